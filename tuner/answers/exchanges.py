@@ -20,7 +20,6 @@ from tuner.scenario.exchange import situation
 from tuner.scenario.resolved import ResolvedScenario
 
 ALL_TO_ALL = "AllToAll"
-KERNEL = "ncclDevKernel_SendRecv"
 BOTH = (PeerCall.Send, PeerCall.Recv)
 
 
@@ -153,8 +152,9 @@ def all_to_all(scenario: Scenario, sizes: Sequence[int], calibration: str | None
     return timed
 
 
-def calls_of(asked: Asked, size: int, own_functions: bool, ranks: int) -> list[ExchangeCall]:
+def calls_of(asked: Asked, size: int, where: Situation) -> list[ExchangeCall]:
     """The calls of the rank: NCCL's function, or the sends and receives that people write where it has none."""
+    own_functions, ranks = where.communicator.release.exchange.own_functions, where.communicator.ranks
     whole = asked.function in BOTH
     parts = asked.dtype.size_bytes * (1 if whole else ranks)
     count = size // parts
@@ -172,22 +172,22 @@ def calls_of(asked: Asked, size: int, own_functions: bool, ranks: int) -> list[E
 
 
 def _launch(where: Situation, asked: Asked, size: int) -> ExchangeLaunch:
-    own = where.communicator.release.exchange.own_functions
-    return launched(where, plan(where, calls_of(asked, size, own, where.communicator.ranks)))
+    return launched(where, plan(where, calls_of(asked, size, where)))
 
 
 def launched(where: Situation, kernels: Sequence[ExchangeKernel]) -> ExchangeLaunch:
     """The emulator's kernels as an answer."""
-    return ExchangeLaunch(
-        where.order.rank, where.channels.channels, where.channels.per_peer, tuple(map(_kernel, kernels))
-    )
+    name, channels = where.communicator.rules.device_functions.EXCHANGES, where.channels
+    answers = (_kernel(name, each) for each in kernels)
+    return ExchangeLaunch(where.order.rank, channels.channels, channels.per_peer, tuple(answers))
 
 
-def _kernel(kernel: ExchangeKernel) -> ExchangeKernelAnswer:
-    return ExchangeKernelAnswer(KERNEL, len(kernel.channels), kernel.threads, tuple(_transfers(kernel)))
+def _kernel(name: str, kernel: ExchangeKernel) -> ExchangeKernelAnswer:
+    return ExchangeKernelAnswer(name, len(kernel.channels), kernel.threads, tuple(transfers_of(kernel)))
 
 
-def _transfers(kernel: ExchangeKernel) -> list[TransferAnswer]:
+def transfers_of(kernel: ExchangeKernel) -> list[TransferAnswer]:
+    """The messages of a kernel, receives and sends by round, or the chunks channel by channel."""
     of_rounds = [
         _transfer(transfer, work.round)
         for work in kernel.works

@@ -5,12 +5,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tuner.answers import exchanges
-from tuner.answers.exchanges import Asked, ExchangeAnswer, ExchangeLaunch, TransferAnswer
+from tuner.answers import exchanges, mixed
+from tuner.answers.exchanges import Asked, ExchangeAnswer, TransferAnswer
+from tuner.answers.groups import CallInKernel
+from tuner.answers.mixed import MixedAnswer
 from tuner.base.names import DataType, PeerCall
 from tuner.cli import times
+from tuner.cli.group_calls import GivenCall
 from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.emulator.group import Operation
+from tuner.emulator.request import Request
 from tuner.scenario import Scenario
+from tuner.scenario.exchange import situation
+from tuner.scenario.resolved import ResolvedScenario
 
 if TYPE_CHECKING:
     from tuner.analysis.calibrated import TimesWanted
@@ -79,29 +86,63 @@ def _way(transfers: Sequence[TransferAnswer]) -> str:
     return "; ".join(ways) or "-"
 
 
+def show_group(scenario: Scenario, calls: Sequence[GivenCall], like: Request, rank: int, as_json: bool) -> None:
+    """A group with sends and receives of a rank; types and operations that are not given are those of ``like``."""
+    where = situation(ResolvedScenario(scenario), rank)
+    operations, exchanged = [], []
+    for call in calls:
+        dtype = like.dtype if call.dtype is None else call.dtype
+        if isinstance(call.function, PeerCall):
+            peer = call.peer_of(rank, where.communicator.ranks)
+            exchanged += exchanges.calls_of(Asked(call.function, (), dtype, rank, peer), call.bytes, where)
+        else:
+            request = Request(call.function, dtype, like.op if call.op is None else call.op)
+            operations.append(Operation(request, call.bytes))
+    answer = mixed.from_emulator(scenario, where, operations, exchanged)
+    if as_json:
+        print_json(answer)
+        return
+    _print_group(f"A group of {len(calls)} calls on {scenario.title}, rank {rank}", answer)
+
+
+KERNELS = ("kernel", "function", "channels", "threads", "collectives", "sends", "receives")
+COLLECTIVES = ("kernel", "collective", "bytes", "type", "pick", "channels", "from..to")
 TRANSFERS = ("kernel", "round", "", "peer", "bytes", "protocol", "channels", "part", "chunk", "by")
 
 
-def print_launch(title: str, launch: ExchangeLaunch) -> None:
-    """Every message of every kernel."""
+def _print_group(title: str, answer: MixedAnswer) -> None:
+    kernels = list(enumerate(answer.kernels))
+    sent = [sum(each.sends for each in kernel.transfers) for _, kernel in kernels]
     rows = [
-        (
-            number,
-            "-" if each.round is None else each.round,
-            "to" if each.sends else "from",
-            each.peer,
-            human_bytes(each.bytes),
-            each.protocol.name,
-            " ".join(map(str, each.channels)),
-            human_bytes(each.part_bytes),
-            human_bytes(each.chunk_bytes),
-            "network" if each.network else "node",
-        )
-        for number, kernel in enumerate(launch.kernels)
-        for each in kernel.transfers
+        (number, kernel.function, kernel.channels, kernel.threads, len(kernel.calls), own, len(kernel.transfers) - own)
+        for (number, kernel), own in zip(kernels, sent, strict=True)
     ]
-    print_table(title, TRANSFERS, rows)
-    for number, kernel in enumerate(launch.kernels):
-        click.echo(f"kernel {number}: {kernel.function}, {kernel.channels} channels, {kernel.threads} threads")
-    click.echo(f"p2p channels: {launch.p2p_channels}, per peer: {launch.p2p_channels_per_peer}")
-    click.echo("NCCL has no time model of sends and receives")
+    print_table(title, KERNELS, rows)
+    if answer.choices:
+        print_table("Collectives", COLLECTIVES, [_call(number, each) for number, of in kernels for each in of.calls])
+    transfers = [_transfer(number, each) for number, kernel in kernels for each in kernel.transfers]
+    print_table("Sends and receives", TRANSFERS, transfers)
+    click.echo(f"p2p channels: {answer.p2p_channels}, per peer: {answer.p2p_channels_per_peer}")
+    click.echo(answer.no_time)
+
+
+def _call(kernel: int, call: CallInKernel) -> tuple[object, ...]:
+    pick = f"{call.algorithm.name}/{call.protocol.name}"
+    name = "-" if call.collective is None else call.collective.name
+    size = "-" if call.bytes is None else human_bytes(call.bytes)
+    return kernel, name, size, call.dtype.name, pick, len(call.channels), f"{call.channels[0]}..{call.channels[-1]}"
+
+
+def _transfer(kernel: int, transfer: TransferAnswer) -> tuple[object, ...]:
+    return (
+        kernel,
+        "-" if transfer.round is None else transfer.round,
+        "to" if transfer.sends else "from",
+        transfer.peer,
+        human_bytes(transfer.bytes),
+        transfer.protocol.name,
+        " ".join(map(str, transfer.channels)),
+        human_bytes(transfer.part_bytes),
+        human_bytes(transfer.chunk_bytes),
+        "network" if transfer.network else "node",
+    )

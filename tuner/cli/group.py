@@ -10,8 +10,9 @@ import click
 from tuner.answers import groups
 from tuner.answers.groups import GroupAnswer
 from tuner.base.errors import BadInput
-from tuner.base.names import Collective, DataType, Op
+from tuner.base.names import Collective, DataType, Op, PeerCall
 from tuner.cli import options
+from tuner.cli.group_calls import AnyCalls, GivenCall
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
@@ -58,9 +59,10 @@ def operations_of(calls: list[Any], dtype: DataType, op: Op) -> list[Operation]:
 
 
 @click.command(name="group")
-@calls_argument
+@click.argument("calls", type=AnyCalls())
 @options.scenario_options
 @options.request_options
+@click.option("--rank", type=int, default=0, help="Whose sends and receives these are. [default: 0]")
 @click.option(
     "--table",
     type=click.Path(path_type=Path),
@@ -68,16 +70,33 @@ def operations_of(calls: list[Any], dtype: DataType, op: Op) -> list[Operation]:
     help="With the tuner plugin and this decision table; NCCL 2.21 and later.",
 )
 @options.json_option
-def command(calls: list[Any], dtype: DataType, op: Op, table: Path | None, as_json: bool, **scenario: Any) -> None:
+def command(
+    calls: list[GivenCall], dtype: DataType, op: Op, rank: int, table: Path | None, as_json: bool, **scenario: Any
+) -> None:
     """What NCCL makes of CALLS in one ncclGroupStart and ncclGroupEnd: picks, channels, threads and kernels.
 
-    CALLS is COLLECTIVE:BYTES[:TYPE[:OP]][*TIMES], separated by commas; BYTES is NCCL's nBytes.
+    CALLS is CALL[@PEER]:BYTES[:TYPE[:OP]][*TIMES], separated by commas. BYTES is NCCL's nBytes; of send and recv those
+    of the message, of alltoall, gather and scatter those of all messages of a rank, or of the root. PEER is a rank, the
+    root of gather and scatter, or counted from --rank, such as +1. Or CALLS is @FILE: a JSON list of objects with the
+    keys call, peer, bytes, type, op, times.
 
     \b
     nccl-tuner group allreduce:25M*4,allreduce:64K,allgather:4M:bfloat16 --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    nccl-tuner group send@+1:1M,recv@-1:1M --machine dgx-h100 --nodes 2 --rank 7
+    nccl-tuner group allreduce:4M,alltoall:64M --machine dgx-h100
     """
     described = options.scenario_of(**scenario)
-    operations = operations_of(calls, dtype, op)
+    if any(isinstance(call.function, PeerCall) for call in calls):
+        if table is not None:
+            raise BadInput("--table: sends and receives ask no tuner plugin; valid: of collectives alone")
+        from tuner.cli import exchanges
+
+        exchanges.show_group(described, calls, Request(Collective.AllReduce, dtype, op), rank, as_json)
+        return
+    if rank != 0:
+        raise BadInput("--rank: whose sends and receives these are; valid for collectives alone: 0")
+    given = [(call.function, call.bytes, call.dtype, call.op) for call in calls]
+    operations = operations_of(given, dtype, op)
     if table is None:
         answer = groups.from_emulator(described, operations)
     else:

@@ -31,7 +31,7 @@ def compare_mixed(
 ) -> dict[str, tuple[object, object]]:
     """The same of collectives, which need a ``selection``, and of sends and receives, which libnccl gets in turn."""
     operations, calls = group
-    own = plan(selection or Selection(situation.communicator), situation, operations, calls)
+    own = plan(selection or Selection(situation.communicator), situation, operations, calls).kernels
     issued = [IssuedCall(call.function, call.dtype, call.count, call.root) for call in calls]
     collectives = [_issued(operation, situation.communicator.ranks) for operation in operations]
     together = [*chain.from_iterable(zip(collectives, issued, strict=False))]

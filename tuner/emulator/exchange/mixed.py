@@ -12,7 +12,7 @@ from tuner.emulator.exchange.plan import ExchangeCall, messages
 from tuner.emulator.exchange.queues import Queues
 from tuner.emulator.exchange.records import ExchangeKernel
 from tuner.emulator.exchange.situation import Situation
-from tuner.emulator.group import Chooser, Operation, not_emulated, task_of
+from tuner.emulator.group import Chooser, GroupChoice, Operation, not_emulated, task_of
 from tuner.emulator.rules.schedule.batches import Batches
 from tuner.emulator.rules.schedule.task import Task
 from tuner.emulator.rules.schedule.works import Works
@@ -30,9 +30,17 @@ class MixedKernel:
     exchange: ExchangeKernel | None
 
 
+@dataclass(frozen=True, slots=True)
+class MixedGroup:
+    """The kernels in the order of their launch, and what NCCL chose for the collectives, in its order."""
+
+    kernels: tuple[MixedKernel, ...]
+    choices: tuple[GroupChoice, ...]
+
+
 def plan(
     selection: Selection, situation: Situation, operations: Sequence[Operation], calls: Sequence[ExchangeCall]
-) -> tuple[MixedKernel, ...]:
+) -> MixedGroup:
     """The kernels of a group of collectives and of sends and receives, all on plain buffers.
 
     BadInput as of :func:`tuner.emulator.group.plan` and of :func:`tuner.emulator.exchange.plan.plan`.
@@ -41,14 +49,16 @@ def plan(
     if operations and (missing := not_emulated(selection, [each.request for each in operations])) is not None:
         raise BadInput(f"groups are not emulated {missing}")
     tasks = [task_of(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
-    kernels = communicator.rules.schedule(Chooser(selection, None), tasks) if tasks else []
+    chooser = Chooser(selection, None)
+    kernels = communicator.rules.schedule(chooser, tasks) if tasks else []
     queues = Queues(messages(situation, calls), situation.order.rank)
     joined = [MixedKernel(*_of_tasks(situation, kernel), tuple(kernel), None) for kernel in kernels]
     exchanges = list(_exchanges(situation, queues, kernels[-1] if kernels else []))
     if kernels and exchanges:
         joined[-1] = _joined(situation, kernels[-1], exchanges.pop(0))
     alone = communicator.rules.device_functions.EXCHANGES
-    return (*joined, *(MixedKernel(alone, each.threads, each.channels, (), each) for each in exchanges))
+    rest = (MixedKernel(alone, each.threads, each.channels, (), each) for each in exchanges)
+    return MixedGroup((*joined, *rest), tuple(chooser.choices))
 
 
 def _of_tasks(situation: Situation, kernel: Sequence[Task]) -> tuple[str, int, tuple[int, ...]]:

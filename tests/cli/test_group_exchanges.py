@@ -1,0 +1,61 @@
+"""``group`` with sends and receives: the words for them, a file of them, and what is printed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import run
+
+ON = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
+
+
+def test_neighbours_of_a_ring() -> None:
+    answer = json.loads(run("group", "send@+1:1M,recv@-1:1M", *ON, "--rank", "15", "--json").stdout)
+    (kernel,) = answer["kernels"]
+    assert {(each["peer"], each["sends"], each["network"]) for each in kernel["transfers"]} == {
+        (0, True, True),
+        (14, False, False),
+    }
+    assert answer["rank"] == 15
+    assert kernel["function"] == "ncclDevKernel_SendRecv"
+
+
+def test_beside_a_collective_they_share_its_kernel() -> None:
+    answer = json.loads(run("group", "allreduce:4M,alltoall:64M", *ON, "--json").stdout)
+    (kernel,) = answer["kernels"]
+    assert len(kernel["calls"]) == len(answer["choices"]) == 1
+    assert sum(each["bytes"] for each in kernel["transfers"] if each["sends"]) == 64 << 20
+    out = run("group", "allreduce:4M,alltoall:64M", *ON).stdout
+    assert "NCCL has no time model of sends and receives" in out
+    assert "p2p channels: 16, per peer: 2" in out
+
+
+def test_functions_that_a_release_lacks_are_sends_and_receives() -> None:
+    before = json.loads(run("group", "scatter@3:1M", *ON[:4], "--nccl", "2.22.3", "--rank", "3", "--json").stdout)
+    transfers = [each for kernel in before["kernels"] for each in kernel["transfers"]]
+    assert sum(each["sends"] for each in transfers) == 16
+    assert [each["peer"] for each in transfers if not each["sends"]] == [3]
+
+
+def test_a_file_has_the_same_calls(tmp_path: Path) -> None:
+    file = tmp_path / "calls.json"
+    file.write_text(json.dumps([{"call": "send", "peer": "+1", "bytes": "1M", "type": "bfloat16", "times": 3}]))
+    assert run("group", f"@{file}", *ON, "--json").stdout == run("group", "send@+1:1M:bfloat16*3", *ON, "--json").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("send:1M",), "without a peer; valid: send@3:1M"),
+        (("allreduce@1:1M",), "AllReduce with a peer"),
+        (("send@16:1M",), "Send with rank 16; valid: 0 to 15"),
+        (("send@0:1M",), "sends itself 1 messages and receives 0"),
+        (("send@1:1M", "--rank", "16"), "rank 16; valid: 0 to 15"),
+        (("allreduce:1M", "--rank", "1"), "valid for collectives alone: 0"),
+        (("send@1:1M", "--table", "no.table"), "ask no tuner plugin"),
+        (("@/nowhere.json",), "/nowhere.json"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line(words: tuple[str, ...], said: str) -> None:
+    assert said in run("group", *words, *ON, code=2).stderr

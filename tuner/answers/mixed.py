@@ -1,0 +1,83 @@
+"""What becomes of a group with sends and receives, alone or beside collectives."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tuner.answers.exchanges import TransferAnswer, transfers_of
+from tuner.answers.groups import CallInKernel, ChoiceAnswer
+from tuner.base.numerics import shortest
+from tuner.base.records import json_form
+from tuner.emulator.exchange import mixed
+from tuner.emulator.exchange.mixed import MixedKernel
+from tuner.emulator.exchange.plan import ExchangeCall
+from tuner.emulator.exchange.situation import Situation
+from tuner.emulator.group import Operation
+from tuner.emulator.selection import Selection
+from tuner.scenario import ConstantsUsed, Scenario
+
+NO_TIME = "NCCL has no time model of sends and receives"
+
+
+@dataclass(frozen=True, slots=True)
+class MixedKernelAnswer:
+    """One launch: its function, blocks of its grid, threads of a block; its collectives, then its messages."""
+
+    function: str
+    channels: int
+    threads: int
+    calls: tuple[CallInKernel, ...]
+    transfers: tuple[TransferAnswer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MixedAnswer:
+    """``kernels`` in the order of their launch, ``choices`` of the collectives in the order that NCCL makes them.
+
+    ``no_time`` says why sends and receives have none. ``rank`` is whose they are; collectives are those of all ranks.
+    """
+
+    constants: ConstantsUsed = field(metadata=json_form(merged=True))
+    rank: int
+    p2p_channels: int
+    p2p_channels_per_peer: int
+    kernels: tuple[MixedKernelAnswer, ...]
+    choices: tuple[ChoiceAnswer, ...]
+    no_time: str = NO_TIME
+
+
+def from_emulator(
+    scenario: Scenario, situation: Situation, operations: Sequence[Operation], calls: Sequence[ExchangeCall]
+) -> MixedAnswer:
+    """What NCCL makes of the calls. BadInput as of :func:`tuner.emulator.exchange.mixed.plan`."""
+    group = mixed.plan(Selection(situation.communicator), situation, operations, calls)
+    choice_of = {place: number for number, choice in enumerate(group.choices) for place in choice.places}
+    choices = (
+        ChoiceAnswer(each.request.collective, each.bytes, each.pipelined, shortest(each.time_us))
+        for each in group.choices
+    )
+    channels = situation.channels
+    return MixedAnswer(
+        scenario.constants,
+        situation.order.rank,
+        channels.channels,
+        channels.per_peer,
+        tuple(_kernel(each, choice_of) for each in group.kernels),
+        tuple(choices),
+    )
+
+
+def _kernel(kernel: MixedKernel, choice_of: dict[int, int]) -> MixedKernelAnswer:
+    calls = (
+        CallInKernel(
+            task.place,
+            task.request.collective,
+            task.nbytes,
+            task.request.device_dtype,
+            *task.algo_proto,
+            tuple(task.channels),
+            choice_of[task.place],
+        )
+        for task in kernel.tasks
+    )
+    exchange = () if kernel.exchange is None else tuple(transfers_of(kernel.exchange))
+    return MixedKernelAnswer(kernel.name, len(kernel.channels), kernel.threads, tuple(calls), exchange)
