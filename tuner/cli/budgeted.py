@@ -12,6 +12,7 @@ from tuner.cli import times
 from tuner.cli.output import human_bytes, print_table, span
 from tuner.traces.calls import number
 from tuner.workload.buckets import Bucket, buckets
+from tuner.workload.exchanges import ExchangesOf
 from tuner.workload.priced import (
     AllKernels,
     AllToAllBudget,
@@ -83,7 +84,36 @@ def show(title: str, budget: Budget, asked: Shown) -> None:
         click.echo(f"left out: {left}{kernels}")
     for note in budget.notes:
         click.echo(f"note: {note}")
+    for variant in budget.variants[:1]:
+        _print_exchanges(variant.name, variant.exchanges)
     _print_whose(budget, shown)
+
+
+def _print_exchanges(variant: str, exchanges: Sequence[ExchangesOf]) -> None:
+    """Sends, receives and AllToAlls of the first variant, which have no time."""
+    if not exchanges:
+        return
+    rows = [
+        (
+            each.call.name,
+            human_bytes(each.bytes),
+            number(each.calls),
+            human_bytes(int(each.total_bytes)),
+            each.kernels,
+            each.channels,
+            _way(each, network=False),
+            _way(each, network=True),
+        )
+        for each in exchanges
+    ]
+    columns = ("call", "size", "calls", "bytes of all", "kernels", "SMs", "same node", "other nodes")
+    print_table(f"sends and receives with {variant}: no time model of NCCL, in no total", columns, rows)
+
+
+def _way(exchanges: ExchangesOf, network: bool) -> str:
+    ways = [way for way in exchanges.ways if way.network == network]
+    said = (f"{way.protocol.name}, {way.channels} ch, {human_bytes(way.chunk_bytes)}" for way in ways)
+    return "; ".join(said) or "-"
 
 
 def _totals(base: VariantBudget, shown: Shown) -> str:

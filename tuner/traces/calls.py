@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.names import Algorithm, Collective, DataType, Op, PeerCall, Protocol
 from tuner.emulator.request import Request
 
 # What is called like a collective, or beside them, and has no algorithm to choose.
@@ -87,6 +87,12 @@ class CallList:
 def is_all_to_all(name: str) -> bool:
     """Whether a file's name is that of AllToAll with equal parts: ``alltoall``, ``all_to_all``, ``AlltoAll``."""
     return _plain(name) == "alltoall"
+
+
+def peer_call(name: str) -> PeerCall | None:
+    """A send, a receive, or an AllToAll with equal parts, by a file's name of it; None for anything else."""
+    known = {"send": PeerCall.Send, "recv": PeerCall.Recv, "alltoall": PeerCall.AlltoAll}
+    return known.get(_plain(name))
 
 
 def is_untuned(name: str) -> bool:

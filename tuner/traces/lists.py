@@ -9,7 +9,7 @@ from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Collective, DataType, Op, by_name
 from tuner.base.sizes import size_bytes
 from tuner.emulator.selection import MAX_BYTES
-from tuner.traces.calls import Call, CallList, is_all_to_all, is_untuned, nbytes
+from tuner.traces.calls import Call, CallList, is_all_to_all, is_untuned, nbytes, peer_call
 
 COLUMNS = (
     "collective",
@@ -116,8 +116,8 @@ def _call(record: Mapping[str, str], default_ranks: int) -> tuple[str, Call]:
     total: int | None = None
     if collective is not None:
         total = _nbytes(given, size, collective, dtype, ranks or default_ranks)
-    elif is_all_to_all(name):
-        total = _sent_bytes(given, size, dtype, ranks or default_ranks)
+    elif peer_call(name) is not None:
+        total = _sent_bytes(given, size, dtype, (ranks or default_ranks) if is_all_to_all(name) else 1)
     if total is not None and total > MAX_BYTES:
         raise BadInput(f"{name} of {total} bytes; valid: to 2**62")
     return size, Call(
@@ -146,7 +146,7 @@ def _nbytes(given: Mapping[str, str], size: str, collective: Collective, dtype: 
 
 
 def _sent_bytes(given: Mapping[str, str], size: str, dtype: DataType | None, ranks: int) -> int | None:
-    """What a rank sends to all in an AllToAll, whose count is that for one of them."""
+    """A message, or what a rank sends to all in an AllToAll, whose count is that for one of them."""
     if size in ("bytes", "bytes_per_rank"):
         return size_bytes(given[size])
     count = _whole(given, size)

@@ -10,9 +10,11 @@ from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed, Estimate,
 from tuner.analysis.calibrated_ratio import difference
 from tuner.traces.calls import CallList
 from tuner.traces.wanted import Wanted
+from tuner.workload import exchanges
 from tuner.workload.calibrated import all_to_all
 from tuner.workload.calibrated import column as calibrated_column
 from tuner.workload.count import Counted, Entry
+from tuner.workload.exchanges import ExchangesOf
 from tuner.workload.price import Price, Unpriced, Variant, prices
 from tuner.workload.priced import (
     AllKernels,
@@ -109,7 +111,8 @@ def budget(
         notes=(*counted.notes, *(measured.notes if measured else ())),
         left_out=tuple(counted.left_out),
         variants=tuple(
-            _variant(variant, column, columns[0], measured) for variant, column in zip(variants, columns, strict=True)
+            _variant(variant, column, columns[0], measured, exchanges.launched(variant.scenario, counted.exchanges))
+            for variant, column in zip(variants, columns, strict=True)
         ),
         entries=tuple(
             EntryPrices(
@@ -142,7 +145,9 @@ def _column(variant: Variant, counted: Counted, measured: Measured | None, times
     return _Column(rows, by_calibration.used(priced), all_to_all(by_calibration.answers, counted.all_to_all))
 
 
-def _variant(variant: Variant, column: _Column, base: _Column, measured: Measured | None) -> VariantBudget:
+def _variant(
+    variant: Variant, column: _Column, base: _Column, measured: Measured | None, made: tuple[ExchangesOf, ...]
+) -> VariantBudget:
     rows = column.priced
     both = [
         (before, after)
@@ -170,6 +175,7 @@ def _variant(variant: Variant, column: _Column, base: _Column, measured: Measure
         calibration=column.calibration,
         channels=_sms_taken(rows),
         all_to_all=column.all_to_all,
+        exchanges=made,
     )
 
 

@@ -8,6 +8,8 @@ from tuner.base.errors import BadInput, one_of
 from tuner.emulator.request import Request
 from tuner.traces.calls import Call, CallList, number
 from tuner.traces.wanted import Wanted
+from tuner.workload.exchanges import ExchangeCounts
+from tuner.workload.exchanges import count as count_exchanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +39,15 @@ class LeftOut:
 class Counted:
     """What a trace holds: calls to price, calls that cannot be priced, and what to know about both.
 
-    ``all_to_all`` are of the latter, with measured times: how many by the bytes that a rank sends in all.
+    ``all_to_all`` are of the latter, with measured times: how many by the bytes that a rank sends in all; ``exchanges``
+    are sends, receives and AllToAlls by their bytes.
     """
 
     entries: list[Entry]
     left_out: list[LeftOut]
     all_to_all: Mapping[int, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    exchanges: ExchangeCounts = field(default_factory=dict)
 
 
 def count(lists: Sequence[CallList], wanted: Wanted) -> Counted:
@@ -77,7 +81,7 @@ def count(lists: Sequence[CallList], wanted: Wanted) -> Counted:
     entries = [Entry(*key, times, tuple(durations)) for key, (times, durations) in counted.items()]
     entries.sort(key=lambda entry: (entry.request.collective, entry.request.dtype, entry.request.op, entry.bytes))
     notes = [*(note for each in lists for note in each.notes), *_notes(used, wanted)]
-    return Counted(entries, left_out, all_to_all, notes)
+    return Counted(entries, left_out, all_to_all, notes, count_exchanges(calls, wanted))
 
 
 def _notes(used: Sequence[Call], wanted: Wanted) -> Iterator[str]:

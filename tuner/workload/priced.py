@@ -13,6 +13,7 @@ from tuner.base.records import json_form
 from tuner.scenario import ConstantsUsed
 from tuner.traces.calls import number
 from tuner.workload.count import LeftOut
+from tuner.workload.exchanges import ExchangesOf
 from tuner.workload.regret import NotMeasured
 
 
@@ -246,6 +247,7 @@ class VariantBudget:
     calibration: CalibrationUsed | None = field(default=None, metadata=json_form(optional=True))
     channels: SmsTaken | None = field(default=None, metadata=json_form(optional=True))
     all_to_all: AllToAllBudget | None = field(default=None, metadata=json_form(optional=True))
+    exchanges: tuple[ExchangesOf, ...] = field(default=(), metadata=json_form(optional=True))  # in no total
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -1,5 +1,6 @@
 """What sends and receives become: messages, transfers, and the works of kernels."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tuner.base.names import Protocol
@@ -72,3 +73,11 @@ class ExchangeKernel:
     def channels(self) -> tuple[int, ...]:
         """A block each."""
         return tuple(sorted(self.batches))
+
+    @property
+    def transfers(self) -> Iterator[Transfer]:
+        """The messages: receives and sends by round, or the chunks channel by channel."""
+        for work in self.works:
+            yield from (each for each in (work.receive, work.send) if each is not None)
+        elements = (item for batches in self.batches.values() for batch in batches for item in batch)
+        yield from (item.transfer for item in elements if isinstance(item, Element))
