@@ -34,6 +34,7 @@ test-releases: $(VENV)/.installed
 	$(BIN)/python -m tests.scripts.check_releases
 	$(BIN)/python -m tests.scripts.check_graphs
 	$(BIN)/python -m tests.scripts.check_channels
+	$(BIN)/python -m tests.scripts.check_orders
 	$(BIN)/python -m tests.scripts.check_builds
 
 docs: $(VENV)/.installed

@@ -8,7 +8,8 @@ from numpy.random import Generator
 
 from tests.support import device_steps
 from tests.support.drawn_works import GRAINS, numbers
-from tuner.answers.alone import Alone
+from tuner.answers.alone import Alone, calls_alone
+from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.connect import Connected, summarize
 from tuner.emulator.launch.records import ChannelShare, Sharing, Work
@@ -67,23 +68,40 @@ def compare(random: Generator, work: Work, connected: Connected, runs: Work | No
     return found
 
 
-def drawn_scenario(random: Generator, nccl: str) -> tuple[Scenario, Request, int, int]:
-    """A communicator, and a call on it that adds: its nBytes and its root."""
-    machine = str(random.choice(MACHINES))
-    nodes = int(random.choice([1, 2, 3, 5]))
+def drawn_scenario(random: Generator, nccl: str) -> Scenario:
+    """A communicator, whose variables leave rings or trees."""
     environment = {"NCCL_ALGO": str(random.choice(["Ring", "Tree", "Ring,Tree"]))}
     if random.random() < 0.5:
         environment["NCCL_PROTO"] = str(random.choice(["LL", "LL128", "Simple"]))
     if random.random() < 0.4:
         environment["NCCL_MAX_NCHANNELS"] = str(int(random.integers(1, 9)))
+    nodes = int(random.choice([1, 2, 3, 5]))
+    return Scenario(nccl, nodes, machine=str(random.choice(MACHINES)), environment=environment)
+
+
+def drawn_calls(random: Generator, nccl: str, calls: int) -> tuple[Scenario, list[Alone]]:
+    """A communicator, and calls on it that add."""
+    while True:
+        scenario, found = drawn_scenario(random, nccl), []
+        try:
+            for _ in range(calls):
+                (call,) = calls_alone(scenario, *_drawn_call(random, scenario))
+                assert isinstance(call, Alone)
+                found.append(call)
+        except NoAlgorithm:  # such as LL128 where it is not safe
+            continue
+        return scenario, found
+
+
+def _drawn_call(random: Generator, scenario: Scenario) -> tuple[Request, list[int], int]:
+    """Kind, nBytes and root of a call."""
     collective = Collective(random.choice([int(each) for each in REDUCING]))
-    if collective is not Collective.AllReduce:
-        environment["NCCL_ALGO"] = "Ring"
-    scenario = Scenario(nccl, nodes, machine=machine, environment=environment)
+    if "Tree" in (scenario.environment or {})["NCCL_ALGO"]:
+        collective = Collective.AllReduce
     request = Request(collective, DataType.float32, Op.sum)
     unit = request.unit_bytes(scenario.ranks)
     size = int(2 ** random.uniform(2, 22 if random.random() < 0.2 else 18))
-    return scenario, request, max(1, size // unit) * unit, int(random.integers(scenario.ranks))
+    return request, [max(1, size // unit) * unit], int(random.integers(scenario.ranks))
 
 
 def work_of(launched: LaunchInFull, work: Work) -> Work:
@@ -129,15 +147,15 @@ def _whole_chunk(work: Work) -> int:
     return step // 2 if work.protocol is Protocol.LL else step // 16 * 15
 
 
-def compare_with_libnccl(random: Generator, call: Alone, root: int) -> None:
-    """The call's orders against steps executed on the work and on the channels of the real libnccl."""
+def compare_with_libnccl(random: Generator, oracle: Oracle, theirs: Connected, call: Alone) -> str | None:
+    """The call's orders against steps executed on the work and on the channels of the real libnccl; what differs."""
     count = call.bytes // call.request.unit_bytes(call.ranks)
-    with Oracle(call.scenario.oracle_configuration()) as oracle:
-        issued = IssuedCall(call.request.collective, call.request.dtype, count, root, call.request.op)
-        launched, theirs = oracle.launch_in_full([issued]), oracle.connected()
-    runs = work_of(launched, call.work)
+    issued = IssuedCall(call.request.collective, call.request.dtype, count, call.work.root, call.request.op)
+    runs = work_of(oracle.launch_in_full([issued]), call.work)
     found = orders(call.work, call.across)
     inputs = [numbers(random, found.count) for _ in theirs.ranks]
     expected = claimed(found, inputs)
-    for result in executed(runs, theirs, inputs):
-        assert result.tobytes() == expected.tobytes()
+    for rank, result in enumerate(executed(runs, theirs, inputs)):
+        if result.tobytes() != expected.tobytes():
+            return f"{call.title}: result {rank}, {np.flatnonzero(result != expected)[:1]}"
+    return None
