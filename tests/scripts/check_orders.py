@@ -3,8 +3,8 @@
     python -m tests.scripts.check_orders                      every release, a part of `make test-releases`
     python -m tests.scripts.check_orders 2.28.9 --calls 200   this one
 
-Each communicator (machine, nodes, NCCL_ALGO, NCCL_PROTO, channels) is drawn with its calls. Both add float32 numbers, and
-the bits are compared. Prints what was compared by release. Exit code 1 where anything differs.
+Each communicator (machine, nodes, NCCL_ALGO, NCCL_PROTO, channels) is drawn with its calls. Both add float32 numbers,
+and the bits are compared. Prints what was compared by release. Exit code 1 where anything differs.
 """
 
 import sys

@@ -38,6 +38,12 @@ def test_terms_are_written_from_left_to_right() -> None:
     assert ranks_of(add_all((0, 3, add(2, 1)))) == (0, 3, 1, 2)
 
 
+def test_a_ring_is_added_from_left_to_right() -> None:
+    for ring in ((5,), (2, 0), (0, 3, 1, 2)):
+        for last in range(len(ring)):
+            assert of_ring(ring, last) == add_all((*ring[last + 1 :], *ring[: last + 1]))
+
+
 def test_a_chain_is_added_from_its_end_and_two_children_one_after_the_other() -> None:
     assert of_tree([[1], [2], []], 0) == (1, 2, 0)
     assert of_tree([[1, 2], [3], [4], [], []], 0) == (1, 3, 0, (2, 4))

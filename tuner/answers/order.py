@@ -29,10 +29,14 @@ class ElementClass:
     ``term``: a rank, or a list whose items are added from left to right.
     """
 
-    order: str  # "1 + 2 + 3 + 0", without brackets from left to right
     term: Term
     elements: int
     ranges: tuple[tuple[int, int], ...]
+
+    @property
+    def order(self) -> str:
+        """``1 + 2 + 3 + 0``; without brackets it is added from left to right."""
+        return text(self.term)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +93,13 @@ def _of_call(
 
 def _classes(found: Orders) -> tuple[ElementClass, ...]:
     """In the order of their first elements."""
-    ends, classes = found.ends(), []
-    _, firsts = np.unique(found.which, return_index=True)
-    for place in np.sort(firsts):
-        number = found.which[place]
-        mine = found.which == number
-        ranges = tuple(zip(found.starts[mine].tolist(), ends[mine].tolist(), strict=True))
-        term = found.terms[number]
-        classes.append(ElementClass(text(term), term, int((ends[mine] - found.starts[mine]).sum()), ranges))
-    return tuple(classes)
+    by_term = np.argsort(found.which, kind="stable")
+    numbers, begins = np.unique(found.which[by_term], return_index=True)
+    starts, ends = found.starts[by_term], found.ends()[by_term]
+    classes = [
+        ElementClass(
+            found.terms[number], int((end - first).sum()), tuple(zip(first.tolist(), end.tolist(), strict=True))
+        )
+        for number, first, end in zip(numbers, np.split(starts, begins[1:]), np.split(ends, begins[1:]), strict=True)
+    ]
+    return tuple(sorted(classes, key=lambda each: each.ranges[0]))

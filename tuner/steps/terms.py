@@ -57,7 +57,10 @@ def short(words: str) -> str:
 
 def of_ring(ring: Sequence[int], last: int) -> Term:
     """Added along a ring that ends at the rank at place ``last``."""
-    return add_all((*ring[last + 1 :], *ring[: last + 1]))
+    first, *others = (*ring[last + 1 :], *ring[: last + 1])
+    if not others:
+        return first
+    return min(first, others[0]), max(first, others[0]), *others[1:]  # what add_all gives, in one go
 
 
 def of_tree(children: Sequence[Sequence[int]], root: int) -> Term:
