@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from tuner.analysis import calibrated_calls
@@ -34,6 +35,7 @@ from tuner.workload import job
 from tuner.workload.priced import Budget
 
 if TYPE_CHECKING:
+    from tuner.answers.order import CallOrder
     from tuner.connect import Across
 
 
@@ -148,6 +150,23 @@ class Communicator:
         """
         call = request(collective, **kind)
         return explaining.explain_pick(self.selection, self.scenario.constants, call, whole(size, "size"))
+
+    def order(
+        self, collective: Collective | str, sizes: ArrayLike, root: int = 0, **kind: Unpack[CallKind]
+    ) -> "tuple[CallOrder, ...]":
+        """In which order of ranks the numbers of each element are added, one a size in bytes.
+
+        Errors: BadInput for what adds nothing and for a root that is no rank; those of :meth:`pick`.
+        Source: src/device/all_reduce.h, reduce_scatter.h, reduce.h.
+
+        >>> (call,) = communicator("dgx-h100", nccl="2.28.9").order("allreduce", 1 << 10)
+        >>> len(call.classes), call.classes[0].order, call.classes[0].ranges
+        (8, '1 + 2 + 3 + 4 + 5 + 6 + 7 + 0', ((0, 32),))
+        """
+        from tuner.answers.order import of_calls  # with the search, which nothing else here needs
+
+        asked = [int(size) for size in np.atleast_1d(np.asarray(sizes)).tolist()]
+        return of_calls(self.scenario, request(collective, **kind), asked, root)
 
     def diff(self, other: "Communicator", collective: Collective | str, **kind: Unpack[CallKind]) -> Rows[Change]:
         """The ranges of sizes in bytes in which ``other`` gets another algorithm or protocol, and what that takes.

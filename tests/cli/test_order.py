@@ -1,5 +1,6 @@
 """``nccl-tuner order``: orders by class, and yes, no or not claimed for the questions that people ask."""
 
+import itertools
 import json
 from typing import Any
 
@@ -93,10 +94,48 @@ def test_reduce_ends_at_its_root_and_reduce_scatter_at_each_part() -> None:
     assert {len(each["ranges"]) for each in scattered["classes"]} == {1}
 
 
+@pytest.mark.parametrize(
+    ("collective", "machine"),
+    [
+        ("allreduce", ("--machine", "dgx-1v", "--env", "NCCL_ALGO=Tree")),
+        ("allreduce", ("--machine", "dgx-h100", "--nodes", "3", "--env", "NCCL_ALGO=Tree")),
+        ("allreduce", ("--machine", "dgx-h100", "--gpus-per-node", "2")),
+        ("allreduce", ("--machine", "dgx-a100")),
+        ("reducescatter", ("--machine", "dgx-a100", "--nodes", "2")),
+        ("reduce", ("--machine", "dgx-a100", "--nodes", "2", "--root", "5")),
+    ],
+)
+@pytest.mark.parametrize("nccl", ["2.19.3", "2.28.9"])
+def test_in_ranges_of_one_order_every_size_has_it(collective: str, machine: tuple[str, ...], nccl: str) -> None:
+    words = (collective, *machine, "--nccl", nccl)
+    result = CliRunner().invoke(everything, ["order", *words, "--range", "1K..64M", "--json"])
+    assert result.exit_code == 0, result.output
+    ranges = json.loads(result.stdout)
+    ends = [(each["from_bytes"], each["to_bytes"]) for each in ranges]
+    assert (ends[0][0], ends[-1][1]) == (1 << 10, 64 << 20)
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(ends))
+    for each in ranges:
+        sizes = {size // 64 * 64 for size in range(each["from_bytes"] + 63, each["to_bytes"] + 1, 1 << 21)}
+        if not sizes:
+            continue
+        calls = ordered(*words, "--no-settings", "--bytes", ",".join(map(str, sorted(sizes))))["calls"]
+        if each["order"] == "the same":
+            for call in calls:
+                assert [one["term"] for one in sorted(call["classes"], key=lambda one: one["ranges"][0])] == each[
+                    "terms"
+                ]
+                assert {len(one["ranges"]) for one in call["classes"]} == {1}
+        else:
+            assert each["order"] == "by size"
+            assert any(len(call["classes"]) > len(each["terms"]) for call in calls)
+
+
 def test_what_cannot_be_asked_says_so() -> None:
     assert "AllGather adds nothing" in refused("allgather", *NODE)
     assert "--rows: how many of --row-bytes" in refused("allreduce", *NODE, "--rows", "1,7")
     assert "--root 8: valid: 0 to 7" in refused("reduce", *NODE, "--root", "8")
+    assert "--range: of one communicator" in refused("allreduce", *NODE, "--range", "8..1K", "--bytes", "8")
+    assert "valid: FROM..TO" in refused("allreduce", *NODE, "--range", "8")
     assert "valid: multiples of 4" in refused("allreduce", *NODE, "--bytes", "10")
 
 

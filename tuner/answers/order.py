@@ -68,12 +68,22 @@ class OrderAnswer:
 
 def of_calls(scenario: Scenario, request: Request, sizes: Sequence[int], root: int = 0) -> tuple[CallOrder, ...]:
     """One a size (nBytes). Errors: BadInput for what adds nothing; those of :func:`calls_alone`."""
-    if request.collective not in REDUCING:
-        adding = one_of([each.name for each in REDUCING])
-        raise BadInput(f"{request.collective.name} adds nothing, so that its bits are always the same; {adding}")
+    check_adds(request)
     indifferent = any_order(request.dtype, request.op)
     calls = calls_alone(scenario, request, sizes, root)
     return tuple(_of_call(scenario, request, size, call, indifferent) for size, call in zip(sizes, calls, strict=True))
+
+
+def check_adds(request: Request) -> None:
+    """BadInput for collectives that move numbers alone."""
+    if request.collective not in REDUCING:
+        adding = one_of([each.name for each in REDUCING])
+        raise BadInput(f"{request.collective.name} adds nothing, so that its bits are always the same; {adding}")
+
+
+def not_claimed(call: Alone | NonClassicPath) -> str | None:
+    """Why no order of a call is claimed; None where one is."""
+    return OTHER_KERNEL if isinstance(call, NonClassicPath) else NOT_CLAIMED.get(call.work.algorithm)
 
 
 def _of_call(
@@ -81,10 +91,10 @@ def _of_call(
 ) -> CallOrder:
     whole = size // request.dtype.size_bytes
     head = size, scenario.nccl, scenario.ranks, whole
+    why = not_claimed(call)
     if isinstance(call, NonClassicPath):
-        return CallOrder(*head, call.name, call.blocks, (), indifferent, OTHER_KERNEL)
+        return CallOrder(*head, call.name, call.blocks, (), indifferent, why)
     pick = call.pick, len(call.work.shares)
-    why = NOT_CLAIMED.get(call.work.algorithm)
     if why is not None:
         return CallOrder(*head, *pick, (), indifferent, why)
     found = orders(call.work, call.across)

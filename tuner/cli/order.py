@@ -13,10 +13,23 @@ from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator.request import Request
-from tuner.steps.terms import short
+from tuner.scenario import Scenario
+from tuner.steps.terms import Term, short, text
 
 MOST_CLASSES = 16  # of a call that a table shows
 MOST_RANGES = 3  # of a class that a table shows
+
+
+class Range(click.ParamType):  # type: ignore[type-arg]
+    """Two sizes, ``8..1G``."""
+
+    name = "range"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        low, dots, high = str(value).partition("..")
+        if not dots:
+            raise BadInput(f"--range {value!r}: valid: FROM..TO, as in 8..1G")
+        return options.size_bytes(low), options.size_bytes(high)
 
 
 @click.command(name="order")
@@ -29,6 +42,7 @@ MOST_RANGES = 3  # of a class that a table shows
     help="A row that is to have the same bits wherever it is, such as a token's: hidden size x type size.",
 )
 @click.option("--rows", type=options.Numbers(), metavar="N,...", help="Calls of so many rows, such as batch sizes.")
+@click.option("--range", "ends", type=Range(), metavar="FROM..TO", help="The order by ranges of sizes instead.")
 @options.change_option
 @click.option("--root", type=int, default=0, show_default=True, metavar="RANK", help="The root of Reduce.")
 @click.option(
@@ -46,6 +60,7 @@ def command(
     sizes: list[int] | None,
     row_bytes: int | None,
     rows: list[int] | None,
+    ends: tuple[int, int] | None,
     assignments: Sequence[str],
     root: int,
     settings: bool,
@@ -57,16 +72,23 @@ def command(
 ) -> None:
     """In which order of ranks COLLECTIVE adds the numbers of each element, and whether calls give the same bits.
 
+    With --range by ranges of sizes: in which of them every element has one order whatever the size.
     Several sizes are compared at the same offsets, rows wherever they are; --change compares with another release,
     setting or machine, as in whatif.
 
     \b
     nccl-tuner order allreduce --machine dgx-h100 --nccl 2.28.9 --bytes 64K --env NCCL_ALGO=Ring
     nccl-tuner order allreduce --machine dgx-h100 --dtype bfloat16 --row-bytes 16K --rows 1,7,64
+    nccl-tuner order allreduce --machine dgx-h100 --range 8..1G --env NCCL_ALGO=allreduce:tree
     nccl-tuner order allreduce --machine dgx-h100 --nodes 8 --bytes 25M --change nccl=2.30.7
     nccl-tuner order reducescatter --machine dgx-h100 --nodes 8 --bytes 25M --change nodes=6
     """
     described, request = options.scenario_of(**scenario), Request(collective, dtype, op, buffers=buffers)
+    if ends is not None:
+        if sizes or row_bytes or rows or assignments:
+            raise BadInput("--range: of one communicator; valid: without --bytes, --row-bytes, --rows and --change")
+        _ranges(described, request, ends, root, as_json)
+        return
     asked = _sizes(sizes, row_bytes, rows)
     compared = [described, options.after(described, assignments)] if assignments else [described]
     if any(size % dtype.size_bytes for size in asked):
@@ -80,6 +102,32 @@ def command(
         return
     title = f"{request.title} on {described.title}"
     print_order(title if not assignments else f"{title}, and with {', '.join(assignments)}", answer)
+
+
+def _ranges(described: Scenario, request: Request, ends: tuple[int, int], root: int, as_json: bool) -> None:
+    from tuner.answers.order_ranges import order_ranges
+
+    found = order_ranges(described, request, ends, root)
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            human_bytes(each.from_bytes),
+            human_bytes(each.to_bytes),
+            ", ".join(each.picks),
+            each.order,
+            each.why or _one_or_each(each.terms),
+        )
+        for each in found
+    ]
+    print_table(f"{request.title} on {described.title}", ("from", "to", "picks", "order", "added"), rows)
+
+
+def _one_or_each(terms: Sequence[Term]) -> str:
+    if not terms:
+        return "-"
+    return short(text(terms[0])) + (f", and so on to {short(text(terms[-1]))}" if len(terms) > 1 else "")
 
 
 def _sizes(sizes: list[int] | None, row_bytes: int | None, rows: list[int] | None) -> list[int]:

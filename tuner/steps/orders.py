@@ -64,8 +64,7 @@ def any_order(dtype: DataType, op: Op) -> str | None:
 
 def orders(work: Work, across: Across) -> Orders:
     """The orders of one call alone. ValueError where none is claimed; ``NOT_CLAIMED`` says why."""
-    if work.algorithm in NOT_CLAIMED or work.collective not in REDUCING:
-        raise ValueError(f"no order of {work.collective.name} by {work.algorithm.name}")
+    _check_claimed(work)
     ranks = sum(map(len, across.ranks_of_nodes))
     numbers: dict[Term, int] = {}
     firsts, counts, which = [], [], []
@@ -83,6 +82,27 @@ def orders(work: Work, across: Across) -> Orders:
                 which.append(np.full(each.times, number, np.int64))
     whole = work.count * (ranks if work.collective is Collective.ReduceScatter else 1)
     return _merged(whole, tuple(numbers), (np.concatenate(firsts), np.concatenate(counts), np.concatenate(which)))
+
+
+def terms_of_every_size(work: Work, across: Across) -> tuple[Term, ...] | None:
+    """The order that every element has whatever the size, on the channels of the work; None where it depends on that.
+
+    One, or for ReduceScatter that of each rank's part. ValueError where none is claimed, as :func:`orders`.
+    """
+    _check_claimed(work)
+    ranks = sum(map(len, across.ranks_of_nodes))
+    found: dict[int, set[Term]] = {}
+    for share in {_shape(work, share, across): share for share in work.shares}.values():
+        for _, moved, term in _terms(work, share, across, ranks):
+            found.setdefault(moved, set()).add(term)
+    if any(len(terms) > 1 for terms in found.values()):
+        return None
+    return tuple(term for _, terms in sorted(found.items()) for term in terms)
+
+
+def _check_claimed(work: Work) -> None:
+    if work.algorithm in NOT_CLAIMED or work.collective not in REDUCING:
+        raise ValueError(f"no order of {work.collective.name} by {work.algorithm.name}")
 
 
 def _shape(work: Work, share: ChannelShare, across: Across) -> tuple[object, ...]:
