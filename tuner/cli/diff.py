@@ -8,8 +8,8 @@ import click
 from tuner import release
 from tuner.analysis.diff import Change, Side, diff
 from tuner.base.errors import BadInput
-from tuner.base.names import Collective, DataType, Op
-from tuner.cli import options
+from tuner.base.names import Collective, DataType, Op, PeerCall
+from tuner.cli import exchange_changes, options
 from tuner.cli.beyond import print_upgrade, upgrade
 from tuner.cli.diff_limit import fail_above_option, fail_on_losses
 from tuner.cli.diff_releases import print_pairs, releases_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tuner.analysis.calibrated_changes import CalibratedChange
 
 
-class CollectiveOrRelease(options.Named):
+class CollectiveOrRelease(options.AnyCall):
     """What may follow ``--nccl BEFORE``: the release after it, among the collectives."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -57,7 +57,7 @@ class CollectiveOrRelease(options.Named):
 @options.timeout_option
 @options.json_option
 def command(
-    words: tuple[Collective | str, ...],
+    words: tuple[Collective | PeerCall | str, ...],
     assignments: tuple[str, ...],
     all_releases: bool,
     whole: bool,
@@ -85,8 +85,14 @@ def command(
     nccl-tuner diff --machine dgx-h100 --nodes 2 --nccl 2.22.3 2.25.1 --fail-above 5%
     """
     collectives = [word for word in words if isinstance(word, Collective)]
-    releases = [word for word in words if not isinstance(word, Collective)]
+    releases = [word for word in words if not isinstance(word, Collective | PeerCall)]
+    exchanged = exchange_changes.alone(word for word in words if isinstance(word, Collective | PeerCall))
     described = options.scenario_of(**scenario)
+    if exchanged and (all_releases or beyond or ask_libnccl or fail_above is not None or times_given(times)):
+        raise BadInput(
+            f"{exchanged[0].name}: valid with --nccl BEFORE AFTER and --change, without --all-releases, --beyond, "
+            "--ask-libnccl, --fail-above, --time"
+        )
     if all_releases:
         if releases or assignments or scenario["nccl"]:
             raise BadInput("--all-releases compares every release; valid with it: neither --nccl nor --change")
@@ -104,6 +110,10 @@ def command(
     after = options.after(described, [*(f"nccl={name}" for name in releases), *assignments])
     if after == described:
         raise BadInput("nothing differs; valid: --nccl BEFORE AFTER, --change KEY=VALUE, --all-releases")
+    if exchanged:
+        found_changes = exchange_changes.compared(described, after, exchanged, (), (low or 1, high))
+        exchange_changes.show([found_changes], as_json)
+        return
     old, new = Side(described, low, high, whole), Side(after, low, high, whole)
     requests = options.runnable(
         {"before": old.selection, "after": new.selection}, collectives, Request(Collective.AllReduce, dtype, op)
@@ -134,6 +144,11 @@ def command(
     if alike := [collective.name for collective in changes_of if not changes_of[collective]]:
         click.echo(f"{SAME if whole else SAME_COMBINATION} at every size: {', '.join(alike)}")
     fail_on_losses(every_change, fail_above)
+
+
+def times_given(times: "TimesWanted | None") -> bool:
+    """Whether calibrated times were asked for by themselves, or by a calibration."""
+    return times is not None and (times.calibration is not None or not times.beside_nccl)
 
 
 SAME = "the same"

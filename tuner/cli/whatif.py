@@ -12,9 +12,9 @@ from tuner.analysis.changes import KEYS, each_of
 from tuner.analysis.diff import Change, Side, diff
 from tuner.analysis.whatif import AtSize, at_sizes
 from tuner.base.errors import BadInput
-from tuner.base.names import Collective, DataType, Op
+from tuner.base.names import Collective, DataType, Op, PeerCall
 from tuner.base.records import json_form
-from tuner.cli import options
+from tuner.cli import exchange_changes, options
 from tuner.cli.diff import (
     BY_NCCL,
     SAME_COMBINATION,
@@ -26,6 +26,7 @@ from tuner.cli.diff import (
 )
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.cli.renamed import Change as ChangeType
+from tuner.emulator.ranges import FOLLOWED_BYTES
 from tuner.emulator.request import Request
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from tuner.analysis.calibrated import TimesWanted
 
 
-class CollectiveOrChange(options.Named):
+class CollectiveOrChange(options.AnyCall):
     """A change is what has a ``=``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -59,7 +60,7 @@ class CollectiveOrChange(options.Named):
 @options.timeout_option
 @options.json_option
 def command(
-    words: tuple[Collective | str, ...],
+    words: tuple[Collective | PeerCall | str, ...],
     ask_libnccl: bool,
     sizes: list[int],
     dtype: DataType,
@@ -88,12 +89,18 @@ def command(
     """
     described = options.scenario_of(**scenario)
     collectives = [word for word in words if isinstance(word, Collective)]
+    exchanged = exchange_changes.alone(word for word in words if isinstance(word, Collective | PeerCall))
+    if exchanged and ask_libnccl:
+        raise BadInput(f"--ask-libnccl: of collectives; valid for {exchanged[0].name}: without")
     like = Request(Collective.AllReduce, dtype, op)
-    compared = []
-    for changes in each_of([word for word in words if not isinstance(word, Collective)]):
+    compared, ways = [], []
+    for changes in each_of([word for word in words if not isinstance(word, Collective | PeerCall)]):
         after = options.after(described, changes)
         if after == described:
             raise BadInput(f"nothing differs; valid: KEY=VALUE, with the keys {', '.join(KEYS)}, or a NCCL variable")
+        if exchanged:
+            ways.append(exchange_changes.compared(described, after, exchanged, sizes, (1, FOLLOWED_BYTES)))
+            continue
         old, new = Side(described), Side(after)
         requests = options.runnable({"before": old.selection, "after": new.selection}, collectives, like)
         one = _compared(old, new, dict.fromkeys(requests, sizes), times)
@@ -103,6 +110,9 @@ def command(
             asked = beyond_library.differences(described, after, requests, timeout_s)
             one = dataclasses.replace(one, libnccl=asked)
         compared.append(one)
+    if exchanged:
+        exchange_changes.show(ways, as_json)
+        return
     if as_json:
         print_json(compared[0] if len(compared) == 1 else compared)
         return
