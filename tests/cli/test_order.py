@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import tuner
+from tuner.answers.order import of_calls
+from tuner.answers.same_bits import Question, of_orders
 from tuner.cli import everything
 
 NODE = ("--machine", "dgx-h100", "--nccl", "2.28.9")
@@ -76,7 +79,7 @@ def test_settings_keep_the_other_collectives(nccl: str) -> None:
         (
             ("--bytes", "64K,96K", "--buffers", "window"),
             "not claimed",
-            "symmetric kernel AllReduce_RSxLDMC_AGxSTMC: its order",
+            "symmetric kernel AllReduce_RSxLDMC_AGxSTMC: the switch adds",
         ),
     ],
 )
@@ -84,6 +87,27 @@ def test_what_people_ask(words: tuple[str, ...], answer: str, because: str) -> N
     same = ordered("allreduce", *NODE, "--no-settings", *words)["same_bits"]
     assert same["answer"] == answer, same
     assert because in same["because"]
+
+
+def test_windows_are_added_in_the_order_of_ranks_where_a_low_latency_kernel_runs() -> None:
+    half = ("allreduce", *NODE, "--dtype", "float16", "--buffers", "window", "--row-bytes", "512", "--rows", "1,2")
+    answer = ordered(*half)
+    assert answer["same_bits"] == {
+        "answer": "yes",
+        "because": "every element is added as 0 + 1 + 2 + 3 + 4 + 5 + 6 + 7",
+    } | {"settings": []}
+    assert {call["sums_in"] for call in answer["calls"]} == {"float32"}
+
+
+def test_sums_that_are_kept_in_float32_have_other_bits() -> None:
+    scenario = tuner.scenario("dgx-h100", nccl="2.28.9")
+    window, plain = (
+        tuner.api.request("allreduce", dtype="float16", buffers=buffers) for buffers in ("window", "plain")
+    )
+    calls = [*of_calls(scenario, window, [512]), *of_calls(scenario, plain, [512])]
+    same = of_orders(Question(plain, (512,)), calls)
+    assert same.answer == "no"
+    assert same.because == "sums are rounded to float32 after each addition in one and to float16 in the other"
 
 
 def test_reduce_ends_at_its_root_and_reduce_scatter_at_each_part() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.support import drawn_works
+from tuner.base.names import DataType
 from tuner.connect import summarize
 from tuner.steps import same
 from tuner.steps.orders import Orders, orders
@@ -14,7 +15,7 @@ def drawn_orders(random: np.random.Generator, count: int) -> Orders:
     """Ranges of few orders, so that they are often the same."""
     terms: tuple[Term, ...] = ((0, 1, 2), (1, 2, 0))
     starts = np.unique(np.append(0, random.integers(0, count, random.integers(0, 4))))
-    return Orders(count, starts, np.arange(len(starts)) % 2, terms)
+    return Orders(count, starts, np.arange(len(starts)) % 2, terms, DataType.float32)
 
 
 def one_by_one(call: Orders) -> list[Term]:

@@ -8,18 +8,17 @@ import numpy as np
 
 from tuner.answers.alone import Alone, calls_alone
 from tuner.base.errors import BadInput, one_of
+from tuner.base.names import DataType
 from tuner.base.records import json_form
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
 from tuner.scenario import Scenario
+from tuner.steps import symmetric
 from tuner.steps.orders import NOT_CLAIMED, REDUCING, Orders, any_order, orders
 from tuner.steps.terms import Term, text
 
 if TYPE_CHECKING:
     from tuner.answers.same_bits import SameBits
-
-
-OTHER_KERNEL = "its order is not derived here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,7 @@ class CallOrder:
     classes: tuple[ElementClass, ...]
     any_order: str | None = None
     not_claimed: str | None = None
+    sums_in: DataType | None = None  # what sums are rounded to after each addition; to the call's type at the end
     found: Orders | None = field(default=None, metadata=json_form(omitted=True))
 
 
@@ -81,24 +81,27 @@ def check_adds(request: Request) -> None:
         raise BadInput(f"{request.collective.name} adds nothing, so that its bits are always the same; {adding}")
 
 
-def not_claimed(call: Alone | NonClassicPath) -> str | None:
+def not_claimed(call: Alone | NonClassicPath, request: Request) -> str | None:
     """Why no order of a call is claimed; None where one is."""
-    return OTHER_KERNEL if isinstance(call, NonClassicPath) else NOT_CLAIMED.get(call.work.algorithm)
+    if isinstance(call, NonClassicPath):
+        return symmetric.not_claimed(call.kernel, request)
+    return NOT_CLAIMED.get(call.work.algorithm)
 
 
 def _of_call(
     scenario: Scenario, request: Request, size: int, call: Alone | NonClassicPath, indifferent: str | None
 ) -> CallOrder:
     whole = size // request.dtype.size_bytes
-    head = size, scenario.nccl, scenario.ranks, whole
-    why = not_claimed(call)
-    if isinstance(call, NonClassicPath):
-        return CallOrder(*head, call.name, call.blocks, (), indifferent, why)
-    pick = call.pick, len(call.work.shares)
+    pick = (call.pick, len(call.work.shares)) if isinstance(call, Alone) else (call.name, call.blocks)
+    head = size, scenario.nccl, scenario.ranks, whole, *pick
+    why = not_claimed(call, request)
     if why is not None:
-        return CallOrder(*head, *pick, (), indifferent, why)
-    found = orders(call.work, call.across)
-    return CallOrder(*head, *pick, _classes(found), indifferent, None, found)
+        return CallOrder(*head, (), indifferent, why)
+    if isinstance(call, Alone):
+        found = orders(call.work, call.across)
+    else:
+        found = symmetric.orders(call.kernel or "", request, scenario.ranks, whole)
+    return CallOrder(*head, _classes(found), indifferent, None, found.sums_in, found)
 
 
 def _classes(found: Orders) -> tuple[ElementClass, ...]:

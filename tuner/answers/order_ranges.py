@@ -58,7 +58,7 @@ def _ranges(scenario: Scenario, request: Request, ends: tuple[int | None, int], 
     for row, call in zip(sizes, calls_alone(scenario, request, list(sizes.values()), root), strict=True):
         pick = f"{Algorithm(found.algorithm[row]).name}/{Protocol(found.protocol[row]).name}"
         of_range = sizes[row], int(found.to_bytes[row]), (pick,)
-        why = not_claimed(call)
+        why = not_claimed(call, request)
         if indifferent is not None:
             yield OrderRange(*of_range, SAME, (), indifferent)
         elif why is not None or not isinstance(call, Alone):

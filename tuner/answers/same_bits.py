@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from tuner.answers.order import CallOrder, of_calls
 from tuner.base.errors import BadInput, TunerError
-from tuner.base.names import Algorithm, Collective
+from tuner.base.names import Algorithm, Collective, DataType
 from tuner.base.numerics import shortest
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -85,6 +85,8 @@ def of_orders(question: Question, calls: Sequence[CallOrder]) -> SameBits:
     for call in calls:
         if call.found is None:
             return SameBits(NOT_CLAIMED, f"{_named(call)}, {call.pick}: {call.not_claimed}")
+    if (roundings := _roundings(calls, question.request.dtype)) is not None:
+        return SameBits(NO, roundings)
     found = [call.found for call in calls if call.found is not None]
     if question.row is None:
         scatters = question.request.collective is Collective.ReduceScatter
@@ -104,6 +106,17 @@ def of_orders(question: Question, calls: Sequence[CallOrder]) -> SameBits:
     return SameBits(
         NO, f"element {where[0]} of {_named(one)} is {ways[0]}, element {where[1]} of {_named(other)} is {ways[1]}"
     )
+
+
+def _roundings(calls: Sequence[CallOrder], dtype: DataType) -> str | None:
+    """How sums are rounded in two ways, if they are.
+
+    One addition in float32 that is then rounded is the same as one in a type of up to 11 bits.
+    """
+    types = list(dict.fromkeys(call.sums_in for call in calls if call.sums_in is not None))
+    if len(types) < 2 or (calls[0].ranks == 2 and dtype in (DataType.float16, DataType.bfloat16)):
+        return None
+    return f"sums are rounded to {types[0].name} after each addition in one and to {types[1].name} in the other"
 
 
 def _named(call: CallOrder) -> str:
@@ -141,13 +154,20 @@ def _setting(question: Question, scenarios: Sequence[Scenario], variables: Mappi
         return None
     request, last = question.request, question.sizes[-1]
     before, selection = Selection(scenarios[0].communicator()), Selection(after[0].communicator())
-    picks = selection.pick(request, question.sizes)
+    picks = tuple(dict.fromkeys(call.pick for call in of_calls(after[0], request, question.sizes, question.root)))
+    costs_seen = FEWER_CHANNELS not in variables
     others = [replace(request, collective=collective) for collective in Collective]
-    classic = before.non_classic_paths(request, [last]) == [None]
     return Setting(
         variables,
-        tuple(dict.fromkeys(f"{algorithm.name}/{protocol.name}" for algorithm, protocol in picks.algo_protos())),
-        None if FEWER_CHANNELS in variables else shortest(picks.time_us[-1]),
-        shortest(before.pick(request, [last]).time_us[0]) if classic else None,
+        picks,
+        _time_us(selection, request, last) if costs_seen else None,
+        _time_us(before, request, last),
         tuple(each.collective.name for each in others if before.usable(each) and not selection.usable(each)),
     )
+
+
+def _time_us(selection: Selection, request: Request, size: int) -> float | None:
+    """NCCL's prediction; None off the classic path."""
+    if selection.non_classic_paths(request, [size]) != [None]:
+        return None
+    return shortest(selection.pick(request, [size]).time_us[0])

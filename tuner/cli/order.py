@@ -101,7 +101,7 @@ def command(
         print_json(answer)
         return
     title = f"{request.title} on {described.title}"
-    print_order(title if not assignments else f"{title}, and with {', '.join(assignments)}", answer)
+    print_order(title if not assignments else f"{title}, and with {', '.join(assignments)}", answer, dtype)
 
 
 def _ranges(described: Scenario, request: Request, ends: tuple[int, int], root: int, as_json: bool) -> None:
@@ -140,10 +140,10 @@ def _sizes(sizes: list[int] | None, row_bytes: int | None, rows: list[int] | Non
     return [row_bytes * count for count in rows]
 
 
-def print_order(title: str, answer: OrderAnswer) -> None:
+def print_order(title: str, answer: OrderAnswer, dtype: DataType) -> None:
     """A row a class of elements, then whether the bits are the same."""
     columns = ("size", "NCCL", "pick", "channels", "elements", "added", "where")
-    print_table(title, columns, [row for call in answer.calls for row in _rows(call)])
+    print_table(title, columns, [row for call in answer.calls for row in _rows(call, dtype)])
     if answer.same_bits is not None:
         print_same(answer.same_bits)
 
@@ -154,14 +154,16 @@ def print_same(same: SameBits) -> None:
     for setting in same.settings:
         words = " ".join(f"{name}={value}" for name, value in setting.variables.items())
         without = "" if setting.time_us_without is None else f", {setting.time_us_without:.2f} us without"
-        time = "NCCL's model does not see what fewer channels cost"
-        if setting.time_us is not None:
+        time = "without a time of NCCL's model"
+        if "NCCL_MAX_NCHANNELS" in setting.variables:
+            time = "NCCL's model does not see what fewer channels cost"
+        elif setting.time_us is not None:
             time = f"{setting.time_us:.2f} us by NCCL's model{without}"
         fails = f"; NCCL then fails {', '.join(setting.others_fail)}" if setting.others_fail else ""
         click.echo(f"  yes with {words}: {', '.join(setting.picks)}, {time}{fails}")
 
 
-def _rows(call: CallOrder) -> Iterator[tuple[object, ...]]:
+def _rows(call: CallOrder, dtype: DataType) -> Iterator[tuple[object, ...]]:
     head = human_bytes(call.bytes), call.nccl, call.pick, call.channels
     if call.not_claimed is not None:
         yield *head, call.elements, "not claimed", call.any_order or call.not_claimed
@@ -170,6 +172,7 @@ def _rows(call: CallOrder) -> Iterator[tuple[object, ...]]:
         ranges = [f"{first}..{end - 1}" for first, end in each.ranges[:MOST_RANGES]]
         more = len(each.ranges) - len(ranges)
         where = " ".join(ranges) + (f" and {more} more" if more else "")
-        yield *head, each.elements, short(each.order), where
+        kept = f" (kept in {call.sums_in.name})" if call.sums_in not in (None, dtype) else ""
+        yield *head, each.elements, short(each.order) + kept, where
     if left := call.classes[MOST_CLASSES:]:
         yield *head, sum(each.elements for each in left), f"in {len(left)} more orders", "(--json has them)"

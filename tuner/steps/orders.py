@@ -42,6 +42,7 @@ class Orders:
     starts: IntArray
     which: IntArray
     terms: tuple[Term, ...]
+    sums_in: DataType  # what sums are rounded to after each addition; to the call's type at the end
 
     def at(self, offsets: IntArray) -> IntArray:
         """The number of the term of each element of ``offsets``, [element]."""
@@ -81,7 +82,8 @@ def orders(work: Work, across: Across) -> Orders:
                 counts.append(elements)
                 which.append(np.full(each.times, number, np.int64))
     whole = work.count * (ranks if work.collective is Collective.ReduceScatter else 1)
-    return _merged(whole, tuple(numbers), (np.concatenate(firsts), np.concatenate(counts), np.concatenate(which)))
+    ranges = np.concatenate(firsts), np.concatenate(counts), np.concatenate(which)
+    return _merged(whole, work.dtype, tuple(numbers), ranges)
 
 
 def terms_of_every_size(work: Work, across: Across) -> tuple[Term, ...] | None:
@@ -132,11 +134,11 @@ def _terms(work: Work, share: ChannelShare, across: Across, ranks: int) -> Itera
             yield 0, ring[place], of_ring(ring, place)
 
 
-def _merged(whole: int, terms: Sequence[Term], ranges: tuple[IntArray, IntArray, IntArray]) -> Orders:
+def _merged(whole: int, dtype: DataType, terms: Sequence[Term], ranges: tuple[IntArray, IntArray, IntArray]) -> Orders:
     """Ranges in their order, neighbours of one term as one."""
     first, _, which = (each[ranges[1] > 0] for each in ranges)
     by_first = np.argsort(first, kind="stable")
     first, which = first[by_first], which[by_first]
     begins = np.append(True, which[1:] != which[:-1])
     used, numbers = np.unique(which[begins], return_inverse=True)
-    return Orders(whole, first[begins], numbers.astype(np.int64), tuple(terms[number] for number in used))
+    return Orders(whole, first[begins], numbers.astype(np.int64), tuple(terms[number] for number in used), dtype)
