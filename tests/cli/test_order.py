@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import tuner
+from tuner import api
 from tuner.answers.order import of_calls
 from tuner.answers.same_bits import Question, of_orders
 from tuner.cli import everything
@@ -100,10 +100,8 @@ def test_windows_are_added_in_the_order_of_ranks_where_a_low_latency_kernel_runs
 
 
 def test_sums_that_are_kept_in_float32_have_other_bits() -> None:
-    scenario = tuner.scenario("dgx-h100", nccl="2.28.9")
-    window, plain = (
-        tuner.api.request("allreduce", dtype="float16", buffers=buffers) for buffers in ("window", "plain")
-    )
+    scenario = api.scenario("dgx-h100", nccl="2.28.9")
+    window, plain = (api.request("allreduce", dtype="float16", buffers=buffers) for buffers in ("window", "plain"))
     calls = [*of_calls(scenario, window, [512]), *of_calls(scenario, plain, [512])]
     same = of_orders(Question(plain, (512,)), calls)
     assert same.answer == "no"
