@@ -28,12 +28,17 @@ def compare_mixed(
     situation: Situation,
     oracle: Oracle,
     group: tuple[Sequence[Operation], Sequence[ExchangeCall]],
+    roots: Sequence[int] = (),
 ) -> dict[str, tuple[object, object]]:
-    """The same of collectives, which need a ``selection``, and of sends and receives, which libnccl gets in turn."""
+    """The same of collectives, which need a ``selection``, and of sends and receives, which libnccl gets in turn.
+
+    ``roots``: of each collective; rank 0 where there are none.
+    """
     operations, calls = group
     own = plan(selection or Selection(situation.communicator), situation, operations, calls).kernels
     issued = [IssuedCall(call.function, call.dtype, call.count, call.root) for call in calls]
-    collectives = [_issued(operation, situation.communicator.ranks) for operation in operations]
+    of_each = zip(operations, roots or [0] * len(operations), strict=True)
+    collectives = [_issued(operation, situation.communicator.ranks, root) for operation, root in of_each]
     together = [*chain.from_iterable(zip(collectives, issued, strict=False))]
     together += collectives[len(issued) :] + issued[len(collectives) :]
     launched = oracle.launch_exchange(together, situation.order.rank)
@@ -46,10 +51,10 @@ def compare_mixed(
     return {where: both for where, both in values.items() if both[0] != both[1]}
 
 
-def _issued(operation: Operation, ranks: int) -> IssuedCall:
+def _issued(operation: Operation, ranks: int, root: int) -> IssuedCall:
     request = operation.request
     count = operation.bytes // request.unit_bytes(ranks)
-    return IssuedCall(request.collective, request.dtype, count, op=request.op)
+    return IssuedCall(request.collective, request.dtype, count, root, request.op)
 
 
 def _of_emulator(kernel: MixedKernel) -> Iterator[tuple[str, object]]:
