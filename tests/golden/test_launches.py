@@ -1,0 +1,44 @@
+"""Launches in full against those that every release of libnccl made, as recorded in launches.json.gz."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.support import launch_records
+from tuner import release
+from tuner.base.names import Algorithm
+from tuner.conformance import check_launch
+from tuner.connect.heads import heads_of
+from tuner.emulator import full_launch
+from tuner.emulator.selection import Selection
+
+load = cache(launch_records.load)
+
+
+def recorded(nccl: str) -> dict[str, Any]:
+    found = load()["releases"].get(nccl)
+    if found is None:
+        pytest.fail(f"nothing recorded: {load()['written_by']} {nccl}", pytrace=False)
+    return dict(found)
+
+
+@pytest.mark.parametrize("nccl", release.names())
+def test_launches_are_those_of_libnccl(nccl: str) -> None:
+    golden = recorded(nccl)
+    assert golden["libnccl_sha256"] == release.load(nccl).library["cu12"]["x86_64"].sha256
+    cases = list(launch_records.cases(nccl))
+    assert [case.name for case in cases] == list(golden["launches"])
+    differing, algorithms = [], set()
+    for case in cases:
+        selection, resolved = Selection(case.scenario.communicator()), case.scenario.resolve()
+        for operation, found in zip(case.operations, golden["launches"][case.name], strict=True):
+            ours = full_launch.launch(selection, [operation], lambda resolved=resolved: heads_of(resolved.connected))
+            algorithms |= {work.algorithm for kernel in ours.kernels for work in kernel.works}
+            values = check_launch.compare(ours, launch_records.read(found))
+            differing += [
+                f"{case.name} {operation}: {what} {both}" for what, both in values.items() if both[0] != both[1]
+            ]
+    assert not differing, "\n".join(differing[:10])
+    known = {each for rows in release.load(nccl).rules.exists.values() for each in rows}
+    assert algorithms == known & set(Algorithm)

@@ -1,0 +1,111 @@
+"""Launches in full against the live libnccl on random communicators: every work structure and operation of the network.
+
+    python -m tests.scripts.check_launches --seed a --launches 50000             every release
+    python -m tests.scripts.check_launches --seed a --launches 2000 2.18.1 2.32.3
+
+A seed is always the same communicators and calls. Prints, by release, how many launches were compared by algorithm and
+how many were equal, and the first differences. Exit code 1 where anything differs or a communicator could not be asked.
+"""
+
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import click
+
+from tests.support import random_launches
+from tests.support.random_launches import Drawn, drawn
+from tuner import release
+from tuner.base.errors import TunerError
+from tuner.base.names import Algorithm
+from tuner.cli.output import print_table
+from tuner.conformance import check_launch
+from tuner.emulator.group import Operation
+from tuner.emulator.launch.records import Launch
+
+ALONE, GROUPS = 400, 4  # of each communicator
+SHOWN = 5
+
+
+@dataclass
+class Totals:
+    """Of one release: collectives by algorithm, groups and values."""
+
+    communicators: int = 0
+    groups: int = 0
+    values: int = 0
+    compared: Counter[str] = field(default_factory=Counter)
+    matched: Counter[str] = field(default_factory=Counter)
+    failed: list[str] = field(default_factory=list)
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice(release.names()), metavar="[RELEASE]...")
+@click.option("--seed", default="", help="Other communicators and calls.")
+@click.option("--launches", default=1000, help="So many collectives of each release at least.")
+def main(names: tuple[str, ...], seed: str, launches: int) -> None:
+    totals = {name: compared(name, seed, launches) for name in names or release.names()}
+    rows = [
+        (
+            name,
+            each.communicators,
+            f"{each.matched.total()}/{each.compared.total()}",
+            each.groups,
+            each.values,
+            *(f"{each.matched[algorithm.name]}/{each.compared[algorithm.name]}" for algorithm in Algorithm),
+        )
+        for name, each in totals.items()
+    ]
+    algorithms = (algorithm.name for algorithm in Algorithm)
+    print_table(
+        "equal / compared with libnccl", ("release", "communicators", "launches", "groups", "values", *algorithms), rows
+    )
+    sys.exit(1 if any(each.failed or each.matched != each.compared for each in totals.values()) else 0)
+
+
+def compared(name: str, seed: str, launches: int) -> Totals:
+    """Communicators of one release until there are enough launches."""
+    totals, start = Totals(), time.monotonic()
+    for communicator in drawn(name, seed, ALONE, GROUPS):
+        title = f"{communicator.scenario.title} {communicator.scenario.environment or ''}".strip()
+        try:
+            _compare(communicator, totals, title)
+        except TunerError as error:
+            totals.failed.append(title)
+            click.echo(f"NOT ASKED {title}: {error}")
+        if totals.compared.total() >= launches:
+            break
+    click.echo(f"{name}: {totals.compared.total()} launches in {time.monotonic() - start:.0f} s", err=True)
+    return totals
+
+
+def _compare(communicator: Drawn, totals: Totals, title: str) -> None:
+    totals.communicators += 1
+    for operations, ours, values in random_launches.compared(communicator):
+        totals.groups += len(operations) > 1
+        totals.values += len(values)
+        differing = {what: both for what, both in values.items() if both[0] != both[1]}
+        names = [work.algorithm.name for kernel in ours.kernels for work in kernel.works]
+        totals.compared.update(names)
+        if not differing:
+            totals.matched.update(names)
+        elif totals.compared.total() - totals.matched.total() <= SHOWN * len(names):
+            _show(title, operations, ours, differing)
+
+
+def _show(title: str, operations: tuple[Operation, ...], ours: Launch, differing: dict[str, check_launch.Both]) -> None:
+    first = ours.kernels[0].works[0]
+    click.echo(
+        f"MISMATCH {title}: {len(operations)} calls, {operations[0].request.title} of {operations[0].bytes} bytes, "
+        f"{first.algorithm.name}/{first.protocol.name}"
+    )
+    for what, (own, real) in list(differing.items())[:SHOWN]:
+        if isinstance(own, dict) and isinstance(real, dict):
+            own = {key: value for key, value in own.items() if real.get(key) != value}
+            real = {key: real.get(key) for key in own}
+        click.echo(f"  {what}: emulator {own}, libnccl {real}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Writes tests/golden/launches.json.gz: what libnccl launches for some calls by every algorithm, in full.
+
+python -m tests.scripts.record_launches                 every release
+python -m tests.scripts.record_launches 2.32.3          one; what the file has of others stays
+"""
+
+import click
+
+from tests.support import launch_records
+from tests.support.random_launches import issued
+from tuner import release
+from tuner.emulator.selection import Selection
+from tuner.oracle.api import Oracle
+
+COMMAND = "python -m tests.scripts.record_launches"
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice(release.names()), metavar="[RELEASE]...")
+def main(names: tuple[str, ...]) -> None:
+    found = launch_records.load() if launch_records.FILE.is_file() else {}
+    recorded = found.get("releases", {})
+    for name in names or release.names():
+        recorded[name] = {
+            "libnccl_sha256": release.load(name).library["cu12"]["x86_64"].sha256,
+            "launches": {case.name: asked(case) for case in launch_records.cases(name)},
+        }
+        click.echo(name, err=True)
+    ordered = {name: recorded[name] for name in release.names() if name in recorded}
+    launch_records.save({"written_by": COMMAND, "releases": ordered})
+
+
+def asked(case: launch_records.Case) -> list[object]:
+    """One launch after the other."""
+    selection = Selection(case.scenario.communicator())
+    with Oracle(case.scenario.oracle_configuration(), timeout_s=600) as oracle:
+        return [
+            launch_records.written(oracle.launch_in_full([issued(selection, operation)]))
+            for operation in case.operations
+        ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""What libnccl launched, as it stands in tests/golden/launches.json.gz, and the calls that it was asked for."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner.base.names import Algorithm, Collective, DataType, Op
+from tuner.conformance import check_launch
+from tuner.conformance.check_group import reachable
+from tuner.emulator.group import Operation
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.oracle.exchanges import LaunchedKernel
+from tuner.oracle.launches import LaunchInFull
+from tuner.oracle.works import Batch, KernelWorks
+from tuner.scenario import Scenario
+
+FILE = Path(__file__).parents[1] / "golden" / "launches.json.gz"
+FEW_CHANNELS = {"NCCL_MAX_CTAS": "3", "NCCL_MAX_NCHANNELS": "3"}
+LARGE, ODD = 200 << 20, 1_000_003
+COLLNET, GATHERING = {"NCCL_COLLNET_ENABLE": "1"}, (Collective.AllGather, Collective.ReduceScatter)
+
+KINDS = (
+    (DataType.float32, Op.sum),
+    (DataType.bfloat16, Op.avg),
+    (DataType.int32, Op.max),
+    (DataType.float16, Op.min),
+    (DataType.int8, Op.avg),
+)
+# Algorithm, nodes, GPUs of each, more settings, collectives.
+CASES: tuple[tuple[Algorithm, int, int, dict[str, str], tuple[Collective, ...]], ...] = (
+    (Algorithm.Ring, 2, 2, {"NCCL_PROTO": "LL"}, tuple(Collective)),
+    (Algorithm.Ring, 2, 2, {"NCCL_PROTO": "LL128"}, tuple(Collective)),
+    (Algorithm.Ring, 2, 2, {"NCCL_PROTO": "Simple"}, tuple(Collective)),
+    (Algorithm.Tree, 3, 2, {"NCCL_PROTO": "LL128"}, (Collective.AllReduce,)),
+    (Algorithm.Tree, 3, 2, {"NCCL_PROTO": "Simple"}, (Collective.AllReduce,)),
+    (Algorithm.NVLS, 1, 8, {}, (Collective.AllReduce, *GATHERING)),
+    (Algorithm.NVLS, 2, 8, COLLNET, (Collective.AllReduce,)),
+    (Algorithm.NVLSTree, 4, 8, {}, (Collective.AllReduce,)),
+    (Algorithm.CollNetDirect, 2, 8, COLLNET, (Collective.AllReduce, *GATHERING)),
+    (Algorithm.CollNetChain, 2, 8, COLLNET, (Collective.AllReduce,)),
+    (Algorithm.PAT, 5, 1, {}, GATHERING),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A communicator and its calls, each on its own."""
+
+    name: str
+    scenario: Scenario
+    operations: tuple[Operation, ...]
+
+
+def cases(nccl: str) -> Iterator[Case]:
+    """Those that the release can run."""
+    for number, (algorithm, nodes, gpus, more, collectives) in enumerate(CASES):
+        settings = {**FEW_CHANNELS, "NCCL_ALGO": algorithm.name, **more}
+        scenario = Scenario(nccl, nodes, machine="dgx-h100", gpus_per_node=gpus, environment=settings)
+        selection = Selection(scenario.communicator())
+        kinds = [_kind(selection, each, number + each) for each in collectives]
+        operations = tuple(
+            Operation(kind, reachable(kind, scenario.ranks, nbytes))
+            for kind in kinds
+            if kind is not None
+            for nbytes in (ODD, LARGE)
+        )
+        if operations:
+            yield Case(f"{algorithm.name} {' '.join(more.values())}".strip(), scenario, operations)
+
+
+def _kind(selection: Selection, collective: Collective, first: int) -> Request | None:
+    """A call of the first of the types, from a number on and round, that the algorithm can do."""
+    kinds = [Request(collective, *KINDS[(first + further) % len(KINDS)]) for further in range(len(KINDS))]
+    return next(filter(selection.usable, kinds), None)
+
+
+def written(launch: LaunchInFull) -> dict[str, Any]:
+    """As JSON has it; addresses are left out."""
+    names = [name for name in launch.operations.dtype.names or () if name in WANTED]
+    return {
+        "kernels": [
+            {
+                "name": kernel.name,
+                "blocks": kernel.channels,
+                "threads": kernel.threads,
+                "works": {
+                    channel: [
+                        {"type": batch.type, "function": batch.function, "works": list(map(_plain, batch.works))}
+                        for batch in batches
+                    ]
+                    for channel, batches in kernel.works.channels.items()
+                },
+            }
+            for kernel in launch.kernels
+        ],
+        "operations": {name: launch.operations[name].tolist() for name in names},
+        "patterns": {number: launch.patterns[number] for number in set(launch.operations["pattern"].tolist())},
+    }
+
+
+ADDRESSES = ("sendbuff", "recvbuff", "sendbuffOffset", "recvbuffOffset", "sendbuffRmtAddrs", "recvbuffRmtAddrs")
+WANTED = {"channelId", "pattern", "protocol", "dtype", "root", "redOp", "coll", "collAPI", "algorithm", "nPeers", "reg"}
+WANTED |= check_launch.OF_OPERATION.keys()
+
+
+def _plain(struct: dict[str, int]) -> dict[str, int]:
+    return {name: value for name, value in struct.items() if name not in ADDRESSES}
+
+
+def read(found: dict[str, Any]) -> LaunchInFull:
+    """What :func:`written` wrote."""
+    columns = found["operations"]
+    operations = np.zeros(len(columns["channelId"]), [(name, np.int64) for name in columns])
+    for name, values in columns.items():
+        operations[name] = values
+    return LaunchInFull(
+        tuple(
+            LaunchedKernel(kernel["name"], kernel["blocks"], kernel["threads"], KernelWorks(_works(kernel["works"])))
+            for kernel in found["kernels"]
+        ),
+        operations,
+        {int(number): name for number, name in found["patterns"].items()},
+    )
+
+
+def _works(found: dict[str, Any]) -> dict[int, tuple[Batch, ...]]:
+    return {
+        int(channel): tuple(Batch(each["type"], each["function"], False, tuple(each["works"])) for each in batches)
+        for channel, batches in found.items()
+    }
+
+
+def load() -> dict[str, Any]:
+    """The file."""
+    found: dict[str, Any] = json.loads(gzip.decompress(FILE.read_bytes()))
+    return found
+
+
+def save(found: dict[str, Any]) -> None:
+    """Replaces the file; the same content gives the same bytes."""
+    FILE.write_bytes(gzip.compress(json.dumps(found, separators=(",", ":")).encode(), mtime=0))

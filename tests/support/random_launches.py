@@ -1,0 +1,150 @@
+"""Random communicators and calls on them for launches in full; a seed is always the same ones."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from tests.support.planned_communicators import hosts
+from tuner.base.errors import TunerError
+from tuner.base.names import Algorithm, Collective, DataType, Op
+from tuner.conformance import check_launch
+from tuner.conformance.check_group import reachable
+from tuner.connect.heads import heads_of
+from tuner.emulator import full_launch
+from tuner.emulator.group import Operation, not_emulated
+from tuner.emulator.launch.records import Launch
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
+from tuner.oracle.api import Oracle
+from tuner.oracle.exchanges import IssuedCall
+from tuner.scenario import Scenario
+
+MOST_RANKS = 48
+MOST_BYTES = 2**33
+MOST_CALLS = 40
+MULTICASTING = ("dgx-h100", "dgx-h200", "dgx-b200", "aws-p5", "azure-nd-h100-v5", "hgx-h100-amd")
+ONE_RANK_PER_NODE = 0.25
+
+# Forced algorithm: None leaves the choice to NCCL.
+ALGORITHMS: tuple[Algorithm | None, ...] = (None, *Algorithm)
+SETTINGS = (
+    *({"NCCL_BUFFSIZE": text} for text in ("65536", "1048576", "1000000", "33554432")),
+    *({"NCCL_LL_BUFFSIZE": text} for text in ("65536", "1000000")),
+    *({"NCCL_LL128_BUFFSIZE": text} for text in ("491520", "1000000")),
+    *({"NCCL_NVLS_CHUNKSIZE": text} for text in ("16384", "100000", "262144", "0x40000", "")),
+    *({"NCCL_NVLSTREE_MAX_CHUNKSIZE": text} for text in ("16384", "65536", "300000")),
+    *({"NCCL_MAX_NCHANNELS": text} for text in ("1", "2", "3", "7")),
+    *({"NCCL_MIN_NCHANNELS": text} for text in ("5", "20", "24")),
+    *({"NCCL_NTHREADS": text} for text in ("64", "128", "256")),
+    *({"NCCL_MAX_CTAS": text} for text in ("4", "9")),
+    {"NCCL_WORK_FIFO_DEPTH": "8192"},
+    {"NCCL_WORK_ARGS_BYTES": "600"},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A communicator, and the calls on it: alone, and in groups."""
+
+    scenario: Scenario
+    selection: Selection
+    alone: tuple[Operation, ...]
+    groups: tuple[tuple[Operation, ...], ...]
+
+
+def drawn(nccl: str, seed: str, alone: int, groups: int) -> Iterator[Drawn]:
+    """Without end: communicators of a release, with so many calls on each."""
+    random = Random(f"{seed} {nccl}")
+    while True:
+        scenario = _scenario(nccl, random)
+        try:
+            selection = Selection(scenario.communicator())
+            assert scenario.resolve().connected.ranks
+        except TunerError:
+            continue
+        kinds = [kind for kind in _kinds(selection) if selection.usable(kind)]
+        if not kinds:
+            continue
+        calls = tuple(_call(selection, random.choice(kinds), random) for _ in range(alone))
+        in_groups = [] if not_emulated(selection, kinds) else [_group(selection, kinds, random) for _ in range(groups)]
+        yield Drawn(scenario, selection, calls, tuple(in_groups))
+
+
+def compared(communicator: Drawn) -> Iterator[tuple[tuple[Operation, ...], Launch, dict[str, check_launch.Both]]]:
+    """Each call and each group with what it is launched as here, and every value, here and in libnccl."""
+    resolved = communicator.scenario.resolve()
+    with Oracle(communicator.scenario.oracle_configuration(), timeout_s=600) as oracle:
+        for operations in (*((each,) for each in communicator.alone), *communicator.groups):
+            ours = full_launch.launch(communicator.selection, operations, lambda: heads_of(resolved.connected))
+            theirs = oracle.launch_in_full([issued(communicator.selection, operation) for operation in operations])
+            yield operations, ours, check_launch.compare(ours, theirs)
+
+
+def issued(selection: Selection, operation: Operation) -> IssuedCall:
+    """A call as libnccl is asked for it."""
+    request, unit_bytes = operation.request, operation.request.unit_bytes(selection.communicator.ranks)
+    return IssuedCall(request.collective, request.dtype, operation.bytes // unit_bytes, 0, request.op)
+
+
+def _scenario(nccl: str, random: Random) -> Scenario:
+    algorithm = random.choice(ALGORITHMS)
+    settings: dict[str, str] = {}
+    for each in random.sample(SETTINGS, k=random.choice((0, 0, 1, 2))):
+        settings |= each
+    if algorithm is not None:
+        settings["NCCL_ALGO"] = algorithm.name
+    if algorithm in (Algorithm.Ring, Algorithm.Tree) and random.random() < 0.6:
+        settings["NCCL_PROTO"] = random.choice(("LL", "LL128", "Simple"))
+    needs_network = algorithm in (Algorithm.CollNetDirect, Algorithm.CollNetChain)
+    if needs_network or (algorithm is Algorithm.NVLS and random.random() < 0.5):
+        settings["NCCL_COLLNET_ENABLE"] = "1"
+    machines = [
+        name for name in hosts(nccl) if algorithm not in (Algorithm.NVLS, Algorithm.NVLSTree) or name in MULTICASTING
+    ]
+    machine = random.choice(machines)
+    whole = catalogue.load(machine).gpus_per_node
+    alone = algorithm is Algorithm.PAT and random.random() < 0.7
+    gpus = (
+        1 if alone or random.random() < ONE_RANK_PER_NODE else random.choice((whole, random.randint(2, max(whole, 2))))
+    )
+    gpus = min(gpus, whole)
+    least = 2 if gpus == 1 or needs_network else 1
+    most = max(least, min(MOST_RANKS // gpus, 12)) if catalogue.load(machine).topology.nets else 1
+    nodes = random.choice((least, min(2, most), random.randint(least, max(least, most))))
+    return Scenario(nccl, nodes, machine=machine, gpus_per_node=gpus, environment=settings)
+
+
+def _kinds(selection: Selection) -> list[Request]:
+    communicator = selection.communicator
+    types = tuple(DataType)[: communicator.release.limits.data_types]
+    return [
+        Request(collective, dtype, op)
+        for collective in Collective
+        for dtype in types
+        for op in Op
+        if op is Op.sum or not Request(collective, dtype, op).moves_only
+    ]
+
+
+def _call(selection: Selection, kind: Request, random: Random) -> Operation:
+    nbytes = int(2 ** random.uniform(0, 33))
+    if random.random() < 0.3:  # near where chunks and channels change
+        nbytes = (1 << random.randint(8, 32)) + random.randint(-2, 2) * kind.unit_bytes(selection.communicator.ranks)
+    return Operation(kind, reachable(kind, selection.communicator.ranks, min(max(nbytes, 1), MOST_BYTES)))
+
+
+def _group(selection: Selection, kinds: list[Request], random: Random) -> tuple[Operation, ...]:
+    among = random.choice((kinds, [random.choice(kinds)], random.sample(kinds, k=min(3, len(kinds)))))
+    middle, spread = 2 ** random.uniform(8, 28), random.choice((0.0, 0.3, 3.0, 20.0))
+    return tuple(
+        Operation(
+            kind,
+            reachable(
+                kind,
+                selection.communicator.ranks,
+                int(min(max(middle * 2 ** random.uniform(-spread, spread), 1), MOST_BYTES)),
+            ),
+        )
+        for kind in random.choices(among, k=random.randint(2, MOST_CALLS))
+    )
