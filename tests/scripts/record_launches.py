@@ -34,10 +34,8 @@ def asked(case: launch_records.Case) -> list[object]:
     """One launch after the other."""
     selection = Selection(case.scenario.communicator())
     with Oracle(case.scenario.oracle_configuration(), timeout_s=600) as oracle:
-        return [
-            launch_records.written(oracle.launch_in_full([issued(selection, operation)]))
-            for operation in case.operations
-        ]
+        launched = oracle.launch_groups_in_full([[issued(selection, operation)] for operation in case.operations])
+    return list(map(launch_records.written, launched))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Random communicators and calls on them for launches in full; a seed is always the same ones."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -23,6 +23,7 @@ from tuner.scenario import Scenario
 MOST_RANKS = 48
 MOST_BYTES = 2**33
 MOST_CALLS = 40
+AT_ONCE = 100  # launches that libnccl is asked for together
 MULTICASTING = ("dgx-h100", "dgx-h200", "dgx-b200", "aws-p5", "azure-nd-h100-v5", "hgx-h100-amd")
 ONE_RANK_PER_NODE = 0.25
 
@@ -63,7 +64,7 @@ def drawn(nccl: str, seed: str, alone: int, groups: int) -> Iterator[Drawn]:
             assert scenario.resolve().connected.ranks
         except TunerError:
             continue
-        kinds = [kind for kind in _kinds(selection) if selection.usable(kind)]
+        kinds = [kind for kind in _kinds(selection) if selection.usable(kind) and _has_forced(selection, kind)]
         if not kinds:
             continue
         calls = tuple(_call(selection, random.choice(kinds), random) for _ in range(alone))
@@ -75,10 +76,18 @@ def compared(communicator: Drawn) -> Iterator[tuple[tuple[Operation, ...], Launc
     """Each call and each group with what it is launched as here, and every value, here and in libnccl."""
     resolved = communicator.scenario.resolve()
     with Oracle(communicator.scenario.oracle_configuration(), timeout_s=600) as oracle:
-        for operations in (*((each,) for each in communicator.alone), *communicator.groups):
-            ours = full_launch.launch(communicator.selection, operations, lambda: heads_of(resolved.connected))
-            theirs = oracle.launch_in_full([issued(communicator.selection, operation) for operation in operations])
-            yield operations, ours, check_launch.compare(ours, theirs)
+        for groups in in_batches((*((each,) for each in communicator.alone), *communicator.groups), AT_ONCE):
+            launched = oracle.launch_groups_in_full(
+                [[issued(communicator.selection, operation) for operation in group] for group in groups]
+            )
+            for operations, theirs in zip(groups, launched, strict=True):
+                ours = full_launch.launch(communicator.selection, operations, lambda: heads_of(resolved.connected))
+                yield operations, ours, check_launch.compare(ours, theirs)
+
+
+def in_batches(groups: Sequence[tuple[Operation, ...]], most: int) -> Iterator[Sequence[tuple[Operation, ...]]]:
+    """All of them, at most so many at once."""
+    return (groups[start : start + most] for start in range(0, len(groups), most))
 
 
 def issued(selection: Selection, operation: Operation) -> IssuedCall:
@@ -113,6 +122,13 @@ def _scenario(nccl: str, random: Random) -> Scenario:
     most = max(least, min(MOST_RANKS // gpus, 12)) if catalogue.load(machine).topology.nets else 1
     nodes = random.choice((least, min(2, most), random.randint(least, max(least, most))))
     return Scenario(nccl, nodes, machine=machine, gpus_per_node=gpus, environment=settings)
+
+
+def _has_forced(selection: Selection, kind: Request) -> bool:
+    """Whether there is a forced algorithm for the collective; up to 2.23 NCCL would take Ring otherwise."""
+    communicator = selection.communicator
+    forced = communicator.environment.text("NCCL_ALGO")
+    return forced is None or Algorithm[forced] in communicator.rules.exists[kind.collective]
 
 
 def _kinds(selection: Selection) -> list[Request]:

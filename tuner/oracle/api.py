@@ -200,13 +200,18 @@ class Oracle:
 
     def launch_in_full(self, calls: Sequence[exchanges.IssuedCall]) -> launches.LaunchInFull:
         """The calls of rank 0 in one group on plain buffers, launched for real, with all that NCCL writes for them."""
+        return self.launch_groups_in_full([calls])[0]
+
+    def launch_groups_in_full(self, groups: Sequence[Sequence[exchanges.IssuedCall]]) -> list[launches.LaunchInFull]:
+        """As :meth:`launch_in_full` of several groups, one after the other."""
         self._check_ranks()
-        what = f"launching a group of {len(calls)} calls"
-        asked = exchanges.request(calls, self.configuration.ranks, in_full=True)
-        answer: messages.GroupAnswer = self._request(asked, what)
-        if answer.error is not None:
-            raise self._child.failure(f"{what}: {answer.error}")
-        return launches.read(self._reader, answer)
+        asked = tuple(exchanges.request(calls, self.configuration.ranks, in_full=True) for calls in groups)
+        what = f"launching {len(groups)} groups"
+        reply: messages.GroupAnswers = self._request(messages.Groups(asked), what)
+        for answer in reply.answers:
+            if answer.error is not None:
+                raise self._child.failure(f"{what}: {answer.error}")
+        return [launches.read(self._reader, answer) for answer in reply.answers]
 
     def use_table(self, text: str | None) -> None:
         """What the calls from here on follow, None for NCCL's own choices; the plugin has to be the forcing one."""

@@ -254,6 +254,13 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Groups:
+    """Groups one after the other; a group that fails ends them."""
+
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupAnswer:
     """Arrays of ``struct sim_kernel``, ``sim_operation`` and ``sim_question``, and the extent of NCCL's log."""
 
@@ -265,6 +272,13 @@ class GroupAnswer:
     works: tuple[KernelWorks, ...]  # by kernel
     proxy_operations: bytes  # of struct ncclProxyOp, one behind the other
     error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAnswers:
+    """One a group, up to the first that failed."""
+
+    answers: tuple[GroupAnswer, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,8 +360,8 @@ class Billed:
     ranks: tuple[RankBill, ...]
 
 
-Request = Start | Calls | Group | SetTable | ReadCounts | ReadChannels
-Reply = Started | Answers | GroupAnswer | Counts | Channels | Billed
+Request = Start | Calls | Group | Groups | SetTable | ReadCounts | ReadChannels
+Reply = Started | Answers | GroupAnswer | GroupAnswers | Counts | Channels | Billed
 
 
 @dataclass(frozen=True, slots=True)

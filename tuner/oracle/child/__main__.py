@@ -4,10 +4,10 @@ import sys
 
 from tuner.oracle.child import channels
 from tuner.oracle.child.forcing import force
-from tuner.oracle.child.issue import issue, issue_group
+from tuner.oracle.child.issue import issue, issue_group, issue_groups
 from tuner.oracle.child.messages import Messages
 from tuner.oracle.child.world import Failure, World
-from tuner.oracle.messages import Calls, Failed, Group, ReadChannels, Reply, Request, Start
+from tuner.oracle.messages import Calls, Failed, Group, Groups, ReadChannels, Reply, Request, Start
 
 
 def answer(world: World, request: Request) -> Reply:
@@ -19,6 +19,8 @@ def answer(world: World, request: Request) -> Reply:
             return issue(world, request)
         case Group():
             return issue_group(world, request)
+        case Groups():
+            return issue_groups(world, request)
         case ReadChannels():
             return channels.read(world, request)
         case _:

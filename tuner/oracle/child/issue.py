@@ -8,7 +8,7 @@ from typing import Any
 from tuner._native._sim import ffi, lib
 from tuner.oracle.child import peers, ring, works
 from tuner.oracle.child.world import Failure, World
-from tuner.oracle.messages import Answers, Call, Calls, Group, GroupAnswer
+from tuner.oracle.messages import Answers, Call, Calls, Group, GroupAnswer, GroupAnswers, Groups
 
 
 def issue(world: World, request: Calls) -> Answers:
@@ -50,6 +50,16 @@ def issue_group(world: World, request: Group) -> GroupAnswer:
         proxy_operations=_proxy_operations() if request.in_full else b"",
         error=f"NCCL returned {world.error(failed)}" if failed else None,
     )
+
+
+def issue_groups(world: World, request: Groups) -> GroupAnswers:
+    """One group after the other."""
+    answers: list[GroupAnswer] = []
+    for group in request.groups:
+        answers.append(issue_group(world, group))
+        if answers[-1].error is not None:
+            break
+    return GroupAnswers(tuple(answers))
 
 
 def _calls(calls: Sequence[Call]) -> Any:
