@@ -44,7 +44,7 @@ CASES: tuple[tuple[Algorithm, int, int, dict[str, str], tuple[Collective, ...]],
     (Algorithm.NVLSTree, 4, 8, {}, (Collective.AllReduce,)),
     (Algorithm.CollNetDirect, 2, 8, COLLNET, (Collective.AllReduce, *GATHERING)),
     (Algorithm.CollNetChain, 2, 8, COLLNET, (Collective.AllReduce,)),
-    (Algorithm.PAT, 5, 1, {}, GATHERING),
+    (Algorithm.PAT, 5, 1, {"NCCL_PAT_ENABLE": "1"}, GATHERING),
 )
 
 
@@ -75,9 +75,15 @@ def cases(nccl: str) -> Iterator[Case]:
 
 
 def _kind(selection: Selection, collective: Collective, first: int) -> Request | None:
-    """A call of the first of the types, from a number on and round, that the algorithm can do."""
+    """A call of the first of the types, from a number on and round, that the forced algorithm does."""
+    forced = Algorithm[selection.communicator.environment.values["NCCL_ALGO"]]
     kinds = [Request(collective, *KINDS[(first + further) % len(KINDS)]) for further in range(len(KINDS))]
-    return next(filter(selection.usable, kinds), None)
+    return next((kind for kind in kinds if selection.usable(kind) and _picks(selection, kind) is forced), None)
+
+
+def _picks(selection: Selection, kind: Request) -> Algorithm:
+    """Up to 2.23 NCCL takes Ring where the forced algorithm cannot do a call."""
+    return Algorithm(selection.pick(kind, reachable(kind, selection.communicator.ranks, LARGE)).algorithm[0])
 
 
 def written(launch: LaunchInFull) -> dict[str, Any]:
