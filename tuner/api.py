@@ -20,6 +20,7 @@ from tuner.base.frames import Rows
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol, by_name
 from tuner.base.numerics import FloatArray
 from tuner.base.sizes import whole
+from tuner.emulator.group import Operation
 from tuner.emulator.model import Tables
 from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, launches
 from tuner.emulator.request import Request
@@ -35,6 +36,7 @@ from tuner.workload import job
 from tuner.workload.priced import Budget
 
 if TYPE_CHECKING:
+    from tuner.answers.launches import LaunchAnswer
     from tuner.answers.order import CallOrder
     from tuner.connect import Across
 
@@ -102,6 +104,21 @@ class Communicator:
         picks = self.selection.pick(call, sizes)
         own = picks.bytes, picks.algorithm, picks.protocol, picks.time_us, picks.channels, picks.threads
         return CallPicks(*own, call, self.selection)
+
+    def launch(self, collective: Collective | str, size: int, **kind: Unpack[CallKind]) -> "LaunchAnswer":
+        """What a call of ``size`` bytes is launched as on rank 0: what each block and each proxy is handed.
+
+        Errors: those of :meth:`pick`; BadInput for buffers that are not plain, and, where the switch or the network
+        takes part, for graphs from a file. Source: scheduleCollTasksToPlan and calcCollChunking, src/enqueue.cc.
+
+        >>> two_nodes = communicator("dgx-h100", nodes=2, nccl="2.28.9")
+        >>> work = two_nodes.launch("allreduce", 1 << 20).launch.kernels[0].works[0]
+        >>> work.function_name, work.shares[0].count, work.shares[0].chunk, work.shares[0].proxy.steps
+        ('ncclDevFunc_AllReduce_Sum_f32_TREE_LL128', 16384, 4320, 4)
+        """
+        from tuner.answers.launches import Launches  # with the search, which nothing else here needs
+
+        return Launches(self.scenario).of([Operation(request(collective, **kind), whole(size, "size"))])
 
     def calibrated(
         self,

@@ -13,8 +13,8 @@ from tuner.cli.output import human_bytes, print_table
 from tuner.emulator.launch.records import ChannelShare, LaunchedKernel, Sharing, Work
 
 COLUMNS = (
-    *("call", "channels", "elements each", "from", "chunk", "last chunk", "bytes of it"),
-    *("steps of proxy", "per chunk", "per slice", "bytes of a slice"),
+    *("call", "channels", "elements each", "from", "chunk", "chunk bytes"),
+    *("proxy steps", "per chunk", "per slice", "slice bytes", "last chunk"),
 )
 
 
@@ -60,7 +60,9 @@ def _print_kernel(kernel: LaunchedKernel) -> None:
             f"call {work.place}: {work.function_name}{number}; {work.count} elements of {work.dtype.name}, "
             f"{work.warps} warps of a block, {takes}"
         )
-    print_table("", COLUMNS, [row for work in kernel.works for row in _rows(work)])
+    rows = [row for work in kernel.works for row in _rows(work)]
+    last = any(row[-1] is not None for row in rows)  # up to 2.21
+    print_table("", COLUMNS if last else COLUMNS[:-1], [row if last else row[:-1] for row in rows])
 
 
 def _rows(work: Work) -> Iterator[Sequence[object]]:
@@ -68,19 +70,18 @@ def _rows(work: Work) -> Iterator[Sequence[object]]:
     for _, group in groupby(work.shares, key=lambda share: _without_place(work, share)):
         alike = list(group)
         first, proxy = alike[0], alike[0].proxy
-        last = "-" if first.last_chunk is None else first.last_chunk
         yield (
             work.place,
             numbers_in_words(share.channel for share in alike),
             first.count,
             _from(work, alike),
             first.chunk,
-            last,
             human_bytes(first.chunk * work.dtype.size_bytes),
             proxy.steps,
             proxy.chunk_steps,
             proxy.slice_steps,
             human_bytes(proxy.step_bytes),
+            first.last_chunk,
         )
 
 
