@@ -83,7 +83,7 @@ def _kind(selection: Selection, collective: Collective, first: int) -> Request |
 
 def _picks(selection: Selection, kind: Request) -> Algorithm:
     """Up to 2.23 NCCL takes Ring where the forced algorithm cannot do a call."""
-    return Algorithm(selection.pick(kind, reachable(kind, selection.communicator.ranks, LARGE)).algorithm[0])
+    return Algorithm(selection.pick(kind, reachable(kind, selection.communicator.ranks, ODD)).algorithm[0])
 
 
 def written(launch: LaunchInFull) -> dict[str, Any]:
