@@ -41,10 +41,23 @@ class Primitives:
     input: Numbers
     output: Numbers
     scale: np.float32 | None  # ncclDevPreMulSum
+    slice_per_chunk: int = 1
+    step_elements: int = 0  # stepSize * StepPerSlice
 
     def generic(self, steps: str, source: int, destination: int, count: int) -> Steps:
-        """GenericOp: ``steps`` names what is done, as the primitives are called: "recvReduceCopySend"."""
+        """GenericOp, slice by slice: ``steps`` names what is done, as primitives are called: "recvReduceCopySend"."""
         count = max(count, 0)
+        per_slice = self.slice_per_chunk
+        slice_size = max((count + 16 * per_slice - 1) // (16 * per_slice) * 16, self.step_elements // 32)
+        if self.step_elements == 0:  # LL and LL128 have none
+            slice_size = count
+        offset = 0
+        for _ in range(per_slice):
+            slice_size = min(slice_size, count - offset)
+            yield from self.one_slice(steps, source + offset, destination + offset, slice_size)
+            offset += slice_size
+
+    def one_slice(self, steps: str, source: int, destination: int, count: int) -> Steps:
         total = None
         words = steps.lower()
         if "reduce" in words or words in ("send", "copysend"):
@@ -285,7 +298,12 @@ def execute(
                 ring.append(channels[ring[-1]][share.channel].next)
 
             def prims(down: list[int], up: list[int], rank: int = rank, share: ChannelShare = share) -> Primitives:
-                return Primitives(wires, share.channel, rank, down, up, inputs[rank], outputs[rank], scale)
+                own = Primitives(wires, share.channel, rank, down, up, inputs[rank], outputs[rank], scale)
+                if work.protocol is Protocol.Simple:
+                    proxy = share.proxy
+                    own.slice_per_chunk = proxy.chunk_steps // proxy.slice_steps
+                    own.step_elements = proxy.step_bytes // work.dtype.size_bytes
+                return own
 
             running += Block(work, share, rank, ranks, channels[rank][share.channel], ring, prims).groups()
     while running:

@@ -9,7 +9,6 @@ from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.connect.records import Connected, RankChannel, RankView, Tree
 from tuner.emulator.launch.records import ChannelShare, ProxyOperation, Sharing, Work
 
-UNUSED = ProxyOperation("", 0, 0, 0, 0, 0)
 GRAINS = {Protocol.LL: 16, Protocol.LL128: 1920, Protocol.Simple: 512}  # bytes
 
 
@@ -40,9 +39,11 @@ def drawn(random: Generator, collective: Collective) -> Drawn:
     tree = collective is Collective.AllReduce and random.random() < 0.5
     sharing = Sharing.turns if random.random() < 0.5 else Sharing.ranges
     count, warps = int(random.integers(1, 30_000)), int(random.integers(3, 17))
+    steps = (4, 2) if protocol is Protocol.Simple and not tree and random.random() < 0.7 else (1, 1)
+    proxy = ProxyOperation("", 0, *steps, 0, int(random.integers(1, 200)) * 64)
     grain = GRAINS[protocol] // 4
     if sharing is Sharing.ranges:
-        shares = _ranges(random, count, channels, grain)
+        shares = _ranges(random, (count, channels, grain), proxy)
     else:  # chunks that are multiples of what the device rounds to, as NCCL's are
         moving = int(random.choice([4, 8, 16]))
         warps = moving + (protocol is Protocol.Simple)  # one more synchronizes
@@ -50,7 +51,7 @@ def drawn(random: Generator, collective: Collective) -> Drawn:
         chunk = int(random.integers(1, 4)) * unit
         last = int(random.integers(1, chunk // grain + 1)) * grain
         last = max(last, -(-(count % (channels * chunk)) // channels))
-        shares = [ChannelShare(each, each, 0, count, chunk, last, UNUSED) for each in range(channels)]
+        shares = [ChannelShare(each, each, 0, count, chunk, last, proxy) for each in range(channels)]
     work = Work(
         place=0,
         collective=collective,
@@ -70,12 +71,13 @@ def drawn(random: Generator, collective: Collective) -> Drawn:
     return Drawn(work, _connected(random, ranks, channels))
 
 
-def _ranges(random: Generator, count: int, channels: int, grain: int) -> list[ChannelShare]:
+def _ranges(random: Generator, sizes: tuple[int, int, int], proxy: ProxyOperation) -> list[ChannelShare]:
+    count, channels, grain = sizes
     cuts = np.sort(random.integers(0, count + 1, channels - 1))
     ends = [0, *map(int, cuts), count]
     chunks = [int(random.integers(1, 6)) * grain for _ in range(channels)]
     return [
-        ChannelShare(each, each, ends[each], ends[each + 1] - ends[each], chunks[each], None, UNUSED)
+        ChannelShare(each, each, ends[each], ends[each + 1] - ends[each], chunks[each], None, proxy)
         for each in range(channels)
     ]
 

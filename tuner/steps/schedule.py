@@ -15,6 +15,8 @@ from tuner.steps.loops import loops
 
 # Bytes of numbers in a unit that goes over the wire at once, and that unit's bytes with its flags.
 # Source: ncclLLFifoLine, src/include/device.h; WireWordPerSlice, src/device/prims_ll128.h.
+SLICE_ALIGNMENT = 16  # elements
+LEAST_SLICE = 32  # a slice has at least the 32nd part of what it may have
 ON_THE_WIRE = {Protocol.LL: (8, 16), Protocol.LL128: (1920, 2048), Protocol.Simple: (1, 1)}
 
 
@@ -70,16 +72,32 @@ def _numbered(work: Work, share: ChannelShare, going: Sequence[_Going], like: St
         for loop in range(each_loops.times):
             for each in going:
                 first, elements = (array[loop] for array in chunks[each.part])
-                yield replace(
-                    like,
-                    number=number,
-                    receive_from=each.receive_from,
-                    send_to=each.send_to,
-                    first=first + each.owner * work.count,
-                    elements=elements,
-                    adds=each.adds,
-                )
-                number += 1
+                for offset, part in slices(work, share, elements):
+                    yield replace(
+                        like,
+                        number=number,
+                        receive_from=each.receive_from,
+                        send_to=each.send_to,
+                        first=first + each.owner * work.count + offset,
+                        elements=part,
+                        adds=each.adds,
+                    )
+                    number += 1
+
+
+def slices(work: Work, share: ChannelShare, elements: int) -> Iterator[tuple[int, int]]:
+    """The slices of a chunk, which are sent one by one: offset in the chunk and number of elements.
+
+    One with LL and LL128. Source: genericOp, src/device/prims_simple.h, v2.28.9-1, and the same since 2.18.
+    """
+    count, each = 1, elements
+    if work.protocol is Protocol.Simple:
+        count = share.proxy.chunk_steps // share.proxy.slice_steps
+        least = share.proxy.step_bytes // work.dtype.size_bytes // LEAST_SLICE
+        each = max(-(-elements // (SLICE_ALIGNMENT * count)) * SLICE_ALIGNMENT, least)
+    for number in range(count):
+        offset = min(number * each, elements)
+        yield offset, min(each, elements - offset)
 
 
 def _around(work: Work, ring: Sequence[int], rank: int) -> list[_Going]:
