@@ -156,6 +156,9 @@ def test_what_cannot_be_asked_says_so() -> None:
     assert "AllGather adds nothing" in refused("allgather", *NODE)
     assert "--rows: how many of --row-bytes" in refused("allreduce", *NODE, "--rows", "1,7")
     assert "--root 8: valid: 0 to 7" in refused("reduce", *NODE, "--root", "8")
+    assert "Ring/LL128 and Tree/LL128" in refused(
+        "allreduce", "--node", "dgx-h100", "--node", "dgx-1v:4", "--nccl", "2.18.3", "--bytes", "1M"
+    )
     assert "--range: of one communicator" in refused("allreduce", *NODE, "--range", "8..1K", "--bytes", "8")
     assert "valid: FROM..TO" in refused("allreduce", *NODE, "--range", "8")
     assert "valid: multiples of 4" in refused("allreduce", *NODE, "--bytes", "10")

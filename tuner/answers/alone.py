@@ -12,6 +12,7 @@ from tuner.emulator.full_launch import launch
 from tuner.emulator.group import Operation
 from tuner.emulator.launch.records import Work
 from tuner.emulator.non_classic import NonClassicPath
+from tuner.emulator.pick import of_picks
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
@@ -54,6 +55,7 @@ def calls_alone(
     if not 0 <= root < scenario.ranks:
         raise BadInput(f"--root {root}: valid: 0 to {scenario.ranks - 1}")
     selection = Selection(scenario.communicator())
+    _check_agreement(scenario, request, sizes)
     connected = scenario.resolve().connected
     across, heads = summarize(connected), partial(heads_of, connected)
     found: list[Alone | NonClassicPath] = []
@@ -64,3 +66,15 @@ def calls_alone(
         ((work,),) = (kernel.works for kernel in launch(selection, [Operation(request, size)], heads).kernels)
         found.append(Alone(scenario, request, size, replace(work, root=root), across))
     return found
+
+
+def _check_agreement(scenario: Scenario, request: Request, sizes: Sequence[int]) -> None:
+    """BadInput where ranks of nodes that differ pick otherwise than rank 0: NCCL hangs, or gives wrong results."""
+    views = scenario.resolve().views_of_kinds
+    if len(views) == 1:
+        return
+    picks = [Selection(view).pick(request, sizes) for _, view in views]
+    for other in picks[1:]:
+        for mine, theirs in zip(of_picks(picks[0]), of_picks(other), strict=True):
+            if (mine.name, mine.channels) != (theirs.name, theirs.channels):
+                raise BadInput(f"ranks disagree: {mine.name} and {theirs.name}; 'nccl-tuner pick' says which")
