@@ -38,6 +38,16 @@ def test_functions_that_a_release_lacks_are_sends_and_receives() -> None:
     assert [each["peer"] for each in transfers if not each["sends"]] == [3]
 
 
+def test_broadcasts_from_several_roots_are_one_call_from_2_29_2_on() -> None:
+    words = "group", "broadcast@0:1M,broadcast@3:64K,broadcast@3:4K", *ON[:4]
+    before, after = (json.loads(run(*words, "--nccl", each, "--json").stdout) for each in ("2.28.9", "2.29.2"))
+    assert [len(kernel["calls"]) for kernel in before["kernels"]] == [3]
+    assert len(before["choices"]) > len(after["choices"]) == 0
+    assert [len(kernel["calls"]) for kernel in after["kernels"]] == [2, 1]
+    assert {kernel["function"] for kernel in after["kernels"]} == {"ncclDevKernel_AllGatherV_RING_LL"}
+    assert "AllGatherV" in run(*words, "--nccl", "2.29.2").stdout
+
+
 def test_a_file_has_the_same_calls(tmp_path: Path) -> None:
     file = tmp_path / "calls.json"
     file.write_text(json.dumps([{"call": "send", "peer": "+1", "bytes": "1M", "type": "bfloat16", "times": 3}]))

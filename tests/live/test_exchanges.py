@@ -1,6 +1,7 @@
 """Sends and receives against the live libnccl, exactly: kernels, channels, works, protocols, chunks, order."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from tests.support.available_releases import HERE
 from tests.support.random_exchanges import KINDS, draw
 from tests.support.random_groups import random_groups
 from tuner.base.errors import BadInput
-from tuner.base.names import Collective, DataType, PeerCall
+from tuner.base.names import DataType, PeerCall
 from tuner.conformance.check_exchange import compare, compare_mixed
 from tuner.emulator.exchange.mixed import plan
 from tuner.emulator.exchange.plan import ExchangeCall
@@ -49,19 +50,17 @@ def test_beside_collectives(name: str, machine: str, nodes: int, gpus: int) -> N
     assert shared
 
 
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), [("dgx-h100", 1, 8), ("dgx-a100", 2, 4)])
 @pytest.mark.parametrize("name", HERE)
-def test_roots_reach_nothing(name: str) -> None:
-    """But for broadcasts from several roots, which 2.29.2 and later releases make another call of."""
-    resolved = ResolvedScenario(Scenario(nccl=name, machine="dgx-a100", nodes=1, gpus_per_node=8))
+def test_roots_of_all_kinds(name: str, machine: str, nodes: int, gpus: int) -> None:
+    """They reach nothing but broadcasts from several roots, which 2.29.2 and later releases put together."""
+    resolved = ResolvedScenario(Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus))
     selection, generator = Selection(resolved.views[0]), random.Random(7)
-    joins_broadcasts = load(name).rules.task_order == "by_traffic_broadcasts_last"
     with Oracle(resolved.oracle_configuration()) as oracle:
-        for operations in random_groups(selection, 6, most=20, seed=5):
-            one = generator.randrange(8)
-            free = [not joins_broadcasts or each.request.collective is not Collective.Broadcast for each in operations]
-            roots = [generator.randrange(8) if each else one for each in free]
-            group = operations, draw("alone", 0, 8, generator)
-            assert compare_mixed(selection, situation(resolved), oracle, group, roots) == {}
+        for given in random_groups(selection, 6, most=40, seed=5):
+            operations = [replace(each, root=generator.randrange(nodes * gpus)) for each in given]
+            group = operations, draw("alone", 0, nodes * gpus, generator)
+            assert compare_mixed(selection, situation(resolved), oracle, group) == {}
 
 
 def test_kernels_that_are_full() -> None:

@@ -10,6 +10,7 @@ tests/support/random_exchanges.py.
 import random
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import click
 
@@ -27,7 +28,7 @@ from tuner.scenario.exchange import situation
 from tuner.scenario.resolved import ResolvedScenario
 
 SHOWN, LONGEST = 3, 300
-BESIDE = "beside collectives"  # of rank 0
+BESIDE = "beside collectives"  # with roots of any rank
 
 
 @click.command()
@@ -64,10 +65,11 @@ def check(name: str, launches: int, seed: int) -> tuple[Counter[str], Counter[st
                 selection = Selection(resolved.views[0])
                 groups = random_groups(selection, share, most=40, seed=generator.randrange(1 << 30))
                 for kind in [*kinds * share, *[BESIDE] * share]:
-                    rank = 0 if kind == BESIDE else generator.randrange(nodes * gpus)
+                    rank = generator.randrange(nodes * gpus)
                     drawn = generator.choice(("alone", "all-to-all", "random")) if kind == BESIDE else kind
                     calls = draw(drawn, rank, nodes * gpus, generator)
-                    group = (next(groups, []) if kind == BESIDE else []), calls
+                    given = next(groups, []) if kind == BESIDE else []
+                    group = [replace(each, root=generator.randrange(nodes * gpus)) for each in given], calls
                     different = compare_mixed(selection, situation(resolved, rank), oracle, group)
                     compared[kind] += 1
                     equal[kind] += not different

@@ -1,13 +1,15 @@
 """What becomes of a group with sends and receives, alone or beside collectives."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tuner.answers.exchanges import TransferAnswer, transfers_of
 from tuner.answers.groups import CallInKernel, ChoiceAnswer
+from tuner.base.names import Algorithm, Collective, DataType
 from tuner.base.numerics import shortest
 from tuner.base.records import json_form
 from tuner.emulator.exchange import mixed
+from tuner.emulator.exchange.broadcasts import BroadcastKernel
 from tuner.emulator.exchange.mixed import MixedKernel
 from tuner.emulator.exchange.plan import ExchangeCall
 from tuner.emulator.exchange.situation import Situation
@@ -80,4 +82,13 @@ def _kernel(kernel: MixedKernel, choice_of: dict[int, int]) -> MixedKernelAnswer
         for task in kernel.tasks
     )
     exchange = () if kernel.exchange is None else tuple(transfers_of(kernel.exchange))
-    return MixedKernelAnswer(kernel.name, len(kernel.channels), kernel.threads, tuple(calls), exchange)
+    together = () if kernel.broadcasts is None else _broadcasts(kernel.broadcasts)
+    return MixedKernelAnswer(kernel.name, len(kernel.channels), kernel.threads, (*calls, *together), exchange)
+
+
+def _broadcasts(kernel: BroadcastKernel) -> Iterator[CallInKernel]:
+    """Those that NCCL puts together, in rings and without a choice of their own."""
+    for place, operation in kernel.operations:
+        channels = tuple(channel for channel, parts in kernel.parts.items() if place in {each.place for each in parts})
+        known = place, Collective.Broadcast, operation.bytes, DataType.int8
+        yield CallInKernel(*known, Algorithm.Ring, kernel.protocol, channels, None)

@@ -97,7 +97,7 @@ def show_group(scenario: Scenario, calls: Sequence[GivenCall], like: Request, ra
             exchanged += exchanges.calls_of(Asked(call.function, (), dtype, rank, peer), call.bytes, where)
         else:
             request = Request(call.function, dtype, like.op if call.op is None else call.op)
-            operations.append(Operation(request, call.bytes))
+            operations.append(Operation(request, call.bytes, call.peer_of(rank, where.communicator.ranks)))
     answer = mixed.from_emulator(scenario, where, operations, exchanged)
     if as_json:
         print_json(answer)
@@ -118,7 +118,7 @@ def _print_group(title: str, answer: MixedAnswer) -> None:
         for (number, kernel), own in zip(kernels, sent, strict=True)
     ]
     print_table(title, KERNELS, rows)
-    if answer.choices:
+    if any(kernel.calls for _, kernel in kernels):
         print_table("Collectives", COLLECTIVES, [_call(number, each) for number, of in kernels for each in of.calls])
     transfers = [_transfer(number, each) for number, kernel in kernels for each in kernel.transfers]
     print_table("Sends and receives", TRANSFERS, transfers)

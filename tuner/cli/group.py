@@ -77,8 +77,8 @@ def command(
 
     CALLS is CALL[@PEER]:BYTES[:TYPE[:OP]][*TIMES], separated by commas. BYTES is NCCL's nBytes; of send and recv those
     of the message, of alltoall, gather and scatter those of all messages of a rank, or of the root. PEER is a rank, the
-    root of gather and scatter, or counted from --rank, such as +1. Or CALLS is @FILE: a JSON list of objects with the
-    keys call, peer, bytes, type, op, times.
+    root of broadcast, reduce, gather and scatter, or counted from --rank, such as +1. Or CALLS is @FILE: a JSON list of
+    objects with the keys call, peer, bytes, type, op, times.
 
     \b
     nccl-tuner group allreduce:25M*4,allreduce:64K,allgather:4M:bfloat16 --machine dgx-h100 --nodes 2 --nccl 2.28.9
@@ -86,9 +86,9 @@ def command(
     nccl-tuner group allreduce:4M,alltoall:64M --machine dgx-h100
     """
     described = options.scenario_of(**scenario)
-    if any(isinstance(call.function, PeerCall) for call in calls):
+    if any(isinstance(call.function, PeerCall) or call.peer is not None for call in calls):
         if table is not None:
-            raise BadInput("--table: sends and receives ask no tuner plugin; valid: of collectives alone")
+            raise BadInput("--table: sends and receives ask no tuner plugin; valid: of collectives without roots alone")
         from tuner.cli import exchanges
 
         exchanges.show_group(described, calls, Request(Collective.AllReduce, dtype, op), rank, as_json)

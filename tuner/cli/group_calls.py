@@ -21,6 +21,8 @@ _WORD = re.compile(
 FORM = "CALL[@PEER]:BYTES[:TYPE[:OP]][*TIMES], as in allreduce:25M*4 or send@3:1M"
 KEYS = ("call", "peer", "bytes", "type", "op", "times")
 MOST_CALLS = 10_000
+ROOTED = (Collective.Broadcast, Collective.Reduce)
+ROOTED_WORDS = "broadcast, reduce, gather and scatter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def _call(where: str, row: Mapping[str, Any]) -> GivenCall:
         raise BadInput(f"{where}: peer {peer!r}; valid: a rank, or +1, -1 from the rank that calls")
     if function in (PeerCall.Send, PeerCall.Recv) and not text:
         raise BadInput(f"{where}: {function.name} without a peer; valid: send@3:1M, recv@-1:1M")
-    if text and isinstance(function, Collective):
-        raise BadInput(f"{where}: {function.name} with a peer; valid: of send, recv, gather and scatter")
+    if text and isinstance(function, Collective) and function not in ROOTED:
+        raise BadInput(f"{where}: {function.name} with a peer; valid: of send, recv, and as the root of {ROOTED_WORDS}")
     relative = text[:1] in ("+", "-")
     return GivenCall(function, options.size_bytes(str(row["bytes"])), dtype, op, int(text) if text else None, relative)

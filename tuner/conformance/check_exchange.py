@@ -14,7 +14,7 @@ from tuner.oracle.api import Oracle
 from tuner.oracle.exchanges import IssuedCall, LaunchedKernel
 from tuner.oracle.works import Batch
 
-P2P = "P2p"  # works of sends and receives
+P2P, BROADCASTS = "P2p", "Bcast"  # works of sends and receives, and of broadcasts from several roots
 SENDS = 1  # ncclWorkP2pTypeSend
 
 
@@ -28,17 +28,12 @@ def compare_mixed(
     situation: Situation,
     oracle: Oracle,
     group: tuple[Sequence[Operation], Sequence[ExchangeCall]],
-    roots: Sequence[int] = (),
 ) -> dict[str, tuple[object, object]]:
-    """The same of collectives, which need a ``selection``, and of sends and receives, which libnccl gets in turn.
-
-    ``roots``: of each collective; rank 0 where there are none.
-    """
+    """The same of collectives, which need a ``selection``, and of sends and receives, which libnccl gets in turn."""
     operations, calls = group
     own = plan(selection or Selection(situation.communicator), situation, operations, calls).kernels
     issued = [IssuedCall(call.function, call.dtype, call.count, call.root) for call in calls]
-    of_each = zip(operations, roots or [0] * len(operations), strict=True)
-    collectives = [_issued(operation, situation.communicator.ranks, root) for operation, root in of_each]
+    collectives = [_issued(operation, situation.communicator.ranks) for operation in operations]
     together = [*chain.from_iterable(zip(collectives, issued, strict=False))]
     together += collectives[len(issued) :] + issued[len(collectives) :]
     launched = oracle.launch_exchange(together, situation.order.rank)
@@ -51,10 +46,10 @@ def compare_mixed(
     return {where: both for where, both in values.items() if both[0] != both[1]}
 
 
-def _issued(operation: Operation, ranks: int, root: int) -> IssuedCall:
+def _issued(operation: Operation, ranks: int) -> IssuedCall:
     request = operation.request
     count = operation.bytes // request.unit_bytes(ranks)
-    return IssuedCall(request.collective, request.dtype, count, root, request.op)
+    return IssuedCall(request.collective, request.dtype, count, operation.root, request.op)
 
 
 def _of_emulator(kernel: MixedKernel) -> Iterator[tuple[str, object]]:
@@ -62,6 +57,8 @@ def _of_emulator(kernel: MixedKernel) -> Iterator[tuple[str, object]]:
     yield "grid", len(kernel.channels)
     yield "block", kernel.threads
     yield "collectives on", sorted(channel for task in kernel.tasks for channel in task.channels)
+    for channel, parts in ({} if kernel.broadcasts is None else kernel.broadcasts.parts).items():
+        yield f"broadcasts {channel}", [(each.ring_depth, each.bytes, each.chunk_bytes) for each in parts]
     if kernel.exchange is not None:
         for channel, batches in kernel.exchange.batches.items():
             yield f"channel {channel}", [[_own(kernel.exchange, item) for item in batch] for batch in batches]
@@ -86,9 +83,12 @@ def _of_libnccl(kernel: LaunchedKernel, bases: Mapping[bool, int]) -> Iterator[t
     yield "grid", kernel.channels
     yield "block", kernel.threads
     channels = kernel.works.channels.items()
-    collectives = [(channel, batch.works) for channel, batches in channels for batch in batches if batch.type != P2P]
+    of_collectives = [(channel, batch) for channel, batches in channels for batch in batches if batch.type != P2P]
+    collectives = [(channel, batch.works) for channel, batch in of_collectives if batch.type != BROADCASTS]
     yield "collectives on", sorted(channel for channel, works in collectives for _ in works)
     for channel, batches in channels:
+        if several := [work for batch in batches if batch.type == BROADCASTS for work in batch.works]:
+            yield f"broadcasts {channel}", [(each["ringDepth"], each["bytes"], each["chunkSize"]) for each in several]
         if own := [batch for batch in batches if batch.type == P2P]:
             yield f"channel {channel}", [[_read(work, bases) for work in batch] for batch in _joined(own)]
 

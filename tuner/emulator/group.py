@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tuner.base.errors import BadInput
-from tuner.base.names import AlgoProto, Algorithm, Buffers, Protocol
+from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import Float
 from tuner.emulator.request import Request
 from tuner.emulator.rules import bounds
@@ -17,10 +17,11 @@ from tuner.emulator.selection import Selection
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call; ``bytes`` is NCCL's nBytes."""
+    """One call; ``bytes`` is NCCL's nBytes, ``root`` that of a broadcast or reduction."""
 
     request: Request
     bytes: int
+    root: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class Group:
 
 
 def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | None = None) -> Group:
-    """What NCCL makes of these calls in one group; broadcasts and reductions all have the same root.
+    """What NCCL makes of these calls in one group; broadcasts from several roots: tuner.emulator.exchange.mixed.
 
     With a ``tuner`` as NCCL does with such a plugin, from 2.21 on. Errors: BadInput where a size is none that its type
     can have, and for what is not emulated here: CollNet, registered buffers, nodes that differ; NoAlgorithm as in
@@ -99,6 +100,11 @@ def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | N
         raise BadInput("a group without a collective launches nothing; valid: one or more")
     if (missing := not_emulated(selection, [operation.request for operation in operations])) is not None:
         raise BadInput(f"groups are not emulated {missing}")
+    roots = {each.root for each in operations if each.request.collective is Collective.Broadcast}
+    if len(roots) > 1 and communicator.release.exchange.broadcasts_together:
+        raise BadInput(
+            f"broadcasts from {len(roots)} roots are one call in NCCL {communicator.release.name}; valid here: one root"
+        )
     tasks = [task_of(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
     chooser = Chooser(selection, tuner)
     kernels = tuple(_kernel(inside) for inside in communicator.rules.schedule(chooser, tasks))

@@ -40,7 +40,7 @@ class LaunchedKernel:
 
 def request(calls: Sequence[IssuedCall], ranks: int, rank: int = 0, in_full: bool = False) -> messages.Group:
     """What the child is asked; ``in_full``: for the works of collectives and the operations of the network, too."""
-    return messages.Group(tuple(map(_message, calls)), _peers(calls, ranks), in_full, rank)
+    return messages.Group(tuple(map(_message, calls)), _peers(calls, ranks) | {rank}, in_full, rank)
 
 
 def read(reader: Reader, answer: messages.GroupAnswer) -> tuple[LaunchedKernel, ...]:

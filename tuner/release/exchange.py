@@ -49,7 +49,5 @@ class Exchange:
     nvlink_chunk_bytes: int
     pci_chunk_bytes: int
     ll_threshold_bytes: int
-    steps: int  # of a buffer: NCCL_STEPS
-    ll_buffer_bytes: int
-    simple_buffer_bytes: int
+    broadcasts_together: bool  # those of a group from several roots are one call, AllGatherV
     own_functions: bool  # ncclAlltoAll, ncclGather, ncclScatter

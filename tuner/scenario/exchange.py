@@ -32,7 +32,19 @@ def situation(resolved: "ResolvedScenario", rank: int = 0) -> Situation:
     own = next(node for node, ranks in zip(_each(resolved), ranks_of, strict=True) if rank in ranks)
     others = [node for each, node in kinds.items() if each != id(own)]
     links = [peer_links(node.for_search(several), resolved.release.name) for node in (own, *others)]
-    return Situation(communicator, peer_channels(communicator, links), Order(communicator, ranks_of, rank))
+    order = Order(communicator, ranks_of, rank)
+    return Situation(communicator, peer_channels(communicator, links), order, lambda: _rings(resolved, rank))
+
+
+def _rings(resolved: "ResolvedScenario", rank: int) -> list[list[int]]:
+    """The ranks of each ring, from one of them on."""
+    views, rings = resolved.connected.ranks, []
+    for channel in range(len(views[rank].channels)):
+        ring = [rank]
+        while (following := views[ring[-1]].channels[channel].next) != rank:
+            ring.append(following)
+        rings.append(ring)
+    return rings
 
 
 def _each(resolved: "ResolvedScenario") -> Iterator["ResolvedNode | ResolvedDomain | ResolvedPart"]:

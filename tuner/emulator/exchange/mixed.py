@@ -4,10 +4,12 @@ Source: ncclLaunchPrepare, src/enqueue.cc, v2.28.9-1 and v2.21.5-1.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.base.errors import BadInput
-from tuner.emulator.exchange import chunks, rounds
+from tuner.base.names import Protocol
+from tuner.emulator.exchange import broadcasts, chunks, rounds
+from tuner.emulator.exchange.broadcasts import BroadcastKernel
 from tuner.emulator.exchange.plan import ExchangeCall, messages
 from tuner.emulator.exchange.queues import Queues
 from tuner.emulator.exchange.records import ExchangeKernel
@@ -28,6 +30,7 @@ class MixedKernel:
     channels: tuple[int, ...]
     tasks: tuple[Task, ...]
     exchange: ExchangeKernel | None
+    broadcasts: BroadcastKernel | None = None  # from several roots, put together
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,41 +51,60 @@ def plan(
     communicator = selection.communicator
     if operations and (missing := not_emulated(selection, [each.request for each in operations])) is not None:
         raise BadInput(f"groups are not emulated {missing}")
-    tasks = [task_of(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
+    together = broadcasts.apart(situation, operations)
+    tasks = [
+        task_of(place, operation, communicator.ranks)
+        for place, operation in enumerate(operations)
+        if place not in together
+    ]
     chooser = Chooser(selection, None)
     kernels = communicator.rules.schedule(chooser, tasks) if tasks else []
+    launches = [_of_tasks(situation, kernel) for kernel in kernels]
+    of_several = broadcasts.kernels(selection, situation, [(place, operations[place]) for place in together])
+    launches += [_of_broadcasts(situation, kernel) for kernel in of_several]
     queues = Queues(messages(situation, calls), situation.order.rank)
-    joined = [MixedKernel(*_of_tasks(situation, kernel), tuple(kernel), None) for kernel in kernels]
-    exchanges = list(_exchanges(situation, queues, kernels[-1] if kernels else []))
-    if kernels and exchanges:
-        joined[-1] = _joined(situation, kernels[-1], exchanges.pop(0))
+    exchanges = list(_exchanges(situation, queues, launches[-1] if launches else None))
+    if launches and exchanges:
+        launches[-1] = _joined(situation, launches[-1], exchanges.pop(0))
     alone = communicator.rules.device_functions.EXCHANGES
     rest = (MixedKernel(alone, each.threads, each.channels, (), each) for each in exchanges)
-    return MixedGroup((*joined, *rest), tuple(chooser.choices))
+    return MixedGroup((*launches, *rest), tuple(chooser.choices))
 
 
-def _of_tasks(situation: Situation, kernel: Sequence[Task]) -> tuple[str, int, tuple[int, ...]]:
+def _of_tasks(situation: Situation, kernel: Sequence[Task]) -> MixedKernel:
     communicator = situation.communicator
     channels = tuple(sorted({channel for task in kernel for channel in task.channels}))
     name = communicator.rules.device_functions.kernel(communicator, kernel)
-    return name, max(task.threads for task in kernel), channels
+    return MixedKernel(name, max(task.threads for task in kernel), channels, tuple(kernel), None)
 
 
-def _joined(situation: Situation, kernel: Sequence[Task], exchange: ExchangeKernel) -> MixedKernel:
+def _of_broadcasts(situation: Situation, kernel: BroadcastKernel) -> MixedKernel:
+    name = situation.communicator.rules.device_functions.broadcasts_together()
+    return MixedKernel(name, kernel.threads, tuple(sorted(kernel.parts)), (), None, kernel)
+
+
+def _joined(situation: Situation, kernel: MixedKernel, exchange: ExchangeKernel) -> MixedKernel:
     """The last kernel of the collectives with what it has room for; its block and function change even for nothing."""
-    _, threads, channels = _of_tasks(situation, kernel)
-    name = situation.communicator.rules.device_functions.kernel_with_exchanges(situation.communicator, kernel)
-    both = tuple(sorted({*channels, *exchange.channels}))
-    return MixedKernel(name, max(threads, exchange.threads), both, tuple(kernel), exchange)
+    functions = situation.communicator.rules.device_functions
+    if kernel.broadcasts is not None:
+        name = kernel.name if kernel.broadcasts.protocol is Protocol.LL else functions.EXCHANGES
+    else:
+        name = functions.kernel_with_exchanges(situation.communicator, kernel.tasks)
+    channels = tuple(sorted({*kernel.channels, *exchange.channels}))
+    threads = max(kernel.threads, exchange.threads)
+    return replace(kernel, name=name, threads=threads, channels=channels, exchange=exchange)
 
 
-def _exchanges(situation: Situation, queues: Queues, before: Sequence[Task]) -> Iterator[ExchangeKernel]:
+def _exchanges(situation: Situation, queues: Queues, before: MixedKernel | None) -> Iterator[ExchangeKernel]:
+    tasks = before.tasks if before else ()
     if situation.communicator.release.exchange.planner == "rounds":
+        if before is not None and before.broadcasts is not None:
+            return rounds.kernels(situation, queues, before.broadcasts.batches, before.broadcasts.work_bytes)
         batches = Batches(situation.communicator)
-        for task in before:
+        for task in tasks:
             batches.add(task)
-        return rounds.kernels(situation, queues, batches.batches, len(before) * batches.work_bytes)
+        return rounds.kernels(situation, queues, batches.batches, len(tasks) * batches.work_bytes)
     works = Works(situation.communicator)
-    for task in before:
+    for task in tasks:
         works.add(task)
     return chunks.kernels(situation, queues, works.left)

@@ -6,8 +6,10 @@ Source: ncclTopoComputeP2pChannels, src/graph/paths.cc; computeBuffSizes, src/in
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tuner.base.names import Protocol
 from tuner.base.numerics import ceil_div
 from tuner.emulator.communicator import Communicator
+from tuner.emulator.rules.buffers import step_bytes
 from tuner.emulator.rules.schedule.batches import ARGUMENT_HEAD_BYTES, BATCH_BYTES
 from tuner.machine.peer_links import PeerLinks
 
@@ -37,13 +39,12 @@ def peer_channels(communicator: Communicator, links: Sequence[PeerLinks]) -> Pee
     own = links[0]
     first = min(communicator.channels, number("NCCL_MAX_P2P_NCHANNELS", communicator.release.limits.max_channels))
     first = max(first, number("NCCL_MIN_P2P_NCHANNELS", 1))
-    ll_buffer = number("NCCL_LL_BUFFSIZE", -2)
     channels, per_peer = _powers_of_two(communicator, links, first)
     return PeerChannels(
         channels=channels,
         per_peer=per_peer,
         chunk_bytes=_chunk_bytes(communicator, own),
-        ll_chunk_bytes=(data.ll_buffer_bytes if ll_buffer == -2 else ll_buffer) // data.steps,
+        ll_chunk_bytes=step_bytes(communicator, Protocol.LL),
         ll_threshold_bytes=number("NCCL_P2P_LL_THRESHOLD", data.ll_threshold_bytes),
         forced_chunk_bytes=number("NCCL_CHUNK_SIZE", 0),
         ll_over_network=number("NCCL_NET_SHARED_BUFFERS", -2) == 0 or number("NCCL_ALLOC_P2P_NET_LL_BUFFERS", 0) == 1,
@@ -120,8 +121,7 @@ def _chunk_bytes(communicator: Communicator, own: PeerLinks) -> int:
         chunk = number("NCCL_P2P_PCI_CHUNKSIZE", data.pci_chunk_bytes)
     if not data.chunk_within_buffer:
         return chunk
-    buffer = number("NCCL_BUFFSIZE", -2)
-    return min(chunk, (data.simple_buffer_bytes if buffer == -2 else buffer) // data.steps)
+    return min(chunk, step_bytes(communicator, Protocol.Simple))
 
 
 def _power_of_two(least: int) -> int:

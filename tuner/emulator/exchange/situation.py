@@ -1,5 +1,6 @@
 """What the plan of sends and receives goes by, beside the messages."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tuner.emulator.communicator import Communicator
@@ -14,6 +15,7 @@ class Situation:
     communicator: Communicator
     channels: PeerChannels
     order: Order
+    rings: Callable[[], Sequence[Sequence[int]]]  # by channel the ranks of the ring, from the own one on
 
     def by_network(self, peer: int) -> bool:
         """Whether a rank is on another node, as NCCL counts them, and NVLink does not join both."""

@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, ClassVar
 
+from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.registry import Registry, Variant
 from tuner.emulator import nccl_source as nccl
@@ -69,6 +70,10 @@ class DeviceFunctions(Variant, ABC):
         """The same where sends and receives follow: theirs, if none is made for one of the collectives."""
         made = (name for name, specialized in (self._kernel(communicator, task) for task in tasks) if specialized)
         return next(made, self.EXCHANGES)
+
+    def broadcasts_together(self) -> str:
+        """The kernel of broadcasts from several roots, made for LL. BadInput in releases that have none."""
+        raise BadInput("broadcasts from several roots are launched one by one")
 
 
 RULES: Registry[DeviceFunctions] = Registry()
@@ -180,6 +185,9 @@ class SortedByNameWithAllGatherV(SortedByName):
     """As :class:`SortedByName`, with the functions that broadcast from several roots."""
 
     further = ALL_GATHER_V
+
+    def broadcasts_together(self) -> str:
+        return self._kernel_name(ALL_GATHER_V[Protocol.LL])
 
 
 @RULES.variant(nccl.BINARY(".symtab", since="2.31.2"))
