@@ -1,7 +1,7 @@
 """Random communicators and calls on them for launches in full; a seed is always the same ones."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from tests.support.planned_communicators import hosts
@@ -25,6 +25,7 @@ MOST_BYTES = 2**33
 MOST_CALLS = 40
 AT_ONCE = 100  # launches that libnccl is asked for together
 MULTICASTING = ("dgx-h100", "dgx-h200", "dgx-b200", "aws-p5", "azure-nd-h100-v5", "hgx-h100-amd")
+DOMAINS = ("gb200-nvl72", "aws-p6e-gb200")
 ONE_RANK_PER_NODE = 0.25
 
 # Forced algorithm: None leaves the choice to NCCL.
@@ -121,7 +122,33 @@ def _scenario(nccl: str, random: Random) -> Scenario:
     least = 2 if gpus == 1 or needs_network else 1
     most = max(least, min(MOST_RANKS // gpus, 12)) if catalogue.load(machine).topology.nets else 1
     nodes = random.choice((least, min(2, most), random.randint(least, max(least, most))))
-    return Scenario(nccl, nodes, machine=machine, gpus_per_node=gpus, environment=settings)
+    described = Scenario(nccl, nodes, machine=machine, gpus_per_node=gpus, environment=settings)
+    return random.choice((_whole, _whole, _whole, _whole, _mixed, _of_domains, _sharing))(described, random)
+
+
+def _whole(described: Scenario, random: Random) -> Scenario:
+    return described
+
+
+def _mixed(described: Scenario, random: Random) -> Scenario:
+    """With other nodes behind: fewer GPUs, or another machine."""
+    machine = random.choice((described.machine, "dgx-a100", "dgx-h100"))
+    other = replace(described, machine=machine, nodes=random.randint(1, 2), gpus_per_node=random.randint(1, 4))
+    return replace(described, nodes=min(described.nodes, 2), others=(other,))
+
+
+def _of_domains(described: Scenario, random: Random) -> Scenario:
+    """Hosts that NVLink joins."""
+    machine = random.choice(DOMAINS)
+    return replace(
+        described, machine=machine, nodes=random.randint(1, 3), trays=random.randint(1, 4), gpus_per_node=None
+    )
+
+
+def _sharing(described: Scenario, random: Random) -> Scenario:
+    """Several ranks on a GPU, which older releases refuse."""
+    gpus = min(described.gpus_per_node or 1, 4)
+    return replace(described, nodes=min(described.nodes, 3), gpus_per_node=gpus, ranks_per_gpu=2)
 
 
 def _has_forced(selection: Selection, kind: Request) -> bool:
