@@ -16,7 +16,7 @@ def test_the_claimed_order_gives_the_bits_of_the_steps(seed: int) -> None:
     ordered_calls.compare(random, drawn.work, drawn.connected)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0])
 @pytest.mark.parametrize("nccl", RELEASES)
 def test_calls_on_machines_are_added_as_claimed(nccl: str, seed: int) -> None:
     random = np.random.default_rng([seed, *map(int, nccl.split("."))])

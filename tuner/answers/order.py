@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tuner import release
 from tuner.answers.alone import Alone, calls_alone
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import DataType
@@ -14,7 +15,7 @@ from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
 from tuner.scenario import Scenario
 from tuner.steps import symmetric
-from tuner.steps.orders import NOT_CLAIMED, REDUCING, Orders, any_order, orders
+from tuner.steps.orders import LAST_READ, NOT_CLAIMED, REDUCING, Orders, any_order, orders
 from tuner.steps.terms import Term, text
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class CallOrder:
     classes: tuple[ElementClass, ...]
     any_order: str | None = None
     not_claimed: str | None = None
+    device_code_read: bool = True  # else it is taken to add as that of the last release whose device code was read
     sums_in: DataType | None = None  # what sums are rounded to after each addition; to the call's type at the end
     found: Orders | None = field(default=None, metadata=json_form(omitted=True))
 
@@ -72,6 +74,11 @@ def of_calls(scenario: Scenario, request: Request, sizes: Sequence[int], root: i
     indifferent = any_order(request.dtype, request.op)
     calls = calls_alone(scenario, request, sizes, root)
     return tuple(_of_call(scenario, request, size, call, indifferent) for size, call in zip(sizes, calls, strict=True))
+
+
+def device_code_read(nccl: str) -> bool:
+    """Whether the device code of a release was read; that of later ones is taken to add in the same order."""
+    return release.names().index(nccl) <= release.names().index(LAST_READ)
 
 
 def check_adds(request: Request) -> None:
@@ -101,7 +108,8 @@ def _of_call(
         found = orders(call.work, call.across)
     else:
         found = symmetric.orders(call.kernel or "", request, scenario.ranks, whole)
-    return CallOrder(*head, _classes(found), indifferent, None, found.sums_in, found)
+    read = device_code_read(scenario.nccl)
+    return CallOrder(*head, _classes(found), indifferent, None, read, found.sums_in, found)
 
 
 def _classes(found: Orders) -> tuple[ElementClass, ...]:

@@ -1,6 +1,6 @@
 """``nccl-tuner order``: in which order the numbers of each element are added, and whether the bits stay the same."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -14,6 +14,7 @@ from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator.request import Request
 from tuner.scenario import Scenario
+from tuner.steps.orders import LAST_READ
 from tuner.steps.terms import Term, short, text
 
 MOST_CLASSES = 16  # of a call that a table shows
@@ -122,6 +123,12 @@ def _ranges(described: Scenario, request: Request, ends: tuple[int, int], root: 
         for each in found
     ]
     print_table(f"{request.title} on {described.title}", ("from", "to", "picks", "order", "added"), rows)
+    _say_what_was_read([] if order.device_code_read(described.nccl) else [described.nccl])
+
+
+def _say_what_was_read(others: Iterable[str]) -> None:
+    for nccl in dict.fromkeys(others):
+        click.echo(f"Device code was read up to NCCL {LAST_READ}; that of {nccl} is taken to add in the same order")
 
 
 def _one_or_each(terms: Sequence[Term]) -> str:
@@ -144,6 +151,7 @@ def print_order(title: str, answer: OrderAnswer, dtype: DataType) -> None:
     """A row a class of elements, then whether the bits are the same."""
     columns = ("size", "NCCL", "pick", "channels", "elements", "added", "where")
     print_table(title, columns, [row for call in answer.calls for row in _rows(call, dtype)])
+    _say_what_was_read(call.nccl for call in answer.calls if not call.device_code_read)
     if answer.same_bits is not None:
         print_same(answer.same_bits)
 
