@@ -44,9 +44,11 @@ def claimed(found: Orders, inputs: list[np.ndarray]) -> np.ndarray:
     return result
 
 
-def executed(work: Work, connected: Connected, inputs: list[np.ndarray]) -> list[np.ndarray]:
+def executed(
+    work: Work, connected: Connected, inputs: list[np.ndarray], scale: np.float32 | None = None
+) -> list[np.ndarray]:
     """What each rank has of the whole result."""
-    outputs, _ = device_steps.execute(work, [rank.channels for rank in connected.ranks], inputs)
+    outputs, _ = device_steps.execute(work, [rank.channels for rank in connected.ranks], inputs, scale)
     if work.collective is Collective.ReduceScatter:
         return [np.concatenate(outputs)]
     return [outputs[work.root]] if work.collective is Collective.Reduce else outputs
