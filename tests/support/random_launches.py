@@ -63,6 +63,7 @@ def drawn(nccl: str, seed: str, alone: int, groups: int) -> Iterator[Drawn]:
         try:
             selection = Selection(scenario.communicator())
             assert scenario.resolve().connected.ranks
+            scenario.oracle_configuration()
         except TunerError:
             continue
         kinds = [kind for kind in _kinds(selection) if selection.usable(kind) and _has_forced(selection, kind)]

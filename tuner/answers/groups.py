@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.base.numerics import shortest
@@ -9,6 +10,9 @@ from tuner.base.records import json_form
 from tuner.emulator.group import Group, Operation, plan
 from tuner.emulator.selection import Selection
 from tuner.scenario import ConstantsUsed, Scenario
+
+if TYPE_CHECKING:
+    from tuner.answers.launches import LaunchAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class GroupAnswer:
     constants: ConstantsUsed = field(metadata=json_form(merged=True))
     kernels: tuple[KernelAnswer, ...]
     choices: tuple[ChoiceAnswer, ...]
+    launch: "LaunchAnswer | None" = field(default=None, metadata=json_form(optional=True))  # in full, where asked for
 
 
 def from_emulator(scenario: Scenario, operations: Sequence[Operation]) -> GroupAnswer:

@@ -11,7 +11,7 @@ from tuner.base.records import json_form
 from tuner.connect import Across, RingOrder, TreeOrder, summarize
 from tuner.connect.heads import heads_of
 from tuner.emulator import full_launch
-from tuner.emulator.group import Operation
+from tuner.emulator.group import Operation, Tuner
 from tuner.emulator.launch.records import Launch
 from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
@@ -69,10 +69,10 @@ class Launches:
         self.scenario = scenario
         self.selection = Selection(scenario.communicator())
 
-    def of(self, operations: Sequence[Operation]) -> LaunchAnswer:
+    def of(self, operations: Sequence[Operation], tuner: Tuner | None = None) -> LaunchAnswer:
         """The launch of one call, or of several in one group. Errors: those of :func:`full_launch.launch`."""
         resolved = self.scenario.resolve()
-        launch = full_launch.launch(self.selection, operations, lambda: heads_of(resolved.connected))
+        launch = full_launch.launch(self.selection, operations, lambda: heads_of(resolved.connected), tuner)
         try:
             across = _used(summarize(resolved.connected), launch)
         except BadInput:

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +18,10 @@ from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.scenario import Scenario
+
+if TYPE_CHECKING:
+    from tuner.answers.launches import Launches
 
 _CALL = re.compile(
     r"(?P<collective>[^:*]+):(?P<bytes>[^:*]+)(:(?P<dtype>[^:*]+))?(:(?P<op>[^:*]+))?(\*(?P<times>[1-9]\d{0,5}))?"
@@ -69,9 +74,17 @@ def operations_of(calls: list[Any], dtype: DataType, op: Op) -> list[Operation]:
     metavar="TABLE",
     help="With the tuner plugin and this decision table; NCCL 2.21 and later.",
 )
+@options.launch_option
 @options.json_option
 def command(
-    calls: list[GivenCall], dtype: DataType, op: Op, rank: int, table: Path | None, as_json: bool, **scenario: Any
+    calls: list[GivenCall],
+    dtype: DataType,
+    op: Op,
+    rank: int,
+    table: Path | None,
+    in_full: bool,
+    as_json: bool,
+    **scenario: Any,
 ) -> None:
     """What NCCL makes of CALLS in one ncclGroupStart and ncclGroupEnd: picks, channels, threads and kernels.
 
@@ -86,7 +99,10 @@ def command(
     nccl-tuner group allreduce:4M,alltoall:64M --machine dgx-h100
     """
     described = options.scenario_of(**scenario)
+    launches = _launches(described) if in_full else None
     if any(isinstance(call.function, PeerCall) or call.peer is not None for call in calls):
+        if in_full:
+            raise BadInput("--launch: of collectives; valid without sends, receives and roots")
         if table is not None:
             raise BadInput("--table: sends and receives ask no tuner plugin; valid: of collectives without roots alone")
         from tuner.cli import exchanges
@@ -99,17 +115,29 @@ def command(
     operations = operations_of(given, dtype, op)
     if table is None:
         answer = groups.from_emulator(described, operations)
+        answer = replace(answer, launch=launches.of(operations)) if launches else answer
     else:
         from tuner.plugin.asked import opened
 
         selection = Selection(described.communicator())
         with opened(table, selection) as tuner:
             answer = groups.described(described, plan(selection, operations, tuner))
+            answer = replace(answer, launch=launches.of(operations, tuner)) if launches else answer
     if as_json:
         print_json(answer)
     else:
         title = f"A group of {len(calls)} calls on {described.title}"
         print_group(title if table is None else f"{title}, with {table}", answer)
+        if answer.launch is not None:
+            from tuner.cli.launches import print_launch
+
+            print_launch(title[0].lower() + title[1:], answer.launch)
+
+
+def _launches(scenario: Scenario) -> "Launches":
+    from tuner.answers.launches import Launches  # with the search, which nothing else here needs
+
+    return Launches(scenario)
 
 
 COLUMNS = ("kernel", "call", "collective", "bytes", "type", "pick", "channels", "from..to", "block", "chosen with")

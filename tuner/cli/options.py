@@ -303,6 +303,12 @@ timeout_option = click.option(
     "--timeout", "timeout_s", type=float, default=120.0, show_default=True, help="Seconds a libnccl answer may take."
 )
 csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values, for a spreadsheet.")
+launch_option = click.option(
+    "--launch",
+    "in_full",
+    is_flag=True,
+    help="Besides what each block and proxy is handed: elements, chunks, steps, kernels, rings and trees.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

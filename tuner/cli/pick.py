@@ -29,12 +29,7 @@ if TYPE_CHECKING:
 @click.option("--rank", type=int, help="Of calls made of sends and receives: whose launch. [default: 0]")
 @click.option("--peer", type=int, help="Of send and recv the peer, of gather and scatter the root. [default: 1, or 0]")
 @options.time_options("nccl")
-@click.option(
-    "--launch",
-    "in_full",
-    is_flag=True,
-    help="Besides what each block and proxy is handed: elements, chunks, steps, kernels, rings and trees.",
-)
+@options.launch_option
 @options.csv_option
 @options.json_option
 def command(
