@@ -7,7 +7,7 @@ JOBS   ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 LOG    := build/install.log
 
-.PHONY: demo test test-offline test-releases explore docs accuracy calibrations acceptance golden release lint bench gpu-bundle plugin fuzz clean
+.PHONY: demo test test-offline test-releases explore docs accuracy calibrations acceptance golden release lint bench gpu-bundle plugin site fuzz clean
 
 demo: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)
@@ -61,6 +61,18 @@ golden: $(VENV)/.installed
 # All of a new release but what is written by hand: make release NCCL=2.33.1
 release: $(VENV)/.installed
 	$(BIN)/python -m tests.scripts.add_release $(NCCL)
+
+# docs/ as a site in build/site: its links and its prose are checked.
+site: $(VENV)/.site
+	@for page in README.md CONTRIBUTING.md docs/*.md docs/site/*.md; do \
+	    sed -e '/^ *```/,/^ *```$$/s/.*//' $$page | $(BIN)/proselint check --config docs/site/proselint.json \
+	        | sed "s#^<stdin>#$$page#" | { ! grep .; } || bad=1; done; exit $${bad:-0}
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
+	@echo build/site/README.html
+
+$(VENV)/.site: pyproject.toml $(VENV)/.installed
+	@PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install --quiet --editable '.[site]' >>$(LOG) 2>&1 || { cat $(LOG) >&2; exit 1; }
+	@touch $@
 
 SOURCES_C := $(wildcard csrc/*/*.[ch] csrc/*/*/*.[ch])
 

@@ -75,7 +75,7 @@ class Communicator:
 
     @property
     def tables(self) -> Tables:
-        """Latencies (us), bandwidths (GB/s), threads and thread thresholds (bytes), [collective][algorithm][protocol].
+        """Latencies (us), bandwidths (GB/s), threads and thresholds (bytes), `[collective][algorithm][protocol]`.
 
         Source: ncclTopoTuneModel, src/graph/tuning.cc.
         """
@@ -137,7 +137,7 @@ class Communicator:
         return calibrated_calls.calls(self.scenario, self.selection, request(collective, **kind), sizes, named)
 
     def cost_table(self, collective: Collective | str, sizes: ArrayLike, **kind: Unpack[CallKind]) -> FloatArray:
-        """Predicted times in us, float32 [size][algorithm][protocol]; negative where NCCL ignores the combination.
+        """Predicted times in us, float32 `[size][algorithm][protocol]`; negative where NCCL ignores the combination.
 
         Errors: BadInput for an unknown name or a size out of range.
         Source: updateCollCostTable, src/enqueue.cc; what a tuner plugin is handed.

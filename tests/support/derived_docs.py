@@ -257,13 +257,17 @@ def missing_machines() -> str:
     return "\n".join(["| name | why it is missing | nearest |", "|---|---|---|", *lines]) + "\n"
 
 
+RANGE = re.compile(r"\[([0-9.<>=]*x[0-9.<>=]*)\]")  # of an option; as plain text after a default it would be a link
+CODE = r"`[\1]`"
+
+
 def options() -> str:
     """The options that most commands share, as ``nccl-tuner pick --help`` has them."""
     context = click.Context(cli.everything, info_name="nccl-tuner")
     command = cli.everything.get_command(context, "pick")
     assert command is not None
     records = [option.get_help_record(context) for option in command.params if isinstance(option, click.Option)]
-    lines = [f"| `{record[0]}` | {' '.join(record[1].split())} |" for record in records if record]
+    lines = [f"| `{record[0]}` | {RANGE.sub(CODE, ' '.join(record[1].split()))} |" for record in records if record]
     return "\n".join(["| option | |", "|---|---|", *lines]) + "\n"
 
 
