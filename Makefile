@@ -57,6 +57,7 @@ acceptance: $(VENV)/.installed
 golden: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl --all
 	$(BIN)/python -m tests.scripts.record_golden
+	$(BIN)/python -m tests.scripts.record_launches
 
 # All of a new release but what is written by hand: make release NCCL=2.33.1
 release: $(VENV)/.installed

@@ -55,6 +55,7 @@ def main(name: str, machines: Sequence[str]) -> None:
             file = captured_graphs.FOLDER / f"{machine}.toml"
             run(command, "machines", "capture", machine, "--nccl", name, "-o", file)
     run(sys.executable, "-m", "tests.scripts.record_golden", "--nccl", name, *chosen)
+    run(sys.executable, "-m", "tests.scripts.record_launches", name)
     run(sys.executable, "-m", "tests.scripts.record_defaults")
     tests = " or ".join(f"{name}-{each}" for each in machines) or name
     run(sys.executable, "-m", "pytest", "-q", "tests/golden", "-k", tests)
