@@ -40,6 +40,8 @@ WINDOW_SETTINGS = [
     {"NCCL_PROTO": "Simple"},
     {"NCCL_ALGO": "Ring"},
     {"NCCL_ALGO": "Ring", "NCCL_CTA_POLICY": "2"},
+    {"NCCL_SYM_CTAS": "9", "NCCL_MAX_CTAS": "5", "NCCL_SYM_CE_THRESHOLD": "4097"},
+    {"NCCL_SYM_CTAS": "100", "NCCL_NVLS_ENABLE": "0", "NCCL_SYM_CE_THRESHOLD": "-1"},
 ]
 TYPES_AND_OPS = [
     (DataType.float16, Op.sum),

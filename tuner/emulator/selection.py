@@ -20,7 +20,7 @@ from tuner.emulator import model
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request, Sizes
-from tuner.emulator.rules import cta_policy, pick
+from tuner.emulator.rules import cta_policy, pick, symmetric_variables
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.bounds import plain_bound
 from tuner.emulator.rules.call import Call
@@ -318,7 +318,8 @@ class Selection:
         release, values = self.communicator.release, self.communicator.environment.values
         if not release.rules.registered:
             raise BadInput(f"NCCL {release.name} registers no buffers; valid: 2.19 and later")
-        if reaching := sorted(set(release.environment.registered_buffers) & set(values)):
+        followed = symmetric_variables.emulated(release) if request.buffers is Buffers.window else set()
+        if reaching := sorted(set(release.environment.registered_buffers) & set(values) - followed):
             names = ", ".join(reaching)
             raise BadInput(f"{names}: emulated for plain buffers only, not for {request.buffers.name} ones")
         if self.communicator.collnet or not self.communicator.nodes_are_alike:

@@ -16,7 +16,7 @@ from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.non_classic import COPY_ENGINES, NonClassicPath
 from tuner.emulator.request import FP8, Request
-from tuner.emulator.rules import candidate, cta_policy
+from tuner.emulator.rules import candidate, cta_policy, symmetric_variables
 from tuner.emulator.rules.symmetric_time import KernelUse
 from tuner.release.environment import forced
 from tuner.release.schema import given
@@ -129,16 +129,10 @@ def _copied(communicator: Communicator, request: Request, nbytes: int) -> bool:
     _check_links(communicator)
     if cta_policy.of(communicator) is cta_policy.Policy.zero:
         return True
-    table = communicator.release.symmetric
-    count = _own_bytes(communicator, request, nbytes) // request.dtype.size_bytes
-    if communicator.min_comp_cap < 100 or table.copied_over_elements is None or not _reaches(communicator):
+    over = symmetric_variables.copied_over_elements(communicator, _multicast(communicator))
+    if over is None or communicator.min_comp_cap < 100 or not _reaches(communicator):
         return False
-    times = (
-        1
-        if _multicast(communicator)
-        else given(table.copied_over_times_without_multicast, "symmetric.copied_over_times_without_multicast")
-    )
-    return count > table.copied_over_elements * times
+    return _own_bytes(communicator, request, nbytes) // request.dtype.size_bytes > over
 
 
 def _dealt(communicator: Communicator, request: Request, nbytes: int, choice: KernelChoice) -> NonClassicPath:
@@ -209,7 +203,7 @@ def _best(communicator: Communicator, request: Request, own_bytes: int, modelled
 def _usable(communicator: Communicator, request: Request, kernel: SymmetricKernel, bus_bytes: int) -> bool:
     table = communicator.release.symmetric
     multicast = _multicast(communicator)
-    if kernel.bulk_unit_bytes is not None and communicator.min_comp_cap < 100:
+    if kernel.bulk_unit_bytes is not None and not symmetric_variables.copies_in_bulk(communicator):
         return False
     if kernel.low_latency and bus_bytes >= table.low_latency_below_bytes:
         return False
@@ -233,7 +227,10 @@ def _on_blocks(communicator: Communicator, use: KernelUse) -> KernelChoice | Non
     table, ranks, kernel = communicator.release.symmetric, communicator.ranks, use.kernel
     least, most = communicator.ctas
     shared = use.row.multicast_blocks if kernel.few else table.max_blocks * ranks
-    counts = list(communicator.rules.symmetric_blocks(least, min(most, table.max_blocks, -(-shared // ranks))))
+    most = min(most, table.max_blocks, -(-shared // ranks))
+    requested = symmetric_variables.requested_blocks(communicator)
+    least, most = (least, most) if requested is None else (requested, requested)
+    counts = list(communicator.rules.symmetric_blocks(least, most))
     counts = [count for count in counts if _enough(kernel, use.own_bytes, ranks, count)]
     if not counts:
         return None
