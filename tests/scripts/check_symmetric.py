@@ -57,7 +57,7 @@ def main(seed: int, scenarios: int, releases: list[str]) -> int:
             compared += sum(report.compared[what] for what in ("picks", "channels", "threads"))
             differ += len(report.mismatches)
             for mismatch in report.mismatches[:5]:
-                print(scenario.title, dict(scenario.environment), mismatch)
+                print(scenario.title, scenario.environment, mismatch)
         print(
             f"{name}: {compared} compared, {refused} of {scenarios} scenarios refused, {differ} differ so far",
             flush=True,

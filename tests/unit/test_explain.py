@@ -2,9 +2,11 @@
 
 import itertools
 import json
+import math
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from click.testing import CliRunner
 
 from tuner import release
 from tuner.analysis.explain import explain, last
+from tuner.analysis.symmetric import explain_window
 from tuner.base import trace
 from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, DataType, Op, Protocol
@@ -312,3 +315,28 @@ def test_the_command_prints_what_it_computes() -> None:
     scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
     assert found == json.loads(json.dumps(to_json(explain(scenario, request(Collective.AllReduce), 1 << 20))))
     assert set(found["steps"][0]) == {"quantity", "name", "before", "after", "unit", "says", "source"}
+
+
+def test_symmetric_kernels_stand_beside_the_classic_pick() -> None:
+    asked = Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=Buffers.window)
+    scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1)
+    explanation = explain_window(scenario, asked, 1 << 20)
+    assert explanation.taken_by == "symmetric kernel AllReduce_RSxLDMC_AGxSTMC"
+    assert [one.kernel for one in explanation.kernels][:2] == ["AllReduce_RSxLDMC_AGxSTMC", "AllReduce_RSxLD_AGxST"]
+    assert explanation.classic == explain(scenario, replace(asked, buffers=Buffers.plain), 1 << 20).pick
+    # model() of src/sym_kernels.cc, v2.28.9-1: 65 GBps of each block, 320 GBps at most, 7.8 us before any byte
+    second, gbs = explanation.kernels[1], (1 << 30) / 1e6
+    smooth = 320 * gbs - 65 * gbs * math.log1p((math.exp(320 / 65) - 1) * math.exp(-second.blocks))
+    moved_us = math.log1p(math.exp(2 * (1 << 20) * 7 // 8 / smooth - 1))
+    assert second.time_us == pytest.approx(7.8 + moved_us, rel=1e-6)
+    assert second.score_us == pytest.approx(second.time_us * (1 + 0.025 * second.blocks), rel=1e-6)
+
+
+def test_calls_that_no_symmetric_kernel_can_do_stay() -> None:
+    asked = Request(Collective.AllReduce, DataType.int32, Op.sum, buffers=Buffers.window)
+    explanation = explain_window(Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1), asked, 1 << 20)
+    assert (explanation.taken_by, explanation.kernels) == (None, ())
+    assert explanation.classic is not None
+    assert explanation.blocks == explanation.classic.channels
+    with pytest.raises(BadInput, match="several nodes"):
+        explain_window(Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2), asked, 1 << 20)

@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.analysis.explain import Explanation, Slower, explain, with_times
+from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.base.trace import Step
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator.request import Request
+from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
     from tuner.analysis.calibrated import CalibrationUsed, TimesWanted
@@ -46,6 +48,9 @@ def command(
     nccl-tuner explain allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M
     """
     described, request = options.scenario_of(**scenario), Request(collective, dtype, op, buffers=buffers)
+    if buffers is Buffers.window:
+        _explain_window(described, request, size, times, as_json)
+        return
     explanation = explain(described, request, size)
     if times is not None:
         explanation = with_times(explanation, described, request, times)
@@ -53,6 +58,21 @@ def command(
         print_json(explanation)
     else:
         _print(f"{collective.name} of {human_bytes(size)} on {described.title}", explanation)
+
+
+def _explain_window(
+    scenario: Scenario, request: Request, size: int, times: "TimesWanted | None", as_json: bool
+) -> None:
+    from tuner.analysis.symmetric import explain_window
+    from tuner.cli import explained_windows
+
+    if times is not None:
+        raise BadInput("--time, --calibration: not of calls on windows, which no calibration is for; valid: neither")
+    explanation = explain_window(scenario, request, size)
+    if as_json:
+        print_json(explanation)
+        return
+    explained_windows.show(f"{request.collective.name} of {human_bytes(size)} on {scenario.title}", explanation)
 
 
 def _print(title: str, explanation: Explanation) -> None:

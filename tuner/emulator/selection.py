@@ -169,6 +169,10 @@ class Selection:
                     raise BadInput(f"{call} leaves the classic path for {non_classic.name}")
         return self._classic_pick(request, nbytes)
 
+    def classic_pick(self, request: Request, sizes: ArrayLike) -> Picks:
+        """What each size gets on the classic path, even where it leaves that. Errors: those of :meth:`pick`."""
+        return self._classic_pick(request, _sizes(sizes))
+
     def pick_with_costs(self, request: Request, sizes: ArrayLike) -> tuple[Picks, FloatArray]:
         """:meth:`pick` and :meth:`cost_table` of sizes that stay on the classic path, each time computed once."""
         nbytes = _sizes(sizes)

@@ -3,7 +3,7 @@
 One process per GPU, one call in its group, both buffers in windows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,15 +27,17 @@ NonClassicRule = Callable[[Communicator, Request, int, ClassicProtocol], NonClas
 RULES: Registry[NonClassicRule] = Registry()
 REACH_RULES: Registry[Callable[[Communicator], bool]] = Registry()
 
+SEVERAL_NODES = "symmetric windows on several nodes are not emulated; valid: one node"
 REDUCIBLE = (DataType.float32, DataType.float16, DataType.bfloat16, *FP8)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """A kernel on its blocks, and what NCCL compares it by."""
+    """A kernel on its blocks, the time of NCCL's model, and what NCCL compares it by: that time and its blocks."""
 
     kernel: str
     blocks: int
+    time_us: np.float32
     score: np.float32
     low_latency: bool
 
@@ -113,7 +115,7 @@ def nvlink_or_one_gpu(communicator: Communicator) -> bool:
 
 def _in_cells(communicator: Communicator, request: Request, nbytes: int) -> KernelChoice | NonClassicPath | None:
     if communicator.nodes > 1:
-        raise BadInput("symmetric windows on several nodes are not emulated; valid: one node")
+        raise BadInput(SEVERAL_NODES)
     if _copied(communicator, request, nbytes):
         return COPY_ENGINES
     if not _implemented(communicator, request):
@@ -187,17 +189,42 @@ def _reaches(communicator: Communicator) -> bool:
 def _best(communicator: Communicator, request: Request, own_bytes: int, modelled_bytes: int) -> KernelChoice | None:
     """The kernel with the least time, each block counting against it; None where the call is too large for any."""
     table = communicator.release.symmetric
-    bus_bytes = own_bytes * (1 if request.collective is Collective.AllReduce else communicator.ranks)
     best: KernelChoice | None = None
-    for name, kernel in table.kernels[request.collective].items():
-        if not _usable(communicator, request, kernel, bus_bytes):
-            continue
-        choice = _on_blocks(communicator, KernelUse(communicator, request, name, own_bytes, modelled_bytes))
-        if choice is None:
-            continue
+    for choice in _weighed(communicator, request, own_bytes, modelled_bytes):
         beaten = best is None or choice.score < best.score or (table.last_of_equals and choice.score == best.score)
         best = choice if beaten else best
     return best
+
+
+def _weighed(
+    communicator: Communicator, request: Request, own_bytes: int, modelled_bytes: int
+) -> Iterator[KernelChoice]:
+    """The kernels that can do the call, in NCCL's order."""
+    bus_bytes = own_bytes * (1 if request.collective is Collective.AllReduce else communicator.ranks)
+    for name, kernel in communicator.release.symmetric.kernels[request.collective].items():
+        if _usable(communicator, request, kernel, bus_bytes):
+            choice = _on_blocks(communicator, KernelUse(communicator, request, name, own_bytes, modelled_bytes))
+            if choice is not None:
+                yield choice
+
+
+def weighed(communicator: Communicator, request: Request, nbytes: int) -> tuple[KernelChoice, ...]:
+    """The symmetric kernels that can do a call of nBytes, in NCCL's order, with their times; whatever takes it then.
+
+    Errors: those of the release's rule; BadInput for several nodes.
+    """
+    rule = communicator.rules.non_classic_path
+    if rule is classic_path_only:
+        return ()
+    if communicator.nodes > 1:
+        raise BadInput(SEVERAL_NODES)
+    if not _implemented(communicator, request):
+        return ()
+    own_bytes = modelled_bytes = _own_bytes(communicator, request, nbytes)
+    if rule is not symmetric_by_blocks:
+        cell_bytes = communicator.release.symmetric.cell_bytes
+        modelled_bytes = -(-own_bytes // cell_bytes) * cell_bytes
+    return tuple(_weighed(communicator, request, own_bytes, modelled_bytes))
 
 
 def _usable(communicator: Communicator, request: Request, kernel: SymmetricKernel, bus_bytes: int) -> bool:
@@ -241,7 +268,7 @@ def _on_blocks(communicator: Communicator, use: KernelUse) -> KernelChoice | Non
         (counts[-1], all_us),
     )
     score = chosen_us * (f32(1) + f32(charge) * f32(blocks))
-    return KernelChoice(f"{use.request.collective.name}_{use.name}", blocks, score, kernel.low_latency)
+    return KernelChoice(f"{use.request.collective.name}_{use.name}", blocks, chosen_us, score, kernel.low_latency)
 
 
 def _enough(kernel: SymmetricKernel, own_bytes: int, ranks: int, blocks: int) -> bool:

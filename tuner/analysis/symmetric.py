@@ -1,0 +1,72 @@
+"""Why a call on symmetric windows runs as it does: the times of NCCL's symmetric kernels beside the classic pick."""
+
+from dataclasses import dataclass
+
+from tuner.base.errors import NoAlgorithm
+from tuner.base.names import Collective
+from tuner.base.numerics import shortest
+from tuner.emulator.pick import Pick, of_picks
+from tuner.emulator.request import Request
+from tuner.emulator.rules import symmetric
+from tuner.emulator.selection import Selection
+from tuner.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """A symmetric kernel on the blocks that NCCL's model asks for.
+
+    NCCL takes the kernel of the least ``score_us``: the time, raised by a share for each block.
+    """
+
+    kernel: str
+    blocks: int
+    time_us: float
+    score_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class WindowExplanation:
+    """A call of ``bytes`` (NCCL's nBytes) on symmetric windows.
+
+    ``taken_by`` is the symmetric kernel or the copy engines, None where the call stays on the classic path; ``blocks``
+    and ``threads`` are those of the launch, of the classic pick where it stays. ``kernels`` are those that can do the
+    call, the least score first. ``classic`` is what the call gets without windows: None where NCCL has nothing for it.
+    The times of ``kernels`` and ``classic`` are of two models, and NCCL does not compare them with each other.
+    """
+
+    collective: Collective
+    bytes: int
+    taken_by: str | None
+    blocks: int
+    threads: int
+    kernels: tuple[KernelTime, ...]
+    classic: Pick | None
+
+
+def explain_window(scenario: Scenario, request: Request, size: int) -> WindowExplanation:
+    """Errors: those of :meth:`Selection.non_classic_paths`; NoAlgorithm where nothing can do the call."""
+    selection = Selection(scenario.communicator())
+    (path,) = selection.non_classic_paths(request, size)
+    weighed = symmetric.weighed(selection.communicator, request, size)
+    kernels = [KernelTime(each.kernel, each.blocks, shortest(each.time_us), shortest(each.score)) for each in weighed]
+    classic = _classic(selection, request, size)
+    if path is None and classic is None:
+        selection.pick(request, size)  # which says why
+    launched = (path.blocks, path.threads) if path else (classic.channels, classic.threads) if classic else (0, 0)
+    return WindowExplanation(
+        collective=request.collective,
+        bytes=size,
+        taken_by=None if path is None else path.name,
+        blocks=launched[0],
+        threads=launched[1],
+        kernels=tuple(sorted(kernels, key=lambda each: each.score_us)),
+        classic=classic,
+    )
+
+
+def _classic(selection: Selection, request: Request, size: int) -> Pick | None:
+    try:
+        return of_picks(selection.classic_pick(request, size))[0]
+    except NoAlgorithm:
+        return None
