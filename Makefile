@@ -7,7 +7,7 @@ JOBS   ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 LOG    := build/install.log
 
-.PHONY: demo test test-offline test-releases explore docs accuracy calibrations acceptance golden release lint bench gpu-bundle plugin site fuzz clean
+.PHONY: demo test test-offline test-releases explore docs accuracy calibrations acceptance golden release lint bench gpu-bundle plugin site man wheels fuzz clean
 
 demo: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)
@@ -110,6 +110,17 @@ $(PLUGIN): $(wildcard csrc/*.args csrc/plugin/*.[ch])
 	mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) @csrc/plugin.args -o $@
 
+man: $(VENV)/.installed
+	$(BIN)/python distribution/man_pages.py
+
+# The sdist and all wheels into dist/, checked: distribution/wheels.py.
+WHEEL_TOOLS := build/wheel-tools
+
+wheels: man
+	$(PYTHON) -m venv $(WHEEL_TOOLS)
+	$(WHEEL_TOOLS)/bin/python -m pip install --quiet --requirement distribution/requirements.txt
+	$(WHEEL_TOOLS)/bin/python distribution/wheels.py
+
 # libFuzzer over the plugin's parser and its calls: CLANG with its runtimes (Debian: clang, libclang-rt-dev).
 CLANG     ?= clang
 FUZZ_RUNS ?= 10500000
@@ -136,4 +147,4 @@ $(VENV)/.installed: pyproject.toml setup.py csrc/bindings.py $(wildcard csrc/*.a
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info tuner/_native
+	rm -rf $(VENV) build dist man *.egg-info tuner/_native

@@ -2,7 +2,7 @@
 
 The simulated GPUs and the tuner plugin are plain shared objects: libnccl loads them, so they must not be Python
 extension modules. Those are cffi's, each linked with a shared object (csrc/bindings.py). Only Linux has a libnccl, so
-elsewhere the package is pure Python.
+elsewhere the package is pure Python; so it is where NCCL_TUNER_PURE is set, for a wheel that any computer takes.
 """
 
 import os
@@ -16,6 +16,8 @@ from setuptools.command.build_ext import build_ext
 
 CSRC = Path("csrc")
 SOURCES = runpy.run_path(str(CSRC / "sources.py"))
+
+HAS_NATIVE = sys.platform == "linux" and not os.environ.get("NCCL_TUNER_PURE")
 
 
 class SharedObject(Extension):
@@ -69,8 +71,9 @@ NATIVE = {
 }
 
 setup(
-    packages=[*find_packages(include=["tuner", "tuner.*"]), "tuner.tables"],
+    packages=[*find_packages(include=["tuner", "tuner.*", "nccl_tuner"]), "tuner.tables"],
+    data_files=[("share/man/man1", sorted(map(str, Path("man").glob("*.1"))))],  # none unless `make man` wrote them
     cmdclass={"build_ext": BuildExt},
-    options={"bdist_wheel": {"py_limited_api": "cp311"}} if sys.platform == "linux" else {},  # as cffi's modules are
-    **(NATIVE if sys.platform == "linux" else {}),
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if HAS_NATIVE else {},  # as cffi's modules are
+    **(NATIVE if HAS_NATIVE else {}),
 )

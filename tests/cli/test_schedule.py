@@ -138,4 +138,4 @@ def test_what_has_no_schedule_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert "--root 8: valid: 0 to 7" in refused("broadcast", "--bytes", "8K", *NODE, "--root", "8")
     monkeypatch.setitem(__import__("sys").modules, "google.protobuf", None)
     without = refused("allreduce", "--bytes", "8K", *NODE, "--format", "chakra", "-o", str(tmp_path / "x"))
-    assert "pip install nccl-tuner[chakra]" in without
+    assert "pip install 'nccl-tuner[chakra]'" in without

@@ -214,7 +214,7 @@ def test_exports_of_a_decision(tmp_path: Path) -> None:
 def test_parquet_without_polars_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "polars", None)
     words = ("budget", trace_files.inspector(tmp_path / "x"), *PLACE, "--nodes", "2", "--parquet", tmp_path / "b")
-    assert refused(*words).endswith("parquet needs polars: pip install nccl-tuner[parquet]")
+    assert refused(*words).endswith("parquet needs polars: pip install 'nccl-tuner[parquet]'")
 
 
 def test_labels_are_escaped() -> None:

@@ -261,7 +261,7 @@ def test_what_cannot_be_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert str(run("--out", str(missing)).exception) == f"{missing}: No such file or directory"
     monkeypatch.setitem(sys.modules, "bokeh", None)
     monkeypatch.delitem(sys.modules, "tuner.report.figures", raising=False)
-    assert "pip install nccl-tuner[report]" in str(run("--out", str(tmp_path / "page.html")).exception)
+    assert "pip install 'nccl-tuner[report]'" in str(run("--out", str(tmp_path / "page.html")).exception)
 
 
 def shown(browser: Any) -> list[list[str]]:

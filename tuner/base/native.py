@@ -4,6 +4,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tuner.base import extras
 from tuner.base.errors import TunerError
 
 FOLDER = Path(__file__).resolve().parent.parent / "_native"
@@ -22,7 +23,8 @@ def shared_object(name: str) -> Path:
 
 
 def bindings(module: str) -> Any:
-    """A module of ``csrc/bindings.py``: its ``lib`` are the functions, its ``ffi`` the types. NotBuilt as above."""
+    """A module of ``csrc/bindings.py``: its ``lib`` are the functions, its ``ffi`` the types. NotBuilt as above; MissingExtra without cffi."""
+    extras.require("_cffi_backend", f"{FOLDER / module}")
     try:
         return import_module(f"tuner._native.{module}")
     except ImportError as error:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TextIO
 
 import click
 
+from tuner.base import extras
 from tuner.base.errors import OracleFailed, TunerError
 from tuner.base.interrupts import interruptible, sigterm_interrupts
 from tuner.cli.lazy import LazyGroup
@@ -119,6 +120,10 @@ def main() -> None:
             code = everything(standalone_mode=False) or 0
             sys.stdout.flush()  # where writing fails it fails here, not when nobody handles it any more
             sys.exit(code)
+    except ModuleNotFoundError as error:
+        if (missing := extras.missing(error.name, "this command")) is None:
+            raise
+        _end(2, str(missing))
     except TunerError as error:
         _end(1 if isinstance(error, OracleFailed) else 2, str(error))
     except click.exceptions.NoArgsIsHelpError as error:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tuner.base import extras
 from tuner.base.errors import BadInput
 from tuner.base.frames import Framed
 from tuner.cli import options
@@ -69,10 +70,9 @@ class Exports:
 
 
 def _write_parquet(frame: Framed, path: Path) -> None:
-    try:
-        import polars
-    except ImportError:
-        raise BadInput(f"{path}: parquet needs polars: pip install nccl-tuner[parquet]") from None
+    extras.require("polars", f"{path}: parquet")
+    import polars
+
     try:
         frame.to_polars().write_parquet(path)
     except (OSError, polars.exceptions.PolarsError) as error:

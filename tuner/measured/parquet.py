@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tuner.base import extras
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import DataType, by_name
 from tuner.measured import words
@@ -22,12 +23,11 @@ _COLUMNS = ("version", "device", "op_name", "nccl_dtype", "num_gpus", "message_s
 def read(path: Path, nccl: str = "") -> MeasuredTable:
     """The rows of the release ``nccl``, or of the one that all have; the others are counted as left out.
 
-    BadMeasurement names the row, counted from 1, of what is wrong; BadInput where polars is not installed.
+    BadMeasurement names the row, counted from 1, of what is wrong; MissingExtra where polars is not installed.
     """
-    try:
-        import polars
-    except ImportError:
-        raise BadInput(f"{path}: parquet needs polars: pip install nccl-tuner[parquet]") from None
+    extras.require("polars", f"{path}: parquet")
+    import polars
+
     try:
         records = polars.read_parquet(path).to_dicts()
     except (OSError, polars.exceptions.PolarsError) as error:

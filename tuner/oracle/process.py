@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tuner.base import extras
 from tuner.base.errors import BadInput, OracleFailed, OracleUnavailable
 from tuner.oracle.messages import Failed
 
@@ -57,13 +58,15 @@ _NOTED_LOG_LINES = 20
 
 
 def check_platform() -> None:
-    """OracleUnavailable anywhere but on Linux on x86-64."""
+    """OracleUnavailable anywhere but on Linux on x86-64; MissingExtra without the extra ``oracle``."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise OracleUnavailable(
             f"the oracle runs libnccl on Linux x86-64 only; this is {sys.platform} {platform.machine()}"
         )
     if not SIM.is_file():
         raise OracleUnavailable(f"the simulated GPUs are not built: {SIM} is missing; reinstall nccl-tuner")
+    extras.require("elftools", "the oracle")
+    extras.require("_cffi_backend", "the oracle")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,15 @@
-"""Figures of records, by matplotlib. BadInput where it is not installed, on import of this package."""
+"""Figures of records, by matplotlib. MissingExtra where it is not installed, on import of this package."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
+from tuner.base import extras
 from tuner.base.errors import BadInput, one_of
 
-try:
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-    from PIL import Image  # matplotlib needs it, too
-except ImportError:
-    raise BadInput("pictures need matplotlib: pip install nccl-tuner[plot]") from None
+extras.require("matplotlib", "a picture")
+import matplotlib as mpl  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+from PIL import Image  # noqa: E402  # matplotlib needs it, too
 
 # What a file ends with, and what matplotlib puts into it: no dates, so that equal pictures are equal files.
 _METADATA: Mapping[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}

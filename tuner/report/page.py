@@ -9,7 +9,8 @@ from importlib.resources import files
 from typing import Any
 
 from tuner.answers import graphs
-from tuner.base.errors import BadInput, TunerError
+from tuner.base import extras
+from tuner.base.errors import TunerError
 from tuner.base.names import ALGO_PROTOS, Collective, DataType, Op
 from tuner.machine import catalogue
 from tuner.plot.palette import COLOURS, DASHES, HATCHES, INKS, NOTHING_COLOUR, NOTHING_HATCH, NOTHING_INK
@@ -34,19 +35,18 @@ class Page:
 def page(report: PageData, calibrated: CalibratedLines | None = None) -> Page:
     """The page, with ``calibrated`` times where such are given; the same report makes the same text.
 
-    Errors: BadInput where bokeh is not installed.
+    Errors: MissingExtra where bokeh is not installed.
     """
-    try:
-        import bokeh
-        from bokeh.core.types import ID
-        from bokeh.embed import json_item
-        from bokeh.resources import Resources
-        from jinja2 import Environment
-        from markupsafe import Markup as Raw  # what is no text of a user's, and cannot end a script
+    extras.require("bokeh", "report")
+    import bokeh
+    from bokeh.core.types import ID
+    from bokeh.embed import json_item
+    from bokeh.resources import Resources
+    from jinja2 import Environment
+    from markupsafe import Markup as Raw  # what is no text of a user's, and cannot end a script
 
-        from tuner.report.figures import figures
-    except ImportError:
-        raise BadInput("report needs bokeh; 'pip install nccl-tuner[report]' installs it") from None
+    from tuner.report.figures import figures
+
     packed = Packer(report, calibrated).pack(_described(report))
     template = Environment(autoescape=True).from_string(_text("page.html"))
     html = template.render(

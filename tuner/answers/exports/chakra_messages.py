@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from tuner.base.errors import BadInput
+from tuner.base import extras
 
 # By message its fields: name, number and type. A type in capitals is protobuf's, others are messages; many: repeated.
 FIELDS = {
@@ -28,12 +28,11 @@ VALUES = ("int32_val", "int64_val", "bool_val", "string_val")  # one of them: on
 def load() -> tuple[Any, Callable[[Any, Any], None]]:
     """The classes Attribute, GlobalMetadata and Node, and what writes a message behind its length to a binary file.
 
-    Errors: BadInput where protobuf is not installed.
+    Errors: MissingExtra where protobuf is not installed.
     """
-    try:
-        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, proto
-    except ImportError:
-        raise BadInput("chakra needs protobuf: pip install nccl-tuner[chakra]") from None
+    extras.require("google.protobuf", "chakra")
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, proto
+
     file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", package=PACKAGE, syntax="proto3")
     for message, fields in FIELDS.items():
         described = file.message_type.add(name=message)

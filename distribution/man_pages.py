@@ -1,0 +1,36 @@
+"""`make man`: a man page of every command into man/, which the wheels install into share/man/man1."""
+
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+from click_man.core import write_man_pages
+
+from tuner.cli import everything
+from tuner.cli.lazy import LazyGroup
+
+MAN = Path(__file__).parents[1] / "man"
+
+
+def load(group: click.Group) -> None:
+    """Loads what a group loads when it is called: click-man looks at ``commands`` alone."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None, name
+        if isinstance(command, LazyGroup):
+            load(command)
+        group.commands[name] = command
+
+
+def main(folder: Path = MAN) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    load(everything)
+    write_man_pages("nccl-tuner", everything, version=version("nccl-tuner"), target_dir=str(folder))
+    print(f"wrote {sum(1 for _ in folder.iterdir())} pages into {folder}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""What an installation may have beside its base: the extras of pyproject.toml, and what to say where one is missing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tuner.base.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """``pip install 'nccl-tuner[name]'``."""
+
+    name: str
+    gives: str
+    modules: Mapping[str, str]  # what it installs: the name that Python imports, and the distribution's
+
+    @property
+    def install(self) -> str:
+        return f"pip install 'nccl-tuner[{self.name}]'"
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Its distributions that Python does not find here."""
+        return tuple(distribution for module, distribution in self.modules.items() if not _found(module))
+
+
+_CFFI = {"cffi": "cffi", "_cffi_backend": "cffi"}
+_ELFTOOLS = {"elftools": "pyelftools"}
+_SCIPY = {"scipy": "scipy"}
+# Where several give a module, the first is named: it has the least beside.
+EXTRAS = (
+    Extra("plugin", "plugin dry-run: asking the tuner plugin without NCCL", _CFFI),
+    Extra(
+        "fit",
+        "calibrate, fit, decide, verify and accept: fitted curves, and tests of significance",
+        _SCIPY,
+    ),
+    Extra("plot", "plot: pictures as PNG, SVG and PDF", {"matplotlib": "matplotlib"}),
+    Extra("report", "report: the HTML page of a machine", {"bokeh": "bokeh"}),
+    Extra("parquet", "--parquet, and tables of measured times in it", {"polars": "polars"}),
+    Extra("chakra", "schedule --format chakra: execution traces for ASTRA-sim", {"google.protobuf": "protobuf"}),
+    Extra(
+        "oracle",
+        "check, oracle, memory, machines capture, fetch-nccl: the real libnccl on simulated GPUs",
+        _ELFTOOLS | _CFFI,
+    ),
+    Extra("gpu", "measure, on GPUs", {"cupy": "cupy-cuda12x", "pynvml": "nvidia-ml-py"} | _ELFTOOLS | _CFFI | _SCIPY),
+)
+
+
+class MissingExtra(BadInput):
+    """Something is asked for that a package of an extra does, and that is not installed."""
+
+
+def missing(module: str | None, what: str) -> MissingExtra | None:
+    """The error that ``module`` is not installed, with the command that installs it; None for one of no extra.
+
+    ``what`` is what cannot be done without it, such as "a picture".
+    """
+    for extra in EXTRAS:
+        for name, distribution in extra.modules.items():
+            if module == name or (module or "").startswith(f"{name}."):
+                return MissingExtra(f"{what} needs {distribution}: {extra.install}")
+    return None
+
+
+def require(module: str, what: str) -> None:
+    """The error of :func:`missing` where Python does not find the module."""
+    if not _found(module) and (error := missing(module, what)) is not None:
+        raise error
+
+
+def _found(module: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that it is in
+        return False
+    except ValueError:  # loaded, by what made no spec of it
+        return True
