@@ -27,6 +27,12 @@ class SharedObject(Extension):
         super().__init__(f"tuner._native.{name}", sources=[str(arguments)])
 
 
+def words(arguments: Path) -> list[str]:
+    """What a file of arguments says, with those that it names: not every compiler takes such files in each other."""
+    said = shlex.split(arguments.read_text())
+    return [word for each in said for word in (words(Path(each[1:])) if each.startswith("@") else [each])]
+
+
 class BuildExt(build_ext):
     """Builds the shared objects first, by their plain names (no ``.cpython-311-...`` in them)."""
 
@@ -49,7 +55,7 @@ class BuildExt(build_ext):
                 [os.environ.get("CC", "cc"), *(os.environ.get(name, "") for name in ("CFLAGS", "LDFLAGS"))]
             )
             macro = "-D{}={}".format(*SOURCES["macro"](CSRC))
-            self.spawn([*shlex.split(compiler), macro, f"@{ext.sources[0]}", "-o", str(target)])
+            self.spawn([*shlex.split(compiler), macro, *words(Path(ext.sources[0])), "-o", str(target)])
         else:
             ext.define_macros.append(SOURCES["macro"](CSRC))
             ext.depends = list(map(str, SOURCES["files"](CSRC)))

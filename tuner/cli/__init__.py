@@ -60,6 +60,10 @@ SECTIONS = {
         "decide": "a decision table from measurements, each row proven in an A/B run",
         "plugin": "the tuner plugin and its decision tables: load, lint, dry-run, convert, compile",
     },
+    "This installation": {
+        "doctor": "what of nccl-tuner is installed here, what is missing, and how to mend it (not: machines doctor)",
+        "completion": "completion of commands, options and names for bash, zsh and fish",
+    },
 }
 # Python looks for garbage after each 700 new objects: while modules load that is often, and there is none.
 OBJECTS_BETWEEN_COLLECTIONS = 100_000

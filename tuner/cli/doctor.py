@@ -1,156 +1,52 @@
-"""``nccl-tuner machines doctor``: what is wrong with a topology, what it costs, and its repair."""
+"""``nccl-tuner doctor``: what of nccl-tuner is installed here, and what is missing."""
 
-import textwrap
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tuner import release
-from tuner.base.errors import BadInput
-from tuner.base.files import write_text
-from tuner.base.names import Collective, DataType, Op
-from tuner.base.records import to_json
-from tuner.base.sizes import human_bytes
 from tuner.cli import options
-from tuner.cli.layout import width_to_fit
 from tuner.cli.output import print_json, print_table
-from tuner.cli.release_names import release_option
 
 if TYPE_CHECKING:
-    from tuner.doctor.examine import Examination
-    from tuner.doctor.records import Finding
-
-SIZES = (8, 64 << 10, 1 << 20, 64 << 20, 1 << 30)
-MOST_CHANGES = 6  # of a finding that are shown; --json has all
-WIDTH = 100  # of text, at most
+    from tuner.installation import CachedLibrary
 
 
-@click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@options.skeleton_options
-@click.option("--like", metavar="MACHINE", help="The machine to hold it against. [default: the nearest, if any]")
-@click.option(
-    "--nodes", type=click.IntRange(1, 1 << 20), default=2, show_default=True, help="Nodes, for what it costs."
-)
-@release_option("Release, for what it costs. [default: the newest]")
-@options.out_option("OUT.xml", "Write the repaired topology there.", required=False)
+@click.command(name="doctor")
 @options.json_option
 @click.pass_context
-def doctor(
-    ctx: click.Context,
-    file: Path,
-    gpu: str | None,
-    net_gbps: float | None,
-    net_latency_us: float | None,
-    like: str | None,
-    nodes: int,
-    nccl: str | None,
-    out: Path | None,
-    as_json: bool,
-) -> None:
-    """Says what is wrong or unusual in FILE, a topology that NCCL dumped, what that costs, and repairs it.
+def command(ctx: click.Context, as_json: bool) -> None:
+    """Says what of nccl-tuner is installed on this computer, which extras are missing, which libnccl it has.
 
-    Parts are known by their PCI ids, and FILE is held against the nearest machine of the catalogue: switches and NUMA
-    nodes that a virtual machine hides, PCIe links without speed or slower than usual, NVLinks fewer than the model has,
-    GPUDirect RDMA off, adapters that NCCL takes for one, drops, or that no GPU is near. Each repair is a change that
-    'nccl-tuner whatif' takes, too. Exit code 1: something is wrong or unusual.
+    It looks at the installation alone; 'nccl-tuner machines doctor FILE' looks for what is wrong with a topology.
+    Exit code 1: something that is installed does not work. An extra that is missing is no fault.
 
     \b
-    nccl-tuner machines doctor node.xml -o repaired.xml
-    nccl-tuner machines doctor skeleton.xml --gpu h100-sxm --net-gbps 400 --like azure-nd-h100-v5
+    nccl-tuner doctor
+    nccl-tuner doctor --json
     """
-    from tuner.doctor.examine import Asked, examine
-    from tuner.emulator.request import Request
+    from tuner.installation import inspect
 
-    name = release.load(nccl or release.names()[-1]).name
-    asked = Asked(name, nodes, Request(Collective.AllReduce, DataType.float32, Op.sum), SIZES)
-    seen = examine(str(file), _text(file, gpu, net_gbps, net_latency_us), like, asked)
-    if out is not None:
-        write_text(out, seen.topology)
+    found = inspect()
     if as_json:
-        print_json({**to_json(seen), "nccl": name, "nodes": nodes})
+        print_json(found)
+        ctx.exit(0 if found.works else 1)
+    click.echo(f"nccl-tuner {found.version} in {found.folder}, Python {found.python}, {found.platform}\n")
+    print_table("Parts", ("part", "state"), [(part.name, part.state) for part in found.parts])
+    extras = [(each.name, ", ".join(each.missing) or "installed", each.gives) for each in found.extras]
+    print_table("Extras", ("extra", "missing", "gives"), extras)
+    libraries = [*map(_row, found.installed_nccl), *map(_row, found.cached)]
+    if libraries:
+        print_table("libnccl", ("release", "build", "MB", "file"), libraries)
     else:
-        _print(seen, f"{nodes} {'node' if nodes == 1 else 'nodes'}, NCCL {name}")
-        if out is not None:
-            click.echo(f"wrote {out}; NCCL reads it with NCCL_TOPO_FILE={out}")
-    ctx.exit(0 if seen.sound else 1)
+        click.echo(f"libnccl: none, neither as a package nor in {found.cache}")
+    mend = [f"{part.name}: {part.mend}" for part in found.parts if part.mend and not part.works]
+    mend += [f"{each.gives}: {each.install}" for each in found.extras if each.missing]
+    mend += [] if libraries else ["a libnccl: nccl-tuner fetch-nccl 2.28.9 (with --from DIR: from wheels in a folder)"]
+    click.echo("\nTo mend" if mend else "\nNothing is missing.")
+    for line in mend:
+        click.echo(f"  {line}")
+    ctx.exit(0 if found.works else 1)
 
 
-def _text(file: Path, gpu: str | None, net_gbps: float | None, net_latency_us: float | None) -> str:
-    from tuner.listings import Given, completed, read
-    from tuner.machine import skeleton
-
-    if gpu is None and (listing := read(file)) is not None:
-        raise BadInput(f"{file}: {listing.tool} is no topology of NCCL; valid: what 'machines complete' makes of it")
-    if gpu is not None:
-        return completed(file, Given(gpu, net_gbps, net_latency_us)).topology
-    return skeleton.read_complete(file)[0]
-
-
-def _print(seen: "Examination", where: str) -> None:
-    from tuner.doctor.records import KINDS
-
-    near = seen.nearness
-    _echo(
-        f"{seen.file}: held against its parts alone, as no machine of the catalogue has as many such GPUs"
-        if near is None
-        else f"{seen.file}: held against {near.in_words}; not known: {', '.join(near.unknown) or 'nothing'}"
-    )
-    whole = seen.sizes[-1].busbw_gbs_after if seen.sizes else None
-    for number, finding in enumerate(seen.findings, start=1):
-        click.echo("")
-        _print_finding(number, finding, whole, where.split(",")[0])
-    click.echo("")
-    if not seen.findings:
-        click.echo("nothing is wrong, and nothing unusual")
-        _echo(f"looked for: {', '.join(KINDS)}")
-    if seen.not_priced:
-        _echo(f"what it costs is not known: {seen.not_priced}")
-    if seen.sizes:
-        _print_sizes(seen, where)
-    if seen.changes and seen.left:
-        _echo(f"left after the repair: {', '.join(dict.fromkeys(finding.kind for finding in seen.left))}")
-
-
-def _print_finding(number: int, finding: "Finding", whole: float | None, nodes: str) -> None:
-    _echo(f"{number}. {finding.severity}: {finding.kind}. {finding.says}", 3)
-    if finding.changes:
-        shown = " ".join(finding.changes[:MOST_CHANGES])
-        more = len(finding.changes) - MOST_CHANGES
-        _echo(f"   repair: {shown}{f' and {more} more (--json)' if more > 0 else ''}", 11)
-        if finding.busbw_gbs_left is not None and whole is not None:
-            size, left = human_bytes(SIZES[-1]), f"{finding.busbw_gbs_left:.1f} GB/s busbw"
-            same = f"{finding.busbw_gbs_left:.1f}" == f"{whole:.1f}"
-            costs = "nothing that NCCL predicts" if same else f"AllReduce of {size} at {left} if only this is left"
-            _echo(f"   costs on {nodes}: {costs}; {whole:.1f} without it", 10)
-    if finding.do != "nothing":
-        _echo(f"   on the machine: {finding.do}", 19)
-
-
-def _print_sizes(seen: "Examination", where: str) -> None:
-    rows = [
-        (
-            human_bytes(one.bytes),
-            f"{one.before.algorithm}/{one.before.protocol} x{one.before.channels}",
-            f"{one.after.algorithm}/{one.after.protocol} x{one.after.channels}",
-            f"{one.busbw_gbs_before:.3f}",
-            f"{one.busbw_gbs_after:.3f}",
-        )
-        for one in seen.sizes
-    ]
-    columns = ("size", "pick now", "pick repaired", "busbw GB/s now", "busbw GB/s repaired")
-    print_table(f"AllReduce on {where}, by NCCL's own prediction; x channels", columns, rows)
-
-
-def _echo(text: str, indent: int = 0) -> None:
-    """Paragraphs no wider than the terminal; long changes are not broken."""
-    click.echo(
-        textwrap.fill(
-            text,
-            min(width_to_fit() or WIDTH, WIDTH),
-            subsequent_indent=" " * indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    )
+def _row(library: "CachedLibrary") -> tuple[str, str, str, str]:
+    return library.release, library.build, f"{library.bytes / 1e6:.0f}", str(library.path)

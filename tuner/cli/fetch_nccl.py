@@ -1,5 +1,7 @@
 """``nccl-tuner fetch-nccl``: real libraries for the oracle."""
 
+from pathlib import Path
+
 import click
 
 from tuner import release
@@ -22,8 +24,17 @@ from tuner.oracle import library
     show_default=True,
     help="For CUDA 12 or CUDA 13: of the wheel nvidia-nccl-cu12 or nvidia-nccl-cu13; repeatable.",
 )
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="DIR",
+    help="Take the wheels from this folder; nothing is downloaded.",
+)
 @options.json_option
-def command(releases: tuple[str, ...], every: bool, builds: tuple[str, ...], as_json: bool) -> None:
+def command(
+    releases: tuple[str, ...], every: bool, builds: tuple[str, ...], source: Path | None, as_json: bool
+) -> None:
     """Fetches libnccl of RELEASES with pip into the cache (NCCL_TUNER_CACHE); only the .so is kept.
 
     What is there already is not fetched again, so a call that was interrupted can be repeated.
@@ -32,13 +43,14 @@ def command(releases: tuple[str, ...], every: bool, builds: tuple[str, ...], as_
     nccl-tuner fetch-nccl 2.18.1 2.28.9
     nccl-tuner fetch-nccl --all
     nccl-tuner fetch-nccl 2.28.9 --build cu13
+    nccl-tuner fetch-nccl 2.28.9 --from /media/wheels
     """
     if every == bool(releases):
         raise BadInput(f"name releases, or all of them with --all; {one_of(release.names())}")
     fetched = []
     for build in dict.fromkeys(builds):
         wanted = releases or library.with_build(build)
-        for wheel in library.fetch_all(wanted, lambda message: click.echo(message, err=True), build):
+        for wheel in library.fetch_all(wanted, lambda message: click.echo(message, err=True), build, source):
             row = {"release": wheel.release, "build": build, "path": str(wheel.path), "sha256": wheel.sha256}
             fetched.append(row)
             if not as_json:

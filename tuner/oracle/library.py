@@ -24,12 +24,12 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 import platformdirs
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
 
 from tuner import release as releases
+from tuner.base import extras
 from tuner.base.errors import BadInput, OracleUnavailable, one_of
 from tuner.base.files import remember
+from tuner.oracle import wheel_files
 from tuner.release import BUILDS
 from tuner.release.schema import LibraryFile
 
@@ -66,6 +66,11 @@ def installed_release(build: str = BUILD) -> str | None:
         return None
 
 
+def installed_file(build: str = BUILD) -> Path:
+    """Where the installed wheel of a build has its library."""
+    return Path(str(importlib.metadata.distribution(WHEELS[build]).locate_file(MEMBER)))
+
+
 def with_build(build: str) -> list[str]:
     """The releases whose tables know a wheel of the build, oldest first."""
     return [name for name in releases.names() if build in releases.load(name).library]
@@ -88,7 +93,7 @@ def find(release: str, build: str = BUILD) -> Library:
         return Library(given, release, sha256(given))
     places = []
     if (installed := installed_release(build)) == release:
-        places.append(Path(str(importlib.metadata.distribution(WHEELS[build]).locate_file(MEMBER))))
+        places.append(installed_file(build))
     places.append(cached(release, build))
     if there := [path for path in places if path.is_file()]:
         right = (path for path in there if _mismatch(release, build, path) is None)
@@ -154,9 +159,16 @@ def cached(release: str, build: str = BUILD) -> Path:
 
 
 def check(path: Path) -> None:
-    """OracleUnavailable unless the file is a libnccl this machine could load and whose symbols can be read."""
+    """OracleUnavailable unless the file is a libnccl this machine could load and whose symbols can be read.
+
+    MissingExtra without pyelftools, which reads them.
+    """
     if not path.is_file():
         raise OracleUnavailable(f"{path} does not exist")
+    extras.require("elftools", path.name)
+    from elftools.common.exceptions import ELFError
+    from elftools.elf.elffile import ELFFile
+
     try:
         with path.open("rb") as file:
             elf = ELFFile(file)
@@ -190,15 +202,20 @@ def fetch(release: str, progress: Callable[[str], None] = lambda _: None, build:
 
 
 def fetch_all(
-    wanted: Sequence[str], progress: Callable[[str], None] = lambda _: None, build: str = BUILD
+    wanted: Sequence[str],
+    progress: Callable[[str], None] = lambda _: None,
+    build: str = BUILD,
+    source: Path | None = None,
 ) -> Iterator[Library]:
     """Puts the libnccl of releases into the cache, one after the other: downloads the wheel and keeps the library.
 
+    With ``source`` nothing is downloaded: the wheels are in that folder.
     What the cache has whole is not fetched again, so an interrupted call goes on where it was. ``progress`` is
     called with what happens, in words, and at first with what disk it takes. OracleUnavailable where that is not free,
     where a wheel cannot be had, or where its library has not the sha256 of the wheel's record and of the release's
     table. BadInput for a release without such a build.
     """
+    extras.require("elftools", "fetching libnccl")
     for release in wanted:
         _check_release(release, build)
     missing = [release for release in wanted if not _whole(release, build)]
@@ -210,7 +227,7 @@ def fetch_all(
             progress(f"[{missing.index(release) + 1}/{len(missing)}] {release}")
             with _alone(progress):
                 if not _whole(release, build):  # another process may have been at it
-                    _fetch_into(target, release, build, progress)
+                    _fetch_into(target, release, build, progress, source)
         else:
             progress(f"{target} is already there")
         yield _checked(release, build, target)
@@ -266,10 +283,12 @@ def _alone(progress: Callable[[str], None]) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _fetch_into(target: Path, release: str, build: str, progress: Callable[[str], None]) -> None:
+def _fetch_into(
+    target: Path, release: str, build: str, progress: Callable[[str], None], source: Path | None
+) -> None:
     try:
         target.parent.mkdir(exist_ok=True)
-        _fetch_beside(target, release, build, progress)
+        _fetch_beside(target, release, build, progress, source)
     except OSError as error:
         raise OracleUnavailable(f"cannot fetch {release} into {target.parent}: {error.strerror or error}") from None
     except (zipfile.BadZipFile, zlib.error) as error:
@@ -279,9 +298,16 @@ def _fetch_into(target: Path, release: str, build: str, progress: Callable[[str]
             target.parent.rmdir()
 
 
-def _fetch_beside(target: Path, release: str, build: str, progress: Callable[[str], None]) -> None:
+def _fetch_beside(
+    target: Path, release: str, build: str, progress: Callable[[str], None], source: Path | None
+) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="fetch-") as folder:
-        wheel = _download(release, build, Path(folder), progress)
+        if source is None:
+            wheel = _download(release, build, Path(folder), progress)
+        else:
+            there = wheel_files.find(source, WHEELS[build], release)
+            wheel = Path(folder) / there.name
+            wheel.symlink_to(there)
         progress(f"unpacking {wheel.name}")
         digest, unpacked = _unpack(wheel, Path(folder))
         check(unpacked)

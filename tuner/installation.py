@@ -1,0 +1,136 @@
+"""What of nccl-tuner is installed on this computer, what is missing, and how to mend that."""
+
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from tuner import release
+from tuner.base.errors import OracleUnavailable, TunerError
+from tuner.base.extras import EXTRAS, MissingExtra
+from tuner.base.native import FOLDER, bindings
+from tuner.oracle import library, process
+
+OBJECTS = ("libnccl_tuner_plugin.so", "libnccl_tuner_force.so", "libnccl_tuner_sim.so")
+MODULES = {"_plugin": "plugin dry-run", "_force": "measure", "_sim": "oracle and check"}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something that may be there."""
+
+    name: str
+    state: str
+    works: bool
+    mend: str = ""  # a command or a sentence; nothing where it works, or cannot be mended here
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraFound:
+    """An extra, and what of it is not installed."""
+
+    name: str
+    gives: str
+    missing: tuple[str, ...]
+    install: str
+
+
+@dataclass(frozen=True, slots=True)
+class CachedLibrary:
+    """A libnccl in the cache."""
+
+    release: str
+    build: str
+    path: Path
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """All of it; :attr:`works` where everything that is installed does, whatever extras are missing."""
+
+    version: str
+    python: str
+    platform: str
+    folder: Path
+    parts: tuple[Part, ...]
+    extras: tuple[ExtraFound, ...]
+    cache: Path
+    cached: tuple[CachedLibrary, ...]
+    installed_nccl: tuple[CachedLibrary, ...]  # as packages of Python
+
+    @property
+    def works(self) -> bool:
+        return all(part.works or not part.mend for part in self.parts)
+
+
+def inspect() -> Installation:
+    """Looks at this computer. Nothing is changed, fetched or sent."""
+    return Installation(
+        version=version("nccl-tuner"),
+        python=platform.python_version(),
+        platform=f"{sys.platform} {platform.machine()}",
+        folder=Path(__file__).resolve().parent,
+        parts=(*_objects(), *_modules(), _oracle(), _cache()),
+        extras=tuple(ExtraFound(each.name, each.gives, each.missing, each.install) for each in EXTRAS),
+        cache=library.cache(),
+        cached=tuple(_cached()),
+        installed_nccl=tuple(_installed()),
+    )
+
+
+def _objects() -> list[Part]:
+    there = {name: (FOLDER / name).is_file() for name in OBJECTS}
+    mend = "reinstall nccl-tuner from its wheel for Linux" if sys.platform == "linux" else ""
+    return [
+        Part(name, str(FOLDER / name) if works else "not in this installation", works, "" if works else mend)
+        for name, works in there.items()
+    ]
+
+
+def _modules() -> list[Part]:
+    parts = []
+    for name, purpose in MODULES.items():
+        if not any(FOLDER.glob(f"{name}*.so")):
+            continue  # as its object is
+        try:
+            bindings(name)
+            parts.append(Part(name, f"for {purpose}: works", True))
+        except MissingExtra as error:
+            parts.append(Part(name, f"for {purpose}: {error}", False))
+        except TunerError as error:
+            parts.append(Part(name, f"for {purpose}: {error}", False, "reinstall nccl-tuner: pip install --force-reinstall nccl-tuner"))
+    return parts
+
+
+def _oracle() -> Part:
+    try:
+        process.check_platform()
+    except (OracleUnavailable, MissingExtra) as error:
+        return Part("oracle", str(error), False)  # an extra, or another computer: nothing is broken
+    return Part("oracle", "can run", True)
+
+
+def _cache() -> Part:
+    folder = library.cache()
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    if os.access(there, os.W_OK):
+        return Part("cache", str(folder), True)
+    return Part("cache", f"{folder} cannot be written", False, "set NCCL_TUNER_CACHE to a folder that can")
+
+
+def _cached() -> list[CachedLibrary]:
+    known = [(name, build) for build in library.WHEELS for name in release.names()]
+    files = [(name, build, library.cached(name, build)) for name, build in known]
+    return [CachedLibrary(name, build, path, path.stat().st_size) for name, build, path in files if path.is_file()]
+
+
+def _installed() -> list[CachedLibrary]:
+    found = []
+    for build in library.WHEELS:
+        name = library.installed_release(build)
+        if name is not None and (path := library.installed_file(build)).is_file():
+            found.append(CachedLibrary(name, build, path, path.stat().st_size))
+    return found
