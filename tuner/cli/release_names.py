@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from tuner import release
 from tuner.base.errors import UnknownRelease
@@ -40,6 +41,9 @@ class ReleaseName(click.ParamType):  # type: ignore[type-arg]
             if self.only_known:
                 raise
             return value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in release.names() if name.startswith(incomplete)]
 
 
 def release_option(

@@ -283,9 +283,7 @@ def _alone(progress: Callable[[str], None]) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _fetch_into(
-    target: Path, release: str, build: str, progress: Callable[[str], None], source: Path | None
-) -> None:
+def _fetch_into(target: Path, release: str, build: str, progress: Callable[[str], None], source: Path | None) -> None:
     try:
         target.parent.mkdir(exist_ok=True)
         _fetch_beside(target, release, build, progress, source)
@@ -298,9 +296,7 @@ def _fetch_into(
             target.parent.rmdir()
 
 
-def _fetch_beside(
-    target: Path, release: str, build: str, progress: Callable[[str], None], source: Path | None
-) -> None:
+def _fetch_beside(target: Path, release: str, build: str, progress: Callable[[str], None], source: Path | None) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="fetch-") as folder:
         if source is None:
             wheel = _download(release, build, Path(folder), progress)
