@@ -35,7 +35,7 @@ class Platform:
             "CC": compiler,
             "LDSHARED": f"{compiler} -shared",
             "CFLAGS": "-g0",
-            "LDFLAGS": "-Wl,-s",
+            "LDFLAGS": "-Wl,-s -ldl -lpthread",  # which glibc 2.17 has outside libc
             "_PYTHON_HOST_PLATFORM": f"linux-{self.processor}",
         }
 
