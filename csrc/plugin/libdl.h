@@ -23,11 +23,14 @@
 #pragma weak dlclose
 #pragma weak dlerror
 #pragma weak dladdr
+/* Headers of an older glibc mean the first version anyway, and not every linker finds that by its name. */
+#if __GLIBC_PREREQ(2, 34)
 __asm__(".symver dlopen,dlopen@" LIBDL_SINCE);
 __asm__(".symver dlsym,dlsym@" LIBDL_SINCE);
 __asm__(".symver dlclose,dlclose@" LIBDL_SINCE);
 __asm__(".symver dlerror,dlerror@" LIBDL_SINCE);
 __asm__(".symver dladdr,dladdr@" LIBDL_SINCE);
+#endif
 #endif
 
 /* Whether there is a libdl. Through a variable: a compiler that knows dlopen as a function may take it for never NULL. */

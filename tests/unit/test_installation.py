@@ -1,0 +1,143 @@
+"""What is installed: extras and what is said where one is missing, the package's other name, nccl-tuner doctor."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import nccl_tuner
+import nccl_tuner.base.names
+import tuner.base.names
+from tests.support.command_line import run, run_process
+from tuner import installation
+from tuner.base import extras
+from tuner.base.extras import EXTRAS, MissingExtra
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+def distributions(extra: str) -> set[str]:
+    """What pyproject.toml says that an extra installs, with the extras that it names."""
+    found = set()
+    for requirement in PROJECT["optional-dependencies"][extra]:
+        if own := re.match(r"nccl-tuner\[(.*)\]", requirement):
+            found |= set().union(*map(distributions, own[1].split(",")))
+        else:
+            found.add(re.split(r"[\[>=;]", requirement)[0])
+    return found
+
+
+@pytest.mark.parametrize("extra", EXTRAS, ids=lambda extra: extra.name)
+def test_an_extra_gives_what_it_says(extra: extras.Extra) -> None:
+    assert set(extra.modules.values()) == distributions(extra.name) - {"nvidia-nccl-cu12"}
+
+
+def test_all_has_every_extra_and_the_base_none() -> None:
+    assert distributions("all") == set().union(*(distributions(extra.name) for extra in EXTRAS))
+    base = {re.split(r"[>=;]", requirement)[0] for requirement in PROJECT["dependencies"]}
+    assert base == {"numpy", "click", "rich", "platformdirs"}
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "extra"),
+    [
+        ("scipy", ("cost", "fit", "docs/examples/all_reduce.log"), "fit"),
+        ("elftools", ("fetch-nccl", "2.28.9"), "oracle"),
+        ("_cffi_backend", ("plugin", "dry-run", "{table}", "allreduce", "--machine", "dgx-h100"), "plugin"),
+    ],
+)
+def test_a_command_says_the_extra_that_it_lacks(
+    module: str, words: tuple[str, ...], extra: str, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules[{module!r}] = None\n")
+    (tmp_path / "a.table").write_text("allreduce * * * ring simple\n")
+    words = tuple(word.format(table=tmp_path / "a.table") for word in words)
+    code = "import sys; from tuner.cli import main; sys.argv[1:] = " + repr(list(words)) + "; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(tmp_path), "NCCL_TUNER_CACHE": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.splitlines()[-1].endswith(f": pip install 'nccl-tuner[{extra}]'")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_module_of_no_extra_is_no_missing_extra() -> None:
+    assert extras.missing("nothing", "this") is None
+    assert extras.missing(None, "this") is None
+    assert isinstance(extras.missing("scipy.optimize", "this"), MissingExtra)
+
+
+def test_the_other_name_is_the_same_package() -> None:
+    assert nccl_tuner.base.names is tuner.base.names
+    assert nccl_tuner.communicator is tuner.communicator
+    assert nccl_tuner.__all__ == tuner.__all__
+    assert tuner.base.names.__spec__ is not None
+    assert tuner.base.names.__spec__.name == "tuner.base.names"
+    with pytest.raises(ModuleNotFoundError):
+        __import__("nccl_tuner.nothing")
+
+
+@pytest.mark.parametrize("other", ["tuner.py", "tuner/__init__.py"])
+def test_another_tuner_is_named_and_does_not_run(other: str, tmp_path: Path) -> None:
+    file = tmp_path / other
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("print('it ran')\n")
+    done = subprocess.run(
+        [sys.executable, "-c", "import nccl_tuner"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert f"ImportError: the module 'tuner' that Python finds is {file}" in done.stderr
+
+
+def test_the_command_names_another_tuner_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tuner.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = run_process("--version", code=2)
+    assert done.stderr.startswith(f"nccl-tuner: the module 'tuner' that Python finds is {tmp_path / 'tuner.py'}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_doctor_says_what_is_missing_and_how_to_mend_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
+    monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path))
+    said = json.loads(run("doctor", "--json").stdout)
+    assert {each["name"]: each["missing"] for each in said["extras"]}["parquet"] == ["polars"]
+    assert said["cached"] == []
+    assert said["cache"] == str(tmp_path)
+    assert "pip install 'nccl-tuner[parquet]'" in run("doctor").stdout
+    library = tmp_path / "2.28.9" / "libnccl.so.2"
+    library.parent.mkdir()
+    library.write_bytes(b"1234")
+    assert json.loads(run("doctor", "--json").stdout)["cached"] == [
+        {"release": "2.28.9", "build": "cu12", "path": str(library), "bytes": 4}
+    ]
+
+
+def test_doctor_fails_where_an_object_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(installation, "FOLDER", tmp_path)
+    assert "libnccl_tuner_plugin.so: reinstall" in run("doctor", code=1).stdout
+
+
+def test_completion_knows_names_of_machines_and_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_NCCL_TUNER_COMPLETE", "bash_complete")
+    for words, complete in {
+        "nccl-tuner pi": {"pick"},
+        "nccl-tuner pick allreduce --machine dgx-h": {"dgx-h100", "dgx-h200"},
+        "nccl-tuner pick allreduce --nccl 2.18": {"2.18.1", "2.18.3"},
+    }.items():
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+        assert set(run_process().stdout.split()) == {f"plain,{word}" for word in complete}
+    monkeypatch.delenv("_NCCL_TUNER_COMPLETE")
+    assert "_NCCL_TUNER_COMPLETE=zsh_complete" in run_process("completion", "zsh").stdout
