@@ -58,7 +58,7 @@ def tool(name: str) -> Path:
 
 def wheel(source: Path, folder: Path, **environment: str) -> Path:
     """The wheel of unpacked sources, in an empty folder of its own."""
-    python("build", "--wheel", "--outdir", folder, source, **environment)
+    python("build", "--no-isolation", "--wheel", "--outdir", folder, source, **environment)
     (built,) = folder.glob("*.whl")
     return built
 

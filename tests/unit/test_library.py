@@ -192,6 +192,23 @@ def test_fetch_leaves_nothing_of_a_bad_wheel(
     assert not (cache / "2.28.9").exists()
 
 
+def test_fetch_from_a_folder_downloads_nothing(
+    cache: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("wheels")
+    there = wheel(folder, elf())
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("asked pip"))
+    (fetched,) = library.fetch_all(["2.28.9"], source=folder)
+    assert fetched == library.find("2.28.9")
+    assert there.is_file()
+    with pytest.raises(OracleUnavailable, match=rf"no wheel of nvidia-nccl-cu12 2.18.1 .*{there.name}.*pip download"):
+        next(library.fetch_all(["2.18.1"], source=folder))
+    there.write_bytes(b"cut off")
+    (cache / "2.28.9" / "libnccl.so.2").unlink()
+    with pytest.raises(OracleUnavailable, match="is damaged"):
+        next(library.fetch_all(["2.28.9"], source=folder))
+
+
 def test_fetch_looks_at_the_disk_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mib = {"2.28.9": 300, "2.18.1": 200}
     monkeypatch.setattr(library, "known", lambda release, build="cu12": LibraryFile("", mib[release] << 20))
