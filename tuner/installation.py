@@ -63,6 +63,7 @@ class Installation:
 
     @property
     def works(self) -> bool:
+        """Whether nothing that is installed has to be mended."""
         return all(part.works or not part.mend for part in self.parts)
 
 

@@ -16,6 +16,7 @@ class Extra:
 
     @property
     def install(self) -> str:
+        """The command that installs it."""
         return f"pip install 'nccl-tuner[{self.name}]'"
 
     @property
