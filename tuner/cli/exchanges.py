@@ -79,9 +79,16 @@ def _row(answer: ExchangeAnswer, rank: int) -> tuple[object, ...]:
 
 
 def _way(transfers: Sequence[TransferAnswer]) -> str:
-    """How these messages go: protocol, channels of each, chunks."""
+    """How these messages go: protocol, channels to or from one peer, chunks.
+
+    Up to 2.21 a message is a transfer on each of its channels, later one transfer over all of them.
+    """
+    channels: dict[tuple[int, bool, str, int], set[int]] = {}
+    for each in transfers:
+        way = each.peer, each.sends, each.protocol.name, each.chunk_bytes
+        channels.setdefault(way, set()).update(each.channels)
     ways = dict.fromkeys(
-        f"{each.protocol.name}, {len(each.channels)} ch, {human_bytes(each.chunk_bytes)}" for each in transfers
+        f"{protocol}, {len(used)} ch, {human_bytes(chunk)}" for (_, _, protocol, chunk), used in channels.items()
     )
     return "; ".join(ways) or "-"
 
