@@ -86,6 +86,7 @@ def build(release: Release, alike: Sequence[tuple[Node, int]], environment: Envi
         ctas=facts.ctas(),
         collnet=network,
         rules=rules,
+        links=first.links,
     )
 
 

@@ -1,12 +1,13 @@
 """A communicator as NCCL knows it before it tunes: ranks, nodes, channels, NVLS, processors."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tuner.base.names import Algorithm, Pattern
 from tuner.emulator.rules.collnet import CollNet
 from tuner.machine.graphs import Graph, Graphs
+from tuner.machine.peer_links import PeerLinks
 from tuner.release import Generation, Release
 from tuner.release.environment import Environment
 
@@ -31,6 +32,7 @@ class Node:
     hosts: int = 1  # of a NVLink domain
     fabric: bool = False  # NCCL uses NVLink between hosts for its ranks, if there is more than one host
     parts_of_whole: int = 1  # as how many nodes NCCL takes its host or NVLink domain
+    links: Callable[[], PeerLinks] | None = field(default=None, compare=False, repr=False)  # None without a topology
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +73,7 @@ class Communicator:
     ctas: tuple[int, int]  # the fewest and the most blocks of a collective
     collnet: CollNet | None
     rules: "Rules" = field(repr=False)  # those of the release
+    links: Callable[[], PeerLinks] | None = field(default=None, repr=False)  # of rank 0's node, as of a Node
 
     @property
     def generation(self) -> Generation:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +17,7 @@ from tuner.emulator.rules import resolved
 from tuner.machine import catalogue, gpus, graphs
 from tuner.machine.adapters import used
 from tuner.machine.graphs import Graphs
+from tuner.machine.peer_links import PeerLinks
 from tuner.machine.topology import Topology, edit, fused
 from tuner.machine.topology import read as read_topology
 from tuner.scenario.description import PEER_TO_PEER, Scenario
@@ -134,7 +135,13 @@ class ResolvedNode:
         if (parts := len(self.parts(several))) > 1:
             raise BadInput(f"NCCL takes {self.name} for {parts} nodes here; not answered; valid for: pick, explain")
         searched, net_gbs = self._searched(several)
-        return replace(self.without_graphs, graphs=searched, net_gbs=net_gbs)
+        links = None if self.scenario.graphs is not None else partial(self._links, several)
+        return replace(self.without_graphs, graphs=searched, net_gbs=net_gbs, links=links)
+
+    def _links(self, several: bool) -> PeerLinks:
+        from tuner.search.peer_links import peer_links
+
+        return peer_links(self.for_search(several), self.nccl)
 
     def parts(self, several: bool) -> tuple[tuple[int, ...], ...]:
         """The node's ranks in as many parts as NCCL takes it for nodes, alone or one of several; mostly one."""

@@ -14,10 +14,12 @@ from tuner.base.numerics import f32
 from tuner.machine.peer_links import PeerLinks
 from tuner.release import Release
 from tuner.release.environment import Environment
+from tuner.search.adapters import Adapters
 from tuner.search.bandwidths import nvlink_gbs
 from tuner.search.cached import request_of
 from tuner.search.local import LocalNets, nearest
 from tuner.search.paths import near_cpu
+from tuner.search.peers import Peers
 from tuner.search.prepare import prepared
 from tuner.search.request import Request
 from tuner.search.system import Gpu, Kind, Path, System
@@ -41,12 +43,28 @@ def _peer_links(text: str, nccl: str) -> PeerLinks:
     farthest = loaded.exchange.all_nvlink == "farthest"
     decisive = max(types, default=system.types.LOC) if farthest else min(types, default=system.types.DIS)
     local = LocalNets(system, loaded.search.routing, loaded.limits.max_channels, variables)
+    peers = Peers(system, loaded.search.routing, variables)
     following = [gpus[(number + 1) % len(gpus)] for number in range(len(gpus))]
     return PeerLinks(
         all_nvlink=decisive < system.types.PIX,
         local_channels=min((pairs.between(*each) for each in permutations(gpus, 2)), default=None),
         next_gpu_channels=tuple(pairs.if_linked(gpu, peer) for gpu, peer in zip(gpus, following, strict=True)),
         adapters=tuple(_adapters(system, gpu, local, loaded) for gpu in gpus) if system.several_nodes else (),
+        all_peer_to_peer=all(
+            peers.peer_to_peer(*each) and peers.relay(*each) is None for each in permutations(gpus, 2)
+        ),
+        first_reaches_all=all(peers.peer_to_peer(gpus[0], peer) for peer in gpus[1:]),
+        first_gpu_direct=_gpu_direct(system, gpus[0], Adapters(system, loaded.search.routing, local, variables)),
+    )
+
+
+def _gpu_direct(system: System, gpu: Gpu, adapters: Adapters) -> tuple[tuple[str, bool], ...]:
+    """By adapter: the type of the GPU's path to it, and whether it reads and writes the GPU's memory."""
+    if not system.several_nodes:
+        return ()
+    return tuple(
+        (system.types.names[path.type], all(adapters.gpu_direct(gpu, net, read) for read in (True, False)))
+        for net, path in zip(system.nets, gpu.paths[Kind.NET], strict=True)
     )
 
 

@@ -8,6 +8,7 @@ Shapes: bounds are numbers of channels, [size].
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers, Collective, Protocol
@@ -18,6 +19,7 @@ from tuner.emulator.communicator import Communicator
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
 from tuner.emulator.rules.call import Call
+from tuner.machine.peer_links import PeerLinks
 
 RegisteredRule = Callable[[Call, Tables, IntArray], IntArray]
 RULES: Registry[RegisteredRule] = Registry()
@@ -70,18 +72,27 @@ def few_nvls_channels_by_heads(call: Call, tables: Tables, bound: IntArray) -> I
 
 @RULES(nccl.REGISTER_COLL_BUFFERS(since="2.23.4"), nccl.COLL_REG_REGISTER_BUFFERS(since="2.24.3"))
 def cap_17_to_24_channels_at_16(call: Call, tables: Tables, bound: IntArray) -> IntArray:
-    """Where all peers of one node read and write the buffers directly, 17 to 24 channels become 16.
+    """Where a peer of rank 0 on one node reads and writes the buffers, 17 to 24 channels become 16.
 
-    BadInput where NVLink does not join all GPUs.
+    BadInput where rank 0 does not reach all GPUs of its node, or where no topology tells.
     """
-    if call.communicator.nodes > 1 or call.protocol is not Protocol.Simple or not _peers_take_buffers(call):
-        return bound
-    more = (bound > 16) & (bound <= 24)
-    if more.any() and not call.communicator.direct_nvlink:
-        raise BadInput(
-            "registered buffers on 17 to 24 channels: not where two GPUs have no NVLink between them; valid: plain"
-        )
-    return np.where(more, 16, bound)
+    if not _capped_at_16(call, bound) or call.communicator.direct_nvlink or _links(call).first_reaches_all:
+        return _cap_at_16(call, bound)
+    raise BadInput(
+        "registered buffers on 17 to 24 channels: not where the first GPU has no peer-to-peer with some of its node "
+        f"in NCCL {call.communicator.release.name}; valid: plain"
+    )
+
+
+@RULES(nccl.COLL_REG_REGISTER_BUFFERS(since="2.27.3"))
+def cap_17_to_24_channels_at_16_if_all_are_direct(call: Call, tables: Tables, bound: IntArray) -> IntArray:
+    """Where all GPUs of one node reach each other without a third, 17 to 24 channels become 16.
+
+    BadInput where no topology tells.
+    """
+    if not _capped_at_16(call, bound) or call.communicator.direct_nvlink or _links(call).all_peer_to_peer:
+        return _cap_at_16(call, bound)
+    return bound
 
 
 @RULES(nccl.COLL_REG_REGISTER_BUFFERS(since="2.24.3"))
@@ -92,14 +103,10 @@ def one_for_one_rank_per_node_with_gdr(call: Call, tables: Tables, bound: IntArr
 
 @RULES(nccl.COLL_REG_REGISTER_BUFFERS(since="2.30.7"))
 def near_adapters_for_one_rank_per_node_with_gdr(call: Call, tables: Tables, bound: IntArray) -> IntArray:
-    """With one rank per node, a channel for each adapter near the GPU: BadInput, their number is not known."""
-    if _adapters_take_buffers(call):
-        raise BadInput(
-            f"NCCL {call.communicator.release.name} gives {call.request.collective.name} of registered buffers "
-            "a channel per adapter near the GPU where a node has one rank; their number is not emulated; "
-            "valid: more ranks per node"
-        )
-    return bound
+    """With one rank per node, a channel for each adapter near the GPU. BadInput without a topology."""
+    if not _adapters_take_buffers(call):
+        return bound
+    return np.full_like(bound, _within(call.communicator, _links(call).adapters[0][0]))
 
 
 def _switch_takes_buffers(call: Call) -> bool:
@@ -117,30 +124,59 @@ def _adapters_take_buffers(call: Call) -> bool:
             "NCCL_MNNVL_ENABLE is 1; valid there: plain"
         )
     keeps = call.request.collective in (Collective.AllGather, Collective.Broadcast)
-    return lone and keeps and call.algo_proto == (Algorithm.Ring, Protocol.Simple) and _gpu_direct(call.communicator)
+    return lone and keeps and call.algo_proto == (Algorithm.Ring, Protocol.Simple) and _gpu_direct(call)
 
 
-def _gpu_direct(communicator: Communicator) -> bool:
+def _gpu_direct(call: Call) -> bool:
     """Whether every adapter of the ring reads and writes its GPU's memory.
 
     One that cannot is searched from the CPU: its path is PHB or farther, or P2C, which alone does not tell.
     Source: ncclTopoCheckGdr and ncclTopoComputePaths, src/graph/paths.cc, v2.28.9-1.
     """
+    communicator = call.communicator
     paths, type_inter = communicator.release.paths, communicator.graphs[Algorithm.Ring].type_inter
-    requested = [name for name in communicator.environment.values if name.startswith("NCCL_NET_GDR_")]
-    if requested:
-        raise BadInput(
-            f"{', '.join(requested)}: not emulated for registered buffers of one rank per node; valid: plain"
-        )
+    if any(name.startswith("NCCL_NET_GDR_") for name in communicator.environment.values):
+        return _all_of_the_ring(call, type_inter)
     if type_inter is None or paths.rank(type_inter) > paths.rank(paths.gpu_direct):
         return False
     if type_inter != "P2C":
         return True
-    if communicator.gpu_direct is None:
+    return _all_of_the_ring(call, type_inter) if communicator.gpu_direct is None else communicator.gpu_direct
+
+
+def _all_of_the_ring(call: Call, type_inter: str | None) -> bool:
+    """The same by adapter, of those as near as the ring's farthest. BadInput where only some are."""
+    rank = call.communicator.release.paths.rank
+    direct = {
+        both for path, both in _links(call).first_gpu_direct if type_inter is None or rank(path) <= rank(type_inter)
+    }
+    if len(direct) > 1:
         raise BadInput(
             "registered buffers of one rank per node: not where only some adapters read GPU memory; valid there: plain"
         )
-    return communicator.gpu_direct
+    return direct == {True}
+
+
+def _links(call: Call) -> PeerLinks:
+    """The links of rank 0's node. BadInput where there is no topology."""
+    if call.communicator.links is None:
+        raise BadInput("registered buffers depend here on links, which only a topology tells; valid without it: plain")
+    return call.communicator.links()
+
+
+def _capped_at_16(call: Call, bound: IntArray) -> bool:
+    """Whether there are 17 to 24 channels which peer-to-peer would make 16."""
+    if call.communicator.nodes > 1 or call.protocol is not Protocol.Simple or not _peers_take_buffers(call):
+        return False
+    return bool(_between_17_and_24(bound).any())
+
+
+def _cap_at_16(call: Call, bound: IntArray) -> IntArray:
+    return np.where(_between_17_and_24(bound), 16, bound) if _capped_at_16(call, bound) else bound
+
+
+def _between_17_and_24(bound: IntArray) -> NDArray[np.bool_]:
+    return (bound > 16) & (bound <= 24)
 
 
 def nvls_channels_by_heads(communicator: Communicator, tables: Tables, collective: Collective) -> int:
