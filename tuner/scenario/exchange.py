@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def situation(resolved: "ResolvedScenario", rank: int = 0) -> Situation:
     """What sends and receives of a rank go by.
 
-    BadInput for a rank that there is none, and for graphs that were dumped, as the links are not in them.
+    BadInput for a rank that there is none, for graphs that were dumped, as the links are not in them, and where it is
+    not known which of its transports NCCL takes.
     """
     from tuner.search.peer_links import peer_links
 
@@ -32,8 +33,20 @@ def situation(resolved: "ResolvedScenario", rank: int = 0) -> Situation:
     own = next(node for node, ranks in zip(_each(resolved), ranks_of, strict=True) if rank in ranks)
     others = [node for each, node in kinds.items() if each != id(own)]
     links = [peer_links(node.for_search(several), resolved.release.name) for node in (own, *others)]
+    _transports_known(resolved)
     order = Order(communicator, ranks_of, rank)
     return Situation(communicator, peer_channels(communicator, links), order, lambda: _rings(resolved, rank))
+
+
+def _transports_known(resolved: "ResolvedScenario") -> None:
+    """BadInput where a release has ranks of two nodes reach each other other than by the network."""
+    data = resolved.release.exchange
+    if data.fabric_reaches_hosts and any(size > 1 for size in resolved.domains):
+        raise BadInput(f"sends and receives in NVLink domains of hosts: not emulated in {resolved.release.name}")
+    if data.parts_share_memory and resolved.views[0].splits_hosts:
+        raise BadInput(
+            f"sends and receives where NCCL takes a host for several nodes: not emulated in {resolved.release.name}"
+        )
 
 
 def _rings(resolved: "ResolvedScenario", rank: int) -> list[list[int]]:
