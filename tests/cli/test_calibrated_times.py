@@ -410,6 +410,7 @@ def test_budget_has_all_to_all_by_measurements_alone(tmp_path: Path) -> None:
     (variant,) = answers("budget", str(file), *words)["variants"]
     found = variant.pop("all_to_all")
     assert found["calls"] == 4
+    assert [(each["bytes"], each["calls"]) for each in variant.pop("exchanges")] == [(8 << 20, 3), (64 << 20, 1)]
     for key in ("time_us", "low_us", "high_us"):
         expected = 3 * pick[0]["calibrated"][key] + pick[1]["calibrated"][key]
         assert found[key] == pytest.approx(expected, rel=1e-4)

@@ -34,6 +34,7 @@ WINDOW_SETTINGS = [
     {"NCCL_MAX_CTAS": "5"},
     {"NCCL_MIN_CTAS": "3"},
     {"NCCL_MIN_CTAS": "8", "NCCL_MAX_CTAS": "16"},
+    {"NCCL_MIN_CTAS": "8", "NCCL_MAX_CTAS": "6"},
     {"NCCL_CTA_POLICY": "2"},
     {"NCCL_CTA_POLICY": "1"},
     {"NCCL_NVLS_ENABLE": "0"},

@@ -162,7 +162,7 @@ def test_parquet_of_something_else(tmp_path: Path) -> None:
 
 def test_parquet_without_its_reader_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "polars", None)
-    with pytest.raises(BadInput, match=r"pip install nccl-tuner\[parquet\]"):
+    with pytest.raises(BadInput, match=r"pip install 'nccl-tuner\[parquet\]'"):
         measured_table.read(aiconfigurator_file(tmp_path))
 
 

@@ -252,12 +252,14 @@ def _switch_reduces(communicator: Communicator, request: Request) -> bool:
 def _on_blocks(communicator: Communicator, use: KernelUse) -> KernelChoice | None:
     """The kernel on the fewest blocks that cost it no more than 2.5 % of its time on all it may have."""
     table, ranks, kernel = communicator.release.symmetric, communicator.ranks, use.kernel
-    least, most = communicator.ctas
     shared = use.row.multicast_blocks if kernel.few else table.max_blocks * ranks
-    most = min(most, table.max_blocks, -(-shared // ranks))
+    limit = min(table.max_blocks, -(-shared // ranks))
     requested = symmetric_variables.requested_blocks(communicator)
-    least, most = (least, most) if requested is None else (requested, requested)
-    counts = list(communicator.rules.symmetric_blocks(least, most))
+    counts = (
+        [requested]
+        if requested is not None
+        else [*communicator.rules.symmetric_blocks(communicator, use.request, limit)]
+    )
     counts = [count for count in counts if _enough(kernel, use.own_bytes, ranks, count)]
     if not counts:
         return None

@@ -10,6 +10,7 @@ from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
+from tuner.emulator.rules import launch
 from tuner.release.schema import given
 from tuner.release.symmetric import SymmetricKernel, SymmetricRow
 
@@ -38,7 +39,7 @@ class KernelUse:
         return table.blackwell if self.communicator.min_comp_cap >= 100 else table.hopper
 
 
-BlockRule = Callable[[int, int], Iterator[int]]
+BlockRule = Callable[[Communicator, Request, int], Iterator[int]]  # up to the most that the kernel may have
 BLOCK_RULES: Registry[BlockRule] = Registry()
 Timed = tuple[Callable[[int], float], float]  # us by blocks, and what a block counts for against the kernel
 TimeRule = Callable[[KernelUse], Timed]
@@ -115,16 +116,19 @@ SCALES: dict[str, Callable[[int, int], float]] = {
 @BLOCK_RULES(
     nccl.SYMMETRIC_QUERY_MODEL(since="2.27.3"), nccl.QUERY_MODEL(since="2.28.3"), nccl.QUERY_MODEL_LSA(since="2.29.2")
 )
-def every_count(least: int, most: int) -> Iterator[int]:
+def every_count(communicator: Communicator, request: Request, limit: int) -> Iterator[int]:
     """A least number above the most is passed over (sic)."""
+    least, most = communicator.ctas[0], min(communicator.ctas[1], limit)
     yield from (*range(least, most), most)
 
 
 @BLOCK_RULES(
     nccl.QUERY_MODEL_LSA_MOVED(since="2.31.2"), nccl.BINARY("block counts of symmetric kernels", since="2.32.3")
 )
-def one_or_even_counts(least: int, most: int) -> Iterator[int]:
-    """1 and the even numbers between both, and both rounded to such."""
+def one_or_even_counts(communicator: Communicator, request: Request, limit: int) -> Iterator[int]:
+    """1 and the even numbers between the fewest and the most of a call, and both rounded to such."""
+    least, most = launch.ctas(communicator, request)
+    most = min(most, limit)
     least = min(least, most)
     if least != most:
         least, most = least + (least != 1 and least % 2), most - (most != 1 and most % 2)
