@@ -13,7 +13,7 @@ from operator import itemgetter
 from tuner.base.numerics import f32
 from tuner.release.search import Channels
 from tuner.search.compare import better
-from tuner.search.load import Looked, given_by, less_by, taken_by
+from tuner.search.load import Looked, given_by, in_thousandths, less_by, taken_by
 from tuner.search.trial import Trial
 
 Tables = Sequence[Looked]  # by what is taken of a link; all looked up from one bandwidth on
@@ -91,7 +91,7 @@ def _same_adapter(left: float, whole: tuple[int, int], laid: int) -> bool:
 
 def _same_link(start: float, tables: Tables, amounts: dict[float, float]) -> bool:
     """Whether a link refuses at the same times: ``amounts`` are those taken now, by those taken then."""
-    if any(table.gbs not in amounts for table in tables):
+    if not all(table.gbs in amounts and in_thousandths(amounts[table.gbs]) for table in tables):
         return False
     steps = [(table, given_by(table.gbs), taken_by(now := amounts[table.gbs]), given_by(now)) for table in tables]
     pairs = [(start, start)]

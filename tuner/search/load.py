@@ -91,17 +91,27 @@ def _rounded(value: f32) -> float:
     return float(f32(math.copysign(whole, thousandths)) / THOUSAND)
 
 
+@cache
+def in_thousandths(gbs: float) -> bool:
+    """Whether a bandwidth is a number of thousandths, so small that float32 takes and gives back such without loss."""
+    return 0 <= gbs < 1000 and abs(1000 * gbs - round(1000 * gbs)) < 0.1
+
+
 Step = tuple[int, Taken, Given]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Route:
-    """A path with the amounts that are taken of its links; ``back`` where some links are also taken the other way."""
+    """A path with the amounts that are taken of its links; ``back`` where some links are also taken the other way.
+
+    ``short`` is the step that had too little left when the route was last refused.
+    """
 
     steps: tuple[Step, ...]
     hops: int
     part: float = 0.0  # of hops, where a part of a path's bandwidth is taken
     back: tuple[Step | None, ...] = ()
+    short: Step | None = None
 
 
 class Load:
@@ -128,6 +138,7 @@ class Load:
         """Another search: what it looks up is kept, by what is left of a link before, and what is taken of it."""
         self.looked: dict[tuple[float, float], Looked] = {}
         self.takes_twice = False  # more than once of a link for one route
+        self.exact = True  # all that is taken for a route and given back leaves each link as it was
         self._before = tuple(self.left)
 
     def number(self, link: Link) -> int:
@@ -137,6 +148,7 @@ class Load:
     def _step(self, link: Link, amount: float) -> Step:
         number = self._numbers[id(link)]
         key = self._before[number], amount
+        self.exact = self.exact and all(map(in_thousandths, key)) and _rounded(f32(key[0])) == key[0]
         if key not in self.looked:
             self.looked[key] = Looked(amount)
         return number, self.looked[key], given_by(amount)
@@ -178,12 +190,17 @@ class Load:
         """Takes what a route needs; says whether there was enough, and else leaves all as NCCL does."""
         if route.back:
             return self._take_both_ways(route)
-        left, steps = self.left, route.steps
+        left, steps, short = self.left, route.steps, route.short
+        # A route that is refused by one of its links is refused, whatever the links before have left.
+        if short is not None and self.exact and short[1][left[short[0]]] is None:
+            return False
         for step in steps:
             link, taken, _ = step
             rest = taken[left[link]]
             if rest is None:
                 self._refuse(steps, step)
+                if self.recorder is None:
+                    route.short = step
                 return False
             left[link] = rest
         return True
