@@ -113,16 +113,57 @@ static int own_rank(void) {
     return members > 0 ? rank_of[sim_device()] : sim_device();
 }
 
+/* The communicator of some of these ranks; what it exchanges names it, where what the whole exchanges names nothing. */
+static char part;
+static int part_members, rank_in_part[SIM_MAX_RANKS];
+static const struct sim_part_layout *part_layout;
+
+void sim_part(const int *devices, int n) {
+    part_members = n;
+    for (int i = 0; i < n; i++)
+        rank_in_part[devices[i]] = i;
+}
+
+SIM_EXPORT void sim_locate_part(const struct sim_part_layout *layout) {
+    static struct sim_part_layout kept;
+    kept = *layout;
+    part_layout = &kept;
+}
+
+static void *pointer_at(char *comm, int offset) {
+    void *value;
+    memcpy(&value, comm + offset, sizeof value);
+    return value;
+}
+
+/* Instead of its own sockets; where resources are shared, ranks know each other by their numbers in the whole, and have
+ * its proxy. The first argument and the color and key are not needed. */
+static status split(uint64_t handle SIM_UNUSED, char *comm, char *whole, int color SIM_UNUSED, int key SIM_UNUSED,
+                    const int *ranks_in_whole) {
+    void *named = &part;
+    memcpy(comm + part_layout->bootstrap, &named, sizeof named);
+    if (!part_layout->shares)
+        return SUCCESS;
+    int *own = pointer_at(comm, part_layout->ranks), *of_whole = pointer_at(whole, part_layout->ranks);
+    for (int i = 0; i < part_members; i++)
+        own[i] = of_whole[ranks_in_whole[i]];
+    void *proxy = pointer_at(whole, part_layout->proxy);
+    memcpy(comm + part_layout->proxy, &proxy, sizeof proxy);
+    return SUCCESS;
+}
+
 int sim_meet_everyone(void) {
-    return meet(everyone(), ranks_of_all());
+    return meet(everyone(), part_members > 0 ? part_members : ranks_of_all());
 }
 
 static struct meeting *node_of(const int *ranks) {
     return &meetings[1 + ranks[0]];
 }
 
-static status all_gather(void *state SIM_UNUSED, void *data, int bytes) {
+static status all_gather(void *state, void *data, int bytes) {
     sim_search_is_over();
+    if (state == &part)
+        return all_gather_among(everyone(), NULL, rank_in_part[sim_device()], part_members, data, (size_t)bytes);
     return all_gather_among(everyone(), NULL, own_rank(), ranks_of_all(), data, (size_t)bytes);
 }
 
@@ -165,6 +206,7 @@ const struct sim_redirect sim_bootstrap_redirects[] = {
     SIM_ROW("bootstrapNetInit", succeed),
     SIM_ROW("bootstrapGetUniqueId", unique_id),
     SIM_ROW("bootstrapInit", succeed),
+    SIM_ROW("bootstrapSplit", split),
     SIM_ROW("bootstrapSend", refuse),
     SIM_ROW("bootstrapRecv", refuse),
     SIM_ROW("bootstrapAllGather", all_gather),

@@ -84,6 +84,14 @@ static status own_file(const char *path SIM_UNUSED, void *xml, int warn) {
     return function(numbered, xml, warn);
 }
 
+void sim_intercept_again(void) {
+    graphs.seen = file_seen = 0;
+    if (graphs.hook.function != NULL)
+        sim_hook_set(&graphs.hook, 1);
+    if (file_hook.function != NULL)
+        sim_hook_set(&file_hook, 1);
+}
+
 SIM_EXPORT int sim_intercept_topology_file(void *function) {
     return sim_hook(&file_hook, function, (void *)(uintptr_t)own_file);
 }

@@ -19,7 +19,28 @@ static int devices;
 static int first_device[SIM_MAX_RANKS + 1]; /* of each host */
 static int host_of[SIM_MAX_RANKS];          /* of each device */
 
+/* Of the communicator that is being made. */
+static int first_of_host[SIM_MAX_RANKS + 1], ranks_of_host[SIM_MAX_RANKS + 1];
 static int first_of_domain[SIM_MAX_RANKS + 1], ranks_of_domain[SIM_MAX_RANKS + 1];
+
+static void count_member(int device) {
+    int host = host_of[device], domain = sim_machine.domain_of_host[host];
+    if (ranks_of_host[host]++ == 0)
+        first_of_host[host] = device;
+    if (domain != SIM_NO_DOMAIN && ranks_of_domain[domain]++ == 0)
+        first_of_domain[domain] = device;
+}
+
+void sim_keep_members(const int *members, int n) {
+    memset(ranks_of_host, 0, sizeof ranks_of_host);
+    memset(ranks_of_domain, 0, sizeof ranks_of_domain);
+    for (int i = 0; i < n; i++)
+        count_member(members[i]);
+}
+
+int sim_host_ranks(int host) {
+    return ranks_of_host[host];
+}
 
 SIM_EXPORT int sim_configure(const struct sim_machine *machine) {
     if (machine->hosts < 1 || machine->hosts > SIM_MAX_RANKS || machine->kinds < 1 || machine->kinds > SIM_MAX_KINDS)
@@ -35,24 +56,22 @@ SIM_EXPORT int sim_configure(const struct sim_machine *machine) {
                 return -1;
     }
     devices = 0;
-    memset(ranks_of_domain, 0, sizeof ranks_of_domain);
     for (int host = 0; host < machine->hosts; host++) {
         int kind = machine->kind_of_host[host];
         if (kind < 0 || kind >= machine->kinds || devices + machine->kind[kind].ranks_per_host > SIM_MAX_RANKS)
             return -1;
         first_device[host] = devices;
         int domain = machine->domain_of_host[host];
-        if (domain != SIM_NO_DOMAIN) {
-            if (domain < 0 || domain > machine->hosts)
-                return -1;
-            if (ranks_of_domain[domain] == 0)
-                first_of_domain[domain] = devices;
-            ranks_of_domain[domain] += machine->kind[kind].ranks_per_host;
-        }
+        if (domain != SIM_NO_DOMAIN && (domain < 0 || domain > machine->hosts))
+            return -1;
         for (int i = 0; i < machine->kind[kind].ranks_per_host; i++)
             host_of[devices++] = host;
     }
     sim_machine = *machine;
+    memset(ranks_of_host, 0, sizeof ranks_of_host);
+    memset(ranks_of_domain, 0, sizeof ranks_of_domain);
+    for (int device = 0; device < devices; device++)
+        count_member(device);
     sim_configure_merging();
     return 0;
 }
@@ -105,8 +124,8 @@ int sim_first_of_domain(int domain) {
 
 int sim_first_of_system(int device, int gpus) {
     int host = host_of[device], domain = sim_domain_of(device);
-    if (gpus == sim_host(host)->ranks_per_host)
-        return first_device[host];
+    if (gpus == ranks_of_host[host])
+        return first_of_host[host];
     return domain != SIM_NO_DOMAIN && gpus == ranks_of_domain[domain] ? first_of_domain[domain] : -1;
 }
 

@@ -29,6 +29,12 @@ int sim_domain_of(int device);
 int sim_domain_ranks(int domain);
 int sim_first_of_domain(int domain);
 
+/* How many devices of a host are of the communicator that is being made: all, unless it is of some ranks. */
+int sim_host_ranks(int host);
+
+/* The communicators that are made from here on are of these devices, by their rank in them. */
+void sim_keep_members(const int *devices, int n);
+
 /* The first device of those that a rank's system of `gpus` GPUs is made of: its host's or its domain's. -1: others. */
 int sim_first_of_system(int device, int gpus);
 

@@ -31,6 +31,8 @@ SIM_EXPORT const char *sim_load_nccl(const char *path) {
         return dlerror();
     find(&sim_nccl.unique_id, "ncclGetUniqueId");
     find(&sim_nccl.comm_init_rank, "ncclCommInitRank");
+    find(&sim_nccl.comm_split, "ncclCommSplit");
+    find(&sim_nccl.comm_shrink, "ncclCommShrink");
     find(&sim_nccl.group_start, "ncclGroupStart");
     find(&sim_nccl.group_end, "ncclGroupEnd");
     find(&sim_nccl.simulate_end, "ncclGroupSimulateEnd");

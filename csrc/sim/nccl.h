@@ -13,6 +13,8 @@ struct unique_id {
 struct nccl {
     status (*unique_id)(struct unique_id *id);
     status (*comm_init_rank)(void **comm, int ranks, struct unique_id id, int rank);
+    status (*comm_split)(void *comm, int color, int key, void **part, void *config);
+    status (*comm_shrink)(void *comm, int *without, int n, void **part, void *config, int flags); /* NULL before 2.27 */
     status (*group_start)(void);
     status (*group_end)(void);
     status (*simulate_end)(void *info); /* NULL before 2.22 */

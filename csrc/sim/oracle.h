@@ -113,6 +113,24 @@ int sim_is_recorder(const char *const *tuner);
 /* Fills comms[ranks] and results[ranks]. 0, or -1 when no thread could be started. */
 int sim_init_ranks(int ranks, void **comms, int *results);
 
+/* Where struct ncclComm has what a communicator of some ranks takes over: pointers to what it exchanges by, to the ranks'
+ * numbers in the whole, and to the proxy. */
+struct sim_part_layout {
+    int bootstrap;
+    int ranks;
+    int proxy;
+    int shares; /* whether it shares the whole's resources */
+};
+
+void sim_locate_part(const struct sim_part_layout *layout);
+
+/* How a communicator of some ranks is made. */
+enum { SIM_BY_SPLIT = 0, SIM_BY_SHRINK = 1 };
+
+/* Makes one of these ranks of `comms`, the least first, whose communicators replace them in comms[n]; results[ranks]. 0, or
+ * -1 when no thread could be started, or this release has no such call. */
+int sim_make_part(void **comms, int ranks, const int *members, int n, int by, int *results);
+
 /* Work that was sent to kernels counts as taken. */
 void sim_acknowledge_work(const uint32_t *sent, uint32_t *acknowledged);
 

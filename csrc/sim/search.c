@@ -69,6 +69,10 @@ static status shared(void *system, void *graph) {
     return sim_device() == first ? search_and_keep(system, graph, here) : take(graph, here);
 }
 
+void sim_forget_searches(void) {
+    memset(searched, 0, sizeof searched);
+}
+
 SIM_EXPORT int sim_share_search(void *function, uint64_t bytes, uint64_t gpus) {
     graph_bytes = bytes;
     gpus_at = gpus;

@@ -44,7 +44,7 @@ void sim_release_systems(void) {
 static struct made *of_domain(void *system) {
     int gpus, device = sim_device(), domain = sim_domain_of(device);
     memcpy(&gpus, (char *)system + gpus_at, sizeof gpus);
-    return domain != SIM_NO_DOMAIN && gpus > sim_own_host()->ranks_per_host && gpus == sim_domain_ranks(domain)
+    return domain != SIM_NO_DOMAIN && gpus > sim_host_ranks(sim_host_of(device)) && gpus == sim_domain_ranks(domain)
                ? &made[domain]
                : NULL;
 }
@@ -107,6 +107,10 @@ void sim_search_is_over(void) {
     struct made *of = &made[sim_domain_of(sim_device())]; /* nobody searches that of SIM_NO_DOMAIN */
     if (of->searching && !of->done && makes())
         set(&of->done);
+}
+
+void sim_forget_systems(void) {
+    memset(made, 0, sizeof made);
 }
 
 SIM_EXPORT int sim_share_systems(const struct sim_system_functions *functions) {

@@ -13,7 +13,7 @@ from tuner.cli.arm_options import arm_option, runs_there
 from tuner.cli.exports import Exports, export_options
 from tuner.cli.metrics import of_budget
 from tuner.cli.output import print_json
-from tuner.cli.trace_files import communicators_options, read_files
+from tuner.cli.trace_files import communicators_options, count_or_part, read_files
 from tuner.measure.readers import measured_table
 from tuner.regret.measurements import of_communicator
 from tuner.scenario import Scenario
@@ -65,7 +65,7 @@ def command(
     dtype: DataType,
     op: Op,
     buffers: Buffers,
-    ranks: int | None,
+    ranks: int | tuple[int, ...] | None,
     communicators: tuple[str, ...],
     settings: tuple[str, ...],
     tables: tuple[Path, ...],
@@ -99,10 +99,12 @@ def command(
     nccl-tuner budget trace.json.gz --machine dgx-h100 --nodes 2 --setting NCCL_ALGO=Ring --measured run.jsonl --json
     """
     exports = Exports(as_csv, parquet, as_prometheus, as_json)
+    count, part = count_or_part(ranks)
+    scenario["ranks"] = part
     names = [name.strip() for name in nccl.split(",")] if nccl else [None]
     scenarios = [options.scenario_of(nccl=name, env=env, **scenario) for name in names]
     wanted = replace(
-        job.wanted_of(scenarios[0], ranks), communicators=communicators, dtype=dtype, op=op, buffers=buffers
+        job.wanted_of(scenarios[0], count), communicators=communicators, dtype=dtype, op=op, buffers=buffers
     )
     lists = read_files(files, scenarios[0].ranks)
     for line in job.of_other_releases(lists, [each.nccl for each in scenarios]):

@@ -10,7 +10,7 @@ import click
 from tuner.base.names import Buffers, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.cli.trace_files import communicators_options, read_files
+from tuner.cli.trace_files import communicators_options, count_or_part, read_files
 from tuner.conformance.check_run import CheckedCall, CheckedRun, check
 from tuner.traces.calls import number
 from tuner.workload import job
@@ -30,7 +30,7 @@ def command(
     dtype: DataType,
     op: Op,
     buffers: Buffers,
-    ranks: int | None,
+    ranks: int | tuple[int, ...] | None,
     communicators: tuple[str, ...],
     as_json: bool,
     **scenario: Any,
@@ -46,8 +46,9 @@ def command(
     nccl-tuner check-run nccl-inspector-node01-pid7.log --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner check-run trace.json.gz --log nccl.log --json
     """
-    described = options.scenario_of(**scenario)
-    wanted = replace(job.wanted_of(described, ranks), communicators=communicators, dtype=dtype, op=op, buffers=buffers)
+    count, part = count_or_part(ranks)
+    described = options.scenario_of(**scenario, ranks=part)
+    wanted = replace(job.wanted_of(described, count), communicators=communicators, dtype=dtype, op=op, buffers=buffers)
     lists = read_files(files, described.ranks)
     for line in job.of_other_releases(lists, [described.nccl], "compared"):
         click.echo(f"note: {line}", err=True)

@@ -14,6 +14,7 @@ from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall, by_nam
 from tuner.base.sizes import size_bytes as size_bytes
 from tuner.base.sizes import size_list
 from tuner.cli.log_facts import described_by_log, say_log
+from tuner.cli.rank_options import part_options
 from tuner.cli.release_names import ReleaseName
 from tuner.cli.renamed import Change, Renamed
 from tuner.cli.stacked import F, stacked
@@ -110,7 +111,7 @@ def skeleton_options(function: F) -> F:
 
 def scenario_options(function: F, several_releases: bool = False) -> F:
     """The options that describe a communicator, or one for each of several releases."""
-    function = described_by_log(skeleton_options(function))
+    function = part_options(described_by_log(skeleton_options(function)))
     return stacked(
         function,
         click.option(

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from tuner.cli.output import human_bytes
+from tuner.cli.rank_options import Ranks
 from tuner.cli.stacked import F, stacked
 from tuner.traces.calls import CallList
 from tuner.traces.read import read
@@ -20,8 +21,10 @@ def communicators_options(verb: str) -> Callable[[F], F]:
         function,
         click.option(
             "--ranks",
-            type=click.IntRange(min=1),
-            help=f"{verb} calls of communicators with this many ranks. [default: the ranks of the one described]",
+            type=Ranks(counts=True),
+            metavar="COUNT|RANGES",
+            help=f"{verb} calls of communicators with this many ranks, or of one of these ranks, such as 0-7:2, of the "
+            "one described. [default: all ranks of the one described]",
         ),
         click.option(
             "--communicator",
@@ -31,6 +34,11 @@ def communicators_options(verb: str) -> Callable[[F], F]:
             help=f"{verb} calls of this communicator, by the FILE's name for it; repeatable.",
         ),
     )
+
+
+def count_or_part(ranks: int | tuple[int, ...] | None) -> tuple[int | None, tuple[int, ...] | None]:
+    """What ``--ranks`` says: how many ranks the calls are of, or of which ranks their communicator is."""
+    return (ranks, None) if isinstance(ranks, int) else (None, ranks)
 
 
 def read_files(files: Sequence[Path], ranks: int) -> list[CallList]:

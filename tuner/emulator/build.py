@@ -6,7 +6,7 @@ from dataclasses import replace
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
 from tuner.emulator.communicator import Communicator, Node
-from tuner.emulator.rules import collnet, init, resolved
+from tuner.emulator.rules import collnet, init, resolved, shared
 from tuner.machine.graphs import COLLNET_GRAPHS, EMPTY, OF_ALGORITHM, Graph, Graphs
 from tuner.release import Release, variables
 from tuner.release.environment import Environment
@@ -14,9 +14,15 @@ from tuner.release.environment import Environment
 _JOINED = ("LOC", "NVL")  # paths between ranks on one GPU, and of NVLink
 
 
-def build(release: Release, alike: Sequence[tuple[Node, int]], environment: Environment) -> Communicator:
+def build(
+    release: Release,
+    alike: Sequence[tuple[Node, int]],
+    environment: Environment,
+    whole: Communicator | None = None,
+) -> Communicator:
     """The communicator as rank 0 sees it, the first GPU of the first node. ``alike``: nodes in the order of ranks, each
-    with how many there are of it in a row.
+    with how many there are of it in a row. ``whole``: the communicator that it was split off, where it shares that
+    one's resources.
 
     Errors: BadInput where the shape is none, or where a variable is set that this release's emulation does not know.
     Source: initTransportsRank (src/init.cc) and ncclTopoPostset (src/graph/connect.cc), v2.28.9-1.
@@ -53,8 +59,9 @@ def build(release: Release, alike: Sequence[tuple[Node, int]], environment: Envi
         min_local_ranks=min(local_ranks),
         net_gbs=net_gbs,
         collnet_chain=graphs[Algorithm.CollNetChain] if network else None,
+        shared=whole,
     )
-    return Communicator(
+    communicator = Communicator(
         release=release,
         environment=environment,
         ranks=ranks,
@@ -87,7 +94,10 @@ def build(release: Release, alike: Sequence[tuple[Node, int]], environment: Envi
         collnet=network,
         rules=rules,
         links=first.links,
+        shared=whole,
     )
+    shared.check(communicator)
+    return communicator
 
 
 def _kinds(alike: Sequence[tuple[Node, int]]) -> tuple[list[Node], int, int]:

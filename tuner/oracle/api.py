@@ -193,7 +193,9 @@ class Oracle:
             if own is not None and own not in self._prepared.symbols.functions:
                 raise BadInput(f"NCCL {self.facts.release} has no {own}; valid: sends and receives")
         what = f"launching a group of {len(calls)} calls"
-        answer: messages.GroupAnswer = self._request(exchanges.request(calls, self.configuration.ranks, rank), what)
+        answer: messages.GroupAnswer = self._request(
+            exchanges.request(calls, self.configuration.asked_ranks, rank), what
+        )
         if answer.error is not None:
             raise self._child.failure(f"{what}: {answer.error}")
         return exchanges.read(self._reader, answer)
@@ -205,7 +207,7 @@ class Oracle:
     def launch_groups_in_full(self, groups: Sequence[Sequence[exchanges.IssuedCall]]) -> list[launches.LaunchInFull]:
         """As :meth:`launch_in_full` of several groups, one after the other."""
         self._check_ranks()
-        asked = tuple(exchanges.request(calls, self.configuration.ranks, in_full=True) for calls in groups)
+        asked = tuple(exchanges.request(calls, self.configuration.asked_ranks, in_full=True) for calls in groups)
         what = f"launching {len(groups)} groups"
         reply: messages.GroupAnswers = self._request(messages.Groups(asked), what)
         for answer in reply.answers:
@@ -228,14 +230,14 @@ class Oracle:
         return counts
 
     def _step(self, request: Request) -> int:
-        return request.unit_bytes(self.configuration.ranks)
+        return request.unit_bytes(self.configuration.asked_ranks)
 
     def _call(self, request: Request, size_bytes: int, kind: int = Buffers.plain) -> messages.Call:
         size, step, most = int(size_bytes), self._step(request), self._buffer_bytes[kind]
         if size < step or size % step:
             low, high = self.reachable(request.collective, request.dtype, size)
             raise BadInput(
-                f"no {request.collective.name} of {request.dtype.name} on {self.configuration.ranks} ranks has "
+                f"no {request.collective.name} of {request.dtype.name} on {self.configuration.asked_ranks} ranks has "
                 f"{size} bytes; nearest: {low}" + (f", {high}" if high != low else "")
             )
         if size > most:
@@ -243,7 +245,7 @@ class Oracle:
         return messages.Call(int(request.collective), int(request.dtype), int(request.op), size // step)
 
     def _check_ranks(self) -> None:
-        if self.configuration.ranks == 1:
+        if self.configuration.asked_ranks == 1:
             raise BadInput("a communicator of one rank has nothing to choose: NCCL only copies")
 
     def _observe(

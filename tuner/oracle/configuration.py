@@ -32,6 +32,15 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
+class SplitOff:
+    """A communicator of some ranks, which NCCL makes of the one of all."""
+
+    ranks: tuple[int, ...]  # of the whole, the least first
+    shares: bool = False  # the whole's resources
+    by: str = "split"  # ncclCommSplit, or shrink: ncclCommShrink
+
+
+@dataclass(frozen=True, slots=True)
 class OracleConfiguration:
     """One communicator on ``nodes`` machines that are alike, and on ``others``; a rank on each of their GPUs.
 
@@ -55,6 +64,7 @@ class OracleConfiguration:
     dumps_topology: bool = False  # NCCL writes the topology it made, which takes time; of a skeleton it always does
     domains: tuple[int, ...] = ()  # how many hosts each NVLink domain has, in the order of ranks; empty: there are none
     ranks_without_fabric: tuple[int, ...] = ()  # whose GPUs have not joined the fabric of their domain (yet)
+    split_off: SplitOff | None = None  # what is asked is this communicator, made of that of all ranks
 
     @property
     def hosts(self) -> tuple[Host, ...]:
@@ -77,6 +87,11 @@ class OracleConfiguration:
     def ranks(self) -> int:
         """Ranks of all nodes."""
         return sum(len(host.placed) for host in self.hosts)
+
+    @property
+    def asked_ranks(self) -> int:
+        """Ranks of the communicator that is asked."""
+        return self.ranks if self.split_off is None else len(self.split_off.ranks)
 
     @property
     def shares_gpus(self) -> bool:

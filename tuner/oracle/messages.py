@@ -175,6 +175,20 @@ class RingOffsets:
 
 
 @dataclass(frozen=True, slots=True)
+class PartOffsets:
+    """A communicator that is made of some ranks, and what of it is written in the place of NCCL's sockets."""
+
+    ranks: tuple[int, ...]
+    by_shrinking: bool
+    shares: bool
+    bootstrap: int  # where struct ncclComm has these
+    whole_ranks: int
+    proxy: int
+    init_proxy: int  # a function of libnccl
+    with_uds: bool  # it takes addresses of Unix domain sockets, too: 2.21 on
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """The first request: load libnccl and initialise all ranks."""
 
@@ -193,6 +207,7 @@ class Start:
     works: WorkStructs
     operation_bytes: int  # of struct ncclProxyOp
     peers: PeerOffsets
+    part: PartOffsets | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from typing import Protocol
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import PATHS_WITHOUT_WORD, Algorithm, Buffers
-from tuner.emulator.rules import init
+from tuner.emulator.rules import init, shared
 from tuner.machine import adapters
 from tuner.machine.skeleton import Skeleton
 from tuner.oracle import facts, hardware, library, symbols, work_symbols
-from tuner.oracle.configuration import Host, OracleConfiguration
+from tuner.oracle.configuration import Host, OracleConfiguration, SplitOff
 from tuner.oracle.messages import (
     AdapterOffsets,
     GraphFile,
@@ -21,6 +21,7 @@ from tuner.oracle.messages import (
     Intercepted,
     NetworkOffsets,
     OperationOffsets,
+    PartOffsets,
     RingOffsets,
     SearchOffsets,
     SimulatedHost,
@@ -94,6 +95,9 @@ def prepare(configuration: OracleConfiguration) -> Preparation:
     prepared = Preparation(configuration, nccl, symbols.load(nccl.path, nccl.sha256, library.cache()), kinds)
     if configuration.shares_gpus and SHARES_GPUS not in prepared.symbols.functions:
         raise BadInput(f"NCCL {configuration.release} refuses several ranks on one GPU; valid: 2.30.3 and later")
+    split_off = configuration.split_off
+    if split_off is not None and split_off.by == "shrink" and "ncclCommShrink" not in prepared.symbols.functions:
+        raise BadInput(f"NCCL {configuration.release} has no ncclCommShrink; valid: ncclCommSplit, or 2.27.3 and later")
     if configuration.plugin is not None and "tuner" not in prepared.symbols.comm.members:
         raise BadInput(f"NCCL {configuration.release} has no tuner plugins; valid: 2.19 and later")
     if configuration.plugin is not None and configuration.record_plugin and not prepared.simulates:
@@ -109,7 +113,7 @@ def launch_child(prepared: Preparation, program: str = CHILD) -> Child:
         ChildConfiguration(
             topologies=topologies(prepared),
             of_hosts=_of_hosts(prepared),
-            env={**({SHARE_GPUS: "1"} if configuration.shares_gpus else {}), **configuration.env},
+            env={**_environment(configuration), **configuration.env},
             tuner_plugin=plugin,
             by_path=plugin is not None
             and plugin is configuration.plugin
@@ -119,6 +123,14 @@ def launch_child(prepared: Preparation, program: str = CHILD) -> Child:
             program=program,
         )
     )
+
+
+def _environment(configuration: OracleConfiguration) -> dict[str, str]:
+    """Variables that say what the configuration does."""
+    made = {SHARE_GPUS: "1"} if configuration.shares_gpus else {}
+    if configuration.split_off is not None and configuration.split_off.shares:
+        made[shared.VARIABLES[configuration.split_off.by]] = "1"
+    return made
 
 
 def topologies(prepared: Preparation) -> tuple[str, ...]:
@@ -176,6 +188,26 @@ def request(prepared: Preparation, child: Files) -> Start:
         works=work_symbols.work_structs(located),
         operation_bytes=located.operation.bytes,
         peers=work_symbols.peers(located),
+        part=_part(located, configuration.split_off),
+    )
+
+
+def _part(located: symbols.Symbols, split_off: SplitOff | None) -> PartOffsets | None:
+    if split_off is None:
+        return None
+    comm = located.comm.members
+    symbol, (init_proxy, *_) = next(
+        (name, copies[0]) for name, copies in located.functions.items() if name.startswith("_Z13ncclProxyInit")
+    )
+    return PartOffsets(
+        ranks=split_off.ranks,
+        by_shrinking=split_off.by == "shrink",
+        shares=split_off.shares,
+        bootstrap=comm["bootstrap"].offset,
+        whole_ranks=comm["topParentRanks"].offset,
+        proxy=comm["proxyState"].offset,
+        init_proxy=init_proxy,
+        with_uds=symbol.endswith("Pm"),
     )
 
 
@@ -198,6 +230,10 @@ def _check(configuration: OracleConfiguration) -> None:
             f"{configuration.ranks} ranks need up to {configuration.ranks * RANK_BYTES >> 20} MB of memory; "
             f"this machine has {available >> 20} MB available, enough for {available // RANK_BYTES} ranks"
         )
+    if configuration.split_off is not None and not set(configuration.split_off.ranks) <= set(
+        range(configuration.ranks)
+    ):
+        raise BadInput(f"ranks {configuration.split_off.ranks} of {configuration.ranks}; valid: some of them")
     if configuration.plugin is not None and configuration.without_tuner:
         raise BadInput(f"tuner plugin {configuration.plugin} without a tuner plugin; give one of both")
     if configuration.plugin is not None and not configuration.plugin.is_file():

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from tuner import release
 from tuner.base.errors import BadInput, one_of
+from tuner.base.ranges import as_ranges, from_ranges
 from tuner.base.sizes import whole
 from tuner.machine import catalogue
 from tuner.machine.topology import fused
 from tuner.release import BUILDS
-from tuner.scenario.description import MOST_NODES, Scenario
+from tuner.scenario.description import MOST_NODES, Members, Scenario
 
 if TYPE_CHECKING:
     from tuner.emulator.fitted_constants import FittedConstants
@@ -31,6 +32,8 @@ class Description(TypedDict, total=False):
     ``trays`` and ``gpus_per_tray``: of a machine that is a NVLink domain, whose ``nodes`` are domains; all.
     ``hosts_per_domain``: of how many hosts each NVLink domain is, a number or one for each domain; none.
     ``ranks_without_fabric``: whose GPUs have not joined the fabric of their domain; none.
+    ``ranks``: the communicator is of these of the ranks that the others describe, a sequence or a text such as
+    ``0-7:2``; all. ``shared``: it shares the resources of the communicator of all (splitShare or shrinkShare).
     ``node``: instead of these, where nodes differ, ``NODE[:GPUS][xN]`` each, in the order of
     ranks. ``graphs``: a file that NCCL dumped. ``nccl``: the newest release that runs on the machine, or that
     of ``constants``, a file of constants fitted to measurements in place of NCCL's. ``env``: NCCL's variables, each a
@@ -51,6 +54,8 @@ class Description(TypedDict, total=False):
     ranks_per_gpu: int | None
     hosts_per_domain: int | Sequence[int] | None
     ranks_without_fabric: Sequence[int]
+    ranks: str | Sequence[int] | None
+    shared: bool
     node: Sequence[str]
     nccl: str | None
     env: Mapping[str, str | int] | None
@@ -118,6 +123,7 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
         ranks_per_gpu=_at_least_one("ranks_per_gpu", given.get("ranks_per_gpu")),
         hosts_per_domain=sizes,
         ranks_without_fabric=_ranks_without_fabric(given.get("ranks_without_fabric")),
+        members=_members(given.get("ranks"), given.get("shared", False)),
     )
 
 
@@ -232,6 +238,19 @@ def _hosts_per_domain(hosts: int | Sequence[int] | None) -> Sizes:
 
 def _ranks_without_fabric(ranks: Sequence[int] | None) -> tuple[int, ...]:
     return tuple(whole(rank, "ranks_without_fabric") for rank in ranks or ())
+
+
+def _members(ranks: str | Sequence[int] | None, shares: bool) -> Members | None:
+    if ranks is None:
+        if shares:
+            raise BadInput("shared resources: of some ranks, which share those of all; valid with --ranks")
+        return None
+    if isinstance(ranks, str):
+        return Members(from_ranges(ranks, "ranks"), shares)
+    numbers = tuple(sorted(whole(rank, "ranks") for rank in ranks))
+    if len(set(numbers)) < len(numbers):
+        raise BadInput(f"ranks {as_ranges(numbers)}: one of them twice; valid: each once")
+    return Members(numbers, shares)
 
 
 def _path(path: Path | str | None) -> Path | None:

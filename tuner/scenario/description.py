@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner import release
 from tuner.base.errors import BadInput
+from tuner.base.ranges import as_ranges
 from tuner.base.records import json_form
 from tuner.emulator.communicator import Communicator
 from tuner.machine import catalogue, gpus, skeleton
@@ -31,6 +32,19 @@ class ConstantsUsed:
 
     nccl: str
     fitted: Any = field(metadata=json_form("layer", optional=True))  # file, release and provenance of fitted ones
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Which ranks of the described communicator the one asked about is made of, the least first, and how.
+
+    ``shares``: it shares the whole's resources, by splitShare or shrinkShare of ncclConfig_t or the variable that says
+    so. ``by``: the call that libnccl is made to make it with, which reaches no choice.
+    """
+
+    ranks: tuple[int, ...]
+    shares: bool = False
+    by: str = "split"  # or shrink
 
 
 @dataclass(frozen=True)  # without slots, for what is resolved once
@@ -65,6 +79,7 @@ class Scenario:
     from_log: "FromLog | None" = None  # what of the communicator a log says
     ranks_per_gpu: int | None = None  # the first of a node on its first GPU; None: one, or as in the topology
     unset: frozenset[str] = frozenset()  # variables of the machine's nccl.conf that are not set
+    members: Members | None = None  # the communicator is of these ranks of the one that is described; None: of all
 
     def resolve(self) -> "ResolvedScenario":
         """What emulator and oracle take of it. Each part is read and checked when it is first asked for, once."""
@@ -83,11 +98,18 @@ class Scenario:
     @property
     def title(self) -> str:
         """What the communicator is, in words: ``2 x dgx-h100, 8 GPUs each, NCCL 2.28.9``."""
-        nodes = (kind.in_words for kind in self.resolve().kinds)
-        domains = self.resolve().domains_in_words + self.resolve().taken_in_words
+        nodes = (kind.in_words for kind in self.resolve().whole.kinds)
+        domains = self.resolve().whole.domains_in_words + self.resolve().taken_in_words
         build = "" if self.build == BUILDS[0] else f" {self.build}"
         constants = f", constants {self.fitted_constants.file}" if self.fitted_constants else ""
-        return f"{' + '.join(nodes)}{domains}, NCCL {self.nccl}{build}{constants}"
+        return f"{self._members_in_words}{' + '.join(nodes)}{domains}, NCCL {self.nccl}{build}{constants}"
+
+    @property
+    def _members_in_words(self) -> str:
+        if self.members is None:
+            return ""
+        shared = " with shared resources" if self.resolve().shares else ""
+        return f"ranks {as_ranges(self.members.ranks)}{shared} of "
 
     @property
     def settings(self) -> list[str]:
@@ -102,6 +124,8 @@ class Scenario:
     @property
     def node_counts(self) -> tuple[int, int]:
         """The fewest and the most nodes it can be asked of; graphs of a log are of one node or of several."""
+        if self.members is not None:
+            return self.nodes, self.nodes  # whose ranks they are
         if self.logged is None:
             return 1, MOST_NODES
         return (2, MOST_NODES) if self.logged.nodes > 1 else (1, 1)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tuner.base.errors import BadInput
 from tuner.emulator.exchange.order import Order
-from tuner.emulator.exchange.peers import peer_channels
+from tuner.emulator.exchange.peers import PeerChannels, peer_channels
 from tuner.emulator.exchange.situation import Situation
 
 if TYPE_CHECKING:
@@ -21,21 +21,26 @@ def situation(resolved: "ResolvedScenario", rank: int = 0) -> Situation:
     BadInput for a rank that there is none, for graphs that were dumped, as the links are not in them, and where it is
     not known which of its transports NCCL takes.
     """
-    from tuner.search.peer_links import peer_links
-
     if any(kind.scenario.graphs is not None for kind in resolved.kinds):
         raise BadInput("--graphs: sends and receives go by the links of the topology; valid without it")
-    ranks_of, several = resolved.ranks_of, sum(count for _, count in resolved.nodes) > 1
-    communicator = resolved.views[0]
+    communicator, ranks_of = resolved.views[0], resolved.ranks_of
     if not 0 <= rank < communicator.ranks:
         raise BadInput(f"rank {rank}; valid: 0 to {communicator.ranks - 1}")
-    kinds = {id(node): node for node, _ in resolved.nodes}
-    own = next(node for node, ranks in zip(_each(resolved), ranks_of, strict=True) if rank in ranks)
-    others = [node for each, node in kinds.items() if each != id(own)]
-    links = [peer_links(node.for_search(several), resolved.release.name) for node in (own, *others)]
     _transports_known(resolved)
     order = Order(communicator, ranks_of, rank)
-    return Situation(communicator, peer_channels(communicator, links), order, lambda: _rings(resolved, rank))
+    return Situation(communicator, _channels(resolved, rank), order, lambda: _rings(resolved, rank))
+
+
+def _channels(resolved: "ResolvedScenario", rank: int) -> PeerChannels:
+    from tuner.search.peer_links import peer_links
+
+    several, kinds = sum(count for _, count in resolved.nodes) > 1, {id(node): node for node, _ in resolved.nodes}
+    own = next(node for node, ranks in zip(_each(resolved), resolved.ranks_of, strict=True) if rank in ranks)
+    others = [node for each, node in kinds.items() if each != id(own)]
+    links = [peer_links(node.for_search(several), resolved.release.name) for node in (own, *others)]
+    made = resolved.scenario.members
+    shared = _channels(resolved.whole, made.ranks[rank]) if made is not None and resolved.shares else None
+    return peer_channels(resolved.views[0], links, shared)
 
 
 def _transports_known(resolved: "ResolvedScenario") -> None:

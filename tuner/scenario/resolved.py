@@ -11,10 +11,11 @@ from tuner import release
 from tuner.base.errors import BadInput, TunerError
 from tuner.emulator.build import build
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.rules import cta_policy, domains, resolved
+from tuner.emulator.rules import cta_policy, domains, resolved, shared
 from tuner.emulator.rules.domains import Fabric
 from tuner.release import Release
 from tuner.release.environment import Environment
+from tuner.scenario import members
 from tuner.scenario.description import Scenario
 from tuner.scenario.domain import Alike, ResolvedDomain, grouped
 from tuner.scenario.node import ResolvedNode
@@ -38,6 +39,8 @@ class ResolvedScenario:
     def with_nodes(self, nodes: int) -> "ResolvedScenario":
         """The scenario with so many of its first kind of nodes, none of which is resolved again."""
         other = ResolvedScenario(replace(self.scenario, nodes=nodes))
+        if self.scenario.members is not None:  # which may be on other hosts then
+            return other
         other.kinds = (self.own.with_nodes(nodes), *self.kinds[1:])
         other.release = self.release
         other._domains = self._domains
@@ -45,8 +48,21 @@ class ResolvedScenario:
         return other
 
     @cached_property
+    def whole(self) -> "ResolvedScenario":
+        """The communicator that this one has some ranks of; itself where it has all."""
+        return self if self.scenario.members is None else replace(self.scenario, members=None).resolve()
+
+    @cached_property
+    def shares(self) -> bool:
+        """Whether the communicator shares the resources of the whole that it is a part of."""
+        made = self.scenario.members
+        return made is not None and shared.shares(made.by, made.shares, self.scenario.environment or {})
+
+    @cached_property
     def kinds(self) -> tuple[ResolvedNode, ...]:
         """The kinds of nodes in the order of ranks."""
+        if self.scenario.members is not None:
+            return members.kinds(self.whole, self.scenario.members.ranks)
         return tuple(map(_kind, self.scenario.kinds))
 
     @property
@@ -97,8 +113,23 @@ class ResolvedScenario:
         for first, own in distinct.items():
             equal = next((view for each, view in of_node.items() if distinct[each] == own), None)
             others = [(node, counts[each]) for each, node in distinct.items() if each != first]
-            of_node[first] = equal or build(nccl, [(own, counts[first]), *others], environment)
+            of_node[first] = equal or build(nccl, [(own, counts[first]), *others], environment, self._shared)
         return tuple(of_node[id(node)] for node in nodes)
+
+    @cached_property
+    def _shared(self) -> Communicator | None:
+        """The communicator whose resources this one shares.
+
+        BadInput where its nodes or its ranks do not agree on their channels, and with CollNet.
+        """
+        if not self.shares:
+            return None
+        first, *others = self.whole.views
+        if any((view.channels, view.nvls_channels) != (first.channels, first.nvls_channels) for view in others):
+            raise BadInput("shared resources: not emulated where ranks of the whole have different numbers of channels")
+        if first.collnet is not None:
+            raise BadInput("shared resources: not emulated with CollNet; valid: NCCL_COLLNET_ENABLE=0")
+        return first
 
     @property
     def views_of_kinds(self) -> Sequence[tuple[ResolvedNode | ResolvedDomain | ResolvedPart, Communicator]]:
@@ -145,6 +176,8 @@ class ResolvedScenario:
     @cached_property
     def domains(self) -> tuple[int, ...]:
         """The hosts of each NVLink domain in the order of ranks; empty: there are none. BadInput for other sums."""
+        if self.scenario.members is not None:
+            return members.hosts_of_domains(self.whole, self.scenario.members.ranks)
         hosts, described = sum(kind.hosts for kind in self.kinds), self.scenario.hosts_per_domain
         trays = [(kind.trays, kind.nodes) for kind in self.kinds]
         if any(each for each, _ in trays):
@@ -178,7 +211,10 @@ class ResolvedScenario:
             nodes = sum(count for _, count in self.nodes)
         except TunerError:  # what is described is refused; the answer that has the title says why
             return ""
-        return "" if nodes == sum(kind.nodes for kind in self.kinds) else f", taken for {nodes} node{'s' * (nodes > 1)}"
+        described = sum(kind.nodes for kind in self.kinds)
+        if self.scenario.members is not None and self.domains:
+            described = len(self.domains)
+        return "" if nodes == described else f", taken for {nodes} node{'s' * (nodes > 1)}"
 
     @property
     def each_in_words(self) -> str:
@@ -247,6 +283,9 @@ class ResolvedScenario:
     @cached_property
     def ranks_without_fabric(self) -> tuple[int, ...]:
         """Those described, and the ranks of hosts beside machines that are domains. BadInput for ranks out of range."""
+        if self.scenario.members is not None:
+            of_whole = self.whole.ranks_without_fabric
+            return tuple(own for own, rank in enumerate(self.scenario.members.ranks) if rank in of_whole)
         without = self.scenario.ranks_without_fabric
         if without and not self.domains:
             raise BadInput("ranks without fabric: there is none; valid with NVLink domains, such as --hosts-per-domain")
@@ -278,6 +317,10 @@ class ResolvedScenario:
             raise BadInput("--constants: libnccl computes with its own constants; valid for: pick, table, group")
         if any(kind.scenario.graphs is not None for kind in self.kinds):
             raise BadInput("--graphs: libnccl searches its own graphs; valid for it: --machine, --topology")
+        if (made := self.scenario.members) is not None:
+            from tuner.oracle.configuration import SplitOff
+
+            return replace(self.whole.oracle_configuration(), split_off=SplitOff(made.ranks, self.shares, made.by))
         own, *others = (kind.for_oracle(kind.hosts) for kind in self.kinds)
         if any(other.env != own.env for other in others):
             raise BadInput("the nccl.conf of these machines differ, and libnccl runs in one process here; valid: alike")

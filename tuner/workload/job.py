@@ -48,7 +48,10 @@ class Compared:
 
 def wanted_of(scenario: Scenario, ranks: int | None = None) -> Wanted:
     """The calls of communicators like this one; or of so many ``ranks``, whatever their nodes, priced on it."""
-    nodes = None if ranks else sum(kind.nodes for kind in scenario.kinds)
+    if scenario.members is not None:
+        nodes: int | None = sum(count for _, count in scenario.resolve().nodes)
+    else:
+        nodes = None if ranks else sum(kind.nodes for kind in scenario.kinds)
     return Wanted(ranks or scenario.ranks, scenario.ranks, nodes)
 
 

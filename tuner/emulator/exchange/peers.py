@@ -30,20 +30,25 @@ class PeerChannels:
     ll_over_network: bool
 
 
-def peer_channels(communicator: Communicator, links: Sequence[PeerLinks]) -> PeerChannels:
+def peer_channels(
+    communicator: Communicator, links: Sequence[PeerLinks], shared: PeerChannels | None = None
+) -> PeerChannels:
     """Those of a communicator; ``links``: of rank 0's kind of node, then of the others.
 
-    ``NCCL_CHUNK_SIZE`` and the sizes of the buffers count as NCCL reads them.
+    ``shared``: those of the communicator whose resources it shares. ``NCCL_CHUNK_SIZE`` and the sizes of the buffers
+    count as NCCL reads them.
     """
     number, data = communicator.environment.number, communicator.release.exchange
     own = links[0]
     first = min(communicator.channels, number("NCCL_MAX_P2P_NCHANNELS", communicator.release.limits.max_channels))
     first = max(first, number("NCCL_MIN_P2P_NCHANNELS", 1))
+    first = first if shared is None else min(first, shared.channels)
     channels, per_peer = _powers_of_two(communicator, links, first)
+    chunk = _chunk_bytes(communicator, own)
     return PeerChannels(
         channels=channels,
         per_peer=per_peer,
-        chunk_bytes=_chunk_bytes(communicator, own),
+        chunk_bytes=chunk if shared is None else min(chunk, shared.chunk_bytes),
         ll_chunk_bytes=step_bytes(communicator, Protocol.LL),
         ll_threshold_bytes=number("NCCL_P2P_LL_THRESHOLD", data.ll_threshold_bytes),
         forced_chunk_bytes=number("NCCL_CHUNK_SIZE", 0),

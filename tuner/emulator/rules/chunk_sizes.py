@@ -52,6 +52,8 @@ class Sized:
 class NvlsChunk(Variant, ABC):
     """The most bytes of a chunk that the switch takes."""
 
+    unset_where_shared = False  # with the NVLS of another communicator, which NCCL then divides by
+
     @abstractmethod
     def __call__(self, communicator: Communicator) -> int:
         """For NVLS."""
@@ -95,7 +97,7 @@ class RequestedForTrees(SlowNetworks):
         return min(step, super().of_tree(communicator, step) if most == -2 else most)
 
 
-@NVLS_RULES.variant(nccl.COMPUTE_COLL_CHUNK_INFO(since="2.21.5"), nccl.CALC_COLL_CHUNKING(since="2.22.3"))
+@NVLS_RULES.variant(nccl.CALC_COLL_CHUNKING(since="2.22.3"))
 class Requested(RequestedForTrees):
     """NCCL_NVLS_CHUNKSIZE, trees no more than that."""
 
@@ -104,6 +106,13 @@ class Requested(RequestedForTrees):
 
     def of_tree(self, communicator: Communicator, step: int) -> int:
         return super().of_tree(communicator, self(communicator))
+
+
+@NVLS_RULES.variant(nccl.COMPUTE_COLL_CHUNK_INFO(since="2.21.5"))
+class RequestedUnlessShared(Requested):
+    """As :class:`Requested`, but not set where NVLS is that of the communicator it was split off (sic)."""
+
+    unset_where_shared = True
 
 
 @NVLS_RULES.variant(nccl.NVLS_TUNING(since="2.30.3"))
@@ -126,6 +135,8 @@ class TunedForBlackwell(Requested):
 
     def _tuned(self, communicator: Communicator) -> tuple[int, int]:
         """Chunks and the most of trees; 0 where nothing is tuned. Source: ncclNvlsTreeSm100Tuning."""
+        if communicator.shared is not None and communicator.shared.nvls:
+            communicator = communicator.shared  # whose buffers were laid out with its chunks (ncclNvlsSetup)
         nodes, local, net_gbs = communicator.nodes, communicator.min_local_ranks, communicator.net_gbs
         if communicator.min_comp_cap < 100 or nodes == 1:
             return 0, 0

@@ -67,6 +67,14 @@ def _edited(topology: str, changes: tuple[tuple[str, str], ...]) -> str:
     return to_text(root)
 
 
+@cache
+def of_gpus(topology: str, numbers: tuple[int, ...]) -> str:
+    """The text of a topology with these of its GPUs alone, by their place in the order of ``dev``, which they keep."""
+    root = ET.fromstring(topology)
+    edit_places.only_gpus(root, numbers)
+    return to_text(root)
+
+
 def each_gpu_once(topology: str) -> str:
     """The text of a topology whose GPUs ranks shared as libnccl has to be given it: a <gpu> for every rank in it is one
     that this rank had, and NCCL would take them for ranks of the new communicator as well."""

@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 
 from tuner.base.errors import BadInput
 from tuner.machine.topology import edit_devices as devices
@@ -25,11 +26,7 @@ def remove_gpu(root: ET.Element, value: str) -> None:
     """
     change = f"remove-gpu={value}"
     for pci in [devices.gpu(root, name, change) for name in dict.fromkeys(value.split(","))]:
-        devices.parent(root, pci).remove(pci)
-        for gpu in root.iter("gpu"):
-            for link in gpu.findall("nvlink"):
-                if link.get("target", "").lower() == pci.get("busid", "").lower():
-                    gpu.remove(link)
+        _remove(root, pci)
     left = devices.in_order(root.iter("gpu"))
     if not left:
         raise BadInput(f"{change}: no GPU would be left; valid: fewer of them")
@@ -39,6 +36,21 @@ def remove_gpu(root: ET.Element, value: str) -> None:
         gpu.set("dev", str(dev))
         if gpu.get("rank") is not None:
             gpu.set("rank", str(dev))
+
+
+def only_gpus(root: ET.Element, numbers: Sequence[int]) -> None:
+    """The other GPUs, by their place in the order of ``dev``, are gone with the NVLinks to them; no number changes."""
+    kept = [gpu for number, gpu in enumerate(devices.in_order(root.iter("gpu"))) if number in numbers]
+    for pci in [each for each in root.iter("pci") if (gpu := each.find("gpu")) is not None and gpu not in kept]:
+        _remove(root, pci)
+
+
+def _remove(root: ET.Element, pci: ET.Element) -> None:
+    devices.parent(root, pci).remove(pci)
+    for gpu in root.iter("gpu"):
+        for link in gpu.findall("nvlink"):
+            if link.get("target", "").lower() == pci.get("busid", "").lower():
+                gpu.remove(link)
 
 
 def sockets(root: ET.Element, value: str) -> None:

@@ -19,12 +19,13 @@ def read(world: World, asked: ReadChannels) -> Channels:
     hosts = [machine.kind[kind] for kind in machine.kind_of_host]
     most = max(host.nets_per_host for host in hosts)
     counted_by_host = any(name in world.start.functions for name in COUNTS_OF_NETS)
-    first_nets = [
+    of_devices = [
         0 if counted_by_host else most - host.nets_per_host for host in hosts for _ in range(host.ranks_per_host)
     ]
+    first_nets = [of_devices[device] for device in world.devices]
     nodes = ffi.cast("int *", scalar(world.comms[0], members["rankToNode"]))
     return Channels(
-        tuple(ffi.unpack(nodes, world.start.ranks)),
+        tuple(ffi.unpack(nodes, len(world.comms))),
         tuple(_Rank(world, asked, rank, first_net).memory() for rank, first_net in enumerate(first_nets)),
         tuple(scalars(comm, members) for comm in world.comms),
     )

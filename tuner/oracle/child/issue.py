@@ -68,7 +68,7 @@ def _calls(calls: Sequence[Call]) -> Any:
 
 def _how(world: World, simulated: bool = False, captured: bool = False, rank: int = 0) -> Any:
     comm = ffi.cast("void *", world.comms[rank])
-    return ffi.new("struct sim_issue *", [comm, rank, world.log_file, simulated, captured])
+    return ffi.new("struct sim_issue *", [comm, world.devices[rank], world.log_file, simulated, captured])
 
 
 def _use_buffers(world: World, kind: int) -> None:

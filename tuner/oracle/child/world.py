@@ -7,6 +7,7 @@ from itertools import count, takewhile
 from typing import Any
 
 from tuner._native._sim import ffi, lib
+from tuner.oracle.child import part
 from tuner.oracle.child.memory import scalar, scalars
 from tuner.oracle.child.works import RING_POINTERS
 from tuner.oracle.layouts import compiled
@@ -91,6 +92,10 @@ class Loaded:
         if at is not None and not lib.sim_merge_by_host(self.function(at.function), at.net):
             raise Failure("cannot intercept the system: its function begins with instructions that cannot be moved")
 
+    def failure(self, reason: str) -> Failure:
+        """What the parent gets, for those that this module imports."""
+        return Failure(reason)
+
     def error(self, result: int) -> str:
         """A result of NCCL's in its number and words."""
         error_string = ffi.cast("const char *(*)(int)", lib.sim_nccl_function(b"ncclGetErrorString"))
@@ -108,6 +113,10 @@ class World(Loaded):
         self.log_file = os.open(start.log, os.O_RDONLY | os.O_CREAT)
         self.load_tuner(start.functions.get("ncclLoadTunerPlugin", ()))
         self.comms = self.init(start.ranks)
+        self.devices = list(range(start.ranks))  # of each rank
+        if start.part is not None:
+            self.devices = list(start.part.ranks)
+            self.comms = part.make(self, start.part)
         self.acknowledge_work()
         if start.works.in_ring:
             lib.sim_keep_pointers(RING_POINTERS)
@@ -193,7 +202,7 @@ class World(Loaded):
             offset, (count,) = self.start.comm.arrays["graphs"]
             return self.comms[rank] + offset, count
         start = int(ffi.cast("uintptr_t", self.copied_graphs))
-        return start + rank * copied.count * self.start.graph.bytes, copied.count
+        return start + self.devices[rank] * copied.count * self.start.graph.bytes, copied.count
 
     def plugin_used(self) -> bool:
         """Whether NCCL asks the given plugin. Instead of one that it does not take it loads the network's: ours."""
