@@ -107,3 +107,11 @@ def test_nvls_that_is_shared_crashes_one_release() -> None:
     for given in ({"ranks": "0-3"}, {"ranks": "0-7", "env": {"NCCL_NVLS_ENABLE": "0"}}, {"ranks": "0-7"}):
         shared = given != {"ranks": "0-7"}
         describe("dgx-h100", nodes=2, shared=shared, nccl="2.21.5", **given).communicator()
+
+
+def test_gpus_that_only_the_network_joins_send_over_it() -> None:
+    """On a DGX-1V GPU 3 has no NVLink to 4 and 5, nor to a GPU that has, and adapters are faster than the CPUs."""
+    where = situation(describe("dgx-1v", ranks="2-6", nccl="2.28.9").resolve(), rank=1)
+    assert [peer for peer in range(5) if peer != 1 and where.by_network(peer)] == [2, 3]
+    everyone = situation(describe("dgx-1v", nccl="2.28.9").resolve())
+    assert not any(map(everyone.by_network, range(1, 8)))

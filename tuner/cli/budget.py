@@ -8,7 +8,7 @@ import click
 
 from tuner.analysis.calibrated import TimesWanted
 from tuner.base.names import Buffers, DataType, Op
-from tuner.cli import budgeted, options
+from tuner.cli import budget_groups, budgeted, options
 from tuner.cli.arm_options import arm_option, runs_there
 from tuner.cli.exports import Exports, export_options
 from tuner.cli.metrics import of_budget
@@ -17,9 +17,7 @@ from tuner.cli.trace_files import communicators_options, count_or_part, read_fil
 from tuner.measure.readers import measured_table
 from tuner.regret.measurements import of_communicator
 from tuner.scenario import Scenario
-from tuner.workload import job, regret
-
-MOST_ROWS = 32  # of sizes one by one
+from tuner.workload import grouped, job, regret
 
 
 @click.command(name="budget")
@@ -28,6 +26,7 @@ MOST_ROWS = 32  # of sizes one by one
 @options.request_options
 @options.buffers_option
 @communicators_options("Count")
+@budget_groups.group_options
 @click.option(
     "--setting",
     "settings",
@@ -55,7 +54,9 @@ MOST_ROWS = 32  # of sizes one by one
 @click.option(
     "--overlap", is_flag=True, help="The SMs that calls take from compute beside them: the channels of their picks."
 )
-@click.option("--exact", is_flag=True, help=f"A row for every size, even where there are more than {MOST_ROWS}.")
+@click.option(
+    "--exact", is_flag=True, help=f"A row for every size, even where there are more than {budgeted.MOST_ROWS}."
+)
 @export_options
 @options.json_option
 def command(
@@ -101,6 +102,9 @@ def command(
     exports = Exports(as_csv, parquet, as_prometheus, as_json)
     count, part = count_or_part(ranks)
     scenario["ranks"] = part
+    grouping = {name: scenario.pop(name) for name in ("job", "rank", "by_group")}
+    shared = scenario["shared"] and part is None
+    scenario["shared"] = scenario["shared"] and part is not None
     names = [name.strip() for name in nccl.split(",")] if nccl else [None]
     scenarios = [options.scenario_of(nccl=name, env=env, **scenario) for name in names]
     wanted = replace(
@@ -110,6 +114,15 @@ def command(
     for line in job.of_other_releases(lists, [each.nccl for each in scenarios]):
         click.echo(f"note: {line}", err=True)
     times_of = _measured(measured, {**scenario, "labelled": labelled}, scenarios[0])
+    shown = budgeted.Shown(
+        exact=exact, nccl=times is None or times.beside_nccl, calibrated=times is not None, overlap=overlap
+    )
+    if (groups := budget_groups.job_of(grouping, scenarios[0].ranks, shared)) is not None:
+        beside = {"ranks": ranks, "measured": measured, "arm": labelled, "parquet": parquet}
+        budget_groups.check_beside(groups, **beside, csv=as_csv, prometheus=as_prometheus)
+        priced = grouped.of_lists(lists, job.Compared(scenarios, settings, tables, times), wanted, groups)
+        budget_groups.show(scenarios[0].title, priced, shown, as_json)
+        return
     budget = job.of_lists(lists, job.Compared(scenarios, settings, tables, times), wanted, times_of)
     if exports.deliver(budget.by_size, of_budget(budget)):
         return
@@ -119,12 +132,7 @@ def command(
         budgeted.show(
             scenarios[0].title,
             budget,
-            budgeted.Shown(
-                exact=exact or len(budget.entries) <= MOST_ROWS,
-                nccl=times is None or times.beside_nccl,
-                calibrated=times is not None,
-                overlap=overlap,
-            ),
+            replace(shown, exact=exact or len(budget.entries) <= budgeted.MOST_ROWS),
         )
 
 

@@ -30,6 +30,7 @@ from tuner.workload.priced import (
 )
 from tuner.workload.regret import NotMeasured
 
+MOST_ROWS = 32  # of sizes one by one
 TOP = 10  # rows of what makes up a difference or a regret
 LEAST_US = 0.5  # of a difference where the pick is the same: the last figure that is shown
 
@@ -57,6 +58,10 @@ def show(title: str, budget: Budget, asked: Shown) -> None:
         click.echo(f"{file.file}: {file.kind}, {number(file.calls)} calls; size: {file.sizes}")
     base, *others = budget.variants
     shown = asked if base.calibrated else replace(asked, nccl=True, calibrated=False)
+    if not budget.entries:
+        click.echo(f"{title}: sends and receives alone")
+        _print_left_out(budget)
+        return
     click.echo(f"{title}: {number(base.priced_calls)} calls, {_totals(base, shown)}, one after the other\n")
     _print_sizes(budget.entries, shown)
     parts = [_part(part, shown) for parts in (base.by_collective, base.by_combination) for part in parts]
@@ -79,6 +84,11 @@ def show(title: str, budget: Budget, asked: Shown) -> None:
         if variant.regret:
             _print_regret(variant.name, variant.regret, prices)
         _print_unpriced(variant.name, prices)
+    _print_left_out(budget)
+    _print_whose(budget, shown)
+
+
+def _print_left_out(budget: Budget) -> None:
     for left in budget.left_out:
         kernels = f", kernels of {_ms(left.kernels_us)} ms" if left.kernels_us else ""
         click.echo(f"left out: {left}{kernels}")
@@ -86,7 +96,6 @@ def show(title: str, budget: Budget, asked: Shown) -> None:
         click.echo(f"note: {note}")
     for variant in budget.variants[:1]:
         _print_exchanges(variant.name, variant.exchanges)
-    _print_whose(budget, shown)
 
 
 def _print_exchanges(variant: str, exchanges: Sequence[ExchangesOf]) -> None:

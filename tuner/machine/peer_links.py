@@ -17,5 +17,6 @@ class PeerLinks:
     next_gpu_channels: tuple[int, ...]  # of each GPU and the one after it, as if NVLink joined them
     adapters: tuple[tuple[int, float], ...]  # devices, GB/s
     all_peer_to_peer: bool = False  # every GPU reaches every other, without a GPU in between
+    joined_by_network: frozenset[tuple[int, int]] = frozenset()  # pairs of GPUs, by local rank, that nothing else joins
     first_reaches_all: bool = False  # the first GPU reaches every other, directly or over a GPU in between
     first_gpu_direct: tuple[tuple[str, bool], ...] = ()  # by adapter: the first GPU's path, GPUDirect RDMA both ways

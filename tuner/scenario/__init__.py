@@ -3,4 +3,5 @@
 from tuner.scenario.description import MOST_NODES as MOST_NODES
 from tuner.scenario.description import PEER_TO_PEER as PEER_TO_PEER
 from tuner.scenario.description import ConstantsUsed as ConstantsUsed
+from tuner.scenario.description import Members as Members
 from tuner.scenario.description import Scenario as Scenario

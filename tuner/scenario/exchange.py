@@ -7,6 +7,7 @@ from tuner.base.errors import BadInput
 from tuner.emulator.exchange.order import Order
 from tuner.emulator.exchange.peers import PeerChannels, peer_channels
 from tuner.emulator.exchange.situation import Situation
+from tuner.machine.peer_links import PeerLinks
 
 if TYPE_CHECKING:
     from tuner.scenario.domain import ResolvedDomain
@@ -28,19 +29,29 @@ def situation(resolved: "ResolvedScenario", rank: int = 0) -> Situation:
         raise BadInput(f"rank {rank}; valid: 0 to {communicator.ranks - 1}")
     _transports_known(resolved)
     order = Order(communicator, ranks_of, rank)
-    return Situation(communicator, _channels(resolved, rank), order, lambda: _rings(resolved, rank))
+    links = _links(resolved, rank)
+    channels = _channels(resolved, rank, links)
+    return Situation(communicator, channels, order, links[0].joined_by_network, lambda: _rings(resolved, rank))
 
 
-def _channels(resolved: "ResolvedScenario", rank: int) -> PeerChannels:
+def _links(resolved: "ResolvedScenario", rank: int) -> list[PeerLinks]:
+    """Those of the rank's node, then of other kinds of nodes."""
     from tuner.search.peer_links import peer_links
 
     several, kinds = sum(count for _, count in resolved.nodes) > 1, {id(node): node for node, _ in resolved.nodes}
     own = next(node for node, ranks in zip(_each(resolved), resolved.ranks_of, strict=True) if rank in ranks)
     others = [node for each, node in kinds.items() if each != id(own)]
-    links = [peer_links(node.for_search(several), resolved.release.name) for node in (own, *others)]
+    return [peer_links(node.for_search(several), resolved.release.name) for node in (own, *others)]
+
+
+def _channels(resolved: "ResolvedScenario", rank: int, links: list[PeerLinks]) -> PeerChannels:
     made = resolved.scenario.members
-    shared = _channels(resolved.whole, made.ranks[rank]) if made is not None and resolved.shares else None
-    return peer_channels(resolved.views[0], links, shared)
+    if made is None or not resolved.shares:
+        return peer_channels(resolved.views[0], links)
+    of_whole = made.ranks[rank]
+    return peer_channels(
+        resolved.views[0], links, _channels(resolved.whole, of_whole, _links(resolved.whole, of_whole))
+    )
 
 
 def _transports_known(resolved: "ResolvedScenario") -> None:

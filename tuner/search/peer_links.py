@@ -53,6 +53,11 @@ def _peer_links(text: str, nccl: str) -> PeerLinks:
         all_peer_to_peer=all(
             peers.peer_to_peer(*each) and peers.relay(*each) is None for each in permutations(gpus, 2)
         ),
+        joined_by_network=frozenset(
+            (own, other)
+            for (own, gpu), (other, peer) in permutations(enumerate(gpus), 2)
+            if not peers.connected(gpu, peer)
+        ),
         first_reaches_all=all(peers.peer_to_peer(gpus[0], peer) for peer in gpus[1:]),
         first_gpu_direct=_gpu_direct(system, gpus[0], Adapters(system, loaded.search.routing, local, variables)),
     )

@@ -39,6 +39,7 @@ class Call:
 
     ``name`` is the file's, ``collective`` None where NCCL has no tuning for it. ``bytes`` is NCCL's nBytes; of a file
     that knows ranges of sizes it is the least one, and ``to_bytes`` the largest.
+    ``members`` are the ranks of the job that its communicator is of.
     ``kernels_us`` are measured durations, one a call, of the calls that have any. ``unusable`` says why it has no size.
     """
 
@@ -55,6 +56,7 @@ class Call:
     unusable: str | None = None
     to_bytes: int | None = None
     ran: Executed | None = None
+    members: tuple[int, ...] | None = None
 
     @property
     def is_all_to_all(self) -> bool:

@@ -68,7 +68,8 @@ def from_value(file: str, value: Mapping[str, Any]) -> CallList:
         try:
             if str(entry["profiling_name"]) == _GROUP:
                 continue
-            call = _call(entry, _ranks(value, entry))
+            members = _members(value, entry)
+            call = replace(_call(entry, len(members) or None), members=members or None)
             unfinished += entry.get("state") not in (_COMPLETED, None)
             duration_ms = entry.get("duration_ms")
         except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
@@ -97,15 +98,14 @@ def _notes(value: Mapping[str, Any], counted: Mapping[Call, int], unfinished: in
         yield f"{number(unfinished)} calls had not completed when it was dumped"
 
 
-def _ranks(value: Mapping[str, Any], entry: Mapping[str, Any]) -> int | None:
+def _members(value: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[int, ...]:
     """Of the entry's process group, by ``pg_config``, whose ranks are a text: ``[0, 1]``."""
     group = entry.get("process_group")
     name = group[0] if isinstance(group, list | tuple) and group else str(entry.get("pg_id"))
     config = value.get("pg_config")
     ranks = config[name].get("ranks") if isinstance(config, dict) and isinstance(config.get(name), dict) else None
-    if isinstance(ranks, str):
-        return len(re.findall(r"\d+", ranks)) or None
-    return len(ranks) or None if isinstance(ranks, list | tuple) else None
+    listed = re.findall(r"\d+", ranks) if isinstance(ranks, str) else ranks if isinstance(ranks, list | tuple) else ()
+    return tuple(sorted(map(int, listed)))
 
 
 def _call(entry: Mapping[str, Any], ranks: int | None) -> Call:

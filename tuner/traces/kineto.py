@@ -118,10 +118,26 @@ def _call(arguments: Mapping[str, Any], kernels_us: tuple[float, ...]) -> Call:
         size,
         dtype,
         ranks=_whole(arguments.get("Group size")),
+        members=_members(arguments),
         communicator=named or None,
         kernels_us=kernels_us,
         unusable=unusable,
     )
+
+
+def _members(arguments: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """The ranks of the process group, which long lists leave out after some, as where they begin and how far apart.
+
+    Source: torch/csrc/distributed/c10d/ParamCommsUtils.hpp and torch/csrc/profiler/util.cpp, PyTorch 2.6.
+    """
+    size = _whole(arguments.get("Group size"))
+    listed = tuple(int(number) for number in re.findall(r"\d+", str(arguments.get("Process Group Ranks") or "")))
+    if size and len(set(listed)) == size:
+        return tuple(sorted(listed))
+    start, stride = (_whole(arguments.get(f"Global rank {key}")) for key in ("start", "stride"))
+    if not size or start is None or not stride:
+        return None
+    return tuple(range(start, start + size * stride, stride))
 
 
 def _arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -50,8 +50,11 @@ class Counted:
     exchanges: ExchangeCounts = field(default_factory=dict)
 
 
-def count(lists: Sequence[CallList], wanted: Wanted) -> Counted:
-    """Sums up calls of the same kind and size. BadInput for an unknown communicator, and where nothing is left."""
+def count(lists: Sequence[CallList], wanted: Wanted, exchanges_alone: bool = False) -> Counted:
+    """Sums up calls of the same kind and size.
+
+    BadInput for an unknown communicator, and where nothing is left, unless sends and receives are and may be alone.
+    """
     calls = [call for each in lists for call in each.calls]
     wanted.check_names(calls)
     counted: dict[tuple[Request, int], tuple[float, list[float]]] = {}
@@ -74,14 +77,15 @@ def count(lists: Sequence[CallList], wanted: Wanted) -> Counted:
         durations += call.kernels_us
         counted[key] = times + call.calls, durations
     left_out = [LeftOut(*key, *sums) for key, sums in without.items()]
-    if not counted:
+    exchanges = count_exchanges(calls, wanted)
+    if not counted and not (exchanges and exchanges_alone):
         sizes = {call.ranks for call in calls if call.ranks and not replace(wanted, ranks=call.ranks).left_out(call)}
         hint = [f"--ranks: {one_of(sorted(sizes))}"] if sizes else []
         raise BadInput(f"no calls to price; {'; '.join([*map(str, left_out), *hint]) or 'the files have none'}")
     entries = [Entry(*key, times, tuple(durations)) for key, (times, durations) in counted.items()]
     entries.sort(key=lambda entry: (entry.request.collective, entry.request.dtype, entry.request.op, entry.bytes))
     notes = [*(note for each in lists for note in each.notes), *_notes(used, wanted)]
-    return Counted(entries, left_out, all_to_all, notes, count_exchanges(calls, wanted))
+    return Counted(entries, left_out, all_to_all, notes, exchanges)
 
 
 def _notes(used: Sequence[Call], wanted: Wanted) -> Iterator[str]:

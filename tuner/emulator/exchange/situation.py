@@ -15,10 +15,13 @@ class Situation:
     communicator: Communicator
     channels: PeerChannels
     order: Order
+    joined_by_network: frozenset[tuple[int, int]]  # pairs of ranks of the own node, by their place among them
     rings: Callable[[], Sequence[Sequence[int]]]  # by channel the ranks of the ring, from the own one on
 
     def by_network(self, peer: int) -> bool:
-        """Whether a rank is on another node, as NCCL counts them, and NVLink does not join both."""
-        own, other = (self.order.place(rank)[0] for rank in (self.order.rank, peer))
+        """Whether nothing but the network joins a rank: one of another node, or of another socket with its adapters."""
+        (own, place), (other, other_place) = (self.order.place(rank) for rank in (self.order.rank, peer))
+        if own == other:
+            return (place, other_place) in self.joined_by_network
         fabric = self.communicator.release.exchange.fabric_reaches_hosts and self.communicator.fabric
-        return own != other and not fabric
+        return not fabric

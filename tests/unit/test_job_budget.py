@@ -1,0 +1,143 @@
+"""A job's budget by its groups, each priced on its own communicator."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import trace_files
+from tests.support.command_line import run
+from tuner.base.errors import BadInput
+from tuner.scenario.describe import describe
+from tuner.traces.read import read
+from tuner.workload import job
+from tuner.workload.grouped import Job, JobBudget, of_lists
+from tuner.workload.layout import layout_of
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "job.csv"
+WHOLE = describe("dgx-h100", nodes=4, nccl="2.28.9")
+
+
+def priced(path: Path, of: Job) -> JobBudget:
+    wanted = job.wanted_of(WHOLE)
+    return of_lists([read(path, WHOLE.ranks)], job.Compared([WHOLE]), wanted, of)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_each_group_is_priced_on_its_ranks(tmp_path: Path, shared: bool) -> None:
+    budget = priced(EXAMPLE, Job(layout_of("tp=4,pp=2,ep=8,etp=1", 32), rank=5, shares=shared))
+    ranks = {one.group: one.ranks for one in budget.groups}
+    assert ranks == {"tp": "4-7", "dp": "1-13:4", "all": "0-31", "ep": "0-7", "pp": "5,21"}
+    assert {one.group: one.groups for one in budget.groups} == {"tp": 8, "dp": 8, "all": 1, "ep": 4, "pp": 16}
+    for one in budget.groups:
+        rows = [
+            line for line in EXAMPLE.read_text().splitlines() if line.endswith(("dtype,communicator", f",{one.group}"))
+        ]
+        own = tmp_path / f"{one.group}.csv"
+        own.write_text("\n".join(line.rpartition(",")[0] for line in rows) + "\n")
+        if one.group in ("ep", "pp"):
+            assert one.budget.variants[0].total_us == 0
+            assert one.budget.variants[0].exchanges
+            continue
+        part = WHOLE
+        if one.group != "all":
+            part = describe("dgx-h100", nodes=4, nccl="2.28.9", ranks=one.ranks, shared=shared)
+        alone = job.of_files([own], job.Compared([part]), job.wanted_of(part))
+        assert one.budget.variants[0].total_us == alone.variants[0].total_us
+    assert budget.totals[0].total_us == sum(one.budget.variants[0].total_us for one in budget.groups)
+
+
+def trace(path: Path, *calls: dict[str, Any]) -> Path:
+    """A trace of PyTorch's profiler with an AllReduce of 1 MiB for each."""
+    common = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 1 << 18, "Out msg nelems": 1 << 18}
+    events = [
+        {"name": "record_param_comms", "ph": "X", "ts": at, "dur": 1, "args": {**common, **call, "External id": at}}
+        for at, call in enumerate(calls, start=1)
+    ]
+    path.write_text(json.dumps({"traceEvents": events}))
+    return path
+
+
+def test_a_trace_says_the_ranks_of_its_groups(tmp_path: Path) -> None:
+    path = trace(
+        tmp_path / "trace.json",
+        {"Group size": 4, "Process Group Name": "1", "Process Group Ranks": "[0, 8, 16, 24]"},
+        {"Group size": 4, "Process Group Name": "2", "Process Group Ranks": "[0, 1, 2, 3]"},
+        {
+            "Group size": 16,
+            "Process Group Name": "3",
+            "Process Group Ranks": "[0, 2, 4, ...]",
+            "Global rank start": 0,
+            "Global rank stride": 2,
+        },
+        {"Group size": 32, "Process Group Name": "0", "Process Group Description": "default_pg"},
+        {"Group size": 6, "Process Group Name": "9"},
+    )
+    budget = priced(path, Job())
+    assert {one.group: one.ranks for one in budget.groups} == {"1": "0-24:8", "2": "0-3", "3": "0-30:2", "all": "0-31"}
+    assert [str(left) for left in budget.left_out] == [
+        "1 x allreduce: of 9, whose ranks the file does not say; --job does"
+    ]
+    named = priced(path, Job(layout_of("tp=4,pp=4", 32)))
+    assert {one.group: one.ranks for one in named.groups}["tp"] == "0-3"
+
+
+def test_a_flight_recorder_dump_says_them(tmp_path: Path) -> None:
+    budget = priced(trace_files.flight_recorder(tmp_path / "dump"), Job())
+    assert [one.ranks for one in budget.groups] == ["0-15"]
+
+
+def csv(path: Path, *rows: str) -> Path:
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (["collective,bytes,ranks", "allreduce,1M,4"], "which several groups have: tp, "),
+        (["collective,bytes,ranks", "allreduce,1M,6"], "which no group of the job has"),
+        (["collective,bytes,ranks,communicator", "allreduce,1M,8,tp"], "group tp of the job has 4"),
+        (["collective,bytes,communicator", "allreduce,1M,cp"], "of group cp, of one rank in this job"),
+        (["collective,bytes_per_rank,communicator", "allgather,1M,tp"], "column ranks does"),
+    ],
+)
+def test_calls_of_no_known_group_are_named(tmp_path: Path, rows: list[str], reason: str) -> None:
+    with pytest.raises(BadInput, match="no calls to price") as refused:
+        priced(csv(tmp_path / "calls.csv", *rows), Job(layout_of("tp=4,pp=4", 32)))
+    assert reason in str(refused.value)
+
+
+def test_a_number_of_ranks_that_one_group_has_names_it(tmp_path: Path) -> None:
+    path = csv(tmp_path / "calls.csv", "collective,bytes,ranks", "allreduce,1M,2", "allreduce,1M,")
+    budget = priced(path, Job(layout_of("pp=2", 32)))
+    assert {one.group: one.ranks for one in budget.groups} == {"pp": "0,16", "all": "0-31"}
+
+
+def test_a_rank_of_no_such_job_is_refused() -> None:
+    with pytest.raises(BadInput, match="valid: 0 to 31"):
+        priced(EXAMPLE, Job(layout_of("tp=4", 32), rank=32))
+
+
+def test_the_command_prints_groups() -> None:
+    words = ("budget", str(EXAMPLE), "--machine", "dgx-h100", "--nodes", "4", "--nccl", "2.28.9", "--time", "nccl")
+    shown = run(*words, "--job", "tp=4,pp=2,ep=8,etp=1").stdout
+    assert "job tp=4,dp=4,pp=2,ep=8,etp=1, rank 0: 61.838 ms" in shown
+    assert "== group pp ==" in shown
+    answer = json.loads(run(*words, "--job", "tp=4,pp=2,ep=8,etp=1", "--json").stdout)
+    assert [one["group"] for one in answer["groups"]] == ["tp", "dp", "all", "ep", "pp"]
+    for more, says in (
+        (("--job", "tp=4", "--csv"), "--csv: of one communicator"),
+        (("--job", "tp=4", "--ranks", "0-7"), "--ranks: of one communicator"),
+        (("--rank", "1"), "valid with --job"),
+        (("--shared",), "valid with --ranks"),
+    ):
+        assert says in run(*words, *more, code=2).stderr
+
+
+def test_ranks_of_one_group_are_priced_without_a_job() -> None:
+    part = replace(WHOLE, members=describe("dgx-h100", nodes=4, ranks="0-3").members)
+    assert job.wanted_of(part).ranks == 4
+    assert job.wanted_of(part).nodes == 1
