@@ -18,6 +18,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.rank_options import of_all_ranks
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.measure.readers.measured_table import Given
@@ -29,6 +30,7 @@ NOT_MEASURED = "*"
 
 @click.command(name="accept")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[RESULTS]...")
+@of_all_ranks
 @options.scenario_options
 @click.option("--collective", "program", default="", metavar="NAME", help="What was run, where RESULTS do not say it.")
 @click.option(

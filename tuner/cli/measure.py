@@ -15,6 +15,7 @@ from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.cli import measured_results, options
 from tuner.cli.gpu_options import gpu_options, noting
 from tuner.cli.output import print_json
+from tuner.cli.rank_options import of_all_ranks
 from tuner.measure.double.settings import DoubleSettings, Fault, FaultKind
 from tuner.measure.gpu.options import Options
 from tuner.measure.gpu.states import States
@@ -131,6 +132,7 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
     metavar="KIND:rank=N,after=N,...",
     help=f"With --backend double: what goes wrong: {', '.join(FaultKind)}.",
 )
+@of_all_ranks
 @options.scenario_options
 @options.request_options
 @options.json_option

@@ -10,6 +10,7 @@ from tuner.base.names import DataType, Op
 from tuner.cli import options
 from tuner.cli.group import Calls, operations_of
 from tuner.cli.output import human_bytes, print_json, print_table, span
+from tuner.cli.rank_options import of_all_ranks
 from tuner.oracle import bill
 from tuner.oracle.bill import Stage
 
@@ -22,6 +23,7 @@ FIRST_CALLS = Calls().convert("allreduce:8,allreduce:1M,allreduce:1G", None, Non
 @click.command(name="memory")
 @click.argument("calls", type=Calls(), required=False)
 @options.hidden("--constants")
+@of_all_ranks
 @options.scenario_options
 @options.build_option
 @options.request_options

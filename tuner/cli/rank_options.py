@@ -1,9 +1,11 @@
 """The options that take some ranks of a communicator for one of their own."""
 
+from functools import wraps
 from typing import Any
 
 import click
 
+from tuner.base.errors import BadInput
 from tuner.base.ranges import from_ranges
 from tuner.cli.stacked import F, stacked
 
@@ -22,6 +24,20 @@ class Ranks(click.ParamType):  # type: ignore[type-arg]
         if self.counts and value.strip().isdecimal() and int(value) > 0:
             return int(value)
         return from_ranges(value, "--ranks")
+
+
+def of_all_ranks(function: F) -> F:
+    """A command with :func:`part_options` that is of communicators of all ranks: it hides and refuses them."""
+
+    @wraps(function)
+    def whole(*given: Any, ranks: tuple[int, ...] | None, shared: bool, **others: Any) -> Any:
+        if ranks is not None or shared:
+            raise BadInput("--ranks, --shared: not for this command; valid for: pick, explain, edges, budget, check")
+        return function(*given, **others)
+
+    for option in getattr(whole, "__click_params__", ()):
+        option.hidden = option.hidden or option.name in ("ranks", "shared")
+    return whole  # type: ignore[return-value]
 
 
 def part_options(function: F) -> F:

@@ -14,12 +14,14 @@ from tuner.base.files import write_text
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import print_json
+from tuner.cli.rank_options import of_all_ranks
 from tuner.machine.graph_tables import release_key
 from tuner.report import calibrated, data
 from tuner.report.page import page
 
 
 @click.command(name="report")
+@of_all_ranks
 @partial(options.scenario_options, several_releases=True)
 @options.request_options
 @options.time_options("both")

@@ -13,6 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table, span
+from tuner.cli.rank_options import of_all_ranks
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import MOST_NODES, Scenario
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     help="What grows. Over the GPUs per node, on --nodes: every number, each with graphs of its own, and NCCL's times.",
 )
 @click.option("--every", is_flag=True, help="Look at every number of nodes, which takes about 3 ms for each.")
+@of_all_ranks
 @options.scenario_options
 @options.request_options
 @options.time_options("both")

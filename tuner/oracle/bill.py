@@ -46,6 +46,8 @@ def bill(
     prepared = start.prepare(replace(configuration, without_tuner=True))
     if len(prepared.kinds) > 1 or configuration.domains:
         raise BadInput("memory: of nodes that are alike, without NVLink domains; each process reads one topology here")
+    if configuration.split_off is not None:
+        raise BadInput("memory of communicators that were split off others is not counted; valid: all ranks")
     if configuration.ranks == 1 and calls:
         raise BadInput("a communicator of one rank makes no calls: NCCL only copies")
     issued = [_call(request, size, configuration.ranks) for request, size in calls]

@@ -23,11 +23,13 @@ from tuner.cli import options
 from tuner.cli import times as calibrated_times
 from tuner.cli.cost import values
 from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.rank_options import of_all_ranks
 from tuner.costmodels.alphabeta import Level
 
 
 @click.command(name="report")
 @click.argument("file", type=click.Path(path_type=Path))
+@of_all_ranks
 @options.scenario_options
 @click.option(
     "--collective",

@@ -10,6 +10,7 @@ from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.plot import shared
 from tuner.cli.plot.records import PicturedCall, PicturedCurves, PicturedMachine, PicturedRow, known
+from tuner.cli.rank_options import of_all_ranks
 from tuner.emulator.request import Request
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 @click.command(name="curves")
 @options.collective_argument
 @shared.size_options
+@of_all_ranks
 @options.scenario_options
 @options.request_options
 @options.buffers_option

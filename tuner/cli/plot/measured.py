@@ -14,6 +14,7 @@ from tuner.cli import options
 from tuner.cli.arm_options import arm_option, runs_there
 from tuner.cli.plot import shared
 from tuner.cli.plot.records import PicturedMachine, PicturedMeasurements, PicturedSeries
+from tuner.cli.rank_options import of_all_ranks
 from tuner.emulator.selection import Selection
 from tuner.measure import read_any
 from tuner.measure.comparison.compared import Comparison
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     help="Only this collective; also the collective of a nccl-tests text that does not name it. [default: all]",
 )
 @arm_option
+@of_all_ranks
 @options.scenario_options
 @shared.out_option
 @options.json_option

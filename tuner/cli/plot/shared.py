@@ -13,6 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.base.numerics import SizeArray
 from tuner.cli import options
 from tuner.cli.output import print_json
+from tuner.cli.rank_options import of_all_ranks
 from tuner.cli.stacked import F, stacked
 from tuner.emulator.request import Request
 from tuner.scenario import MOST_NODES, Scenario
@@ -85,6 +86,7 @@ def over_nodes(function: F) -> F:
         size_options,
         node_options,
         options.hidden("--nodes", "--node"),
+        of_all_ranks,
         options.scenario_options,
         options.request_options,
         options.buffers_option,
