@@ -26,7 +26,7 @@ def scenario_record(scenario: Scenario) -> dict[str, Any]:
         del record[name]
     del record["fitted_constants"]  # of what was measured before: no part of a communicator
     del record["build"]  # of the libnccl that is asked without GPUs
-    for name in ("ranks_per_gpu", "trays", "hosts_per_domain", "part_of_dump", "ranks_without_fabric"):
+    for name in ("ranks_per_gpu", "trays", "hosts_per_domain", "part_of_dump", "ranks_without_fabric", "members"):
         if record[name] in (None, (), []):  # a run goes on in a file that is older than these
             del record[name]
     if unset := sorted(record.pop("unset")):
