@@ -15,22 +15,37 @@ SIMULATED, GPU, DOUBLE = "simulated", "gpu", "double"  # the backends that write
 PLANTED = (SIMULATED, DOUBLE)  # those whose times nobody measured: they were made up
 CASE = "case"  # the key of the communicator
 _PATHS = ("topology", "graphs")
+# Of a communicator every file has said these, all else only where it is given: a run goes on in a file that is older.
+_ALWAYS = frozenset(
+    {
+        "nccl",
+        "nodes",
+        "machine",
+        "topology",
+        "graphs",
+        "gpus_per_node",
+        "environment",
+        "gpu",
+        "net_gbps",
+        "net_latency_us",
+        "others",
+        "hardware",
+    }
+)
+_NEVER = frozenset({"fitted_constants", "build"})  # no part of a communicator, but of what is asked of it without GPUs
 
 
 def scenario_record(scenario: Scenario) -> dict[str, Any]:
     """The scenario as JSON holds it; paths are absolute. BadInput for one whose nodes only a log shows."""
     if scenario.logged is not None:
         raise BadInput(f"{scenario.logged.file}: a log is no machine to measure; valid: --machine, --topology")
-    record = asdict(replace(scenario, fitted_constants=None, from_log=None))
-    for name in ("logged", "from_log"):
-        del record[name]
-    del record["fitted_constants"]  # of what was measured before: no part of a communicator
-    del record["build"]  # of the libnccl that is asked without GPUs
-    for name in ("ranks_per_gpu", "trays", "hosts_per_domain", "part_of_dump", "ranks_without_fabric", "members"):
-        if record[name] in (None, (), []):  # a run goes on in a file that is older than these
-            del record[name]
-    if unset := sorted(record.pop("unset")):
-        record["unset"] = unset
+    record = {
+        name: value
+        for name, value in asdict(replace(scenario, fitted_constants=None, from_log=None)).items()
+        if name in _ALWAYS or (value and name not in _NEVER)
+    }
+    if scenario.unset:
+        record["unset"] = sorted(scenario.unset)
     record.update({name: str(path.resolve()) for name in _PATHS if (path := getattr(scenario, name)) is not None})
     others = [scenario_record(other) for other in scenario.others]
     # "search" told before that a variable has the graphs searched, as it always has now; a run goes on in such a file.
