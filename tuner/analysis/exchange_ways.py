@@ -1,7 +1,8 @@
 """Which way messages go by their size - protocol, channels, chunks - and where that is another after a change."""
 
+import typing
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,14 +11,11 @@ from numpy.typing import NDArray
 from tuner.base import breakpoints
 from tuner.base.names import DataType, PeerCall, Protocol
 from tuner.base.numerics import SizeArray
-from tuner.emulator.exchange.plan import ExchangeCall, plan
-from tuner.emulator.exchange.records import Transfer
+from tuner.emulator.exchange.plan import POINT_TO_POINT, ExchangeCall, plan, written
 from tuner.emulator.exchange.situation import Situation
 from tuner.scenario import Scenario
 from tuner.scenario.exchange import situation
 from tuner.scenario.resolved import ResolvedScenario
-
-BOTH = (PeerCall.Send, PeerCall.Recv)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,45 +90,57 @@ class ExchangeSides:
 def taken(where: Situation, function: PeerCall, size: int) -> Taken:
     """What one call of so many bytes takes."""
     groups = [plan(where, each) for each in _groups(where, function, size)]
-    transfers = [each for kernels in groups for kernel in kernels for each in kernel.transfers]
+    transfers = [each for kernels in groups for kernel in kernels for each, _ in kernel.transfers]
     return Taken(
         max((len(kernels) for kernels in groups), default=0),
         max((len(kernel.channels) for kernels in groups for kernel in kernels), default=0),
-        tuple(_ways(transfers, where.order.rank)),
+        tuple(ways(each for each in transfers if each.peer != where.order.rank)),
     )
 
 
 def _groups(where: Situation, function: PeerCall, size: int) -> Iterator[list[ExchangeCall]]:
     """The messages of rank 0, which is the root; one to the nearest rank and one to another node, if it is one."""
-    ranks_of, ranks = where.order.ranks_of, where.communicator.ranks
-    send, receive = BOTH
-    directions = {PeerCall.AlltoAll: BOTH, PeerCall.Gather: (receive,), PeerCall.Scatter: (send,)}
-    if function not in BOTH:
-        peers = range(ranks) if function is PeerCall.AlltoAll else range(1, ranks)
-        messages = [(each, peer) for peer in peers for each in directions[function]]
-        if function is not PeerCall.AlltoAll:
-            messages += [(each, where.order.rank) for each in BOTH]
-        yield [ExchangeCall(each, DataType.int8, size // ranks, peer) for each, peer in messages]
+    rank = where.order.rank
+    if function not in POINT_TO_POINT:
+        yield written(where, ExchangeCall(function, DataType.int8, size // where.communicator.ranks, rank))
         return
-    own = next(node for node in ranks_of if where.order.rank in node)
-    near = [rank for rank in own if rank != where.order.rank][:1]
+    ranks_of = where.order.ranks_of
+    own = next(node for node in ranks_of if rank in node)
+    near = [each for each in own if each != rank][:1]
     far = [node[0] for node in ranks_of if node is not own][:1]
     for peer in near + far:
         yield [ExchangeCall(function, DataType.int8, size, peer)]
 
 
-def _ways(transfers: Sequence[Transfer], rank: int) -> Iterator[Way]:
-    seen: dict[tuple[int, bool], list[Transfer]] = defaultdict(list)
+class _Sent(typing.Protocol):
+    """A message, or the part of one on a channel: one of the emulator, or of an answer."""
+
+    @property
+    def peer(self) -> int: ...
+    @property
+    def sends(self) -> bool: ...
+    @property
+    def network(self) -> bool: ...
+    @property
+    def protocol(self) -> Protocol: ...
+    @property
+    def channels(self) -> Sequence[int]: ...
+    @property
+    def chunk_bytes(self) -> int: ...
+
+
+def ways(transfers: Iterable[_Sent]) -> list[Way]:
+    """How messages go, each way once: up to 2.21 a message is a transfer on each of its channels, later one on all."""
+    seen: dict[tuple[int, bool], list[_Sent]] = defaultdict(list)
     for each in transfers:
-        if each.message.peer != rank:
-            seen[each.message.peer, each.message.sends].append(each)
-    ways = (
+        seen[each.peer, each.sends].append(each)
+    found = (
         Way(
-            messages[0].network,
-            len({channel for each in messages for channel in each.channels}),
-            messages[0].protocol,
-            messages[0].chunk_bytes,
+            parts[0].network,
+            len({channel for each in parts for channel in each.channels}),
+            parts[0].protocol,
+            parts[0].chunk_bytes,
         )
-        for messages in seen.values()
+        for parts in seen.values()
     )
-    yield from sorted(dict.fromkeys(ways), key=lambda way: (way.network, way.channels, way.chunk_bytes))
+    return sorted(dict.fromkeys(found), key=lambda way: (way.network, way.channels, way.chunk_bytes))

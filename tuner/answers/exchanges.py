@@ -11,8 +11,8 @@ from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed, NoCalibra
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType, PeerCall, Protocol
 from tuner.base.records import json_form
-from tuner.emulator.exchange.plan import ExchangeCall, plan
-from tuner.emulator.exchange.records import Element, ExchangeKernel, Transfer
+from tuner.emulator.exchange.plan import POINT_TO_POINT, ExchangeCall, plan, written
+from tuner.emulator.exchange.records import ExchangeKernel, Transfer
 from tuner.emulator.exchange.situation import Situation
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
@@ -20,7 +20,6 @@ from tuner.scenario.exchange import situation
 from tuner.scenario.resolved import ResolvedScenario
 
 ALL_TO_ALL = "AllToAll"
-BOTH = (PeerCall.Send, PeerCall.Recv)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,21 +153,8 @@ def all_to_all(scenario: Scenario, sizes: Sequence[int], calibration: str | None
 
 def calls_of(asked: Asked, size: int, where: Situation) -> list[ExchangeCall]:
     """The calls of the rank: NCCL's function, or the sends and receives that people write where it has none."""
-    own_functions, ranks = where.communicator.release.exchange.own_functions, where.communicator.ranks
-    whole = asked.function in BOTH
-    parts = asked.dtype.size_bytes * (1 if whole else ranks)
-    count = size // parts
-    if whole or own_functions:
-        return [ExchangeCall(asked.function, asked.dtype, count, asked.root)]
-    at_root, root = asked.rank == asked.root, asked.root
-    send, receive = BOTH
-    if asked.function is PeerCall.AlltoAll:
-        pairs = [(function, peer) for peer in range(ranks) for function in BOTH]
-    elif asked.function is PeerCall.Gather:
-        pairs = [(send, root), *((receive, peer) for peer in range(ranks) if at_root)]
-    else:
-        pairs = [*((send, peer) for peer in range(ranks) if at_root), (receive, root)]
-    return [ExchangeCall(function, asked.dtype, count, peer) for function, peer in pairs]
+    parts = asked.dtype.size_bytes * (1 if asked.function in POINT_TO_POINT else where.communicator.ranks)
+    return written(where, ExchangeCall(asked.function, asked.dtype, size // parts, asked.root))
 
 
 def _launch(where: Situation, asked: Asked, size: int) -> ExchangeLaunch:
@@ -188,21 +174,13 @@ def _kernel(name: str, kernel: ExchangeKernel) -> ExchangeKernelAnswer:
 
 def transfers_of(kernel: ExchangeKernel) -> list[TransferAnswer]:
     """The messages of a kernel, receives and sends by round, or the chunks channel by channel."""
-    of_rounds = [
-        _transfer(transfer, work.round)
-        for work in kernel.works
-        for transfer in (work.receive, work.send)
-        if transfer is not None
-    ]
-    elements = (item for batches in kernel.batches.values() for batch in batches for item in batch)
-    return of_rounds + [_transfer(item.transfer, None) for item in elements if isinstance(item, Element)]
+    return [_transfer(transfer, number) for transfer, number in kernel.transfers]
 
 
 def _transfer(transfer: Transfer, number: int | None) -> TransferAnswer:
-    message = transfer.message
     return TransferAnswer(
-        message.sends,
-        message.peer,
+        transfer.sends,
+        transfer.peer,
         transfer.bytes,
         transfer.protocol,
         transfer.network,

@@ -9,6 +9,7 @@ import click
 from tuner.analysis.calibrated import CalibratedTime
 from tuner.base.names import Op
 from tuner.cli import times
+from tuner.cli.exchanges import in_words
 from tuner.cli.output import human_bytes, print_table, span
 from tuner.traces.calls import number
 from tuner.workload.buckets import Bucket, buckets
@@ -110,19 +111,12 @@ def _print_exchanges(variant: str, exchanges: Sequence[ExchangesOf]) -> None:
             human_bytes(int(each.total_bytes)),
             each.kernels,
             each.channels,
-            _way(each, network=False),
-            _way(each, network=True),
+            *(in_words(way for way in each.ways if way.network == network) for network in (False, True)),
         )
         for each in exchanges
     ]
     columns = ("call", "size", "calls", "bytes of all", "kernels", "SMs", "same node", "other nodes")
     print_table(f"sends and receives with {variant}: no time model of NCCL, in no total", columns, rows)
-
-
-def _way(exchanges: ExchangesOf, network: bool) -> str:
-    ways = [way for way in exchanges.ways if way.network == network]
-    said = (f"{way.protocol.name}, {way.channels} ch, {human_bytes(way.chunk_bytes)}" for way in ways)
-    return "; ".join(said) or "-"
 
 
 def _totals(base: VariantBudget, shown: Shown) -> str:

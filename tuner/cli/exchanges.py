@@ -1,10 +1,11 @@
 """``pick`` and ``group`` of sends and receives, and of the calls that NCCL makes of them, as tables."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
+from tuner.analysis.exchange_ways import Way, ways
 from tuner.answers import exchanges, mixed
 from tuner.answers.exchanges import Asked, ExchangeAnswer, TransferAnswer
 from tuner.answers.groups import CallInKernel
@@ -13,6 +14,7 @@ from tuner.base.names import DataType, PeerCall
 from tuner.cli import times
 from tuner.cli.group_calls import GivenCall
 from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.emulator.exchange.plan import POINT_TO_POINT
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.scenario import Scenario
@@ -29,7 +31,7 @@ def asked(function: PeerCall, sizes: list[int], dtype: DataType, rank: int | Non
     """The call, with the options' defaults: of rank 0, with the next rank, or with rank 0 as the root."""
     own = rank or 0
     if peer is None:
-        peer = (1 if own == 0 else 0) if function in exchanges.BOTH else 0
+        peer = (1 if own == 0 else 0) if function in POINT_TO_POINT else 0
     return Asked(function, sizes, dtype, own, peer)
 
 
@@ -58,7 +60,7 @@ def show(scenario: Scenario, call: Asked, wanted: "TimesWanted | None", as_json:
 def _of_rank(call: Asked) -> str:
     if call.function is PeerCall.AlltoAll:
         return f", rank {call.rank}" if call.rank else ""
-    what = "peer" if call.function in exchanges.BOTH else "root"
+    what = "peer" if call.function in POINT_TO_POINT else "root"
     return f", rank {call.rank}, {what} {call.root}"
 
 
@@ -74,23 +76,14 @@ def _row(answer: ExchangeAnswer, rank: int) -> tuple[object, ...]:
     own = [each for each in transfers if each.peer == rank]
     near = [each for each in transfers if not each.network and each.peer != rank]
     far = [each for each in transfers if each.network]
-    ways = (_way(own), _way(near), _way(far))
-    return human_bytes(answer.bytes), len(launch.kernels), first.channels, first.threads, *ways, *timed
+    said = (in_words(ways(each)) for each in (own, near, far))
+    return human_bytes(answer.bytes), len(launch.kernels), first.channels, first.threads, *said, *timed
 
 
-def _way(transfers: Sequence[TransferAnswer]) -> str:
-    """How these messages go: protocol, channels to or from one peer, chunks.
-
-    Up to 2.21 a message is a transfer on each of its channels, later one transfer over all of them.
-    """
-    channels: dict[tuple[int, bool, str, int], set[int]] = {}
-    for each in transfers:
-        way = each.peer, each.sends, each.protocol.name, each.chunk_bytes
-        channels.setdefault(way, set()).update(each.channels)
-    ways = dict.fromkeys(
-        f"{protocol}, {len(used)} ch, {human_bytes(chunk)}" for (_, _, protocol, chunk), used in channels.items()
-    )
-    return "; ".join(ways) or "-"
+def in_words(found: Iterable[Way]) -> str:
+    """Protocol, channels to or from one peer, and chunks of each way."""
+    said = (f"{way.protocol.name}, {way.channels} ch, {human_bytes(way.chunk_bytes)}" for way in found)
+    return "; ".join(said) or "-"
 
 
 def show_group(scenario: Scenario, calls: Sequence[GivenCall], like: Request, rank: int, as_json: bool) -> None:

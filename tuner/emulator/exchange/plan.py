@@ -10,6 +10,8 @@ from tuner.emulator.exchange.queues import Queues
 from tuner.emulator.exchange.records import ExchangeKernel, Message
 from tuner.emulator.exchange.situation import Situation
 
+POINT_TO_POINT = (PeerCall.Send, PeerCall.Recv)
+
 
 @dataclass(frozen=True, slots=True)
 class ExchangeCall:
@@ -42,7 +44,7 @@ def messages(situation: Situation, calls: Iterable[ExchangeCall]) -> Iterable[Me
         size = call.count * call.dtype.size_bytes
         if not 0 <= call.root < communicator.ranks:
             raise BadInput(f"{call.function.name} with rank {call.root}; valid: 0 to {communicator.ranks - 1}")
-        own = call.function not in (PeerCall.Send, PeerCall.Recv)
+        own = call.function not in POINT_TO_POINT
         if own and not communicator.release.exchange.own_functions:
             raise BadInput(
                 f"NCCL {communicator.release.name} has no nccl{call.function.name}; "
@@ -51,6 +53,16 @@ def messages(situation: Situation, calls: Iterable[ExchangeCall]) -> Iterable[Me
         if own and not size:
             continue
         yield from _of_call(call, size, range(communicator.ranks), rank)
+
+
+def written(situation: Situation, call: ExchangeCall) -> list[ExchangeCall]:
+    """The call, or the sends and receives that people write where the release has no such function."""
+    communicator = situation.communicator
+    if call.function in POINT_TO_POINT or communicator.release.exchange.own_functions:
+        return [call]
+    send, receive = POINT_TO_POINT
+    messages = _of_call(call, 0, range(communicator.ranks), situation.order.rank)
+    return [ExchangeCall(send if each.sends else receive, call.dtype, call.count, each.peer) for each in messages]
 
 
 def _of_call(call: ExchangeCall, size: int, ranks: Iterable[int], rank: int) -> Iterable[Message]:

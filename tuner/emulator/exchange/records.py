@@ -33,6 +33,16 @@ class Transfer:
     part_bytes: int
     chunk_bytes: int
 
+    @property
+    def peer(self) -> int:
+        """The message's."""
+        return self.message.peer
+
+    @property
+    def sends(self) -> bool:
+        """Whether the message does."""
+        return self.message.sends
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -75,9 +85,9 @@ class ExchangeKernel:
         return tuple(sorted(self.batches))
 
     @property
-    def transfers(self) -> Iterator[Transfer]:
-        """The messages: receives and sends by round, or the chunks channel by channel."""
+    def transfers(self) -> Iterator[tuple[Transfer, int | None]]:
+        """The messages with their rounds, receives and sends by round; or the chunks channel by channel, without."""
         for work in self.works:
-            yield from (each for each in (work.receive, work.send) if each is not None)
+            yield from ((each, work.round) for each in (work.receive, work.send) if each is not None)
         elements = (item for batches in self.batches.values() for batch in batches for item in batch)
-        yield from (item.transfer for item in elements if isinstance(item, Element))
+        yield from ((item.transfer, None) for item in elements if isinstance(item, Element))
