@@ -72,10 +72,11 @@ class Meeting:
 def _next(file: BinaryIO) -> tuple[Key, Arrival] | None:
     """The next whole arrival; None where there is none yet."""
     start = file.tell()
-    length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-    content = file.read(length) if length else b""
-    if not length or len(content) < length:
-        file.seek(start)
+    head = file.read(_LENGTH_BYTES)
+    length = int.from_bytes(head, "little")
+    content = file.read(length) if len(head) == _LENGTH_BYTES else b""
+    if not content or len(content) < length:
+        file.seek(start)  # written in part: a page may be there before the next one is
         return None
     found: tuple[Key, Arrival] = pickle.loads(content)
     return found
