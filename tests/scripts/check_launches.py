@@ -24,7 +24,7 @@ from tuner.conformance import check_launch
 from tuner.emulator.group import Operation
 from tuner.emulator.launch.records import Launch
 
-ALONE, GROUPS = 400, 4  # of each communicator
+ALONE, GROUPS = 1000, 10  # of each communicator
 SHOWN = 5
 
 
