@@ -105,11 +105,14 @@ class Communicator:
         own = picks.bytes, picks.algorithm, picks.protocol, picks.time_us, picks.channels, picks.threads
         return CallPicks(*own, call, self.selection)
 
-    def launch(self, collective: Collective | str, size: int, **kind: Unpack[CallKind]) -> "LaunchAnswer":
-        """What a call of ``size`` bytes is launched as on rank 0: what each block and each proxy is handed.
+    def launch(
+        self, collective: Collective | str, size: int, rank: int = 0, root: int = 0, **kind: Unpack[CallKind]
+    ) -> "LaunchAnswer":
+        """What a call of ``size`` bytes is launched as on a rank: what each block and each proxy is handed.
 
-        Errors: those of :meth:`pick`; BadInput for buffers that are not plain, and, where the switch or the network
-        takes part, for graphs from a file. Source: scheduleCollTasksToPlan and calcCollChunking, src/enqueue.cc.
+        Errors: those of :meth:`pick`; BadInput for buffers that are not plain, a rank or root that there is none, and,
+        where the switch or the network takes part, for graphs from a file.
+        Source: scheduleCollTasksToPlan and calcCollChunking, src/enqueue.cc.
 
         >>> two_nodes = communicator("dgx-h100", nodes=2, nccl="2.28.9")
         >>> work = two_nodes.launch("allreduce", 1 << 20).launch.kernels[0].works[0]
@@ -118,7 +121,8 @@ class Communicator:
         """
         from tuner.answers.launches import Launches  # with the search, which nothing else here needs
 
-        return Launches(self.scenario).of([Operation(request(collective, **kind), whole(size, "size"))])
+        call = Operation(request(collective, **kind), whole(size, "size"), root)
+        return Launches(self.scenario, rank).of([call])
 
     def calibrated(
         self,

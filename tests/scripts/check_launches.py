@@ -68,7 +68,8 @@ def compared(name: str, seed: str, launches: int) -> Totals:
     """Communicators of one release until there are enough launches."""
     totals, start = Totals(), time.monotonic()
     for communicator in drawn(name, seed, ALONE, GROUPS):
-        title = f"{communicator.scenario.title} {communicator.scenario.environment or ''}".strip()
+        scenario = communicator.scenario
+        title = f"{scenario.title} rank {communicator.rank} {scenario.environment or ''}".strip()
         try:
             _compare(communicator, totals, title)
         except TunerError as error:

@@ -47,9 +47,10 @@ SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A communicator, and the calls on it: alone, and in groups."""
+    """A communicator, and the calls on it of one rank: alone, and in groups."""
 
     scenario: Scenario
+    rank: int
     selection: Selection
     alone: tuple[Operation, ...]
     groups: tuple[tuple[Operation, ...], ...]
@@ -61,7 +62,8 @@ def drawn(nccl: str, seed: str, alone: int, groups: int) -> Iterator[Drawn]:
     while True:
         scenario = _scenario(nccl, random)
         try:
-            selection = Selection(scenario.communicator())
+            rank = random.choice((0, scenario.ranks - 1, random.randrange(scenario.ranks)))
+            selection = Selection(scenario.resolve().view_of(rank))
             assert scenario.resolve().connected.ranks
             scenario.oracle_configuration()
         except TunerError:
@@ -71,19 +73,19 @@ def drawn(nccl: str, seed: str, alone: int, groups: int) -> Iterator[Drawn]:
             continue
         calls = tuple(_call(selection, random.choice(kinds), random) for _ in range(alone))
         in_groups = [] if not_emulated(selection, kinds) else [_group(selection, kinds, random) for _ in range(groups)]
-        yield Drawn(scenario, selection, calls, tuple(in_groups))
+        yield Drawn(scenario, rank, selection, calls, tuple(in_groups))
 
 
 def compared(communicator: Drawn) -> Iterator[tuple[tuple[Operation, ...], Launch, dict[str, check_launch.Both]]]:
     """Each call and each group with what it is launched as here, and every value, here and in libnccl."""
-    resolved = communicator.scenario.resolve()
+    connected, rank = communicator.scenario.resolve().connected, communicator.rank
     with Oracle(communicator.scenario.oracle_configuration(), timeout_s=600) as oracle:
         for groups in in_batches((*((each,) for each in communicator.alone), *communicator.groups), AT_ONCE):
             launched = oracle.launch_groups_in_full(
-                [[issued(communicator.selection, operation) for operation in group] for group in groups]
+                [[issued(communicator.selection, operation) for operation in group] for group in groups], rank
             )
             for operations, theirs in zip(groups, launched, strict=True):
-                ours = full_launch.launch(communicator.selection, operations, lambda: heads_of(resolved.connected))
+                ours = full_launch.launch(communicator.selection, operations, lambda: heads_of(connected, rank))
                 yield operations, ours, check_launch.compare(ours, theirs)
 
 
@@ -95,7 +97,7 @@ def in_batches(groups: Sequence[tuple[Operation, ...]], most: int) -> Iterator[S
 def issued(selection: Selection, operation: Operation) -> IssuedCall:
     """A call as libnccl is asked for it."""
     request, unit_bytes = operation.request, operation.request.unit_bytes(selection.communicator.ranks)
-    return IssuedCall(request.collective, request.dtype, operation.bytes // unit_bytes, 0, request.op)
+    return IssuedCall(request.collective, request.dtype, operation.bytes // unit_bytes, operation.root, request.op)
 
 
 def _scenario(nccl: str, random: Random) -> Scenario:
@@ -175,20 +177,23 @@ def _call(selection: Selection, kind: Request, random: Random) -> Operation:
     nbytes = int(2 ** random.uniform(0, 33))
     if random.random() < 0.3:  # near where chunks and channels change
         nbytes = (1 << random.randint(8, 32)) + random.randint(-2, 2) * kind.unit_bytes(selection.communicator.ranks)
-    return Operation(kind, reachable(kind, selection.communicator.ranks, min(max(nbytes, 1), MOST_BYTES)))
+    size = reachable(kind, selection.communicator.ranks, min(max(nbytes, 1), MOST_BYTES))
+    return Operation(kind, size, _root(selection, kind, random))
 
 
 def _group(selection: Selection, kinds: list[Request], random: Random) -> tuple[Operation, ...]:
     among = random.choice((kinds, [random.choice(kinds)], random.sample(kinds, k=min(3, len(kinds)))))
     middle, spread = 2 ** random.uniform(8, 28), random.choice((0.0, 0.3, 3.0, 20.0))
-    return tuple(
-        Operation(
-            kind,
-            reachable(
-                kind,
-                selection.communicator.ranks,
-                int(min(max(middle * 2 ** random.uniform(-spread, spread), 1), MOST_BYTES)),
-            ),
-        )
-        for kind in random.choices(among, k=random.randint(2, MOST_CALLS))
-    )
+    ranks, one = selection.communicator.ranks, random.randrange(selection.communicator.ranks)
+    together = selection.communicator.release.exchange.broadcasts_together  # from several roots: tests of exchanges
+    operations = list[Operation]()
+    for kind in random.choices(among, k=random.randint(2, MOST_CALLS)):
+        size = int(min(max(middle * 2 ** random.uniform(-spread, spread), 1), MOST_BYTES))
+        root = one if together and kind.collective is Collective.Broadcast else _root(selection, kind, random)
+        operations.append(Operation(kind, reachable(kind, ranks, size), root))
+    return tuple(operations)
+
+
+def _root(selection: Selection, kind: Request, random: Random) -> int:
+    rooted = kind.collective in (Collective.Broadcast, Collective.Reduce)
+    return random.randrange(selection.communicator.ranks) if rooted else 0

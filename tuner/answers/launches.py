@@ -14,7 +14,6 @@ from tuner.emulator import full_launch
 from tuner.emulator.group import Operation, Tuner
 from tuner.emulator.launch.records import Launch
 from tuner.emulator.pick import Pick
-from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 
@@ -23,7 +22,7 @@ OPTIONAL = json_form(optional=True)
 
 @dataclass(frozen=True, slots=True)
 class NodeRing:
-    """The nodes that a channel's ring goes over, from rank 0's on."""
+    """The nodes that a channel's ring goes over, from the rank's on."""
 
     channel: int
     nodes: tuple[int, ...]
@@ -39,7 +38,7 @@ class NodeTree:
 
 @dataclass(frozen=True, slots=True)
 class LaunchAnswer:
-    """A launch of rank 0 and the channels that it uses.
+    """A rank's launch and the channels that it uses.
 
     ``across`` has the orders of ranks of the algorithms that run, on the channels that they run on; None where the
     graphs are from a file, which says nothing of other ranks.
@@ -49,13 +48,13 @@ class LaunchAnswer:
     across: Across | None = field(metadata=json_form(key="channels", optional=True))
     node_rings: tuple[NodeRing, ...] = field(metadata=OPTIONAL)
     node_trees: tuple[NodeTree, ...] = field(metadata=OPTIONAL)
+    rank: int = 0
 
 
-def with_launches(answers: Sequence[PickAnswer], scenario: Scenario, request: Request) -> list[PickAnswer]:
-    """The answers with their launches; a call off the classic path is none of collectives."""
-    launches = Launches(scenario)
+def with_launches(answers: Sequence[PickAnswer], launches: "Launches", kind: Operation) -> list[PickAnswer]:
+    """The answers with their launches, calls of one kind; a call off the classic path is none of collectives."""
     return [
-        replace(answer, launch=launches.of([Operation(request, answer.bytes)]))
+        replace(answer, launch=launches.of([replace(kind, bytes=answer.bytes)]))
         if isinstance(answer.pick, Pick)
         else answer
         for answer in answers
@@ -63,26 +62,27 @@ def with_launches(answers: Sequence[PickAnswer], scenario: Scenario, request: Re
 
 
 class Launches:
-    """The launches of one scenario, whose channels are joined once."""
+    """The launches of one rank of a scenario, whose channels are joined once. BadInput for no rank of it."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        self.scenario = scenario
-        self.selection = Selection(scenario.communicator())
+    def __init__(self, scenario: Scenario, rank: int = 0) -> None:
+        self.scenario, self.rank = scenario, rank
+        self.selection = Selection(scenario.resolve().view_of(rank))
 
     def of(self, operations: Sequence[Operation], tuner: Tuner | None = None) -> LaunchAnswer:
         """The launch of one call, or of several in one group. Errors: those of :func:`full_launch.launch`."""
         resolved = self.scenario.resolve()
-        launch = full_launch.launch(self.selection, operations, lambda: heads_of(resolved.connected), tuner)
+        launch = full_launch.launch(self.selection, operations, lambda: heads_of(resolved.connected, self.rank), tuner)
         try:
-            across = _used(summarize(resolved.connected), launch)
+            across = _used(summarize(resolved.connected, self.rank), launch)
         except BadInput:
-            return LaunchAnswer(launch, None, (), ())
+            return LaunchAnswer(launch, None, (), (), self.rank)
         nodes = {rank: node for node, ranks in enumerate(across.ranks_of_nodes) for rank in ranks}
         return LaunchAnswer(
             launch,
             across,
             tuple(_ring_of_nodes(ring, nodes) for ring in across.rings),
             tuple(_tree_of_nodes(tree, nodes) for tree in (*across.trees, *across.nvls_trees)),
+            self.rank,
         )
 
 

@@ -67,7 +67,7 @@ def operations_of(calls: list[Any], dtype: DataType, op: Op) -> list[Operation]:
 @click.argument("calls", type=AnyCalls())
 @options.scenario_options
 @options.request_options
-@click.option("--rank", type=int, default=0, help="Whose sends and receives these are. [default: 0]")
+@click.option("--rank", type=int, default=0, help="Whose sends and receives, or launch, these are. [default: 0]")
 @click.option(
     "--table",
     type=click.Path(path_type=Path),
@@ -97,22 +97,25 @@ def command(
     nccl-tuner group allreduce:25M*4,allreduce:64K,allgather:4M:bfloat16 --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner group send@+1:1M,recv@-1:1M --machine dgx-h100 --nodes 2 --rank 7
     nccl-tuner group allreduce:4M,alltoall:64M --machine dgx-h100
+    nccl-tuner group reduce@3:4M,allgather:1M --machine dgx-h100 --nodes 2 --launch --rank 8
     """
     described = options.scenario_of(**scenario)
-    launches = _launches(described) if in_full else None
-    if any(isinstance(call.function, PeerCall) or call.peer is not None for call in calls):
-        if in_full:
-            raise BadInput("--launch: of collectives; valid without sends, receives and roots")
+    launches = _launches(described, rank) if in_full else None
+    exchanged = any(isinstance(call.function, PeerCall) for call in calls)
+    if exchanged and in_full:
+        raise BadInput("--launch: of collectives; valid without sends and receives")
+    if exchanged or (not in_full and any(call.peer is not None for call in calls)):
         if table is not None:
             raise BadInput("--table: sends and receives ask no tuner plugin; valid: of collectives without roots alone")
         from tuner.cli import exchanges
 
         exchanges.show_group(described, calls, Request(Collective.AllReduce, dtype, op), rank, as_json)
         return
-    if rank != 0:
-        raise BadInput("--rank: whose sends and receives these are; valid for collectives alone: 0")
+    if rank != 0 and not in_full:
+        raise BadInput("--rank: whose sends and receives these are; valid for collectives alone: 0, or with --launch")
     given = [(call.function, call.bytes, call.dtype, call.op) for call in calls]
-    operations = operations_of(given, dtype, op)
+    roots = [call.peer_of(rank, described.ranks) for call in calls]
+    operations = [replace(each, root=root) for each, root in zip(operations_of(given, dtype, op), roots, strict=True)]
     if table is None:
         answer = groups.from_emulator(described, operations)
         answer = replace(answer, launch=launches.of(operations)) if launches else answer
@@ -126,7 +129,7 @@ def command(
     if as_json:
         print_json(answer)
     else:
-        title = f"A group of {len(calls)} calls on {described.title}"
+        title = f"A group of {len(calls)} calls on {described.title}" + (f", rank {rank}" if rank else "")
         print_group(title if table is None else f"{title}, with {table}", answer)
         if answer.launch is not None:
             from tuner.cli.launches import print_launch
@@ -134,10 +137,10 @@ def command(
             print_launch(title[0].lower() + title[1:], answer.launch)
 
 
-def _launches(scenario: Scenario) -> "Launches":
+def _launches(scenario: Scenario, rank: int) -> "Launches":
     from tuner.answers.launches import Launches  # with the search, which nothing else here needs
 
-    return Launches(scenario)
+    return Launches(scenario, rank)
 
 
 COLUMNS = ("kernel", "call", "collective", "bytes", "type", "pick", "channels", "from..to", "block", "chosen with")

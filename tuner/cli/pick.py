@@ -12,7 +12,9 @@ from tuner.answers.picks import NonClassicPick, PickAnswer
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.cli import options
+from tuner.cli.group_calls import ROOTED
 from tuner.cli.output import human_bytes, print_csv, print_json, print_table
+from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 
 if TYPE_CHECKING:
@@ -26,8 +28,14 @@ if TYPE_CHECKING:
 @options.of_nodes_option
 @options.request_options
 @options.buffers_option
-@click.option("--rank", type=int, help="Of calls made of sends and receives: whose launch. [default: 0]")
-@click.option("--peer", type=int, help="Of send and recv the peer, of gather and scatter the root. [default: 1, or 0]")
+@click.option("--rank", type=int, help="Whose launch, of sends and receives or with --launch. [default: 0]")
+@click.option(
+    "--peer",
+    "--root",
+    type=int,
+    help="Of send and recv the peer, of gather, scatter and, with --launch, broadcast and reduce the root. "
+    "[default: 1, or 0]",
+)
 @options.time_options("nccl")
 @options.launch_option
 @options.csv_option
@@ -59,6 +67,7 @@ def command(
     nccl-tuner pick send --peer 8 --machine dgx-h100 --nodes 2 --bytes 1M
     nccl-tuner pick allreduce --log nccl.log --comp-cap 8.0
     nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 64M --launch
+    nccl-tuner pick reduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M --launch --root 3 --rank 8
     """
     if in_full and (as_csv or not isinstance(collective, Collective)):
         raise BadInput("--launch: of a collective, and as text or with --json; valid: without --csv")
@@ -72,8 +81,10 @@ def command(
         call = exchanges.asked(collective, sizes, dtype, rank, peer)
         exchanges.show(options.scenario_of(**scenario), call, times, as_json)
         return
-    if rank is not None or peer is not None:
-        raise BadInput("--rank, --peer: of send, recv, alltoall, gather, scatter; valid for collectives: none")
+    if not in_full and (rank is not None or peer is not None):
+        raise BadInput("--rank, --peer: of send, recv, alltoall, gather, scatter; valid for collectives: with --launch")
+    if peer is not None and collective not in ROOTED:
+        raise BadInput(f"--root: {collective.name} has none; valid: of broadcast, reduce, gather and scatter")
     described, request = options.scenario_of(**scenario), Request(collective, dtype, op, buffers=buffers)
     answers = picks.from_emulator(described, request, sizes)
     if times is not None:
@@ -81,9 +92,9 @@ def command(
 
         answers = calibrated_picks.with_times(answers, described, request, times)
     if in_full:
-        from tuner.answers import launches
+        from tuner.answers.launches import Launches, with_launches
 
-        answers = launches.with_launches(answers, described, request)
+        answers = with_launches(answers, Launches(described, rank or 0), Operation(request, 0, peer or 0))
     if as_json:
         print_json(answers)
         return
@@ -95,7 +106,7 @@ def command(
         print_answers(title, answers)
     else:
         _print_calibrated(title, answers, times.beside_nccl)
-    _print_launches(title, answers)
+    _print_launches(title if rank is None else f"{title}, rank {rank}", answers)
 
 
 def _print_launches(title: str, answers: Sequence[PickAnswer]) -> None:

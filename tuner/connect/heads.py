@@ -1,12 +1,12 @@
-"""The heads of rank 0's node, which the chunks of NVLS and CollNet go by."""
+"""The heads of a rank's node, which the chunks of NVLS and CollNet go by."""
 
 from tuner.connect.records import Connected
 from tuner.emulator.rules.chunk_sizes import Heads
 
 
-def heads_of(connected: Connected) -> Heads:
-    """As rank 0 knows them; where there are none, one that is rank 0."""
-    own = connected.ranks[0]
+def heads_of(connected: Connected, rank: int = 0) -> Heads:
+    """As a rank knows them; where there are none, one that is that rank."""
+    own = connected.ranks[rank]
     direct = own.channels[0].direct
     heads = {rank.nvls[0].head for rank in connected.ranks if rank.nvls} - {None}
     return Heads(

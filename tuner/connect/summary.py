@@ -22,7 +22,7 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class RingOrder:
-    """One channel's ring, from rank 0 on."""
+    """One channel's ring, from rank 0 on, or from the rank that was asked for."""
 
     channel: int
     ranks: tuple[int, ...]
@@ -64,18 +64,18 @@ class _Place:
 _NOWHERE = _Place(Tree(None, ()), None)
 
 
-def summarize(connected: Connected) -> Across:
-    """The channels of all ranks. Where ranks have different numbers of them (up to 2.20), rank 0's are given."""
+def summarize(connected: Connected, rank: int = 0) -> Across:
+    """The channels of all ranks, as many as ``rank`` has; its rings begin there."""
     nodes, channels = connected.node_of_rank, [rank.channels for rank in connected.ranks]
-    several, numbers = len(set(nodes)) > 1, range(len(channels[0]))
-    nvls_numbers = range(len(connected.ranks[0].nvls) if several else 0)
-    chained = any(channel.chain is not None for channel in channels[0])
+    several, numbers = len(set(nodes)) > 1, range(len(channels[rank]))
+    nvls_numbers = range(len(connected.ranks[rank].nvls) if several else 0)
+    chained = any(channel.chain is not None for channel in channels[rank])
     direct = [each[0].direct for each in channels if each]
     return Across(
         ranks_of_nodes=tuple(
             tuple(rank for rank, other in enumerate(nodes) if other == node) for node in dict.fromkeys(nodes)
         ),
-        rings=tuple(_ring(number, channels, nodes) for number in numbers),
+        rings=tuple(_ring(number, rank, channels, nodes) for number in numbers),
         trees=tuple(_order(number, [_in_tree(number, each) for each in channels], nodes) for number in numbers),
         nvls_heads=tuple(_heads(connected)),
         nvls_trees=tuple(
@@ -103,9 +103,9 @@ def _in_chain(number: int, channels: Sequence[RankChannel]) -> _Place:
     return _NOWHERE if chain is None else _Place(chain, None)
 
 
-def _ring(number: int, channels: Sequence[Sequence[RankChannel]], nodes: Sequence[int]) -> RingOrder:
-    """The ring from rank 0 on, as far as all that follow each other have the channel."""
-    order = [0]
+def _ring(number: int, first: int, channels: Sequence[Sequence[RankChannel]], nodes: Sequence[int]) -> RingOrder:
+    """The ring from a rank on, as far as all that follow each other have the channel."""
+    order = [first]
     while number < len(channels[order[-1]]) and (following := channels[order[-1]][number].next) not in order:
         order.append(following)
     present = [rank for rank in order if number < len(channels[rank])]

@@ -6,7 +6,7 @@ import numpy as np
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers, Protocol
-from tuner.emulator.group import Chooser, Operation, Tuner, not_emulated, task_of
+from tuner.emulator.group import Chooser, Operation, Tuner, check_roots, not_emulated, task_of
 from tuner.emulator.launch.records import Launch, LaunchedKernel, Work
 from tuner.emulator.rules import bounds
 from tuner.emulator.rules.buffers import buffer_bytes
@@ -20,10 +20,11 @@ HeadsOf = Callable[[], Heads]
 
 
 def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf, tuner: Tuner | None = None) -> Launch:
-    """What NCCL launches on rank 0 for one call, or for several in one group, on plain buffers.
+    """What NCCL launches on the rank that ``selection`` is of, for one call or for several in one group.
 
-    ``heads`` is asked for where the switch or the network takes part. Errors: those of
-    :func:`tuner.emulator.group.plan`; BadInput for buffers that are not plain.
+    ``heads``, as that rank knows them, is asked for where the switch or the network takes part. Errors: those of
+    :func:`tuner.emulator.group.plan`; BadInput for buffers that are not plain, and for broadcasts from several roots
+    where NCCL makes one call of them.
     """
     communicator = selection.communicator
     if not operations:
@@ -33,11 +34,12 @@ def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf
     missing = not_emulated(selection, [operation.request for operation in operations])
     if missing is not None and len(operations) > 1:
         raise BadInput(f"groups are not emulated {missing}")
+    check_roots(communicator, operations)
     tasks = [task_of(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
     chooser = Chooser(selection, tuner)
     kernels = _alone(chooser, tasks[0]) if len(tasks) == 1 else communicator.rules.schedule(chooser, tasks)
     return Launch(
-        tuple(_kernel(selection, kernel, heads) for kernel in kernels),
+        tuple(_kernel(selection, kernel, operations, heads) for kernel in kernels),
         (
             buffer_bytes(communicator, Protocol.LL),
             buffer_bytes(communicator, Protocol.LL128),
@@ -58,17 +60,19 @@ def _alone(chooser: Chooser, task: Task) -> list[list[Task]]:
     return [[task]]
 
 
-def _kernel(selection: Selection, tasks: Sequence[Task], heads: HeadsOf) -> LaunchedKernel:
+def _kernel(
+    selection: Selection, tasks: Sequence[Task], operations: Sequence[Operation], heads: HeadsOf
+) -> LaunchedKernel:
     communicator = selection.communicator
     return LaunchedKernel(
         communicator.rules.device_functions.kernel(communicator, tasks),
         tuple(sorted({part.channel for task in tasks for part in task.parts})),
         max(task.threads for task in tasks),
-        tuple(_work(selection, task, heads) for task in tasks),
+        tuple(_work(selection, task, operations[task.place].root, heads) for task in tasks),
     )
 
 
-def _work(selection: Selection, task: Task, heads: HeadsOf) -> Work:
+def _work(selection: Selection, task: Task, root: int, heads: HeadsOf) -> Work:
     communicator, request = selection.communicator, task.request
     call = task.call(communicator)
     rules, tables = communicator.rules, selection.tables
@@ -85,7 +89,7 @@ def _work(selection: Selection, task: Task, heads: HeadsOf) -> Work:
         function=rules.device_functions(communicator, task),
         count=task.elements,
         warps=int(threads[0]) // communicator.release.limits.warp_size,
-        root=0,
+        root=root,
         one_node=communicator.nodes == 1,
         direct=shared.direct,
         sharing=shared.sharing,

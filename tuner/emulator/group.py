@@ -8,6 +8,7 @@ import numpy as np
 from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import Float
+from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
 from tuner.emulator.rules import bounds
 from tuner.emulator.rules.call import Call
@@ -100,11 +101,7 @@ def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | N
         raise BadInput("a group without a collective launches nothing; valid: one or more")
     if (missing := not_emulated(selection, [operation.request for operation in operations])) is not None:
         raise BadInput(f"groups are not emulated {missing}")
-    roots = {each.root for each in operations if each.request.collective is Collective.Broadcast}
-    if len(roots) > 1 and communicator.release.exchange.broadcasts_together:
-        raise BadInput(
-            f"broadcasts from {len(roots)} roots are one call in NCCL {communicator.release.name}; valid here: one root"
-        )
+    check_roots(communicator, operations)
     tasks = [task_of(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
     chooser = Chooser(selection, tuner)
     kernels = tuple(_kernel(inside) for inside in communicator.rules.schedule(chooser, tasks))
@@ -123,6 +120,17 @@ def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | N
         for place, (operation, task) in enumerate(zip(operations, tasks, strict=True))
     )
     return Group(picks, kernels, tuple(chooser.choices))
+
+
+def check_roots(communicator: Communicator, operations: Sequence[Operation]) -> None:
+    """BadInput for a root that there is none, and for broadcasts from several where NCCL makes one call of them."""
+    if outside := [each.root for each in operations if not 0 <= each.root < communicator.ranks]:
+        raise BadInput(f"root {outside[0]}; valid: 0 to {communicator.ranks - 1}")
+    roots = {each.root for each in operations if each.request.collective is Collective.Broadcast}
+    if len(roots) > 1 and communicator.release.exchange.broadcasts_together:
+        raise BadInput(
+            f"broadcasts from {len(roots)} roots are one call in NCCL {communicator.release.name}; valid here: one root"
+        )
 
 
 def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | None:

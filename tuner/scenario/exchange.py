@@ -24,9 +24,7 @@ def situation(resolved: "ResolvedScenario", rank: int = 0) -> Situation:
     """
     if any(kind.scenario.graphs is not None for kind in resolved.kinds):
         raise BadInput("--graphs: sends and receives go by the links of the topology; valid without it")
-    communicator, ranks_of = resolved.views[0], resolved.ranks_of
-    if not 0 <= rank < communicator.ranks:
-        raise BadInput(f"rank {rank}; valid: 0 to {communicator.ranks - 1}")
+    communicator, ranks_of = resolved.view_of(rank), resolved.ranks_of
     _transports_known(resolved)
     order = Order(communicator, ranks_of, rank)
     links = _links(resolved, rank)
@@ -47,11 +45,10 @@ def _links(resolved: "ResolvedScenario", rank: int) -> list[PeerLinks]:
 def _channels(resolved: "ResolvedScenario", rank: int, links: list[PeerLinks]) -> PeerChannels:
     made = resolved.scenario.members
     if made is None or not resolved.shares:
-        return peer_channels(resolved.views[0], links)
+        return peer_channels(resolved.view_of(rank), links)
     of_whole = made.ranks[rank]
-    return peer_channels(
-        resolved.views[0], links, _channels(resolved.whole, of_whole, _links(resolved.whole, of_whole))
-    )
+    whole = _channels(resolved.whole, of_whole, _links(resolved.whole, of_whole))
+    return peer_channels(resolved.view_of(rank), links, whole)
 
 
 def _transports_known(resolved: "ResolvedScenario") -> None:

@@ -136,13 +136,18 @@ class ResolvedScenario:
         """Each kind of :attr:`nodes` once, in the order of ranks, with how its ranks see the communicator."""
         return list({id(node): (node, view) for (node, _), view in zip(self.nodes, self.views, strict=True)}.values())
 
+    def view_of(self, rank: int) -> Communicator:
+        """The communicator as a rank sees it. BadInput for a rank that there is none."""
+        if not 0 <= rank < self.ranks:
+            raise BadInput(f"rank {rank}; valid: 0 to {self.ranks - 1}")
+        counted = zip(self.nodes, self.views, strict=True)
+        of_nodes = chain.from_iterable(repeat(view, count) for (_, count), view in counted)
+        return next(view for view, ranks in zip(of_nodes, self.ranks_of, strict=True) if rank in ranks)
+
     @property
     def last_view(self) -> Communicator:
         """The communicator as the last rank sees it."""
-        counted = zip(self.nodes, self.views, strict=True)
-        of_nodes = chain.from_iterable(repeat(view, count) for (_, count), view in counted)
-        last = [ranks[-1] for ranks in self.ranks_of]
-        return list(of_nodes)[last.index(max(last))]
+        return self.view_of(self.ranks - 1)
 
     @property
     def ranks_of(self) -> tuple[tuple[int, ...], ...]:

@@ -21,7 +21,7 @@ DIRECT_RULES: Registry[Callable[[int], int]] = Registry()
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The heads of rank 0's node, which enter the switch (NVLS) and the network (CollNetDirect), and which rank 0 is.
+    """The heads of a rank's node, which enter the switch (NVLS) and the network (CollNetDirect), and which it is.
 
     ``own_*`` are None where it is none.
     """

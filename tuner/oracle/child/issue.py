@@ -67,6 +67,7 @@ def _calls(calls: Sequence[Call]) -> Any:
 
 
 def _how(world: World, simulated: bool = False, captured: bool = False, rank: int = 0) -> Any:
+    world.acknowledge_work(rank)
     comm = ffi.cast("void *", world.comms[rank])
     return ffi.new("struct sim_issue *", [comm, world.devices[rank], world.log_file, simulated, captured])
 

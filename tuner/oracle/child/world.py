@@ -117,7 +117,7 @@ class World(Loaded):
         if start.part is not None:
             self.devices = list(start.part.ranks)
             self.comms = part.make(self, start.part)
-        self.acknowledge_work()
+        self.acknowledge_work(0)
         if start.works.in_ring:
             lib.sim_keep_pointers(RING_POINTERS)
 
@@ -163,12 +163,12 @@ class World(Loaded):
                 raise Failure(f"ncclCommInitRank of rank {rank} returned {self.error(result)}")
         return [int(ffi.cast("uintptr_t", comm)) for comm in comms]
 
-    def acknowledge_work(self) -> None:
-        """Where rank 0 counts the work it sent to kernels and what they took; later releases do not wait for them."""
+    def acknowledge_work(self, rank: int) -> None:
+        """Where a rank counts the work it sent to kernels and what they took; later releases do not wait for them."""
         members = self.start.comm.members
         sent, taken = members.get("workFifoSent"), members.get("workFifoAckdMin")
         if sent is not None and taken is not None:
-            lib.sim_acknowledge_work(*(ffi.cast("uint32_t *", self.comms[0] + at.offset) for at in (sent, taken)))
+            lib.sim_acknowledge_work(*(ffi.cast("uint32_t *", self.comms[rank] + at.offset) for at in (sent, taken)))
 
     def started(self) -> Started:
         """The answer to the first request."""

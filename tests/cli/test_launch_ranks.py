@@ -1,0 +1,41 @@
+"""``pick --launch`` and ``group --launch`` of other ranks and roots; tests/live/test_launches.py compares them."""
+
+import json
+
+import pytest
+
+from tests.support.command_line import run
+
+ON = ("--machine", "dgx-h100", "--nodes", "2", "--gpus-per-node", "2", "--nccl", "2.28.9")
+CALL = "reduce", *ON, "--bytes", "1M", "--launch"
+
+
+def test_a_launch_is_of_a_rank_and_has_a_root() -> None:
+    (answer,) = json.loads(run("pick", *CALL, "--rank", "3", "--root", "1", "--json").stdout)
+    launch = answer["launch"]
+    assert launch["rank"] == 3
+    assert {work["root"] for kernel in launch["kernels"] for work in kernel["works"]} == {1}
+    assert {ring["ranks"][0] for ring in launch["channels"]["rings"]} == {3}
+    assert {ring["nodes"][0] for ring in launch["node_rings"]} == {1}
+
+
+def test_a_group_has_roots() -> None:
+    answer = json.loads(run("group", "reduce@3:1M,broadcast@-1:1M", *ON, "--launch", "--rank", "2", "--json").stdout)
+    works = [work for kernel in answer["launch"]["kernels"] for work in kernel["works"]]
+    assert {work["place"]: work["root"] for work in works} == {0: 3, 1: 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("pick", *CALL, "--rank", "4"), "rank 4; valid: 0 to 3"),
+        (("pick", *CALL, "--root", "-1"), "root -1; valid: 0 to 3"),
+        (("pick", "allgather", *CALL[1:], "--root", "1"), "AllGather has none"),
+        (("pick", *CALL[:-1], "--rank", "1"), "valid for collectives: with --launch"),
+        (("group", "reduce@4:1M", *ON, "--launch"), "root 4; valid: 0 to 3"),
+        (("group", "send@1:1M", *ON, "--launch"), "valid without sends and receives"),
+        (("group", "broadcast@1:1M,broadcast@2:1M", *ON[:-1], "2.29.2", "--launch"), "from 2 roots are one call"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line(words: tuple[str, ...], said: str) -> None:
+    assert said in run(*words, code=2).stderr
