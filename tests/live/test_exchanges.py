@@ -63,6 +63,30 @@ def test_roots_of_all_kinds(name: str, machine: str, nodes: int, gpus: int) -> N
             assert compare_mixed(selection, situation(resolved), oracle, group) == {}
 
 
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        *(
+            Scenario(name, 1, machine="dgx-a100", gpus_per_node=4, environment={"NCCL_P2P_DISABLE": "1"})
+            for name in ("2.29.7", "2.30.3", "2.30.7", "2.31.2")
+        ),
+        Scenario("2.20.5", 3, machine="dgx-h100", gpus_per_node=2, hosts_per_domain=2),
+        Scenario("2.20.5", 2, machine="dgx-h100", gpus_per_node=2, hosts_per_domain=(1, 1)),
+    ],
+    ids=lambda scenario: scenario.title,
+)
+def test_nodes_that_shared_memory_or_nvlink_joins(scenario: Scenario) -> None:
+    """Hosts that NCCL takes for several nodes, and NVLink domains whose hosts it takes for nodes."""
+    if scenario.nccl not in HERE:
+        pytest.skip(f"no libnccl {scenario.nccl} here")
+    resolved, generator = scenario.resolve(), random.Random(5)
+    with Oracle(scenario.oracle_configuration()) as oracle:
+        for kind in ("all-to-all", "all-to-all-v", "ring", "random"):
+            for rank in range(scenario.ranks):
+                calls = draw(kind, rank, scenario.ranks, generator)
+                assert compare(situation(resolved, rank), oracle, calls) == {}, kind
+
+
 def test_kernels_that_are_full() -> None:
     """Many messages take several kernels, which hold as much as NCCL's."""
     resolved = ResolvedScenario(Scenario(nccl=HERE[-1], machine="dgx-h100", nodes=1, gpus_per_node=8))

@@ -11,23 +11,23 @@ import random
 import sys
 from collections import Counter
 from dataclasses import replace
+from itertools import islice
 
 import click
 
-from tests.support.random_exchanges import KINDS, SETTINGS, SHAPES, draw
+from tests.support.random_exchanges import KINDS, draw, scenarios
 from tests.support.random_groups import random_groups
 from tuner import release
 from tuner.base.errors import TunerError
 from tuner.cli.output import print_table
 from tuner.conformance.check_exchange import compare_mixed
+from tuner.emulator.group import Operation, not_emulated
 from tuner.emulator.selection import Selection
-from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
-from tuner.scenario import Scenario
 from tuner.scenario.exchange import situation
-from tuner.scenario.resolved import ResolvedScenario
 
 SHOWN, LONGEST = 3, 300
+MOST_COMMUNICATORS, EACH = 200, 5  # of a release; groups of a kind on one of them
 BESIDE = "beside collectives"  # with roots of any rank
 
 
@@ -49,27 +49,22 @@ def main(names: tuple[str, ...], launches: int, seed: int) -> None:
 def check(name: str, launches: int, seed: int) -> tuple[Counter[str], Counter[str]]:
     """Groups that were compared, and those that are equal, by kind."""
     compared, equal = Counter[str](), Counter[str]()
-    shapes = [shape for shape in SHAPES if name in catalogue.load(shape[0]).releases]
-    cases = [(shape, settings) for settings in SETTINGS for shape in shapes]
     generator = random.Random(f"{seed} {name}")
-    generator.shuffle(cases)
-    cases = cases[: max(1, min(len(cases), launches // 5))]
+    count = max(1, min(MOST_COMMUNICATORS, launches // EACH))
     kinds = [kind for kind in KINDS if release.load(name).exchange.own_functions or not kind.startswith("nccl")]
-    for number, (shape, settings) in enumerate(cases):
-        share = launches * (number + 1) // len(cases) - launches * number // len(cases)
-        machine, nodes, gpus = shape
-        scenario = Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=settings)
-        resolved, title = ResolvedScenario(scenario), f"{name} {machine} {nodes}x{gpus} {settings}"
+    for number, scenario in enumerate(islice(scenarios(name, f"{seed} {name}"), count)):
+        share = launches * (number + 1) // count - launches * number // count
+        resolved, title = scenario.resolve(), f"{scenario.title} {scenario.environment}"
         try:
             with Oracle(scenario.oracle_configuration()) as oracle:
-                selection = Selection(resolved.views[0])
-                groups = random_groups(selection, share, most=40, seed=generator.randrange(1 << 30))
-                for kind in [*kinds * share, *[BESIDE] * share]:
-                    rank = generator.randrange(nodes * gpus)
+                groups = _groups(Selection(resolved.views[0]), share, generator)
+                for kind in [*kinds * share, *[BESIDE] * len(groups)]:
+                    rank = generator.randrange(scenario.ranks)
                     drawn = generator.choice(("alone", "all-to-all", "random")) if kind == BESIDE else kind
-                    calls = draw(drawn, rank, nodes * gpus, generator)
-                    given = next(groups, []) if kind == BESIDE else []
-                    group = [replace(each, root=generator.randrange(nodes * gpus)) for each in given], calls
+                    calls = draw(drawn, rank, scenario.ranks, generator)
+                    given = groups.pop() if kind == BESIDE else []
+                    group = [replace(each, root=generator.randrange(scenario.ranks)) for each in given], calls
+                    selection = Selection(resolved.view_of(rank))
                     different = compare_mixed(selection, situation(resolved, rank), oracle, group)
                     compared[kind] += 1
                     equal[kind] += not different
@@ -81,6 +76,13 @@ def check(name: str, launches: int, seed: int) -> tuple[Counter[str], Counter[st
             compared["not asked"] += 1
             click.echo(f"NOT ASKED {title}: {error}")
     return compared, equal
+
+
+def _groups(selection: Selection, count: int, generator: random.Random) -> list[list[Operation]]:
+    """Groups of collectives; none where groups are not emulated."""
+    if not_emulated(selection, ()) is not None:
+        return []
+    return list(random_groups(selection, count, most=40, seed=generator.randrange(1 << 30)))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,16 @@
 """Groups of sends and receives for the tests: what people write, and what nobody would; the same for one seed."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
+from tests.support.planned_communicators import hosts
+from tuner.base.errors import TunerError
 from tuner.base.names import DataType, PeerCall
 from tuner.emulator.exchange.plan import ExchangeCall
+from tuner.machine import catalogue
+from tuner.scenario import Scenario
+from tuner.scenario.exchange import situation
 
 Calls = list[ExchangeCall]
 SHAPES = [  # machine, nodes, GPUs per node
@@ -33,7 +39,73 @@ SETTINGS: list[dict[str, str]] = [
     {"NCCL_P2P_MAX_PEERS": "4"},
     {"NCCL_P2P_PER_CHANNEL_NET_BW": "5"},
     {"NCCL_MAX_NCHANNELS": "5"},
+    {"NCCL_P2P_DISABLE": "1"},
+    {"NCCL_SHM_DISABLE": "1"},
+    {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"},
+    *({"NCCL_P2P_LEVEL": level} for level in ("LOC", "NVL", "PIX", "PXB", "PHB", "SYS")),
+    {"NCCL_NET_DISABLE_INTRA": "1"},
+    {"NCCL_WORK_ARGS_BYTES": "600"},
+    {"NCCL_WORK_FIFO_BYTES": "8192"},
+    {"NCCL_MNNVL_ENABLE": "0"},
 ]
+DOMAINS = ("gb200-nvl72", "aws-p6e-gb200")
+MOST_RANKS = 32
+
+
+def scenarios(nccl: str, seed: str) -> Iterator[Scenario]:
+    """Without end, communicators of a release on which sends and receives are emulated; a seed is always the same."""
+    generator = random.Random(seed)
+    while True:
+        settings: dict[str, str] = {}
+        for each in generator.sample(SETTINGS, k=generator.choice((0, 1, 1, 2))):
+            settings |= each
+        scenario = generator.choice((_whole, _whole, _whole, _mixed, _of_domains, _sharing))(nccl, generator)
+        scenario = replace(scenario, environment=settings)
+        try:
+            scenario.oracle_configuration()
+            situation(scenario.resolve(), generator.randrange(scenario.ranks))
+        except TunerError:
+            continue
+        if scenario.ranks > 1:
+            yield scenario
+
+
+def _whole(nccl: str, generator: random.Random) -> Scenario:
+    """Of one machine."""
+    known = [shape for shape in SHAPES if nccl in catalogue.load(shape[0]).releases]
+    if generator.random() < 0.5:
+        machine, nodes, gpus = generator.choice(known)
+        return Scenario(nccl, nodes, machine=machine, gpus_per_node=gpus)
+    machine = generator.choice(list(hosts(nccl)))
+    node = catalogue.load(machine)
+    gpus = generator.choice((node.gpus_per_node, generator.randint(1, node.gpus_per_node)))
+    most = max(1, min(5, MOST_RANKS // gpus)) if node.topology.nets else 1
+    return Scenario(nccl, generator.randint(1, most), machine=machine, gpus_per_node=gpus)
+
+
+def _mixed(nccl: str, generator: random.Random) -> Scenario:
+    """With nodes behind that have other GPUs, or fewer."""
+    described = _whole(nccl, generator)
+    machine = generator.choice((described.machine, "dgx-a100", "dgx-h100"))
+    gpus = generator.randint(1, min(4, catalogue.load(str(machine)).gpus_per_node))
+    other = replace(described, machine=machine, nodes=generator.randint(1, 2), gpus_per_node=gpus)
+    return replace(described, nodes=min(described.nodes, 2), others=(other,))
+
+
+def _of_domains(nccl: str, generator: random.Random) -> Scenario:
+    """Hosts that NVLink joins."""
+    if generator.random() < 0.5:
+        described = Scenario(nccl, generator.randint(2, 5), machine=generator.choice(("dgx-h100", "dgx-a100")))
+        each = generator.choice((1, 2, 2, 3))
+        return replace(described, gpus_per_node=generator.randint(1, 4), hosts_per_domain=each)
+    nodes, trays, gpus = generator.randint(1, 3), generator.randint(1, 3), generator.choice((None, 1, 3))
+    return Scenario(nccl, nodes, machine=generator.choice(DOMAINS), trays=trays, gpus_per_node=gpus)
+
+
+def _sharing(nccl: str, generator: random.Random) -> Scenario:
+    """Several ranks on a GPU, which older releases refuse."""
+    described = _whole(nccl, generator)
+    return replace(described, nodes=min(described.nodes, 3), gpus_per_node=generator.randint(1, 2), ranks_per_gpu=2)
 
 
 def draw(kind: str, rank: int, ranks: int, generator: random.Random) -> Calls:

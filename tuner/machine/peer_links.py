@@ -14,7 +14,6 @@ class PeerLinks:
 
     all_nvlink: bool
     local_channels: int | None
-    next_gpu_channels: tuple[int, ...]  # of each GPU and the one after it, as if NVLink joined them
     adapters: tuple[tuple[int, float], ...]  # devices, GB/s
     all_peer_to_peer: bool = False  # every GPU reaches every other, without a GPU in between
     joined_by_network: frozenset[tuple[int, int]] = frozenset()  # pairs of GPUs, by local rank, that nothing else joins

@@ -1,6 +1,7 @@
 """A scenario's sends and receives: the links of its nodes, and in which order a rank turns to its peers."""
 
 from collections.abc import Iterator
+from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from tuner.base.errors import BadInput
@@ -20,16 +21,16 @@ def situation(resolved: "ResolvedScenario", rank: int = 0) -> Situation:
     """What sends and receives of a rank go by.
 
     BadInput for a rank that there is none, for graphs that were dumped, as the links are not in them, and where it is
-    not known which of its transports NCCL takes.
+    not known whether NVLink joins hosts.
     """
     if any(kind.scenario.graphs is not None for kind in resolved.kinds):
         raise BadInput("--graphs: sends and receives go by the links of the topology; valid without it")
     communicator, ranks_of = resolved.view_of(rank), resolved.ranks_of
-    _transports_known(resolved)
     order = Order(communicator, ranks_of, rank)
     links = _links(resolved, rank)
     channels = _channels(resolved, rank, links)
-    return Situation(communicator, channels, order, links[0].joined_by_network, lambda: _rings(resolved, rank))
+    by_network, beyond = links[0].joined_by_network, frozenset(_beyond_nodes(resolved, rank))
+    return Situation(communicator, channels, order, by_network, beyond, lambda: _rings(resolved, rank))
 
 
 def _links(resolved: "ResolvedScenario", rank: int) -> list[PeerLinks]:
@@ -51,15 +52,31 @@ def _channels(resolved: "ResolvedScenario", rank: int, links: list[PeerLinks]) -
     return peer_channels(resolved.view_of(rank), links, whole)
 
 
-def _transports_known(resolved: "ResolvedScenario") -> None:
-    """BadInput where a release has ranks of two nodes reach each other other than by the network."""
-    data = resolved.release.exchange
-    if data.fabric_reaches_hosts and any(size > 1 for size in resolved.domains):
-        raise BadInput(f"sends and receives in NVLink domains of hosts: not emulated in {resolved.release.name}")
-    if data.parts_share_memory and resolved.views[0].splits_hosts:
-        raise BadInput(
-            f"sends and receives where NCCL takes a host for several nodes: not emulated in {resolved.release.name}"
-        )
+def _beyond_nodes(resolved: "ResolvedScenario", rank: int) -> Iterator[int]:
+    """Ranks that a rank reaches without the network though of other nodes: of its host, or of its domain's others.
+
+    Source: shmCanConnect, src/transport/shm.cc, and ncclTopoCheckNet, src/graph/paths.cc, v2.30.3-1; p2pCanConnect,
+    src/transport/p2p.cc, v2.20.5-1. BadInput where it is not known whether NVML names a fabric that is not ready.
+    """
+    data, host_of_rank = resolved.release.exchange, _hosts(resolved)
+    if data.parts_share_memory and resolved.view_of(rank).environment.c_int("NCCL_SHM_DISABLE", 0) != 1:
+        yield from (other for other, host in enumerate(host_of_rank) if host == host_of_rank[rank])
+    if data.fabric_reaches_hosts and any(hosts > 1 for hosts in resolved.domains):
+        if resolved.ranks_without_fabric:
+            raise BadInput(
+                "sends and receives where GPUs have not joined their NVLink domain: not emulated in NCCL "
+                f"{resolved.release.name}; valid: later releases"
+            )
+        domain_of_host = list(chain.from_iterable(repeat(number, n) for number, n in enumerate(resolved.domains)))
+        own_host = host_of_rank[rank]
+        others = [(other, host) for other, host in enumerate(host_of_rank) if host != own_host]
+        yield from (other for other, host in others if domain_of_host[host] == domain_of_host[own_host])
+
+
+def _hosts(resolved: "ResolvedScenario") -> list[int]:
+    """The host of each rank."""
+    kinds = chain.from_iterable(repeat(kind, kind.hosts) for kind in resolved.kinds)
+    return list(chain.from_iterable(repeat(host, len(kind.gpu_of_rank)) for host, kind in enumerate(kinds)))
 
 
 def _rings(resolved: "ResolvedScenario", rank: int) -> list[list[int]]:

@@ -22,7 +22,7 @@ from tuner.search.paths import near_cpu
 from tuner.search.peers import Peers
 from tuner.search.prepare import prepared
 from tuner.search.request import Request
-from tuner.search.system import Gpu, Kind, Path, System
+from tuner.search.system import Gpu, Kind, System
 
 CHANNELS_WITHOUT_NVLINK = 2
 
@@ -44,11 +44,9 @@ def _peer_links(text: str, nccl: str) -> PeerLinks:
     decisive = max(types, default=system.types.LOC) if farthest else min(types, default=system.types.DIS)
     local = LocalNets(system, loaded.search.routing, loaded.limits.max_channels, variables)
     peers = Peers(system, loaded.search.routing, variables)
-    following = [gpus[(number + 1) % len(gpus)] for number in range(len(gpus))]
     return PeerLinks(
         all_nvlink=decisive < system.types.PIX,
         local_channels=min((pairs.between(*each) for each in permutations(gpus, 2)), default=None),
-        next_gpu_channels=tuple(pairs.if_linked(gpu, peer) for gpu, peer in zip(gpus, following, strict=True)),
         adapters=tuple(_adapters(system, gpu, local, loaded) for gpu in gpus) if system.several_nodes else (),
         all_peer_to_peer=all(
             peers.peer_to_peer(*each) and peers.relay(*each) is None for each in permutations(gpus, 2)
@@ -81,16 +79,10 @@ class _Pairs:
     nccl: Release
 
     def between(self, gpu: Gpu, peer: Gpu) -> int:
-        path, types = self._path(gpu, peer), self.system.types
-        linked = path.type == types.NVL or (self.nccl.exchange.nvb_counts_links and path.type == types.NVB)
-        return self.if_linked(gpu, peer) if linked else CHANNELS_WITHOUT_NVLINK
-
-    def if_linked(self, gpu: Gpu, peer: Gpu) -> int:
-        links = int(f32(self._path(gpu, peer).gbs) / f32(nvlink_gbs(gpu, self.nccl.search.devices)))
-        return 2 * max(1, links)
-
-    def _path(self, gpu: Gpu, peer: Gpu) -> Path:
-        return peer.paths[Kind.GPU][self.system.number(gpu)]
+        path, types = peer.paths[Kind.GPU][self.system.number(gpu)], self.system.types
+        if path.type != types.NVL and not (self.nccl.exchange.nvb_counts_links and path.type == types.NVB):
+            return CHANNELS_WITHOUT_NVLINK
+        return 2 * max(1, int(f32(path.gbs) / f32(nvlink_gbs(gpu, self.nccl.search.devices))))
 
 
 def _adapters(system: System, gpu: Gpu, local: LocalNets, nccl: Release) -> tuple[int, float]:

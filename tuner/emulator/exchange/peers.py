@@ -93,16 +93,12 @@ def _each_peer(communicator: Communicator, links: Sequence[PeerLinks], first: in
             yield node.local_channels
         if communicator.nodes == 1:
             continue
-        for gpu, adapters in enumerate(node.adapters):
-            yield _over_network(communicator, node, gpu, adapters, first)
+        for adapters in node.adapters:
+            yield _over_network(communicator, adapters, first)
 
 
-def _over_network(
-    communicator: Communicator, node: PeerLinks, gpu: int, adapters: tuple[int, float], first: int
-) -> int:
+def _over_network(communicator: Communicator, adapters: tuple[int, float], first: int) -> int:
     data, count = communicator.release.exchange, adapters[0]
-    if data.fabric_reaches_hosts and communicator.fabric:
-        return node.next_gpu_channels[gpu]
     given = communicator.environment.number(PER_NET_PEER, -1)
     if given != -1 or data.net_channels == "two":
         return 2 if given == -1 else given
@@ -115,12 +111,11 @@ def _over_network(
 
 def _chunk_bytes(communicator: Communicator, own: PeerLinks) -> int:
     number, data = communicator.environment.number, communicator.release.exchange
-    by_nvlink = data.fabric_reaches_hosts and communicator.fabric
-    if communicator.nodes > 1 and not by_nvlink:
+    if communicator.nodes > 1:
         blackwell_on_arm = communicator.cpu_arch == "arm64" and communicator.min_comp_cap >= 100
         times = data.net_chunks_of_arm_blackwell if blackwell_on_arm else 1
         chunk = times * number("NCCL_P2P_NET_CHUNKSIZE", data.net_chunk_bytes)
-    elif own.all_nvlink or by_nvlink:
+    elif own.all_nvlink:
         chunk = number("NCCL_P2P_NVL_CHUNKSIZE", data.nvlink_chunk_bytes)
     else:
         chunk = number("NCCL_P2P_PCI_CHUNKSIZE", data.pci_chunk_bytes)

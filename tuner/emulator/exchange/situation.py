@@ -16,12 +16,12 @@ class Situation:
     channels: PeerChannels
     order: Order
     joined_by_network: frozenset[tuple[int, int]]  # pairs of ranks of the own node, by their place among them
+    beyond_nodes: frozenset[int]  # ranks of other nodes that shared memory or NVLink joins to the own one
     rings: Callable[[], Sequence[Sequence[int]]]  # by channel the ranks of the ring, from the own one on
 
     def by_network(self, peer: int) -> bool:
-        """Whether nothing but the network joins a rank: one of another node, or of another socket with its adapters."""
+        """Whether nothing but the network joins a rank: of most other nodes, or of another socket with its adapters."""
         (own, place), (other, other_place) = (self.order.place(rank) for rank in (self.order.rank, peer))
         if own == other:
             return (place, other_place) in self.joined_by_network
-        fabric = self.communicator.release.exchange.fabric_reaches_hosts and self.communicator.fabric
-        return not fabric
+        return peer not in self.beyond_nodes
