@@ -61,6 +61,7 @@ def exact(scenario: Scenario, requests: tuple[Request, ...] = ALL_COLLECTIVES) -
     report = check(scenario, [request for request in requests if selection.usable(request)])
     assert report.mismatches == ()
     assert report.compared["picks"] >= 60
+    assert report.compared["groups"] >= 100
     return report
 
 

@@ -1,17 +1,23 @@
 """Communicators of nodes that differ: the emulator against the live library, exactly."""
 
+import random
 import re
 from pathlib import Path
 
 import pytest
 
 from tests.support.available_releases import HERE
+from tests.support.random_exchanges import draw
+from tests.support.random_groups import random_groups
 from tuner.base.errors import BadInput, BadTopology
 from tuner.conformance.check import check
+from tuner.conformance.check_exchange import compare_mixed
+from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.oracle.configuration import Host, OracleConfiguration
 from tuner.scenario import Scenario
+from tuner.scenario.exchange import situation
 
 H100, A100, B200 = "dgx-h100", "dgx-a100", "dgx-b200"
 INTEL = 'arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143"'
@@ -79,6 +85,21 @@ def test_nodes_that_differ(name: str, shape: str, tmp_path: Path) -> None:
     assert report.mismatches == ()
     assert report.compared["cells"] >= 5 * 60 * 18
     assert report.compared["picks"] >= 5 * 60
+    assert report.compared["groups"] >= 900
+
+
+@pytest.mark.parametrize("shape", ["three nodes", "older GPUs and another vendor", "fewer adapters"])
+@pytest.mark.parametrize("name", HERE)
+def test_sends_beside_collectives_on_nodes_that_differ(name: str, shape: str, tmp_path: Path) -> None:
+    described = scenario(name, SHAPES[shape], tmp_path)
+    resolved, generator = described.resolve(), random.Random(shape)
+    selection = Selection(resolved.views[0])
+    with Oracle(described.oracle_configuration()) as oracle:
+        for operations in random_groups(selection, 12, most=20):
+            rank = generator.randrange(resolved.ranks)
+            group = operations, draw("random", rank, resolved.ranks, generator)
+            where = situation(resolved, rank)
+            assert compare_mixed(Selection(where.communicator), where, oracle, group) == {}
 
 
 @pytest.mark.parametrize("machines", [(A100, "a100-4x-2nic"), ("a100-4x-2nic", A100)], ids=" ".join)

@@ -117,3 +117,22 @@ def test_calls_that_are_none(calls: str) -> None:
     done = run("group", calls, "--machine", "dgx-h100", code=2)
     assert "valid" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_nodes_whose_ranks_make_another_group_are_refused() -> None:
+    nodes = ("--node", "dgx-h100:4", "--node", "dgx-b200:4", "--nccl", "2.28.9")
+    done = run("group", "allreduce:25M*4,allreduce:64K", *nodes, code=2)
+    assert "ranks disagree: those on dgx-b200" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    alike = run("group", "allreduce:25M*4,allreduce:64K", "--node", "dgx-h100:8", "--node", "dgx-h100:4", "--json")
+    assert len(json.loads(alike.stdout)["kernels"][0]["calls"]) == 5
+
+
+@pytest.mark.parametrize("name", [name for name in RELEASES if release.load(name).rules.channel_bytes != "unlimited"])
+def test_the_network_goes_over_all_of_a_call_on_every_channel(name: str) -> None:
+    environment = {"NCCL_COLLNET_ENABLE": "1", "NCCL_ALGO": "CollNetChain"}
+    scenario = Scenario(nccl=name, machine="dgx-a100", nodes=4, gpus_per_node=2, environment=environment)
+    group = plan(Selection(scenario.communicator()), [Operation(AR, 25 << 20)] * 5)
+    assert {pick.algorithm.name for pick in group.picks} == {"CollNetChain"}
+    used = {pick.channels for pick in group.picks}
+    assert used == {group.kernels[0].channels}

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.base.numerics import shortest
 from tuner.base.records import json_form
@@ -62,8 +63,20 @@ class GroupAnswer:
 
 
 def from_emulator(scenario: Scenario, operations: Sequence[Operation]) -> GroupAnswer:
-    """What NCCL makes of the calls. Errors: those of :func:`tuner.emulator.group.plan`."""
-    return described(scenario, plan(Selection(scenario.communicator()), operations))
+    """What NCCL makes of the calls.
+
+    Errors: those of :func:`tuner.emulator.group.plan`; BadInput where ranks of nodes that differ make other kernels of
+    them than rank 0: NCCL hangs, or gives wrong results.
+    """
+    (_, view), *others = scenario.resolve().views_of_kinds
+    group = plan(Selection(view), operations)
+    for node, other in others:
+        if other != view and plan(Selection(other), operations).kernels != group.kernels:
+            raise BadInput(
+                f"ranks disagree: those on {node.name} make other kernels of this group than rank 0; "
+                "'nccl-tuner pick' says which calls they pick otherwise"
+            )
+    return described(scenario, group)
 
 
 def described(scenario: Scenario, group: Group) -> GroupAnswer:

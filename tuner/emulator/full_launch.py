@@ -36,8 +36,7 @@ def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf
         raise BadInput(f"groups are not emulated {missing}")
     check_roots(communicator, operations)
     tasks = [task_of(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
-    chooser = Chooser(selection, tuner)
-    kernels = _alone(chooser, tasks[0]) if len(tasks) == 1 else communicator.rules.schedule(chooser, tasks)
+    kernels = communicator.rules.schedule(Chooser(selection, tuner), tasks)
     return Launch(
         tuple(_kernel(selection, kernel, operations, heads) for kernel in kernels),
         (
@@ -47,17 +46,6 @@ def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf
         ),
         communicator.release.limits.buffer_steps,
     )
-
-
-def _alone(chooser: Chooser, task: Task) -> list[list[Task]]:
-    """One call; where the network takes part all channels of the bound share it."""
-    communicator = chooser.communicator
-    chooser.choose([task])
-    if not task.call(communicator).like_collnet:
-        return communicator.rules.schedule(chooser, [task])
-    task.chunk_channels = task.bound
-    task.share(range(task.bound))
-    return [[task]]
 
 
 def _kernel(

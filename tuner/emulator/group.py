@@ -93,7 +93,7 @@ def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | N
     """What NCCL makes of these calls in one group; broadcasts from several roots: tuner.emulator.exchange.mixed.
 
     With a ``tuner`` as NCCL does with such a plugin, from 2.21 on. Errors: BadInput where a size is none that its type
-    can have, and for what is not emulated here: CollNet, registered buffers, nodes that differ; NoAlgorithm as in
+    can have, and for what is not emulated here: CollNet, registered buffers; NoAlgorithm as in
     :meth:`Selection.pick`.
     """
     communicator = selection.communicator
@@ -135,10 +135,6 @@ def check_roots(communicator: Communicator, operations: Sequence[Operation]) -> 
 
 def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | None:
     """Where groups of such calls are not emulated; None where they are."""
-    if selection.communicator.collnet:
-        return "where CollNet is on; valid: without NCCL_COLLNET_ENABLE"
-    if not selection.communicator.nodes_are_alike:
-        return "where nodes differ; valid: --machine or --topology with --nodes"
     if any(request.buffers is not Buffers.plain for request in requests):
         return "on registered buffers and windows; valid: --buffers plain"
     release, values = selection.communicator.release, selection.communicator.environment.values

@@ -88,6 +88,7 @@ class Limits:
     ll128_alignment_bytes_per_warp: int | None = None
     ll_alignment_bytes_per_thread: int | None = None
     aggregated_bytes_per_channel_and_rank: int | None = None
+    aggregated_bytes_per_channel_with_collnet: int | None = None
     aggregated_ranks: int | None = None
     min_aggregated_bytes_per_channel: int | None = None
 

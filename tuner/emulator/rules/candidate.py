@@ -38,7 +38,7 @@ NVLS_SUM_ONLY = (DataType.float32, DataType.float64)
 )
 def collnet_supports_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
     """CollNet needs a network that reduces this type with this operation."""
-    return _collnet_missing(communicator, request) if algorithm in COLLNET else None
+    return collnet_missing(communicator, request) if algorithm in COLLNET else None
 
 
 @RULES(nccl.UPDATE_COLL_COST_TABLE(since="2.28.3"), nccl.COLLNET_MODEL_SIM(since="2.31.2"))
@@ -109,7 +109,7 @@ def nvls_supports_operation(communicator: Communicator, request: Request, algori
 def nvls_between_nodes_needs_collnet(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
     """Across nodes NVLS needs a network that reduces this type with this operation."""
     needs = algorithm is Algorithm.NVLS and communicator.nodes > 1
-    return _collnet_missing(communicator, request) if needs else None
+    return collnet_missing(communicator, request) if needs else None
 
 
 @RULES(nccl.NVLS_MODEL_SIM(since="2.31.2"))
@@ -135,8 +135,8 @@ def pat_cannot_scale(communicator: Communicator, request: Request, algorithm: Al
     return "PAT ReduceScatter cannot average" if off else None
 
 
-def _collnet_missing(communicator: Communicator, request: Request) -> Reason:
-    """The network gathers bytes, and reduces what SHARP reduces; the average is a sum to it."""
+def collnet_missing(communicator: Communicator, request: Request) -> Reason:
+    """Why CollNet cannot do this call; the network gathers bytes, and reduces as SHARP, where an average is a sum."""
     if communicator.collnet is None:
         return "CollNet needs several nodes and a network that reduces (NCCL_COLLNET_ENABLE=1)"
     if request.moves_only or (request.dtype in NETWORK_TYPES and request.op in NETWORK_OPS):

@@ -120,7 +120,7 @@ class Rules:
     symmetric_queue: Callable[[Request], bool] | None
     symmetric_reach: Callable[[Communicator], bool] | None
     group_bytes: Callable[[task.Task], int] | None
-    channel_bytes: Callable[[Communicator], int] | None
+    channel_bytes: Callable[[Communicator, bool], int] | None
     work_estimate: Callable[[task.Task], int] | None
     non_classic_path: symmetric.NonClassicRule
     symmetric_blocks: SymmetricBlockRule

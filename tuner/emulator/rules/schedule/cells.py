@@ -104,7 +104,7 @@ class Cells(Scheduler):
             for together in _within_four_times(same):
                 chooser.choose(together, pipelined)
         chosen = [task for same in kinds.values() for task in same]
-        waiting = sorted(chosen, key=lambda task: task.call(communicator).like_nvls)
+        waiting = sorted(chosen, key=lambda task: _constraints(communicator, task))
         kernels: Kernels = []
         while waiting:
             kernels.append(_dealt_kernel(communicator, waiting))
@@ -159,20 +159,29 @@ def unchanged(traffic: int, least: int) -> int:
     return traffic
 
 
+def _constraints(communicator: Communicator, task: Task) -> tuple[bool, bool]:
+    """What tasks are put together by before they are dealt out: by the network's part, then by NVLS's channels."""
+    call = task.call(communicator)
+    return call.like_collnet, call.like_nvls
+
+
 def _dealt_kernel(communicator: Communicator, waiting: list[Task]) -> list[Task]:
     """As many tasks as one kernel's arguments hold, each with its channels."""
     rules, batches = communicator.rules, Batches(communicator)
     planned = [(task, cells_of(task.call(communicator))) for task in waiting[: batches.estimate(waiting)]]
     per_channel = _per_channel(communicator, planned)
-    nvls_before, place = None, Place()
+    before, place = None, Place()
     for task, cells in planned:
-        nvls = task.call(communicator).like_nvls
-        if nvls != nvls_before:
-            nvls_before, place = nvls, Place()
-        shares, place = rules.deal.in_group(cells, task.work_bytes, per_channel[nvls], place)
-        size_bytes = task.request.device_dtype.size_bytes
-        task.deal((channel, share_bytes // size_bytes) for channel, share_bytes in shares.items())
-        if not batches.fits(len(shares)):
+        collnet, nvls = constraints = _constraints(communicator, task)
+        if constraints != before:
+            before, place = constraints, Place()
+        if collnet:
+            task.share(range(task.bound))
+        else:
+            shares, place = rules.deal.in_group(cells, task.work_bytes, per_channel[nvls], place)
+            size_bytes = task.request.device_dtype.size_bytes
+            task.deal((channel, share_bytes // size_bytes) for channel, share_bytes in shares.items())
+        if not batches.fits(len(task.parts)):
             break
         batches.add(task)
     if not batches.tasks:
@@ -181,10 +190,10 @@ def _dealt_kernel(communicator: Communicator, waiting: list[Task]) -> list[Task]
 
 
 def _per_channel(communicator: Communicator, planned: Sequence[tuple[Task, TrafficCells]]) -> dict[bool, int]:
-    """The traffic that every channel should get: of those of NVLS, and of the others."""
+    """The traffic that every channel should get: of those of NVLS, and of the others, without the network's part."""
     rules, shares = communicator.rules, {}
     for nvls in (False, True):
-        here = [(task, cells) for task, cells in planned if task.call(communicator).like_nvls == nvls]
+        here = [(task, cells) for task, cells in planned if _constraints(communicator, task) == (False, nvls)]
         if not here:
             continue
         _, cells = here[0]

@@ -32,7 +32,8 @@ def bytes_together(task: Task) -> int:
 class EqualBytes(Scheduler):
     """Sorted by kind and size, chosen together by kind, and cut so that every channel gets as many bytes.
 
-    Those whose channels a tuner plugin named come last, on the least loaded channels.
+    Then come those that the network takes part in, each on all its channels, and last those whose channels a tuner
+    plugin named, on the least loaded ones.
     """
 
     kernel = Works
@@ -55,19 +56,23 @@ class EqualBytes(Scheduler):
         usable = min(usable, sum(task.bound for task in ordered))
         estimated = given(communicator.rules.work_estimate, "rules.work_estimate")
 
-        ordered.sort(key=lambda task: task.tuned)
+        network = {task.place for task in ordered if task.call(communicator).like_collnet}
+        ordered.sort(key=lambda task: 1 if task.place in network else 2 * task.tuned)
         kernels: Kernels = []
         while ordered:
             kernel = Works(communicator)
-            total = sum(task.work_bytes for task in ordered if not task.tuned)
+            total = sum(task.work_bytes for task in ordered if not task.tuned and task.place not in network)
             align = given(communicator.release.limits.part_alignment_bytes, "limits.part_alignment_bytes")
             most = ceil_div(ceil_div(total, usable), align) * align
             loads = [0] * usable
             for task in ordered:
-                task.chunk_channels = task.bound if task.tuned else ceil_div(estimated(task) * usable, total)
+                whole = task.tuned or task.place in network
+                task.chunk_channels = task.bound if whole else ceil_div(estimated(task) * usable, total)
                 if not kernel.fits(task.chunk_channels):
                     break
-                if task.tuned:
+                if task.place in network:
+                    _share(task, loads)
+                elif task.tuned:
                     _spread(communicator, task, loads)
                 else:
                     _fill(communicator, task, loads, most)
@@ -93,6 +98,14 @@ def _fill(communicator: Communicator, task: Task, loads: list[int], most: int) -
         loads[channel] += part * size
         counts.append((channel, part))
     task.deal(counts)
+
+
+def _share(task: Task, loads: list[int]) -> None:
+    """All channels of its bound go over all of it together."""
+    channels = range(min(task.bound, len(loads)))
+    task.share(channels)
+    for channel in channels:
+        loads[channel] += ceil_div(task.elements, len(channels)) * task.request.device_dtype.size_bytes
 
 
 def _spread(communicator: Communicator, task: Task, loads: list[int]) -> None:

@@ -7,13 +7,14 @@ from tuner.base.numerics import as_size_t, ceil_div
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
+from tuner.emulator.rules.candidate import collnet_missing
 from tuner.emulator.rules.schedule.scheduler import RULES, Scheduler
 from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, between, neighbours
 from tuner.emulator.rules.schedule.works import Works
 from tuner.release.schema import given
 
 TOTAL_RULES: Registry[Callable[[Task], int]] = Registry()
-SHARE_RULES: Registry[Callable[[Communicator], int]] = Registry()
+SHARE_RULES: Registry[Callable[[Communicator, bool], int]] = Registry()
 
 
 @TOTAL_RULES(nccl.TASK_APPEND(since="2.18.3"))
@@ -42,9 +43,10 @@ class LeastLoaded(Scheduler):
         while waiting:
             kernel = Works(communicator)
             loads = [0] * communicator.release.limits.max_channels
-            per_channel = _bytes_per_channel(communicator, total)
+            per_channel = {network: _bytes_per_channel(communicator, total, network) for network in (False, True)}
             for together in neighbours(communicator, waiting):
-                _choose_together(chooser, together, per_channel)
+                network = collnet_missing(communicator, together[0].request) is None
+                _choose_together(chooser, together, per_channel[network])
                 for task in together:
                     if not kernel.fits(task.bound):
                         break
@@ -63,22 +65,29 @@ class LeastLoaded(Scheduler):
 
 
 @SHARE_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.19.3"))
-def two_mib_per_rank(communicator: Communicator) -> int:
-    """2 MiB a rank, of 16 ranks at most."""
+def two_mib_per_rank(communicator: Communicator, network: bool) -> int:
+    """2 MiB a rank, of 16 ranks at most; 256 KiB where the network can do the call."""
     limits = communicator.release.limits
+    if network:
+        return given(
+            limits.aggregated_bytes_per_channel_with_collnet, "limits.aggregated_bytes_per_channel_with_collnet"
+        )
     most = min(given(limits.aggregated_ranks, "limits.aggregated_ranks"), communicator.ranks)
     return given(limits.aggregated_bytes_per_channel_and_rank, "limits.aggregated_bytes_per_channel_and_rank") * most
 
 
 @SHARE_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.18.1"))
-def unlimited(communicator: Communicator) -> int:
+def unlimited(communicator: Communicator, network: bool) -> int:
     """sic: NCCL_AGG_CHANNEL_SIZE is -2 where unset, and that is kept as a size_t."""
     return as_size_t(-2)
 
 
-def _bytes_per_channel(communicator: Communicator, total: int) -> int:
-    """The most a channel is given, halved while that leaves channels without work; the product wraps."""
-    each = given(communicator.rules.channel_bytes, "rules.channel_bytes")(communicator)
+def _bytes_per_channel(communicator: Communicator, total: int, network: bool) -> int:
+    """The most a channel is given, halved while that leaves channels without work; the product wraps.
+
+    ``network``: whether CollNet can do the call, be it picked or not.
+    """
+    each = given(communicator.rules.channel_bytes, "rules.channel_bytes")(communicator, network)
     least = given(
         communicator.release.limits.min_aggregated_bytes_per_channel, "limits.min_aggregated_bytes_per_channel"
     )
