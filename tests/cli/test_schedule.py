@@ -102,9 +102,32 @@ def test_the_forms_say_the_same(algorithm: str, tmp_path: Path) -> None:
     assert nodes == of_csv(found)
 
 
-def test_goal_comes_to_its_end(tmp_path: Path) -> None:
+def test_the_switch_is_a_peer() -> None:
+    found = rows("allreduce", "--bytes", "1M", *NODE[:4], "--env", "NCCL_ALGO=NVLS")
+    moved = Counter[tuple[str, str]]()
+    for row in found:
+        moved[row["operation"], row["peer"]] += int(row["bytes"])
+    all_of_it = 8 << 20  # each rank's buffer to the switch, each sum from it, each result to it and to all
+    assert moved == {
+        ("send", "switch adds"): all_of_it,
+        ("receive", "switch adds"): 1 << 20,
+        ("send", "switch copies"): 1 << 20,
+        ("receive", "switch copies"): all_of_it,
+    }
+
+
+CALLS = (
+    ("allreduce", "--bytes", "1M", *NODE),
+    ("alltoall", "--bytes", "4M", *NODE[:4]),
+    ("send", "--bytes", "4M", "--rank", "2", "--peer", "7", *NODE[:4]),
+    ("scatter", "--bytes", "4M", "--root", "5", "--machine", "dgx-h100", "--nccl", "2.21.5"),
+)
+
+
+@pytest.mark.parametrize("words", CALLS)
+def test_goal_comes_to_its_end(words: tuple[str, ...]) -> None:
     """Run by hand: an operation begins when what it requires has ended; a receive ends when its message was sent."""
-    text = written("allreduce", "--bytes", "1M", *NODE, "--format", "goal")
+    text = written(*words, "--format", "goal")
     needs: dict[tuple[int, str], set[tuple[int, str]]] = {}
     sends: dict[tuple[int, int, int], tuple[int, str]] = {}
     receives: dict[tuple[int, str], tuple[int, int, int]] = {}
@@ -132,7 +155,9 @@ def test_goal_comes_to_its_end(tmp_path: Path) -> None:
 
 
 def test_what_has_no_schedule_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert "not of NVLS" in refused("allreduce", "--bytes", "1G", "--machine", "dgx-h100", "--nccl", "2.28.9")
+    by_switch = ("allreduce", "--bytes", "1M", *NODE[:4], "--env", "NCCL_ALGO=NVLS")
+    for form in ("goal", "chakra"):
+        assert "knows ranks alone, and the switch takes part" in refused(*by_switch, "--format", form, "-o", "x")
     assert "valid with it: --out" in refused("allreduce", "--bytes", "8K", *NODE, "--format", "chakra")
     assert "without --wire" in refused("allreduce", "--bytes", "8K", *NODE, "--wire")
     assert "--root 8: valid: 0 to 7" in refused("broadcast", "--bytes", "8K", *NODE, "--root", "8")

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.random import Generator
 
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.connect.records import Connected, RankChannel, RankView, Tree
+from tuner.connect.records import CollNetDirect, Connected, NvlsChannel, RankChannel, RankView, Tree
 from tuner.emulator.launch.records import ChannelShare, ProxyOperation, Sharing, Work
 
 GRAINS = {Protocol.LL: 16, Protocol.LL128: 1920, Protocol.Simple: 512}  # bytes
@@ -105,3 +105,79 @@ def _tree(random: Generator, ranks: int) -> tuple[list[int | None], list[list[in
         parents[rank] = parent
         children[parent].append(rank)
     return parents, children
+
+
+def by_fabric(random: Generator, algorithm: Algorithm) -> tuple[Drawn, Collective]:
+    """A work in which the switch or the network takes part, of one to four nodes with one to four heads each."""
+    of_trees = algorithm in (Algorithm.NVLSTree, Algorithm.CollNetChain)
+    collective = Collective.AllReduce
+    if not of_trees:
+        kinds = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
+        collective = Collective(random.choice([int(each) for each in kinds]))
+    nodes = int(random.integers(1 if algorithm is Algorithm.NVLS else 2, 5))
+    local = int(random.integers(1 if algorithm is Algorithm.CollNetDirect else 2, 5))
+    heads = local
+    if collective is Collective.AllReduce and algorithm is not Algorithm.NVLSTree:
+        heads = int(random.integers(1, local + 1))
+    channels, count = int(random.integers(1, 5)), int(random.integers(1, 3000))
+    turns = nodes > 1 and algorithm is not Algorithm.NVLSTree
+    proxy = ProxyOperation("", 0, 1, 1, 0, 1 << 20)
+    if turns:
+        chunk = int(random.integers(1, 20)) * 16
+        shares = [ChannelShare(each, each, 0, count, chunk, None, proxy) for each in range(channels)]
+    else:
+        shares = _ranges(random, (count, channels, 16), proxy)
+    work = Work(
+        place=0,
+        collective=collective,
+        dtype=DataType.float32,
+        op=Op.sum,
+        algorithm=algorithm,
+        protocol=Protocol.Simple,
+        function=None,
+        count=count,
+        warps=20,
+        root=0,
+        one_node=nodes == 1,
+        direct=0,
+        sharing=Sharing.turns if turns else Sharing.ranges,
+        shares=tuple(shares),
+        nvls_alignment_bytes=64,
+    )
+    return Drawn(work, _connected_by_fabric(random, (nodes, local, heads), channels)), collective
+
+
+def _connected_by_fabric(random: Generator, sizes: tuple[int, int, int], channels: int) -> Connected:
+    """Heads of a node are its first ranks for the switch, and any for the network; nodes have trees of their own."""
+    nodes, local, heads = sizes
+    of_network = [sorted(int(each) for each in random.permutation(local)[:heads]) for _ in range(nodes)]
+    if heads == local:
+        of_network = [[int(each) for each in random.permutation(local)] for _ in range(nodes)]
+    trees = [_tree(random, nodes) for _ in range(channels)]
+    chains = [[int(each) for each in random.permutation(local)] for _ in range(channels)]
+    views = []
+    for rank in range(nodes * local):
+        node, own = divmod(rank, local)
+        first = node * local
+        ranks = [first + head for head in of_network[node]]
+        place = CollNetDirect(
+            head=ranks.index(rank) if rank in ranks else None,
+            up=tuple(head for head in ranks if head != rank),
+            down=tuple(first + each for each in range(local) if own != each) if rank in ranks else (),
+            heads=heads,
+            shift=own % heads,
+        )
+        of_channels, of_switch = [], []
+        for (parents, children), chain in zip(trees, chains, strict=True):
+            at = chain.index(own)
+            below = (first + chain[at + 1],) if at + 1 < local else ()
+            up = Tree(first + chain[at - 1] if at else None, below)
+            of_channels.append(RankChannel(rank, rank, None, Tree(None, ()), None, up, place))
+            parent = parents[node]
+            tree = Tree(None, ())
+            if own < heads:
+                above = None if parent is None else parent * local + own
+                tree = Tree(above, tuple(child * local + own for child in children[node]))
+            of_switch.append(NvlsChannel(own if own < heads else None, tree, None))
+        views.append(RankView(tuple(of_channels), tuple(of_switch), ()))
+    return Connected(tuple(rank // local for rank in range(nodes * local)), tuple(views))

@@ -1,10 +1,12 @@
 """One call alone, with the channels that it runs on: what its order of additions and its schedule are made from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
+from tuner import release
 from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm
 from tuner.base.sizes import human_bytes
 from tuner.connect import Across, summarize
 from tuner.connect.heads import heads_of
@@ -16,6 +18,8 @@ from tuner.emulator.pick import of_picks
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
+
+PAT_READ_FROM = "2.26.2"  # the first release whose PAT's steps were read
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +67,16 @@ def calls_alone(
         if path is not None:
             found.append(path)
             continue
-        ((work,),) = (kernel.works for kernel in launch(selection, [Operation(request, size)], heads).kernels)
-        found.append(Alone(scenario, request, size, replace(work, root=root), across))
+        launched = launch(selection, [Operation(request, size, root)], heads)
+        ((work,),) = (kernel.works for kernel in launched.kernels)
+        found.append(Alone(scenario, request, size, work, across))
     return found
+
+
+def pat_not_read(call: Alone) -> bool:
+    """Whether a call runs PAT in a release whose steps of it were not read."""
+    names = release.names()
+    return call.work.algorithm is Algorithm.PAT and names.index(call.scenario.nccl) < names.index(PAT_READ_FROM)
 
 
 def _check_agreement(scenario: Scenario, request: Request, sizes: Sequence[int]) -> None:

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tuner import release
-from tuner.answers.alone import Alone, calls_alone
+from tuner.answers.alone import PAT_READ_FROM, Alone, calls_alone, pat_not_read
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import DataType
 from tuner.base.records import json_form
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
 from tuner.scenario import Scenario
+from tuner.steps import orders as of_works
 from tuner.steps import symmetric
-from tuner.steps.orders import LAST_READ, NOT_CLAIMED, REDUCING, Orders, any_order, orders
+from tuner.steps.orders import LAST_READ, REDUCING, Orders, any_order, orders
 from tuner.steps.terms import Term, text
 
 if TYPE_CHECKING:
@@ -92,7 +93,9 @@ def not_claimed(call: Alone | NonClassicPath, request: Request) -> str | None:
     """Why no order of a call is claimed; None where one is."""
     if isinstance(call, NonClassicPath):
         return symmetric.not_claimed(call.kernel, request)
-    return NOT_CLAIMED.get(call.work.algorithm)
+    if pat_not_read(call):
+        return f"PAT's steps were read from NCCL {PAT_READ_FROM} on"
+    return of_works.not_claimed(call.work, call.across)
 
 
 def _of_call(

@@ -6,23 +6,27 @@ from typing import Any
 
 import click
 
-from tuner.answers.alone import calls_alone
 from tuner.base.errors import BadInput
 from tuner.base.files import write_text
-from tuner.base.names import Collective, DataType, Op
+from tuner.base.names import Collective, DataType, Op, PeerCall
 from tuner.cli import options
-from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
 
 FORMATS = ("csv", "goal", "chakra")
 
 
 @click.command(name="schedule")
-@options.collective_argument
-@click.option("--bytes", "size", type=options.size_bytes, required=True, metavar="SIZE", help="NCCL's nBytes.")
+@options.any_call_argument
+@click.option(
+    "--bytes", "size", type=options.size_bytes, required=True, metavar="SIZE", help="NCCL's nBytes, as in pick."
+)
 @click.option("--format", "kind", type=click.Choice(FORMATS), default="csv", show_default=True, help="Whose file.")
 @click.option("--wire", is_flag=True, help="Bytes with the flags that LL and LL128 send along; csv has both.")
-@click.option("--root", type=int, default=0, show_default=True, metavar="RANK", help="Of Broadcast and Reduce.")
+@click.option(
+    "--root", type=int, default=0, show_default=True, metavar="RANK", help="Of Broadcast, Reduce, gather and scatter."
+)
+@click.option("--rank", type=int, default=0, show_default=True, help="Of send and recv: whose.")
+@click.option("--peer", type=int, default=1, show_default=True, help="Of send and recv: the other rank.")
 @options.scenario_options
 @options.request_options
 @click.option(
@@ -33,11 +37,13 @@ FORMATS = ("csv", "goal", "chakra")
     help="Instead of standard output; chakra: the beginning of the names FILE.0.et, FILE.1.et, one a rank.",
 )
 def command(
-    collective: Collective,
+    collective: Collective | PeerCall,
     size: int,
     kind: str,
     wire: bool,
     root: int,
+    rank: int,
+    peer: int,
     dtype: DataType,
     op: Op,
     out: Path | None,
@@ -45,21 +51,27 @@ def command(
 ) -> None:
     """Writes the schedule of one COLLECTIVE as NCCL launches it: each rank's sends and receives, by channel and step.
 
-    csv: a row for each end of each message. goal: the text of LogGOPSim and ATLAHS. chakra: execution traces, one file
-    a rank, as ASTRA-sim reads them (nccl-tuner[chakra]). Rings and trees only: the switch of NVLS and SHARP sends
-    what no rank does.
+    csv: a row for each range of bytes at each end of each message; the switch of NVLS and the network of CollNet are
+    peers, too. goal: the text of LogGOPSim and ATLAHS. chakra: execution traces, one file a rank, as ASTRA-sim reads
+    them (nccl-tuner[chakra]); both know ranks alone.
 
     \b
     nccl-tuner schedule allreduce --bytes 1M --machine dgx-h100 --nccl 2.28.9 --env NCCL_ALGO=Ring
     nccl-tuner schedule allgather --bytes 64M --machine dgx-h100 --nodes 2 --format goal -o allgather.goal
     nccl-tuner schedule allreduce --bytes 16M --machine dgx-a100 --nodes 4 --format chakra -o traces/allreduce
+    nccl-tuner schedule alltoall --bytes 16M --machine dgx-h100 --nodes 2 --format goal -o alltoall.goal
     """
+    from tuner.answers import scheduled
+    from tuner.answers.exchanges import Asked
     from tuner.answers.exports import schedules
+    from tuner.emulator.exchange.plan import POINT_TO_POINT
 
     described = options.scenario_of(**scenario)
-    (call,) = calls_alone(described, Request(collective, dtype, op), [size], root)
-    if isinstance(call, NonClassicPath):
-        raise BadInput(f"schedule: of Ring and Tree, not of {call.name}; valid: --env NCCL_ALGO=Ring")
+    if isinstance(collective, Collective):
+        call = scheduled.of_collective(described, Request(collective, dtype, op), size, root)
+    else:
+        ends = (rank, peer) if collective in POINT_TO_POINT else (0, root)
+        call = scheduled.of_exchange(described, Asked(collective, [size], dtype, *ends))
     if kind == "chakra":
         if out is None:
             raise BadInput("chakra: a file a rank; valid with it: --out")

@@ -85,6 +85,7 @@ def _work(selection: Selection, task: Task, root: int, heads: HeadsOf) -> Work:
         function_name=rules.device_functions.name(communicator, task),
         one_rank_per_node=communicator.max_local_ranks == 1,
         op_argument=rules.op_argument(request, communicator.ranks),
+        nvls_alignment_bytes=communicator.release.limits.nvls_last_chunk_alignment_bytes,
     )
 
 

@@ -75,6 +75,7 @@ class Limits:
     ll128_buffer_bytes: int
     simple_buffer_bytes: int
     nvls_chunk_bytes: int
+    nvls_last_chunk_alignment_bytes: int  # of the chunks that the device shortens itself
     simple_buffer_bytes_on_arm: int | None = None
     symmetric_bytes: int | None = None
     nvls_tree_corrections: int | None = None

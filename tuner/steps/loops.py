@@ -46,14 +46,31 @@ def loops(work: Work, share: ChannelShare, ranks: int) -> Iterator[Loops]:
     """The loops of one channel, in their order."""
     parts = ranks if work.algorithm is Algorithm.Ring and work.collective is Collective.AllReduce else 1
     if work.sharing is Sharing.ranges:
-        yield from _over_range(work, share, parts)
+        yield from _over_range(work, share, parts, LAST_CHUNK_ALIGNMENT_BYTES)
     elif work.algorithm is Algorithm.Tree:
         yield from _tree_in_turns(work, share)
     else:
         yield from _ring_in_turns(work, share, parts)
 
 
-def _over_range(work: Work, share: ChannelShare, parts: int) -> Iterator[Loops]:
+def loops_of_heads(work: Work, share: ChannelShare, heads: int, count: int) -> Iterator[Loops]:
+    """The loops of a channel whose chunks are handed to the switch or the network: one of each head, or one alone.
+
+    ``count``: the elements that channels which take turns go over; of a rail, all that its heads have.
+    Source: RunWorkColl of NVLS, NVLSTree, CollNetDirect and CollNetChain, src/device/*.h, v2.28.9-1.
+    """
+    if work.sharing is Sharing.ranges:
+        of_switch = work.algorithm is Algorithm.NVLS
+        yield from _over_range(
+            work, share, heads, work.nvls_alignment_bytes if of_switch else LAST_CHUNK_ALIGNMENT_BYTES
+        )
+        return
+    at_once = len(work.shares) * heads * share.chunk
+    first = share.turn * heads * share.chunk
+    yield Loops(first, at_once, int(ceil_div(count, at_once)), heads, share.chunk, share.chunk, count)
+
+
+def _over_range(work: Work, share: ChannelShare, parts: int, alignment_bytes: int) -> Iterator[Loops]:
     end = share.offset + share.count
     if parts == 1:
         yield Loops(share.offset, share.chunk, ceil_div(share.count, share.chunk), 1, 0, share.chunk, end)
@@ -64,7 +81,7 @@ def _over_range(work: Work, share: ChannelShare, parts: int) -> Iterator[Loops]:
     if rest:
         chunk = share.last_chunk
         if chunk is None:
-            chunk = _rounded_up(ceil_div(rest, parts), LAST_CHUNK_ALIGNMENT_BYTES // work.dtype.size_bytes)
+            chunk = _rounded_up(ceil_div(rest, parts), alignment_bytes // work.dtype.size_bytes)
         yield Loops(end - rest, parts * share.chunk, 1, parts, chunk, chunk, end)
 
 

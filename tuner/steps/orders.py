@@ -12,6 +12,7 @@ from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.base.numerics import IntArray
 from tuner.connect import Across
 from tuner.emulator.launch.records import ChannelShare, Work
+from tuner.steps import pat
 from tuner.steps.loops import loops
 from tuner.steps.terms import Term, of_ring, of_tree
 
@@ -24,7 +25,6 @@ NOT_CLAIMED = {
     Algorithm.NVLSTree: BY_SWITCH,
     Algorithm.CollNetDirect: BY_NETWORK,
     Algorithm.CollNetChain: BY_NETWORK,
-    Algorithm.PAT: "PAT adds in an order that is not derived here",
 }
 INTEGERS = (
     *(DataType.int8, DataType.uint8, DataType.int32),
@@ -65,8 +65,8 @@ def any_order(dtype: DataType, op: Op) -> str | None:
 
 
 def orders(work: Work, across: Across) -> Orders:
-    """The orders of one call alone. ValueError where none is claimed; ``NOT_CLAIMED`` says why."""
-    _check_claimed(work)
+    """The orders of one call alone. ValueError where none is claimed; :func:`not_claimed` says why."""
+    _check_claimed(work, across)
     ranks = sum(map(len, across.ranks_of_nodes))
     numbers: dict[Term, int] = {}
     firsts, counts, which = [], [], []
@@ -92,7 +92,7 @@ def terms_of_every_size(work: Work, across: Across) -> tuple[Term, ...] | None:
 
     One, or for ReduceScatter that of each rank's part. ValueError where none is claimed, as :func:`orders`.
     """
-    _check_claimed(work)
+    _check_claimed(work, across)
     ranks = sum(map(len, across.ranks_of_nodes))
     found: dict[int, set[Term]] = {}
     for share in {_shape(work, share, across): share for share in work.shares}.values():
@@ -103,8 +103,15 @@ def terms_of_every_size(work: Work, across: Across) -> tuple[Term, ...] | None:
     return tuple(term for _, terms in sorted(found.items()) for term in terms)
 
 
-def _check_claimed(work: Work) -> None:
-    if work.algorithm in NOT_CLAIMED or work.collective not in REDUCING:
+def not_claimed(work: Work, across: Across) -> str | None:
+    """Why no order of a call is claimed; None where one is."""
+    if work.algorithm is Algorithm.PAT and not across.pat_peers:
+        return f"PAT of several ranks per node: {BY_SWITCH}"
+    return NOT_CLAIMED.get(work.algorithm)
+
+
+def _check_claimed(work: Work, across: Across) -> None:
+    if not_claimed(work, across) is not None or work.collective not in REDUCING:
         raise ValueError(f"no order of {work.collective.name} by {work.algorithm.name}")
 
 
@@ -113,17 +120,23 @@ def _shape(work: Work, share: ChannelShare, across: Across) -> tuple[object, ...
     if work.algorithm is Algorithm.Tree:
         tree = across.trees[share.channel]
         return tree.parents, tree.children
+    if work.algorithm is Algorithm.PAT:
+        return (pat.aggregation(work, share, sum(map(len, across.ranks_of_nodes))),)
     return across.rings[share.channel].ranks
 
 
 def _terms(work: Work, share: ChannelShare, across: Across, ranks: int) -> Iterator[tuple[int, int, Term]]:
     """Of each kind of chunk its part in a loop, the rank whose part of the buffer it is in, and how it is added.
 
-    Source: runRing and runTreeSplit, src/device/all_reduce.h; runRing, reduce_scatter.h and reduce.h, v2.28.9-1.
+    Source: runRing and runTreeSplit, src/device/all_reduce.h; runRing, reduce_scatter.h and reduce.h, v2.28.9-1; of PAT
+    see :mod:`tuner.steps.pat`.
     """
     if work.algorithm is Algorithm.Tree:
         tree = across.trees[share.channel]
         yield 0, 0, of_tree(tree.children, tree.parents.index(None))
+        return
+    if work.algorithm is Algorithm.PAT:
+        yield from ((0, owner, pat.term(work, share, ranks, owner)) for owner in range(ranks))
         return
     ring = across.rings[share.channel].ranks
     if work.collective is Collective.Reduce:

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from tuner.answers.alone import Alone
+from tuner.answers.scheduled import ScheduledCall
 from tuner.base.errors import BadInput
 from tuner.steps.operations import Operation, operations
+from tuner.steps.records import Fabric, Peer
 
 COLUMNS = (
     *("rank", "channel", "threads", "step", "operation", "peer"),
@@ -21,29 +22,43 @@ COLUMNS = (
 SEND, RECEIVE = 5, 6  # NodeType.COMM_SEND_NODE and COMM_RECV_NODE
 
 
-def write_csv(call: Alone, file: TextIO) -> None:
-    """A row for each end of each message."""
+def write_csv(call: ScheduledCall, file: TextIO) -> None:
+    """A row for each range of bytes at each end of each message; the first of a message has its bytes on the wire."""
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
-    size = call.work.dtype.size_bytes
-    for rank in range(call.ranks):
-        for each in operations(call.work, call.across, rank):
+    size = call.schedule.element_bytes
+    for rank in range(call.schedule.ranks):
+        for each in operations(call.schedule, rank):
             step = each.step
             does = "send" if each.sends else "receive"
             adds = int(step.adds and not each.sends)
-            where = step.first * size, each.bytes, each.wire_bytes
-            writer.writerow((rank, step.channel, step.threads, step.number, does, each.peer, *where, adds, each.tag))
+            peer = each.peer.value if isinstance(each.peer, Fabric) else each.peer
+            on_the_wire = each.wire_bytes
+            for first, elements in step.pieces:
+                where = first * size, elements * size, on_the_wire
+                writer.writerow((rank, step.channel, step.threads, step.number, does, peer, *where, adds, each.tag))
+                on_the_wire = 0
 
 
-def write_goal(call: Alone, file: TextIO, on_the_wire: bool) -> None:
-    """One block of operations of each rank; each channel's threads are a CPU of their own."""
-    file.write(f"// {call.title}\nnum_ranks {call.ranks}\n")
-    channels = {share.channel: place for place, share in enumerate(call.work.shares)}
-    for rank in range(call.ranks):
+def check_ranks_only(call: ScheduledCall, form: str) -> None:
+    """BadInput where others than ranks take part."""
+    if call.schedule.fabrics:
+        names = " and ".join(dict.fromkeys(each.value.split()[0] for each in call.schedule.fabrics))
+        raise BadInput(
+            f"{form}: knows ranks alone, and the {names} takes part; valid: --format csv, --env NCCL_ALGO=Ring"
+        )
+
+
+def write_goal(call: ScheduledCall, file: TextIO, on_the_wire: bool) -> None:
+    """One block of operations of each rank; each channel's threads are a CPU of their own. BadInput with a switch."""
+    check_ranks_only(call, "goal")
+    file.write(f"// {call.title}\nnum_ranks {call.schedule.ranks}\n")
+    channels = {channel: place for place, channel in enumerate(call.schedule.channels)}
+    for rank in range(call.schedule.ranks):
         file.write(f"\nrank {rank} {{\n")
-        for each in operations(call.work, call.across, rank):
+        for each in operations(call.schedule, rank):
             nbytes = each.wire_bytes if on_the_wire else each.bytes
-            cpu = 2 * channels[each.step.channel] + each.step.threads
+            cpu = call.schedule.threads * channels[each.step.channel] + each.step.threads
             does, towards = ("send", "to") if each.sends else ("recv", "from")
             file.write(f"l{each.number}: {does} {nbytes}b {towards} {each.peer} tag {each.tag} cpu {cpu}\n")
             file.writelines(f"l{each.number} requires l{other}\n" for other in each.after)
@@ -51,12 +66,16 @@ def write_goal(call: Alone, file: TextIO, on_the_wire: bool) -> None:
         file.write("}\n")
 
 
-def write_chakra(call: Alone, prefix: Path, on_the_wire: bool) -> list[Path]:
-    """A file of each rank. Errors: BadInput without protobuf (nccl-tuner[chakra]), and where none can be written."""
+def write_chakra(call: ScheduledCall, prefix: Path, on_the_wire: bool) -> list[Path]:
+    """A file of each rank.
+
+    Errors: BadInput without protobuf (nccl-tuner[chakra]), with a switch, and where none can be written.
+    """
     from tuner.answers.exports import chakra_messages
 
+    check_ranks_only(call, "chakra")
     kinds, serialize = chakra_messages.load()
-    paths = [prefix.with_name(f"{prefix.name}.{rank}.et") for rank in range(call.ranks)]
+    paths = [prefix.with_name(f"{prefix.name}.{rank}.et") for rank in range(call.schedule.ranks)]
     for rank, path in enumerate(paths):
         try:
             with path.open("wb") as file:
@@ -69,9 +88,9 @@ def write_chakra(call: Alone, prefix: Path, on_the_wire: bool) -> list[Path]:
     return paths
 
 
-def _nodes(call: Alone, rank: int, kinds: Any, on_the_wire: bool) -> Iterator[Any]:
-    for each in operations(call.work, call.across, rank):
-        ends = (rank, each.peer) if each.sends else (each.peer, rank)
+def _nodes(call: ScheduledCall, rank: int, kinds: Any, on_the_wire: bool) -> Iterator[Any]:
+    for each in operations(call.schedule, rank):
+        ends: tuple[Peer, Peer] = (rank, each.peer) if each.sends else (each.peer, rank)
         yield kinds.Node(
             id=each.number,
             name=_name(each),

@@ -21,6 +21,7 @@ class ExchangeCall:
     dtype: DataType
     count: int
     root: int = 0
+    offset_bytes: int = 0  # of a send or receive: where its buffer begins, which nothing is decided by
 
 
 def plan(situation: Situation, calls: Sequence[ExchangeCall]) -> tuple[ExchangeKernel, ...]:
@@ -61,14 +62,18 @@ def written(situation: Situation, call: ExchangeCall) -> list[ExchangeCall]:
     if call.function in POINT_TO_POINT or communicator.release.exchange.own_functions:
         return [call]
     send, receive = POINT_TO_POINT
-    messages = _of_call(call, 0, range(communicator.ranks), situation.order.rank)
-    return [ExchangeCall(send if each.sends else receive, call.dtype, call.count, each.peer) for each in messages]
+    size = call.count * call.dtype.size_bytes
+    messages = _of_call(call, size, range(communicator.ranks), situation.order.rank)
+    return [
+        ExchangeCall(send if each.sends else receive, call.dtype, call.count, each.peer, each.offset_bytes)
+        for each in messages
+    ]
 
 
 def _of_call(call: ExchangeCall, size: int, ranks: Iterable[int], rank: int) -> Iterable[Message]:
     match call.function:
         case PeerCall.Send | PeerCall.Recv:
-            yield Message(call.root, size, call.function is PeerCall.Send)
+            yield Message(call.root, size, call.function is PeerCall.Send, call.offset_bytes)
         case PeerCall.AlltoAll:
             for peer in ranks:
                 yield Message(peer, size, True, peer * size)

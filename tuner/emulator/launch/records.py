@@ -78,6 +78,8 @@ class Work:
     function_name: str = ""  # the device function's symbol, without what C++ adds to it
     one_rank_per_node: bool = False
     op_argument: int = 0  # redOpArg: what the operation is done with, as the bits that the device reads
+    # what the device rounds the last chunks of NVLS on one node up to, where it is not told them
+    nvls_alignment_bytes: int = field(default=16384, metadata=json_form(omitted=True))
 
     @property
     def channels(self) -> tuple[int, ...]:

@@ -1,0 +1,76 @@
+"""What ranks send and receive step by step: the records that the steps of all calls have in common."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from tuner.base.names import Protocol
+
+# Bytes of numbers in a unit that goes over the wire at once, and that unit's bytes with its flags.
+# Source: ncclLLFifoLine, src/include/device.h; WireWordPerSlice, src/device/prims_ll128.h.
+ON_THE_WIRE = {Protocol.LL: (8, 16), Protocol.LL128: (1920, 2048), Protocol.Simple: (1, 1)}
+
+
+class Fabric(Enum):
+    """What is between ranks and takes part: the switch of a node (NVLink SHARP), or the network (SHARP).
+
+    It adds what all ranks send it of an element, or hands a copy of what one sends to all: ranks of the node for the
+    switch, heads of the same number for the network.
+    """
+
+    switch_adds = "switch adds"
+    switch_copies = "switch copies"
+    network_adds = "network adds"
+    network_copies = "network copies"
+
+
+Peer: TypeAlias = int | Fabric
+Pieces: TypeAlias = tuple[tuple[int, int], ...]  # first element and number of elements of each range
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What some threads of a rank's block do at once: they wait for what peers send, and send what that makes.
+
+    Each message has the elements of ``pieces``. Elements are counted from the start of the whole buffer: of all ranks'
+    parts, one after the other, for AllGather and ReduceScatter.
+    """
+
+    channel: int
+    rank: int
+    threads: int  # which of the block's threads, from 0; all go on at their own pace
+    number: int  # of these threads' steps on this channel, from 0
+    receive_from: tuple[Peer, ...]
+    send_to: tuple[Peer, ...]
+    pieces: Pieces
+    adds: bool  # whether what is received is added to the rank's own numbers
+    protocol: Protocol
+    unused: int = 0  # elements that go over the wire beside these, and that nobody reads (PAT)
+    connection: int = 0  # which of two connections between two ranks
+    kernel: int = 0  # of the launch: one begins when all blocks of the one before have ended
+    batch: int = 0  # of the channel's block: one begins when all threads have ended the one before
+
+    @property
+    def elements(self) -> int:
+        """Of a message; 0 where the count does not reach so far: then nothing goes over the wire."""
+        return sum(elements for _, elements in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The steps of a call. ``steps`` are those of one rank, by kernel, channel, batch and threads, in their order."""
+
+    ranks: int
+    channels: tuple[int, ...]
+    threads: int  # groups of threads of a block, at most
+    connections: int  # between two ranks on a channel, in one direction
+    element_bytes: int
+    steps: Callable[[int], Iterator[Step]]
+    fabrics: tuple[Fabric, ...] = ()  # that take part
+
+
+def wire_bytes(protocol: Protocol, nbytes: int) -> int:
+    """What a message of so many bytes takes on NVLink: LL and LL128 send flags along."""
+    unit, on_the_wire = ON_THE_WIRE[protocol]
+    return -(-nbytes // unit) * on_the_wire
