@@ -124,10 +124,10 @@ CALLS = (
 )
 
 
-@pytest.mark.parametrize("words", CALLS)
-def test_goal_comes_to_its_end(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("call", CALLS)
+def test_goal_comes_to_its_end(call: tuple[str, ...]) -> None:
     """Run by hand: an operation begins when what it requires has ended; a receive ends when its message was sent."""
-    text = written(*words, "--format", "goal")
+    text = written(*call, "--format", "goal")
     needs: dict[tuple[int, str], set[tuple[int, str]]] = {}
     sends: dict[tuple[int, int, int], tuple[int, str]] = {}
     receives: dict[tuple[int, str], tuple[int, int, int]] = {}

@@ -155,7 +155,7 @@ def of_collective(
     inputs = [each.copy() for each in own]
     run = Run(schedule, own, own, nodes)
     run.to_its_end()
-    total = np.sum(inputs, axis=0, dtype=np.uint64)
+    total = np.stack(inputs).sum(axis=0, dtype=np.uint64)
     for rank in range(ranks):
         if collective in (Collective.AllReduce, Collective.AllGather):
             assert np.array_equal(own[rank], total), f"rank {rank}"

@@ -58,7 +58,7 @@ def reduce_scatter(how: Aggregation) -> Iterator[Move]:
     """The moves of a rank for one chunk: near rounds from the farthest to the nearest, then far ones."""
     for near in range(how.apart - 1, 0, -1):
         if near % 2:
-            yield from _leaves(how, near)
+            yield from _of_the_first(how, near)
         if near > 1:
             yield from _near(how, near)
     scale = 1
@@ -78,7 +78,7 @@ def all_gather(how: Aggregation) -> Iterator[Move]:
     for near in _descending(0, how.apart // 2):
         yield from _to_near(how, near)
         if near % 2:
-            yield from _to_leaves(how, near)
+            yield from _to_the_last(how, near)
 
 
 def _descending(distance: int, bit: int) -> Iterator[int]:
@@ -121,7 +121,7 @@ def _to_near(how: Aggregation, near: int) -> Iterator[Move]:
         yield Move(own, comes, dimension if goes else None, received, sent, ahead, how.places(order, place))
 
 
-def _to_leaves(how: Aggregation, near: int) -> Iterator[Move]:
+def _to_the_last(how: Aggregation, near: int) -> Iterator[Move]:
     """Odd distances hand nothing on."""
     for place in range(how.far):
         distance = place * how.apart + near
@@ -135,7 +135,7 @@ def _inverted(place: int, places: int) -> int:
     return mirrored(places - 1 - place, places)
 
 
-def _leaves(how: Aggregation, near: int) -> Iterator[Move]:
+def _of_the_first(how: Aggregation, near: int) -> Iterator[Move]:
     """Odd distances have nothing to wait for."""
     for place in range(how.far):
         distance = _inverted(place, how.far) * how.apart + near
