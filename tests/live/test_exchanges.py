@@ -8,7 +8,7 @@ import pytest
 from tests.support.available_releases import HERE
 from tests.support.random_exchanges import KINDS, draw
 from tests.support.random_groups import random_groups
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import DataType, PeerCall
 from tuner.conformance.check_exchange import compare, compare_mixed
 from tuner.emulator.exchange.mixed import plan
@@ -95,6 +95,22 @@ def test_kernels_that_are_full() -> None:
         issued = [IssuedCall(call.function, call.dtype, call.count, call.root) for call in calls]
         assert len(oracle.launch_exchange(issued)) > 1
         assert compare(situation(resolved), oracle, calls) == {}
+
+
+@pytest.mark.parametrize("name", [name for name in HERE if load(name).limits.work_fifo_holds_group])
+def test_a_group_that_the_work_fifo_does_not_hold(name: str) -> None:
+    """NCCL waits for room in it until all kernels of the group are launched."""
+    few = {"NCCL_WORK_FIFO_BYTES": "8192", "NCCL_MAX_P2P_NCHANNELS": "2"}
+    scenario = Scenario(name, 1, machine="dgx-h100", gpus_per_node=8, environment=few)
+    calls = [ExchangeCall(PeerCall.Send, DataType.int8, 4096, peer) for peer in range(1, 8)]
+    issued = [IssuedCall(call.function, call.dtype, call.count, call.root) for call in calls]
+    where = situation(scenario.resolve())
+    with Oracle(scenario.oracle_configuration(), timeout_s=10) as oracle:
+        assert compare(where, oracle, calls * 24) == {}
+        with pytest.raises(BadInput, match="NCCL never returns"):
+            compare(where, oracle, calls * 40)
+        with pytest.raises(OracleFailed, match="did not answer"):
+            oracle.launch_exchange(issued * 40)
 
 
 _BOTH = (PeerCall.Send, PeerCall.Recv)

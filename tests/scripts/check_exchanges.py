@@ -18,7 +18,7 @@ import click
 from tests.support.random_exchanges import KINDS, draw, scenarios
 from tests.support.random_groups import random_groups
 from tuner import release
-from tuner.base.errors import TunerError
+from tuner.base.errors import BadInput, TunerError
 from tuner.cli.output import print_table
 from tuner.conformance.check_exchange import compare_mixed
 from tuner.emulator.group import Operation, not_emulated
@@ -65,7 +65,12 @@ def check(name: str, launches: int, seed: int) -> tuple[Counter[str], Counter[st
                     given = groups.pop() if kind == BESIDE else []
                     group = [replace(each, root=generator.randrange(scenario.ranks)) for each in given], calls
                     selection = Selection(resolved.view_of(rank))
-                    different = compare_mixed(selection, situation(resolved, rank), oracle, group)
+                    try:
+                        different = compare_mixed(selection, situation(resolved, rank), oracle, group)
+                    except BadInput as error:
+                        if "never returns" in str(error):  # which is refused before libnccl is asked
+                            continue
+                        raise
                     compared[kind] += 1
                     equal[kind] += not different
                     if different and compared[kind] - equal[kind] <= SHOWN:

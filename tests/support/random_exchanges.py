@@ -45,7 +45,7 @@ SETTINGS: list[dict[str, str]] = [
     *({"NCCL_P2P_LEVEL": level} for level in ("LOC", "NVL", "PIX", "PXB", "PHB", "SYS")),
     {"NCCL_NET_DISABLE_INTRA": "1"},
     {"NCCL_WORK_ARGS_BYTES": "600"},
-    {"NCCL_WORK_FIFO_BYTES": "8192"},
+    {"NCCL_WORK_FIFO_BYTES": "65536"},  # holds all that is drawn, so that the works are still there to be read
     {"NCCL_MNNVL_ENABLE": "0"},
 ]
 DOMAINS = ("gb200-nvl72", "aws-p6e-gb200")

@@ -63,6 +63,7 @@ class Limits:
     work_bytes: int
     batch_bytes: int
     work_fifo_bytes: int
+    work_fifo_holds_group: bool  # what a group puts into it is taken out when all its kernels are launched
     colls_per_batch: int
     max_direct_local_ranks: int
     max_nvls_local_ranks: int

@@ -63,7 +63,7 @@ def plan(
     of_several = broadcasts.kernels(selection, situation, [(place, operations[place]) for place in together])
     launches += [_of_broadcasts(situation, kernel) for kernel in of_several]
     queues = Queues(messages(situation, calls), situation.order.rank)
-    exchanges = list(_exchanges(situation, queues, launches[-1] if launches else None))
+    exchanges = list(_exchanges(situation, queues, launches))
     if launches and exchanges:
         launches[-1] = _joined(situation, launches[-1], exchanges.pop(0))
     alone = communicator.rules.device_functions.EXCHANGES
@@ -95,16 +95,19 @@ def _joined(situation: Situation, kernel: MixedKernel, exchange: ExchangeKernel)
     return replace(kernel, name=name, threads=threads, channels=channels, exchange=exchange)
 
 
-def _exchanges(situation: Situation, queues: Queues, before: MixedKernel | None) -> Iterator[ExchangeKernel]:
-    tasks = before.tasks if before else ()
+def _exchanges(situation: Situation, queues: Queues, before: Sequence[MixedKernel]) -> Iterator[ExchangeKernel]:
+    """The kernels of the messages, the first of which goes into the last of the collectives where there is one."""
     if situation.communicator.release.exchange.planner == "rounds":
-        if before is not None and before.broadcasts is not None:
-            return rounds.kernels(situation, queues, before.broadcasts.batches, before.broadcasts.work_bytes)
-        batches = Batches(situation.communicator)
-        for task in tasks:
-            batches.add(task)
-        return rounds.kernels(situation, queues, batches.batches, len(tasks) * batches.work_bytes)
+        return rounds.kernels(situation, queues, [_filled(situation, kernel) for kernel in before])
     works = Works(situation.communicator)
-    for task in tasks:
+    for task in before[-1].tasks if before else ():
         works.add(task)
     return chunks.kernels(situation, queues, works.left)
+
+
+def _filled(situation: Situation, kernel: MixedKernel) -> tuple[int, int]:
+    """Batches of a kernel of collectives, and bytes of their works."""
+    if kernel.broadcasts is not None:
+        return kernel.broadcasts.batches, kernel.broadcasts.work_bytes
+    held = Batches.of(situation.communicator, kernel.tasks)
+    return held.batches, held.filled_bytes

@@ -3,7 +3,7 @@
 Source: scheduleP2pTasksToPlan, addP2pToPlan and addWorkBatchToPlan, src/enqueue.cc, v2.28.9-1.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tuner.base.errors import BadInput
@@ -47,16 +47,22 @@ class _Kernel:
         )
 
 
-def kernels(situation: Situation, queues: Queues, batches: int = 0, work_bytes: int = 0) -> Iterator[ExchangeKernel]:
-    """The kernels of the messages, the first of which may hold batches and works of collectives already."""
-    return _Planner(situation, queues).kernels(_Kernel(batches, work_bytes))
+def kernels(situation: Situation, queues: Queues, before: Sequence[tuple[int, int]] = ()) -> Iterator[ExchangeKernel]:
+    """The kernels of the messages, the first of which may hold collectives already.
+
+    ``before``: batches and bytes of works of the kernels of collectives, the last of which may have room. Errors:
+    those of :meth:`Batches.check_ring`; BadInput where a kernel holds nothing.
+    """
+    *full, last = before or [(0, 0)]
+    return _Planner(situation, queues, full).kernels(_Kernel(*last))
 
 
 class _Planner:
-    def __init__(self, situation: Situation, queues: Queues) -> None:
+    def __init__(self, situation: Situation, queues: Queues, before: Sequence[tuple[int, int]]) -> None:
         self.situation, self.queues = situation, queues
         self.data = situation.communicator.release.exchange
         self.room = Batches(situation.communicator)
+        self.in_ring = sum(self.room.in_ring(*each) for each in before)
         peers = situation.channels
         self.most = self.fewest = peers.per_peer
         while self.fewest * situation.communicator.ranks > peers.channels and self.fewest > 1:
@@ -76,6 +82,7 @@ class _Planner:
                 if not self.room.holds(kernel.batches + self.most, kernel.work_bytes + WORK_BYTES):
                     if not kernel.batches:
                         raise BadInput(Batches.TOO_SMALL)
+                    self._launch(kernel)
                     yield kernel.done(threads)
                     kernel, start = _Kernel(0, 0), number if self.data.resumes else 0
                     break
@@ -83,8 +90,13 @@ class _Planner:
                 self.queues.take(send, receive)
             else:
                 sweep, start = sweep + 1, 0
+        self._launch(kernel)
         if kernel.works:
             yield kernel.done(threads)
+
+    def _launch(self, kernel: _Kernel) -> None:
+        self.in_ring += self.room.in_ring(kernel.batches, kernel.work_bytes)
+        self.room.check_ring(self.in_ring)
 
     def _add(self, kernel: _Kernel, number: int, sweep: int) -> None:
         to, whence = self.situation.order.pairs[number]

@@ -5,6 +5,7 @@ Source: testBudget and addWorkBatchToPlan, src/enqueue.cc, v2.28.9-1; the sizes:
 
 from collections.abc import Sequence
 
+from tuner.base.errors import BadInput
 from tuner.base.numerics import as_size_t, ceil_div
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.rules.schedule.task import Task, function
@@ -36,12 +37,40 @@ class Batches:
         self.tasks: list[Task] = []
         self._tails: dict[int, tuple[object, int]] = {}  # function and bytes of a channel's last batch
 
+    @classmethod
+    def of(cls, communicator: Communicator, tasks: Sequence[Task]) -> "Batches":
+        """A kernel with these tasks."""
+        kernel = cls(communicator)
+        for task in tasks:
+            kernel.add(task)
+        return kernel
+
+    def in_ring(self, batches: int, work_bytes: int) -> int:
+        """The bytes of works that a kernel has in the ring, which are none where its arguments hold all."""
+        return work_bytes if batches * BATCH_BYTES + work_bytes > self.argument_bytes else 0
+
+    def check_ring(self, work_bytes: int) -> None:
+        """BadInput where a group's kernels have more works in the ring than it holds, and NCCL waits in vain.
+
+        Source: waitWorkFifoAvailable and ncclLaunchFinish, src/enqueue.cc, v2.28.9-1.
+        """
+        if self.communicator.release.limits.work_fifo_holds_group and work_bytes > 2 * self.ring_bytes:
+            raise BadInput(
+                f"a group with {work_bytes} bytes of works and a NCCL_WORK_FIFO_BYTES of {2 * self.ring_bytes}: NCCL "
+                "never returns; valid: several groups, or a larger NCCL_WORK_FIFO_BYTES"
+            )
+
     def estimate(self, waiting: Sequence[Task]) -> int:
         """How many tasks NCCL expects to fit, counting four to a batch."""
         for planned in range(len(waiting)):
             if not self.holds(ceil_div(planned, 4), (planned + 1) * self.work_bytes):
                 return planned
         return len(waiting)
+
+    @property
+    def filled_bytes(self) -> int:
+        """Bytes of the works."""
+        return len(self.tasks) * self.work_bytes
 
     def fits(self, channels: int) -> bool:
         """Whether one more task on so many channels has room."""

@@ -109,6 +109,8 @@ class Cells(Scheduler):
         while waiting:
             kernels.append(_dealt_kernel(communicator, waiting))
             waiting = waiting[len(kernels[-1]) :]
+        filled = [Batches.of(communicator, kernel) for kernel in kernels]
+        Batches(communicator).check_ring(sum(each.in_ring(each.batches, each.filled_bytes) for each in filled))
         return kernels
 
 
