@@ -97,7 +97,7 @@ def test_inspector_with_names_of_algorithms_as_later_versions_have_them(tmp_path
     assert read(tmp_path / "y", RANKS).calls[0].ran == Executed(Algorithm.NVLSTree, Protocol.Simple)
 
 
-def test_inspector_leaves_out_point_to_point_and_says_what_it_dropped(tmp_path: Path) -> None:
+def test_inspector_names_point_to_point_and_says_what_it_dropped(tmp_path: Path) -> None:
     path = trace_files.inspector(tmp_path / "x")
     head = {"id": "0x1", "rank": 0, "n_ranks": 2, "nnodes": 1}
     more = [
@@ -106,7 +106,7 @@ def test_inspector_leaves_out_point_to_point_and_says_what_it_dropped(tmp_path: 
     ]
     path.write_text(path.read_text() + "".join(f"{json.dumps(each)}\n" for each in more) + '{"header": {"id"')
     made = read(path, RANKS)
-    assert [call.name for call in made.calls if call.collective is None] == ["Send"]
+    assert [(call.name, call.bytes) for call in made.calls if call.collective is None] == [("Send", 8192)]
     assert "the Inspector dropped 5 collectives, which are in no record" in made.notes
     assert "the last record is cut and not counted" in made.notes
 
@@ -196,7 +196,7 @@ def test_flight_recorder_reduce_scatter_lists_and_sends(tmp_path: Path) -> None:
     assert [(call.name, call.bytes) for call in made.calls] == [
         ("_reduce_scatter_base", 64 * MIB),
         ("all_gather", 16 * 2 * RANKS),
-        ("send", None),
+        ("send", 64 * MIB),
     ]
     assert made.releases == ("2.28.9",)
     assert "1 calls had not completed when it was dumped" in made.notes

@@ -6,6 +6,7 @@ from tuner.base.names import Algorithm, Collective, DataType, Op, PeerCall, Prot
 from tuner.emulator.request import Request
 
 # What is called like a collective, or beside them, and has no algorithm to choose.
+_PEER_CALLS = {each.name.lower(): each for each in PeerCall}
 UNTUNED = ("send", "recv", "sendrecv", "alltoall", "alltoallv", "gather", "scatter", "barrier")
 
 
@@ -92,9 +93,18 @@ def is_all_to_all(name: str) -> bool:
 
 
 def peer_call(name: str) -> PeerCall | None:
-    """A send, a receive, or an AllToAll with equal parts, by a file's name of it; None for anything else."""
-    known = {"send": PeerCall.Send, "recv": PeerCall.Recv, "alltoall": PeerCall.AlltoAll}
-    return known.get(_plain(name))
+    """A call made of sends and receives, all parts of which are equal, by a file's name of it; None for others."""
+    return _PEER_CALLS.get(_plain(name))
+
+
+def exchanged_bytes(function: PeerCall, each: int, ranks: int | None) -> int | None:
+    """The bytes of a message, or what a rank or the root has in all, where ``each`` is the bytes of a count.
+
+    None for a call between all ranks where it is not known how many these are.
+    """
+    if function in (PeerCall.Send, PeerCall.Recv):
+        return each
+    return each * ranks if ranks else None
 
 
 def is_untuned(name: str) -> bool:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.base.errors import BadInput
-from tuner.base.names import Collective
+from tuner.base.names import Collective, PeerCall
 from tuner.logs import choice
 from tuner.traces import torch_names
-from tuner.traces.calls import Call, CallList, is_all_to_all, number, spread_bytes
+from tuner.traces.calls import Call, CallList, is_all_to_all, number, peer_call, spread_bytes
 
 KIND = "DeepSpeed communication log"
 _HEADING = re.compile(r"Comm\. Op\s+Message Size\s+Count\s+Total Latency\(ms\)")
@@ -141,6 +141,8 @@ def _bytes(text: str, unit: str) -> int:
 def _call(name: str, size: int, calls: float, ranks: int) -> Call:
     collective = _NAMES[name] if name in _NAMES else torch_names.collective(name) or choice.collective(name)
     if collective is None and not is_all_to_all(name.removesuffix("_single")):
-        return Call(name, None, None, calls=calls, ranks=ranks)
+        message = peer_call(name.removeprefix("i"))  # isend and irecv are sends and receives
+        known = message in (PeerCall.Send, PeerCall.Recv)
+        return Call(name.removeprefix("i") if known else name, None, size if known else None, calls=calls, ranks=ranks)
     spread = spread_bytes(collective, size, ranks) if collective is Collective.AllGather else size
     return Call(name.removesuffix("_single"), collective, spread, calls=calls, ranks=ranks)

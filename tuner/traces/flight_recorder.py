@@ -8,15 +8,15 @@ import io
 import pickle
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, NoReturn
 
 from tuner.base.errors import BadInput
-from tuner.base.names import Collective, DataType
+from tuner.base.names import Collective, DataType, PeerCall
 from tuner.traces import torch_names
-from tuner.traces.calls import Call, CallList, is_all_to_all, number, spread_bytes
+from tuner.traces.calls import Call, CallList, exchanged_bytes, number, peer_call, spread_bytes
 
 KIND = "PyTorch Flight Recorder dump"
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
@@ -122,20 +122,35 @@ def _call(entry: Mapping[str, Any], ranks: int | None) -> Call:
         ranks=ranks,
         communicator=(f"{named} ({described})" if described not in ("", "undefined", named) else named) or None,
     )
-    if collective is None and not is_all_to_all(name):
+    function = peer_call(name)
+    if collective is None and function is None:
         return call
     types = entry.get("input_dtypes") or entry.get("output_dtypes") or ()
     dtype = torch_names.dtype(str(types[0])) if types else None
     if dtype is None:
         return replace(call, unusable=f"type {types[0]} is none of NCCL's" if types else "their type is not recorded")
-    return replace(call, dtype=dtype, bytes=_nbytes(entry, collective, dtype, ranks))
+    elements = [sum(prod(map(int, sizes)) for sizes in entry.get(key) or ()) for key in ("input_sizes", "output_sizes")]
+    if function is not None:
+        return replace(call, dtype=dtype, bytes=_exchanged(function, elements, dtype, ranks))
+    return replace(call, dtype=dtype, bytes=_nbytes(elements, collective, dtype, ranks))
 
 
-def _nbytes(entry: Mapping[str, Any], collective: Collective | None, dtype: DataType, ranks: int | None) -> int:
-    """NCCL's nBytes, or what a rank sends in all in an AllToAll: input and output as the entry has them."""
-    sent, received = (
-        sum(prod(map(int, sizes)) for sizes in entry.get(key) or ()) for key in ("input_sizes", "output_sizes")
-    )
+def _exchanged(function: PeerCall, elements: Sequence[int], dtype: DataType, ranks: int | None) -> int | None:
+    """A message, or what a rank or the root has in all; input and output of all ranks are the root's alone."""
+    sent, received = (count * dtype.size_bytes for count in elements)
+    match function:
+        case PeerCall.Gather:
+            return exchanged_bytes(function, sent, ranks)
+        case PeerCall.Scatter:
+            return exchanged_bytes(function, received, ranks)
+        case PeerCall.Recv:
+            return received or sent
+    return sent
+
+
+def _nbytes(elements: Sequence[int], collective: Collective | None, dtype: DataType, ranks: int | None) -> int:
+    """NCCL's nBytes: input and output as the entry has them."""
+    sent, received = elements
     if collective is Collective.AllGather:
         return (spread_bytes(collective, sent, ranks) if ranks and sent else received) * dtype.size_bytes
     if collective is Collective.ReduceScatter:

@@ -69,8 +69,8 @@ def _call_list(file: str, records: Iterable[Mapping[str, Any]], cut: list[bool])
                 raise BadInput(f"{file}: a record that is not what the Inspector writes: {error!r}") from None
             durations_us[member, call].append(float(body.get("coll_exec_time_us") or 0))
         elif isinstance(body := record.get(_POINT_TO_POINT), dict):
-            ranks = _whole(head.get("n_ranks"))
-            named = Call(str(body.get("p2p")), None, None, ranks=ranks, communicator=member.communicator)
+            ranks, size = _whole(head.get("n_ranks")), _whole(body.get("p2p_msg_size_bytes"))
+            named = Call(str(body.get("p2p")), None, size, ranks=ranks, communicator=member.communicator)
             durations_us[member, named].append(float(body.get("p2p_exec_time_us") or 0))
         elif isinstance(body := record.get(_STATISTICS), dict):
             dropped = max(dropped, _dropped(body))

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tuner.base.names import Collective
+from tuner.base.names import Collective, PeerCall
 from tuner.traces import kernels as launched
 from tuner.traces import torch_names
-from tuner.traces.calls import Call, CallList, Executed, is_all_to_all
+from tuner.traces.calls import Call, CallList, Executed, peer_call
 
 RECORD = "record_param_comms"
 _NO_CALLS = ("wait", "init")  # recorded in the same way: a wait for a call, a process group that is made
@@ -107,8 +107,8 @@ def _call(arguments: Mapping[str, Any], kernels_us: tuple[float, ...]) -> Call:
             unusable = "their size is not recorded"
         else:
             size = elements * dtype.size_bytes
-    elif is_all_to_all(name) and dtype is not None:
-        elements = _whole(arguments.get("In msg nelems"))
+    elif (function := peer_call(name)) is not None and dtype is not None:
+        elements = _whole(arguments.get("Out msg nelems" if function is PeerCall.Gather else "In msg nelems"))
         size = None if elements is None else elements * dtype.size_bytes
     group, description = (str(arguments.get(f"Process Group {key}") or "") for key in ("Name", "Description"))
     named = f"{group} ({description})" if description not in ("", "undefined", group) else group

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tuner.base.errors import BadInput, one_of
-from tuner.base.names import Collective, DataType, Op, by_name
+from tuner.base.names import Collective, DataType, Op, PeerCall, by_name
 from tuner.base.sizes import size_bytes
 from tuner.emulator.selection import MAX_BYTES
-from tuner.traces.calls import Call, CallList, is_all_to_all, is_untuned, nbytes, peer_call
+from tuner.traces.calls import Call, CallList, exchanged_bytes, is_untuned, nbytes, peer_call
 
 COLUMNS = (
     "collective",
@@ -112,12 +112,12 @@ def _call(record: Mapping[str, str], default_ranks: int) -> tuple[str, Call]:
     dtype = by_name(DataType, given["dtype"], "type") if "dtype" in given else None
     ranks = _whole(given, "ranks")
     name = given["collective"]
-    collective = None if is_untuned(name) else by_name(Collective, name, "collective")
+    collective, function = None if is_untuned(name) else by_name(Collective, name, "collective"), peer_call(name)
     total: int | None = None
     if collective is not None:
         total = _nbytes(given, size, collective, dtype, ranks or default_ranks)
-    elif peer_call(name) is not None:
-        total = _sent_bytes(given, size, dtype, (ranks or default_ranks) if is_all_to_all(name) else 1)
+    elif function is not None:
+        total = _sent_bytes(given, size, dtype, function, ranks or default_ranks)
     if total is not None and total > MAX_BYTES:
         raise BadInput(f"{name} of {total} bytes; valid: to 2**62")
     return size, Call(
@@ -145,12 +145,19 @@ def _nbytes(given: Mapping[str, str], size: str, collective: Collective, dtype: 
     return nbytes(collective, count, dtype, ranks)
 
 
-def _sent_bytes(given: Mapping[str, str], size: str, dtype: DataType | None, ranks: int) -> int | None:
-    """A message, or what a rank sends to all in an AllToAll, whose count is that for one of them."""
-    if size in ("bytes", "bytes_per_rank"):
+def _sent_bytes(
+    given: Mapping[str, str], size: str, dtype: DataType | None, function: PeerCall, ranks: int
+) -> int | None:
+    """A message, or what a rank or the root has in all; a count is for one of them.
+
+    Bytes per rank are those of one rank for Gather and Scatter, and what each sends in all in an AllToAll.
+    """
+    if size == "bytes" or (size == "bytes_per_rank" and function is PeerCall.AlltoAll):
         return size_bytes(given[size])
+    if size == "bytes_per_rank":
+        return exchanged_bytes(function, size_bytes(given[size]), ranks)
     count = _whole(given, size)
-    return None if dtype is None or count is None else count * dtype.size_bytes * ranks
+    return None if dtype is None or count is None else exchanged_bytes(function, count * dtype.size_bytes, ranks)
 
 
 def _whole(given: Mapping[str, str], name: str) -> int | None:

@@ -8,7 +8,7 @@ from tuner.logs import choice, chosen, lines, reader
 from tuner.logs.groups import CommunicatorLines, groups
 from tuner.logs.imported import LoggedChoice
 from tuner.logs.reader import Log, RankLog
-from tuner.traces.calls import Call, CallList, Executed, is_all_to_all, nbytes, peer_call
+from tuner.traces.calls import Call, CallList, Executed, exchanged_bytes, nbytes, peer_call
 
 _Member = tuple[tuple[str, int], str]  # process, address of the communicator in it
 
@@ -72,9 +72,9 @@ def _call(call: reader.Call, communicator: str) -> Call:
     collective = choice.collective(call.collective)
     dtype = DataType(call.dtype) if call.dtype in list(DataType) else None
     size = None if collective is None or dtype is None else nbytes(collective, call.count, dtype, call.ranks)
-    if peer_call(call.collective) is not None and dtype is not None:
-        each = call.ranks if is_all_to_all(call.collective) else 1  # a count is for one rank
-        size = call.count * dtype.size_bytes * each
+    function = peer_call(call.collective)
+    if function is not None and dtype is not None:
+        size = exchanged_bytes(function, call.count * dtype.size_bytes, call.ranks)
     return Call(
         call.collective,
         collective,

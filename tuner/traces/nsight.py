@@ -21,7 +21,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Op
 from tuner.logs import choice
 from tuner.traces import kernels
-from tuner.traces.calls import Call, CallList, is_all_to_all, number, spread_bytes
+from tuner.traces.calls import Call, CallList, exchanged_bytes, number, peer_call, spread_bytes
 
 KIND = "Nsight Systems export (SQLite)"
 MAGIC = b"SQLite format 3\x00"
@@ -249,8 +249,8 @@ def _call(event: _Event, ranks: int | None) -> Call:
         "communicator": None if communicator is None else f"{communicator:#x}",
     }
     if collective is None:
-        sent = size * ranks if is_all_to_all(name) and ranks else None
-        return Call(name, None, sent, **known)
+        function = peer_call(name)
+        return Call(name, None, None if function is None else exchanged_bytes(function, size, ranks), **known)
     if ranks is None and spread_bytes(collective, 1, 2) > 1:
         return Call(name, collective, None, unusable="of how many ranks is not recorded", **known)
     return Call(name, collective, spread_bytes(collective, size, ranks or 1), **known)

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from tuner.base.errors import BadInput
-from tuner.base.names import DataType
+from tuner.base.names import DataType, PeerCall
 from tuner.logs import choice
-from tuner.traces.calls import Call, CallList, Executed, nbytes
+from tuner.traces.calls import Call, CallList, Executed, nbytes, peer_call
 
 KIND = "trace of NCCL's example profiler plugin"
 _EVENT = re.compile(r'"cat": ?"(GROUP|GROUP_API|COLL|P2P)", ?"ph": ?"(b|e)"')
@@ -88,9 +88,11 @@ def _call(where: str, line: str, category: str, ranks: int) -> tuple[_Member, Ca
         arguments, name = event["args"], str(event["name"])
         communicator = str(arguments["CommHash"])
         member = communicator, int(arguments.get("Rank", 0))
-        if category == "P2P":
-            return member, Call(name, None, None, communicator=communicator)
         count, dtype = int(arguments["Count"]), _dtype(arguments["Datatype"])
+        if category == "P2P":
+            message = peer_call(name) in (PeerCall.Send, PeerCall.Recv) and dtype is not None
+            sent = count * dtype.size_bytes if message and dtype is not None else None
+            return member, Call(name, None, sent, dtype, communicator=communicator)
         collective = choice.collective(name)
         size = None if collective is None or dtype is None else nbytes(collective, count, dtype, ranks)
     except (KeyError, TypeError, ValueError) as error:

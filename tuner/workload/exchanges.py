@@ -1,4 +1,4 @@
-"""Sends, receives and AllToAlls of a job: how often, how many bytes, and what NCCL launches for one of them."""
+"""Calls of a job made of sends and receives: how often, how many bytes, and what NCCL launches for one of them."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -18,10 +18,10 @@ ExchangeCounts = Mapping[tuple[PeerCall, int], float]
 
 @dataclass(frozen=True, slots=True)
 class ExchangesOf:
-    """All calls of one kind and size; ``bytes`` of a message, or what a rank sends in all in an AllToAll.
+    """All calls of one kind and size; ``bytes`` of a message, or what a rank, or the root, has in all.
 
-    ``total_bytes`` are those of all calls. ``channels`` are the blocks of rank 0's kernel for one AllToAll, and
-    ``kernels`` how many it takes; of a send or receive, which file says no peer of, the most blocks that one takes.
+    ``total_bytes`` are those of all calls. ``channels`` are the blocks of rank 0's kernel for one call, whose root it
+    is, and ``kernels`` how many it takes; of a send or receive, whose peer is not asked for, the most that one takes.
     ``ways`` are those of its messages, to the nearest rank and to one of another node.
     """
 
