@@ -16,54 +16,12 @@
 #include "redirect.h"
 #include "trampoline.h"
 
-enum { MOST_MERGED = 8, MOST_VIRTUAL = 256, UNKNOWN_COUNT = -1 };
-
-struct merged {
-    int devices;
-    int device[MOST_MERGED];
-};
-
-/* What both interfaces begin with. */
-struct properties {
-    const char *name;
-    char *pci_path;
-    uint64_t guid;
-    int pointer_support;
-    int registered_globally;
-    int force_flush;
-    int speed_mbps;
-    int port;
-    float latency_us;
-    int max_comms;
-    int max_receives;
-    int device_type; /* 0: the host, no offload */
-    int device_version;
-};
-
-struct properties_v9 {
-    struct properties common;
-    struct {
-        int devices;
-        int device[4];
-    } merged;
-    size_t max_p2p_bytes;
-    size_t max_coll_bytes;
-};
-
-struct properties_v12 {
-    struct properties common;
-    struct merged merged;
-    size_t max_p2p_bytes;
-    size_t max_coll_bytes;
-    int max_requests_in_one;
-    int16_t rail; /* -1: unknown */
-    int16_t plane;
-};
+enum { MOST_VIRTUAL = 256, UNKNOWN_COUNT = -1 };
 
 /* All ranks of a host make the same ones, in the same order. */
 static struct virtual {
-    struct merged of;
-    char name[MOST_MERGED * SIM_NET_NAME_CHARS];
+    struct sim_merged of;
+    char name[SIM_MOST_MERGED * SIM_NET_NAME_CHARS];
 }
 virtual[SIM_MAX_KINDS][MOST_VIRTUAL];
 
@@ -93,12 +51,12 @@ static status devices(int *count) {
     return SUCCESS;
 }
 
-static status get_properties_v12(int index, struct properties_v12 *properties) {
+status sim_net_properties_v12(int index, struct sim_net_properties_v12 *properties) {
     const struct sim_host *host = sim_own_host();
     int physical = host->nets_per_host;
     if (index < 0 || index >= physical + MOST_VIRTUAL)
         return INVALID_ARGUMENT;
-    struct merged of = {1, {index}};
+    struct sim_merged of = {1, {index}};
     const char *name = host->nets[index < physical ? index : 0].name;
     if (index >= physical) {
         of = own_virtual()[index - physical].of;
@@ -110,7 +68,7 @@ static status get_properties_v12(int index, struct properties_v12 *properties) {
         speed_mbps += host->nets[of.device[i]].speed_mbps;
     /* Without a path NCCL finds the device in the topology file by its name. */
     const char *pci_path = first->pci_path[0] == '\0' ? NULL : first->pci_path;
-    *properties = (struct properties_v12){
+    *properties = (struct sim_net_properties_v12){
         .common = {.name = name,
                    .pci_path = (char *)(uintptr_t)pci_path,
                    .guid = sim_net_guid(first),
@@ -130,9 +88,9 @@ static status get_properties_v12(int index, struct properties_v12 *properties) {
     return SUCCESS;
 }
 
-static status get_properties_v9(int index, struct properties_v9 *properties) {
-    struct properties_v12 all;
-    status result = get_properties_v12(index, &all);
+status sim_net_properties_v9(int index, struct sim_net_properties_v9 *properties) {
+    struct sim_net_properties_v12 all;
+    status result = sim_net_properties_v12(index, &all);
     if (result != SUCCESS)
         return result;
     properties->common = all.common;
@@ -143,7 +101,7 @@ static status get_properties_v9(int index, struct properties_v9 *properties) {
     return SUCCESS;
 }
 
-static status make_virtual(int *index, const struct merged *of) {
+static status make_virtual(int *index, const struct sim_merged *of) {
     const char *merge = getenv("NCCL_IB_MERGE_NICS");
     const struct sim_host *host = sim_own_host();
     if (of->devices > 1 && merge != NULL && merge[0] != '\0' && strtoll(merge, NULL, 0) == 0)
@@ -180,7 +138,7 @@ SIM_EXPORT struct {
     void *functions[19];
 } ncclNetPlugin_v9 = {
     sim_machine.net_name,
-    {FUNCTION(init), FUNCTION(devices), FUNCTION(get_properties_v9), FUNCTION(sim_net_listen),
+    {FUNCTION(init), FUNCTION(devices), FUNCTION(sim_net_properties_v9), FUNCTION(sim_net_listen),
      FUNCTION(sim_net_connect), FUNCTION(sim_net_accept), FUNCTION(register_memory), NULL, FUNCTION(sim_net_succeed),
      FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse),
      FUNCTION(sim_net_succeed), FUNCTION(sim_net_succeed), FUNCTION(sim_net_succeed), NULL, NULL},
@@ -193,7 +151,7 @@ SIM_EXPORT struct {
     sim_machine.net_name,
     {FUNCTION(init_context),
      FUNCTION(devices),
-     FUNCTION(get_properties_v12),
+     FUNCTION(sim_net_properties_v12),
      FUNCTION(listen_in),
      FUNCTION(connect_in),
      FUNCTION(sim_net_accept),

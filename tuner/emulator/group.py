@@ -10,7 +10,7 @@ from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import Float
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
-from tuner.emulator.rules import bounds
+from tuner.emulator.rules import bounds, symmetric_variables
 from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.schedule.task import Task
 from tuner.emulator.selection import Selection
@@ -138,7 +138,8 @@ def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | Non
     if any(request.buffers is not Buffers.plain for request in requests):
         return "on registered buffers and windows; valid: --buffers plain"
     release, values = selection.communicator.release, selection.communicator.environment.values
-    reaching = sorted(set(values) & set(release.environment.registered_buffers))
+    followed = {symmetric_variables.GIN, symmetric_variables.RAILS}
+    reaching = sorted(set(values) & set(release.environment.registered_buffers) - followed)
     if reaching and release.rules.symmetric_queue:  # what waits for symmetric kernels changes the order of calls
         return f"for NCCL {release.name} with {', '.join(reaching)}; valid: without"
     return None

@@ -57,6 +57,9 @@ ENV_CONFIG_OVERRIDE = partial(Source, "src/init.cc", "envConfigOverride")
 GET_ENV_CTA_POLICY_ONCE = partial(Source, "src/init.cc", "getEnvCtaPolicyOnce")
 INIT_TRANSPORTS_RANK = partial(Source, "src/init.cc", "initTransportsRank")
 
+WINDOW_REGISTER = partial(Source, "src/dev_runtime.cc", "ncclCommWindowRegister")
+
+WINDOW_REGISTER_OF_BUFFERS = partial(Source, "src/register/register.cc", "ncclCommWindowRegister")
 COLL_REG_REGISTER_BUFFERS = partial(Source, "src/register/coll_reg.cc", "ncclRegisterCollBuffers")
 REGISTER_COLL_NVLS_BUFFERS = partial(Source, "src/register/coll_reg.cc", "ncclRegisterCollNvlsBuffers")
 

@@ -4,7 +4,7 @@ Source of the order: getAlgoInfo and topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from tuner.emulator import model
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request, Sizes
-from tuner.emulator.rules import cta_policy, pick, symmetric_variables
+from tuner.emulator.rules import cta_policy, pick, symmetric_rail, symmetric_variables
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.bounds import plain_bound
 from tuner.emulator.rules.call import Call
@@ -150,6 +150,8 @@ class Selection:
         if request.buffers is not Buffers.window:
             return [None] * len(nbytes)
         self._check_type(request)
+        if not symmetric_rail.are_made(self.communicator):
+            return [None] * len(nbytes)
         rule, protocol = self.communicator.rules.non_classic_path, partial(self._protocol, request)
         return [rule(self.communicator, request, int(size), protocol) for size in nbytes]
 
@@ -183,6 +185,8 @@ class Selection:
         """``table_us``: the cost table, where it is there already."""
         self._check_type(request)
         self._check_buffers(request)
+        if request.buffers is Buffers.window and not symmetric_rail.are_made(self.communicator):
+            request = replace(request, buffers=Buffers.plain)
         bandwidths = self._bandwidths(request)
         if not bandwidths:
             raise NoAlgorithm(f"nothing is left for {request.collective.name}: {'; '.join(self._why_nothing(request))}")

@@ -85,3 +85,4 @@ class RuleNames:
     non_classic_path: str
     symmetric_blocks: str
     symmetric_time: str
+    windows_between_nodes: str | None  # whether a window is made there

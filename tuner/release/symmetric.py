@@ -66,6 +66,27 @@ class AllToAll:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class RailRow:
+    """Kernels of several nodes on one generation of GPUs; bandwidths of a block by how it reads its node's parts."""
+
+    link_gbs: float
+    block_gbs: float
+    multicast_block_gbs: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RailKernels:
+    """The kernels of several nodes, between which GPUs start transfers themselves."""
+
+    hopper: RailRow  # before compute capability 10.0
+    blackwell: RailRow
+    ring_chunk_bytes: int
+    chunk_bytes: int
+    chunk_is_variable: bool = False
+    blocks_of_call: bool = False  # the fewest and the most are the call's, the fewest no more than the kernel's most
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Symmetric:
     """All of it; kernels by NCCL's names, in NCCL's order."""
 
@@ -84,3 +105,8 @@ class Symmetric:
     copied_over_elements: int | None = None  # AllGather on Blackwell: copy engines beyond it
     copied_over_times_without_multicast: int | None = None
     all_to_all: Mapping[str, AllToAll] | None = None
+    rail: RailKernels | None = None
+
+    def row(self, comp_cap: int) -> SymmetricRow:
+        """The constants of a generation by its least compute capability, 90 for 9.0."""
+        return self.blackwell if comp_cap >= 100 else self.hopper

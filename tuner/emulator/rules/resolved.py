@@ -35,6 +35,7 @@ from tuner.emulator.rules import (
     registered,
     shares,
     symmetric,
+    symmetric_rail,
     symmetric_time,
     time,
 )
@@ -125,6 +126,7 @@ class Rules:
     non_classic_path: symmetric.NonClassicRule
     symmetric_blocks: SymmetricBlockRule
     symmetric_time: TimeRule
+    windows_between_nodes: Callable[[Communicator], bool] | None
 
 
 def of(release: Release) -> Rules:
@@ -241,4 +243,5 @@ def _resolved(names: _Names) -> Rules:
         non_classic_path=names.one("non_classic_path", symmetric.RULES),
         symmetric_blocks=names.one("symmetric_blocks", symmetric_time.BLOCK_RULES),
         symmetric_time=names.one("symmetric_time", symmetric_time.TIME_RULES),
+        windows_between_nodes=names.optional("windows_between_nodes", symmetric_rail.RULES),
     )

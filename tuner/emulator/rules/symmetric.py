@@ -16,7 +16,7 @@ from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.non_classic import COPY_ENGINES, NonClassicPath
 from tuner.emulator.request import FP8, Request
-from tuner.emulator.rules import candidate, cta_policy, symmetric_variables
+from tuner.emulator.rules import candidate, cta_policy, symmetric_rail, symmetric_variables
 from tuner.emulator.rules.symmetric_time import KernelUse
 from tuner.release.environment import forced
 from tuner.release.schema import given
@@ -27,7 +27,6 @@ NonClassicRule = Callable[[Communicator, Request, int, ClassicProtocol], NonClas
 RULES: Registry[NonClassicRule] = Registry()
 REACH_RULES: Registry[Callable[[Communicator], bool]] = Registry()
 
-SEVERAL_NODES = "symmetric windows on several nodes are not emulated; valid: one node"
 REDUCIBLE = (DataType.float32, DataType.float16, DataType.bfloat16, *FP8)
 
 
@@ -114,8 +113,8 @@ def nvlink_or_one_gpu(communicator: Communicator) -> bool:
 
 
 def _in_cells(communicator: Communicator, request: Request, nbytes: int) -> KernelChoice | NonClassicPath | None:
-    if communicator.nodes > 1:
-        raise BadInput(SEVERAL_NODES)
+    if communicator.nodes > 1 and not symmetric_rail.exist(communicator):
+        return None
     if _copied(communicator, request, nbytes):
         return COPY_ENGINES
     if not _implemented(communicator, request):
@@ -128,8 +127,13 @@ def _in_cells(communicator: Communicator, request: Request, nbytes: int) -> Kern
 def _copied(communicator: Communicator, request: Request, nbytes: int) -> bool:
     if request.collective is not Collective.AllGather:
         return False
+    zero = cta_policy.of(communicator) is cta_policy.Policy.zero
+    if communicator.nodes > 1:
+        if zero:
+            raise BadInput("copy engines between nodes are not emulated; valid: NCCL_CTA_POLICY of 0 or 1, or one node")
+        return False
     _check_links(communicator)
-    if cta_policy.of(communicator) is cta_policy.Policy.zero:
+    if zero:
         return True
     over = symmetric_variables.copied_over_elements(communicator, _multicast(communicator))
     if over is None or communicator.min_comp_cap < 100 or not _reaches(communicator):
@@ -172,7 +176,7 @@ def _implemented(communicator: Communicator, request: Request) -> bool:
 def _check_links(communicator: Communicator) -> None:
     """BadInput where a GPU does not reach every other over NVLink: whether windows are symmetric then is not known."""
     near = communicator.graphs[Algorithm.Ring].type_intra in ("LOC", "NVL")
-    direct = communicator.direct_nvlink if communicator.shares_gpus else communicator.ranks == 2
+    direct = communicator.direct_nvlink if communicator.shares_gpus else communicator.local_ranks <= 2
     if not near or not (communicator.has_nvswitch or direct):
         raise BadInput("symmetric windows without NVLink between all GPUs are not emulated; valid: machines with it")
     if communicator.min_comp_cap != communicator.max_comp_cap:
@@ -201,11 +205,26 @@ def _weighed(
 ) -> Iterator[KernelChoice]:
     """The kernels that can do the call, in NCCL's order."""
     bus_bytes = own_bytes * (1 if request.collective is Collective.AllReduce else communicator.ranks)
+    if communicator.nodes > 1:
+        yield from _of_rails(communicator, request, bus_bytes, modelled_bytes)
+        return
     for name, kernel in communicator.release.symmetric.kernels[request.collective].items():
         if _usable(communicator, request, kernel, bus_bytes):
             choice = _on_blocks(communicator, KernelUse(communicator, request, name, own_bytes, modelled_bytes))
             if choice is not None:
                 yield choice
+
+
+def _of_rails(
+    communicator: Communicator, request: Request, bus_bytes: int, modelled_bytes: int
+) -> Iterator[KernelChoice]:
+    if bus_bytes >= communicator.release.symmetric.below_bytes:
+        return
+    multicast = _multicast(communicator)
+    for each in symmetric_rail.weighed(communicator, request, modelled_bytes, multicast):
+        if not each.reads_multicast or _switch_reduces(communicator, request):
+            score = each.time_us * (f32(1) + f32(0.025) * f32(each.blocks))
+            yield KernelChoice(f"{request.collective.name}_{each.name}", each.blocks, each.time_us, score, False)
 
 
 def weighed(communicator: Communicator, request: Request, nbytes: int) -> tuple[KernelChoice, ...]:
@@ -216,9 +235,7 @@ def weighed(communicator: Communicator, request: Request, nbytes: int) -> tuple[
     rule = communicator.rules.non_classic_path
     if rule is classic_path_only:
         return ()
-    if communicator.nodes > 1:
-        raise BadInput(SEVERAL_NODES)
-    if not _implemented(communicator, request):
+    if (communicator.nodes > 1 and not symmetric_rail.exist(communicator)) or not _implemented(communicator, request):
         return ()
     own_bytes = modelled_bytes = _own_bytes(communicator, request, nbytes)
     if rule is not symmetric_by_blocks:
@@ -240,7 +257,7 @@ def _usable(communicator: Communicator, request: Request, kernel: SymmetricKerne
 
 
 def _multicast(communicator: Communicator) -> bool:
-    return communicator.nvls and communicator.ranks >= communicator.release.symmetric.multicast_from_ranks
+    return communicator.nvls and communicator.local_ranks >= communicator.release.symmetric.multicast_from_ranks
 
 
 def _switch_reduces(communicator: Communicator, request: Request) -> bool:

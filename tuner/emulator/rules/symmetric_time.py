@@ -35,8 +35,7 @@ class KernelUse:
     @property
     def row(self) -> SymmetricRow:
         """The constants of the GPUs' generation."""
-        table = self.communicator.release.symmetric
-        return table.blackwell if self.communicator.min_comp_cap >= 100 else table.hopper
+        return self.communicator.release.symmetric.row(self.communicator.min_comp_cap)
 
 
 BlockRule = Callable[[Communicator, Request, int], Iterator[int]]  # up to the most that the kernel may have

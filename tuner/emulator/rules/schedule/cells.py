@@ -12,6 +12,7 @@ from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import FP8, Request
+from tuner.emulator.rules import symmetric_rail
 from tuner.emulator.rules.deal import Place, TrafficCells
 from tuner.emulator.rules.launch import cells_of, ctas
 from tuner.emulator.rules.schedule.batches import Batches
@@ -74,17 +75,23 @@ def _symmetric_last(communicator: Communicator, ordered: list[Task]) -> list[Tas
     Source: ncclMakeSymmetricTaskList, src/scheduler/symmetric_sched.cc, v2.29.2-1.
     """
     waits = communicator.rules.symmetric_queue
-    if waits is None or communicator.nodes > 1:
+    if waits is None or (communicator.nodes > 1 and not symmetric_rail.exist_without_windows(communicator)):
         return ordered
     if not given(communicator.rules.symmetric_reach, "rules.symmetric_reach")(communicator):
         return ordered
     most = given(communicator.release.limits.symmetric_bytes, "limits.symmetric_bytes")
-    aside = [task for task in ordered if waits(task.request) and task.nbytes < most]
+    aside = [task for task in ordered if _waits(communicator, waits, task.request) and task.nbytes < most]
     kinds: dict[object, list[Task]] = {}
     for task in aside:
         kinds.setdefault(kind(communicator, task.request), []).insert(0, task)
     places = {task.place for task in aside}
     return [task for task in ordered if task.place not in places] + [task for same in kinds.values() for task in same]
+
+
+def _waits(communicator: Communicator, waits: Callable[[Request], bool], request: Request) -> bool:
+    """Between nodes only ReduceScatter: whether GPUs multicast, which AllGather's kernel needs, windows find out."""
+    here = communicator.nodes == 1 or request.collective is Collective.ReduceScatter
+    return here and waits(request)
 
 
 @RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.22.3"))

@@ -1,0 +1,70 @@
+"""Calls on symmetric windows of several nodes, and groups where GPUs start transfers (GIN), against libnccl."""
+
+import pytest
+
+from tests.support.available_releases import HERE
+from tuner import release
+from tuner.base.errors import BadInput
+from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.conformance.check import check
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.scenario import Scenario
+
+pytestmark = pytest.mark.live
+
+WITH_WINDOWS = [name for name in HERE if release.load(name).rules.windows_between_nodes]
+WITH_RAILS = [name for name in WITH_WINDOWS if release.load(name).symmetric.rail]
+OFFERED, NONE = {"NCCL_GIN_TYPE": "3"}, {"NCCL_GIN_TYPE": "0"}
+COLLECTIVES = (Collective.AllGather, Collective.ReduceScatter, Collective.AllReduce)
+SETTINGS = [
+    {"NCCL_SYM_CTAS": "7"},
+    {"NCCL_MIN_CTAS": "5", "NCCL_MAX_CTAS": "9"},
+    {"NCCL_SYM_GIN_KERNELS_ENABLE": "0"},
+    {"NCCL_SYM_RS_GIN_CHUNK_SIZE": "300000"},
+    {"NCCL_NVLS_ENABLE": "0"},
+]
+
+
+def compare(scenario: Scenario, dtype: DataType = DataType.float32) -> None:
+    """All three collectives on windows at sizes from a few bytes to gigabytes."""
+    for collective in COLLECTIVES:
+        request = Request(collective, dtype, Op.sum, buffers=Buffers.window)
+        unit = request.unit_bytes(scenario.ranks)
+        sizes = [unit * max(1, 3 * 5**power // unit) for power in range(2, 14)]
+        report = check(scenario, [request], sizes)
+        assert report.mismatches == ()
+        assert report.compared["channels"] >= 10
+
+
+@pytest.mark.parametrize("name", WITH_RAILS)
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), [("dgx-h100", 2, 4), ("dgx-b200", 3, 2), ("dgx-a100", 2, 1)])
+def test_kernels_of_rails(name: str, machine: str, nodes: int, gpus: int) -> None:
+    compare(Scenario(name, nodes, machine=machine, gpus_per_node=gpus, environment=OFFERED), DataType.bfloat16)
+
+
+@pytest.mark.parametrize("name", WITH_RAILS[-1:])
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: next(iter(settings)))
+def test_settings(name: str, settings: dict[str, str]) -> None:
+    compare(Scenario(name, 3, machine="dgx-h100", gpus_per_node=4, environment=OFFERED | settings))
+
+
+@pytest.mark.parametrize("name", WITH_WINDOWS)
+def test_without_gin(name: str) -> None:
+    compare(Scenario(name, 2, machine="dgx-h100", gpus_per_node=4, environment=NONE))
+
+
+@pytest.mark.parametrize("name", WITH_RAILS)
+def test_order_of_a_group(name: str) -> None:
+    scenario = Scenario(name, 2, machine="dgx-h100", gpus_per_node=2, environment=OFFERED)
+    report = check(scenario, sizes=[scenario.ranks << power for power in (10, 20)])
+    assert report.mismatches == ()
+    assert report.compared["groups"] > 50
+
+
+def test_whether_there_is_gin_has_to_be_said() -> None:
+    scenario = Scenario("2.30.7", 2, machine="dgx-h100")
+    with pytest.raises(BadInput, match=r"whether the network lets GPUs start transfers \(GIN\) is not known"):
+        Selection(scenario.communicator()).non_classic_paths(
+            Request(Collective.AllGather, DataType.float32, Op.sum, buffers=Buffers.window), [1 << 20]
+        )
