@@ -35,6 +35,7 @@ test-releases: $(VENV)/.installed
 	$(BIN)/python -m tests.scripts.check_graphs
 	$(BIN)/python -m tests.scripts.check_channels
 	$(BIN)/python -m tests.scripts.check_orders
+	$(BIN)/python -m tests.scripts.check_schedules
 	$(BIN)/python -m tests.scripts.check_builds
 
 docs: $(VENV)/.installed

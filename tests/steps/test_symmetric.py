@@ -20,6 +20,7 @@ KERNELS: dict[str, Kernel] = {
     "AllReduce_AGxLLMC_R": symmetric_steps.all_reduce_low_latency,
     "ReduceScatter_LL": symmetric_steps.reduce_scatter_low_latency,
     "ReduceScatter_LD": lambda inputs: symmetric_steps.reduce_scatter_by_loads(inputs, 2),
+    "ReduceScatter_TmaLD": lambda inputs: symmetric_steps.reduce_scatter_by_loads(inputs, 2),
 }
 
 

@@ -16,7 +16,7 @@ from tuner.steps import pat
 from tuner.steps.loops import loops
 from tuner.steps.terms import Term, of_ring, of_tree
 
-LAST_READ = "2.30.7"  # the last release whose device code was read
+LAST_READ = "2.32.3"  # the last release whose device code was read
 REDUCING = (Collective.AllReduce, Collective.ReduceScatter, Collective.Reduce)
 BY_SWITCH = "the switch adds (NVLink SHARP); NVIDIA does not say in which order"
 BY_NETWORK = "the network adds (SHARP); NVIDIA does not say in which order"

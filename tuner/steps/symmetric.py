@@ -1,7 +1,7 @@
 """Orders of additions of symmetric kernels, as far as each element's follows from the kernel alone.
 
 Source: src/device/symmetric/all_reduce.cuh and reduce_scatter.cuh, v2.28.9-1, recvReduce of
-src/include/nccl_device/impl/ll_a2a__funcs.h; the same in v2.27.3-1, v2.29.2-1 and v2.30.7-1.
+src/include/nccl_device/impl/ll_a2a__funcs.h; the same in v2.27.3-1, v2.29.2-1, v2.30.7-1 and v2.31.2-1.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from tuner.steps.orders import BY_SWITCH, Orders
 from tuner.steps.terms import Term, add_all
 
 IN_RANK_ORDER = ("AllReduce_AGxLL_R", "AllReduce_AGxLLMC_R", "ReduceScatter_LL")  # all ranks add alike
-FROM_OWN_RANK = ("ReduceScatter_LD",)  # each rank adds its result, from its own number on
+FROM_OWN_RANK = ("ReduceScatter_LD", "ReduceScatter_TmaLD")  # each rank adds its result, from its own number on
 BY_WARPS = "an element begins at the rank whose warp adds it, which is not derived here"
 NOT_DERIVED = "its order is not derived here"
 NOT_CLAIMED = {
