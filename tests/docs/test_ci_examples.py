@@ -13,7 +13,9 @@ import yaml
 from tests.support import doc_sessions
 from tests.support.command_line import COMMAND, run
 from tuner import release
+from tuner.base.extras import EXTRAS
 from tuner.machine import catalogue
+from tuner.oracle import library
 
 EXAMPLES = doc_sessions.ROOT / "docs" / "examples" / "ci"
 WORKFLOW: dict[str, Any] = yaml.safe_load((EXAMPLES / "nccl-upgrade.yml").read_text("utf-8"))["jobs"]["picks"]
@@ -61,7 +63,9 @@ def test_the_hook_looks_at_each_file(tmp_path: Path) -> None:
     assert run(*words, str(files[0])).stdout.endswith("0 warnings and errors, 1 notes\n")
 
 
-def test_the_container_file_fetches_a_release_that_is_known() -> None:
+def test_the_container_file_installs_what_check_and_oracle_need() -> None:
     text = (EXAMPLES / "Containerfile").read_text("utf-8")
     assert set(re.findall(r"NCCL=(\S+)", text)) <= set(release.names())
-    assert "nccl-tuner fetch-nccl ${NCCL}" in text
+    (extra,) = re.findall(r"\.whl\)\[(\w+)\]", text)
+    assert {each.name: each.gives for each in EXTRAS}[extra].startswith("check, oracle")
+    assert f"{library.WHEELS[library.BUILD]}==${{NCCL}}" in text
