@@ -1,19 +1,23 @@
 """What of nccl-tuner is installed on this computer, what is missing, and how to mend that."""
 
+import ctypes
 import os
 import platform
 import sys
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from tuner import release
 from tuner.base.errors import OracleUnavailable, TunerError
 from tuner.base.extras import EXTRAS, MissingExtra
+from tuner.base.files import cache_folder
 from tuner.base.native import FOLDER, bindings
 from tuner.oracle import library, process
 
 OBJECTS = ("libnccl_tuner_plugin.so", "libnccl_tuner_force.so", "libnccl_tuner_sim.so")
+REINSTALL = "pip install --force-reinstall nccl-tuner"
 MODULES = {"_plugin": "plugin dry-run", "_force": "measure", "_sim": "oracle and check"}
 
 
@@ -76,19 +80,25 @@ def inspect() -> Installation:
         folder=Path(__file__).resolve().parent,
         parts=(*_objects(), *_modules(), _oracle(), _cache()),
         extras=tuple(ExtraFound(each.name, each.gives, each.missing, each.install) for each in EXTRAS),
-        cache=library.cache(),
+        cache=cache_folder(),
         cached=tuple(_cached()),
         installed_nccl=tuple(_installed()),
     )
 
 
 def _objects() -> list[Part]:
-    there = {name: (FOLDER / name).is_file() for name in OBJECTS}
-    mend = "reinstall nccl-tuner from its wheel for Linux" if sys.platform == "linux" else ""
-    return [
-        Part(name, str(FOLDER / name) if works else "not in this installation", works, "" if works else mend)
-        for name, works in there.items()
-    ]
+    return [_object(FOLDER / name) for name in OBJECTS]
+
+
+def _object(file: Path) -> Part:
+    if not file.is_file():
+        mend = "reinstall nccl-tuner from its wheel for Linux" if sys.platform == "linux" else ""
+        return Part(file.name, "not in this installation", False, mend)
+    try:
+        ctypes.CDLL(str(file))
+    except OSError as error:
+        return Part(file.name, f"cannot be loaded: {error}", False, REINSTALL)
+    return Part(file.name, str(file), True)
 
 
 def _modules() -> list[Part]:
@@ -97,20 +107,22 @@ def _modules() -> list[Part]:
         if not any(FOLDER.glob(f"{name}*.so")):
             continue  # as its object is
         try:
-            bindings(name)
-            parts.append(Part(name, f"for {purpose}: works", True))
+            stale = _other_sources(bindings(name))
+            state = "of other sources than its object" if stale else "works"
+            parts.append(Part(name, f"for {purpose}: {state}", not stale, REINSTALL if stale else ""))
         except MissingExtra as error:
             parts.append(Part(name, f"for {purpose}: {error}", False))
         except TunerError as error:
-            parts.append(
-                Part(
-                    name,
-                    f"for {purpose}: {error}",
-                    False,
-                    "pip install --force-reinstall nccl-tuner",
-                )
-            )
+            parts.append(Part(name, f"for {purpose}: {error}", False, REINSTALL))
     return parts
+
+
+def _other_sources(module: Any) -> bool:
+    """Whether a module and its object say that they are built from different sources: one is of an older build."""
+    if not hasattr(module.lib, "sim_sources"):
+        return False
+    said = (module.lib.sim_sources(), module.lib.sim_expected_sources())
+    return len({bytes(module.ffi.string(each)) for each in said}) > 1
 
 
 def _oracle() -> Part:
@@ -122,7 +134,7 @@ def _oracle() -> Part:
 
 
 def _cache() -> Part:
-    folder = library.cache()
+    folder = cache_folder()
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if os.access(there, os.W_OK):
         return Part("cache", str(folder), True)

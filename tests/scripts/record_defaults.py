@@ -19,6 +19,7 @@ import click
 from tuner._native._sim import ffi, lib
 
 from tuner import release
+from tuner.base.files import cache_folder
 from tuner.oracle import library, symbols
 
 FILE = Path(__file__).parents[2] / "tables" / "defaults.toml"
@@ -51,7 +52,7 @@ def asked(name: str) -> dict[str, int | str]:
 def defaults(name: str) -> dict[str, int | str]:
     """By variable."""
     found = library.find(name)
-    located = symbols.load(found.path, found.sha256, library.cache())
+    located = symbols.load(found.path, found.sha256, cache_folder())
     if (error := lib.sim_load_nccl(str(found.path).encode())) != ffi.NULL:
         raise SystemExit(f"{found.path}: {ffi.string(error).decode()}")
     anchor, offset = located.anchor

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.support.command_line import run, run_process
 from tuner import installation
 from tuner.base import extras
 from tuner.base.extras import EXTRAS, MissingExtra
+from tuner.base.files import cache_folder
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -127,6 +129,39 @@ def test_doctor_says_what_is_missing_and_how_to_mend_it(monkeypatch: pytest.Monk
 def test_doctor_fails_where_an_object_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(installation, "FOLDER", tmp_path)
     assert "libnccl_tuner_plugin.so: reinstall" in run("doctor", code=1).stdout
+
+
+def test_doctor_fails_where_an_object_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in installation.OBJECTS:
+        (tmp_path / name).write_bytes(b"no object")
+    monkeypatch.setattr(installation, "FOLDER", tmp_path)
+    said = json.loads(run("doctor", "--json", code=1).stdout)["parts"]
+    states = {part["name"]: (part["works"], part["state"]) for part in said}
+    for name in installation.OBJECTS:
+        assert states[name][0] is False
+        assert states[name][1].startswith(f"cannot be loaded: {tmp_path / name}")
+
+
+def test_doctor_fails_where_an_object_is_of_an_older_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = pytest.importorskip("tuner._native._sim")
+    older = SimpleNamespace(
+        ffi=module.ffi,
+        lib=SimpleNamespace(
+            sim_sources=lambda: module.ffi.new("char[]", b"older"), sim_expected_sources=module.lib.sim_expected_sources
+        ),
+    )
+    of = {"_sim": older, "_plugin": SimpleNamespace(lib=None), "_force": SimpleNamespace(lib=None)}
+    monkeypatch.setattr(installation, "bindings", of.get)
+    assert "_sim: pip install --force-reinstall nccl-tuner" in run("doctor", code=1).stdout
+
+
+def test_a_user_without_a_home_has_a_cache_that_is_no_folder_of_the_current_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("NCCL_TUNER_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 0x7FFFFFF0)  # which no file of users has
+    assert cache_folder() == Path("/.cache/nccl-tuner")
 
 
 def test_completion_knows_names_of_machines_and_releases(monkeypatch: pytest.MonkeyPatch) -> None:

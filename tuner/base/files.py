@@ -7,6 +7,8 @@ import tempfile
 import zlib
 from pathlib import Path
 
+import platformdirs
+
 from tuner.base.errors import BadInput, TunerError
 
 GZIPPED = b"\x1f\x8b"  # how such a file begins
@@ -39,6 +41,19 @@ def check_writable(path: Path) -> None:
             path.unlink()
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error
+
+
+def cache_folder() -> Path:
+    """Where what takes long to get is kept: NCCL_TUNER_CACHE, or the user's cache folder.
+
+    A user without a home, such as a container's unknown one, has it below /, as the containers' tools have HOME.
+    """
+    if own := os.environ.get("NCCL_TUNER_CACHE"):
+        return Path(own)
+    with contextlib.suppress(RuntimeError):  # platformdirs' newer releases; older ones answer with a relative path
+        if (folder := Path(platformdirs.user_cache_dir("nccl-tuner"))).is_absolute():
+            return folder
+    return Path("/.cache/nccl-tuner")
 
 
 def remember(path: Path, content: str) -> None:

@@ -23,12 +23,10 @@ from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
-import platformdirs
-
 from tuner import release as releases
 from tuner.base import extras
 from tuner.base.errors import BadInput, OracleUnavailable, one_of
-from tuner.base.files import remember
+from tuner.base.files import cache_folder, remember
 from tuner.oracle import wheel_files
 from tuner.release import BUILDS
 from tuner.release.schema import LibraryFile
@@ -50,12 +48,6 @@ class Library:
     path: Path
     release: str
     sha256: str
-
-
-def cache() -> Path:
-    """NCCL_TUNER_CACHE, or the user's cache folder."""
-    own = os.environ.get("NCCL_TUNER_CACHE")
-    return Path(own) if own else Path(platformdirs.user_cache_dir("nccl-tuner"))
 
 
 def installed_release(build: str = BUILD) -> str | None:
@@ -155,7 +147,7 @@ def at(path: Path) -> Library:
 
 def cached(release: str, build: str = BUILD) -> Path:
     """Where the cache has, or would have, the libnccl of ``release``."""
-    return cache() / (release if build == BUILD else f"{release}-{build}") / "libnccl.so.2"
+    return cache_folder() / (release if build == BUILD else f"{release}-{build}") / "libnccl.so.2"
 
 
 def check(path: Path) -> None:
@@ -187,7 +179,7 @@ def sha256(path: Path) -> str:
     info = path.stat()
     state = [str(path.resolve()), info.st_size, info.st_mtime_ns]
     key = hashlib.sha256(json.dumps(state).encode()).hexdigest()[:32]
-    stored = cache() / "sha256" / key
+    stored = cache_folder() / "sha256" / key
     if stored.is_file() and len(text := stored.read_text().strip()) == 64:
         return text
     with path.open("rb") as file:
@@ -251,14 +243,14 @@ def _check_disk(missing: Sequence[str], build: str, progress: Callable[[str], No
     sizes = [LARGEST_BYTES if own is None else own.bytes for own in known_files]
     need = sum(sizes) + 2 * max(sizes)  # pip's copy of a wheel, and the wheel; it is smaller than what is in it
     try:
-        cache().mkdir(parents=True, exist_ok=True)
+        cache_folder().mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OracleUnavailable(
-            f"cannot make folder {cache()}: {error.strerror}; set NCCL_TUNER_CACHE to another folder"
+            f"cannot make folder {cache_folder()}: {error.strerror}; set NCCL_TUNER_CACHE to another folder"
         ) from None
-    free = shutil.disk_usage(cache()).free
+    free = shutil.disk_usage(cache_folder()).free
     what = f"{len(missing)} releases" if len(missing) > 1 else missing[0]
-    says = f"fetching {what} needs up to {need >> 20} MiB in {cache()}, which has {free >> 20} MiB free"
+    says = f"fetching {what} needs up to {need >> 20} MiB in {cache_folder()}, which has {free >> 20} MiB free"
     if free < need:
         raise OracleUnavailable(f"{says}; set NCCL_TUNER_CACHE to another folder")
     progress(f"{says}; {sum(sizes) >> 20} MiB stay")
@@ -269,14 +261,14 @@ def _alone(progress: Callable[[str], None]) -> Iterator[None]:
     """Keeps other processes from fetching into the cache, and clears what a killed one left half done."""
     import fcntl  # not on Windows, which has no wheel to fetch
 
-    descriptor = os.open(cache(), os.O_RDONLY)
+    descriptor = os.open(cache_folder(), os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress(f"waiting for another fetch into {cache()}")
+            progress(f"waiting for another fetch into {cache_folder()}")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        for left in cache().glob("*/fetch-*"):
+        for left in cache_folder().glob("*/fetch-*"):
             shutil.rmtree(left)
         yield
     finally:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from tuner import release
 from tuner.base.errors import BadInput
+from tuner.base.files import cache_folder
 from tuner.base.names import PATHS_WITHOUT_WORD, Algorithm, Buffers
 from tuner.emulator.rules import init, shared
 from tuner.machine import adapters
@@ -92,7 +93,7 @@ def prepare(configuration: OracleConfiguration) -> Preparation:
         nccl = library.at(given)
     if configuration.release in release.names():
         _check_nvls(configuration, kinds)
-    prepared = Preparation(configuration, nccl, symbols.load(nccl.path, nccl.sha256, library.cache()), kinds)
+    prepared = Preparation(configuration, nccl, symbols.load(nccl.path, nccl.sha256, cache_folder()), kinds)
     if configuration.shares_gpus and SHARES_GPUS not in prepared.symbols.functions:
         raise BadInput(f"NCCL {configuration.release} refuses several ranks on one GPU; valid: 2.30.3 and later")
     split_off = configuration.split_off

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from functools import cache
@@ -10,10 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from tuner import release
-from tuner.base.files import remember
+from tuner.base.files import cache_folder, remember
 from tuner.base.names import Pattern
 from tuner.base.records import to_json
 from tuner.machine.graphs import Graph, OrderedGraph
@@ -80,8 +77,7 @@ def request_of(text: str) -> Request:
 
 def folder() -> Path:
     """Where the graphs are kept: below NCCL_TUNER_CACHE, or the user's cache folder."""
-    own = os.environ.get("NCCL_TUNER_CACHE")
-    return (Path(own) if own else Path(platformdirs.user_cache_dir("nccl-tuner"))) / "graphs"
+    return cache_folder() / "graphs"
 
 
 @cache

@@ -5,8 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner import release
-from tuner.base.files import remember
-from tuner.oracle import library
+from tuner.base.files import cache_folder, remember
 from tuner.oracle.process import OWN_VARIABLES
 from tuner.release.variables import not_emulated
 from tuner.scenario import Scenario
@@ -23,7 +22,7 @@ def _topology(path: Path, text: str) -> Path:
     """A file with this text: the one of the run, where it still is that, else one of its name in the cache."""
     if path.is_file() and path.read_text(errors="replace") == text:
         return path
-    kept = library.cache() / "topologies" / hashlib.sha256(text.encode()).hexdigest()[:16] / path.name
+    kept = cache_folder() / "topologies" / hashlib.sha256(text.encode()).hexdigest()[:16] / path.name
     if not kept.is_file():
         remember(kept, text)
     return kept if kept.is_file() else path
