@@ -7,7 +7,7 @@ JOBS   ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 LOG    := build/install.log
 
-.PHONY: demo test test-offline test-releases explore docs accuracy calibrations acceptance golden release lint bench gpu-bundle plugin site man wheels fuzz clean
+.PHONY: demo test test-offline test-releases explore docs accuracy calibrations acceptance golden release lint bench gpu-bundle plugin site links pictures man wheels fuzz clean
 
 demo: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)
@@ -71,6 +71,14 @@ site: $(VENV)/.site
 	        | sed "s#^<stdin>#$$page#" | { ! grep .; } || bad=1; done; exit $${bad:-0}
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
 	@echo build/site/README.html
+
+# Every link of the site that leads elsewhere, which needs a network; those within it are checked by `make site`.
+links: site
+	$(BIN)/linkchecker --config docs/site/linkchecker.ini build/site/README.html
+
+# What docs/ shows in pictures, drawn and taken anew (a browser: chromium, chromium-driver).
+pictures: $(VENV)/.installed
+	$(BIN)/python -m tests.scripts.write_pictures
 
 $(VENV)/.site: pyproject.toml $(VENV)/.installed
 	@PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install --quiet --editable '.[site]' >>$(LOG) 2>&1 || { cat $(LOG) >&2; exit 1; }

@@ -71,7 +71,7 @@ def wheel(source: Path, folder: Path, **environment: str) -> Path:
 
 def main() -> None:
     shutil.rmtree(DIST, ignore_errors=True)
-    python("build", "--sdist", "--outdir", DIST, ROOT)
+    python("build", "--no-isolation", "--sdist", "--outdir", DIST, ROOT)
     (sdist,) = DIST.glob("*.tar.gz")
     with tempfile.TemporaryDirectory() as folder:
         for platform in PLATFORMS:

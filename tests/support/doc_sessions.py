@@ -88,6 +88,7 @@ class Session:
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
+        self.folder = Path(self._folder.name)
         atexit.register(self._folder.cleanup)
         self._names: dict[str, Any] = {}
         self.printed: dict[Block, Printed] = {}
@@ -124,6 +125,11 @@ def ran(block: Block, leave_out: Container[Block] = ()) -> Printed:
     for each in missing:
         session.run(each)
     return session.printed[block]
+
+
+def folder(page: Path) -> Path:
+    """Where the page's blocks that were run have written."""
+    return _sessions[page].folder
 
 
 def runnable(page: Path) -> list[Block]:

@@ -1,11 +1,17 @@
-"""`python -m tests.scripts.report_pictures`: takes the pictures of docs/report.md in a headless browser."""
+"""`make pictures`: all pictures of the documentation, as its commands draw them now.
 
+Those of docs/plots.md are what the page's own commands write; those of docs/report.md are taken in a headless browser.
+"""
+
+import re
+import shutil
 from math import log2
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.support import browser as web
+from tests.support import doc_sessions as sessions
 from tuner.analysis.calibrated import TimesWanted
 from tuner.base.names import DataType, Op
 from tuner.report import calibrated
@@ -13,17 +19,27 @@ from tuner.report.data import NODES, collect
 from tuner.report.page import page
 from tuner.scenario import Scenario
 
-HOME = Path(__file__).parents[2] / "docs" / "report"
+DOCS = sessions.ROOT / "docs"
 COLOURS = 96  # keeps the files small
 
 
-def main() -> None:
+def plots() -> None:
+    """Each picture that docs/plots.md shows, from the folder in which its commands were run."""
+    plots_page = DOCS / "plots.md"
+    for block in sessions.runnable(plots_page):
+        sessions.ran(block)
+    for picture in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", plots_page.read_text("utf-8")):
+        shutil.copy(sessions.folder(plots_page) / Path(picture).name, DOCS / picture)
+
+
+def report() -> None:
+    """The page of a machine, as a reader sees it who clicks a cell and moves the slider."""
     scenario = Scenario(nccl="2.32.3", machine="dgx-h100", nodes=2)
     releases = scenario.releases
     with TemporaryDirectory() as folder, web.chromium(Path(folder) / "profile") as browser:
         file = Path(folder) / "page.html"
-        report = collect(scenario, releases, DataType.float32, Op.sum)
-        file.write_text(page(report, calibrated.collect(report, TimesWanted(beside_nccl=True))).html, "utf-8")
+        data = collect(scenario, releases, DataType.float32, Op.sum)
+        file.write_text(page(data, calibrated.collect(data, TimesWanted(beside_nccl=True))).html, "utf-8")
         browser.get(f"file://{file}")
         web.until(lambda: browser.execute_script("return document.body.dataset.ready"))
         web.move(browser, log2(3 << 23), NODES.index(24), click=True)
@@ -37,9 +53,9 @@ def main() -> None:
 
 def save(browser: Any, name: str) -> None:
     web.drawn(browser)
-    web.screen(browser).quantize(COLOURS, dither=0).save(HOME / name, optimize=True)
+    web.screen(browser).quantize(COLOURS, dither=0).save(DOCS / "report" / name, optimize=True)
 
 
 if __name__ == "__main__":
-    HOME.mkdir(exist_ok=True)
-    main()
+    plots()
+    report()
