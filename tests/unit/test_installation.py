@@ -50,6 +50,7 @@ def test_all_has_every_extra_and_the_base_none() -> None:
     [
         ("scipy", ("cost", "fit", "docs/examples/all_reduce.log"), "fit"),
         ("elftools", ("fetch-nccl", "2.28.9"), "oracle"),
+        ("bokeh", ("report", "--machine", "dgx-h100", "--out", "{table}"), "report"),
         ("_cffi_backend", ("plugin", "dry-run", "{table}", "allreduce", "--machine", "dgx-h100"), "plugin"),
     ],
 )
@@ -71,6 +72,7 @@ def test_a_command_says_the_extra_that_it_lacks(
     assert done.returncode == 2, done.stderr
     assert done.stderr.splitlines()[-1].endswith(f": pip install 'nccl-tuner[{extra}]'")
     assert "Traceback" not in done.stderr
+    assert "computing" not in done.stderr  # it is said before the work
 
 
 def test_a_module_of_no_extra_is_no_missing_extra() -> None:

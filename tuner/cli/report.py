@@ -10,6 +10,7 @@ import click
 
 from tuner import release
 from tuner.analysis.calibrated import TimesWanted
+from tuner.base import extras
 from tuner.base.files import write_text
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
@@ -44,6 +45,7 @@ def command(
     nccl-tuner report --machine dgx-h100 --out dgx-h100.html
     nccl-tuner report --machine dgx-h100 --nodes 2 --nccl 2.22.3 --nccl 2.25.1 --out upgrade.html
     """
+    extras.require("bokeh", "report")  # before what takes a minute
     names = sorted({release.load(name).name for name in nccl}, key=release_key)
     scenario = options.scenario_of(nccl=names[-1] if names else None, **described)
 
