@@ -15,12 +15,11 @@ import numpy as np
 
 from tests.support import scheduled_calls
 from tuner import release
-from tuner.base.names import Algorithm
 from tuner.cli.output import print_table
 from tuner.oracle.api import Oracle
 
 CALLS_EACH = 4  # on a communicator
-KINDS = tuple(algorithm.name for algorithm in (*scheduled_calls.ALGORITHMS, Algorithm.Ring, Algorithm.Tree))
+KINDS = tuple(algorithm.name for algorithm in scheduled_calls.ALGORITHMS)
 
 
 @click.command()

@@ -24,7 +24,7 @@ ALGORITHMS = (Algorithm.NVLS, Algorithm.NVLSTree, *COLLNET, Algorithm.PAT)
 
 
 def drawn_calls(random: Generator, nccl: str, calls: int) -> tuple[Scenario, list[Alone]]:
-    """A communicator whose variables leave one of these algorithms, where it has it, and calls on it."""
+    """A communicator whose variables leave one of these algorithms, and calls on it."""
     while True:
         algorithm = Algorithm(random.choice([int(each) for each in ALGORITHMS]))
         environment = {"NCCL_ALGO": algorithm.name}
@@ -53,7 +53,7 @@ def _drawn_call(random: Generator, scenario: Scenario) -> Iterator[Alone]:
     unit = request.unit_bytes(scenario.ranks)
     size = max(1, int(2 ** random.uniform(2, 20)) // unit) * unit
     (call,) = calls_alone(scenario, request, [size])
-    if isinstance(call, Alone) and not pat_not_read(call):
+    if isinstance(call, Alone) and call.work.algorithm in ALGORITHMS and not pat_not_read(call):
         yield call
 
 
