@@ -159,7 +159,9 @@ def test_what_cannot_be_asked_says_so() -> None:
     assert "Ring/LL128 and Tree/LL128" in refused(
         "allreduce", "--node", "dgx-h100", "--node", "dgx-1v:4", "--nccl", "2.18.3", "--bytes", "1M"
     )
-    assert "--range: of one communicator" in refused("allreduce", *NODE, "--range", "8..1K", "--bytes", "8")
+    assert "--range: of calls alone on one communicator" in refused(
+        "allreduce", *NODE, "--range", "8..1K", "--bytes", "8"
+    )
     assert "valid: FROM..TO" in refused("allreduce", *NODE, "--range", "8")
     assert "valid: multiples of 4" in refused("allreduce", *NODE, "--bytes", "10")
 
@@ -192,3 +194,11 @@ def test_the_table_shows_the_first_orders_of_many() -> None:
     assert result.exit_code == 0, result.output
     assert "in 560 more orders" in result.stdout
     assert "+ ... +" in result.stdout
+
+
+def test_calls_of_a_group_share_channels() -> None:
+    alone, group = (
+        ordered("allreduce", *NODE, "--bytes", "64K,1M", "--no-settings", *more) for more in ((), ("--group",))
+    )
+    assert [call["bytes"] for call in group["calls"]] == [64 << 10, 1 << 20]
+    assert [call["classes"] for call in alone["calls"]] != [call["classes"] for call in group["calls"]]

@@ -1,4 +1,4 @@
-"""One call alone, with the channels that it runs on: what its order of additions and its schedule are made from."""
+"""One call alone or of a group, with the channels that it runs on: what its order and its schedule are made from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ PAT_READ_FROM = "2.26.2"  # the first release whose PAT's steps were read
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """One call of ``bytes`` (NCCL's nBytes) in a group of its own."""
+    """One call of ``bytes`` (NCCL's nBytes) in a group of its own, or among those of one group."""
 
     scenario: Scenario
     request: Request
@@ -50,11 +50,12 @@ class Alone:
 
 
 def calls_alone(
-    scenario: Scenario, request: Request, sizes: Sequence[int], root: int = 0
+    scenario: Scenario, request: Request, sizes: Sequence[int], root: int = 0, together: bool = False
 ) -> list[Alone | NonClassicPath]:
     """Each size (nBytes) as a call alone; how it runs instead where it leaves the classic path.
 
-    Errors: BadInput for a root that is no rank, and where picks of nodes differ; those of the pick and of the launch.
+    ``together``: the calls are those of one group, in this order. Errors: BadInput for a root that is no rank, where
+    picks of nodes differ, and for a group that leaves the classic path; those of the pick and of the launch.
     """
     if not 0 <= root < scenario.ranks:
         raise BadInput(f"--root {root}: valid: 0 to {scenario.ranks - 1}")
@@ -62,15 +63,26 @@ def calls_alone(
     _check_agreement(scenario, request, sizes)
     connected = scenario.resolve().connected
     across, heads = summarize(connected), partial(heads_of, connected)
-    found: list[Alone | NonClassicPath] = []
-    for size, path in zip(sizes, selection.non_classic_paths(request, sizes), strict=True):
-        if path is not None:
-            found.append(path)
-            continue
-        launched = launch(selection, [Operation(request, size, root)], heads)
-        ((work,),) = (kernel.works for kernel in launched.kernels)
-        found.append(Alone(scenario, request, size, work, across))
-    return found
+    paths = selection.non_classic_paths(request, sizes)
+    operations = [Operation(request, size, root) for size in sizes]
+    if together:
+        if any(path is not None for path in paths):
+            raise BadInput(
+                "--group: of calls that take the classic path; valid: --buffers plain, and more than one rank"
+            )
+        launches = [launch(selection, operations, heads)]
+    else:
+        classic = [each for each, path in zip(operations, paths, strict=True) if path is None]
+        launches = [launch(selection, [each], heads) for each in classic]
+    works = [
+        sorted((work for kernel in each.kernels for work in kernel.works), key=lambda work: work.place)
+        for each in launches
+    ]
+    left = iter([work for of_launch in works for work in of_launch])
+    return [
+        Alone(scenario, request, size, next(left), across) if path is None else path
+        for size, path in zip(sizes, paths, strict=True)
+    ]
 
 
 def pat_not_read(call: Alone) -> bool:

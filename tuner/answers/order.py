@@ -69,11 +69,16 @@ class OrderAnswer:
     same_bits: "SameBits | None" = field(default=None, metadata=json_form(optional=True))
 
 
-def of_calls(scenario: Scenario, request: Request, sizes: Sequence[int], root: int = 0) -> tuple[CallOrder, ...]:
-    """One a size (nBytes). Errors: BadInput for what adds nothing; those of :func:`calls_alone`."""
+def of_calls(
+    scenario: Scenario, request: Request, sizes: Sequence[int], root: int = 0, together: bool = False
+) -> tuple[CallOrder, ...]:
+    """One a size (nBytes); ``together``: of one group.
+
+    Errors: BadInput for what adds nothing; those of :func:`calls_alone`.
+    """
     check_adds(request)
     indifferent = any_order(request.dtype, request.op)
-    calls = calls_alone(scenario, request, sizes, root)
+    calls = calls_alone(scenario, request, sizes, root, together)
     return tuple(_of_call(scenario, request, size, call, indifferent) for size, call in zip(sizes, calls, strict=True))
 
 

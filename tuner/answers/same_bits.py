@@ -31,6 +31,11 @@ class Question:
     sizes: tuple[int, ...]
     row_bytes: int | None = None
     root: int = 0
+    together: bool = False  # whether the calls are those of one group
+
+    def of_calls(self, scenario: Scenario) -> tuple[CallOrder, ...]:
+        """The calls on a communicator."""
+        return of_calls(scenario, self.request, self.sizes, self.root, self.together)
 
     @property
     def row(self) -> int | None:
@@ -68,7 +73,7 @@ def ask(question: Question, scenarios: Sequence[Scenario], settings: bool = True
     """
     if question.row is not None and any(size % (question.row_bytes or 1) for size in question.sizes):
         raise BadInput(f"--row-bytes {question.row_bytes}: valid: what each size has whole times")
-    calls = [call for one in scenarios for call in of_calls(one, question.request, question.sizes, question.root)]
+    calls = [call for one in scenarios for call in question.of_calls(one)]
     answer = of_orders(question, calls)
     if answer.answer == YES or not settings or len({call.ranks for call in calls}) > 1:
         return answer
@@ -154,7 +159,7 @@ def _setting(question: Question, scenarios: Sequence[Scenario], variables: Mappi
         return None
     request, last = question.request, question.sizes[-1]
     before, selection = Selection(scenarios[0].communicator()), Selection(after[0].communicator())
-    picks = tuple(dict.fromkeys(call.pick for call in of_calls(after[0], request, question.sizes, question.root)))
+    picks = tuple(dict.fromkeys(call.pick for call in question.of_calls(after[0])))
     costs_seen = FEWER_CHANNELS not in variables
     others = [replace(request, collective=collective) for collective in Collective]
     return Setting(

@@ -44,6 +44,7 @@ class Range(click.ParamType):  # type: ignore[type-arg]
 )
 @click.option("--rows", type=options.Numbers(), metavar="N,...", help="Calls of so many rows, such as batch sizes.")
 @click.option("--range", "ends", type=Range(), metavar="FROM..TO", help="The order by ranges of sizes instead.")
+@click.option("--group", "together", is_flag=True, help="The calls are those of one group, in this order.")
 @options.change_option
 @click.option("--root", type=int, default=0, show_default=True, metavar="RANK", help="The root of Reduce.")
 @click.option(
@@ -62,6 +63,7 @@ def command(
     row_bytes: int | None,
     rows: list[int] | None,
     ends: tuple[int, int] | None,
+    together: bool,
     assignments: Sequence[str],
     root: int,
     settings: bool,
@@ -75,27 +77,30 @@ def command(
 
     With --range by ranges of sizes: in which of them every element has one order whatever the size.
     Several sizes are compared at the same offsets, rows wherever they are; --change compares with another release,
-    setting or machine, as in whatif.
+    setting or machine, as in whatif. With --group the sizes are calls between ncclGroupStart and ncclGroupEnd.
 
     \b
     nccl-tuner order allreduce --machine dgx-h100 --nccl 2.28.9 --bytes 64K --env NCCL_ALGO=Ring
     nccl-tuner order allreduce --machine dgx-h100 --dtype bfloat16 --row-bytes 16K --rows 1,7,64
     nccl-tuner order allreduce --machine dgx-h100 --range 8..1G --env NCCL_ALGO=allreduce:tree
     nccl-tuner order allreduce --machine dgx-h100 --nodes 8 --bytes 25M --change nccl=2.30.7
+    nccl-tuner order allreduce --machine dgx-h100 --bytes 25M,25M,4M --group
     nccl-tuner order reducescatter --machine dgx-h100 --nodes 8 --bytes 25M --change nodes=6
     """
     described, request = options.scenario_of(**scenario), Request(collective, dtype, op, buffers=buffers)
     if ends is not None:
-        if sizes or row_bytes or rows or assignments:
-            raise BadInput("--range: of one communicator; valid: without --bytes, --row-bytes, --rows and --change")
+        if sizes or row_bytes or rows or assignments or together:
+            raise BadInput(
+                "--range: of calls alone on one communicator; valid: without --bytes, --rows, --group, --change"
+            )
         _ranges(described, request, ends, root, as_json)
         return
     asked = _sizes(sizes, row_bytes, rows)
     compared = [described, options.after(described, assignments)] if assignments else [described]
     if any(size % dtype.size_bytes for size in asked):
         raise BadInput(f"--bytes: valid: multiples of {dtype.size_bytes}, the size of {dtype.name}")
-    calls = tuple(call for one in compared for call in order.of_calls(one, request, asked, root))
-    question = Question(request, tuple(asked), row_bytes, root)
+    question = Question(request, tuple(asked), row_bytes, root, together)
+    calls = tuple(call for one in compared for call in question.of_calls(one))
     same = ask(question, compared, settings) if row_bytes or len(calls) > 1 else None
     answer = OrderAnswer(calls, same)
     if as_json:
