@@ -42,11 +42,12 @@ if TYPE_CHECKING:
 
 
 class CallKind(TypedDict, total=False):
-    """What describes a call besides collective and size: float32, sum and plain buffers unless said otherwise."""
+    """What describes a call besides collective and size: float32 sum, plain, out of place."""
 
     dtype: DataType | str
     op: Op | str
     buffers: Buffers | str
+    in_place: bool
 
 
 class Communicator:
@@ -248,6 +249,7 @@ def request(collective: Collective | str, **kind: Unpack[CallKind]) -> Request:
         by_name(DataType, kind.get("dtype", DataType.float32), "type"),
         by_name(Op, kind.get("op", Op.sum), "operation"),
         buffers=by_name(Buffers, kind.get("buffers", Buffers.plain), "kind of buffers"),
+        in_place=kind.get("in_place", False),
     )
 
 

@@ -56,7 +56,8 @@ struct sim_host {
 struct sim_machine {
     int hosts;
     int kinds;
-    int driver_version; /* 12080 is CUDA 12.8 */
+    int driver_version;    /* 12080 is CUDA 12.8 */
+    int ranks_per_process; /* neighbours on a host, from its first rank on */
     char net_name[SIM_NET_NAME_CHARS];
     int kind_of_host[SIM_MAX_RANKS];
     int domain_of_host

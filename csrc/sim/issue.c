@@ -31,6 +31,8 @@ static int stream; /* its address is the stream */
 
 static status issue_one(void *comm, const struct sim_call *call) {
     struct sim_buffers at = sim_buffers();
+    if (call->in_place)
+        at.receive = at.send;
     switch (call->collective) {
     case BROADCAST:
         return sim_nccl.broadcast(at.send, at.receive, call->count, call->type, call->root, comm, &stream);

@@ -43,7 +43,8 @@ int sim_host_ranks(int host) {
 }
 
 SIM_EXPORT int sim_configure(const struct sim_machine *machine) {
-    if (machine->hosts < 1 || machine->hosts > SIM_MAX_RANKS || machine->kinds < 1 || machine->kinds > SIM_MAX_KINDS)
+    if (machine->hosts < 1 || machine->hosts > SIM_MAX_RANKS || machine->kinds < 1 || machine->kinds > SIM_MAX_KINDS ||
+        machine->ranks_per_process < 1)
         return -1;
     for (int k = 0; k < machine->kinds; k++) {
         const struct sim_host *kind = &machine->kind[k];

@@ -68,9 +68,11 @@ void *sim_map(size_t bytes, size_t alignment) {
 void *sim_map_untouchable(size_t bytes) {
     if (n_untouchables == sizeof untouchables / sizeof *untouchables)
         return NULL;
-    void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED)
+    enum { ALIGNMENT = 2 << 20 }; /* as the driver aligns allocations, which NVLS up to 2.22 looks at */
+    char *start = mmap(NULL, bytes + ALIGNMENT, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED)
         return NULL;
+    char *base = (char *)(((uintptr_t)start + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
     if (remember(base, bytes) != 0) {
         munmap(base, bytes);
         return NULL;

@@ -153,6 +153,7 @@ struct sim_call {
     int op;
     uint64_t count;
     int root;
+    int in_place; /* what is received replaces what is sent, as rank 0 passes it: both at one address */
 };
 
 /* Where calls are issued, and how. */

@@ -26,7 +26,7 @@ static uint64_t host_hash(void) {
     return (uint64_t)SIM_HOST_HASH + (uint64_t)sim_host_of(sim_device());
 }
 
-/* As in a job with one process per rank; `process` is not 0 where it is one. */
+/* A process of the job is that of its first rank here; `process` is not 0 where it is one of its own. */
 static uint64_t process;
 
 SIM_EXPORT void sim_identify_process(int number) {
@@ -34,7 +34,8 @@ SIM_EXPORT void sim_identify_process(int number) {
 }
 
 static uint64_t process_hash(void) {
-    return 0x2000u + process * SIM_MAX_RANKS + (uint64_t)sim_device();
+    int device = sim_device(), behind_first = sim_local_rank(device) % sim_machine.ranks_per_process;
+    return 0x2000u + process * SIM_MAX_RANKS + (uint64_t)(device - behind_first);
 }
 
 static status succeed(void) {

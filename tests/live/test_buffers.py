@@ -29,6 +29,8 @@ SETTINGS = [
     {"NCCL_MAX_NCHANNELS": "20", "NCCL_PROTO": "Simple"},
 ]
 POLICIES = ["1", "2", "default|efficiency", "7"]
+IN_PLACE = [dataclasses.replace(request, in_place=True) for request in REGISTERED]
+CAPTURED = [dataclasses.replace(request, buffers=Buffers.graph) for request in REGISTERED]
 WINDOWS = [dataclasses.replace(request, buffers=Buffers.window) for request in REGISTERED]
 WINDOW_SETTINGS = [
     {"NCCL_MAX_CTAS": "5"},
@@ -77,7 +79,8 @@ def test_settings(name: str, settings: dict[str, str]) -> None:
 TWENTY_CHANNELS = {
     "NCCL_MIN_NCHANNELS": "20", "NCCL_MAX_NCHANNELS": "20", "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"
 }  # fmt: skip
-CAPS = {"cap_17_to_24_channels_at_16", "cap_17_to_24_channels_at_16_if_all_are_direct"}
+BEFORE_2_27 = {"cap_17_to_24_channels_at_16", "cap_17_to_24_channels_at_16_unless_captured"}
+CAPS = {*BEFORE_2_27, "cap_17_to_24_channels_at_16_if_all_are_direct"}
 
 
 @pytest.mark.parametrize("name", REGISTERS)
@@ -86,23 +89,56 @@ def test_seventeen_to_twenty_four_channels(name: str) -> None:
     every = Scenario(nccl=name, machine="dgx-1v", nodes=1, gpus_per_node=4, environment=TWENTY_CHANNELS)
     over_a_third = dataclasses.replace(every, gpus_per_node=8)
     rules = {*release.load(name).rules.registered} & CAPS
-    expected = (16 if rules else 20, 16 if rules == {"cap_17_to_24_channels_at_16"} else 20)
+    expected = (16 if rules else 20, 16 if rules & BEFORE_2_27 else 20)
     for scenario, channels in zip((every, over_a_third), expected, strict=True):
         assert Selection(scenario.communicator()).pick(REGISTERED[Collective.Broadcast], 1 << 30).channels == channels
-        report = check(scenario, REGISTERED)
+        report = check(scenario, [*REGISTERED, *IN_PLACE, *CAPTURED])
         assert report.mismatches == ()
         assert report.compared["channels"] >= 60
 
 
-@pytest.mark.parametrize("name", ["2.26.5", "2.28.9"])
-def test_seventeen_to_twenty_four_channels_without_peer_to_peer(name: str) -> None:
-    """Stay, or are refused where it depends on the peers of rank 0."""
-    scenario = Scenario(nccl=name, machine="pcie-l40s-no-p2p", nodes=1, environment=TWENTY_CHANNELS)
-    if name == "2.28.9":
-        assert check(scenario, [REGISTERED[Collective.Broadcast]]).mismatches == ()
-    else:
-        with pytest.raises(BadInput, match="the first GPU has no peer-to-peer with some of its node"):
-            Selection(scenario.communicator()).pick(REGISTERED[Collective.Broadcast], 1 << 30)
+@pytest.mark.parametrize("setting", [{}, {"NCCL_P2P_LEVEL": "SYS"}, {"NCCL_P2P_DISABLE": "1"}], ids=str)
+@pytest.mark.parametrize("name", [name for name in REGISTERS if CAPS & {*release.load(name).rules.registered}])
+def test_seventeen_to_twenty_four_channels_without_peer_to_peer(name: str, setting: dict[str, str]) -> None:
+    """Stay, as PCIe of these nodes joins no two GPUs of two sockets."""
+    scenario = Scenario(nccl=name, machine="pcie-l40s-no-p2p", nodes=1, environment=TWENTY_CHANNELS | setting)
+    assert Selection(scenario.communicator()).pick(REGISTERED[Collective.Broadcast], 1 << 30).channels == 20
+    report = check(scenario, [REGISTERED[Collective.Broadcast], CAPTURED[Collective.AllReduce]])
+    assert report.mismatches == ()
+    assert report.compared["channels"] >= 100
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_captured_and_in_place(name: str) -> None:
+    """On NVLS both are as out of place, where the release registers what is captured."""
+    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=1)
+    requests = [*CAPTURED, *IN_PLACE] if name in REGISTERS else CAPTURED
+    requests += [dataclasses.replace(request, in_place=True) for request in CAPTURED]
+    report = check(scenario, requests)
+    assert report.mismatches == ()
+    assert report.compared["channels"] >= 10 * 60
+
+
+@pytest.mark.parametrize(
+    ("buffers", "in_place", "setting", "channels"),
+    [
+        (Buffers.plain, True, {}, 20),
+        (Buffers.registered, True, {}, 20),
+        (Buffers.graph, False, {}, 16),
+        (Buffers.graph, True, {}, 20),
+        (Buffers.graph, False, {"NCCL_GRAPH_REGISTER": "0"}, 20),
+        (Buffers.graph, False, {"NCCL_LOCAL_REGISTER": "0"}, 16),
+    ],
+)
+def test_what_is_captured_or_in_place_has_channels_of_its_own(
+    buffers: Buffers, in_place: bool, setting: dict[str, str], channels: int
+) -> None:
+    """Or the tests above would compare what plain buffers get."""
+    environment = TWENTY_CHANNELS | setting
+    scenario = Scenario(nccl="2.28.9", machine="dgx-1v", nodes=1, gpus_per_node=4, environment=environment)
+    request = Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=buffers, in_place=in_place)
+    assert Selection(scenario.communicator()).pick(request, 1 << 30).channels == channels
+    assert check(scenario, [request], [1 << 30]).mismatches == ()
 
 
 KEPT = (Collective.AllGather, Collective.Broadcast)

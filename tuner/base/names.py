@@ -105,11 +105,12 @@ class Op(IntEnum):
 
 
 class Buffers(IntEnum):
-    """How both buffers of a call were registered beforehand; send and receive buffer are not the same one."""
+    """How both buffers of a call are registered."""
 
     plain = 0
     registered = 1  # ncclCommRegister
     window = 2  # ncclCommWindowRegister with NCCL_WIN_COLL_SYMMETRIC
+    graph = 3  # by NCCL itself, as the call is captured into a CUDA graph
 
 
 # Path and link names as NCCL prints them; how they are ordered is a release's own matter (tables/nccl).

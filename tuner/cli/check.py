@@ -25,6 +25,7 @@ from tuner.scenario import Scenario
 @options.build_option
 @options.request_options
 @options.buffers_option
+@options.in_place_option
 @click.option("--bytes", "sizes", type=options.Sizes(), help="Sizes. [default: over 60 from 4 B to 16 GiB]")
 @options.timeout_option
 @options.json_option
@@ -33,6 +34,7 @@ def command(
     dtype: DataType,
     op: Op,
     buffers: Buffers,
+    in_place: bool,
     sizes: list[int] | None,
     timeout_s: float,
     as_json: bool,
@@ -55,7 +57,10 @@ def command(
     for scenario in _scenarios(nodes_given, described):
         if not as_json:
             click.echo(f"{scenario.title} ...", err=True)
-        requests = [Request(collective, dtype, op, buffers=buffers) for collective in collectives or Collective]
+        requests = [
+            Request(collective, dtype, op, buffers=buffers, in_place=in_place)
+            for collective in collectives or Collective
+        ]
         reports.append(check(scenario, requests, sizes, timeout_s))
     if as_json:
         print_json(reports)

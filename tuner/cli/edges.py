@@ -22,6 +22,7 @@ from tuner.emulator.selection import Selection
 @options.scenario_options
 @options.request_options
 @options.buffers_option
+@options.in_place_option
 @options.json_option
 def command(
     collectives: tuple[Collective, ...],
@@ -31,6 +32,7 @@ def command(
     dtype: DataType,
     op: Op,
     buffers: Buffers,
+    in_place: bool,
     as_json: bool,
     **scenario: Any,
 ) -> None:
@@ -45,7 +47,9 @@ def command(
     records = {
         request.collective: launches(selection, request, low, high).records(request)
         for request in options.runnable(
-            {"here": selection}, collectives, Request(Collective.AllReduce, dtype, op, buffers=buffers)
+            {"here": selection},
+            collectives,
+            Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place),
         )
     }
     if as_json:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @options.scenario_options
 @options.request_options
 @options.buffers_option
+@options.in_place_option
 @options.time_options("nccl")
 @options.json_option
 def command(
@@ -38,6 +39,7 @@ def command(
     dtype: DataType,
     op: Op,
     buffers: Buffers,
+    in_place: bool,
     times: "TimesWanted | None",
     as_json: bool,
     **scenario: Any,
@@ -47,7 +49,10 @@ def command(
     \b
     nccl-tuner explain allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M
     """
-    described, request = options.scenario_of(**scenario), Request(collective, dtype, op, buffers=buffers)
+    described, request = (
+        options.scenario_of(**scenario),
+        Request(collective, dtype, op, buffers=buffers, in_place=in_place),
+    )
     if buffers is Buffers.window:
         _explain_window(described, request, size, times, as_json)
         return

@@ -10,10 +10,14 @@ import click
 
 from tuner.analysis.changes import KEYS, changed
 from tuner.base.errors import BadInput
-from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall, by_name
+from tuner.base.names import Collective, DataType, Op
 from tuner.base.sizes import size_bytes as size_bytes
 from tuner.base.sizes import size_list
+from tuner.cli.buffer_options import buffers_option as buffers_option
+from tuner.cli.buffer_options import in_place_option as in_place_option
 from tuner.cli.log_facts import described_by_log, say_log
+from tuner.cli.named import AnyCall as AnyCall
+from tuner.cli.named import Named as Named
 from tuner.cli.rank_options import part_options
 from tuner.cli.release_names import ReleaseName
 from tuner.cli.renamed import Change, Renamed
@@ -29,17 +33,6 @@ from tuner.scenario.describe import describe, names_of_nodes
 
 if TYPE_CHECKING:
     from tuner.analysis.calibrated import TimesWanted
-
-
-class Named(click.ParamType):  # type: ignore[type-arg]
-    """A member of one of the enumerations, by NCCL's name in any case."""
-
-    def __init__(self, members: Any, name: str) -> None:
-        self.members = members
-        self.name = name
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return by_name(self.members, value, self.name)
 
 
 class Sizes(click.ParamType):  # type: ignore[type-arg]
@@ -242,26 +235,6 @@ def _times_wanted(whose: str, calibration: str | None) -> "TimesWanted | None":
     from tuner.analysis.calibrated import TimesWanted  # plain answers do without it
 
     return TimesWanted(whose == "both", calibration)
-
-
-buffers_option = click.option(
-    "--buffers",
-    type=Named(Buffers, "kind of buffers"),
-    default="plain",
-    show_default=True,
-    metavar="|".join(Buffers.__members__),
-    help="How the buffers are registered: plain (not at all), registered (ncclCommRegister), window "
-    "(ncclCommWindowRegister, symmetric).",
-)
-
-
-class AnyCall(Named):
-    """A collective, or a call that NCCL makes of sends and receives, for which it picks no algorithm."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        word = str(value).strip().lower().replace("_", "").replace("-", "")
-        found = [call for call in PeerCall if call.name.lower() == word]
-        return found[0] if found else super().convert(value, param, ctx)
 
 
 any_call_argument = click.argument("collective", type=AnyCall(Collective, "collective"))

@@ -32,6 +32,7 @@ def command() -> None:
 @options.build_option
 @options.request_options
 @options.buffers_option
+@options.in_place_option
 @options.timeout_option
 @options.json_option
 def pick(
@@ -40,6 +41,7 @@ def pick(
     dtype: DataType,
     op: Op,
     buffers: Buffers,
+    in_place: bool,
     timeout_s: float,
     as_json: bool,
     **scenario: Any,
@@ -51,7 +53,9 @@ def pick(
     nccl-tuner oracle pick allreduce --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 2 --nccl 2.32.3
     """
     described = options.scenario_of(**scenario)
-    answers = library.of_sizes(described, Request(collective, dtype, op, buffers=buffers), sizes, timeout_s)
+    answers = library.of_sizes(
+        described, Request(collective, dtype, op, buffers=buffers, in_place=in_place), sizes, timeout_s
+    )
     if as_json:
         print_json(answers)
     else:

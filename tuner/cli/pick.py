@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 @options.of_nodes_option
 @options.request_options
 @options.buffers_option
+@options.in_place_option
 @click.option("--rank", type=int, help="Whose launch, of sends and receives or with --launch. [default: 0]")
 @click.option(
     "--peer",
@@ -46,6 +47,7 @@ def command(
     dtype: DataType,
     op: Op,
     buffers: Buffers,
+    in_place: bool,
     rank: int | None,
     peer: int | None,
     times: "TimesWanted | None",
@@ -60,6 +62,7 @@ def command(
     nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json
     nccl-tuner pick allreduce --node dgx-h100:8x2 --node dgx-a100:4 --nccl 2.28.9
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --buffers window
+    nccl-tuner pick allgather --machine dgx-h100 --nccl 2.28.9 --buffers graph --in-place
     nccl-tuner pick allreduce --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 2 --nccl 2.32.3
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --time both
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --bytes 8..1G*2 --csv
@@ -76,8 +79,8 @@ def command(
     if isinstance(collective, PeerCall):
         from tuner.cli import exchanges
 
-        if buffers is not Buffers.plain:
-            raise BadInput(f"--buffers {buffers.name}: of collectives; valid for sends and receives: plain")
+        if buffers is not Buffers.plain or in_place:
+            raise BadInput("--buffers, --in-place: of collectives; valid for sends and receives: plain buffers")
         call = exchanges.asked(collective, sizes, dtype, rank, peer)
         exchanges.show(options.scenario_of(**scenario), call, times, as_json)
         return
@@ -85,7 +88,8 @@ def command(
         raise BadInput("--rank, --peer: of send, recv, alltoall, gather, scatter; valid for collectives: with --launch")
     if peer is not None and collective not in ROOTED:
         raise BadInput(f"--root: {collective.name} has none; valid: of broadcast, reduce, gather and scatter")
-    described, request = options.scenario_of(**scenario), Request(collective, dtype, op, buffers=buffers)
+    described = options.scenario_of(**scenario)
+    request = Request(collective, dtype, op, buffers=buffers, in_place=in_place)
     answers = picks.from_emulator(described, request, sizes)
     if times is not None:
         from tuner.answers import calibrated_picks

@@ -216,9 +216,10 @@ def _compare_windows(
 
 
 def name(request: Request) -> str:
-    """A request in words: collective, type, operation, and buffers where they are not plain."""
+    """A request in words: collective, type, operation, buffers where they are not plain, and whether in place."""
     kind = "" if request.buffers is Buffers.plain else f" {request.buffers.name}"
-    return f"{request.collective.name} {request.dtype.name} {request.op.name}{kind}"
+    where = " in place" if request.in_place else ""
+    return f"{request.collective.name} {request.dtype.name} {request.op.name}{kind}{where}"
 
 
 def pick_name(launched: Launched) -> str:

@@ -17,7 +17,8 @@ FP8 = (DataType.float8e4m3, DataType.float8e5m2)
 class Request:
     """A collective on a type with an operation; ``pipelined`` is NCCL's numPipeOps.
 
-    ``preset_channels`` is what old releases fix for operations together before they pick; 0 is nothing.
+    ``preset_channels`` is what old releases fix for operations together before they pick; 0 is nothing. ``in_place``:
+    what is received replaces what is sent, as nccl-tests' in-place columns have it.
     """
 
     collective: Collective
@@ -26,13 +27,14 @@ class Request:
     pipelined: int = 1
     buffers: Buffers = Buffers.plain
     preset_channels: int = 0
+    in_place: bool = False
 
     @property
     def title(self) -> str:
         """In words, for headings: ``AllReduce, float32 sum``."""
         op = "" if self.moves_only else f" {self.op.name}"
         buffers = "" if self.buffers is Buffers.plain else f", {self.buffers.name} buffers"
-        return f"{self.collective.name}, {self.dtype.name}{op}{buffers}"
+        return f"{self.collective.name}, {self.dtype.name}{op}{buffers}{', in place' if self.in_place else ''}"
 
     @property
     def moves_only(self) -> bool:

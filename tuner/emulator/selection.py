@@ -324,6 +324,8 @@ class Selection:
         if request.buffers is Buffers.plain:
             return
         release, values = self.communicator.release, self.communicator.environment.values
+        if not release.rules.registered and request.buffers is Buffers.graph:
+            return  # NCCL 2.18 registers what CUDA graphs capture for CollNet alone, and only if asked to
         if not release.rules.registered:
             raise BadInput(f"NCCL {release.name} registers no buffers; valid: 2.19 and later")
         followed = symmetric_variables.emulated(release) if request.buffers is Buffers.window else set()

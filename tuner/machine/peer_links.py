@@ -17,5 +17,5 @@ class PeerLinks:
     adapters: tuple[tuple[int, float], ...]  # devices, GB/s
     all_peer_to_peer: bool = False  # every GPU reaches every other, without a GPU in between
     joined_by_network: frozenset[tuple[int, int]] = frozenset()  # pairs of GPUs, by local rank, that nothing else joins
-    first_reaches_all: bool = False  # the first GPU reaches every other, directly or over a GPU in between
+    all_connected_by_memory: bool = False  # peer-to-peer joins all, rather than the network
     first_gpu_direct: tuple[tuple[str, bool], ...] = ()  # by adapter: the first GPU's path, GPUDirect RDMA both ways

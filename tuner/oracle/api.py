@@ -21,8 +21,6 @@ from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import forcing_path
 from tuner.plugin.forcing import Seen
 
-_IN_GRAPH = len(Buffers)  # SIM_IN_GRAPH of csrc/sim/oracle.h
-
 # Warnings after which NCCL does what it would do on the real machine: about hardware that is not simulated and takes no
 # part in a choice, about CollNet that it then does without, about values of variables that it corrects (later releases
 # only inform of those), and about a search that finds no better channels than the GPUs in their order.
@@ -153,7 +151,7 @@ class Oracle:
     def launch(self, request: Request, sizes_bytes: Sequence[int], captured: bool = False) -> list[Launched]:
         """Each size launched for real on rank 0, one after the other; ``captured`` each into a CUDA graph of its own.
 
-        NCCL takes buffers that are captured for registered, from 2.24 on and unless NCCL_GRAPH_REGISTER is 0.
+        Calls on graph buffers are always captured.
         """
         if request.buffers is Buffers.window:
             raise BadInput("calls on windows may leave the classic path; valid for them: launch_windows")
@@ -245,7 +243,8 @@ class Oracle:
             )
         if size > most:
             raise BadInput(f"{size} bytes is more than a simulated buffer holds; valid: up to {most}")
-        return messages.Call(int(request.collective), int(request.dtype), int(request.op), size // step)
+        of_type = int(request.collective), int(request.dtype), int(request.op)
+        return messages.Call(*of_type, size // step, in_place=int(request.in_place))
 
     def _check_ranks(self) -> None:
         if self.configuration.asked_ranks == 1:
@@ -259,7 +258,8 @@ class Oracle:
         buffers = request.buffers
         if not self._prepared.registers(buffers):
             raise BadInput(f"NCCL {self.facts.release} has no {buffers.name} buffers; valid: later releases")
-        kind = _IN_GRAPH if captured and buffers is Buffers.plain else int(buffers)
+        captured = captured or buffers is Buffers.graph
+        kind = int(Buffers.graph if captured and buffers is Buffers.plain else buffers)
         calls = tuple(self._call(request, size, kind) for size in sizes_bytes)
         if not calls:
             return np.zeros(0, self._reader.answer), []

@@ -62,6 +62,7 @@ class SimulatedMachine:
     hosts: int
     kinds: int
     driver_version: int
+    ranks_per_process: int
     net_name: str
     kind_of_host: tuple[int, ...]
     domain_of_host: tuple[int, ...]  # NVLink domains, numbered from 1; 0: none
@@ -236,6 +237,7 @@ class Call:
     op: int
     count: int
     root: int = 0
+    in_place: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class Preparation:
     def registers(self, buffers: Buffers) -> bool:
         """Whether this NCCL has such buffers."""
         entry_points = {Buffers.registered: "ncclCommRegister", Buffers.window: "ncclCommWindowRegister"}
-        return buffers is Buffers.plain or entry_points[buffers] in self.symbols.functions
+        return buffers not in entry_points or entry_points[buffers] in self.symbols.functions
 
 
 def prepare(configuration: OracleConfiguration) -> Preparation:
@@ -223,6 +223,8 @@ def _check(configuration: OracleConfiguration) -> None:
             f"NVLink domains of {configuration.domains} hosts: {sum(configuration.domains)} in all; "
             f"valid: as many as there are, {len(configuration.hosts)}"
         )
+    if configuration.ranks_per_process < 1:
+        raise BadInput(f"{configuration.ranks_per_process} ranks per process; valid: 1 or more")
     if configuration.ranks > MAX_RANKS:
         raise BadInput(f"{configuration.ranks} ranks; the oracle holds all ranks in one process: at most {MAX_RANKS}")
     available = _available_bytes()
@@ -275,6 +277,7 @@ def _machine(prepared: Preparation, child: Files) -> SimulatedMachine:
         hosts=len(configuration.hosts),
         kinds=len(kinds),
         driver_version=hardware.DRIVER_VERSION,
+        ranks_per_process=configuration.ranks_per_process,
         net_name=configuration.env.get("NCCL_NET", adapters.OWN_NETWORK),
         kind_of_host=tuple(numbers[host] for host in configuration.hosts),
         domain_of_host=configuration.domain_of_host,

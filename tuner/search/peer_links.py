@@ -7,7 +7,7 @@ v2.28.9-1.
 import json
 from dataclasses import asdict, dataclass
 from functools import cache
-from itertools import permutations
+from itertools import combinations, permutations
 
 from tuner import release
 from tuner.base.numerics import f32
@@ -56,7 +56,7 @@ def _peer_links(text: str, nccl: str) -> PeerLinks:
             for (own, gpu), (other, peer) in permutations(enumerate(gpus), 2)
             if not peers.connected(gpu, peer)
         ),
-        first_reaches_all=all(peers.peer_to_peer(gpus[0], peer) for peer in gpus[1:]),
+        all_connected_by_memory=all(peers.connected_by_memory(*each) for each in combinations(gpus, 2)),
         first_gpu_direct=_gpu_direct(system, gpus[0], Adapters(system, loaded.search.routing, local, variables)),
     )
 

@@ -102,13 +102,19 @@ class Peers:
         """Whether peer-to-peer or shared memory joins two GPUs, and the network is no better."""
         if source.host != target.host and self.routing.hosts_joined == "always":
             return True
+        if self.connected_by_memory(source, target):
+            return True
         network = self.network_is_better(source, target)
-        if self.peer_to_peer(source, target):
-            if self.relay(source, target) is not None:
-                return True
-            if not network and (source.host != target.host or source.peer_group == target.peer_group):
-                return True
         return not self.no_shared_memory and not network and source.host == target.host
+
+    def connected_by_memory(self, source: Gpu, target: Gpu) -> bool:
+        """Whether peer-to-peer joins two GPUs, perhaps over one in between, and the network is no better."""
+        if not self.peer_to_peer(source, target):
+            return False
+        if self.relay(source, target) is not None:
+            return True
+        reached = source.host != target.host or source.peer_group == target.peer_group
+        return reached and not self.network_is_better(source, target)
 
     def network_is_better(self, source: Gpu, target: Gpu) -> bool:
         """Whether both GPUs reach an adapter nearby faster than each other."""

@@ -1,7 +1,5 @@
 """How many channels an operation on registered buffers may use: rules by name, in the order of the release table.
 
-They hold for one process per GPU and buffers that do not overlap.
-
 Shapes: bounds are numbers of channels, [size].
 """
 
@@ -29,8 +27,10 @@ NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
 
 def keeps(communicator: Communicator, request: Request) -> bool:
     """Whether the buffers are registered, and NCCL keeps that."""
-    registered = request.buffers is not Buffers.plain
-    return registered and communicator.environment.number("NCCL_LOCAL_REGISTER", 1) != 0
+    if request.buffers is Buffers.plain:
+        return False
+    variable = "NCCL_GRAPH_REGISTER" if request.buffers is Buffers.graph else "NCCL_LOCAL_REGISTER"
+    return communicator.environment.number(variable, 1) != 0
 
 
 @RULES(
@@ -70,18 +70,21 @@ def few_nvls_channels_by_heads(call: Call, tables: Tables, bound: IntArray) -> I
     return np.full_like(bound, nvls_channels_by_heads(call.communicator, tables, call.request.collective))
 
 
-@RULES(nccl.REGISTER_COLL_BUFFERS(since="2.23.4"), nccl.COLL_REG_REGISTER_BUFFERS(since="2.24.3"))
-def cap_17_to_24_channels_at_16(call: Call, tables: Tables, bound: IntArray) -> IntArray:
-    """Where a peer of rank 0 on one node reads and writes the buffers, 17 to 24 channels become 16.
+@RULES(nccl.REGISTER_COLL_BUFFERS(since="2.23.4"))
+def cap_17_to_24_channels_at_16_unless_captured(call: Call, tables: Tables, bound: IntArray) -> IntArray:
+    """As cap_17_to_24_channels_at_16, but rings and trees look for a registration that only ncclCommRegister makes."""
+    return bound if call.request.buffers is Buffers.graph else cap_17_to_24_channels_at_16(call, tables, bound)
 
-    BadInput where rank 0 does not reach all GPUs of its node, or where no topology tells.
+
+@RULES(nccl.COLL_REG_REGISTER_BUFFERS(since="2.24.3"))
+def cap_17_to_24_channels_at_16(call: Call, tables: Tables, bound: IntArray) -> IntArray:
+    """Where peer-to-peer joins all GPUs of one node, perhaps over one in between, 17 to 24 channels become 16.
+
+    BadInput where no topology tells.
     """
-    if not _capped_at_16(call, bound) or call.communicator.direct_nvlink or _links(call).first_reaches_all:
+    if not _capped_at_16(call, bound) or call.communicator.direct_nvlink or _links(call).all_connected_by_memory:
         return _cap_at_16(call, bound)
-    raise BadInput(
-        "registered buffers on 17 to 24 channels: not where the first GPU has no peer-to-peer with some of its node "
-        f"in NCCL {call.communicator.release.name}; valid: plain"
-    )
+    return bound
 
 
 @RULES(nccl.COLL_REG_REGISTER_BUFFERS(since="2.27.3"))
@@ -202,8 +205,12 @@ def _within(communicator: Communicator, channels: int) -> int:
 
 
 def _peers_take_buffers(call: Call) -> bool:
-    """Whether the algorithm hands the buffers to the peers: rings that keep nothing in between, and trees."""
+    """Whether the algorithm hands the buffers to the peers: rings that keep nothing in between, and trees.
+
+    In place it reads what is overwritten, which rings only do of what they reduce.
+    """
     if call.algorithm is Algorithm.Tree:
-        return True
+        return not call.request.in_place
     kept = call.request.collective in (Collective.Reduce, Collective.ReduceScatter)
+    kept |= call.request.collective is Collective.AllReduce and call.request.in_place
     return call.algorithm is Algorithm.Ring and not kept
