@@ -141,6 +141,36 @@ def test_what_is_captured_or_in_place_has_channels_of_its_own(
     assert check(scenario, [request], [1 << 30]).mismatches == ()
 
 
+@pytest.mark.parametrize(("nodes", "gpus", "per_process"), [(1, 8, 2), (1, 8, 8), (2, 3, 2)])
+@pytest.mark.parametrize("name", HERE)
+def test_several_gpus_per_process(name: str, nodes: int, gpus: int, per_process: int) -> None:
+    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=nodes, gpus_per_node=gpus, gpus_per_process=per_process)
+    requests = [*CAPTURED, *REGISTERED] if name in REGISTERS else CAPTURED
+    windows = WINDOWS if nodes == 1 and release.load(name).rules.non_classic_path != "classic_path_only" else []
+    report = check(scenario, [*requests, *windows], [1 << 10, 1 << 16, 1 << 20, 1 << 22, 1 << 28])
+    assert report.mismatches == ()
+    assert report.compared["channels"] >= 25
+
+
+def test_nvls_takes_no_registered_buffers_of_processes_with_several_gpus() -> None:
+    """Or the test above would compare what processes of one GPU get; refused where that is not emulated."""
+    scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1)
+    together = dataclasses.replace(scenario, gpus_per_process=2)
+    channels = [
+        Selection(each.communicator()).pick(REGISTERED[Collective.AllReduce], 1 << 28).channels[0]
+        for each in (scenario, together)
+    ]
+    assert channels == [4, 16]
+    efficient = dataclasses.replace(together, environment={"NCCL_CTA_POLICY": "1"})
+    with pytest.raises(BadInput, match="where a process has several GPUs"):
+        Selection(efficient.communicator()).pick(REGISTERED[Collective.AllGather], 1 << 20)
+    merged = {"NCCL_NET_MERGE_LEVEL": "SYS"}
+    with pytest.raises(BadInput, match="not where NCCL merges adapters"):
+        dataclasses.replace(together, nodes=2, environment=merged).communicator()
+    with pytest.raises(BadInput, match="not with --ranks or --ranks-per-gpu"):
+        dataclasses.replace(together, nccl="2.32.3", gpus_per_node=2, ranks_per_gpu=2).communicator()
+
+
 KEPT = (Collective.AllGather, Collective.Broadcast)
 REACHES = {"dgx-h100": "PXB", "pcie-l40s": "PHB", "a100-4x-1nic": "SYS", "gh200-4x": "P2C"}  # the adapter, in 2.28.9
 

@@ -86,7 +86,14 @@ def _drawn(random: np.random.Generator, nccl: str) -> Scenario:
     machine = MACHINES[random.integers(len(MACHINES))]
     settings = SETTINGS[random.integers(len(SETTINGS))]
     gpus = min(gpus, 4) if "4x" in machine else gpus
-    return Scenario(nccl=nccl, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=settings)
+    return Scenario(
+        nccl=nccl,
+        machine=machine,
+        nodes=nodes,
+        gpus_per_node=gpus,
+        environment=settings,
+        gpus_per_process=(1, 2, 8)[random.integers(3)],
+    )
 
 
 def _requests(scenario: Scenario) -> list[Request]:

@@ -149,6 +149,11 @@ def scenario_options(function: F, several_releases: bool = False) -> F:
             help="Ranks on each GPU, which NCCL 2.30.3 and later allow. [default: 1, or as in FILE.xml]",
         ),
         click.option(
+            "--gpus-per-process",
+            type=click.IntRange(min=1),
+            help="GPUs of each process, such as nccl-tests' -g; NVLS then takes no registered buffers. [default: 1]",
+        ),
+        click.option(
             "--node",
             multiple=True,
             metavar="NODE[:GPUS][xN]",

@@ -74,6 +74,7 @@ class Communicator:
     collnet: CollNet | None
     rules: "Rules" = field(repr=False)  # those of the release
     links: Callable[[], PeerLinks] | None = field(default=None, repr=False)  # of rank 0's node, as of a Node
+    ranks_share_processes: bool = False  # a process of rank 0's node has several ranks
     shared: "Communicator | None" = None  # whose resources this one shares, which was split off it
 
     @property

@@ -78,6 +78,7 @@ class Scenario:
     logged: "LoggedNode | None" = None  # instead of machine and topology, the node that a log shows
     from_log: "FromLog | None" = None  # what of the communicator a log says
     ranks_per_gpu: int | None = None  # the first of a node on its first GPU; None: one, or as in the topology
+    gpus_per_process: int | None = None  # neighbours of a host, the first from its first rank on; None: one
     unset: frozenset[str] = frozenset()  # variables of the machine's nccl.conf that are not set
     members: Members | None = None  # the communicator is of these ranks of the one that is described; None: of all
 
@@ -101,8 +102,9 @@ class Scenario:
         nodes = (kind.in_words for kind in self.resolve().whole.kinds)
         domains = self.resolve().whole.domains_in_words + self.resolve().taken_in_words
         build = "" if self.build == BUILDS[0] else f" {self.build}"
+        processes = f", {self.gpus_per_process} GPUs per process" if (self.gpus_per_process or 1) > 1 else ""
         constants = f", constants {self.fitted_constants.file}" if self.fitted_constants else ""
-        return f"{self._members_in_words}{' + '.join(nodes)}{domains}, NCCL {self.nccl}{build}{constants}"
+        return f"{self._members_in_words}{' + '.join(nodes)}{domains}{processes}, NCCL {self.nccl}{build}{constants}"
 
     @property
     def _members_in_words(self) -> str:
@@ -183,6 +185,7 @@ class Scenario:
                     unset=self.unset,
                     build=self.build,
                     ranks_per_gpu=self.ranks_per_gpu,
+                    gpus_per_process=self.gpus_per_process,
                 )
                 for other in self.others
             ),

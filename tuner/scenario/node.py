@@ -143,6 +143,13 @@ class ResolvedNode:
 
         return peer_links(self.for_search(several), self.nccl)
 
+    @property
+    def merges_adapters(self) -> bool:
+        """Whether NCCL merges any of its adapters, as one of several nodes."""
+        from tuner.search.xml import merges
+
+        return merges(self.for_search(several=True), self.topology, release.load(self.nccl).search.merging)
+
     def parts(self, several: bool) -> tuple[tuple[int, ...], ...]:
         """The node's ranks in as many parts as NCCL takes it for nodes, alone or one of several; mostly one."""
         if several not in self._parts:

@@ -113,8 +113,22 @@ class ResolvedScenario:
         for first, own in distinct.items():
             equal = next((view for each, view in of_node.items() if distinct[each] == own), None)
             others = [(node, counts[each]) for each, node in distinct.items() if each != first]
-            of_node[first] = equal or build(nccl, [(own, counts[first]), *others], environment, self._shared)
+            view = equal or build(nccl, [(own, counts[first]), *others], environment, self._shared)
+            of_node[first] = replace(view, ranks_share_processes=True) if self.ranks_share_processes else view
         return tuple(of_node[id(node)] for node in nodes)
+
+    @cached_property
+    def ranks_share_processes(self) -> bool:
+        """Whether a process has several ranks. BadInput where that is not emulated."""
+        per_process = self.scenario.gpus_per_process or 1
+        if per_process == 1 or all(len(kind.gpu_of_rank) == 1 for kind in self.kinds):
+            return False
+        valid = "valid there: --gpus-per-process 1"
+        if self.scenario.members is not None or any(kind.shares_gpus for kind in self.kinds):
+            raise BadInput(f"--gpus-per-process {per_process}: not with --ranks or --ranks-per-gpu; {valid}")
+        if self._several and any(kind.merges_adapters for kind in self.kinds):
+            raise BadInput(f"--gpus-per-process {per_process}: not where NCCL merges adapters; {valid}")
+        return True
 
     @cached_property
     def _shared(self) -> Communicator | None:
@@ -330,7 +344,12 @@ class ResolvedScenario:
         if any(other.env != own.env for other in others):
             raise BadInput("the nccl.conf of these machines differ, and libnccl runs in one process here; valid: alike")
         joined = replace(own, others=tuple(chain.from_iterable(other.hosts for other in others)))
-        return replace(joined, domains=self.domains, ranks_without_fabric=self.ranks_without_fabric)
+        return replace(
+            joined,
+            domains=self.domains,
+            ranks_without_fabric=self.ranks_without_fabric,
+            ranks_per_process=self.scenario.gpus_per_process or 1,
+        )
 
     def oracle_configuration_to_launch(self) -> "OracleConfiguration":
         """The same; without a tuner plugin, so without the recorder, where a variable counts only then."""

@@ -70,6 +70,13 @@ def of_hosts(request: Request, topologies: Mapping[str, Topology], rules: Search
     return seen
 
 
+def merges(request: Request, topology: Topology, rules: Merging | None) -> bool:
+    """Whether NCCL merges any adapters of the request's first host. BadInput for variables with which NCCL fails."""
+    nets = [topology.nets[net] for net in adapters.used(topology.nets, request.environment)]
+    made = _merged(ET.fromstring(request.topology), nets, rules, request.environment)
+    return made is not None and any(len(group) > 1 for group in made.groups)
+
+
 def _merged(
     file: ET.Element, nets: Sequence[Net], rules: Merging | None, variables: Mapping[str, str]
 ) -> MergedAdapters | None:

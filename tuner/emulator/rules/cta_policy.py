@@ -7,6 +7,7 @@ It holds without a tuner plugin.
 from collections.abc import Callable
 from enum import Enum
 
+from tuner.base.errors import BadInput
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
@@ -74,4 +75,9 @@ def multicast_channels(communicator: Communicator, tables: Tables, request: Requ
         return None
     if candidate.nvls_missing(communicator, request) or (communicator.nodes > 1 and not communicator.collnet):
         return None
+    if communicator.ranks_share_processes:
+        raise BadInput(
+            f"{NAME}: efficiency is not emulated for {request.buffers.name} buffers where a process has several GPUs; "
+            "valid there: plain"
+        )
     return registered.nvls_channels_by_heads(communicator, tables, request.collective)

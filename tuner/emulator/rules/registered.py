@@ -113,8 +113,12 @@ def near_adapters_for_one_rank_per_node_with_gdr(call: Call, tables: Tables, bou
 
 
 def _switch_takes_buffers(call: Call) -> bool:
-    """Whether NVLS runs on the user's buffers: not over NVLink between hosts (nvlsRegSupport, src/init.cc)."""
-    return call.algorithm in NVLS and not call.communicator.fabric
+    """Whether NVLS runs on the user's buffers: not over NVLink between hosts, nor where a process has several ranks.
+
+    Source: nvlsRegSupport, src/init.cc, v2.19.3-1.
+    """
+    communicator = call.communicator
+    return call.algorithm in NVLS and not communicator.fabric and not communicator.ranks_share_processes
 
 
 def _adapters_take_buffers(call: Call) -> bool:

@@ -1,6 +1,6 @@
 """Which calls on symmetric windows leave the classic path, and with which kernel: rules by name.
 
-One process per GPU, one call in its group, both buffers in windows.
+One call in its group, both buffers in windows.
 """
 
 from collections.abc import Callable, Iterator
@@ -91,11 +91,14 @@ def symmetric_by_cells_unless_algorithms_requested(
 def symmetric_by_cells_low_latency_if_classic_is_ll(
     communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:
-    """As symmetric_by_cells, but a low-latency kernel only where the classic path would take LL."""
+    """As symmetric_by_cells, but a low-latency kernel only where the classic path would take LL.
+
+    Nor where a process has several GPUs.
+    """
     choice = _in_cells(communicator, request, nbytes)
     if choice is None or isinstance(choice, NonClassicPath):
         return choice
-    if choice.low_latency and classic(nbytes) is not Protocol.LL:
+    if choice.low_latency and (communicator.ranks_share_processes or classic(nbytes) is not Protocol.LL):
         return None
     return _dealt(communicator, request, nbytes, choice)
 
