@@ -141,7 +141,7 @@ def test_what_is_captured_or_in_place_has_channels_of_its_own(
     assert check(scenario, [request], [1 << 30]).mismatches == ()
 
 
-@pytest.mark.parametrize(("nodes", "gpus", "per_process"), [(1, 8, 2), (1, 8, 8), (2, 3, 2)])
+@pytest.mark.parametrize(("nodes", "gpus", "per_process"), [(1, 8, 2), (1, 8, 8), (2, 4, 3)])
 @pytest.mark.parametrize("name", HERE)
 def test_several_gpus_per_process(name: str, nodes: int, gpus: int, per_process: int) -> None:
     scenario = Scenario(nccl=name, machine="dgx-h100", nodes=nodes, gpus_per_node=gpus, gpus_per_process=per_process)
@@ -164,6 +164,8 @@ def test_nvls_takes_no_registered_buffers_of_processes_with_several_gpus() -> No
     efficient = dataclasses.replace(together, environment={"NCCL_CTA_POLICY": "1"})
     with pytest.raises(BadInput, match="where a process has several GPUs"):
         Selection(efficient.communicator()).pick(REGISTERED[Collective.AllGather], 1 << 20)
+    with pytest.raises(BadInput, match="on several nodes not where a process has several GPUs"):
+        Selection(dataclasses.replace(together, nodes=2).communicator()).non_classic_paths(WINDOWS[4], 1 << 20)
     merged = {"NCCL_NET_MERGE_LEVEL": "SYS"}
     with pytest.raises(BadInput, match="not where NCCL merges adapters"):
         dataclasses.replace(together, nodes=2, environment=merged).communicator()

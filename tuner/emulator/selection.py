@@ -332,6 +332,12 @@ class Selection:
         if reaching := sorted(set(release.environment.registered_buffers) & set(values) - followed):
             names = ", ".join(reaching)
             raise BadInput(f"{names}: emulated for plain buffers only, not for {request.buffers.name} ones")
+        if (
+            request.buffers is Buffers.window
+            and self.communicator.nodes > 1
+            and self.communicator.ranks_share_processes
+        ):
+            raise BadInput("buffers window: on several nodes not where a process has several GPUs; valid there: plain")
         if self.communicator.collnet or not self.communicator.nodes_are_alike:
             raise BadInput(f"buffers {request.buffers.name}: not with CollNet or nodes that differ; valid there: plain")
 
