@@ -73,12 +73,13 @@ force.cdef(_CALLS + declarations("force/force.h"))
 _SIM = """
 #include "sim/double.h"
 #include "sim/oracle.h"
+#include "sim/preload.h"
 
 static const char *sim_expected_sources(void) {
     return NCCL_TUNER_SOURCES;
 }
 """
 sim = linked("_sim", "libnccl_tuner_sim", _SIM)
-for header in ("hardware", "observed", "oracle", "double"):
+for header in ("hardware", "observed", "oracle", "double", "preload"):
     sim.cdef(declarations(f"sim/{header}.h"))
 sim.cdef("const char *sim_expected_sources(void);")

@@ -148,23 +148,21 @@ static status succeed(void) {
     return SUCCESS;
 }
 
+#define FUNCTIONS(row)                                                                                             \
+    row(cudaStreamIsCapturing, is_capturing) row(cudaStreamGetCaptureInfo_v2, info_v2)                             \
+        row(cudaStreamGetCaptureInfo_v3, info_v3) row(cudaStreamUpdateCaptureDependencies, succeed)                \
+            row(cudaStreamUpdateCaptureDependencies_v2, succeed) row(cudaThreadExchangeStreamCaptureMode, succeed) \
+                row(cudaUserObjectCreate, create_object) row(cudaGraphRetainUserObject, keep_object)               \
+                    row(cudaGraphAddDependencies, succeed) row(cudaGraphAddDependencies_v2, succeed)               \
+                        row(cudaGraphAddEventRecordNode, add_node) row(cudaGraphAddEventWaitNode, add_node)        \
+                            row(cudaGraphAddHostNode, add_node) row(cudaGraphAddKernelNode, add_kernel_node)       \
+                                row(cudaLaunchHostFunc, launch_host_function)
+
 const struct sim_redirect sim_capture_redirects[] = {
-    SIM_ROW("cudaStreamIsCapturing", is_capturing),
     SIM_ROW_OF_CUDA(12, "cudaStreamGetCaptureInfo", info),
     SIM_ROW_OF_CUDA(13, "cudaStreamGetCaptureInfo", info_v3), /* CUDA 12's _v3 by another name */
-    SIM_ROW("cudaStreamGetCaptureInfo_v2", info_v2),
-    SIM_ROW("cudaStreamGetCaptureInfo_v3", info_v3),
-    SIM_ROW("cudaStreamUpdateCaptureDependencies", succeed),
-    SIM_ROW("cudaStreamUpdateCaptureDependencies_v2", succeed),
-    SIM_ROW("cudaThreadExchangeStreamCaptureMode", succeed),
-    SIM_ROW("cudaUserObjectCreate", create_object),
-    SIM_ROW("cudaGraphRetainUserObject", keep_object),
-    SIM_ROW("cudaGraphAddDependencies", succeed),
-    SIM_ROW("cudaGraphAddDependencies_v2", succeed),
-    SIM_ROW("cudaGraphAddEventRecordNode", add_node),
-    SIM_ROW("cudaGraphAddEventWaitNode", add_node),
-    SIM_ROW("cudaGraphAddHostNode", add_node),
-    SIM_ROW("cudaGraphAddKernelNode", add_kernel_node),
-    SIM_ROW("cudaLaunchHostFunc", launch_host_function),
-    {NULL, NULL, 0},
+    FUNCTIONS(SIM_NAMED_ROW){NULL, NULL, 0},
 };
+
+FUNCTIONS(SIM_NAMED_EXPORT)
+SIM_NAMED_EXPORT(cudaStreamGetCaptureInfo, info_v3) /* what CUDA 12's headers call has a version in its name */

@@ -30,20 +30,24 @@ static status error_string(status error SIM_UNUSED, const char **text) {
 }
 
 static status device_get(int *device, int ordinal) {
-    if (ordinal < 0 || ordinal >= sim_devices())
+    if (sim_device_numbered(ordinal) < 0)
         return INVALID_DEVICE;
     *device = ordinal;
     return SUCCESS;
 }
 
-static status device_get_attribute(int *value, int attribute, int device) {
-    if (device < 0 || device >= sim_devices())
+static status device_get_attribute(int *value, int attribute, int number) {
+    int device = sim_device_numbered(number);
+    if (device < 0)
         return INVALID_DEVICE;
     *value = sim_device_attribute(attribute, device);
     return SUCCESS;
 }
 
-static status device_get_uuid(unsigned char uuid[16], int device) {
+static status device_get_uuid(unsigned char uuid[16], int number) {
+    int device = sim_device_numbered(number);
+    if (device < 0)
+        return INVALID_DEVICE;
     int gpu[] = {sim_host_of(device), sim_gpu_of(device)};
     memset(uuid, 0, 16);
     memcpy(uuid, gpu, sizeof gpu);
@@ -57,8 +61,8 @@ static void *context_of(int device) {
     return (void *)(uintptr_t)(device + 1);
 }
 
-static status context_create(void **context, unsigned int flags SIM_UNUSED, int device) {
-    *context = context_of(device);
+static status context_create(void **context, unsigned int flags SIM_UNUSED, int number) {
+    *context = context_of(sim_device_numbered(number));
     return SUCCESS;
 }
 
@@ -74,7 +78,7 @@ static status context_set_current(void *context) {
 }
 
 static status context_get_device(int *device) {
-    *device = sim_device();
+    *device = sim_number_of(sim_device());
     return SUCCESS;
 }
 
@@ -170,7 +174,7 @@ static status memory_properties(int *properties, uint64_t handle SIM_UNUSED) {
     properties[0] = PINNED;
     properties[1] = shareable_kinds();
     properties[2] = DEVICE;
-    properties[3] = sim_device();
+    properties[3] = sim_number_of(sim_device());
     return SUCCESS;
 }
 
@@ -181,7 +185,7 @@ static status multicast_create(uint64_t *handle, const void *properties SIM_UNUS
 
 static status pointer_attribute(void *value, int attribute, void *address SIM_UNUSED) {
     enum { DEVICE_ORDINAL = 9, MAPPED = 13, HANDLE_TYPES = 14 };
-    int number = attribute == DEVICE_ORDINAL ? sim_device()
+    int number = attribute == DEVICE_ORDINAL ? sim_number_of(sim_device())
                  : attribute == HANDLE_TYPES ? shareable_kinds()
                                              : attribute == MAPPED;
     memcpy(value, &number, sizeof number);

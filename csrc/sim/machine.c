@@ -89,6 +89,33 @@ int sim_devices(void) {
     return devices;
 }
 
+static int seen[SIM_MAX_LOCAL_RANKS], n_seen; /* none: all devices, by their own numbers */
+
+int sim_seen_devices(void) {
+    return n_seen > 0 ? n_seen : devices;
+}
+
+int sim_number_of(int device) {
+    if (n_seen == 0)
+        return device;
+    for (int number = 0; number < n_seen; number++)
+        if (seen[number] == device)
+            return number;
+    return -1;
+}
+
+int sim_device_numbered(int number) {
+    if (number < 0 || number >= sim_seen_devices())
+        return -1;
+    return n_seen > 0 ? seen[number] : number;
+}
+
+void sim_see_devices(const int *of, int n) {
+    memcpy(seen, of, (size_t)n * sizeof *of);
+    n_seen = n;
+    sim_start_on(seen[0]);
+}
+
 int sim_device(void) {
     return current_device == NEVER_SET ? first_device_of_process : current_device;
 }
@@ -128,6 +155,10 @@ int sim_first_of_system(int device, int gpus) {
     if (gpus == ranks_of_host[host])
         return first_of_host[host];
     return domain != SIM_NO_DOMAIN && gpus == ranks_of_domain[domain] ? first_of_domain[domain] : -1;
+}
+
+int sim_first_device(int host) {
+    return first_device[host];
 }
 
 int sim_local_rank(int device) {

@@ -6,7 +6,11 @@
 #ifndef NCCL_TUNER_SIM_MACHINE_H
 #define NCCL_TUNER_SIM_MACHINE_H
 
+#include <stddef.h>
+
 #include "hardware.h"
+
+#define SIM_MEMORY_BYTES ((size_t)80 << 30) /* of each GPU */
 
 extern struct sim_machine sim_machine;
 
@@ -19,6 +23,17 @@ int sim_device(void);
 int sim_set_device(int device);
 int sim_devices(void);
 int sim_host_of(int device);
+
+/* A process may see some of them only, with numbers of its own: as many, a device's number, and the device of a number. -1:
+ * it does not see it. */
+int sim_seen_devices(void);
+int sim_number_of(int device);
+int sim_device_numbered(int number);
+
+/* The process sees these devices from here on, and starts on the first. */
+void sim_see_devices(const int *devices, int n);
+
+int sim_first_device(int host);
 int sim_local_rank(int device); /* among the ranks of its host */
 int sim_gpu_of(int device);     /* which of its host's GPUs it is */
 int sim_device_of_bus_id(const char *bus_id, int host);

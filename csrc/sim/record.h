@@ -5,6 +5,7 @@
 #include "observed.h"
 
 void sim_record_start(void);
+void sim_record_nothing(void); /* from here on, for good */
 struct sim_record sim_record(void);
 
 /* A launch; `parameters` and `extra` as the CUDA driver takes them, NULL where they are not looked at. */

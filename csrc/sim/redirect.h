@@ -9,6 +9,11 @@
 #define SIM_ROW_OF_CUDA(cuda, name, function) \
     { name, (void *)(uintptr_t)(function), cuda }
 
+/* The same of a list of names: a row of a table, and a symbol that this object exports. */
+#define SIM_NAMED_ROW(name, function) SIM_ROW(#name, function),
+#define SIM_NAMED_EXPORT(name, function) \
+    extern __typeof__(function) name __attribute__((alias(#function), visibility("default")));
+
 /* A function that is intercepted: redirected to something that calls it. It runs only while it is not redirected. */
 #define SIM_MAX_JUMP_BYTES 16
 

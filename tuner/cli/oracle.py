@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from tuner.answers import library
+from tuner.answers import library, programs
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.graphs import across_option, print_graphs, print_with_across
@@ -122,3 +122,27 @@ def graphs(as_json: bool, timeout_s: float, across: bool, **scenario: Any) -> No
         print_json(searched)
         return
     print_graphs(f"Graphs of {described.title}", searched)
+
+
+@command.command(context_settings={"ignore_unknown_options": True})
+@options.hidden("--graphs", "--constants", "--ranks", "--share-resources")
+@options.scenario_options
+@options.build_option
+@click.option(
+    "--processes-per-node",
+    type=click.IntRange(min=1),
+    help="Processes of the program on each node, of several. [default: one for each GPU]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; the program's own output goes to stderr.")
+@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(program: tuple[str, ...], processes_per_node: int | None, as_json: bool, **scenario: Any) -> None:
+    """Runs a program that calls NCCL, as it is, on simulated GPUs, with its exit code. No kernel runs.
+
+    \b
+    nccl-tuner oracle run --machine dgx-h100 --nccl 2.28.9 -- ./all_reduce_perf -g 8 -c 0
+    """
+    described = options.scenario_of(**scenario)
+    ended = programs.run(described, program, processes_per_node, to_stderr=as_json)
+    if as_json:
+        print_json(ended)
+    click.get_current_context().exit(ended.exit_code)

@@ -6,13 +6,14 @@ import pickle
 import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from tuner.base.errors import BadInput
 from tuner.measure.double.settings import DoubleSettings
 from tuner.oracle import start
+from tuner.oracle.preloaded import Places
 from tuner.oracle.process import ROOT, SIM, SIM_NAMES, check_platform
 
 VARIABLE = "TUNER_DOUBLE_FOLDER"  # names the folder
@@ -20,15 +21,6 @@ STARTED = "TUNER_DOUBLE_STARTED"  # how often processes of this double were star
 START, SETTINGS, PATTERNS = "start.pickle", "settings.json", "patterns.json"
 CUPY = Path(__file__).parent / "cupy"
 _FOREIGN = ("NCCL_", "CUDA_")
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where the processes of a double find files; what :func:`tuner.oracle.start.request` asks for."""
-
-    log: Path
-    topologies: tuple[Path, ...]
-    sysfs: Path | None = None
 
 
 class Environment(AbstractContextManager["Environment"]):

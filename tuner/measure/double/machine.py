@@ -15,8 +15,8 @@ from tuner.measure.double.environment import PATTERNS, SETTINGS, START, VARIABLE
 from tuner.measure.double.settings import DoubleSettings
 from tuner.oracle.child.world import Loaded
 from tuner.oracle.messages import Start
+from tuner.oracle.preloaded import RANK_VARIABLES
 
-_RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 _C: Any = None
 
 
@@ -58,7 +58,7 @@ def machine() -> Machine:
     start: Start = pickle.loads((folder / START).read_bytes())
     process = 0
     if settings.process_per_rank:
-        process = int(next(os.environ[name] for name in _RANK_VARIABLES if name in os.environ))
+        process = int(next(os.environ[name] for name in RANK_VARIABLES if name in os.environ))
     per_host = start.machine.kind[0].gpus_per_host * settings.ranks_per_gpu
     host = process // per_host
     if start.machine.hosts > 1:

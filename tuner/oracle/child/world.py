@@ -1,8 +1,8 @@
 """The loaded library and the communicators of all ranks."""
 
 import os
-from collections.abc import Set
-from dataclasses import asdict
+from collections.abc import Iterator, Set
+from dataclasses import asdict, dataclass
 from itertools import count, takewhile
 from typing import Any
 
@@ -16,6 +16,30 @@ from tuner.oracle.messages import Copies, Intercepted, SimulatedMachine, Start, 
 
 class Failure(Exception):
     """What the parent gets instead of an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redirection:
+    """One copy of a function of libnccl, from the start of its file, and the row of the table that replaces it."""
+
+    name: str
+    function: int
+    bytes: int
+    table: int
+    row: int
+
+
+def redirections(start: Start, *, threads: bool, kept: Set[str] = frozenset()) -> Iterator[Redirection]:
+    """Everything that reaches for hardware; where ``threads``, also what ranks exchange before they are connected."""
+    for number, table in enumerate(takewhile(lambda rows: rows != ffi.NULL, map(lib.sim_redirects, count()))):
+        if number == lib.SIM_MEETING_REDIRECTS and not threads:
+            continue
+        at = 0
+        while table[at].name != ffi.NULL:
+            name = text(table[at].name) if table[at].cuda in (0, start.cuda) else ""
+            for offset, size in () if name in kept else start.functions.get(name, ()):
+                yield Redirection(name, offset, size, number, at)
+            at += 1
 
 
 class Loaded:
@@ -41,16 +65,10 @@ class Loaded:
 
     def redirect(self, threads: bool) -> None:
         """Every row, in every copy that the compiler made of the function."""
-        for number, table in enumerate(takewhile(lambda rows: rows != ffi.NULL, map(lib.sim_redirects, count()))):
-            if number == lib.SIM_MEETING_REDIRECTS and not threads:
-                continue
-            row = table
-            while row.name != ffi.NULL:
-                name = text(row.name) if row.cuda in (0, self.start.cuda) else ""
-                for offset, size in () if name in self.kept else self.start.functions.get(name, ()):
-                    if error := lib.sim_redirect(self.function(offset), size, row.replacement):
-                        raise Failure(f"cannot redirect {name} of {size} bytes: {os.strerror(error)}")
-                row += 1
+        for row in redirections(self.start, threads=threads, kept=self.kept):
+            replacement = lib.sim_redirects(row.table)[row.row].replacement
+            if error := lib.sim_redirect(self.function(row.function), row.bytes, replacement):
+                raise Failure(f"cannot redirect {row.name} of {row.bytes} bytes: {os.strerror(error)}")
         lib.sim_locate_local_ranks(self.start.comm.members["localRanks"].offset)
 
     def record_operations(self) -> None:
@@ -221,8 +239,13 @@ def check_build() -> None:
 
 def configure(machine: SimulatedMachine) -> None:
     """Makes the machine that libnccl will see."""
-    if lib.sim_configure(ffi.new("struct sim_machine *", encoded(asdict(machine)))) != 0:
+    if lib.sim_configure(machine_struct(machine)) != 0:
         raise Failure("the machine has more GPUs or network devices per node than can be simulated")
+
+
+def machine_struct(machine: SimulatedMachine) -> Any:
+    """A ``struct sim_machine *``."""
+    return ffi.new("struct sim_machine *", encoded(asdict(machine)))
 
 
 def wrap(plugin: str) -> None:

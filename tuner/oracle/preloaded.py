@@ -1,0 +1,119 @@
+"""Programs that call libnccl themselves, run as they are on simulated GPUs: the environment of their processes.
+
+The simulated CUDA runtime is loaded before a program (``LD_PRELOAD``), and prepares each of its processes by a file
+that is written here. Nothing of Python is in them.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tuner.base.errors import BadInput
+from tuner.oracle import start
+from tuner.oracle.configuration import OracleConfiguration
+from tuner.oracle.messages import Start
+from tuner.oracle.process import NO_TUNER, NOT_A_PLUGIN, SIM, SIM_NAMES, check_platform
+
+PLAN = "NCCL_TUNER_SIM_PLAN"  # names the file
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+
+_OWN_PROCESSES = frozenset({"getPidHash"})  # NCCL tells the program's processes apart by itself
+
+# What a program may choose otherwise; of the plugins that NCCL looks for by itself the network's is the simulated one.
+_DEFAULTS = {
+    "NCCL_ENV_PLUGIN": "none",
+    "NCCL_PROFILER_PLUGIN": "none",
+    "NCCL_RAS_ENABLE": "0",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_TUNER_PLUGIN": NO_TUNER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where processes find files; what :func:`tuner.oracle.start.request` asks for."""
+
+    log: Path
+    topologies: tuple[Path, ...]
+    sysfs: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Preloaded:
+    """What processes of a program are started with. ``library`` is the libnccl that they have."""
+
+    library: Path
+    folder: Path
+    configuration: OracleConfiguration
+
+    def variables(self, given: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """The environment of a process. BadInput where ``given`` has a variable that the machine stands for."""
+        said = {
+            "NCCL_TOPO_FILE": str(self.folder / "topology.xml"),
+            "NCCL_NET_PLUGIN": "sim",
+            "NCCL_IGNORE_CPU_AFFINITY": "1",
+        }
+        if doubled := sorted(said.keys() & given.keys()):
+            raise BadInput(f"{', '.join(doubled)} set: the simulated machine says that; valid: unset")
+        own = {"LD_LIBRARY_PATH": [str(self.folder)], "LD_PRELOAD": [str(SIM), str(self.library)]}
+        paths = {name: os.pathsep.join(filter(None, [*items, given.get(name)])) for name, items in own.items()}
+        plan = {PLAN: str(self.folder / "plan")}
+        return {**_DEFAULTS, **self.configuration.env, **given, **said, **paths, **plan}
+
+
+@contextmanager
+def preloaded(configuration: OracleConfiguration, processes_per_node: int | None = None) -> Iterator[Preloaded]:
+    """While it lasts, programs can be started. ``processes_per_node`` tells the host of a rank; as many as GPUs.
+
+    Errors: those of :func:`tuner.oracle.start.prepare`; BadInput for what no program can be run on.
+    """
+    check_platform()
+    if len(set(configuration.hosts)) > 1 or configuration.domains or configuration.skeleton:
+        raise BadInput("programs are run on nodes that are alike, without NVLink domains and parts of topologies")
+    if configuration.shares_gpus or configuration.split_off:
+        raise BadInput("a program itself says which ranks there are; valid: one rank for each GPU")
+    prepared = start.prepare(configuration)
+    with tempfile.TemporaryDirectory(prefix="nccl-tuner-preload-") as made:
+        folder = Path(made)
+        places = Places(folder / "unused.log", (folder / "topology.xml",))
+        places.topologies[0].write_text(start.topologies(prepared)[0])
+        for name in SIM_NAMES:
+            (folder / name).symlink_to(SIM)
+        assert NOT_A_PLUGIN is not None
+        assert NOT_A_PLUGIN.origin is not None
+        (folder / f"libnccl-tuner-{NO_TUNER}.so").symlink_to(NOT_A_PLUGIN.origin)
+        library = prepared.library.path.resolve()
+        (folder / "libnccl.so.2").symlink_to(library)
+        (folder / "plan").write_bytes(
+            _plan(start.request(prepared, places), library, processes_per_node or configuration.hosts[0].gpus)
+        )
+        yield Preloaded(library, folder, configuration)
+
+
+def _plan(request: Start, library: Path, processes_per_host: int) -> bytes:
+    """The file that ``csrc/sim/preload.c`` reads."""
+    from tuner._native._sim import ffi, lib
+    from tuner.oracle.child.world import check_build, machine_struct, redirections
+
+    check_build()
+    rows = list(redirections(request, threads=False, kept=_OWN_PROCESSES))
+    (_, version_function) = request.anchor
+    plan = ffi.new(
+        "struct sim_plan *",
+        {
+            "sources": ffi.string(lib.sim_sources()),
+            "library": os.fsencode(library),
+            "rank_variables": [name.encode() for name in RANK_VARIABLES],
+            "processes_per_host": processes_per_host,
+            "rows": len(rows),
+            "version_function": version_function,
+            "local_ranks": request.comm.members["localRanks"].offset,
+            "operations": asdict(request.intercepted.operations),
+            "machine": machine_struct(request.machine)[0],
+        },
+    )
+    planned = ffi.new("struct sim_planned_row[]", [(row.function, row.bytes, row.table, row.row) for row in rows])
+    return bytes(ffi.buffer(plan)) + bytes(ffi.buffer(planned))
