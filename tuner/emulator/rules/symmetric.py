@@ -116,7 +116,7 @@ def nvlink_or_one_gpu(communicator: Communicator) -> bool:
 
 
 def _in_cells(communicator: Communicator, request: Request, nbytes: int) -> KernelChoice | NonClassicPath | None:
-    if communicator.nodes > 1 and not symmetric_rail.exist(communicator):
+    if communicator.nodes > 1 and not symmetric_rail.exist_for(communicator, request):
         return None
     if _copied(communicator, request, nbytes):
         return COPY_ENGINES
@@ -238,7 +238,8 @@ def weighed(communicator: Communicator, request: Request, nbytes: int) -> tuple[
     rule = communicator.rules.non_classic_path
     if rule is classic_path_only:
         return ()
-    if (communicator.nodes > 1 and not symmetric_rail.exist(communicator)) or not _implemented(communicator, request):
+    between = communicator.nodes > 1
+    if (between and not symmetric_rail.exist_for(communicator, request)) or not _implemented(communicator, request):
         return ()
     own_bytes = modelled_bytes = _own_bytes(communicator, request, nbytes)
     if rule is not symmetric_by_blocks:

@@ -67,6 +67,11 @@ def exist(communicator: Communicator) -> bool:
     return known and are_made(communicator) and symmetric_variables.rails_enabled(communicator)
 
 
+def exist_for(communicator: Communicator, request: Request) -> bool:
+    """Whether there are any for the collective. Errors: those of :func:`are_made`."""
+    return exist(communicator) and request.collective in (Collective.AllGather, Collective.ReduceScatter)
+
+
 def exist_without_windows(communicator: Communicator) -> bool:
     """The same where there are no windows and nothing says whether there is GIN: then there is none."""
     said = communicator.environment.number(symmetric_variables.GIN, symmetric_variables.NO_GIN)
