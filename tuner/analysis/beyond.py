@@ -107,6 +107,8 @@ def _kernels(selection: Selection, collective: Collective) -> str:
         paths = selection.non_classic_paths(request, WINDOW_SIZES)
     except (BadInput, NoAlgorithm):  # a release without windows, or a collective that this one does not have
         return "none"
+    if not any(paths):
+        return "none"
     names = ["as without windows" if path is None else path.name for path in paths]
     ranges = [
         (name, [size for _, size in sizes])
