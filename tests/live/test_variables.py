@@ -131,7 +131,6 @@ TRIED = {
     "NCCL_COMM_SHRINK_SHARE_RESOURCES": "1",
     "NCCL_ENABLE_VERSION_CHECK": "0",
     "NCCL_DISABLE_MEM_MANAGER": "1",
-    "NCCL_GRAPH_REGISTER": "0",
     "NCCL_UNPACK_DOUBLE_NCHANNELS": "0",
 }
 REGISTERED_BUFFERS = {
@@ -150,6 +149,7 @@ REGISTERED_BUFFERS = {
     "NCCL_SYM_GIN_KERNELS_ENABLE": "0",
     "NCCL_SYM_RS_GIN_CHUNK_SIZE": "1024",
     "NCCL_GIN_ENABLE": "0",
+    "NCCL_GIN_TYPE": "0",
 }
 # What the simulated machine cannot run with: other ways to meet, connections that are not made here, a missing library.
 UNTRIED = {

@@ -66,7 +66,7 @@ def words_or_digit(environment: Environment) -> Policy:
 def multicast_channels(communicator: Communicator, tables: Tables, request: Request) -> int | None:
     """Channels NVLS takes for this call where the policy prefers it; None where the policy changes nothing.
 
-    It is preferred to any pick that may use as many channels or more.
+    It is preferred to any pick that may use as many channels or more. BadInput where ranks share a process.
     """
     environment = communicator.environment
     if not registered.keeps(communicator, request) or not request.spreads or communicator.fabric:

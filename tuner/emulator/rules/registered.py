@@ -72,7 +72,7 @@ def few_nvls_channels_by_heads(call: Call, tables: Tables, bound: IntArray) -> I
 
 @RULES(nccl.REGISTER_COLL_BUFFERS(since="2.23.4"))
 def cap_17_to_24_channels_at_16_unless_captured(call: Call, tables: Tables, bound: IntArray) -> IntArray:
-    """As cap_17_to_24_channels_at_16, but rings and trees look for a registration that only ncclCommRegister makes."""
+    """17 to 24 channels become 16, but not of captured buffers: only those of ncclCommRegister are looked for."""
     return bound if call.request.buffers is Buffers.graph else cap_17_to_24_channels_at_16(call, tables, bound)
 
 
