@@ -17,7 +17,7 @@ from tuner.emulator.communicator import Communicator
 from tuner.emulator.non_classic import COPY_ENGINES, NonClassicPath
 from tuner.emulator.request import FP8, Request
 from tuner.emulator.rules import candidate, cta_policy, symmetric_rail, symmetric_variables
-from tuner.emulator.rules.symmetric_time import KernelUse
+from tuner.emulator.rules.symmetric_time import BLOCK_CHARGE, KernelUse
 from tuner.release.environment import forced
 from tuner.release.schema import given
 from tuner.release.symmetric import SymmetricKernel
@@ -226,7 +226,7 @@ def _of_rails(
     multicast = _multicast(communicator)
     for each in symmetric_rail.weighed(communicator, request, modelled_bytes, multicast):
         if not each.reads_multicast or _switch_reduces(communicator, request):
-            score = each.time_us * (f32(1) + f32(0.025) * f32(each.blocks))
+            score = _score(each.time_us, BLOCK_CHARGE, each.blocks)
             yield KernelChoice(f"{request.collective.name}_{each.name}", each.blocks, each.time_us, score, False)
 
 
@@ -290,8 +290,13 @@ def _on_blocks(communicator: Communicator, use: KernelUse) -> KernelChoice | Non
         ((count, f32(us)) for count in counts[:-1] if (us := time_us(count)) <= 1.025 * float(all_us)),
         (counts[-1], all_us),
     )
-    score = chosen_us * (f32(1) + f32(charge) * f32(blocks))
+    score = _score(chosen_us, charge, blocks)
     return KernelChoice(f"{use.request.collective.name}_{use.name}", blocks, chosen_us, score, kernel.low_latency)
+
+
+def _score(time_us: np.float32, charge: float, blocks: int) -> np.float32:
+    """What kernels are compared by: the time, raised by a share for each block."""
+    return time_us * (f32(1) + f32(charge) * f32(blocks))
 
 
 def _enough(kernel: SymmetricKernel, own_bytes: int, ranks: int, blocks: int) -> bool:

@@ -14,6 +14,7 @@ from tuner.emulator.rules import launch
 from tuner.release.schema import given
 from tuner.release.symmetric import SymmetricKernel, SymmetricRow
 
+BLOCK_CHARGE = 0.025  # of the time, for each block
 GBS = 2**30 / 1e6  # bytes per us; NCCL's GBps
 
 
@@ -65,7 +66,7 @@ def by_bus(use: KernelUse) -> Timed:
         gbs = _softmin(blocks * block_gbs * multiplier, saturated, block_gbs)
         return base_us + _softplus(bus_bytes / gbs - 1)
 
-    return time_us, 0.025
+    return time_us, BLOCK_CHARGE
 
 
 @TIME_RULES(nccl.BINARY("time of symmetric AllGather kernels", since="2.32.3"))
