@@ -287,7 +287,7 @@ def test_types_on_windows(name: str) -> None:
             missing.append(request)
     for request in missing:
         with Oracle(scenario.oracle_configuration()) as oracle, pytest.raises(OracleFailed, match="unknown red op"):
-            oracle.launch_windows(request, [1 << 20])
+            oracle.launch_on_any_path(request, [1 << 20])
     requests = [request for request in requests if request not in missing]
     report = check(scenario, requests)
     assert report.mismatches == ()

@@ -151,6 +151,8 @@ REGISTERED_BUFFERS = {
     "NCCL_GIN_ENABLE": "0",
     "NCCL_GIN_TYPE": "0",
 }
+# Without windows the first asks of no release, and the second of releases that do not read it, for a symmetric kernel.
+SYMMETRIC_KERNELS = {"NCCL_SYM_KERNEL": "^", "NCCL_SYM_NOWIN_ENABLE": "0"}
 # What the simulated machine cannot run with: other ways to meet, connections that are not made here, a missing library.
 UNTRIED = {
     "NCCL_COMM_ID",
@@ -192,6 +194,7 @@ def indifferent(name: str) -> set[str]:
 
 def test_what_reaches_registered_buffers_is_refused_with_them() -> None:
     assert set(release.load("2.28.9").environment.registered_buffers) == set(REGISTERED_BUFFERS)
+    assert set(release.load("2.28.9").environment.symmetric_kernels) == set(SYMMETRIC_KERNELS)
     scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1, environment={"NCCL_CUMEM_ENABLE": "0"})
     selection = Selection(scenario.communicator())
     assert selection.pick(Request(Collective.AllReduce, DataType.float32, Op.sum), 1 << 20).channels[0] > 0
@@ -207,7 +210,7 @@ def test_every_variable_without_effect_is_tried() -> None:
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("name", HERE)
 def test_what_has_no_effect_has_none(name: str, nodes: int) -> None:
-    environment = {**TRIED, **REGISTERED_BUFFERS}
+    environment = {**TRIED, **REGISTERED_BUFFERS, **SYMMETRIC_KERNELS}
     report = check(Scenario(nccl=name, machine="dgx-h100", nodes=nodes, gpus_per_node=4, environment=environment))
     assert report.mismatches == ()
     assert report.compared["picks"] >= 5 * 60

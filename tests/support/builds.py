@@ -83,7 +83,7 @@ def launches(oracle: Oracle, request: Request, how: str) -> list[Any]:
     asked = sizes(oracle, request)
     try:
         if how == "windows":
-            return list(oracle.launch_windows(request, asked))
+            return list(oracle.launch_on_any_path(request, asked))
         buffers = Buffers.registered if how == "registered" else Buffers.plain
         return list(oracle.launch(replace(request, buffers=buffers), asked, captured=how == "in a CUDA graph"))
     except OracleFailed as error:

@@ -27,7 +27,7 @@ def idle_kinds(nccl: str, rules: Rules) -> set[str]:
     """Kinds that the release's file names a rule of, as its parent does, while no other rule of it asks for one."""
     kinds = set()
     if rules.non_classic_path.__name__ == "classic_path_only":
-        kinds |= {"symmetric_time", "symmetric_blocks"}
+        kinds |= {"symmetric_time", "symmetric_blocks", "symmetric_requested"}
     if not isinstance(rules.schedule, Cells):
         kinds |= {"deal", "traffic_per_channel", "task_order", "counted_traffic"}
     if all(bandwidth.plain_tree not in steps for steps in rules.bandwidth.values()):

@@ -48,9 +48,7 @@ def explain_window(scenario: Scenario, request: Request, size: int) -> WindowExp
     """Errors: those of :meth:`Selection.non_classic_paths`; NoAlgorithm where nothing can do the call."""
     selection = Selection(scenario.communicator())
     (path,) = selection.non_classic_paths(request, size)
-    weighed = symmetric.weighed(selection.communicator, request, size)
-    kernels = [KernelTime(each.kernel, each.blocks, shortest(each.time_us), shortest(each.score)) for each in weighed]
-    classic = _classic(selection, request, size)
+    classic = classic_pick(selection, request, size)
     if path is None and classic is None:
         selection.pick(request, size)  # which says why
     launched = (path.blocks, path.threads) if path else (classic.channels, classic.threads) if classic else (0, 0)
@@ -60,12 +58,23 @@ def explain_window(scenario: Scenario, request: Request, size: int) -> WindowExp
         taken_by=None if path is None else path.name,
         blocks=launched[0],
         threads=launched[1],
-        kernels=tuple(sorted(kernels, key=lambda each: each.score_us)),
+        kernels=kernel_times(selection, request, size),
         classic=classic,
     )
 
 
-def _classic(selection: Selection, request: Request, size: int) -> Pick | None:
+def kernel_times(selection: Selection, request: Request, size: int) -> tuple[KernelTime, ...]:
+    """The symmetric kernels that can do a call of ``size`` bytes (nBytes), the least score first.
+
+    Errors: those of :meth:`Selection.non_classic_paths`.
+    """
+    weighed = symmetric.weighed(selection.communicator, request, size)
+    kernels = [KernelTime(each.kernel, each.blocks, shortest(each.time_us), shortest(each.score)) for each in weighed]
+    return tuple(sorted(kernels, key=lambda each: each.score_us))
+
+
+def classic_pick(selection: Selection, request: Request, size: int) -> Pick | None:
+    """What a call gets on the classic path, whatever takes it; None where NCCL has nothing for it there."""
     try:
         return of_picks(selection.classic_pick(request, size))[0]
     except NoAlgorithm:

@@ -7,8 +7,7 @@ import numpy as np
 from tuner.answers import picks
 from tuner.answers.graphs import GraphsAcross
 from tuner.answers.groups import CallInKernel, ChoiceAnswer, GroupAnswer, KernelAnswer
-from tuner.answers.picks import PickAnswer
-from tuner.base.names import Buffers
+from tuner.answers.picks import NonClassicPick, PickAnswer
 from tuner.base.numerics import shortest
 from tuner.connect import summarize
 from tuner.emulator.group import Operation
@@ -27,18 +26,15 @@ from tuner.scenario import Scenario
 def of_sizes(scenario: Scenario, request: Request, sizes: Sequence[int], timeout_s: float) -> list[PickAnswer]:
     """As :func:`tuner.answers.picks.from_emulator`: the cells a tuner plugin is handed, the pick as launched."""
     with Oracle(scenario.resolve().oracle_configuration_to_launch(), timeout_s=timeout_s) as oracle:
-        launched: list[Launched | NonClassicPath] = (
-            oracle.launch_windows(request, sizes)
-            if request.buffers is Buffers.window
-            else list(oracle.launch(request, sizes))
-        )
+        launched = oracle.launch_on_any_path(request, sizes)
     staying = [size for size, real in zip(sizes, launched, strict=True) if isinstance(real, Launched)]
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
         answered = oracle.ask(request, staying)
     answers, row = [], 0
     for size, real in zip(sizes, launched, strict=True):
         if isinstance(real, NonClassicPath):
-            answers.append(picks.off_classic_path(scenario, request, size, real))
+            bypassing = NonClassicPick(real.name, real.blocks, real.threads)
+            answers.append(picks.off_classic_path(scenario, request, size, bypassing))
             continue
         time_us = shortest(answered.winner_us[row])
         pick = Pick(real.algorithm.name, real.protocol.name, real.channels, real.threads, time_us)

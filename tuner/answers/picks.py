@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tuner.analysis.symmetric import classic_pick, kernel_times
 from tuner.base.names import ALGO_PROTOS, Collective
 from tuner.base.numerics import FloatArray, shortest
 from tuner.base.records import json_form
@@ -17,15 +18,6 @@ from tuner.scenario import ConstantsUsed, Scenario
 if TYPE_CHECKING:
     from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed
     from tuner.answers.launches import LaunchAnswer
-
-
-@dataclass(frozen=True, slots=True)
-class NonClassicPick:
-    """A call off the classic path: ``bypass_kernel`` names what runs instead; ``channels`` are its blocks."""
-
-    bypass_kernel: str = field(metadata=json_form("leaves_for"))
-    channels: int
-    threads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +35,24 @@ class RunnerUp:
     name: str
     time_us: float
     slower_percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class NonClassicPick:
+    """A call off the classic path: ``bypass_kernel`` names what runs instead; ``channels`` are its blocks.
+
+    ``symmetric_model_us`` is its time by NCCL's model of symmetric kernels, which is another than that of algorithms:
+    None of copy engines, which NCCL takes without asking for a time, and of what the real library launched.
+    ``runner_up`` is the next kernel by that model, with the share that NCCL adds for each block. ``instead_of`` is what
+    the call gets on plain buffers' path; None where NCCL has nothing for it there.
+    """
+
+    bypass_kernel: str = field(metadata=json_form("leaves_for"))
+    channels: int
+    threads: int
+    symmetric_model_us: float | None = field(default=None, metadata=json_form(optional=True))
+    runner_up: RunnerUp | None = field(default=None, metadata=json_form(optional=True))
+    instead_of: Pick | None = field(default=None, metadata=json_form(optional=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +77,19 @@ class PickAnswer:
     launch: "LaunchAnswer | None" = field(default=None, metadata=json_form(optional=True))  # in full, where asked for
 
     @property
+    def time_us(self) -> float | None:
+        """What NCCL's model of such calls says the pick takes; None where it says nothing."""
+        return self.pick.time_us if isinstance(self.pick, Pick) else self.pick.symmetric_model_us
+
+    @property
     def algbw_gbs(self) -> float | None:
         """nccl-tests' algorithm bandwidth at the predicted time, GB/s (1e9 bytes per second); None without a time."""
-        return float(algorithm_gbs(self.bytes, self.pick.time_us)) if isinstance(self.pick, Pick) else None
+        return None if self.time_us is None else float(algorithm_gbs(self.bytes, self.time_us))
 
     @property
     def busbw_gbs(self) -> float | None:
         """nccl-tests' bus bandwidth at the predicted time, GB/s; None without a time."""
-        if not isinstance(self.pick, Pick):
-            return None
-        return float(bus_gbs(self.collective, self.bytes, self.pick.time_us, self.ranks))
+        return None if self.time_us is None else float(bus_gbs(self.collective, self.bytes, self.time_us, self.ranks))
 
     @property
     def calibrated_pick(self) -> "CalibratedTime | None":
@@ -91,9 +104,9 @@ class PickAnswer:
 
     @property
     def runner_up(self) -> RunnerUp | None:
-        """None where there is no other combination."""
+        """None where there is no other combination or kernel."""
         if not isinstance(self.pick, Pick):
-            return None
+            return self.pick.runner_up
         others = {name: time_us for name, time_us in self.cost_us.items() if name != self.pick.name}
         if not others:
             return None
@@ -111,15 +124,25 @@ def from_emulator(scenario: Scenario, request: Request, sizes: Sequence[int]) ->
     staying = [size for size, path in zip(sizes, paths, strict=True) if path is None]
     classic = _classic(scenario, [selection, *others], request, staying) if staying else iter(())
     return [
-        next(classic) if path is None else off_classic_path(scenario, request, size, path)
+        next(classic)
+        if path is None
+        else off_classic_path(scenario, request, size, _modelled(selection, request, size, path))
         for size, path in zip(sizes, paths, strict=True)
     ]
 
 
-def off_classic_path(scenario: Scenario, request: Request, size: int, path: NonClassicPath) -> PickAnswer:
+def off_classic_path(scenario: Scenario, request: Request, size: int, pick: NonClassicPick) -> PickAnswer:
     """The answer for a call that bypasses algorithm and protocol."""
-    pick = NonClassicPick(path.name, path.blocks, path.threads)
     return PickAnswer(request.collective, int(size), scenario.constants, {}, pick, ranks=scenario.ranks)
+
+
+def _modelled(selection: Selection, request: Request, size: int, path: NonClassicPath) -> NonClassicPick:
+    instead_of = classic_pick(selection, request, size)
+    if path.kernel is None:
+        return NonClassicPick(path.name, path.blocks, path.threads, instead_of=instead_of)
+    own, *others = kernel_times(selection, request, size)
+    slower = [RunnerUp(each.kernel, each.time_us, 100 * (each.score_us / own.score_us - 1)) for each in others[:1]]
+    return NonClassicPick(path.name, path.blocks, path.threads, own.time_us, slower[0] if slower else None, instead_of)
 
 
 def costs_us(table_us: FloatArray) -> dict[str, float]:

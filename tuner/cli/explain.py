@@ -11,6 +11,7 @@ from tuner.base.trace import Step
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ def command(
         options.scenario_of(**scenario),
         Request(collective, dtype, op, buffers=buffers, in_place=in_place),
     )
-    if buffers is Buffers.window:
-        _explain_window(described, request, size, times, as_json)
+    if Selection(described.communicator()).may_leave_classic_path(request):
+        _explain_off_classic_path(described, request, size, times, as_json)
         return
     explanation = explain(described, request, size)
     if times is not None:
@@ -65,14 +66,16 @@ def command(
         _print(f"{collective.name} of {human_bytes(size)} on {described.title}", explanation)
 
 
-def _explain_window(
+def _explain_off_classic_path(
     scenario: Scenario, request: Request, size: int, times: "TimesWanted | None", as_json: bool
 ) -> None:
     from tuner.analysis.symmetric import explain_window
     from tuner.cli import explained_windows
 
     if times is not None:
-        raise BadInput("--time, --calibration: not of calls on windows, which no calibration is for; valid: neither")
+        raise BadInput(
+            "--time, --calibration: not of calls that symmetric kernels may take, which none is for; valid: neither"
+        )
     explanation = explain_window(scenario, request, size)
     if as_json:
         print_json(explanation)

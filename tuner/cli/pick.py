@@ -124,8 +124,27 @@ def _print_launches(title: str, answers: Sequence[PickAnswer]) -> None:
 def print_answers(title: str, answers: Sequence[PickAnswer]) -> None:
     """The answers as a table, with nccl-tests' bandwidths, the runner-up and its margin."""
     by = _own(answers)
-    print_table(title, (*COLUMNS, f"{by} us", "algbw GB/s", "busbw GB/s", "runner-up", "slower by"), map(_row, answers))
+    columns = (*COLUMNS, f"{by} us", "algbw GB/s", "busbw GB/s", "runner-up", "slower by")
+    if any(isinstance(answer.pick, NonClassicPick) for answer in answers):
+        rows = [(*_row(answer), _instead_of(answer)) for answer in answers]
+        print_table(title, (*columns, "instead of, us"), rows)
+        click.echo(SYMMETRIC_MODEL)
+    else:
+        print_table(title, columns, map(_row, answers))
     _print_disagreeing(answers)
+
+
+SYMMETRIC_MODEL = (
+    "Times of symmetric kernels are by NCCL's own model of them, and their runner-up by that model with CTAs counted; "
+    "it is not compared with the model of algorithms, whose pick stands under 'instead of'."
+)
+
+
+def _instead_of(answer: PickAnswer) -> str:
+    pick = answer.pick
+    if not isinstance(pick, NonClassicPick):
+        return "-"
+    return "nothing" if pick.instead_of is None else f"{pick.instead_of.name} {pick.instead_of.time_us:.2f}"
 
 
 def _own(answers: Sequence[PickAnswer]) -> str:
@@ -144,18 +163,15 @@ COLUMNS = ("size", "pick", "channels", "threads")
 
 
 def _row(answer: PickAnswer) -> tuple[object, ...]:
-    pick, size = answer.pick, human_bytes(answer.bytes)
-    if isinstance(pick, NonClassicPick):
-        return size, pick.bypass_kernel, pick.channels, pick.threads, *5 * ("-",)
-    second = answer.runner_up
+    pick, second = answer.pick, answer.runner_up
     return (
-        size,
-        pick.name,
+        human_bytes(answer.bytes),
+        pick.bypass_kernel if isinstance(pick, NonClassicPick) else pick.name,
         pick.channels,
         pick.threads,
-        f"{pick.time_us:.2f}",
-        f"{answer.algbw_gbs:.3f}",
-        f"{answer.busbw_gbs:.3f}",
+        "-" if answer.time_us is None else f"{answer.time_us:.2f}",
+        "-" if answer.algbw_gbs is None else f"{answer.algbw_gbs:.3f}",
+        "-" if answer.busbw_gbs is None else f"{answer.busbw_gbs:.3f}",
         second.name if second else "-",
         f"{second.slower_percent:.1f} %" if second else "-",
     )
@@ -172,9 +188,8 @@ def _csv_row(nccl: str, answer: PickAnswer) -> tuple[object, ...]:
     pick, second, time = answer.pick, answer.runner_up, answer.calibrated_pick
     calibrated = (None, None, None) if time is None else (time.time_us, time.low_us, time.high_us)
     head = nccl, answer.collective.name, answer.bytes
-    if isinstance(pick, NonClassicPick):
-        return *head, None, None, pick.bypass_kernel, pick.channels, pick.threads, *5 * (None,), *calibrated
-    own = *pick.name.split("/"), None, pick.channels, pick.threads, pick.time_us
+    names = (None, None, pick.bypass_kernel) if isinstance(pick, NonClassicPick) else (*pick.name.split("/"), None)
+    own = *names, pick.channels, pick.threads, answer.time_us
     runner_up = (None, None) if second is None else (second.name, second.slower_percent)
     return *head, *own, answer.algbw_gbs, answer.busbw_gbs, *runner_up, *calibrated
 

@@ -13,6 +13,7 @@ from tuner.conformance import check_group
 from tuner.conformance.mismatches import Comparing, MatchReport, Mismatch
 from tuner.connect import Connected
 from tuner.emulator.non_classic import NonClassicPath
+from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine.graphs import EMPTY, Graph, OrderedGraph
@@ -74,7 +75,9 @@ def check(
                 comparing.compare("picks", name(request), "refused", _refused_or_picked(oracle, request, chosen[0]))
                 continue
             taken.append(request)
-            if request.buffers is not Buffers.window:  # nobody asks what a call costs that leaves the classic path
+            if not selection.may_leave_classic_path(
+                request
+            ):  # nobody asks what a call costs that leaves the classic path
                 _compare_cells(comparing, selection, oracle, request, chosen)
             if not alone:
                 _compare_picks(comparing, selection, oracle, request, chosen)
@@ -125,7 +128,7 @@ def _compare_across(comparing: Comparing, ours: Connected, theirs: Connected) ->
 
 
 def _refused(selection: Selection, request: Request, size: int) -> bool:
-    if request.buffers is Buffers.window:  # such a call may leave the classic path, where nothing refuses it
+    if selection.may_leave_classic_path(request):  # such a call may leave the classic path, where nothing refuses it
         return False
     try:
         selection.pick(request, [size])
@@ -136,12 +139,12 @@ def _refused(selection: Selection, request: Request, size: int) -> bool:
 
 def _refused_or_picked(oracle: Oracle, request: Request, size: int) -> str:
     try:
-        (launched,) = oracle.launch(request, [size])
+        (launched,) = oracle.launch_on_any_path(request, [size])
     except OracleFailed as error:
         if "NCCL returned" not in str(error):  # it crashed or hangs
             raise
         return "refused"
-    return pick_name(launched)
+    return _launch(launched)[0]
 
 
 def _compare_tables(comparing: Comparing, selection: Selection, tables: Tables, facts: Facts, whose: str = "") -> None:
@@ -176,8 +179,8 @@ def _compare_cells(
 def _compare_picks(
     comparing: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
-    if request.buffers is Buffers.window:
-        _compare_windows(comparing, selection, oracle, request, sizes)
+    if selection.may_leave_classic_path(request):
+        _compare_paths(comparing, selection, oracle, request, sizes)
         return
     picks = selection.pick(request, sizes)
     launched = oracle.launch(request, sizes)
@@ -189,30 +192,37 @@ def _compare_picks(
         comparing.compare("threads", where, int(picks.threads[row]), real.threads)
 
 
-def _compare_windows(
+def _compare_paths(
     comparing: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
     """As :func:`_compare_picks`; a call that leaves the classic path counts with its kernel, blocks and threads."""
-    non_classic_paths = selection.non_classic_paths(request, sizes)
-    staying = [size for size, non_classic in zip(sizes, non_classic_paths, strict=True) if non_classic is None]
-    picks = selection.pick(request, staying) if staying else None
-    launched = oracle.launch_windows(request, sizes)
-    row = 0
-    for size, non_classic, real in zip(sizes, non_classic_paths, launched, strict=True):
+    paths = dict(zip(sizes, selection.non_classic_paths(request, sizes), strict=True))
+    staying = [size for size, path in paths.items() if path is None]
+    if staying and _classic_refuses(selection, request, staying[0]):
+        where = f"{name(request)} {staying[0]} B"
+        comparing.compare("picks", where, "refused", _refused_or_picked(oracle, request, staying[0]))
+        paths, staying = {size: path for size, path in paths.items() if path is not None}, []
+    picks = iter(of_picks(selection.pick(request, staying)) if staying else [])
+    launched = oracle.launch_on_any_path(request, [*paths]) if paths else []
+    for (size, path), real in zip(paths.items(), launched, strict=True):
         where = f"{name(request)} {size} B"
-        if non_classic is not None:
-            ours = non_classic.name, non_classic.blocks, non_classic.threads
-        else:
-            assert picks is not None
-            algo_proto = Algorithm(picks.algorithm[row]), Protocol(picks.protocol[row])
-            ours = f"{algo_proto[0].name}/{algo_proto[1].name}", int(picks.channels[row]), int(picks.threads[row])
-            row += 1
-        if isinstance(real, NonClassicPath):
-            theirs = real.name, real.blocks, real.threads
-        else:
-            theirs = pick_name(real), real.channels, real.threads
+        ours, theirs = (_launch(each) for each in (path or next(picks), real))
         for what, own, library in zip(("picks", "channels", "threads"), ours, theirs, strict=True):
             comparing.compare(what, where, own, library)
+
+
+def _classic_refuses(selection: Selection, request: Request, size: int) -> bool:
+    try:
+        selection.classic_pick(request, size)
+    except NoAlgorithm:
+        return True
+    return False
+
+
+def _launch(launched: NonClassicPath | Pick | Launched) -> tuple[str, int, int]:
+    if isinstance(launched, NonClassicPath):
+        return launched.name, launched.blocks, launched.threads
+    return launched.name if isinstance(launched, Pick) else pick_name(launched), launched.channels, launched.threads
 
 
 def name(request: Request) -> str:

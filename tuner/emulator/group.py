@@ -138,8 +138,9 @@ def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | Non
     if any(request.buffers is not Buffers.plain for request in requests):
         return "on registered buffers and windows; valid: --buffers plain"
     release, values = selection.communicator.release, selection.communicator.environment.values
+    of = release.environment
     followed = {symmetric_variables.GIN, symmetric_variables.RAILS}
-    reaching = sorted(set(values) & set(release.environment.registered_buffers) - followed)
+    reaching = sorted(set(values) & {*of.registered_buffers, *of.symmetric_kernels} - followed)
     if reaching and release.rules.symmetric_queue:  # what waits for symmetric kernels changes the order of calls
         return f"for NCCL {release.name} with {', '.join(reaching)}; valid: without"
     return None

@@ -59,16 +59,17 @@ INIT_TRANSPORTS_RANK = partial(Source, "src/init.cc", "initTransportsRank")
 
 WINDOW_REGISTER = partial(Source, "src/dev_runtime.cc", "ncclCommWindowRegister")
 
-WINDOW_REGISTER_OF_BUFFERS = partial(Source, "src/register/register.cc", "ncclCommWindowRegister")
 COLL_REG_REGISTER_BUFFERS = partial(Source, "src/register/coll_reg.cc", "ncclRegisterCollBuffers")
 REGISTER_COLL_NVLS_BUFFERS = partial(Source, "src/register/coll_reg.cc", "ncclRegisterCollNvlsBuffers")
 
 MAKE_SYMMETRIC_TASK_LIST = partial(Source, "src/scheduler/symmetric_sched.cc", "ncclMakeSymmetricTaskList")
 
+KERNEL_MASK_USER = partial(Source, "src/sym_kernels.cc", "kernelMask_user")
 SYMK_IMPLEMENTED = partial(Source, "src/sym_kernels.cc", "ncclSymkImplemented")
 QUERY_MODEL = partial(Source, "src/sym_kernels.cc", "queryModel")
 QUERY_MODEL_LSA = partial(Source, "src/sym_kernels.cc", "queryModel_lsa")
 
+SYMMETRIC_KERNEL_MASK_USER = partial(Source, "src/symmetric.cc", "kernelMask_user")
 SYMMETRIC_QUERY_MODEL = partial(Source, "src/symmetric.cc", "queryModel")
 
 COLL_NET_START = partial(Source, "src/transport/coll_net.cc", "ncclCollNetSetup")
@@ -100,6 +101,8 @@ TREE_MODEL_SIM = partial(Source, "src/tuning/tree.cc", "ncclTuningTreeModelSim")
 
 TUNING_INIT = partial(Source, "src/tuning/tuning.cc", "ncclTuningInit")
 TUNING_SELECT_BEST_TUNING = partial(Source, "src/tuning/tuning.cc", "ncclTuningSelectBestTuning")
+
+TUNING_COMPUTE = partial(Source, "src/tuning/tuning.cc", "ncclTuningCompute")
 
 TUNING_GET_CHANNELS = partial(Source, "src/tuning/tuning_general.cc", "ncclTuningGetChannels")
 TUNING_GET_TIME = partial(Source, "src/tuning/tuning_general.cc", "ncclTuningGetTime")

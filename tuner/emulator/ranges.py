@@ -144,8 +144,11 @@ def breaks(selection: Selection) -> list[int]:
 
 
 def _ends(selection: Selection, request: Request, low: int | None, high: int) -> tuple[int, int]:
-    if request.buffers is Buffers.window:
-        raise BadInput("buffers window may leave the classic path at any size; valid: plain, registered")
+    if selection.may_leave_classic_path(request):
+        windows = request.buffers is Buffers.window
+        what = "buffers window" if windows else ", ".join(selection.communicator.release.environment.symmetric_kernels)
+        valid = "plain, registered" if windows else "without"
+        raise BadInput(f"{what} may leave the classic path at any size; valid: {valid}")
     if low is None:
         low = request.unit_bytes(selection.communicator.ranks)
     low, high = whole(low, "low"), whole(high, "high")

@@ -4,8 +4,8 @@ Source of the order: getAlgoInfo and topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from tuner.emulator import model
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request, Sizes
-from tuner.emulator.rules import cta_policy, pick, symmetric_rail, symmetric_variables
+from tuner.emulator.rules import cta_policy, pick, symmetric_variables
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.bounds import plain_bound
 from tuner.emulator.rules.call import Call
@@ -147,16 +147,24 @@ class Selection:
         """
         nbytes = _sizes(sizes)
         self._check_buffers(request)
-        if request.buffers is not Buffers.window:
+        if not self.may_leave_classic_path(request):
             return [None] * len(nbytes)
         self._check_type(request)
-        if not symmetric_rail.are_made(self.communicator):
-            return [None] * len(nbytes)
-        rule, protocol = self.communicator.rules.non_classic_path, partial(self._protocol, request)
-        return [rule(self.communicator, request, int(size), protocol) for size in nbytes]
+        rule = self.communicator.rules.non_classic_path
+        return [rule(self.communicator, request, int(size), self._protocol) for size in nbytes]
 
-    def _protocol(self, request: Request, size: int) -> Protocol:
-        return Protocol(self._classic_pick(request, np.array([size], np.uint64)).protocol[0])
+    def may_leave_classic_path(self, request: Request) -> bool:
+        """Whether there may be sizes at which such calls bypass the algorithms: on windows, or if variables say so."""
+        variables = self.communicator.release.environment.symmetric_kernels
+        asked = not self.communicator.environment.values.keys().isdisjoint(variables)
+        without_windows = self.communicator.rules.symmetric_without_windows is not None
+        return request.buffers is Buffers.window or (asked and without_windows)
+
+    def _protocol(self, request: Request, size: int) -> Protocol | None:
+        try:
+            return Protocol(self._classic_pick(request, np.array([size], np.uint64)).protocol[0])
+        except NoAlgorithm:
+            return None
 
     def pick(self, request: Request, sizes: ArrayLike) -> Picks:
         """What NCCL picks for each size. NoAlgorithm where nothing is left, as in NCCL.
@@ -164,7 +172,7 @@ class Selection:
         BadInput where a size leaves the classic path: see :meth:`non_classic_paths`.
         """
         nbytes = _sizes(sizes)
-        if request.buffers is Buffers.window:
+        if self.may_leave_classic_path(request):
             for size, non_classic in zip(nbytes, self.non_classic_paths(request, nbytes), strict=True):
                 if non_classic is not None:
                     call = f"{request.collective.name} of {size} bytes"
@@ -185,8 +193,6 @@ class Selection:
         """``table_us``: the cost table, where it is there already."""
         self._check_type(request)
         self._check_buffers(request)
-        if request.buffers is Buffers.window and not symmetric_rail.are_made(self.communicator):
-            request = replace(request, buffers=Buffers.plain)
         bandwidths = self._bandwidths(request)
         if not bandwidths:
             raise NoAlgorithm(f"nothing is left for {request.collective.name}: {'; '.join(self._why_nothing(request))}")
@@ -328,8 +334,7 @@ class Selection:
             return  # NCCL 2.18 registers what CUDA graphs capture for CollNet alone, and only if asked to
         if not release.rules.registered:
             raise BadInput(f"NCCL {release.name} registers no buffers; valid: 2.19 and later")
-        followed = symmetric_variables.emulated(release) if request.buffers is Buffers.window else set()
-        if reaching := sorted(set(release.environment.registered_buffers) & set(values) - followed):
+        if reaching := sorted(set(release.environment.registered_buffers) & set(values) - symmetric_variables.EMULATED):
             names = ", ".join(reaching)
             raise BadInput(f"{names}: emulated for plain buffers only, not for {request.buffers.name} ones")
         if (

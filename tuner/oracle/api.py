@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -154,14 +153,14 @@ class Oracle:
         Calls on graph buffers are always captured.
         """
         if request.buffers is Buffers.window:
-            raise BadInput("calls on windows may leave the classic path; valid for them: launch_windows")
+            raise BadInput("calls on windows may leave the classic path; valid for them: launch_on_any_path")
         _, calls = self._observe(request, sizes_bytes, captured=captured)
         with self._explained():
             return [self._reader.launched(call) for call in calls]
 
-    def launch_windows(self, request: Request, sizes_bytes: Sequence[int]) -> list[Launched | NonClassicPath]:
-        """As :meth:`launch` with both buffers in symmetric windows, which a call may leave the classic path for."""
-        _, calls = self._observe(replace(request, buffers=Buffers.window), sizes_bytes)
+    def launch_on_any_path(self, request: Request, sizes_bytes: Sequence[int]) -> list[Launched | NonClassicPath]:
+        """As :meth:`launch` where a call may leave the classic path, as those in symmetric windows do."""
+        _, calls = self._observe(request, sizes_bytes)
         with self._explained():
             return [self._reader.non_classic_path(call) or self._reader.launched(call) for call in calls]
 

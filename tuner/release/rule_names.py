@@ -86,3 +86,5 @@ class RuleNames:
     symmetric_blocks: str
     symmetric_time: str
     windows_between_nodes: str | None  # whether a window is made there
+    symmetric_requested: str  # which kernels NCCL_SYM_KERNEL leaves
+    symmetric_without_windows: str | None  # where plain buffers get symmetric kernels of low latency

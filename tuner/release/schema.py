@@ -209,6 +209,7 @@ class Variables:
     known: tuple[str, ...]
     search: tuple[str, ...]  # the search of graphs alone
     nvlink_domains: tuple[str, ...]  # only communicators of several hosts that NVLink joins
+    symmetric_kernels: tuple[str, ...]  # only symmetric kernels, which plain buffers may get by them
     registered_buffers: tuple[str, ...]  # only calls on registered buffers, which are refused with them
     indifferent: Mapping[str, tuple[str, ...]]  # no choice, by what they are for
     shares_gpus: str | None = None  # the one that lets several ranks share a GPU; without it none do
@@ -283,7 +284,14 @@ class Release:
         """The variables that are emulated, or reach no choice; without those of the search alone."""
         of = self.environment
         shares = () if of.shares_gpus is None else (of.shares_gpus,)
-        return {*of.known, *of.nvlink_domains, *of.registered_buffers, *shares, *self.indifferent_variables}
+        return {
+            *of.known,
+            *of.nvlink_domains,
+            *of.symmetric_kernels,
+            *of.registered_buffers,
+            *shares,
+            *self.indifferent_variables,
+        }
 
     @property
     def search_variables(self) -> frozenset[str]:

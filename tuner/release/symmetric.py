@@ -88,8 +88,10 @@ class RailKernels:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Symmetric:
-    """All of it; kernels by NCCL's names, in NCCL's order."""
+    """All of it; ``names`` are those of all kernels with their collective, in NCCL's order."""
 
+    names: tuple[str, ...]
+    unsupported_windows: Literal["registered", "plain"]  # what buffers in windows are without symmetric memory
     threads: int
     max_blocks: int
     cell_bytes: int
@@ -97,6 +99,7 @@ class Symmetric:
     below_bytes: int
     multicast_from_ranks: int
     last_of_equals: bool  # of kernels of equal score the last wins, else the first
+    copies_in_bulk: bool  # unless NCCL_SYM_TMA_ENABLE says otherwise
     ops: tuple[str, ...]
     ops_without_kernels: Annotated[Mapping[Collective, tuple[str, ...]], PARTIAL]
     hopper: SymmetricRow  # before compute capability 10.0

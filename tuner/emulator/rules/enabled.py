@@ -6,9 +6,8 @@ from enum import IntEnum
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.rules import collnet, init
+from tuner.emulator.rules import collnet, init, symmetric_variables
 from tuner.emulator.rules.model_point import ModelPoint
-from tuner.release.environment import forced
 from tuner.release.schema import given
 
 Reason = str | None
@@ -100,16 +99,19 @@ def algorithm_requested(point: ModelPoint) -> Reason:
 
 @RULES(nccl.COST_MODEL_INIT(since="2.31.2"))
 def protocol_requested_where_forced(point: ModelPoint) -> Reason:
-    """Only collectives for which NCCL_ALGO or NCCL_PROTO names anything are looked at."""
+    """Only collectives for which NCCL_ALGO, NCCL_PROTO or NCCL_SYM_KERNEL names anything are looked at."""
     return protocol_requested(point) if _forced(point) else None
 
 
 @RULES(nccl.COST_MODEL_INIT(since="2.31.2"))
 def algorithm_requested_where_forced(point: ModelPoint) -> Reason:
-    """NCCL_ALGO leaves the algorithm in; a collective that it does not name has no algorithm left."""
+    """NCCL_ALGO leaves the algorithm in; beside it or NCCL_SYM_KERNEL what it does not name has no algorithm left."""
     if not _forced(point):
         return None
-    return _requested(point, "NCCL_ALGO", point.algorithm, unnamed=not point.environment.text("NCCL_ALGO"))
+    named = {name for name in ("NCCL_ALGO", symmetric_variables.KERNEL) if point.environment.text(name)}
+    if named == {symmetric_variables.KERNEL}:
+        return f"{symmetric_variables.KERNEL}={point.environment.text(symmetric_variables.KERNEL)} leaves it out"
+    return _requested(point, "NCCL_ALGO", point.algorithm, unnamed=not named)
 
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.19.3"))
@@ -266,12 +268,7 @@ def _rows(point: ModelPoint, variable: str, elements: type[IntEnum]) -> dict[Int
 
 
 def _forced(point: ModelPoint) -> bool:
-    lists: tuple[tuple[str, type[IntEnum]], ...] = (("NCCL_ALGO", Algorithm), ("NCCL_PROTO", Protocol))
-    return any(
-        point.collective in forced(text, variable, elements)
-        for variable, elements in lists
-        if (text := point.environment.text(variable)) is not None
-    )
+    return point.collective in symmetric_variables.requested_collectives(point.communicator)
 
 
 def _requested(point: ModelPoint, variable: str, element: Algorithm | Protocol, unnamed: bool = True) -> Reason:

@@ -16,6 +16,7 @@ from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
+from tuner.emulator.rules import windows
 from tuner.emulator.rules.call import Call
 from tuner.machine.peer_links import PeerLinks
 
@@ -28,6 +29,9 @@ NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
 def keeps(communicator: Communicator, request: Request) -> bool:
     """Whether the buffers are registered, and NCCL keeps that."""
     if request.buffers is Buffers.plain:
+        return False
+    unsupported = communicator.release.symmetric.unsupported_windows
+    if request.buffers is Buffers.window and unsupported == "plain" and not windows.are_made(communicator):
         return False
     variable = "NCCL_GRAPH_REGISTER" if request.buffers is Buffers.graph else "NCCL_LOCAL_REGISTER"
     return communicator.environment.number(variable, 1) != 0

@@ -35,9 +35,10 @@ from tuner.emulator.rules import (
     registered,
     shares,
     symmetric,
-    symmetric_rail,
     symmetric_time,
+    symmetric_variables,
     time,
+    windows,
 )
 from tuner.emulator.rules.bandwidth import BandwidthRule
 from tuner.emulator.rules.candidate import CandidateRule
@@ -126,7 +127,9 @@ class Rules:
     non_classic_path: symmetric.NonClassicRule
     symmetric_blocks: SymmetricBlockRule
     symmetric_time: TimeRule
-    windows_between_nodes: Callable[[Communicator], bool] | None
+    windows_between_nodes: windows.BetweenNodesRule | None
+    symmetric_requested: symmetric_variables.RequestedRule
+    symmetric_without_windows: symmetric.WithoutWindowsRule | None
 
 
 def of(release: Release) -> Rules:
@@ -243,5 +246,7 @@ def _resolved(names: _Names) -> Rules:
         non_classic_path=names.one("non_classic_path", symmetric.RULES),
         symmetric_blocks=names.one("symmetric_blocks", symmetric_time.BLOCK_RULES),
         symmetric_time=names.one("symmetric_time", symmetric_time.TIME_RULES),
-        windows_between_nodes=names.optional("windows_between_nodes", symmetric_rail.RULES),
+        windows_between_nodes=names.optional("windows_between_nodes", windows.RULES),
+        symmetric_requested=names.one("symmetric_requested", symmetric_variables.REQUESTED_RULES),
+        symmetric_without_windows=names.optional("symmetric_without_windows", symmetric.WITHOUT_WINDOWS_RULES),
     )

@@ -1,31 +1,34 @@
-"""Which calls on symmetric windows leave the classic path, and with which kernel: rules by name.
+"""Which calls leave the classic path for symmetric kernels and copy engines, and with which kernel: rules by name.
 
-One call in its group, both buffers in windows.
+One call in its group, both buffers in windows; outside windows where NCCL is asked to.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tuner.base.errors import BadInput, NoAlgorithm
-from tuner.base.names import Algorithm, Collective, DataType, Protocol
+from tuner.base.names import Algorithm, Buffers, Collective, DataType, Protocol
 from tuner.base.numerics import f32
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.non_classic import COPY_ENGINES, NonClassicPath
 from tuner.emulator.request import FP8, Request
-from tuner.emulator.rules import candidate, cta_policy, symmetric_rail, symmetric_variables
+from tuner.emulator.rules import candidate, cta_policy, symmetric_rail, symmetric_variables, windows
 from tuner.emulator.rules.symmetric_time import BLOCK_CHARGE, KernelUse
-from tuner.release.environment import forced
 from tuner.release.schema import given
 from tuner.release.symmetric import SymmetricKernel
 
-ClassicProtocol = Callable[[int], Protocol]  # what the classic path would take for a size
+ClassicProtocol = Callable[
+    [Request, int], Protocol | None
+]  # what the classic path would take for a size; None: nothing
 NonClassicRule = Callable[[Communicator, Request, int, ClassicProtocol], NonClassicPath | None]
 RULES: Registry[NonClassicRule] = Registry()
 REACH_RULES: Registry[Callable[[Communicator], bool]] = Registry()
+WithoutWindowsRule = Callable[[Communicator, Request, int, ClassicProtocol], bool]
+WITHOUT_WINDOWS_RULES: Registry[WithoutWindowsRule] = Registry()
 
 REDUCIBLE = (DataType.float32, DataType.float16, DataType.bfloat16, *FP8)
 
@@ -54,14 +57,14 @@ def symmetric_by_blocks(
     communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:
     """Every call that a symmetric kernel can do, on all blocks the kernel's model asks for."""
-    if communicator.nodes > 1 or not _implemented(communicator, request):
+    if not _asked_for(communicator, request) or not _implemented(communicator, request):
         return None
     own_bytes = _own_bytes(communicator, request, nbytes)
     choice = _best(communicator, request, own_bytes, own_bytes)
     return None if choice is None else _kernel_path(communicator, choice, choice.blocks)
 
 
-@RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.28.3"))
+@RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.28.3"), nccl.TUNING_COMPUTE(since="2.31.2"))
 def symmetric_by_cells(
     communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:
@@ -72,35 +75,47 @@ def symmetric_by_cells(
     choice = _in_cells(communicator, request, nbytes)
     if choice is None or isinstance(choice, NonClassicPath):
         return choice
+    if request.buffers is not Buffers.window:
+        takes = given(communicator.rules.symmetric_without_windows, "rules.symmetric_without_windows")
+        if not takes(communicator, request, nbytes, classic):
+            return None
     return _dealt(communicator, request, nbytes, choice)
-
-
-@RULES(nccl.COST_MODEL_INIT(since="2.31.2"))
-def symmetric_by_cells_unless_algorithms_requested(
-    communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
-) -> NonClassicPath | None:
-    """As symmetric_by_cells, but not where NCCL_ALGO is set and it or NCCL_PROTO names the collective."""
-    path = symmetric_by_cells(communicator, request, nbytes, classic)
-    algorithms, protocols = (communicator.environment.text(name) or "" for name in ("NCCL_ALGO", "NCCL_PROTO"))
-    requested = forced(algorithms, "NCCL_ALGO", Algorithm) | forced(protocols, "NCCL_PROTO", Protocol)
-    stays = bool(algorithms) and request.collective in requested
-    return None if stays and path is not COPY_ENGINES else path
 
 
 @RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.29.2"))
 def symmetric_by_cells_low_latency_if_classic_is_ll(
     communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:
-    """As symmetric_by_cells, but a low-latency kernel only where the classic path would take LL.
+    """As symmetric_by_cells, but a low-latency kernel only where the classic path would take LL, or if it is named.
 
-    Nor where a process has several GPUs.
+    Nor where a process has several GPUs, unless it is named.
     """
     choice = _in_cells(communicator, request, nbytes)
     if choice is None or isinstance(choice, NonClassicPath):
         return choice
-    if choice.low_latency and (communicator.ranks_share_processes or classic(nbytes) is not Protocol.LL):
+    unasked = choice.low_latency and not symmetric_variables.names_a_kernel(communicator)
+    if unasked and (communicator.ranks_share_processes or classic(request, nbytes) is not Protocol.LL):
         return None
-    return _dealt(communicator, request, nbytes, choice)
+    return symmetric_by_cells(communicator, request, nbytes, classic)
+
+
+@WITHOUT_WINDOWS_RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.29.2"))
+def if_named_or_asked_and_classic_is_ll(
+    communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
+) -> bool:
+    """NCCL_SYM_KERNEL names a kernel; or NCCL_SYM_NOWIN_ENABLE, and the classic path would take LL."""
+    if symmetric_variables.names_a_kernel(communicator):
+        return True
+    return symmetric_variables.without_windows(communicator) and classic(request, nbytes) is Protocol.LL
+
+
+@WITHOUT_WINDOWS_RULES(nccl.TUNING_COMPUTE(since="2.31.2"))
+def if_asked_and_classic_without_latency_is_ll(
+    communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
+) -> bool:
+    """NCCL_SYM_NOWIN_ENABLE, and the classic path would take LL if no combination had any latency (sic)."""
+    asked = symmetric_variables.without_windows(communicator)
+    return asked and classic(replace(request, pipelined=0), nbytes) is Protocol.LL
 
 
 @REACH_RULES(nccl.TOPO_PATH_ALL_DIRECT_NVLINK(since="2.29.2"))
@@ -116,15 +131,24 @@ def nvlink_or_one_gpu(communicator: Communicator) -> bool:
 
 
 def _in_cells(communicator: Communicator, request: Request, nbytes: int) -> KernelChoice | NonClassicPath | None:
-    if communicator.nodes > 1 and not symmetric_rail.exist_for(communicator, request):
+    if not _asked_for(communicator, request):
         return None
-    if _copied(communicator, request, nbytes):
+    if request.buffers is Buffers.window and _copied(communicator, request, nbytes):
         return COPY_ENGINES
     if not _implemented(communicator, request):
         return None
     own_bytes = _own_bytes(communicator, request, nbytes)
     cell_bytes = communicator.release.symmetric.cell_bytes
     return _best(communicator, request, own_bytes, -(-own_bytes // cell_bytes) * cell_bytes)
+
+
+def _asked_for(communicator: Communicator, request: Request) -> bool:
+    """Whether NCCL looks for a symmetric kernel: on windows that are made; outside on one node, one GPU per process."""
+    if request.buffers is not Buffers.window:
+        alone = communicator.nodes == 1 and not communicator.ranks_share_processes
+        return alone and symmetric_variables.windows_enabled(communicator)
+    made = windows.are_made(communicator)
+    return made and (communicator.nodes == 1 or symmetric_rail.exist_for(communicator, request))
 
 
 def _copied(communicator: Communicator, request: Request, nbytes: int) -> bool:
@@ -166,14 +190,7 @@ def _implemented(communicator: Communicator, request: Request) -> bool:
         return False
     if request.collective is Collective.AllGather:
         return True
-    table, release = communicator.release.symmetric, communicator.release.name
-    implemented = request.op.name in table.ops and request.dtype in REDUCIBLE
-    if implemented and request.op.name in table.ops_without_kernels.get(request.collective, ()):
-        raise NoAlgorithm(
-            f"NCCL {release} picks a symmetric kernel for {request.collective.name} {request.op.name} and has none: "
-            "it launches nothing; valid: plain or registered buffers"
-        )
-    return implemented
+    return request.op.name in communicator.release.symmetric.ops and request.dtype in REDUCIBLE
 
 
 def _check_links(communicator: Communicator) -> None:
@@ -194,12 +211,20 @@ def _reaches(communicator: Communicator) -> bool:
 
 
 def _best(communicator: Communicator, request: Request, own_bytes: int, modelled_bytes: int) -> KernelChoice | None:
-    """The kernel with the least time, each block counting against it; None where the call is too large for any."""
+    """The kernel with the least time, each block counting against it; None where none can do the call.
+
+    NoAlgorithm where NCCL picks one for an operation that it was not built for.
+    """
     table = communicator.release.symmetric
     best: KernelChoice | None = None
     for choice in _weighed(communicator, request, own_bytes, modelled_bytes):
         beaten = best is None or choice.score < best.score or (table.last_of_equals and choice.score == best.score)
         best = choice if beaten else best
+    if best is not None and request.op.name in table.ops_without_kernels.get(request.collective, ()):
+        raise NoAlgorithm(
+            f"NCCL {communicator.release.name} picks a symmetric kernel for {request.collective.name} "
+            f"{request.op.name} and has none: it launches nothing; valid: plain or registered buffers"
+        )
     return best
 
 
@@ -211,11 +236,21 @@ def _weighed(
     if communicator.nodes > 1:
         yield from _of_rails(communicator, request, bus_bytes, modelled_bytes)
         return
-    for name, kernel in communicator.release.symmetric.kernels[request.collective].items():
+    for name, kernel in _kernels(communicator, request.collective):
         if _usable(communicator, request, kernel, bus_bytes):
             choice = _on_blocks(communicator, KernelUse(communicator, request, name, own_bytes, modelled_bytes))
             if choice is not None:
                 yield choice
+
+
+def _kernels(communicator: Communicator, collective: Collective) -> Iterator[tuple[str, SymmetricKernel]]:
+    """Those of a collective that NCCL_SYM_KERNEL leaves, in NCCL's order, by their names without the collective."""
+    table = communicator.release.symmetric
+    for name in table.names:
+        of, _, short = name.partition("_")
+        kernel = table.kernels[collective].get(short) if of == collective.name else None
+        if kernel is not None and communicator.rules.symmetric_requested(communicator, collective, name):
+            yield short, kernel
 
 
 def _of_rails(
@@ -223,23 +258,25 @@ def _of_rails(
 ) -> Iterator[KernelChoice]:
     if bus_bytes >= communicator.release.symmetric.below_bytes:
         return
-    multicast = _multicast(communicator)
+    multicast, requested = _multicast(communicator), communicator.rules.symmetric_requested
     for each in symmetric_rail.weighed(communicator, request, modelled_bytes, multicast):
+        name = f"{request.collective.name}_{each.name}"
+        if not requested(communicator, request.collective, name):
+            continue
         if not each.reads_multicast or _switch_reduces(communicator, request):
             score = _score(each.time_us, BLOCK_CHARGE, each.blocks)
-            yield KernelChoice(f"{request.collective.name}_{each.name}", each.blocks, each.time_us, score, False)
+            yield KernelChoice(name, each.blocks, each.time_us, score, False)
 
 
 def weighed(communicator: Communicator, request: Request, nbytes: int) -> tuple[KernelChoice, ...]:
     """The symmetric kernels that can do a call of nBytes, in NCCL's order, with their times; whatever takes it then.
 
-    Errors: those of the release's rule; BadInput for several nodes.
+    Errors: those of the release's rule.
     """
     rule = communicator.rules.non_classic_path
     if rule is classic_path_only:
         return ()
-    between = communicator.nodes > 1
-    if (between and not symmetric_rail.exist_for(communicator, request)) or not _implemented(communicator, request):
+    if not _asked_for(communicator, request) or not _implemented(communicator, request):
         return ()
     own_bytes = modelled_bytes = _own_bytes(communicator, request, nbytes)
     if rule is not symmetric_by_blocks:
@@ -251,6 +288,8 @@ def weighed(communicator: Communicator, request: Request, nbytes: int) -> tuple[
 def _usable(communicator: Communicator, request: Request, kernel: SymmetricKernel, bus_bytes: int) -> bool:
     table = communicator.release.symmetric
     multicast = _multicast(communicator)
+    if request.buffers is not Buffers.window and not kernel.low_latency:
+        return False
     if kernel.bulk_unit_bytes is not None and not symmetric_variables.copies_in_bulk(communicator):
         return False
     if kernel.low_latency and bus_bytes >= table.low_latency_below_bytes:

@@ -4,23 +4,18 @@ Ranks with the same place in their nodes are a rail. Source: queryModel_gin, src
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import ceil_div, f32
-from tuner.base.registry import Registry
-from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
-from tuner.emulator.rules import launch, symmetric_variables
+from tuner.emulator.rules import launch, symmetric_variables, windows
 from tuner.release.schema import given
 from tuner.release.symmetric import RailKernels, RailRow
-
-RULES: Registry[Callable[[Communicator], bool]] = Registry()
 
 GBS, SECONDS, MICROSECONDS = 1e9, 1e-6, 1e6
 
@@ -35,40 +30,14 @@ class RailChoice:
     reads_multicast: bool
 
 
-@RULES(nccl.WINDOW_REGISTER_OF_BUFFERS(since="2.27.3"), nccl.WINDOW_REGISTER(since="2.28.3"))
-def windows_are_registered(communicator: Communicator) -> bool:
-    """A window is also a registered buffer, and nothing more where GPUs do not reach each other."""
-    return True
-
-
-@RULES(nccl.WINDOW_REGISTER(since="2.29.2"))
-def windows_need_one_node(communicator: Communicator) -> bool:
-    """No window is made between nodes: buffers stay plain. BadInput where GIN might make them."""
-    if symmetric_variables.gin_is_offered(communicator):
-        raise BadInput(f"NCCL {communicator.release.name} with GIN is not emulated; valid: NCCL_GIN_TYPE=0")
-    return False
-
-
-@RULES(nccl.WINDOW_REGISTER(since="2.29.7"))
-def windows_need_gin(communicator: Communicator) -> bool:
-    """Between nodes a window is made where GPUs can start transfers over the network, else buffers stay plain."""
-    return symmetric_variables.gin_is_offered(communicator)
-
-
-def are_made(communicator: Communicator) -> bool:
-    """Whether windows are made at all. BadInput where that is not known."""
-    rule = communicator.rules.windows_between_nodes
-    return communicator.nodes == 1 or rule is None or rule(communicator)
-
-
 def exist(communicator: Communicator) -> bool:
-    """Whether the communicator may run kernels of rails. Errors: those of :func:`are_made`."""
+    """Whether the communicator may run kernels of rails. Errors: those of :func:`windows.are_made`."""
     known = communicator.release.symmetric.rail is not None
-    return known and are_made(communicator) and symmetric_variables.rails_enabled(communicator)
+    return known and windows.are_made(communicator) and symmetric_variables.rails_enabled(communicator)
 
 
 def exist_for(communicator: Communicator, request: Request) -> bool:
-    """Whether there are any for the collective. Errors: those of :func:`are_made`."""
+    """Whether there are any for the collective. Errors: those of :func:`windows.are_made`."""
     return exist(communicator) and request.collective in (Collective.AllGather, Collective.ReduceScatter)
 
 

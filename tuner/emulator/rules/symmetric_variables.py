@@ -1,24 +1,82 @@
-"""NCCL's variables that reach only calls on symmetric windows: how many blocks, copy engines, copies in bulk (TMA).
+"""NCCL's variables that reach only symmetric memory: windows, which kernels, how many blocks, copy engines, TMA.
 
-Source: NCCL_PARAM in src/sym_kernels.cc and src/enqueue.cc, v2.30.7-1.
+Source: NCCL_PARAM in src/init.cc, src/sym_kernels.cc, src/scheduler/symmetric_sched.cc and src/enqueue.cc, v2.30.7-1.
 """
 
+from collections.abc import Callable
+from enum import IntEnum
+from functools import cache
+from typing import Any
+
 from tuner.base.errors import BadInput
-from tuner.base.names import Collective
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.registry import Registry
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
-from tuner.release.schema import Release, given
+from tuner.release.environment import allowed, forced
+from tuner.release.schema import given
 
 CTAS, COPIED_OVER, BULK = "NCCL_SYM_CTAS", "NCCL_SYM_CE_THRESHOLD", "NCCL_SYM_TMA_ENABLE"
 GIN, RAILS, RAIL_CHUNK = "NCCL_GIN_TYPE", "NCCL_SYM_GIN_KERNELS_ENABLE", "NCCL_SYM_RS_GIN_CHUNK_SIZE"
 NO_GIN, GDAKI = 0, 3  # of GIN
 LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 128, 1 << 30
+KERNEL, WITHOUT_WINDOWS = "NCCL_SYM_KERNEL", "NCCL_SYM_NOWIN_ENABLE"
+WINDOWS, STRIDE = "NCCL_WIN_ENABLE", "NCCL_WIN_STRIDE"
+# The distance of the windows of two GPUs reaches no choice: where it is too short, registering them fails.
+# GIN's are without effect where a release has no kernels of several nodes.
+EMULATED = frozenset({CTAS, COPIED_OVER, BULK, GIN, RAILS, RAIL_CHUNK, WINDOWS, STRIDE})
 _UNSIGNED = 2**64
 
+RequestedRule = Callable[[Communicator, Collective, str], bool]  # whether a kernel, by NCCL's name, is left
+REQUESTED_RULES: Registry[RequestedRule] = Registry()
 
-def emulated(release: Release) -> set[str]:
-    """Those that are followed: of copies in bulk only where the release's table has such kernels."""
-    between_nodes = {GIN, RAILS, RAIL_CHUNK}  # without effect where a release has no kernels of several nodes
-    return {CTAS, COPIED_OVER, *between_nodes} | ({BULK} if _has_bulk_kernels(release) else set())
+
+@REQUESTED_RULES(nccl.SYMMETRIC_KERNEL_MASK_USER(since="2.27.3"), nccl.KERNEL_MASK_USER(since="2.28.3"))
+def one_kernel_or_all(communicator: Communicator, collective: Collective, kernel: str) -> bool:
+    """NCCL_SYM_KERNEL is the name of the only kernel, to the letter; `^` is all, and any other text none."""
+    return communicator.environment.text(KERNEL) in (None, "^", kernel)
+
+
+@REQUESTED_RULES(nccl.COST_MODEL_INIT(since="2.31.2"))
+def list_beside_algorithms(communicator: Communicator, collective: Collective, kernel: str) -> bool:
+    """NCCL_SYM_KERNEL is a list as NCCL_ALGO, and each of the two takes away what the other would have."""
+    if collective not in requested_collectives(communicator):
+        return True
+    kernels = kernels_of(communicator.release.symmetric.names)
+    rows = allowed(communicator.environment.text(KERNEL) or "", KERNEL, kernels)
+    algorithms_too = communicator.environment.text("NCCL_ALGO") or communicator.environment.text(KERNEL)
+    return rows[collective][kernels[kernel]] if collective in rows else not algorithms_too
+
+
+def requested_collectives(communicator: Communicator) -> set[Collective]:
+    """The collectives for which NCCL_ALGO, NCCL_PROTO or NCCL_SYM_KERNEL, as lists, name anything."""
+    names = communicator.release.symmetric.names
+    lists: dict[str, type[IntEnum]] = {"NCCL_ALGO": Algorithm, "NCCL_PROTO": Protocol, KERNEL: kernels_of(names)}
+    texts = {variable: communicator.environment.text(variable) or "" for variable in lists}
+    return set().union(*(forced(texts[variable], variable, elements) for variable, elements in lists.items()))
+
+
+@cache
+def kernels_of(names: tuple[str, ...]) -> type[IntEnum]:
+    """NCCL's symmetric kernels as the elements of a list."""
+    enumerated: Any = IntEnum  # mypy reads literal lists of names alone
+    kernels: type[IntEnum] = enumerated("SymmetricKernels", names, start=0)
+    return kernels
+
+
+def names_a_kernel(communicator: Communicator) -> bool:
+    """Whether NCCL_SYM_KERNEL asks for less than all kernels, as NCCL counts before it has lists."""
+    return communicator.environment.text(KERNEL) not in (None, "^")
+
+
+def without_windows(communicator: Communicator) -> bool:
+    """Whether calls on plain buffers may get symmetric kernels."""
+    return communicator.environment.number(WITHOUT_WINDOWS, 0) != 0
+
+
+def windows_enabled(communicator: Communicator) -> bool:
+    """Whether the communicator has symmetric memory, as far as variables say."""
+    return communicator.environment.number(WINDOWS, 1) != 0
 
 
 def requested_blocks(communicator: Communicator) -> int | None:
@@ -56,7 +114,8 @@ def rail_chunk_bytes(communicator: Communicator, default: int) -> int:
 
 def copies_in_bulk(communicator: Communicator) -> bool:
     """Whether kernels that copy in bulk may run."""
-    return communicator.min_comp_cap >= 100 and communicator.environment.number(BULK, 1) != 0
+    default = int(communicator.release.symmetric.copies_in_bulk)
+    return communicator.min_comp_cap >= 100 and communicator.environment.number(BULK, default) != 0
 
 
 def copied_over_elements(communicator: Communicator, multicast: bool) -> int | None:
@@ -72,8 +131,3 @@ def copied_over_elements(communicator: Communicator, multicast: bool) -> int | N
     name = "symmetric.copied_over_times_without_multicast"
     more = not multicast and copies_in_bulk(communicator)
     return table.copied_over_elements * (given(table.copied_over_times_without_multicast, name) if more else 1)
-
-
-def _has_bulk_kernels(release: Release) -> bool:
-    kernels = release.symmetric.kernels.get(Collective.AllGather, {}).values()
-    return any(kernel.bulk_unit_bytes is not None for kernel in kernels)

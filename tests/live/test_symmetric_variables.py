@@ -1,0 +1,98 @@
+"""Variables that choose symmetric kernels, windows or not, against libnccl: picks, channels, threads."""
+
+import pytest
+
+from tests.support.available_releases import HERE
+from tuner import release
+from tuner.base.errors import BadInput
+from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.conformance.check import check
+from tuner.emulator.group import not_emulated
+from tuner.emulator.ranges import combinations
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.scenario import Scenario
+
+SIZES = [1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 24, 1 << 28]
+COLLECTIVES = (Collective.AllGather, Collective.AllReduce, Collective.ReduceScatter)
+WINDOWS = [Request(collective, DataType.float32, Op.sum, buffers=Buffers.window) for collective in COLLECTIVES]
+PLAIN = [Request(collective, DataType.float32, Op.sum) for collective in COLLECTIVES]
+HAVE_KERNELS = [name for name in HERE if release.load(name).rules.non_classic_path != "classic_path_only"]
+TAKE_PLAIN_BUFFERS = [name for name in HAVE_KERNELS if release.load(name).rules.symmetric_without_windows]
+ONE, NONE = "AllReduce_AGxLL_R", "allreduce_agxll_r"
+SETTINGS = [
+    {"NCCL_SYM_KERNEL": ONE},
+    {"NCCL_SYM_KERNEL": NONE},
+    {"NCCL_SYM_KERNEL": "^"},
+    {"NCCL_SYM_KERNEL": "AllGather_ST,AllGather_LL;allreduce:^AllReduce_AGxLL_R"},
+    {"NCCL_SYM_KERNEL": "ReduceScatter_LL", "NCCL_ALGO": "allreduce:ring"},
+    {"NCCL_SYM_NOWIN_ENABLE": "1"},
+    {"NCCL_SYM_NOWIN_ENABLE": "1", "NCCL_PROTO": "LL"},
+    {"NCCL_SYM_NOWIN_ENABLE": "1", "NCCL_SYM_KERNEL": "AllGather_LL"},
+    {"NCCL_WIN_ENABLE": "0"},
+    {"NCCL_WIN_STRIDE": "274877906944"},
+]
+
+
+def scenario_of(nccl: str, settings: dict[str, str], gpus_per_process: int = 1) -> Scenario:
+    return Scenario(
+        nccl, 1, machine="dgx-b200", gpus_per_node=4, environment=settings, gpus_per_process=gpus_per_process
+    )
+
+
+def kernels(nccl: str, settings: dict[str, str], request: Request) -> set[str | None]:
+    paths = Selection(scenario_of(nccl, settings).communicator()).non_classic_paths(request, SIZES)
+    return {path.name if path else None for path in paths}
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("name", HAVE_KERNELS)
+def test_settings(name: str, settings: dict[str, str]) -> None:
+    report = check(scenario_of(name, settings), [*WINDOWS, *PLAIN], SIZES)
+    assert report.mismatches == ()
+    assert report.compared["picks"] >= len(SIZES)  # of one collective, where lists leave the others nothing
+
+
+@pytest.mark.parametrize("name", TAKE_PLAIN_BUFFERS)
+def test_processes_with_several_gpus(name: str) -> None:
+    settings = {"NCCL_SYM_NOWIN_ENABLE": "1", "NCCL_PROTO": "LL"}
+    report = check(scenario_of(name, settings, gpus_per_process=2), [*WINDOWS, *PLAIN], SIZES)
+    assert report.mismatches == ()
+    assert report.compared["picks"] >= 6 * len(SIZES)
+
+
+def test_the_settings_choose() -> None:
+    """Or the tests above would compare what is picked without them."""
+    of_reduce, plain = WINDOWS[1], PLAIN[1]
+    assert kernels("2.28.9", {}, of_reduce) != {f"symmetric kernel {ONE}"}
+    assert kernels("2.28.9", {"NCCL_SYM_KERNEL": ONE}, of_reduce) == {f"symmetric kernel {ONE}"}
+    assert kernels("2.28.9", {"NCCL_SYM_KERNEL": NONE}, of_reduce) == {None}
+    assert kernels("2.28.9", {"NCCL_SYM_KERNEL": NONE}, plain) == {None}
+    assert kernels("2.28.9", {"NCCL_WIN_ENABLE": "0"}, of_reduce) == {None}
+    for nccl in ("2.30.7", "2.32.3"):
+        assert kernels(nccl, {}, plain) == {None}
+        assert None not in kernels(nccl, {"NCCL_SYM_NOWIN_ENABLE": "1", "NCCL_PROTO": "LL"}, plain)
+    assert kernels("2.30.7", {"NCCL_SYM_KERNEL": ONE}, plain) == {f"symmetric kernel {ONE}"}
+
+
+def test_windows_that_are_not_made_are_registered_up_to_2_28_and_plain_later() -> None:
+    settings = {"NCCL_WIN_ENABLE": "0", "NCCL_ALGO": "NVLS"}
+    for nccl, like in (("2.28.9", Buffers.registered), ("2.30.7", Buffers.plain)):
+        channels = [
+            Selection(scenario_of(nccl, settings).communicator())
+            .pick(Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=buffers), 1 << 28)
+            .channels[0]
+            for buffers in (Buffers.window, Buffers.registered, Buffers.plain)
+        ]
+        assert channels[1] != channels[2]
+        assert channels[0] == channels[1 if like is Buffers.registered else 2]
+
+
+def test_groups_are_refused_with_them() -> None:
+    selection = Selection(scenario_of("2.30.7", {"NCCL_SYM_KERNEL": ONE}).communicator())
+    assert "NCCL_SYM_KERNEL" in (not_emulated(selection, PLAIN) or "")
+
+
+def test_ranges_are_refused_where_plain_buffers_may_get_a_kernel() -> None:
+    with pytest.raises(BadInput, match="NCCL_SYM"):
+        combinations(Selection(scenario_of("2.30.7", {"NCCL_SYM_NOWIN_ENABLE": "1"}).communicator()), PLAIN[1])
