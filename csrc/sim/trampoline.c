@@ -86,6 +86,41 @@ static void write_far_jump(unsigned char *code, const void *target) {
     memcpy(code + sizeof jump, &address, sizeof address);
 }
 
+#elif defined(__aarch64__)
+
+enum { FAR_JUMP_BYTES = 16 };
+
+/* A branch, or an address or a load relative to the instruction, which means another elsewhere. */
+static int is_relative(uint32_t instruction) {
+    return (instruction & 0x7c000000u) == 0x14000000u    /* b, bl */
+           || (instruction & 0xff000000u) == 0x54000000u /* b.cond */
+           || (instruction & 0x7c000000u) == 0x34000000u /* cbz, cbnz, tbz, tbnz */
+           || (instruction & 0x1f000000u) == 0x10000000u /* adr, adrp */
+           || (instruction & 0x3b000000u) == 0x18000000u /* ldr of a constant */;
+}
+
+static int movable_bytes(const unsigned char *code) {
+    for (int at = 0; at < sim_jump_bytes(); at += (int)sizeof(uint32_t)) {
+        uint32_t instruction;
+        memcpy(&instruction, code + at, sizeof instruction);
+        if (is_relative(instruction))
+            return 0;
+    }
+    return sim_jump_bytes();
+}
+
+/* ldr x17, .+8; br x17; the address. x17 is nobody's at a function's entry, and compilers take x16 before it. */
+static void write_far_jump(unsigned char *code, const void *target) {
+    uint32_t instructions[2] = {0x58000051u, 0xd61f0220u};
+    uint64_t address = (uint64_t)(uintptr_t)target;
+    memcpy(code, instructions, sizeof instructions);
+    memcpy(code + sizeof instructions, &address, sizeof address);
+}
+
+#else
+#error "no instructions known for this architecture"
+#endif
+
 void *sim_redirect_keeping(void *function, void *replacement) {
     int moved = movable_bytes(function);
     if (moved == 0)
@@ -96,6 +131,7 @@ void *sim_redirect_keeping(void *function, void *replacement) {
         return NULL;
     memcpy(copy, function, (size_t)moved);
     write_far_jump(copy + moved, (unsigned char *)function + moved);
+    __builtin___clear_cache((char *)copy, (char *)copy + bytes);
     if (mprotect(copy, bytes, PROT_READ | PROT_EXEC) != 0 ||
         sim_redirect(function, (uint64_t)moved, replacement) != 0) {
         munmap(copy, bytes);
@@ -103,12 +139,3 @@ void *sim_redirect_keeping(void *function, void *replacement) {
     }
     return copy;
 }
-
-#else
-
-void *sim_redirect_keeping(void *function, void *replacement) {
-    (void)function, (void)replacement;
-    return NULL;
-}
-
-#endif
