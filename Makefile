@@ -70,11 +70,11 @@ site: $(VENV)/.site
 	    sed -e '/^ *```/,/^ *```$$/s/.*//' $$page | $(BIN)/proselint check --config docs/site/proselint.json \
 	        | sed "s#^<stdin>#$$page#" | { ! grep .; } || bad=1; done; exit $${bad:-0}
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
-	@echo build/site/README.html
+	@echo build/site/index.html
 
 # Every link of the site that leads elsewhere, which needs a network; those within it are checked by `make site`.
 links: site
-	$(BIN)/linkchecker --config docs/site/linkchecker.ini build/site/README.html
+	$(BIN)/linkchecker --config docs/site/linkchecker.ini build/site/index.html
 
 # What docs/ shows in pictures, drawn and taken anew (a browser: chromium, chromium-driver).
 pictures: $(VENV)/.installed

@@ -5,6 +5,7 @@ import re
 import runpy
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,35 @@ LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,TUNING,COLL"}
 CHOSEN = re.compile(rf"AllReduce: {BYTES} Bytes -> Algo (\w+) proto (\w+) channel{{Lo\.\.Hi}}={{0\.\.(\d+)}}")
 SAY_CHOICES = [name for name in HERE if tuple(map(int, name.split("."))) >= (2, 24, 3)]  # in the log, by this line
 ANY = HERE[-1]
+
+# What nccl-tests does with MPI=1: who is on the same host follows from its name, which is also what MPI says.
+WITH_MPI = """
+import socket, sys
+from ctypes import CDLL, byref, c_size_t, c_void_p, memmove, Structure, c_char
+from mpi4py import MPI
+
+class Id(Structure):
+    _fields_ = [("bytes", c_char * 128)]
+
+def check(result):
+    assert result == 0, result
+
+world, here, each = MPI.COMM_WORLD, CDLL(None), c_size_t(int(sys.argv[1]) // 4)
+identity, comm, buffer, stream = Id(), c_void_p(), c_void_p(), c_void_p()
+if world.rank == 0:
+    check(here.ncclGetUniqueId(byref(identity)))
+memmove(byref(identity), world.bcast(bytes(identity)), 128)
+hosts = world.allgather(socket.gethostname())
+assert MPI.Get_processor_name() == hosts[world.rank]
+check(here.cudaSetDevice(hosts[: world.rank].count(hosts[world.rank])))
+check(here.ncclCommInitRank(byref(comm), world.size, identity, world.rank))
+check(here.cudaMalloc(byref(buffer), c_size_t(int(sys.argv[1]))))
+check(here.cudaStreamCreate(byref(stream)))
+check(here.ncclAllReduce(buffer, buffer, each, 7, 0, comm, stream))
+check(here.cudaStreamSynchronize(stream))
+check(here.ncclCommDestroy(comm))
+print("1 of 2 GPUs: done")
+"""
 
 pytestmark = pytest.mark.live
 
@@ -96,6 +126,20 @@ def test_a_process_for_each_gpu_of_simulated_hosts(program: Path, tmp_path: Path
     assert (done.returncode, done.stdout.count("1 of 2 GPUs: done")) == (0, ranks), done.stdout + done.stderr
     assert "node0:" in done.stdout
     assert "node1:" in done.stdout
+    assert chosen(done.stdout) == picked(communicator("dgx-h100", nodes=2, gpus_per_node=2, nccl=ANY))
+
+
+@pytest.mark.parametrize("uses_mpi", [False, True])
+def test_ranks_that_mpirun_starts(program: Path, tmp_path: Path, uses_mpi: bool) -> None:
+    mpirun = Path(sys.executable).with_name("mpirun")
+    if not mpirun.exists():
+        pytest.skip("no mpirun of the wheel mpich")
+    (tmp_path / "mine.py").write_text(WITH_MPI)
+    alone = f'RANK=$PMI_RANK WORLD_SIZE=4 exec "{program}" {BYTES} "{tmp_path}/id"'
+    words = [sys.executable, str(tmp_path / "mine.py"), str(BYTES)] if uses_mpi else ["sh", "-c", alone]
+    done = ran([str(mpirun), "-np", "4", *words], "dgx-h100", ANY, nodes=2, gpus=2)
+    assert (done.returncode, done.stdout.count("1 of 2 GPUs: done")) == (0, 4), done.stdout + done.stderr
+    assert {f"node{number}:" in done.stdout for number in (0, 1)} == {True}
     assert chosen(done.stdout) == picked(communicator("dgx-h100", nodes=2, gpus_per_node=2, nccl=ANY))
 
 

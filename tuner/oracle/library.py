@@ -38,7 +38,7 @@ LARGEST_BYTES = 512 << 20  # of a libnccl that no release table knows
 _SAYS_RELEASE = re.compile(rb"NCCL version (\d+\.\d+\.\d+)\+cuda")  # src/init.cc, VERSION_STRING
 _RELEASE = re.compile(r"\d+\.\d+\.\d+")
 _given: dict[str, Path] = {}  # by release, instead of the installed or cached one
-_MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def check(path: Path) -> None:
             machine, stripped = elf["e_machine"], elf.get_section_by_name(".symtab") is None
     except (ELFError, OSError, ValueError) as error:
         raise OracleUnavailable(f"{path} is not an ELF shared object: {error}") from None
-    here = _MACHINES.get(platform.machine(), platform.machine())
+    here = MACHINES.get(platform.machine(), platform.machine())
     if machine != here:
         raise OracleUnavailable(f"{path} is for {machine}; this machine is {here}")
     if stripped:

@@ -18,6 +18,7 @@ from typing import Any
 
 from tuner.base import extras
 from tuner.base.errors import BadInput, OracleFailed, OracleUnavailable
+from tuner.oracle.library import MACHINES
 from tuner.oracle.messages import Failed
 
 CHILD = "tuner.oracle.child"
@@ -58,10 +59,10 @@ _NOTED_LOG_LINES = 20
 
 
 def check_platform() -> None:
-    """OracleUnavailable anywhere but on Linux on x86-64; MissingExtra without the extra ``oracle``."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
+    """OracleUnavailable where no libnccl runs; MissingExtra without the extra ``oracle``."""
+    if sys.platform != "linux" or platform.machine() not in MACHINES:
         raise OracleUnavailable(
-            f"the oracle runs libnccl on Linux x86-64 only; this is {sys.platform} {platform.machine()}"
+            f"libnccl runs on Linux on {' and '.join(MACHINES)} only; this is {sys.platform} {platform.machine()}"
         )
     if not SIM.is_file():
         raise OracleUnavailable(f"the simulated GPUs are not built: {SIM} is missing; reinstall nccl-tuner")
