@@ -37,6 +37,37 @@ static void write_jump(unsigned char *code, void *target) {
 
 enum { NEAR_JUMP_BYTES = 5, NEAR = INT32_MAX };
 
+/* jmp rel32 */
+static void write_near_jump(unsigned char *code, const unsigned char *target) {
+    int32_t distance = (int32_t)(target - (code + NEAR_JUMP_BYTES));
+    code[0] = 0xe9;
+    memcpy(code + 1, &distance, sizeof distance);
+}
+
+#elif defined(__aarch64__)
+
+enum { JUMP_BYTES = 16 };
+
+/* ldr x16, .+8; br x16; the address. x16 is free at a function's entry. */
+static void write_jump(unsigned char *code, void *target) {
+    uint32_t instructions[2] = {0x58000050u, 0xd61f0200u};
+    uint64_t address = (uint64_t)(uintptr_t)target;
+    memcpy(code, instructions, sizeof instructions);
+    memcpy(code + 8, &address, sizeof address);
+}
+
+enum { NEAR_JUMP_BYTES = 4, NEAR = 127 << 20 }; /* less than the 128 MiB that it reaches */
+
+/* b; it counts from itself, in instructions */
+static void write_near_jump(unsigned char *code, const unsigned char *target) {
+    uint32_t instruction = 0x14000000u | ((uint32_t)((target - code) >> 2) & 0x03ffffffu);
+    memcpy(code, &instruction, sizeof instruction);
+}
+
+#else
+#error "no jump known for this architecture"
+#endif
+
 static int is_near(const unsigned char *code, const void *target) {
     int64_t distance = (int64_t)((intptr_t)target - (intptr_t)(code + NEAR_JUMP_BYTES));
     return distance > -(int64_t)NEAR && distance < (int64_t)NEAR;
@@ -67,39 +98,6 @@ static unsigned char *near_room(unsigned char *function) {
     used += JUMP_BYTES;
     return page + used - JUMP_BYTES;
 }
-
-/* jmp rel32 */
-static void write_near_jump(unsigned char *code, const unsigned char *target) {
-    int32_t distance = (int32_t)(target - (code + NEAR_JUMP_BYTES));
-    code[0] = 0xe9;
-    memcpy(code + 1, &distance, sizeof distance);
-}
-
-#elif defined(__aarch64__)
-
-enum { JUMP_BYTES = 16 };
-
-/* ldr x16, .+8; br x16; the address. x16 is free at a function's entry. */
-static void write_jump(unsigned char *code, void *target) {
-    uint32_t instructions[2] = {0x58000050u, 0xd61f0200u};
-    uint64_t address = (uint64_t)(uintptr_t)target;
-    memcpy(code, instructions, sizeof instructions);
-    memcpy(code + 8, &address, sizeof address);
-}
-
-/* Every function is long enough for a whole jump, as far as is known. */
-enum { NEAR_JUMP_BYTES = JUMP_BYTES };
-
-static unsigned char *near_room(unsigned char *function SIM_UNUSED) {
-    return NULL;
-}
-
-static void write_near_jump(unsigned char *code SIM_UNUSED, const unsigned char *target SIM_UNUSED) {
-}
-
-#else
-#error "no jump known for this architecture"
-#endif
 
 SIM_EXPORT int sim_jump_bytes(void) {
     return JUMP_BYTES;

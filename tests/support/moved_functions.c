@@ -32,7 +32,20 @@ FUNCTION(thrice, "push %rbp\n mov %rsp, %rbp\n mov $3, %eax\n mov %edi, %ecx\n x
     FUNCTION(later_##name, BEFORE instruction "\n nop\n nop\n nop\n nop\n nop\n nop\n nop\n ret")
 RELATIVE(FIRST_AND_LATER)
 
+/* Shorter than a whole jump, with another behind it that has to stay. */
+#if defined(__aarch64__)
+FUNCTION(brief, "mov w0, #1\n ret\n.globl behind\n.type behind, %function\nbehind: mov w0, #2\n ret")
+#else
+FUNCTION(brief, "xor %eax, %eax\n nop\n nop\n ret\n nop\n nop\n nop\n.globl behind\n.type behind, %function\nbehind: mov $2, %eax\n ret")
+#endif
+enum { BRIEF_BYTES = 8 };
+int behind(int);
+
 static int (*kept)(int);
+
+static int constant(int value) {
+    return 40 + value;
+}
 
 static int replacement(int value) {
     return 100 + kept(value);
@@ -52,6 +65,8 @@ int main(void) {
     void *moved = sim_redirect_keeping((void *)(size_t)thrice, (void *)(size_t)replacement);
     memcpy(&kept, &moved, sizeof kept);
     printf("%d\n", kept == NULL ? -1 : thrice(7));
+    printf("%d\n", sim_redirect((void *)(size_t)brief, BRIEF_BYTES, (void *)(size_t)constant));
+    printf("%d %d\n", brief(2), behind(0));
     RELATIVE(TRY)
     return 0;
 }
