@@ -17,9 +17,9 @@ def carried_out(asked: Asked, scenario: Scenario, size: int) -> tuple[Run, list[
     """The schedule of a call of ``size`` bytes from each rank to each, on bytes (each as a 64-bit number)."""
     found = of_exchange(scenario, asked)
     random = np.random.default_rng(size)
-    parts = scenario.ranks
-    sources = [random.integers(1, 1 << 63, size * parts, np.uint64) for _ in range(parts)]
-    run = Run(found.schedule, sources, [np.zeros(size * parts, np.uint64) for _ in range(parts)], ())
+    held = size if asked.function in (PeerCall.Send, PeerCall.Recv) else size * scenario.ranks
+    sources = [random.integers(1, 1 << 63, held, np.uint64) for _ in range(scenario.ranks)]
+    run = Run(found.schedule, sources, [np.zeros(held, np.uint64) for _ in range(scenario.ranks)], ())
     run.to_its_end()
     return run, sources
 
