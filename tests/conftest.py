@@ -6,6 +6,7 @@ hypothesis draws the same examples in every run, and a busy computer is no failu
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,9 +34,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """What the processes inherit that tests start: among others a guard that they import."""
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     folder = str(Path(not_live.__file__).parent)
-    # Where nothing is to be written beside the sources, each process would compile all of them.
+    # Where nothing is to be written beside the sources, each process would compile all of them, this one too.
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / "build" / "pycache"))
+        sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / "build" / "pycache"))
+        sys.dont_write_bytecode = False
     os.environ.pop("COLUMNS", None)  # as where no terminal is: tables are as wide as they are
     # The tests themselves run side by side: threads of a linear algebra library would only wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
