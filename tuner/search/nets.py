@@ -43,6 +43,7 @@ class Nets:
         self._starts: dict[int, tuple[list[int], bool]] = {}
         self._listed: dict[tuple[int, int], list[int]] = {}
         self._leaving: dict[tuple[int, ...], list[int]] = {}
+        self._widest: dict[int, tuple[float, list[int]]] = {}
 
     def listed(self, farthest: int, gpu: int) -> list[int]:
         """The devices for a GPU by number, or for ``ANY_GPU``: its own, then others up to a path type."""
@@ -150,7 +151,18 @@ class Nets:
 
         BadInput for a device that reaches none: of another host of a NVLink domain that NCCL takes for several nodes.
         """
-        device = self.devices[net]
+        if net not in self._widest:
+            self._widest[net] = self._reached_best(self.devices[net])
+        widest, found = self._widest[net]
+        if widest < least_gbs:
+            return []
+        if self.rules.starts == "widest_unused_first":
+            return sorted(found, key=lambda gpu: pci_left(gpu) <= 0)
+        first = channel % len(self.devices[net].paths[Kind.GPU])
+        return [gpu for gpu in found if gpu >= first] + [gpu for gpu in found if gpu < first]
+
+    def _reached_best(self, device: Adapter) -> tuple[float, list[int]]:
+        """The most bandwidth to a GPU, GB/s, and the GPUs that have it over the fewest links."""
         if Kind.GPU not in device.paths:
             raise BadInput(
                 f"this release of libnccl crashes: it takes the hosts of a NVLink domain for several nodes, and enters "
@@ -164,10 +176,4 @@ class Nets:
                 widest, hops = path.gbs, path.hops
             elif path.gbs == widest and path.hops < hops and (path.hops > 0 or without_links):
                 hops = path.hops
-        if widest < least_gbs:
-            return []
-        found = [gpu for gpu, path in enumerate(paths) if (path.gbs, path.hops) == (widest, hops)]
-        if self.rules.starts == "widest_unused_first":
-            return sorted(found, key=lambda gpu: pci_left(gpu) <= 0)
-        first = channel % len(paths)
-        return [gpu for gpu in found if gpu >= first] + [gpu for gpu in found if gpu < first]
+        return widest, [gpu for gpu, path in enumerate(paths) if (path.gbs, path.hops) == (widest, hops)]
