@@ -74,13 +74,20 @@ class Measured:
 def measured(
     seed: int, truth: Mapping[str, Any] | None = None, nodes: int = 2, rounds: int = 8, gpus: int | None = None
 ) -> Measured:
-    backend = Simulated(scenario(nodes, gpus), seed, truth)
+    """One run, which a process measures once: no test changes what it is given."""
+    assert truth is None or truth is NOTHING
+    return _measured(seed, truth is NOTHING, scenario(nodes, gpus), rounds)
+
+
+@cache
+def _measured(seed: int, nothing: bool, machine: Scenario, rounds: int) -> Measured:
+    backend = Simulated(machine, seed, NOTHING if nothing else None)
     blocks: list[SampleBlock] = []
     wanted = tasks(backend, points(COLLECTIVES, None, backend.ranks), Wanted())
     for _ in Loop(backend, wanted, Settings(rounds=rounds, seed=seed), blocks.append).run():
         pass
     comparison = Comparison(Measurements(backend.describe(), tuple(blocks)), model(backend.scenario))
-    return Measured(backend, Proposal(comparison, backend.ranks, nodes))
+    return Measured(backend, Proposal(comparison, backend.ranks, machine.nodes))
 
 
 def best_found(run: Measured, margin: float = 0.03) -> tuple[int, int]:
