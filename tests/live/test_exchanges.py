@@ -2,14 +2,16 @@
 
 import random
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from tests.support.available_releases import HERE
 from tests.support.random_exchanges import KINDS, draw
 from tests.support.random_groups import random_groups
+from tuner.answers.exchanges import Asked, answers
 from tuner.base.errors import BadInput, OracleFailed
-from tuner.base.names import DataType, PeerCall
+from tuner.base.names import Buffers, DataType, PeerCall
 from tuner.conformance.check_exchange import compare, compare_mixed
 from tuner.emulator.exchange.mixed import plan
 from tuner.emulator.exchange.plan import ExchangeCall
@@ -33,6 +35,44 @@ def test_groups_of_all_kinds(name: str, nodes: int, gpus: int) -> None:
                 rank = generator.randrange(nodes * gpus)
                 calls = draw(kind, rank, nodes * gpus, generator)
                 assert compare(situation(resolved, rank), oracle, calls) == {}, kind
+
+
+@pytest.mark.parametrize("buffers", [Buffers.registered, Buffers.window], ids=lambda each: each.name)
+@pytest.mark.parametrize("name", HERE)
+def test_registration_reaches_nothing_that_is_answered(name: str, buffers: Buffers) -> None:
+    of = load(name).rules
+    if not of.registered or (buffers is Buffers.window and of.non_classic_path == "classic_path_only"):
+        pytest.skip(f"NCCL {name} has no such buffers")
+    generator, own = random.Random(4), load(name).exchange.own_functions
+    for machine, nodes, gpus in (("dgx-h100", 1, 4), ("pcie-l40s", 2, 1)):
+        resolved = ResolvedScenario(Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus))
+        with Oracle(resolved.oracle_configuration()) as oracle:
+            for kind in KINDS if own else [kind for kind in KINDS if not kind.startswith("nccl")]:
+                rank = generator.randrange(nodes * gpus)
+                calls = draw(kind, rank, nodes * gpus, generator)
+                assert compare(situation(resolved, rank), oracle, calls, buffers) == {}, kind
+
+
+COPIED = {"NCCL_CTA_POLICY": "2"}
+
+
+@pytest.mark.parametrize("environment", [{}, COPIED, COPIED | {"NCCL_WIN_ENABLE": "0"}], ids=str)
+@pytest.mark.parametrize("name", [name for name in HERE if load(name).exchange.own_functions])
+def test_copy_engines_do_calls_on_windows(name: str, environment: dict[str, str]) -> None:
+    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=4, environment=environment)
+    copied = environment == COPIED
+    with Oracle(scenario.oracle_configuration()) as oracle:
+        for function, buffers in product((PeerCall.AlltoAll, PeerCall.Gather, PeerCall.Scatter), Buffers):
+            if buffers is Buffers.graph:
+                continue
+            for rank in (0, 2):
+                asked = Asked(function, [1 << 20], DataType.float32, rank, 0, buffers)
+                (answer,) = answers(scenario, asked)
+                launched = oracle.launch_exchange([IssuedCall(function, DataType.float32, 1 << 16, 0)], rank, buffers)
+                assert answer.launch is not None
+                assert bool(answer.launch.copy_engines) == (copied and buffers is Buffers.window)
+                ours = [(each.channels, each.threads) for each in answer.launch.kernels]
+                assert ours == [(each.channels, each.threads) for each in launched]
 
 
 @pytest.mark.parametrize(("machine", "nodes", "gpus"), [("dgx-h100", 1, 8), ("dgx-a100", 2, 4)])

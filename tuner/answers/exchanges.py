@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from tuner.analysis import calibrated
 from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed, NoCalibration, TimesWanted
 from tuner.base.errors import BadInput
-from tuner.base.names import DataType, PeerCall, Protocol
+from tuner.base.names import Buffers, DataType, PeerCall, Protocol
 from tuner.base.records import json_form
 from tuner.emulator.exchange.plan import POINT_TO_POINT, ExchangeCall, plan, written
 from tuner.emulator.exchange.records import ExchangeKernel, Transfer
 from tuner.emulator.exchange.situation import Situation
+from tuner.emulator.rules import symmetric
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 from tuner.scenario.exchange import situation
@@ -54,12 +55,16 @@ class ExchangeKernelAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeLaunch:
-    """What a rank launches; ``p2p_channels`` and ``p2p_channels_per_peer`` are as NCCL's log says."""
+    """What a rank launches; ``p2p_channels`` and ``p2p_channels_per_peer`` are as NCCL's log says.
+
+    ``copy_engines``: they move all of it, and no kernel runs.
+    """
 
     rank: int
     p2p_channels: int
     p2p_channels_per_peer: int
     kernels: tuple[ExchangeKernelAnswer, ...]
+    copy_engines: bool | None = field(default=None, metadata=json_form(optional=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +89,17 @@ class ExchangeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A call of one rank by its sizes; ``root`` is the root, or the peer."""
+    """A call of one rank by its sizes; ``root`` is the root, or the peer.
+
+    Registration reaches no channel, protocol or chunk of ``buffers``; copy engines may do calls on windows.
+    """
 
     function: PeerCall
     sizes: Sequence[int]
     dtype: DataType
     rank: int
     root: int
+    buffers: Buffers = Buffers.plain
 
 
 def answers(
@@ -105,11 +114,17 @@ def answers(
     if scenario.graphs is not None and asked.function is PeerCall.AlltoAll:
         return timed
     where = situation(ResolvedScenario(scenario), asked.rank)
+    Selection(where.communicator).check_buffers(asked.buffers)
     return [replace(each, launch=_launch(where, asked, each.bytes)) for each in timed]
 
 
 def _timed(scenario: Scenario, asked: Asked, calibration: str | None, must_time: bool) -> list[ExchangeAnswer]:
-    if asked.function is PeerCall.AlltoAll:
+    if asked.buffers is not Buffers.plain:
+        name = ALL_TO_ALL if asked.function is PeerCall.AlltoAll else asked.function.name
+        why = f"times were measured on plain buffers, not on {asked.buffers.name} ones"
+        if calibration is not None or must_time:
+            raise BadInput(f"{why}; valid: without --time, --calibration")
+    elif asked.function is PeerCall.AlltoAll:
         try:
             return all_to_all(scenario, asked.sizes, calibration)
         except BadInput as error:
@@ -158,7 +173,12 @@ def calls_of(asked: Asked, size: int, where: Situation) -> list[ExchangeCall]:
 
 
 def _launch(where: Situation, asked: Asked, size: int) -> ExchangeLaunch:
-    return launched(where, plan(where, calls_of(asked, size, where)))
+    calls = calls_of(asked, size, where)
+    if asked.buffers is Buffers.window and asked.function not in POINT_TO_POINT and any(call.count for call in calls):
+        copied = symmetric.sends_are_copied(where.communicator)
+        if copied:
+            return replace(launched(where, ()), copy_engines=True)
+    return launched(where, plan(where, calls))
 
 
 def launched(where: Situation, kernels: Sequence[ExchangeKernel]) -> ExchangeLaunch:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tuner.analysis.calibrated import TimesWanted
 
 NO_MODEL = "NCCL makes it of sends and receives: it picks no algorithm and predicts no time"
+COPIED = "copy engines move it: no kernel runs, and NCCL predicts no time"
 
 
 def asked(function: PeerCall, sizes: list[int], dtype: DataType, rank: int | None, peer: int | None) -> Asked:
@@ -47,9 +48,12 @@ def show(scenario: Scenario, call: Asked, wanted: "TimesWanted | None", as_json:
     columns = ("size", "kernels", "channels", "threads", "same GPU", "same node", "other nodes", *time_columns)
     name = answers[0].collective
     print_table(f"{name} on {scenario.title}{_of_rank(call)}", columns, [_row(each, call.rank) for each in answers])
-    click.echo(NO_MODEL)
     launch = answers[0].launch
-    if launch is not None:
+    if launch is not None and launch.copy_engines:
+        click.echo(COPIED)
+    else:
+        click.echo(NO_MODEL)
+    if launch is not None and not launch.copy_engines:
         click.echo(f"p2p channels: {launch.p2p_channels}, per peer: {launch.p2p_channels_per_peer}")
     if answers[0].calibration is not None:
         click.echo(times.whose(answers[0].calibration))
@@ -69,6 +73,8 @@ def _row(answer: ExchangeAnswer, rank: int) -> tuple[object, ...]:
     timed: tuple[object, ...] = ()
     if time is not None:
         timed = times.central(time), times.interval(time), f"{answer.busbw_gbs:.3f}"
+    if launch is not None and launch.copy_engines:
+        return human_bytes(answer.bytes), "copy engines", 0, 0, *3 * ("-",), *timed
     if launch is None or not launch.kernels:
         return human_bytes(answer.bytes), 0 if launch else "-", *5 * ("-",), *timed
     first = launch.kernels[0]

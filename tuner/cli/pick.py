@@ -79,10 +79,10 @@ def command(
     if isinstance(collective, PeerCall):
         from tuner.cli import exchanges
 
-        if buffers is not Buffers.plain or in_place:
-            raise BadInput("--buffers, --in-place: of collectives; valid for sends and receives: plain buffers")
+        if buffers is Buffers.graph or in_place:
+            raise BadInput("--in-place, --buffers graph: of collectives; valid here: --buffers plain|registered|window")
         call = exchanges.asked(collective, sizes, dtype, rank, peer)
-        exchanges.show(options.scenario_of(**scenario), call, times, as_json)
+        exchanges.show(options.scenario_of(**scenario), replace(call, buffers=buffers), times, as_json)
         return
     if not in_full and (rank is not None or peer is not None):
         raise BadInput("--rank, --peer: of send, recv, alltoall, gather, scatter; valid for collectives: with --launch")

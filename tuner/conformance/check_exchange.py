@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
-from tuner.base.names import Protocol
+from tuner.base.names import Buffers, Protocol
 from tuner.emulator.exchange.mixed import MixedKernel, plan
 from tuner.emulator.exchange.plan import ExchangeCall
 from tuner.emulator.exchange.records import Element, ExchangeKernel, Transfer, Work
@@ -18,9 +18,11 @@ P2P, BROADCASTS = "P2p", "Bcast"  # works of sends and receives, and of broadcas
 SENDS = 1  # ncclWorkP2pTypeSend
 
 
-def compare(situation: Situation, oracle: Oracle, calls: Sequence[ExchangeCall]) -> dict[str, tuple[object, object]]:
+def compare(
+    situation: Situation, oracle: Oracle, calls: Sequence[ExchangeCall], buffers: Buffers = Buffers.plain
+) -> dict[str, tuple[object, object]]:
     """What differs between the emulator and libnccl: values of both by where they are; empty where all is equal."""
-    return compare_mixed(None, situation, oracle, ((), calls))
+    return compare_mixed(None, situation, oracle, ((), calls), buffers)
 
 
 def compare_mixed(
@@ -28,6 +30,7 @@ def compare_mixed(
     situation: Situation,
     oracle: Oracle,
     group: tuple[Sequence[Operation], Sequence[ExchangeCall]],
+    buffers: Buffers = Buffers.plain,
 ) -> dict[str, tuple[object, object]]:
     """The same of collectives, which need a ``selection``, and of sends and receives, which libnccl gets in turn."""
     operations, calls = group
@@ -36,7 +39,7 @@ def compare_mixed(
     collectives = [_issued(operation, situation.communicator.ranks) for operation in operations]
     together = [*chain.from_iterable(zip(collectives, issued, strict=False))]
     together += collectives[len(issued) :] + issued[len(collectives) :]
-    launched = oracle.launch_exchange(together, situation.order.rank)
+    launched = oracle.launch_exchange(together, situation.order.rank, buffers)
     values: dict[str, tuple[object, object]] = {"kernels": (len(own), len(launched))}
     bases = _bases(launched)
     for number, (mine, theirs) in enumerate(zip(own, launched, strict=False)):

@@ -146,7 +146,7 @@ class Selection:
         BadInput where that is not emulated.
         """
         nbytes = _sizes(sizes)
-        self._check_buffers(request)
+        self.check_buffers(request.buffers)
         if not self.may_leave_classic_path(request):
             return [None] * len(nbytes)
         self._check_type(request)
@@ -192,7 +192,7 @@ class Selection:
     def _classic_pick(self, request: Request, nbytes: SizeArray, table_us: FloatArray | None = None) -> Picks:
         """``table_us``: the cost table, where it is there already."""
         self._check_type(request)
-        self._check_buffers(request)
+        self.check_buffers(request.buffers)
         bandwidths = self._bandwidths(request)
         if not bandwidths:
             raise NoAlgorithm(f"nothing is left for {request.collective.name}: {'; '.join(self._why_nothing(request))}")
@@ -326,25 +326,24 @@ class Selection:
             }
         return self._refusals[request][algorithm]
 
-    def _check_buffers(self, request: Request) -> None:
-        if request.buffers is Buffers.plain:
+    def check_buffers(self, buffers: Buffers) -> None:
+        """BadInput for buffers that the release does not have, or that are not emulated here."""
+        if buffers is Buffers.plain:
             return
         release, values = self.communicator.release, self.communicator.environment.values
-        if not release.rules.registered and request.buffers is Buffers.graph:
+        if not release.rules.registered and buffers is Buffers.graph:
             return  # NCCL 2.18 registers what CUDA graphs capture for CollNet alone, and only if asked to
         if not release.rules.registered:
             raise BadInput(f"NCCL {release.name} registers no buffers; valid: 2.19 and later")
+        if buffers is Buffers.window and release.rules.non_classic_path == "classic_path_only":
+            raise BadInput(f"NCCL {release.name} has no symmetric windows; valid: 2.27 and later")
         if reaching := sorted(set(release.environment.registered_buffers) & set(values) - symmetric_variables.EMULATED):
             names = ", ".join(reaching)
-            raise BadInput(f"{names}: emulated for plain buffers only, not for {request.buffers.name} ones")
-        if (
-            request.buffers is Buffers.window
-            and self.communicator.nodes > 1
-            and self.communicator.ranks_share_processes
-        ):
+            raise BadInput(f"{names}: emulated for plain buffers only, not for {buffers.name} ones")
+        if buffers is Buffers.window and self.communicator.nodes > 1 and self.communicator.ranks_share_processes:
             raise BadInput("buffers window: on several nodes not where a process has several GPUs; valid there: plain")
         if self.communicator.collnet or not self.communicator.nodes_are_alike:
-            raise BadInput(f"buffers {request.buffers.name}: not with CollNet or nodes that differ; valid there: plain")
+            raise BadInput(f"buffers {buffers.name}: not with CollNet or nodes that differ; valid there: plain")
 
     def _check_type(self, request: Request) -> None:
         if self.communicator.rules.fp8_needs_hopper(request) and self.communicator.min_comp_cap < 90:

@@ -178,20 +178,21 @@ class Oracle:
             return groups.read(self._reader, answer, self._child.log_bytes(answer.log_start, answer.log_end))
 
     def launch_exchange(
-        self, calls: Sequence[exchanges.IssuedCall], rank: int = 0
+        self, calls: Sequence[exchanges.IssuedCall], rank: int = 0, buffers: Buffers = Buffers.plain
     ) -> tuple[exchanges.LaunchedKernel, ...]:
-        """The calls of one rank, sends and receives among them, in one group on plain buffers, launched for real.
+        """The calls of one rank, sends and receives among them, in one group, launched for real.
 
-        BadInput where the release has no function for a call. A group may be without a kernel.
+        BadInput where the release has no function for a call, or no such buffers. A group may be without a kernel.
         """
         self._check_ranks()
+        self._check_registers(buffers)
         for call in calls:
             own = exchanges.OWN_FUNCTION.get(call.function)
             if own is not None and own not in self._prepared.symbols.functions:
                 raise BadInput(f"NCCL {self.facts.release} has no {own}; valid: sends and receives")
         what = f"launching a group of {len(calls)} calls"
         answer: messages.GroupAnswer = self._request(
-            exchanges.request(calls, self.configuration.asked_ranks, rank), what
+            exchanges.request(calls, self.configuration.asked_ranks, rank, buffers=buffers), what
         )
         if answer.error is not None:
             raise self._child.failure(f"{what}: {answer.error}")
@@ -249,14 +250,17 @@ class Oracle:
         if self.configuration.asked_ranks == 1:
             raise BadInput("a communicator of one rank has nothing to choose: NCCL only copies")
 
+    def _check_registers(self, buffers: Buffers) -> None:
+        if not self._prepared.registers(buffers):
+            raise BadInput(f"NCCL {self.facts.release} has no {buffers.name} buffers; valid: later releases")
+
     def _observe(
         self, request: Request, sizes_bytes: Sequence[int], simulated: bool = False, captured: bool = False
     ) -> tuple[Any, list[Observation]]:
         """One call of each size: the array of ``struct sim_answer``, and each with its piece of NCCL's log."""
         self._check_ranks()
         buffers = request.buffers
-        if not self._prepared.registers(buffers):
-            raise BadInput(f"NCCL {self.facts.release} has no {buffers.name} buffers; valid: later releases")
+        self._check_registers(buffers)
         captured = captured or buffers is Buffers.graph
         kind = int(Buffers.graph if captured and buffers is Buffers.plain else buffers)
         calls = tuple(self._call(request, size, kind) for size in sizes_bytes)

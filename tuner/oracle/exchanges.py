@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.base.names import Collective, DataType, Op, PeerCall
+from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.oracle import messages
 from tuner.oracle.answers import Reader
 from tuner.oracle.works import KernelWorks
@@ -38,9 +38,11 @@ class LaunchedKernel:
     works: KernelWorks
 
 
-def request(calls: Sequence[IssuedCall], ranks: int, rank: int = 0, in_full: bool = False) -> messages.Group:
+def request(
+    calls: Sequence[IssuedCall], ranks: int, rank: int = 0, in_full: bool = False, buffers: Buffers = Buffers.plain
+) -> messages.Group:
     """What the child is asked; ``in_full``: for the works of collectives and the operations of the network, too."""
-    return messages.Group(tuple(map(_message, calls)), _peers(calls, ranks) | {rank}, in_full, rank)
+    return messages.Group(tuple(map(_message, calls)), _peers(calls, ranks) | {rank}, in_full, rank, int(buffers))
 
 
 def read(reader: Reader, answer: messages.GroupAnswer) -> tuple[LaunchedKernel, ...]:

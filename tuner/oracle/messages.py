@@ -262,12 +262,13 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Calls on rank 0, in one group, on plain buffers."""
+    """Calls of one rank in one group."""
 
     calls: tuple[Call, ...]
     peers: frozenset[int] = frozenset()  # ranks that data is sent to or received from
     in_full: bool = False  # read all works, and keep the operations of the network whole
     rank: int = 0  # which makes the calls
+    buffers: int = 0  # of tuner.base.names.Buffers
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ REACH_RULES: Registry[Callable[[Communicator], bool]] = Registry()
 WithoutWindowsRule = Callable[[Communicator, Request, int, ClassicProtocol], bool]
 WITHOUT_WINDOWS_RULES: Registry[WithoutWindowsRule] = Registry()
 
+COPIES_BETWEEN_NODES = "copy engines between nodes are not emulated; valid: NCCL_CTA_POLICY of 0 or 1, or one node"
 REDUCIBLE = (DataType.float32, DataType.float16, DataType.bfloat16, *FP8)
 
 
@@ -151,13 +152,26 @@ def _asked_for(communicator: Communicator, request: Request) -> bool:
     return made and (communicator.nodes == 1 or symmetric_rail.exist_for(communicator, request))
 
 
+def sends_are_copied(communicator: Communicator) -> bool:
+    """Whether copy engines do AllToAll, Gather and Scatter on windows, which NCCL else makes of sends and receives.
+
+    Source: taskAppend, src/enqueue.cc, v2.28.9-1.
+    """
+    if cta_policy.of(communicator) is not cta_policy.Policy.zero or not windows.are_made(communicator):
+        return False
+    if communicator.nodes > 1:
+        raise BadInput(COPIES_BETWEEN_NODES)
+    _check_links(communicator)
+    return True
+
+
 def _copied(communicator: Communicator, request: Request, nbytes: int) -> bool:
     if request.collective is not Collective.AllGather:
         return False
     zero = cta_policy.of(communicator) is cta_policy.Policy.zero
     if communicator.nodes > 1:
         if zero:
-            raise BadInput("copy engines between nodes are not emulated; valid: NCCL_CTA_POLICY of 0 or 1, or one node")
+            raise BadInput(COPIES_BETWEEN_NODES)
         return False
     _check_links(communicator)
     if zero:

@@ -30,8 +30,8 @@ def issue(world: World, request: Calls) -> Answers:
 
 
 def issue_group(world: World, request: Group) -> GroupAnswer:
-    """All calls in one group, on plain buffers."""
-    _use_buffers(world, lib.SIM_PLAIN)  # an earlier call may have had others
+    """All calls in one group."""
+    _use_buffers(world, request.buffers)
     peers.connect(world, request.rank, request.peers)
     calls, how = _calls(request.calls), _how(world, rank=request.rank)
     lib.sim_keep_proxy_operations(world.start.operation_bytes if request.in_full else 0)
