@@ -155,6 +155,7 @@ def _asked_for(communicator: Communicator, request: Request) -> bool:
 def sends_are_copied(communicator: Communicator) -> bool:
     """Whether copy engines do AllToAll, Gather and Scatter on windows, which NCCL else makes of sends and receives.
 
+    BadInput on several nodes, and for links on which windows are not emulated.
     Source: taskAppend, src/enqueue.cc, v2.28.9-1.
     """
     if cta_policy.of(communicator) is not cta_policy.Policy.zero or not windows.are_made(communicator):
