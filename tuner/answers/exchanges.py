@@ -174,10 +174,9 @@ def calls_of(asked: Asked, size: int, where: Situation) -> list[ExchangeCall]:
 
 def _launch(where: Situation, asked: Asked, size: int) -> ExchangeLaunch:
     calls = calls_of(asked, size, where)
-    if asked.buffers is Buffers.window and asked.function not in POINT_TO_POINT and any(call.count for call in calls):
-        copied = symmetric.sends_are_copied(where.communicator)
-        if copied:
-            return replace(launched(where, ()), copy_engines=True)
+    moves = asked.function not in POINT_TO_POINT and any(call.count for call in calls)
+    if moves and asked.buffers is Buffers.window and symmetric.sends_are_copied(where.communicator):
+        return replace(launched(where, ()), copy_engines=True)
     return launched(where, plan(where, calls))
 
 

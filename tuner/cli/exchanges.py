@@ -49,11 +49,9 @@ def show(scenario: Scenario, call: Asked, wanted: "TimesWanted | None", as_json:
     name = answers[0].collective
     print_table(f"{name} on {scenario.title}{_of_rank(call)}", columns, [_row(each, call.rank) for each in answers])
     launch = answers[0].launch
-    if launch is not None and launch.copy_engines:
-        click.echo(COPIED)
-    else:
-        click.echo(NO_MODEL)
-    if launch is not None and not launch.copy_engines:
+    copied = launch is not None and launch.copy_engines
+    click.echo(COPIED if copied else NO_MODEL)
+    if launch is not None and not copied:
         click.echo(f"p2p channels: {launch.p2p_channels}, per peer: {launch.p2p_channels_per_peer}")
     if answers[0].calibration is not None:
         click.echo(times.whose(answers[0].calibration))

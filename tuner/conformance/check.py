@@ -75,9 +75,8 @@ def check(
                 comparing.compare("picks", name(request), "refused", _refused_or_picked(oracle, request, chosen[0]))
                 continue
             taken.append(request)
-            if not selection.may_leave_classic_path(
-                request
-            ):  # nobody asks what a call costs that leaves the classic path
+            # nobody asks what a call costs that leaves the classic path
+            if not selection.may_leave_classic_path(request):
                 _compare_cells(comparing, selection, oracle, request, chosen)
             if not alone:
                 _compare_picks(comparing, selection, oracle, request, chosen)

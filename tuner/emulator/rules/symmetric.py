@@ -30,7 +30,6 @@ REACH_RULES: Registry[Callable[[Communicator], bool]] = Registry()
 WithoutWindowsRule = Callable[[Communicator, Request, int, ClassicProtocol], bool]
 WITHOUT_WINDOWS_RULES: Registry[WithoutWindowsRule] = Registry()
 
-COPIES_BETWEEN_NODES = "copy engines between nodes are not emulated; valid: NCCL_CTA_POLICY of 0 or 1, or one node"
 REDUCIBLE = (DataType.float32, DataType.float16, DataType.bfloat16, *FP8)
 
 
@@ -158,29 +157,36 @@ def sends_are_copied(communicator: Communicator) -> bool:
     BadInput on several nodes, and for links on which windows are not emulated.
     Source: taskAppend, src/enqueue.cc, v2.28.9-1.
     """
-    if cta_policy.of(communicator) is not cta_policy.Policy.zero or not windows.are_made(communicator):
+    if not _wants_no_blocks(communicator) or not windows.are_made(communicator):
         return False
-    if communicator.nodes > 1:
-        raise BadInput(COPIES_BETWEEN_NODES)
-    _check_links(communicator)
+    _check_copies(communicator)
     return True
 
 
 def _copied(communicator: Communicator, request: Request, nbytes: int) -> bool:
     if request.collective is not Collective.AllGather:
         return False
-    zero = cta_policy.of(communicator) is cta_policy.Policy.zero
+    if _wants_no_blocks(communicator):
+        _check_copies(communicator)
+        return True
     if communicator.nodes > 1:
-        if zero:
-            raise BadInput(COPIES_BETWEEN_NODES)
         return False
     _check_links(communicator)
-    if zero:
-        return True
     over = symmetric_variables.copied_over_elements(communicator, _multicast(communicator))
     if over is None or communicator.min_comp_cap < 100 or not _reaches(communicator):
         return False
     return _own_bytes(communicator, request, nbytes) // request.dtype.size_bytes > over
+
+
+def _wants_no_blocks(communicator: Communicator) -> bool:
+    return cta_policy.of(communicator) is cta_policy.Policy.zero
+
+
+def _check_copies(communicator: Communicator) -> None:
+    """BadInput where copy engines are asked for and not emulated."""
+    if communicator.nodes > 1:
+        raise BadInput("copy engines between nodes are not emulated; valid: NCCL_CTA_POLICY of 0 or 1, or one node")
+    _check_links(communicator)
 
 
 def _dealt(communicator: Communicator, request: Request, nbytes: int, choice: KernelChoice) -> NonClassicPath:
