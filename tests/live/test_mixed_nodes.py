@@ -9,9 +9,12 @@ import pytest
 from tests.support.available_releases import HERE
 from tests.support.random_exchanges import draw
 from tests.support.random_groups import random_groups
+from tuner import release
 from tuner.base.errors import BadInput, BadTopology
+from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.conformance.check import check
 from tuner.conformance.check_exchange import compare_mixed
+from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
@@ -100,6 +103,36 @@ def test_sends_beside_collectives_on_nodes_that_differ(name: str, shape: str, tm
             group = operations, draw("random", rank, resolved.ranks, generator)
             where = situation(resolved, rank)
             assert compare_mixed(Selection(where.communicator), where, oracle, group) == {}
+
+
+@pytest.mark.parametrize("shape", ["NVLS everywhere", "fewer GPUs", "older GPUs and another vendor", "fewer adapters"])
+@pytest.mark.parametrize("name", [name for name in HERE if release.load(name).rules.registered])
+def test_registered_buffers_on_nodes_that_differ(name: str, shape: str, tmp_path: Path) -> None:
+    shapes = {**SHAPES, "NVLS everywhere": ((H100, 4, 1), (H100, 3, 1))}
+    kinds = [(collective, buffers) for collective in Collective for buffers in (Buffers.registered, Buffers.graph)]
+    requests = [Request(collective, DataType.float32, Op.sum, buffers=buffers) for collective, buffers in kinds]
+    described = scenario(name, shapes[shape], tmp_path)
+    unit_bytes = 4 * described.ranks
+    report = check(described, requests, [unit_bytes << power for power in range(4, 26, 3)])
+    assert report.mismatches == ()
+    assert report.compared["channels"] >= 5 * 8
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [
+        (((H100, 1, 1), (A100, 1, 1)), "one rank differ"),
+        (((B200, 4, 1), (H100, 4, 1)), "their generation of GPUs"),
+    ],
+    ids=["one rank", "generations"],
+)
+def test_registered_buffers_that_are_refused_where_nodes_differ(
+    nodes: tuple[Nodes, ...], reason: str, tmp_path: Path
+) -> None:
+    selection = Selection(scenario(HERE[-1], nodes, tmp_path).communicator())
+    request = Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=Buffers.registered)
+    with pytest.raises(BadInput, match=reason):
+        selection.pick(request, [1 << 20])
 
 
 @pytest.mark.parametrize("machines", [(A100, "a100-4x-2nic"), ("a100-4x-2nic", A100)], ids=" ".join)

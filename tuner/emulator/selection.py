@@ -20,7 +20,7 @@ from tuner.emulator import model
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request, Sizes
-from tuner.emulator.rules import cta_policy, pick, symmetric_variables
+from tuner.emulator.rules import cta_policy, pick, registered, symmetric_variables
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.bounds import plain_bound
 from tuner.emulator.rules.call import Call
@@ -342,8 +342,10 @@ class Selection:
             raise BadInput(f"{names}: emulated for plain buffers only, not for {buffers.name} ones")
         if buffers is Buffers.window and self.communicator.nodes > 1 and self.communicator.ranks_share_processes:
             raise BadInput("buffers window: on several nodes not where a process has several GPUs; valid there: plain")
-        if self.communicator.collnet or not self.communicator.nodes_are_alike:
-            raise BadInput(f"buffers {buffers.name}: not with CollNet or nodes that differ; valid there: plain")
+        if self.communicator.collnet:
+            raise BadInput(f"buffers {buffers.name}: not with CollNet; valid there: plain")
+        if reason := registered.not_on_nodes(self.communicator, buffers):
+            raise BadInput(f"buffers {buffers.name}: not {reason}; valid there: plain")
 
     def _check_type(self, request: Request) -> None:
         if self.communicator.rules.fp8_needs_hopper(request) and self.communicator.min_comp_cap < 90:

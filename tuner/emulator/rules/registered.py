@@ -37,6 +37,24 @@ def keeps(communicator: Communicator, request: Request) -> bool:
     return communicator.environment.number(variable, 1) != 0
 
 
+def not_on_nodes(communicator: Communicator, buffers: Buffers) -> str | None:
+    """Where such buffers are not emulated because nodes differ; None where they are.
+
+    Ranks ask the compute capability of their own GPU for channels of NVLS, and with one rank per node their own adapter
+    (ncclNvlsRegResourcesQuery, src/transport/nvls.cc, and src/register/coll_reg.cc, v2.28.9-1).
+    """
+    if communicator.nodes_are_alike:
+        return None
+    if buffers is Buffers.window:
+        return "where nodes differ"
+    if communicator.nodes == communicator.ranks:
+        return "where nodes of one rank differ"
+    generation = communicator.release.generation
+    if communicator.nvls and generation(communicator.min_comp_cap) != generation(communicator.max_comp_cap):
+        return "where nodes with NVLS differ in their generation of GPUs"
+    return None
+
+
 @RULES(
     nccl.REGISTER_INTRA_NODE_BUFFERS(since="2.20.5"),
     nccl.REGISTER_COLL_BUFFERS(since="2.23.4"),
