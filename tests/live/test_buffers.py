@@ -66,6 +66,14 @@ def test_registered(name: str, machine: str, nodes: int, gpus: int) -> None:
     assert report.compared["channels"] >= 5 * 60
 
 
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), SHAPES[:3])
+@pytest.mark.parametrize("name", REGISTERS)
+def test_captured(name: str, machine: str, nodes: int, gpus: int) -> None:
+    report = check(Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus), CAPTURED, [3 << 22, 3 << 26])
+    assert report.mismatches == ()
+    assert report.compared["channels"] >= 5 * 2
+
+
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("name", REGISTERS)
 def test_settings(name: str, settings: dict[str, str]) -> None:

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.available_releases import HERE
+from tests.support.gb200_tray import tray
 from tests.support.random_exchanges import draw
 from tests.support.random_groups import random_groups
+from tests.support.split_hosts import UNEVEN
 from tuner import release
 from tuner.base.errors import BadInput, BadTopology
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.conformance.check import check
+from tuner.conformance.check_exchange import compare as compare_exchange
 from tuner.conformance.check_exchange import compare_mixed
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -105,17 +108,53 @@ def test_sends_beside_collectives_on_nodes_that_differ(name: str, shape: str, tm
             assert compare_mixed(Selection(where.communicator), where, oracle, group) == {}
 
 
-@pytest.mark.parametrize("shape", ["NVLS everywhere", "fewer GPUs", "older GPUs and another vendor", "fewer adapters"])
-@pytest.mark.parametrize("name", [name for name in HERE if release.load(name).rules.registered])
-def test_registered_buffers_on_nodes_that_differ(name: str, shape: str, tmp_path: Path) -> None:
-    shapes = {**SHAPES, "NVLS everywhere": ((H100, 4, 1), (H100, 3, 1))}
+REGISTERING = [name for name in HERE if release.load(name).rules.registered]
+
+
+def assert_registered_buffers_equal(described: Scenario) -> None:
+    """All collectives on registered and on captured buffers."""
+    assert not described.communicator().nodes_are_alike
     kinds = [(collective, buffers) for collective in Collective for buffers in (Buffers.registered, Buffers.graph)]
     requests = [Request(collective, DataType.float32, Op.sum, buffers=buffers) for collective, buffers in kinds]
-    described = scenario(name, shapes[shape], tmp_path)
     unit_bytes = 4 * described.ranks
     report = check(described, requests, [unit_bytes << power for power in range(4, 26, 3)])
     assert report.mismatches == ()
     assert report.compared["channels"] >= 5 * 8
+
+
+@pytest.mark.parametrize("shape", ["NVLS everywhere", "fewer GPUs", "older GPUs and another vendor", "fewer adapters"])
+@pytest.mark.parametrize("name", REGISTERING)
+def test_registered_buffers_on_nodes_that_differ(name: str, shape: str, tmp_path: Path) -> None:
+    shapes = {**SHAPES, "NVLS everywhere": ((H100, 4, 1), (H100, 3, 1))}
+    assert_registered_buffers_equal(scenario(name, shapes[shape], tmp_path))
+
+
+@pytest.mark.parametrize("name", REGISTERING)
+def test_registered_buffers_on_parts_of_a_host_that_differ(name: str, tmp_path: Path) -> None:
+    host = tmp_path / "host.xml"
+    host.write_text(UNEVEN)
+    assert_registered_buffers_equal(Scenario(name, 2, topology=host))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in REGISTERING if release.load(name).rules.domains != "hosts_are_nodes"]
+)
+def test_registered_buffers_on_domains_of_different_sizes(name: str, tmp_path: Path) -> None:
+    host = tmp_path / "tray.xml"
+    host.write_text(tray())
+    assert_registered_buffers_equal(Scenario(name, 5, topology=host, hosts_per_domain=(3, 2)))
+
+
+@pytest.mark.parametrize("shape", ["fewer GPUs", "older GPUs and another vendor"])
+@pytest.mark.parametrize("name", REGISTERING)
+def test_sends_on_registered_buffers_on_nodes_that_differ(name: str, shape: str, tmp_path: Path) -> None:
+    resolved, generator = scenario(name, SHAPES[shape], tmp_path).resolve(), random.Random(shape)
+    with Oracle(resolved.oracle_configuration()) as oracle:
+        for rank in (0, resolved.ranks - 1):
+            calls = draw("random", rank, resolved.ranks, generator)
+            where = situation(resolved, rank)
+            Selection(where.communicator).check_buffers(Buffers.registered)
+            assert compare_exchange(where, oracle, calls, Buffers.registered) == {}
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,7 @@ MACHINES = (
 SHAPES = ((1, 2), (1, 4), (1, 8), (2, 1), (3, 1), (2, 4))  # nodes, GPUs of each
 RING = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
 CHANNELS = {"NCCL_MIN_NCHANNELS": "20", "NCCL_MAX_NCHANNELS": "20"}
-SETTINGS: tuple[dict[str, str], ...] = (
-    {},
+SETTINGS: tuple[dict[str, str], ...] = (  # of every other communicator
     RING,
     RING | CHANNELS,
     {"NCCL_ALGO": "Ring,Tree"} | CHANNELS,
@@ -84,7 +83,7 @@ def main(names: tuple[str, ...], communicators: int, seed: int) -> None:
 def _drawn(random: np.random.Generator, nccl: str) -> Scenario:
     nodes, gpus = SHAPES[random.integers(len(SHAPES))]
     machine = MACHINES[random.integers(len(MACHINES))]
-    settings = SETTINGS[random.integers(len(SETTINGS))]
+    settings = SETTINGS[random.integers(len(SETTINGS))] if random.integers(2) else {}
     gpus = min(gpus, 4) if "4x" in machine else gpus
     return Scenario(
         nccl=nccl,
