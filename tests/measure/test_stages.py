@@ -80,8 +80,10 @@ time.sleep(60)
 
 
 def test_what_goes_on_may_be_interrupted(folders: tuple[Path, Path], said: list[str]) -> None:
+    # What a shell starts in the background ignores interrupts, and so does what it starts.
     ends = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     print('measured', flush=True)
     time.sleep(60)

@@ -169,7 +169,8 @@ def _graphs(before: str, after: str) -> str:
     alike = [name for name in known if name not in different]
     if not different:
         return ""
-    names = ", ".join(different) if len(different) <= len(alike) else f"all machines but {', '.join(alike)}"
+    but = f" but {', '.join(alike)}" if alike else ""
+    names = ", ".join(different) if len(different) <= len(alike) else f"all machines{but}"
     return f"\nOther graphs on {names}.\n"
 
 
