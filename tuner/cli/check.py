@@ -53,19 +53,18 @@ def command(
     """
     given = click.get_current_context().get_parameter_source("nodes")
     nodes_given = given is click.core.ParameterSource.COMMANDLINE
-    reports = []
-    for scenario in _scenarios(nodes_given, described):
-        if not as_json:
-            click.echo(f"{scenario.title} ...", err=True)
-        requests = [
-            Request(collective, dtype, op, buffers=buffers, in_place=in_place)
-            for collective in collectives or Collective
-        ]
-        reports.append(check(scenario, requests, sizes, timeout_s))
-    if as_json:
-        print_json(reports)
-    else:
-        _print(reports)
+    requests = [
+        Request(collective, dtype, op, buffers=buffers, in_place=in_place) for collective in collectives or Collective
+    ]
+    reports: list[MatchReport] = []
+    try:
+        for scenario in _scenarios(nodes_given, described):
+            if not as_json:
+                click.echo(f"{scenario.title} ...", err=True)
+            reports.append(check(scenario, requests, sizes, timeout_s))
+    finally:  # what was compared before one failed is not lost
+        if reports:
+            (print_json if as_json else _print)(reports)
     sys.exit(1 if any(report.mismatches for report in reports) else 0)
 
 
