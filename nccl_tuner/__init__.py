@@ -5,15 +5,25 @@ A file ``tuner.py`` in the folder that Python looks in first hides the package `
 
 import importlib
 import importlib.util
+import os.path
 import sys
-from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
-OURS = Path(__file__).resolve().parents[1] / "tuner"  # both are installed into one folder
+TYPE_CHECKING = False  # as type checkers know it; what only they need takes longer to load than all else here
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.abc import Loader, MetaPathFinder
+    from types import ModuleType
+    from typing import Any
+
+    from tuner import Communicator, Scenario, budget, communicator, decide, estimate, fit, verify
+
+    class _Importer(MetaPathFinder, Loader):
+        """What finds modules, and what loads them."""
+else:
+    _Importer = object
+
+OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "tuner")  # installed into one folder
 
 
 def _hiding() -> str | None:
@@ -22,7 +32,7 @@ def _hiding() -> str | None:
     if spec is None:
         return "no file"
     found = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
-    return None if Path(found[0]).resolve().parent == OURS else found[0]
+    return None if os.path.dirname(os.path.realpath(found[0])) == OURS else found[0]
 
 
 if (_other := _hiding()) is not None:
@@ -30,23 +40,22 @@ if (_other := _hiding()) is not None:
         f"the module 'tuner' that Python finds is {_other}, which hides nccl-tuner's own in {OURS}; rename it, or "
         "start Python where it is not in sys.path (python -P leaves out the script's folder and the current one)"
     )
-    if Path(sys.argv[0]).stem == "nccl-tuner":  # the command, which says it in one line
+    if os.path.splitext(os.path.basename(sys.argv[0]))[0] == "nccl-tuner":  # the command, which says it in one line
         print(f"nccl-tuner: {_says}", file=sys.stderr)
         sys.exit(2)
     raise ImportError(_says, name="tuner", path=_other)
 
 import tuner  # noqa: E402
 
-if TYPE_CHECKING:
-    from tuner import Communicator, Scenario, budget, communicator, decide, estimate, fit, verify
-
 __all__ = ["Communicator", "Scenario", "budget", "communicator", "decide", "estimate", "fit", "verify"]
 
 
-class _SameModule(MetaPathFinder, Loader):
+class _SameModule(_Importer):
     """``nccl_tuner.x`` is found as ``tuner.x``, and is the same object."""
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: "Sequence[str] | None", target: "ModuleType | None" = None
+    ) -> ModuleSpec | None:
         package, _, rest = name.partition(".")
         if package != __name__ or not rest or rest == "__main__":
             return None
@@ -55,12 +64,12 @@ class _SameModule(MetaPathFinder, Loader):
             return None
         return ModuleSpec(name, self, origin=found.origin, is_package=found.submodule_search_locations is not None)
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
+    def create_module(self, spec: ModuleSpec) -> "ModuleType":
         module = importlib.import_module(f"tuner.{spec.name.partition('.')[2]}")
         spec.loader_state = module.__spec__
         return module
 
-    def exec_module(self, module: ModuleType) -> None:
+    def exec_module(self, module: "ModuleType") -> None:
         """It ran when it was imported; Python has set the alias' spec on it since, which is undone."""
         if module.__spec__ is not None:
             module.__spec__ = module.__spec__.loader_state
@@ -73,7 +82,7 @@ def __dir__() -> list[str]:
     return [*globals(), *__all__]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name in __all__:
         return getattr(tuner, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has: {', '.join(__all__)}")
