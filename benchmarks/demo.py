@@ -57,7 +57,7 @@ def show_plugin(before: list[PickAnswer]) -> bool:
         now = (new.algorithm.name, new.protocol.name, new.channels)
         obeyed &= now[:2] == ("Ring", "Simple") if covered else now == was
         rows.append((human_bytes(size), "{}/{} on {}".format(*was), "{}/{} on {}".format(*now), new.kernel))
-    print(f"3. The same libnccl with our plugin and this table:\n   {TABLE.splitlines()[1]}")
+    print("3. The same libnccl with our plugin and this table:", *TABLE.splitlines(), sep="\n   ")
     print_table("", ("size", "without", "with the plugin", "kernel symbol"), rows)
     print(
         "   The symbol is not the pick: NCCL launches one kernel for several algorithms and protocols, and the work\n"

@@ -135,7 +135,7 @@ def _oracle() -> Part:
 
 def _cache() -> Part:
     folder = cache_folder()
-    there = next(each for each in (folder, *folder.parents) if each.exists())
+    there = next(each for each in (folder, *folder.parents) if os.path.exists(each))  # Path's raises: no permission
     if os.access(there, os.W_OK):
         return Part("cache", str(folder), True)
     return Part("cache", f"{folder} cannot be written", False, "set NCCL_TUNER_CACHE to a folder that can")
@@ -144,7 +144,8 @@ def _cache() -> Part:
 def _cached() -> list[CachedLibrary]:
     known = [(name, build) for build in library.WHEELS for name in release.names()]
     files = [(name, build, library.cached(name, build)) for name, build in known]
-    return [CachedLibrary(name, build, path, path.stat().st_size) for name, build, path in files if path.is_file()]
+    there = [each for each in files if os.path.isfile(each[2])]
+    return [CachedLibrary(name, build, path, path.stat().st_size) for name, build, path in there]
 
 
 def _installed() -> list[CachedLibrary]:

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from tuner import release
+from tuner import installation, release
 from tuner.base.errors import BadInput, OracleUnavailable
-from tuner.base.files import cache_folder
+from tuner.base.files import cache_folder, recall, remember
 from tuner.oracle import library, symbols
 from tuner.release.schema import LibraryFile
 
@@ -284,6 +284,42 @@ def test_a_library_is_used_where_nothing_about_it_can_be_kept(tmp_path: Path, mo
     monkeypatch.setattr(symbols, "_to_json", lambda _: {})
     assert symbols.load(path, "0" * 64, cache_folder()) is read
     assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "libnccl.so.2"]
+
+
+def test_what_is_kept_is_for_all_whom_the_umask_lets_read(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        remember(tmp_path / "kept" / "one", "1")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "kept" / "one").stat().st_mode & 0o777 == 0o640
+    assert (recall(tmp_path / "kept" / "one"), recall(tmp_path / "kept")) == ("1", None)
+    assert os.listdir(tmp_path / "kept") == ["one"]
+
+
+def test_what_another_user_keeps_to_himself_is_found_out_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = put(cache, "2.28.9", elf())
+    digest = library.sha256(path)
+    monkeypatch.setattr(symbols, "read", lambda _: "read")
+    monkeypatch.setattr(symbols, "_to_json", lambda _: {})
+    symbols.load(path, digest, cache)
+
+    def forbidden(self: Path, *_: Any) -> str:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "read_text", forbidden)
+    assert library.sha256(path) == digest
+    assert symbols.load(path, digest, cache) == "read"
+
+
+def test_a_cache_that_may_not_be_looked_into_is_empty(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a folder of another user's; this error root gets, too."""
+    monkeypatch.setenv("NCCL_TUNER_CACHE", str(cache / ("long" * 100)))
+    with pytest.raises(OracleUnavailable, match="does not exist; `nccl-tuner fetch-nccl"):
+        library.find("2.28.9")
+    with pytest.raises(OracleUnavailable, match=r"cannot make folder .*: File name too long; set NCCL_TUNER_CACHE"):
+        library.fetch("2.28.9")
+    assert installation.inspect().cached == ()
 
 
 def test_what_a_killed_fetch_left_is_cleared_and_does_not_count(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

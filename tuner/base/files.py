@@ -3,7 +3,7 @@
 import contextlib
 import gzip
 import os
-import tempfile
+import secrets
 import zlib
 from pathlib import Path
 
@@ -57,14 +57,24 @@ def cache_folder() -> Path:
 
 
 def remember(path: Path, content: str) -> None:
-    """Writes what can be found again, whole or not at all: another process may be reading. Not where nothing may be."""
+    """Writes what can be found again, whole or not at all: another process may be reading. Not where nothing may be.
+
+    Who may read it the umask says, as of every file: users share a cache.
+    """
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name)
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            with temporary.open("x", encoding="utf-8") as file:
                 file.write(content)
             os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def recall(path: Path) -> str | None:
+    """What :func:`remember` wrote; None where nothing is, or nothing that may be read: another user's."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None

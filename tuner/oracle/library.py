@@ -26,7 +26,7 @@ from pathlib import Path
 from tuner import release as releases
 from tuner.base import extras
 from tuner.base.errors import BadInput, OracleUnavailable, one_of
-from tuner.base.files import cache_folder, remember
+from tuner.base.files import cache_folder, recall, remember
 from tuner.oracle import wheel_files
 from tuner.release import BUILDS
 from tuner.release.schema import LibraryFile
@@ -87,7 +87,7 @@ def find(release: str, build: str = BUILD) -> Library:
     if (installed := installed_release(build)) == release:
         places.append(installed_file(build))
     places.append(cached(release, build))
-    if there := [path for path in places if path.is_file()]:
+    if there := [path for path in places if os.path.isfile(path)]:  # Path's raises where it may not look
         right = (path for path in there if _mismatch(release, build, path) is None)
         return _checked(release, build, next(right, there[0]))
     name = WHEELS[build]
@@ -180,7 +180,7 @@ def sha256(path: Path) -> str:
     state = [str(path.resolve()), info.st_size, info.st_mtime_ns]
     key = hashlib.sha256(json.dumps(state).encode()).hexdigest()[:32]
     stored = cache_folder() / "sha256" / key
-    if stored.is_file() and len(text := stored.read_text().strip()) == 64:
+    if len(text := (recall(stored) or "").strip()) == 64:
         return text
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -229,7 +229,7 @@ def _whole(release: str, build: str) -> bool:
     """Whether the cache has the library that the release's table knows; where it knows none, what a fetch noted."""
     target = cached(release, build)
     note = target.with_name("library.json")
-    if not target.is_file():
+    if not os.path.isfile(target):  # Path's raises where it may not look
         return False
     own = known(release, build)
     wanted = None if own is None else own.sha256

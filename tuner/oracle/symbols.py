@@ -17,7 +17,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from tuner.base.errors import OracleUnavailable
-from tuner.base.files import remember
+from tuner.base.files import recall, remember
 from tuner.oracle import work_layouts
 from tuner.oracle.layouts import Layout, Member
 from tuner.oracle.works import WorkLayout
@@ -60,9 +60,9 @@ class Symbols:
 def load(library: Path, sha256: str, cache: Path) -> Symbols:
     """Symbols of ``library``, from ``cache`` when this file was read before."""
     stored = cache / "symbols" / f"{sha256[:32]}.{FORMAT}.json"
-    if stored.is_file():
+    if (text := recall(stored)) is not None:
         with contextlib.suppress(ValueError, KeyError, TypeError):  # half written by another program
-            return _from_json(json.loads(stored.read_text()))
+            return _from_json(json.loads(text))
     symbols = read(library)
     remember(stored, json.dumps(_to_json(symbols)))
     for old in stored.parent.glob(f"{sha256[:32]}.*.json"):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner import release
-from tuner.base.files import cache_folder, remember
+from tuner.base.files import cache_folder, recall, remember
 from tuner.oracle.process import OWN_VARIABLES
 from tuner.release.variables import not_emulated
 from tuner.scenario import Scenario
@@ -23,9 +23,9 @@ def _topology(path: Path, text: str) -> Path:
     if path.is_file() and path.read_text(errors="replace") == text:
         return path
     kept = cache_folder() / "topologies" / hashlib.sha256(text.encode()).hexdigest()[:16] / path.name
-    if not kept.is_file():
+    if recall(kept) != text:
         remember(kept, text)
-    return kept if kept.is_file() else path
+    return kept if recall(kept) == text else path
 
 
 def _known(scenario: Scenario) -> dict[str, str]:
