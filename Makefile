@@ -16,6 +16,7 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $$($(BIN)/python -m tests.scripts.releases_to_fetch)
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL) --build cu13
+	$(BIN)/python -m tests.scripts.fetch_arm
 	$(PYTEST)
 
 # Neither libnccl nor a network.

@@ -11,17 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.both_builds import CROSS, QEMU, THERE
+from tests.support.both_builds import AARCH64_LIBRARIES, CROSS, QEMU, THERE
+from tests.support.both_builds import RUN_BY_TESTS as RELEASE
 from tuner.api import communicator
-from tuner.base.files import cache_folder
 from tuner.base.names import Algorithm, Protocol
 from tuner.oracle.preloaded import preloaded
 from tuner.scenario.describe import describe
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "docs" / "examples" / "all_reduce.c"
-RELEASE = "2.28.9"
-LIBRARY = cache_folder() / "aarch64" / f"{RELEASE}.so"
+LIBRARY = AARCH64_LIBRARIES / f"{RELEASE}.so"
 CHOSEN = re.compile(r"AllReduce: (\d+) Bytes -> Algo (\w+) proto (\w+) channel{Lo\.\.Hi}={0\.\.(\d+)}")
 
 pytestmark = pytest.mark.live
@@ -34,7 +33,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if shutil.which(needed) is None:
             pytest.skip(f"no {needed} (Debian: gcc-aarch64-linux-gnu, qemu-user)")
     if not LIBRARY.is_file():
-        pytest.skip(f"no {LIBRARY}: tests/scripts/check_arm.py says where it is from")
+        pytest.skip(f"no {LIBRARY}: python -m tests.scripts.fetch_arm")
     folder = tmp_path_factory.mktemp("aarch64")
     macro = "-D{}={}".format(*runpy.run_path(str(ROOT / "csrc" / "sources.py"))["macro"](ROOT / "csrc"))
     made = folder / "libnccl_tuner_sim.so"

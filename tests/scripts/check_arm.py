@@ -3,10 +3,9 @@
     python -m tests.scripts.check_arm FOLDER              every release with FOLDER/RELEASE.so
     python -m tests.scripts.check_arm FOLDER 2.28.9       these; what the file says of others stays
 
-FOLDER holds each release's libnccl.so.2 for aarch64, out of its wheel (`pip download --no-deps --only-binary=:all:
---platform manylinux2014_aarch64 --platform manylinux_2_18_aarch64 --platform manylinux_2_27_aarch64
-nvidia-nccl-cu12==RELEASE`). Needs aarch64-linux-gnu-gcc, its objdump, and qemu-aarch64. Exit code 1 where a
-constant, the default of a variable, a bandwidth or a pick differs, or a latency by more than its last bit.
+FOLDER holds each release's libnccl.so.2 for aarch64, as tests/scripts/fetch_arm.py fetches them. Needs
+aarch64-linux-gnu-gcc, its objdump, and qemu-aarch64. Exit code 1 where a constant, the default of a variable, a
+bandwidth or a pick differs, or a latency by more than its last bit.
 """
 
 import contextlib

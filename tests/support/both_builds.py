@@ -18,12 +18,15 @@ from typing import Any
 import numpy as np
 from elftools.elf.elffile import ELFFile
 
+from tuner.base.files import cache_folder
 from tuner.oracle import symbols
 from tuner.oracle.symbols import Symbols
 
 PROGRAM = Path(__file__).with_name("call_libnccl.c")
 CROSS, QEMU, DISASSEMBLER = "aarch64-linux-gnu-gcc", "qemu-aarch64", "aarch64-linux-gnu-objdump"
 THERE = (QEMU, "-L", "/usr/aarch64-linux-gnu")
+AARCH64_LIBRARIES = cache_folder() / "aarch64"  # RELEASE.so, as tests/scripts/fetch_arm.py fetches them
+RUN_BY_TESTS = "2.28.9"
 NOT_OURS = re.compile(r"__func__|nvtx|Nvtx|cuda|cudart|fatbin|3std|__PRETTY_FUNCTION__|^\.")
 FUSED = re.compile(r"\t(fn?m(?:add|sub)|fml[as])\t")
 FUNCTION = re.compile(r"^[0-9a-f]+ <(.*)>:")

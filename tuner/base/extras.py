@@ -22,7 +22,7 @@ class Extra:
     @property
     def missing(self) -> tuple[str, ...]:
         """Its distributions that Python does not find here."""
-        return tuple(distribution for module, distribution in self.modules.items() if not _found(module))
+        return tuple(dict.fromkeys(name for module, name in self.modules.items() if not _found(module)))
 
 
 _CFFI = {"cffi": "cffi", "_cffi_backend": "cffi"}
