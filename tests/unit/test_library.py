@@ -320,6 +320,10 @@ def test_a_cache_that_may_not_be_looked_into_is_empty(cache: Path, monkeypatch: 
     with pytest.raises(OracleUnavailable, match=r"cannot make folder .*: File name too long; set NCCL_TUNER_CACHE"):
         library.fetch("2.28.9")
     assert installation.inspect().cached == ()
+    read = object()
+    monkeypatch.setattr(symbols, "read", lambda _: read)
+    monkeypatch.setattr(symbols, "_to_json", lambda _: {})
+    assert symbols.load(cache / "libnccl.so.2", "0" * 64, cache_folder()) is read
 
 
 def test_what_a_killed_fetch_left_is_cleared_and_does_not_count(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

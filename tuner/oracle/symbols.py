@@ -65,9 +65,9 @@ def load(library: Path, sha256: str, cache: Path) -> Symbols:
             return _from_json(json.loads(text))
     symbols = read(library)
     remember(stored, json.dumps(_to_json(symbols)))
-    for old in stored.parent.glob(f"{sha256[:32]}.*.json"):
-        if old != stored:
-            with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # a folder that may not be looked into, a file that may not go
+        for old in stored.parent.glob(f"{sha256[:32]}.*.json"):
+            if old != stored:
                 old.unlink()
     return symbols
 
