@@ -207,17 +207,16 @@ def main() -> int:
     parser.add_argument("--systems", type=Path, help="a folder of systems that were made before, as SUITE.base")
     given = parser.parse_args()
     (wheel,) = (file for file in (ROOT / "dist").glob("*.whl") if given.wheel in file.name)
-    rows, wrong = [], []
+    titles = [f"{name}, s" if name == "first pick" else f"{name}, s | MB" for name in COLUMNS]
+    print("| system | Python |", " | ".join(titles), "|")
+    wrong = []
     for name in given.places:
         is_python = "/" in name
         with here(Path(name)) if is_python else fresh_system(name, given.systems) as place:
             print(f"{name}, {wheel.name}", file=sys.stderr)
             version, done = try_out(place, name if is_python else "python3", wheel)
-            rows.append(row(place, version, done))
+            print(row(place, version, done), flush=True)
             wrong += [f"{name}: {each.step.name}\n{each.wrong}" for each in done if each.wrong]
-    titles = [f"{name}, s" if name == "first pick" else f"{name}, s | MB" for name in COLUMNS]
-    print("| system | Python |", " | ".join(titles), "|")
-    print("\n".join(rows))
     print("\n".join(wrong), file=sys.stderr)
     return 1 if wrong else 0
 
