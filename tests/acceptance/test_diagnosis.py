@@ -40,6 +40,7 @@ def named(of: Expectation, fault: Fault | None, start_us: float = 3.0) -> list[R
     return [each.resource for each in diagnosis.diagnose(those, of, scenario.resolve().own.topology)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("machine", "nodes", "nccl", "fault"),
     [
@@ -56,6 +57,7 @@ def test_the_planted_fault_is_named_first(machine: str, nodes: int, nccl: str, f
     assert named(expectation(machine, nodes, nccl), fault)[0] is fault.resource
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("machine", "nodes", "nccl"), [("dgx-h100", 1, "2.29.2"), ("dgx-b200", 4, "2.29.7")])
 def test_healthy_times_and_a_later_start_point_to_nothing(machine: str, nodes: int, nccl: str) -> None:
     of = expectation(machine, nodes, nccl)

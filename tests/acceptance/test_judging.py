@@ -96,6 +96,7 @@ def test_the_floor_is_what_just_passes() -> None:
     assert Verdict.slow in judged(width * 1.02).verdicts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEALTHY)
 def test_public_runs_that_calibrations_stand_on_pass(name: str, tmp_path: Path) -> None:
     """Of AllToAll those of one way to set the network up: others take four times as long on 256 nodes of Polaris."""
@@ -111,6 +112,7 @@ def test_public_runs_that_calibrations_stand_on_pass(name: str, tmp_path: Path) 
     assert {size.time for size in found.sizes} == {Whose.calibrated}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "run"),
     [

@@ -116,6 +116,7 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(name: str) -> None:
     assert_refused(*BAD[name])
 
 
+@pytest.mark.slow
 def test_a_process_answers_the_same() -> None:
     """What the others ask in the process of the tests."""
     for words, code in (
@@ -197,6 +198,7 @@ NOT_THE_EMULATOR = ("tuner.oracle.api", "tuner.plugin", "cffi", "elftools", "sci
 ON_A_MACHINE = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "never"),
     [

@@ -27,6 +27,7 @@ def ended(*words: str, stdout: object = subprocess.PIPE, stderr: object = subpro
     return done.returncode, done.stderr
 
 
+@pytest.mark.slow
 @full_disk
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_full_disk_is_one_line(name: str) -> None:
@@ -50,6 +51,7 @@ def test_measuring_onto_a_full_disk_is_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in says
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ANSWERS)
 def test_nobody_who_reads_is_no_answer(name: str) -> None:
     """128 + SIGPIPE, as shells have it; 1 would say that the answer is "no"."""

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.support.command_line import run
 
 ON = ("--machine", "dgx-h100", "--nodes", "2")
@@ -17,6 +19,7 @@ def test_a_release_that_counts_channels_otherwise() -> None:
     assert "how long either takes is not known" in out
 
 
+@pytest.mark.slow
 def test_more_nodes_leave_fewer_channels_for_each_peer() -> None:
     found = json.loads(run("whatif", "alltoall", "nodes=8", *ON, "--nccl", "2.28.9", "--bytes", "64M", "--json").stdout)
     (at,) = found["sizes"]

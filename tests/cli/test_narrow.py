@@ -25,6 +25,7 @@ def tables(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith(" ")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [60, 80, 120])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_table_is_no_wider_than_the_terminal(name: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,7 @@ def test_a_ring_of_one_channel_and_one_protocol_is_no_fixed_order() -> None:
     assert ordered("allreduce", *NODE, *BATCHES, *words)["same_bits"]["answer"] == "no"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nccl", ["2.31.2", "2.32.3"])
 def test_settings_keep_the_other_collectives(nccl: str) -> None:
     """With NCCL_PROTO, NCCL_ALGO=allreduce:tree takes them away from 2.31 on (vLLM's pull request 58179)."""
@@ -116,6 +117,7 @@ def test_reduce_ends_at_its_root_and_reduce_scatter_at_each_part() -> None:
     assert {len(each["ranges"]) for each in scattered["classes"]} == {1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("collective", "machine"),
     [

@@ -36,6 +36,7 @@ def upgraded(folder: Path, before: str, after: str) -> subprocess.CompletedProce
     return subprocess.run(["bash", "-e", "-c", step], cwd=folder, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after", "code"), [("2.27.5", "2.27.7", 1), ("2.29.2", "2.29.3", 0)])
 def test_the_workflow_fails_where_an_upgrade_makes_picks_slower(
     tmp_path: Path, before: str, after: str, code: int

@@ -122,6 +122,7 @@ def test_arrays_have_shapes_and_units(package: str) -> None:
     assert not faults, "\n".join(faults)
 
 
+@pytest.mark.slow
 @EACH_PACKAGE
 def test_errors_that_are_raised_are_named(package: str) -> None:
     faults = objects_with_faults(package, without_its_errors)

@@ -41,6 +41,7 @@ def written(language: str) -> list[sessions.Block]:
     return [block for block in BLOCKS if block.language == language]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", marked(SESSIONS))
 def test_commands_print_what_is_shown(block: sessions.Block) -> None:
     missing, wrong = set(), []
@@ -106,6 +107,7 @@ def test_the_index_names_every_page() -> None:
     assert {page.name for page in INDEX.parent.glob("*.md")} - {INDEX.name} <= linked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", sessions.PAGES, ids=lambda page: page.name)
 def test_what_is_derived_is_not_stale(page: Path) -> None:
     text = page.read_text("utf-8")

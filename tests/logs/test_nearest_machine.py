@@ -56,6 +56,7 @@ HOSTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("machine", HOSTS)
 def test_a_machines_own_log_leads_to_it(machine: str, nodes: int, file: Path) -> None:

@@ -42,6 +42,7 @@ def test_few_rows_as_long_as_they_cost_little() -> None:
     assert assign([{A: 0.2}, {B: 0.2}, {}]) == [A, B, None]  # what was not measured is not requested
 
 
+@pytest.mark.slow
 def test_the_table_leaves_hardly_any_regret() -> None:
     for seed in range(5):
         run = measured(seed)
@@ -109,6 +110,7 @@ def test_one_round_decides_nothing() -> None:
     assert measured(5, rounds=1).proposal.rows == []
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_table_that_is_only_for_its_ranks(tmp_path: Path) -> None:
     runs = {nodes: measured(5, nodes=nodes) for nodes in (2, 4)}
     files = [str(write(tmp_path / f"{nodes}.jsonl", run.comparison.measurements)) for nodes, run in runs.items()]
@@ -144,6 +146,7 @@ def test_the_table_passes_lint_with_the_sizes_that_it_leaves_to_nccl(tmp_path: P
     assert CliRunner().invoke(lint_command, [str(out)]).exit_code == 1
 
 
+@pytest.mark.slow
 def test_rows_between_two_numbers_of_nodes_gain_at_one_that_was_not_measured(tmp_path: Path) -> None:
     files = [
         str(write(tmp_path / f"{nodes}.jsonl", measured(5, nodes=nodes).comparison.measurements)) for nodes in (2, 8)
@@ -174,6 +177,7 @@ def test_rows_between_two_numbers_of_nodes_gain_at_one_that_was_not_measured(tmp
     assert isinstance(alone.exception, BadInput)
 
 
+@pytest.mark.slow
 def test_each_number_of_nodes_between_the_others_is_held_out(tmp_path: Path) -> None:
     runs = {nodes: measured(5, nodes=nodes) for nodes in (8, 2, 4)}
     files = [str(write(tmp_path / f"{nodes}.jsonl", run.comparison.measurements)) for nodes, run in runs.items()]
@@ -241,6 +245,7 @@ def test_a_table_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     assert str(done.exception).endswith("pod.table: No such file or directory")
 
 
+@pytest.mark.slow
 def test_fitted_constants_place_the_borders_between_sizes(tmp_path: Path) -> None:
     run = measured(5)
     path = write(tmp_path / "run.jsonl", run.comparison.measurements)

@@ -22,6 +22,7 @@ def defined(dtype: DataType, op: Op) -> kernels.Compiled:
     return kernels.Compiled.of([f"-D{name}={value}" for name, value in definitions(dtype, op, RANKS).items()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 @pytest.mark.parametrize("dtype", [*NUMPY, DataType.bfloat16], ids=lambda dtype: dtype.name)
 def test_the_kernels_compute_what_their_source_says(tmp_path: Path, dtype: DataType, op: Op) -> None:

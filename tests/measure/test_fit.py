@@ -82,6 +82,7 @@ def all_nodes(files: list[Path]) -> Fit:
     return fitted(*files)
 
 
+@pytest.mark.slow
 def test_planted_constants_are_found_within_5_percent(all_nodes: Fit) -> None:
     found = by_name(all_nodes)
     identified = [one for one in all_nodes.constants if one.status == IDENTIFIED]
@@ -144,6 +145,7 @@ def test_a_cap_that_acts_as_an_efficiency_keeps_nccl_s_value(files: list[Path]) 
     assert cap.alike == {"efficiency.nvls_tree.simple": pytest.approx(1.0, abs=0.01)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.5, 0.66, 0.8])
 def test_caps_beyond_the_point_where_they_bind_are_found(share: float, tmp_path: Path) -> None:
     """The one of one node does not bind in truth, where NCCL's does: no slope leads there from NCCL's value."""
@@ -189,6 +191,7 @@ def test_small_sizes_say_nothing_of_bandwidths(tmp_path: Path) -> None:
     assert found["base_latency_us.ring.ll"].value == pytest.approx(9.0, rel=0.05)
 
 
+@pytest.mark.slow
 def test_replaced_and_wrong_blocks_and_outliers_do_not_move_the_fit(tmp_path: Path) -> None:
     few = [Collective.AllGather, Collective.AllReduce]
     clean = blocks(TWO, CHANGE, collectives=few, spikes=0)
@@ -211,6 +214,7 @@ def test_replaced_and_wrong_blocks_and_outliers_do_not_move_the_fit(tmp_path: Pa
             assert by_name(other_fit)[name].value == pytest.approx(constant.value, rel=0.05), name
 
 
+@pytest.mark.slow
 def test_the_held_out_error_is_that_of_sizes_that_were_not_used(files: list[Path]) -> None:
     read = observations.read(files[1:2])
     held = {size for group in read.groups for size in group.sizes.nbytes[group.held_out].tolist()}
@@ -251,6 +255,7 @@ def test_a_model_that_misses_the_times_says_so(tmp_path: Path) -> None:
     assert np.mean([one.low <= one.nccl <= one.high for one in rough]) > 0.75
 
 
+@pytest.mark.slow
 def test_a_host_s_floor_is_not_taken_for_a_latency(tmp_path: Path) -> None:
     """Small calls take what the host does; without a word of it, that would be an identified latency of the GPUs."""
     change = {"hw_latency_us": {"nvlink": {"ring": {"ll": 0.9}}}}
@@ -278,6 +283,7 @@ def test_a_host_s_floor_is_not_taken_for_a_latency(tmp_path: Path) -> None:
     assert marked.left_out["sample blocks whose times are the host's, not the GPUs'"] == len(bound)
 
 
+@pytest.mark.slow
 def test_sessions_and_communicators_are_held_out(files: list[Path], tmp_path: Path) -> None:
     of_node = observations.read(files[:2])
     titles = [scenario.title for scenario in of_node.cases]
@@ -299,6 +305,7 @@ def test_sessions_and_communicators_are_held_out(files: list[Path], tmp_path: Pa
     assert of_sessions.fitted_percent == pytest.approx(100 * 0.2 / 1.2, abs=1.5)
 
 
+@pytest.mark.slow
 def test_sizes_that_the_model_misses_are_named_and_do_not_speak_for_the_others(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
 
@@ -322,6 +329,7 @@ def test_nccl_s_own_machine_is_left_as_it_is(tmp_path: Path) -> None:
         assert one.value == pytest.approx(one.nccl, rel=0.05), one.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["2.18.1", "2.21.5", "2.23.4", "2.27.7", "2.30.7", "2.32.3"])
 def test_every_release_can_be_fitted(name: str, tmp_path: Path) -> None:
     scenario = Scenario(name, 2, machine="dgx-a100")

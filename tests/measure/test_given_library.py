@@ -38,6 +38,7 @@ def test_what_is_given_is_found_first(tmp_path: Path, monkeypatch: pytest.Monkey
     assert library.find(RELEASE).path == library.given(RELEASE) == there.resolve()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_take_it(command: tuple[str, ...], tmp_path: Path) -> None:
     said = run(*command, "run.jsonl", "--library", str(tmp_path / "gone.so"), code=2)

@@ -33,6 +33,7 @@ def wrong(library: Any, data: NDArray[Any], collective: Collective, rank: int, r
     return int(counter[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 @pytest.mark.parametrize("dtype", NUMPY, ids=lambda dtype: dtype.name)
 @pytest.mark.filterwarnings("ignore:overflow")

@@ -528,6 +528,7 @@ def test_blocks_of_a_table_are_none_of_nccls_own_choice() -> None:
     assert Loop(backend, [Task(point, None)], Settings(), blocks.append, blocks).known[Task(point, None)].blocks == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_planted_best_is_what_was_measured_fastest(seed: int) -> None:
     backend = Simulated(CASE, seed)

@@ -168,6 +168,7 @@ def said(process: subprocess.Popen[str]) -> list[list[object]]:
     return [json.loads(line) for line in process.communicate(timeout=120)[0].splitlines()]
 
 
+@pytest.mark.slow
 def test_three_processes_say_and_hear_the_same(started: list[subprocess.Popen[str]]) -> None:
     start(started, [2, 1, 0], 3)
     by_rank = dict(zip([2, 1, 0], map(said, started), strict=True))

@@ -62,6 +62,7 @@ def test_few_are_significant_where_nothing_is_to_be_gained() -> None:
     assert sum(one.significant for one in sizes) <= 0.05 * len(sizes)
 
 
+@pytest.mark.slow
 def test_the_planted_best_is_found() -> None:
     found, compared = np.sum([best_found(measured(seed)) for seed in range(10)], axis=0)
     assert compared > 500
@@ -104,6 +105,7 @@ class _Always(Model):
         return {}
 
 
+@pytest.mark.slow
 def test_the_command_answers_in_the_form_that_tools_rely_on(tmp_path: Path) -> None:
     path = write(tmp_path / "run.jsonl", measured(5).comparison.measurements)
     calls, plot = tmp_path / "calls.csv", tmp_path / "run.svg"

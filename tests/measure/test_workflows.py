@@ -88,6 +88,7 @@ def test_measure_refuses(how: dict[str, object], complaint: str, tmp_path: Path)
     assert not (tmp_path / "run.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_verify(file: Path) -> None:
     calls = {(Collective.AllReduce, 1 << 20): 10.0}
     found = verify(str(file), histogram=calls)
@@ -105,6 +106,7 @@ def test_verify(file: Path) -> None:
         verify([])
 
 
+@pytest.mark.slow
 def test_fit(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "pod.toml"
     found = fit(file, out=out)

@@ -85,6 +85,7 @@ def drive(
     return ran.stdout.decode()
 
 
+@pytest.mark.slow
 def test_make_builds_it_for_any_glibc_from_2_17_on(built: Path) -> None:
     with built.open("rb") as file:
         elf = ELFFile(file)
@@ -111,6 +112,7 @@ def test_the_object_loads_and_has_every_version(built: Path, cross: str, run_the
     assert (missing.returncode, missing.stdout) == (1, "ncclTunerPlugin_v99\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["bytes", "calls", "threads"])
 def test_random_tables_and_calls(driver: Path, run_there: list[str], what: str) -> None:
     count = {"bytes": "2000", "calls": "2000", "threads": "20"}[what]

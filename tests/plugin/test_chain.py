@@ -305,6 +305,7 @@ def test_a_name_is_a_part_of_a_file_name(tmp_path: Path) -> None:
     assert answering(tmp_path) == set()
 
 
+@pytest.mark.slow
 def test_the_default_is_the_tuner_that_nccl_would_find(tmp_path: Path) -> None:
     finding = ALL - {1}  # 2.19 and 2.20 look for a tuner nowhere
     assert answering(tmp_path) == set()

@@ -31,6 +31,7 @@ def selection(nccl: str, machine: str = "dgx-h100", nodes: int = 2, gpus: int = 
     return Selection(Scenario(nccl=nccl, machine=machine, nodes=nodes, gpus_per_node=gpus).communicator())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", FEW)
 def test_costs_are_the_models_bits_in_the_plugins_arithmetic(
@@ -55,6 +56,7 @@ def test_costs_are_the_models_bits_in_the_plugins_arithmetic(
     assert compared > 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", release.names())
 def test_a_table_of_any_release_can_be_written(name: str) -> None:
     model = selection(name)

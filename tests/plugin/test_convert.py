@@ -490,6 +490,7 @@ def test_a_refusal_is_about_a_meaning_that_would_change() -> None:
     assert len(fall_through.single(rows, str)) == 4
 
 
+@pytest.mark.slow
 def test_ten_thousand_rows_convert() -> None:
     lines = [f"allreduce,{n * 10},{n * 10 + 9},ring,ll,-1,-1,{n % 8 + 1}" for n in range(10_000)]
     file = load("\n".join([*lines, "allreduce,0,-1,tree,ll,-1,-1,-1", ""]))

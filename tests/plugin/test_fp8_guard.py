@@ -74,6 +74,7 @@ def ratios(dtype: DataType, rows_of: str, machines: tuple[str, ...]) -> Iterator
                         yield from ratio(own, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", catalogue.names())
 def test_the_guard_is_told_from_the_models_of_all_releases(machine: str) -> None:
     """Rows of any release, under any later one: eight-bit sums far above 64, all others far below."""

@@ -56,6 +56,7 @@ def threaded() -> Path:
 # Random tables and calls, held against a scan of the rows
 
 
+@pytest.mark.slow
 @pytest.mark.hypothesis  # so that `make explore` runs it, with many more
 @pytest.mark.parametrize("seed", range(4))
 def test_random_tables_under_the_sanitizers(checked: Path, seed: int, explores: bool) -> None:
@@ -63,6 +64,7 @@ def test_random_tables_under_the_sanitizers(checked: Path, seed: int, explores: 
     assert f"{count} tables" in drive([checked, "bytes", str(seed), str(count)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed_file", sorted(SEEDS.iterdir()), ids=lambda path: path.name)
 @pytest.mark.parametrize("unchecked", ["0", "1"])
 def test_random_calls_under_the_sanitizers(checked: Path, seed_file: Path, unchecked: str) -> None:
@@ -145,6 +147,7 @@ def large_table(folder: Path, rows: int) -> Path:
     )
 
 
+@pytest.mark.slow
 def test_communicators_of_one_size_share_what_is_built(tmp_path: Path) -> None:
     said = shares(large_table(tmp_path, 100_000), "memory", "20")
     assert int(said.split()[0]) / 20 < 1024  # KiB of one: its counters, 8 bytes a row; it was 34 MiB
@@ -154,6 +157,7 @@ def test_a_fork_while_other_threads_create_communicators(tmp_path: Path) -> None
     assert shares(large_table(tmp_path, 1000), "fork", "200") == "0 stuck\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [COUNTED, sanitized("thread")], ids=["plain", "thread sanitizer"])
 def test_threads_decide_alike_while_the_file_is_replaced(tmp_path: Path, flags: list[str]) -> None:
     """Eight communicators begin at once, and each one's thread reads another content: one of them decides for all."""
@@ -216,6 +220,7 @@ def outside(folder: Path, adapter: str, function: str) -> set[str]:
         return {symbol.name for symbol in used if symbol["st_shndx"] == "SHN_UNDEF"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("adapter", "function"), CALLS)
 def test_a_call_can_neither_allocate_nor_block(tmp_path: Path, adapter: str, function: str) -> None:
     assert outside(tmp_path, adapter, function) <= {"memcpy", "memset", "counters_say_first"}

@@ -213,6 +213,7 @@ def conditions(row: Decision) -> dict[str, Any]:
     return {name: getattr(row, name) for name in names}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("general", [0, 1])
 def test_ten_thousand_rows(general: int) -> None:
     draw = random.Random(general)

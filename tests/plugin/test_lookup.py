@@ -166,6 +166,7 @@ def check(path: Path, shape: tuple[int, int], *, most: int = 400, seed: int = 0)
             check_call(run, table, call, shape)
 
 
+@pytest.mark.slow
 @given(TABLES, SHAPES, st.integers(0, 1000))
 def test_c_decides_as_python_does(
     tmp_path_factory: pytest.TempPathFactory, table: Table, shape: tuple[int, int], seed: int
@@ -294,6 +295,7 @@ def python_verdict(table: Path) -> int | None:
     return None
 
 
+@pytest.mark.slow
 @given(st.one_of(st.lists(PIECES, max_size=40).map(lambda pieces: "".join(pieces).encode()), st.binary(max_size=200)))
 @example(b"allreduce -> ring/ll")
 @example(b"allreduce -> ring/ll |")
@@ -429,6 +431,7 @@ def nvidia_verdict(path: Path) -> int | None:
     return None
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(CSV_ROWS, GOOD_CSV_ROWS, st.just("# all"), st.just("")), min_size=1, max_size=6))
 @settings(max_examples=400)
 def test_c_and_python_accept_the_same_csv(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:

@@ -192,6 +192,7 @@ def test_loads_on_systems_with_glibc_2_17() -> None:
     assert not tags & {"DT_RPATH", "DT_RUNPATH"}
 
 
+@pytest.mark.slow
 def test_make_builds_the_plugin_without_python(tmp_path: Path) -> None:
     make = shutil.which("make") or pytest.skip("no make")
     root = SOURCES.parent.parent
@@ -207,6 +208,7 @@ def test_make_builds_the_plugin_without_python(tmp_path: Path) -> None:
     assert built.ncclTunerPlugin_v6 is not None
 
 
+@pytest.mark.slow
 def test_has_no_variable_that_two_communicators_could_share(tmp_path: Path) -> None:
     # NCCL 2.19 and 2.20 call without a context, and tables are read once: there something is shared, one thing each.
     for source in sorted(set(SOURCES.glob("*.c")) - {SOURCES / name for name in ("tuner_v1.c", "tables.c", "chain.c")}):

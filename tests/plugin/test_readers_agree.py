@@ -77,6 +77,7 @@ def files(draw: st.DrawFn) -> bytes:
     return text.encode()
 
 
+@pytest.mark.slow
 @settings(max_examples=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=files())
 def test_both_readers_take_the_same_files(tmp_path: Path, content: bytes) -> None:
@@ -132,6 +133,7 @@ def test_both_readers_refuse_a_file_past_16_mib(tmp_path: Path, head: str) -> No
     assert str(python_takes(file)) == str(plugin_takes(file)).partition(";")[0] == " larger than 16777216 bytes"
 
 
+@pytest.mark.slow
 def test_a_table_past_16_mib_is_not_written() -> None:
     row = Decision(Collective.AllReduce, (), bytes=Interval(0, 1))
     with pytest.raises(

@@ -690,6 +690,7 @@ except PluginRefused as refused:
 """
 
 
+@pytest.mark.slow
 def test_nvml_names_the_gpus(tmp_path: Path) -> None:
     def ask(second: str, *words: str) -> str:
         (tmp_path / "nvml.c").write_text(NVML)

@@ -63,6 +63,7 @@ def test_a_picture_has_every_device_and_marks_every_limit(name: str, several: bo
     assert drawn.count("\N{BLACK DIAMOND}") == len(marked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "several", "gpus"), [("dgx-h100", True, 8), ("pcie-l40s", True, 8), *WHOLE_AND_PARTS])
 def test_boxes_do_not_overlap_and_hold_their_text(name: str, several: bool, gpus: int) -> None:
     root = ET.fromstring(picture(explained(name, several, gpus=gpus), name))
@@ -81,6 +82,7 @@ def test_boxes_do_not_overlap_and_hold_their_text(name: str, several: bool, gpus
             assert at + len(text.text or "") * size * WIDEST <= around[0][0] + around[0][2], text.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", ["ring", "tree", "nvls"])
 @pytest.mark.parametrize(
     ("name", "several", "gpus"), [("dgx-h100", True, 8), ("pcie-rtxpro6000", True, 8), *WHOLE_AND_PARTS]
@@ -105,6 +107,7 @@ def test_a_large_machine_has_what_channels_use() -> None:
     assert "PCIe in" not in text
 
 
+@pytest.mark.slow
 def test_it_is_written_as_a_file_and_into_a_report(tmp_path: Path) -> None:
     words = ("--machine", "ws-2x-a6000", "--nccl", "2.28.9")
     drawn = run("graphs", *words, "--svg", str(tmp_path / "ring.svg"))

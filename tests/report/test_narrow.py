@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from tests.support import browser as web
@@ -14,6 +15,7 @@ return ["figures", "machine"].map((id) => document.getElementById(id)).concat(do
 """
 
 
+@pytest.mark.slow
 def test_no_part_scrolls_sideways(tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     done = CliRunner().invoke(everything, ["report", "--machine", "dgx-h100", "--nccl", "2.28.9", "--out", str(file)])

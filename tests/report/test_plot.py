@@ -197,6 +197,7 @@ def overlapping(figure: Any) -> list[tuple[str, str]]:
     return [(str(one), str(other)) for one, other in combinations(boxes, 2) if boxes[one].overlaps(boxes[other])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("high", [9, 16 << 30, 1 << 62])
 @pytest.mark.parametrize("nodes", [list(range(1, 18)), list(range(2, 65)), [1 << power for power in range(21)]])
 def test_no_text_hides_another(high: int, nodes: list[int]) -> None:
@@ -220,6 +221,7 @@ def test_no_text_of_curves_hides_another() -> None:
     assert overlapping(curve_figure.figure(curves(CASE, SUM, SIZES), "what", "where")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".png", ".svg", ".pdf"])
 def test_equal_pictures_are_equal_files(tmp_path: Path, ending: str) -> None:
     shown = choices(CASE, SUM, SIZES, [1, 2])
@@ -261,6 +263,7 @@ def test_measured_times_stand_beside_what_the_model_predicts(tmp_path: Path) -> 
     assert not picks
 
 
+@pytest.mark.slow
 def test_a_name_is_shown_as_it_is_and_what_moves_has_no_operation(tmp_path: Path) -> None:
     file = tmp_path / "a$\\frac$_<b>.log"
     file.write_text(RUN.replace("all_reduce", "all_gather"))

@@ -118,6 +118,7 @@ class Held:
                     yield asked, request_of(collective), line, line[2] <= SIZES
 
 
+@pytest.mark.slow
 def test_the_page_holds_the_cost_tables_and_the_picks(html: str) -> None:
     held = Held(html)
     for asked, request, (place, *_), calls in held.lines():
@@ -169,6 +170,7 @@ def with_times(calibration: str) -> str:
     return page(report, calibrated.collect(report, TimesWanted(True, calibration))).html
 
 
+@pytest.mark.slow
 def test_the_page_holds_calibrated_times_where_such_are_given(html: str, with_times: str, calibration: str) -> None:
     assert Held(html).index["calibrated"] is None
     held = Held(with_times)
@@ -206,6 +208,7 @@ def test_a_clicked_cell_has_its_calibrated_time(tab: Any, with_times: str, calib
     assert "extrapolated, as it was never measured for this collective" in text(tab, "explanation")
 
 
+@pytest.mark.slow
 def test_a_page_of_a_machine_without_a_calibration_says_why() -> None:
     scenario = Scenario(nccl="2.28.9", machine="pcie-l40s", nodes=1)
     report = collect(scenario, ["2.28.9"], DataType.float32, Op.sum)
@@ -226,6 +229,7 @@ def test_a_call_has_an_element_of_each_rank() -> None:
         assert (np.isnan(line.times_us) == (least > SIZES)).all()
 
 
+@pytest.mark.slow
 def test_the_same_report_is_the_same_page(html: str) -> None:
     scenario = Scenario(nccl=RELEASES[-1], machine="dgx-h100", nodes=2)
     assert page(collect(scenario, RELEASES, DataType.float32, Op.sum)).html == html
@@ -361,6 +365,7 @@ def test_clicking_explains(opened: Any) -> None:
     assert opened.find_element("id", "nodes").get_attribute("value") == str(NODES.index(4))
 
 
+@pytest.mark.slow
 def test_nothing_is_wrong_and_nothing_is_fetched(opened: Any) -> None:
     """The last of this file: what the browser has seen in all the others."""
     assert [line for line in opened.get_log("browser") if line["level"] in ("SEVERE", "WARNING")] == []

@@ -24,6 +24,7 @@ def carried_out(asked: Asked, scenario: Scenario, size: int) -> tuple[Run, list[
     return run, sources
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [8, 5000, 300_000])
 @pytest.mark.parametrize(("nccl", "nodes"), [("2.28.9", 1), ("2.32.3", 2), ("2.18.3", 1), ("2.21.5", 2)])
 def test_all_to_all_brings_every_part_to_its_rank(nccl: str, nodes: int, size: int) -> None:

@@ -81,6 +81,7 @@ def test_messages_are_those_of_the_device_code(collective: Collective, seed: int
             assert received[whence] == wires[whence, bit].log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("collective", KINDS)
 @pytest.mark.parametrize("seed", range(40, 50))
 def test_every_rank_gets_what_the_collective_gives(collective: Collective, seed: int) -> None:

@@ -41,6 +41,7 @@ def sent(steps: list[Step]) -> dict[tuple[int, int, Peer], list[int]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("collective", Collective)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_schedule_sends_what_the_blocks_send(collective: Collective, seed: int) -> None:

@@ -33,6 +33,7 @@ PROMISED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(len(splits.splits())))
 def test_no_split_gets_worse(at: int) -> None:
     split, kept = splits.splits()[at], KEPT["splits"][at]
@@ -169,6 +170,7 @@ def test_times_that_are_all_off_alike_are_said_with_the_rows(factor: float, says
     assert "all times are" not in run("accuracy", H100).stdout
 
 
+@pytest.mark.slow
 def test_a_calibration_of_ones_own_is_used(tmp_path: Path) -> None:
     sweep, own = str(columns_file(tmp_path, 2.0)), str(tmp_path / "own.json")
     machine = ("--machine", "dgx-h100", "--nccl", "2.29.2")

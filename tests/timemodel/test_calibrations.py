@@ -34,6 +34,7 @@ def test_a_file_reads_back_as_it_was(name: str, tmp_path: Path) -> None:
     assert calibration.text(calibration.read(path)) == path.read_text("utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", calibration.names())
 def test_a_fit_anew_gives_the_shipped_one(name: str) -> None:
     """Another processor may round otherwise: times agree to a thousandth."""

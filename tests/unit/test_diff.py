@@ -34,6 +34,7 @@ def sides(nccl: str, assignments: list[str], whole: bool = False) -> tuple[Side,
     return Side(before, whole=whole), Side(changed(before, assignments), whole=whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("collective", Collective)
 @pytest.mark.parametrize(("nccl", "assignments"), PAIRS)
@@ -165,6 +166,7 @@ def test_the_side_that_cannot_run_a_collective_is_named() -> None:
     assert "AllReduce" in result.stdout
 
 
+@pytest.mark.slow
 def test_all_releases() -> None:
     pairs = json.loads(run("allreduce", "--nodes", "2", "--all-releases", "--json"))
     assert len(pairs) == 26 * 25 // 2

@@ -49,6 +49,7 @@ def of(steps: list[Step], quantity: str) -> list[Step]:
     return [step for step in steps if step.quantity == quantity]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nccl", release.names())
 def test_every_cell_ends_at_the_tables_and_the_answer(nccl: str) -> None:
     for machine, nodes, gpus in SHAPES:
@@ -104,6 +105,7 @@ def test_rules_stand_in_the_order_of_the_release() -> None:
             assert [step.name for step in of(steps, quantity)] == rules
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nccl", release.names())
 def test_steps_of_many_sizes_are_those_of_each(nccl: str) -> None:
     selection = selection_of(nccl, "dgx-h100", 2, 8)

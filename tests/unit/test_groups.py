@@ -20,6 +20,7 @@ RELEASES = catalogue.load("dgx-h100").releases
 AR = Request(Collective.AllReduce, DataType.float32, Op.sum)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 8), (2, 8), (3, 1)])
 @pytest.mark.parametrize("name", RELEASES)
 def test_one_call_is_what_pick_says(name: str, nodes: int, gpus: int) -> None:
@@ -33,6 +34,7 @@ def test_one_call_is_what_pick_says(name: str, nodes: int, gpus: int) -> None:
             assert (len(pick.channels), pick.threads) == (picks.channels[row], picks.threads[row]), (request, size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RELEASES)
 def test_every_call_is_in_one_kernel_and_has_channels_of_it(name: str) -> None:
     selection = Selection(Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=2).communicator())

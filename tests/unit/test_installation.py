@@ -45,6 +45,7 @@ def test_all_has_every_extra_and_the_base_none() -> None:
     assert base == {"numpy", "click", "rich", "platformdirs"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "words", "extra"),
     [

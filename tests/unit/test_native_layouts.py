@@ -72,6 +72,7 @@ def changed(folder: Path) -> Path:
     return sources
 
 
+@pytest.mark.slow
 @linux
 def test_an_object_of_other_sources_is_refused(tmp_path: Path) -> None:
     compiler = shutil.which("cc")

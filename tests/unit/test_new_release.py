@@ -112,6 +112,7 @@ def test_ranges_and_steps_of_it(run: Run) -> None:
     assert NEW in run("explain", "allreduce", *SCENARIO, "--nccl", NEW, "--bytes", "8")
 
 
+@pytest.mark.slow
 def test_every_pair_of_releases_has_one_with_it(run: Run) -> None:
     assert NEW in run("diff", "allreduce", *SCENARIO, "--all-releases")
 
@@ -149,6 +150,7 @@ def test_its_graphs_are_those_of_its_parent_where_it_changes_nothing_of_the_sear
 HERE = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})"
 
 
+@pytest.mark.slow
 def test_the_documentation_has_a_part_on_it(tables: Path) -> None:
     changes = evaluated(tables, f"{HERE}; from tests.support import derived_docs", "derived_docs.changes()")
     assert isinstance(changes, str)

@@ -21,6 +21,7 @@ def selection(nccl: str, machine: str, nodes: int) -> Selection:
     return Selection(Scenario(nccl=nccl, machine=machine, nodes=nodes).communicator())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nccl", release.names())
 def test_answers_up_to_4096_nodes(nccl: str) -> None:
     """Every machine at 4096 nodes, and every number of nodes on one of them after the other."""
@@ -46,6 +47,7 @@ def assert_sound(chosen: Selection) -> None:
         assert ((picks.threads >= 32) & (picks.threads <= most.max_threads) & (picks.threads % 32 == 0)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("nccl", "machine"),
     [

@@ -30,6 +30,7 @@ def pick(described: Scenario, request: Request, nodes: int, nbytes: int) -> Pick
     return Selection(replace(described, nodes=nodes).communicator()).pick(request, nbytes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("machine", "nccl", "gpus"),
     [("dgx-h100", "2.28.9", None), ("dgx-a100", "2.25.1", 1), ("gh200-4x", "2.32.3", None), ("pcie-l40s", "2.21.5", 8)],
@@ -55,6 +56,7 @@ def test_every_count_in_a_range_has_its_pick(machine: str, nccl: str, gpus: int 
                     assert nodes != end or np.float32(time_us) == picks.time_us[row]
 
 
+@pytest.mark.slow
 def test_what_is_looked_at_is_enough_for_all_that_every_count_shows() -> None:
     """On this machine; in general a choice that changes and returns is missed, as the answer says."""
     described = scenario("dgx-h100", "2.28.9")

@@ -62,6 +62,7 @@ def graphs_of(request: Request, nccl: str) -> dict[str, Graph]:
     return {name: found.graph for name, found in search(request, nccl).graphs.items() if found.graph.channels}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("machine", "nccl", "gpus"), CASES)
 @pytest.mark.parametrize("several", SEVERAL, ids=["one", "several"])
 def test_graphs_are_those_that_libnccl_found(machine: str, nccl: str, gpus: int | None, several: bool) -> None:
@@ -143,6 +144,7 @@ def test_a_second_question_is_answered_from_disk(monkeypatch: pytest.MonkeyPatch
 ALIKE = [("dgx-b200", {}, None, True), ("dgx-1v", {"nvlinks": "0@gpu:5"}, None, False), ("dgx-2", {}, 3, True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("machine", "changes", "gpus", "several"), ALIKE)
 def test_a_search_that_goes_as_another_did_is_counted_as_if_it_were_made(
     monkeypatch: pytest.MonkeyPatch, machine: str, changes: Mapping[str, str], gpus: int | None, several: bool
@@ -253,6 +255,7 @@ def test_a_gpu_without_a_link_to_the_nvswitch_ends_the_search_of_newer_releases(
     assert "ring" in graphs_of(replace(one_less, environment={"NCCL_NVLS_ENABLE": "0"}), "2.32.3")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "sha256"),
     [

@@ -77,6 +77,7 @@ def test_files_are_short() -> None:
     assert not long, "\n".join(long)
 
 
+@pytest.mark.slow
 def test_no_function_has_many_parameters() -> None:
     many = [
         f"{module.relative_to(ROOT)}:{function.lineno} {function.name} has {len(parameters(function))}"
@@ -97,6 +98,7 @@ def words(identifier: str) -> set[str]:
     return {part.lower() for part in (identifier, *re.split(r"_|(?<=[a-z])(?=[A-Z])", identifier))}
 
 
+@pytest.mark.slow
 def test_words_that_are_gone_stay_away() -> None:
     used = {module.relative_to(ROOT): set().union(*map(words, identifiers(module))) & GONE for module in PYTHON}
     gone = [f"{module}: {', '.join(sorted(those))}" for module, those in used.items() if those]

@@ -427,6 +427,7 @@ def test_diff_takes_hardware_too() -> None:
     assert {change["collective"] for change in answer} == {"AllReduce"}
 
 
+@pytest.mark.slow
 def test_without_libnccl_it_answers_and_the_oracle_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
