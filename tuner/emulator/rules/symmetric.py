@@ -341,7 +341,8 @@ def _on_blocks(communicator: Communicator, use: KernelUse) -> KernelChoice | Non
         if requested is not None
         else [*communicator.rules.symmetric_blocks(communicator, use.request, limit)]
     )
-    counts = [count for count in counts if _enough(kernel, use.own_bytes, ranks, count)]
+    if kernel.bulk_unit_bytes is not None:
+        counts = [count for count in counts if _enough(kernel, use.own_bytes, ranks, count)]
     if not counts:
         return None
     time_us, charge = communicator.rules.symmetric_time(use)

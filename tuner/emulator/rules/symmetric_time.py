@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from tuner.base.names import Collective
@@ -150,6 +151,7 @@ MULTIPLIERS: dict[str, Callable[[int], float]] = {
 }
 
 
+@lru_cache(4096)  # bandwidths, which no size changes
 def _softmin(value: float, ceiling: float, softness: float) -> float:
     return ceiling - softness * math.log1p((math.exp(ceiling / softness) - 1) * math.exp(-value / softness))
 

@@ -3,9 +3,9 @@
 Source: NCCL_PARAM in src/init.cc, src/sym_kernels.cc, src/scheduler/symmetric_sched.cc and src/enqueue.cc, v2.30.7-1.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from tuner.base.errors import BadInput
@@ -43,17 +43,31 @@ def list_beside_algorithms(communicator: Communicator, collective: Collective, k
     if collective not in requested_collectives(communicator):
         return True
     kernels = kernels_of(communicator.release.symmetric.names)
-    rows = allowed(communicator.environment.text(KERNEL) or "", KERNEL, kernels)
+    rows = _rows(communicator.environment.text(KERNEL) or "", communicator.release.symmetric.names)
     algorithms_too = communicator.environment.text("NCCL_ALGO") or communicator.environment.text(KERNEL)
     return rows[collective][kernels[kernel]] if collective in rows else not algorithms_too
 
 
-def requested_collectives(communicator: Communicator) -> set[Collective]:
+def requested_collectives(communicator: Communicator) -> frozenset[Collective]:
     """The collectives for which NCCL_ALGO, NCCL_PROTO or NCCL_SYM_KERNEL, as lists, name anything."""
-    names = communicator.release.symmetric.names
-    lists: dict[str, type[IntEnum]] = {"NCCL_ALGO": Algorithm, "NCCL_PROTO": Protocol, KERNEL: kernels_of(names)}
-    texts = {variable: communicator.environment.text(variable) or "" for variable in lists}
-    return set().union(*(forced(texts[variable], variable, elements) for variable, elements in lists.items()))
+    texts = (communicator.environment.text(variable) or "" for variable in ("NCCL_ALGO", "NCCL_PROTO", KERNEL))
+    return _named_in(communicator.release.symmetric.names, *texts)
+
+
+@lru_cache(64)  # every size and kernel asks
+def _named_in(names: tuple[str, ...], algorithms: str, protocols: str, kernels: str) -> frozenset[Collective]:
+    named = (
+        forced(algorithms, "NCCL_ALGO", Algorithm),
+        forced(protocols, "NCCL_PROTO", Protocol),
+        forced(kernels, KERNEL, kernels_of(names)),
+    )
+    return frozenset().union(*named)
+
+
+@lru_cache(64)
+def _rows(text: str, names: tuple[str, ...]) -> Mapping[Collective, Mapping[IntEnum, bool]]:
+    """By collective which kernels the list leaves."""
+    return allowed(text, KERNEL, kernels_of(names))
 
 
 @cache
