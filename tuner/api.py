@@ -22,7 +22,8 @@ from tuner.base.numerics import FloatArray
 from tuner.base.sizes import whole
 from tuner.emulator.group import Operation
 from tuner.emulator.model import Tables
-from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, launches
+from tuner.emulator.path_ranges import answers
+from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.measure import workflow
@@ -160,10 +161,11 @@ class Communicator:
         """The ranges of nBytes in which algorithm, protocol, channels and threads stay the same, an element each.
 
         They touch, from ``low`` (one element by default) to ``high`` bytes or the largest size NCCL takes.
-        Errors: NoAlgorithm; BadInput for an unknown name, a low above high, windows, and where channels change at too
-        many sizes to follow.
+        Calls on windows may bypass the algorithms: ``bypass_kernel`` then says what takes them.
+        Errors: NoAlgorithm; BadInput for an unknown name, a low above high, windows that are not emulated, and where
+        channels change at too many sizes to follow.
         """
-        return launches(self.selection, request(collective, **kind), low, high)
+        return answers(self.selection, request(collective, **kind), low, high)
 
     def explain(self, collective: Collective | str, size: int, **kind: Unpack[CallKind]) -> Explanation:
         """Why a call of ``size`` bytes gets its pick: each number step by step, and what the others lack.

@@ -152,7 +152,7 @@ def test_explain_and_diff_are_those_of_the_analysis() -> None:
     assert before.explain("allreduce", 1 << 20) == explain(before.scenario, request("allreduce"), 1 << 20)
     changes = before.diff(after, "broadcast")
     assert list(changes) == diff(Side(before.scenario), Side(after.scenario), request("broadcast"))
-    assert changes.to_polars()["before_protocol"].to_list() == [each.before.protocol for each in changes]
+    assert changes.to_polars()["before_protocol"].to_list() == [each.before.name.split("/")[1] for each in changes]
     assert repr(changes) == f"<Rows: {len(changes)} of Change>"
 
 

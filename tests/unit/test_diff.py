@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from tuner.analysis.bypassing import NonClassicPick
 from tuner.analysis.changes import changed
-from tuner.analysis.diff import Change, Side, diff, share_changed
+from tuner.analysis.diff import Change, Side, diff, loss, share_changed
+from tuner.analysis.whatif import at_sizes
 from tuner.base.errors import BadInput, NoAlgorithm
-from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.cli import everything
+from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
 from tuner.scenario import Scenario
 
@@ -73,9 +76,8 @@ def test_ratios_are_those_of_the_times(nccl: str, assignments: list[str]) -> Non
             assert np.float32(ratio) == new / old
         for side, ratio in ((before, change.ratio_by_before), (after, change.ratio_by_after)):
             table = side.selection.cost_table(asked, change.at_bytes)[0]
-            old, new = (
-                table[Algorithm[pick.algorithm], Protocol[pick.protocol]] for pick in (change.before, change.after)
-            )
+            names = (pick.name.split("/") for pick in (change.before, change.after))
+            old, new = (table[Algorithm[algorithm], Protocol[protocol]] for algorithm, protocol in names)
             assert (ratio is None) == (min(old, new) < 0)
             assert ratio is None or np.float32(ratio) == new / old
 
@@ -188,3 +190,45 @@ def test_all_releases() -> None:
 def test_comparisons_that_are_none(arguments: list[str], says: str) -> None:
     result = CliRunner().invoke(everything, ["diff", "--machine", "dgx-h100", *arguments])
     assert says in str(result.exception)
+
+
+@pytest.mark.slow
+def test_windows_are_compared_by_their_own_models() -> None:
+    asked = Request(Collective.AllGather, DataType.float32, Op.sum, buffers=Buffers.window)
+    before, after = (Side(Scenario(nccl, 1, machine="dgx-b200")) for nccl in ("2.28.9", "2.32.3"))
+    changes = diff(before, after, asked)
+    names = [(change.before.name, change.after.name) for change in changes]
+    assert names[-2:] == [("symmetric kernel AllGather_STMC", "copy engines"), ("Ring/Simple", "copy engines")]
+    assert [change.from_bytes for change in changes[-2:]] == [268435488, 64 << 30]
+    for change in changes:
+        size = np.array([change.at_bytes], np.uint64)
+        assert ([change.before], [change.after]) == (before.picks(asked, size), after.picks(asked, size))
+        copied = change.after.name == "copy engines"
+        assert (change.ratio is None) == copied == (loss(change) is None)
+        assert not copied or (change.ratio_by_before, change.ratio_by_after) == (None, None)
+    between = [change for change in changes if change.ratio is not None]
+    assert all(isinstance(each.before.time_us, float) for each in between)
+    for each in between:
+        old, new = each.before.time_us, each.after.time_us
+        assert old is not None
+        assert new is not None
+        assert each.ratio == pytest.approx(new / old, rel=1e-6)
+    first = between[0]  # both releases have both kernels
+    assert (first.before.name, first.after.name) == tuple(f"symmetric kernel AllGather_{one}" for one in ("LLMC", "LL"))
+    assert first.ratio_by_before is not None
+    assert first.ratio_by_after is not None
+    assert first.ratio_by_after < 1 < first.ratio_by_before  # each release takes the kernel that its own model prefers
+
+
+def test_windows_beside_the_classic_path_have_no_ratio() -> None:
+    asked = Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=Buffers.window)
+    before = Side(Scenario("2.30.7", 1, machine="dgx-h100"))
+    after = Side(Scenario("2.30.7", 1, machine="dgx-h100", environment={"NCCL_WIN_ENABLE": "0"}))
+    changes = diff(before, after, asked)
+    assert changes
+    for change in changes:
+        assert isinstance(change.before, NonClassicPick)
+        assert isinstance(change.after, Pick)
+        assert (change.ratio, change.ratio_by_before, change.ratio_by_after) == (None, None, None)
+        (at,) = at_sizes(before, after, asked, [change.at_bytes])
+        assert (at.before, at.after, at.ratio) == (change.before, change.after, None)

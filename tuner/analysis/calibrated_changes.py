@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tuner.analysis import calibrated
-from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed, Estimate, NoCalibration, TimesWanted
+from tuner.analysis.bypassing import AnyPick
+from tuner.analysis.calibrated import Answering, CalibratedTime, CalibrationUsed, Estimate, NoCalibration, TimesWanted
 from tuner.analysis.calibrated_ratio import CalibratedRatio, ratio
+from tuner.base.names import Buffers
 from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
 
@@ -32,8 +34,10 @@ class CalibratedChange:
 class CalibratedSides:
     """What answers for both sides. Errors: those of :func:`tuner.analysis.calibrated.answering`."""
 
-    def __init__(self, wanted: TimesWanted, before: "Side", after: "Side") -> None:
-        self._models = [calibrated.answering(wanted, side.scenario, side.selection) for side in (before, after)]
+    def __init__(self, wanted: TimesWanted, before: "Side", after: "Side", buffers: Buffers = Buffers.plain) -> None:
+        self._models = [
+            calibrated.answering(wanted, side.scenario, side.selection, buffers) for side in (before, after)
+        ]
 
     def changes(self, request: Request, changes: "Sequence[Change]") -> "list[Change]":
         """The changes with calibrated times at their middle."""
@@ -48,13 +52,10 @@ class CalibratedSides:
         return [replace(each, calibrated=times) for each, times in zip(ones, of_both, strict=True)]
 
     def _of(
-        self, request: Request, sizes: Sequence[int], before: Sequence[Pick], after: Sequence[Pick]
+        self, request: Request, sizes: Sequence[int], before: Sequence[AnyPick], after: Sequence[AnyPick]
     ) -> list[CalibratedChange]:
         olds, news = (
-            [None] * len(sizes)
-            if isinstance(model, NoCalibration)
-            else calibrated.of_launches(model, request, sizes, picks)
-            for model, picks in zip(self._models, (before, after), strict=True)
+            _estimates(model, request, sizes, picks) for model, picks in zip(self._models, (before, after), strict=True)
         )
         return [
             CalibratedChange(
@@ -70,5 +71,16 @@ class CalibratedSides:
         ]
 
 
-def _named(pick: Pick, estimate: Estimate | None) -> list[tuple[str, Estimate]]:
+def _estimates(
+    model: Answering, request: Request, sizes: Sequence[int], picks: Sequence[AnyPick]
+) -> list[Estimate | None]:
+    """None of what bypasses the algorithms, and where nothing answers."""
+    if isinstance(model, NoCalibration):
+        return [None] * len(sizes)
+    launched = [(size, pick) for size, pick in zip(sizes, picks, strict=True) if isinstance(pick, Pick)]
+    known = iter(calibrated.of_launches(model, request, [at for at, _ in launched], [pick for _, pick in launched]))
+    return [next(known) if isinstance(pick, Pick) else None for pick in picks]
+
+
+def _named(pick: AnyPick, estimate: Estimate | None) -> list[tuple[str, Estimate]]:
     return [(pick.name, estimate)] if estimate else []

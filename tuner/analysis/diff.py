@@ -1,7 +1,7 @@
 """What changes between two communicators: releases, machines, node counts or settings."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tuner.analysis.bypassing import AnyPick, picks_of, ratio, times_us
 from tuner.base.errors import BadInput, NoAlgorithm
-from tuner.base.names import AlgoProto
-from tuner.base.numerics import SizeArray, shortest
+from tuner.base.numerics import SizeArray
 from tuner.base.records import json_form
-from tuner.emulator.pick import Pick, of_picks
-from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, combinations, launches
+from tuner.emulator.path_ranges import answers
+from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges
 from tuner.emulator.request import Request
-from tuner.emulator.selection import Picks, Selection
+from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -41,14 +41,13 @@ class Side:
         self.ranges = cache(self._ranges)
 
     def _ranges(self, request: Request) -> Ranges:
-        follow = launches if self.whole else combinations
         with self._named():
-            return follow(self.selection, request, self._low, self._high)
+            return answers(self.selection, request, self._low, self._high, self.whole)
 
-    def pick(self, request: Request, sizes: SizeArray) -> Picks:
-        """The picks of ``sizes`` in bytes. Errors: those of :meth:`Selection.pick`, with the side."""
+    def picks(self, request: Request, sizes: SizeArray) -> list[AnyPick]:
+        """:func:`tuner.analysis.bypassing.picks_of` of ``sizes`` in bytes, [size]; errors with the side."""
         with self._named():
-            return self.selection.pick(request, sizes)
+            return picks_of(self.selection, request, sizes)
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -57,14 +56,10 @@ class Side:
         except (BadInput, NoAlgorithm) as error:
             raise type(error)(f"{self.scenario.title}: {error}") from error
 
-    def times_us(self, request: Request, sizes: SizeArray, algo_protos: list[AlgoProto]) -> list[np.float32 | None]:
-        """The time of a cell for each size; None where the call may not use it."""
-        candidates = self.selection.candidates(request)
-        times = self.selection.times_us(request, sizes)
-        return [
-            times[row, candidates.index(algo_proto)] if algo_proto in candidates else None
-            for row, algo_proto in enumerate(algo_protos)
-        ]
+    def times_us(self, request: Request, sizes: SizeArray, picks: Sequence[AnyPick]) -> list[float | None]:
+        """:func:`tuner.analysis.bypassing.times_us` of ``sizes`` in bytes, [size]; errors with the side."""
+        with self._named():
+            return times_us(self.selection, request, sizes, picks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +68,20 @@ class Change:
 
     ``ratio`` is the predicted time after over that before, each by its own side; at both ends too. ``ratio_by_before``
     and ``ratio_by_after`` leave the models out of it: the new pick's time over the old pick's, both by one side; None
-    where that side cannot run the other's pick. ``calibrated`` are calibrated times, where they were asked for.
+    where that side cannot run the other's pick. All of these are None where one of both bypasses the algorithms, or is
+    run by copy engines: NCCL compares no time of a symmetric kernel with one of an algorithm. ``calibrated`` are
+    calibrated times, where they were asked for.
     """
 
     collective: str
     from_bytes: int
     to_bytes: int
     at_bytes: int
-    before: Pick
-    after: Pick
-    ratio: float
-    ratio_from: float
-    ratio_to: float
+    before: AnyPick
+    after: AnyPick
+    ratio: float | None
+    ratio_from: float | None
+    ratio_to: float | None
     ratio_by_before: float | None
     ratio_by_after: float | None
     calibrated: "CalibratedChange | None" = field(default=None, metadata=json_form(optional=True))
@@ -123,14 +120,14 @@ class Loss:
     whose: str
 
 
-def loss(change: Change) -> Loss:
-    """Negative where the new pick is faster."""
+def loss(change: Change) -> Loss | None:
+    """Negative where the new pick is faster; None where no model has both picks."""
     measured = change.calibrated.ratio if change.calibrated else None
     if measured is not None:
         return Loss(change, measured.ratio - 1, "measurements")
     if change.ratio_by_before is not None:
         return Loss(change, change.ratio_by_before - 1, "the model before")
-    return Loss(change, change.ratio - 1, "each side's own model")
+    return None if change.ratio is None else Loss(change, change.ratio - 1, "each side's own model")
 
 
 def share_changed(changes: list[Change], low: int, high: int) -> float:
@@ -148,8 +145,14 @@ def _changed(before: Ranges, after: Ranges, whole: bool) -> tuple[SizeArray, Siz
     ends = np.append(starts[1:] - np.uint64(1), high)
     at = [np.searchsorted(side.from_bytes, starts, side="right") - 1 for side in (before, after)]
     names = ("algorithm", "protocol", "channels", "threads") if whole else ("algorithm", "protocol")
+    numbers = {name: at for at, name in enumerate({*before.bypass_kernel, *after.bypass_kernel, None})}
     picks = [
-        np.column_stack([getattr(side, name)[where] for name in names])
+        np.column_stack(
+            [
+                np.array([numbers[name] for name in side.bypass_kernel or (None,) * len(side)])[where],
+                *(getattr(side, name)[where] for name in names),
+            ]
+        )
         for side, where in zip((before, after), at, strict=True)
     ]
     differ = (picks[0] != picks[1]).any(axis=1)
@@ -162,32 +165,32 @@ def _changed(before: Ranges, after: Ranges, whole: bool) -> tuple[SizeArray, Siz
 
 def _changes(before: Side, after: Side, request: Request, ranges: SizeArray) -> Iterator[Change]:
     """``ranges`` are [start, middle, end][range] in bytes."""
-    ratio_from, ratio, ratio_to = (
-        after.pick(request, sizes).time_us / before.pick(request, sizes).time_us for sizes in ranges
-    )
     starts, middles, ends = ranges
-    picked = [side.pick(request, middles) for side in (before, after)]
-    algo_protos = [picks.algo_protos() for picks in picked]
-    olds, news = map(of_picks, picked)
+    ratio_from, ratio_to = (
+        [_ratio(*both) for both in zip(before.picks(request, sizes), after.picks(request, sizes), strict=True)]
+        for sizes in (starts, ends)
+    )
+    olds, news = (side.picks(request, middles) for side in (before, after))
     by_before, by_after = (
-        [_ratio(*times) for times in zip(*(side.times_us(request, middles, of) for of in algo_protos), strict=True)]
-        for side in (before, after)
+        [side.times_us(request, middles, picks) for picks in (olds, news)] for side in (before, after)
     )
     for row, (start, end, middle) in enumerate(zip(starts, ends, middles, strict=True)):
+        old, new = olds[row], news[row]
         yield Change(
             request.collective.name,
             int(start),
             int(end),
             int(middle),
-            olds[row],
-            news[row],
-            shortest(ratio[row]),
-            shortest(ratio_from[row]),
-            shortest(ratio_to[row]),
-            by_before[row],
-            by_after[row],
+            old,
+            new,
+            _ratio(old, new),
+            ratio_from[row],
+            ratio_to[row],
+            ratio((old, by_before[0][row]), (new, by_before[1][row])),
+            ratio((old, by_after[0][row]), (new, by_after[1][row])),
         )
 
 
-def _ratio(old_us: np.float32 | None, new_us: np.float32 | None) -> float | None:
-    return None if old_us is None or new_us is None else shortest(new_us / old_us)
+def _ratio(old: AnyPick, new: AnyPick) -> float | None:
+    """Each by its own side."""
+    return ratio((old, old.time_us), (new, new.time_us))

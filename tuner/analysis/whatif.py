@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tuner.analysis.bypassing import AnyPick, ratio
 from tuner.analysis.diff import Side
-from tuner.base.numerics import shortest
 from tuner.base.records import json_form
 from tuner.costmodels.bandwidth import bus_gbs
-from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.request import Request
 
 if TYPE_CHECKING:
@@ -21,24 +20,24 @@ if TYPE_CHECKING:
 class AtSize:
     """Both picks at one size; ``ratio`` is the predicted time after over that before, each by its own side.
 
-    ``calibrated`` are calibrated times, where they were asked for.
+    It is None where one of both bypasses the algorithms, whose model is another; bandwidths are None where no model
+    says a time. ``calibrated`` are calibrated times, where they were asked for.
     """
 
     collective: str
     bytes: int
-    before: Pick
-    after: Pick
-    busbw_gbs_before: float
-    busbw_gbs_after: float
-    ratio: float
+    before: AnyPick
+    after: AnyPick
+    busbw_gbs_before: float | None
+    busbw_gbs_after: float | None
+    ratio: float | None
     calibrated: "CalibratedChange | None" = field(default=None, metadata=json_form(optional=True))
 
 
 def at_sizes(before: Side, after: Side, request: Request, sizes: Sequence[int]) -> list[AtSize]:
     """What ``sizes`` (nBytes) get, as rank 0 sees it. Errors: those of :meth:`Selection.pick`, with the side."""
     nbytes = np.array(sizes, np.uint64)
-    old, new = (side.pick(request, nbytes) for side in (before, after))
-    ratios = new.time_us / old.time_us
+    old, new = (side.picks(request, nbytes) for side in (before, after))
     return [
         AtSize(
             request.collective.name,
@@ -47,11 +46,13 @@ def at_sizes(before: Side, after: Side, request: Request, sizes: Sequence[int]) 
             becomes,
             _busbw_gbs(before, request, size, was),
             _busbw_gbs(after, request, size, becomes),
-            shortest(ratio),
+            ratio((was, was.time_us), (becomes, becomes.time_us)),
         )
-        for size, was, becomes, ratio in zip(sizes, of_picks(old), of_picks(new), ratios, strict=True)
+        for size, was, becomes in zip(sizes, old, new, strict=True)
     ]
 
 
-def _busbw_gbs(side: Side, request: Request, size: int, pick: Pick) -> float:
+def _busbw_gbs(side: Side, request: Request, size: int, pick: AnyPick) -> float | None:
+    if pick.time_us is None:
+        return None
     return float(bus_gbs(request.collective, size, pick.time_us, side.selection.communicator.ranks))

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tuner.analysis.bypassing import NonClassicPick
 from tuner.answers import picks
 from tuner.answers.graphs import GraphsAcross
 from tuner.answers.groups import CallInKernel, ChoiceAnswer, GroupAnswer, KernelAnswer
-from tuner.answers.picks import NonClassicPick, PickAnswer
+from tuner.answers.picks import PickAnswer
 from tuner.base.numerics import shortest
 from tuner.connect import summarize
 from tuner.emulator.group import Operation

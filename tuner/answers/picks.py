@@ -4,12 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tuner.analysis.symmetric import classic_pick, kernel_times
+from tuner.analysis.bypassing import NonClassicPick, RunnerUp, bypassing_pick
 from tuner.base.names import ALGO_PROTOS, Collective
 from tuner.base.numerics import FloatArray, shortest
 from tuner.base.records import json_form
 from tuner.costmodels.bandwidth import algorithm_gbs, bus_gbs
-from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -26,33 +25,6 @@ class NodesPick:
 
     nodes: str
     pick: Pick = field(metadata=json_form(merged=True))
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerUp:
-    """The fastest combination besides the pick, ``Ring/LL``, and by how much it is slower."""
-
-    name: str
-    time_us: float
-    slower_percent: float
-
-
-@dataclass(frozen=True, slots=True)
-class NonClassicPick:
-    """A call off the classic path: ``bypass_kernel`` names what runs instead; ``channels`` are its blocks.
-
-    ``symmetric_model_us`` is its time by NCCL's model of symmetric kernels, which is another than that of algorithms:
-    None of copy engines, which NCCL takes without asking for a time, and of what the real library launched.
-    ``runner_up`` is the next kernel by that model, with the share that NCCL adds for each block. ``instead_of`` is what
-    the call gets on plain buffers' path; None where NCCL has nothing for it there.
-    """
-
-    bypass_kernel: str = field(metadata=json_form("leaves_for"))
-    channels: int
-    threads: int
-    symmetric_model_us: float | None = field(default=None, metadata=json_form(optional=True))
-    runner_up: RunnerUp | None = field(default=None, metadata=json_form(optional=True))
-    instead_of: Pick | None = field(default=None, metadata=json_form(optional=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +51,7 @@ class PickAnswer:
     @property
     def time_us(self) -> float | None:
         """What NCCL's model of such calls says the pick takes; None where it says nothing."""
-        return self.pick.time_us if isinstance(self.pick, Pick) else self.pick.symmetric_model_us
+        return self.pick.time_us
 
     @property
     def algbw_gbs(self) -> float | None:
@@ -126,7 +98,7 @@ def from_emulator(scenario: Scenario, request: Request, sizes: Sequence[int]) ->
     return [
         next(classic)
         if path is None
-        else off_classic_path(scenario, request, size, _modelled(selection, request, size, path))
+        else off_classic_path(scenario, request, size, bypassing_pick(selection, request, size, path))
         for size, path in zip(sizes, paths, strict=True)
     ]
 
@@ -134,15 +106,6 @@ def from_emulator(scenario: Scenario, request: Request, sizes: Sequence[int]) ->
 def off_classic_path(scenario: Scenario, request: Request, size: int, pick: NonClassicPick) -> PickAnswer:
     """The answer for a call that bypasses algorithm and protocol."""
     return PickAnswer(request.collective, int(size), scenario.constants, {}, pick, ranks=scenario.ranks)
-
-
-def _modelled(selection: Selection, request: Request, size: int, path: NonClassicPath) -> NonClassicPick:
-    instead_of = classic_pick(selection, request, size)
-    if path.kernel is None:
-        return NonClassicPick(path.name, path.blocks, path.threads, instead_of=instead_of)
-    own, *others = kernel_times(selection, request, size)
-    slower = [RunnerUp(each.kernel, each.time_us, 100 * (each.score_us / own.score_us - 1)) for each in others[:1]]
-    return NonClassicPick(path.name, path.blocks, path.threads, own.time_us, slower[0] if slower else None, instead_of)
 
 
 def costs_us(table_us: FloatArray) -> dict[str, float]:

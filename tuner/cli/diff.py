@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner import release
+from tuner.analysis.bypassing import AnyPick, NonClassicPick
 from tuner.analysis.diff import Change, Side, diff
 from tuner.base.errors import BadInput
-from tuner.base.names import Collective, DataType, Op, PeerCall
+from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.cli import exchange_changes, options
 from tuner.cli.beyond import print_upgrade, upgrade
 from tuner.cli.diff_limit import fail_above_option, fail_on_losses
 from tuner.cli.diff_releases import print_pairs, releases_of
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.cli.release_names import exact
-from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class CollectiveOrRelease(options.AnyCall):
 @options.range_options
 @options.scenario_options
 @options.request_options
+@options.buffers_option
+@options.in_place_option
 @options.time_options("both")
 @options.timeout_option
 @options.json_option
@@ -68,6 +70,8 @@ def command(
     high: int,
     dtype: DataType,
     op: Op,
+    buffers: Buffers,
+    in_place: bool,
     times: "TimesWanted | None",
     timeout_s: float,
     as_json: bool,
@@ -83,11 +87,13 @@ def command(
     nccl-tuner diff allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --change nodes=4 --change NCCL_PROTO=Simple
     nccl-tuner diff allreduce --machine dgx-h100 --nodes 2 --all-releases
     nccl-tuner diff --machine dgx-h100 --nodes 2 --nccl 2.22.3 2.25.1 --fail-above 5%
+    nccl-tuner diff allreduce --machine dgx-h100 --nccl 2.27.7 2.30.7 --buffers window
     """
     collectives = [word for word in words if isinstance(word, Collective)]
     releases = [word for word in words if not isinstance(word, Collective | PeerCall)]
     exchanged = exchange_changes.alone(word for word in words if isinstance(word, Collective | PeerCall))
     described = options.scenario_of(**scenario)
+    like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place)
     if exchanged and (all_releases or beyond or ask_libnccl or fail_above is not None or times_given(times)):
         raise BadInput(
             f"{exchanged[0].name}: valid with --nccl BEFORE AFTER and --change, without --all-releases, --beyond, "
@@ -102,7 +108,7 @@ def command(
             raise BadInput("--all-releases has NCCL's own times only; valid with it: neither --time nor --calibration")
         sides = [Side(one, low, high, whole) for one in releases_of(described)]
         selections = {f"on NCCL {side.scenario.nccl}": side.selection for side in sides}
-        requests = options.runnable(selections, collectives, Request(Collective.AllReduce, dtype, op))
+        requests = options.runnable(selections, collectives, like)
         print_pairs(described, sides, requests, as_json)
         return
     if len(releases) > 1:
@@ -115,14 +121,12 @@ def command(
         exchange_changes.show([found_changes], as_json)
         return
     old, new = Side(described, low, high, whole), Side(after, low, high, whole)
-    requests = options.runnable(
-        {"before": old.selection, "after": new.selection}, collectives, Request(Collective.AllReduce, dtype, op)
-    )
+    requests = options.runnable({"before": old.selection, "after": new.selection}, collectives, like)
     changes_of = {request.collective: diff(old, new, request) for request in requests}
     if times is not None:
         from tuner.analysis.calibrated_changes import CalibratedSides
 
-        calibrated = CalibratedSides(times, old, new)
+        calibrated = CalibratedSides(times, old, new, buffers)
         changes_of = {
             request.collective: calibrated.changes(request, changes_of[request.collective]) for request in requests
         }
@@ -179,7 +183,7 @@ def shown_times(by_nccl: bool, calibrated: "Sequence[CalibratedChange | None]") 
     return [*([BY_NCCL] if by_nccl or not measured else []), *([BY_MEASUREMENTS] if measured else [])]
 
 
-def times_row(ratio: float, calibrated: "CalibratedChange | None", shown: Sequence[str]) -> list[str]:
+def times_row(ratio: float | None, calibrated: "CalibratedChange | None", shown: Sequence[str]) -> list[str]:
     """The cells of :func:`shown_times`."""
     from tuner.cli import times
 
@@ -205,16 +209,23 @@ def _row(change: Change, shown: Sequence[str]) -> tuple[object, ...]:
         pick_name(change.before),
         pick_name(change.after),
         *times_row(change.ratio, change.calibrated, shown),
-        percent(change.ratio_by_before),
-        percent(change.ratio_by_after),
+        *(percent(by, none=_why_none(change)) for by in (change.ratio_by_before, change.ratio_by_after)),
     )
 
 
-def pick_name(pick: Pick) -> str:
-    """Algorithm, protocol and channels."""
-    return f"{pick.name} x{pick.channels}"
+def _why_none(change: Change) -> str:
+    return NOT_COMPARED if change.ratio is None else "cannot run"
 
 
-def percent(ratio: float | None) -> str:
+def pick_name(pick: AnyPick) -> str:
+    """Algorithm, protocol and channels; of what bypasses them its name and blocks."""
+    bare = isinstance(pick, NonClassicPick) and not pick.channels
+    return pick.name if bare else f"{pick.name} x{pick.channels}"
+
+
+NOT_COMPARED = "not compared"  # no model of NCCL's has a time of both
+
+
+def percent(ratio: float | None, none: str = NOT_COMPARED) -> str:
     """A ratio of times as the change it is."""
-    return "cannot run" if ratio is None else f"{100 * (ratio - 1):+.1f} %"
+    return none if ratio is None else f"{100 * (ratio - 1):+.1f} %"

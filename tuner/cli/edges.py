@@ -10,7 +10,8 @@ from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.base.sizes import about
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table, span
-from tuner.emulator.ranges import SizeRange, launches
+from tuner.emulator.path_ranges import answers
+from tuner.emulator.ranges import SizeRange
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 
@@ -41,11 +42,12 @@ def command(
     \b
     nccl-tuner edges allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner edges --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
+    nccl-tuner edges allreduce --machine dgx-h100 --nccl 2.30.7 --buffers window
     """
     described = options.scenario_of(**scenario)
     selection = Selection(described.communicator())
     records = {
-        request.collective: launches(selection, request, low, high).records(request)
+        request.collective: answers(selection, request, low, high).records(request)
         for request in options.runnable(
             {"here": selection},
             collectives,
@@ -64,7 +66,7 @@ COLUMNS = ("from", "to", "about", "pick", "channels", "threads", "ranges")
 
 
 def _by_combination(records: Sequence[SizeRange]) -> list[tuple[object, ...]]:
-    together = groupby(records, key=lambda record: (record.algorithm, record.protocol))
+    together = groupby(records, key=lambda record: record.name)
     return [_row(list(same)) for _, same in together]
 
 
@@ -74,7 +76,7 @@ def _row(records: Sequence[SizeRange]) -> tuple[object, ...]:
         human_bytes(first.from_bytes),
         human_bytes(last.to_bytes),
         about(last.to_bytes),
-        f"{first.algorithm.name}/{first.protocol.name}",
+        first.name,
         span([record.channels for record in records]),
         span([record.threads for record in records]),
         len(records),

@@ -47,3 +47,8 @@ def print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 def span(values: Sequence[int]) -> str:
     """``4``, or ``4-16`` where they differ."""
     return f"{min(values)}-{max(values)}" if min(values) < max(values) else str(values[0])
+
+
+def number(value: float | None, digits: int) -> str:
+    """With so many digits after the point; ``-`` where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"

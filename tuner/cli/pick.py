@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner.analysis.bypassing import NonClassicPick
 from tuner.answers import picks
-from tuner.answers.picks import NonClassicPick, PickAnswer
+from tuner.answers.picks import PickAnswer
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.cli import options
 from tuner.cli.group_calls import ROOTED
-from tuner.cli.output import human_bytes, print_csv, print_json, print_table
+from tuner.cli.output import human_bytes, number, print_csv, print_json, print_table
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 
@@ -169,9 +170,9 @@ def _row(answer: PickAnswer) -> tuple[object, ...]:
         pick.bypass_kernel if isinstance(pick, NonClassicPick) else pick.name,
         pick.channels,
         pick.threads,
-        "-" if answer.time_us is None else f"{answer.time_us:.2f}",
-        "-" if answer.algbw_gbs is None else f"{answer.algbw_gbs:.3f}",
-        "-" if answer.busbw_gbs is None else f"{answer.busbw_gbs:.3f}",
+        number(answer.time_us, 2),
+        number(answer.algbw_gbs, 3),
+        number(answer.busbw_gbs, 3),
         second.name if second else "-",
         f"{second.slower_percent:.1f} %" if second else "-",
     )
@@ -224,5 +225,5 @@ def _calibrated_row(answer: PickAnswer, beside_nccl: bool) -> tuple[object, ...]
         *nccl,
         times.central(time),
         times.interval(time),
-        "-" if busbw_gbs is None else f"{busbw_gbs:.3f}",
+        number(busbw_gbs, 3),
     )

@@ -14,7 +14,7 @@ from tuner.base.records import to_json
 from tuner.base.sizes import human_bytes
 from tuner.cli import options
 from tuner.cli.layout import width_to_fit
-from tuner.cli.output import print_json, print_table
+from tuner.cli.output import number, print_json, print_table
 from tuner.cli.release_names import release_option
 
 if TYPE_CHECKING:
@@ -98,9 +98,9 @@ def _print(seen: "Examination", where: str) -> None:
         else f"{seen.file}: held against {near.in_words}; not known: {', '.join(near.unknown) or 'nothing'}"
     )
     whole = seen.sizes[-1].busbw_gbs_after if seen.sizes else None
-    for number, finding in enumerate(seen.findings, start=1):
+    for place, finding in enumerate(seen.findings, start=1):
         click.echo("")
-        _print_finding(number, finding, whole, where.split(",")[0])
+        _print_finding(place, finding, whole, where.split(",")[0])
     click.echo("")
     if not seen.findings:
         click.echo("nothing is wrong, and nothing unusual")
@@ -132,10 +132,10 @@ def _print_sizes(seen: "Examination", where: str) -> None:
     rows = [
         (
             human_bytes(one.bytes),
-            f"{one.before.algorithm}/{one.before.protocol} x{one.before.channels}",
-            f"{one.after.algorithm}/{one.after.protocol} x{one.after.channels}",
-            f"{one.busbw_gbs_before:.3f}",
-            f"{one.busbw_gbs_after:.3f}",
+            f"{one.before.name} x{one.before.channels}",
+            f"{one.after.name} x{one.after.channels}",
+            number(one.busbw_gbs_before, 3),
+            number(one.busbw_gbs_after, 3),
         )
         for one in seen.sizes
     ]

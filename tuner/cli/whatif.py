@@ -12,7 +12,7 @@ from tuner.analysis.changes import KEYS, each_of
 from tuner.analysis.diff import Change, Side, diff
 from tuner.analysis.whatif import AtSize, at_sizes
 from tuner.base.errors import BadInput
-from tuner.base.names import Collective, DataType, Op, PeerCall
+from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.base.records import json_form
 from tuner.cli import exchange_changes, options
 from tuner.cli.diff import (
@@ -24,7 +24,7 @@ from tuner.cli.diff import (
     shown_times,
     times_row,
 )
-from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.output import human_bytes, number, print_json, print_table
 from tuner.cli.renamed import Change as ChangeType
 from tuner.emulator.ranges import FOLLOWED_BYTES
 from tuner.emulator.request import Request
@@ -56,6 +56,8 @@ class CollectiveOrChange(options.AnyCall):
 @options.bytes_option
 @options.scenario_options
 @options.request_options
+@options.buffers_option
+@options.in_place_option
 @options.time_options("both")
 @options.timeout_option
 @options.json_option
@@ -65,6 +67,8 @@ def command(
     sizes: list[int],
     dtype: DataType,
     op: Op,
+    buffers: Buffers,
+    in_place: bool,
     times: "TimesWanted | None",
     timeout_s: float,
     as_json: bool,
@@ -84,6 +88,7 @@ def command(
     \b
     nccl-tuner whatif allreduce nic-gbps=200 --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner whatif allreduce remove-nic=mlx5_0 nvlinks=17@gpu:3 --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    nccl-tuner whatif allreduce NCCL_CTA_POLICY=2 --machine dgx-h100 --nccl 2.30.7 --buffers window
     nccl-tuner whatif allreduce NCCL_ALGO=Ring --log nccl.log --gpu a100-sxm4-80gb
     nccl-tuner whatif allgather nodes=8 NCCL_PROTO=Simple --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
     """
@@ -92,7 +97,7 @@ def command(
     exchanged = exchange_changes.alone(word for word in words if isinstance(word, Collective | PeerCall))
     if exchanged and ask_libnccl:
         raise BadInput(f"--ask-libnccl: of collectives; valid for {exchanged[0].name}: without")
-    like = Request(Collective.AllReduce, dtype, op)
+    like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place)
     compared, ways = [], []
     for changes in each_of([word for word in words if not isinstance(word, Collective | PeerCall)]):
         after = options.after(described, changes)
@@ -142,7 +147,8 @@ def _compared(
     if times is not None:
         from tuner.analysis.calibrated_changes import CalibratedSides
 
-        calibrated = CalibratedSides(times, old, new)
+        buffers = next(iter(sizes_of)).buffers
+        calibrated = CalibratedSides(times, old, new, buffers)
         sizes = {request: calibrated.sizes(request, ones) for request, ones in sizes.items()}
         changes = {request: calibrated.changes(request, ones) for request, ones in changes.items()}
     return Comparison(
@@ -172,9 +178,10 @@ def _print_sizes(title: str, ones: Sequence[AtSize], by_nccl: bool) -> None:
     rows = []
     for one in ones:
         picks = pick_name(one.before), pick_name(one.after)
-        times_us = _measured_us(one) if measured else (f"{one.before.time_us:.2f}", f"{one.after.time_us:.2f}")
+        nccl_us = (number(one.before.time_us, 2), number(one.after.time_us, 2))
+        times_us = _measured_us(one) if measured else nccl_us
         cells = [human_bytes(one.bytes), *picks, *times_us, *times_row(one.ratio, one.calibrated, shown)]
-        rows.append([*cells, *([] if measured else [f"{one.busbw_gbs_before:.3f}", f"{one.busbw_gbs_after:.3f}"])])
+        rows.append([*cells, *([] if measured else [number(one.busbw_gbs_before, 3), number(one.busbw_gbs_after, 3)])])
     print_table(title, ["size", "before", "after", "before us", "after us", *shown, *busbws], rows)
 
 

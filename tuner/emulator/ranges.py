@@ -2,7 +2,7 @@
 
 import bisect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.frames import Column, Framed, Named
 from tuner.base.names import ALGO_PROTOS, Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import IntArray, SizeArray
+from tuner.base.records import json_form
 from tuner.base.sizes import whole
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
@@ -22,6 +23,7 @@ from tuner.emulator.selection import MAX_BYTES, Selection
 
 FOLLOWED_BYTES = 1 << 40  # how far ranges are followed
 Labels = NDArray[np.int64]
+Asked = Callable[[int], object]  # of a size in bytes; NoAlgorithm where NCCL runs nothing
 LaunchFunction = Callable[[Call, Tables, SizeArray], tuple[IntArray, IntArray]]
 
 
@@ -30,7 +32,8 @@ class Ranges(Framed):
     """Ranges of nBytes, [range], without gaps; both ends belong to a range.
 
     ``algorithm`` and ``protocol`` are NCCL's numbers. Where ranges are of these two only, ``channels`` and ``threads``
-    are those of the first size.
+    are those of the first size. ``bypass_kernel`` says what takes calls that bypass the algorithms, whose numbers are
+    then -1 and whose channels are blocks; it is None for the others, and empty where no call can.
     """
 
     from_bytes: SizeArray
@@ -39,13 +42,30 @@ class Ranges(Framed):
     protocol: NDArray[np.int8]
     channels: NDArray[np.int64]
     threads: NDArray[np.int64]
+    bypass_kernel: tuple[str | None, ...] = ()
 
     def __len__(self) -> int:
         return len(self.from_bytes)
 
+    def merged(self, whole: bool = True) -> "Ranges":
+        """Neighbours that are alike as one range: if not ``whole``, whatever their channels and threads."""
+        numbers = (self.algorithm, self.protocol, *((self.channels, self.threads) if whole else ()))
+        labels = list(zip(self.bypass_kernel or (None,) * len(self), *(each.tolist() for each in numbers), strict=True))
+        kept = [row for row, label in enumerate(labels) if not row or label != labels[row - 1]]
+        last = np.append(self.from_bytes[kept[1:]] - np.uint64(1), self.to_bytes[-1])
+        return Ranges(
+            self.from_bytes[kept],
+            last,
+            self.algorithm[kept],
+            self.protocol[kept],
+            self.channels[kept],
+            self.threads[kept],
+            tuple(self.bypass_kernel[row] for row in kept) if self.bypass_kernel else (),
+        )
+
     def columns(self) -> dict[str, Column]:
-        """A row a range: from_bytes, to_bytes, algorithm, protocol, channels, threads (numbers)."""
-        return {
+        """A row a range: from_bytes, to_bytes, algorithm, protocol, channels, threads; bypass_kernel where some may."""
+        columns: dict[str, Column] = {
             "from_bytes": self.from_bytes,
             "to_bytes": self.to_bytes,
             "algorithm": Named(Algorithm, self.algorithm),
@@ -53,29 +73,51 @@ class Ranges(Framed):
             "channels": self.channels,
             "threads": self.threads,
         }
+        return columns | ({"bypass_kernel": self.bypass_kernel} if self.bypass_kernel else {})
 
     def records(self, request: Request) -> "list[SizeRange]":
         """One a range, as ``nccl-tuner edges --json`` prints them."""
         columns = (self.from_bytes, self.to_bytes, self.algorithm, self.protocol, self.channels, self.threads)
+        bypassing = self.bypass_kernel or (None,) * len(self)
         return [
-            SizeRange(request.collective, start, end, Algorithm(algorithm), Protocol(protocol), channels, threads)
-            for start, end, algorithm, protocol, channels, threads in zip(
-                *(column.tolist() for column in columns), strict=True
+            SizeRange(
+                request.collective,
+                start,
+                end,
+                None if algorithm < 0 else Algorithm(algorithm),
+                None if protocol < 0 else Protocol(protocol),
+                channels,
+                threads,
+                kernel,
+            )
+            for start, end, algorithm, protocol, channels, threads, kernel in zip(
+                *(column.tolist() for column in columns), bypassing, strict=True
             )
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class SizeRange:
-    """Sizes (nBytes) with one answer, both ends among them; ``threads`` are of a block."""
+    """Sizes (nBytes) with one answer, both ends among them; ``threads`` are of a block.
+
+    Where ``bypass_kernel`` names what takes the call instead of an algorithm, ``channels`` are its blocks.
+    """
 
     collective: Collective
     from_bytes: int
     to_bytes: int
-    algorithm: Algorithm
-    protocol: Protocol
+    algorithm: Algorithm | None
+    protocol: Protocol | None
     channels: int
     threads: int
+    bypass_kernel: str | None = field(default=None, metadata=json_form("leaves_for", optional=True))
+
+    @property
+    def name(self) -> str:
+        """Algorithm and protocol, ``Ring/LL``, or what takes the call instead."""
+        if self.algorithm is None or self.protocol is None:
+            return str(self.bypass_kernel)
+        return f"{self.algorithm.name}/{self.protocol.name}"
 
 
 def launches(selection: Selection, request: Request, low: int | None = None, high: int = FOLLOWED_BYTES) -> Ranges:
@@ -85,9 +127,18 @@ def launches(selection: Selection, request: Request, low: int | None = None, hig
     size that NCCL takes.
     Errors: those of :meth:`Selection.pick`; BadInput for windows, and where channels change at too many sizes.
     """
-    low, high = _ends(selection, request, low, high)
+    return classic_launches(selection, request, *_ends(selection, request, low, high))
+
+
+def combinations(selection: Selection, request: Request, low: int | None = None, high: int = FOLLOWED_BYTES) -> Ranges:
+    """The ranges in which algorithm and protocol stay the same; ends and errors as of :func:`launches`."""
+    return classic_combinations(selection, request, *_ends(selection, request, low, high))
+
+
+def classic_launches(selection: Selection, request: Request, low: int, high: int) -> Ranges:
+    """:func:`launches` on the classic path, even of calls that leave it; both ends are sizes that NCCL takes there."""
     starts = _combinations(selection, request, low, high)
-    picked = selection.pick(request, starts).combinations
+    picked = selection.classic_pick(request, starts).combinations
 
     def cells(sizes: SizeArray) -> Labels:
         return picked[np.searchsorted(starts, sizes, side="right") - 1]
@@ -113,26 +164,28 @@ def launches(selection: Selection, request: Request, low: int | None = None, hig
     return _ranges(changes, launched(changes), high)
 
 
-def combinations(selection: Selection, request: Request, low: int | None = None, high: int = FOLLOWED_BYTES) -> Ranges:
-    """The ranges in which algorithm and protocol stay the same; ends and errors as of :func:`launches`."""
-    low, high = _ends(selection, request, low, high)
-    picks = selection.pick(request, _combinations(selection, request, low, high))
+def classic_combinations(selection: Selection, request: Request, low: int, high: int) -> Ranges:
+    """:func:`combinations` on the classic path, as :func:`classic_launches`."""
+    picks = selection.classic_pick(request, _combinations(selection, request, low, high))
     return _ranges(picks.bytes, np.column_stack([picks.combinations, picks.channels, picks.threads]), high)
 
 
 def largest(selection: Selection, request: Request, most: int = MAX_BYTES) -> int:
     """The largest size to ``most`` that NCCL takes: through 2.28 none that lasts an hour; 0 where it runs nothing."""
+    return _largest(lambda size: selection.pick(request, size), 1, most)
 
+
+def _largest(asked: Asked, least: int, most: int) -> int:
     def refused(nbytes: int) -> bool:
         try:
-            selection.pick(request, nbytes)
+            asked(nbytes)
         except NoAlgorithm:
             return True
         return False
 
     if not refused(most):
         return most
-    return 0 if refused(1) else bisect.bisect_left(range(most), True, lo=1, key=refused) - 1
+    return 0 if refused(least) else bisect.bisect_left(range(most), True, lo=least, key=refused) - 1
 
 
 def breaks(selection: Selection) -> list[int]:
@@ -143,23 +196,35 @@ def breaks(selection: Selection) -> list[int]:
     return [size + more for size in starts for more in (-1, 0) if 1 <= size + more <= MAX_BYTES]
 
 
-def _ends(selection: Selection, request: Request, low: int | None, high: int) -> tuple[int, int]:
+def check_classic(selection: Selection, request: Request) -> None:
+    """BadInput where such calls may bypass the algorithms at some size."""
     if selection.may_leave_classic_path(request):
         windows = request.buffers is Buffers.window
         what = "buffers window" if windows else ", ".join(selection.communicator.release.environment.symmetric_kernels)
         valid = "plain, registered" if windows else "without"
         raise BadInput(f"{what} may leave the classic path at any size; valid: {valid}")
-    if low is None:
-        low = request.unit_bytes(selection.communicator.ranks)
-    low, high = whole(low, "low"), whole(high, "high")
+
+
+def ends(low: int | None, high: int, unit_bytes: int, asked: Asked) -> tuple[int, int]:
+    """The sizes to look at: from ``unit_bytes`` by default, to the largest that can be ``asked`` without NoAlgorithm.
+
+    Errors: BadInput for sizes that are none; NoAlgorithm where there is none.
+    """
+    low, high = whole(unit_bytes if low is None else low, "low"), whole(high, "high")
     if not 1 <= low <= high <= MAX_BYTES:
         raise BadInput(f"sizes from {low} to {high} bytes; valid: 1 to 2**62, the first not above the last")
-    most = largest(selection, request, high)
+    most = _largest(asked, min(low, unit_bytes), high)
     if not most:
-        selection.pick(request, low)  # which says why
+        asked(low)  # which says why
     if low > most:
         raise BadInput(f"sizes from {low} bytes; valid: to {most}, the largest that NCCL takes here")
     return low, most
+
+
+def _ends(selection: Selection, request: Request, low: int | None, high: int) -> tuple[int, int]:
+    check_classic(selection, request)
+    unit_bytes = request.unit_bytes(selection.communicator.ranks)
+    return ends(low, high, unit_bytes, lambda size: selection.pick(request, size))
 
 
 def _combinations(selection: Selection, request: Request, low: int, high: int) -> SizeArray:
@@ -168,10 +233,10 @@ def _combinations(selection: Selection, request: Request, low: int, high: int) -
     def ranked(sizes: SizeArray) -> Labels:
         # All candidates in their order, so that no crossing hides between two sizes.
         order = np.argsort(selection.times_us(request, sizes), axis=1, kind="stable")
-        return np.column_stack([order, selection.pick(request, sizes).combinations])
+        return np.column_stack([order, selection.classic_pick(request, sizes).combinations])
 
     starts = breakpoints.find(ranked, low, high, breaks(selection))
-    picked = selection.pick(request, starts).combinations
+    picked = selection.classic_pick(request, starts).combinations
     kept: SizeArray = starts[np.append(True, picked[1:] != picked[:-1])]
     return kept
 

@@ -5,7 +5,7 @@ Source of the order: getAlgoInfo and topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -150,8 +150,10 @@ class Selection:
         if not self.may_leave_classic_path(request):
             return [None] * len(nbytes)
         self._check_type(request)
-        rule = self.communicator.rules.non_classic_path
-        return [rule(self.communicator, request, int(size), self._protocol) for size in nbytes]
+        if (none := request.parts(self.communicator.ranks)) > nbytes.min(initial=none):
+            raise BadInput(f"{request.collective.name} of less than a byte for each rank; valid: from {none} bytes")
+        rule, classic = self.communicator.rules.non_classic_path, self._protocols(nbytes)
+        return [rule(self.communicator, request, size, classic) for size in nbytes.tolist()]
 
     def may_leave_classic_path(self, request: Request) -> bool:
         """Whether there may be sizes at which such calls bypass the algorithms: on windows, or if variables say so."""
@@ -160,11 +162,27 @@ class Selection:
         without_windows = self.communicator.rules.symmetric_without_windows is not None
         return request.buffers is Buffers.window or (asked and without_windows)
 
-    def _protocol(self, request: Request, size: int) -> Protocol | None:
-        try:
-            return Protocol(self._classic_pick(request, np.array([size], np.uint64)).protocol[0])
-        except NoAlgorithm:
-            return None
+    def _protocols(self, nbytes: SizeArray) -> Callable[[Request, int], Protocol | None]:
+        """What the classic path would take for one of these sizes; None: nothing. Those of all are asked at once."""
+
+        @cache
+        def of_all(request: Request) -> dict[int, Protocol] | None:
+            try:
+                protocols = self._classic_pick(request, nbytes).protocol
+            except NoAlgorithm:  # for some of them
+                return None
+            return dict(zip(nbytes.tolist(), map(Protocol, protocols.tolist()), strict=True))
+
+        def of_one(request: Request, size: int) -> Protocol | None:
+            known = of_all(request)
+            if known is not None:
+                return known[size]
+            try:
+                return Protocol(self._classic_pick(request, np.array([size], np.uint64)).protocol[0])
+            except NoAlgorithm:
+                return None
+
+        return of_one
 
     def pick(self, request: Request, sizes: ArrayLike) -> Picks:
         """What NCCL picks for each size. NoAlgorithm where nothing is left, as in NCCL.
