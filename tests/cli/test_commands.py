@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -136,6 +137,11 @@ def test_an_unknown_command_says_which_there_are() -> None:
         "nccl-tuner: no command 'pikc'; did you mean pick?; valid: pick, explain, edges, "
     )
     assert "valid: env, path, convert" in run("plugin", "lnit", code=2).stderr
+    context = click.Context(everything)
+    for name in everything.list_commands(context):
+        if isinstance(group := everything.get_command(context, name), click.Group):
+            valid = ", ".join(group.list_commands(click.Context(group)))
+            assert run(name, "nosuch", code=2).stderr.startswith(f"nccl-tuner: no command 'nosuch'; valid: {valid}")
 
 
 @pytest.mark.live

@@ -1,4 +1,4 @@
-"""Groups that know their commands' names and one-liners without importing them."""
+"""Groups that name their commands, and such as know their one-liners without importing them."""
 
 import importlib
 from typing import Any
@@ -9,7 +9,20 @@ from click.shell_completion import CompletionItem
 from tuner.base.errors import did_you_mean, one_of
 
 
-class LazyGroup(click.Group):
+class Group(click.Group):
+    """A group that answers an unknown command with those that there are."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but an unknown command is an error that says which there are."""
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            valid = self.list_commands(ctx)
+            raise click.UsageError(f"no command {args[0]!r}{did_you_mean(args[0], valid)}; {one_of(valid)}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(Group):
     """``verbs`` maps a name to its one-liner; the module of that name in ``package`` has it as ``command``.
 
     ``sections`` are the same verbs below the headings of the help.
@@ -43,15 +56,6 @@ class LazyGroup(click.Group):
         says = {name: command.get_short_help_str() for name, command in self.commands.items()} | self.verbs
         names = [CompletionItem(name, help=text) for name, text in says.items() if name.startswith(incomplete)]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but an unknown command is an error that says which there are."""
-        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            valid = self.list_commands(ctx)
-            raise click.UsageError(f"no command {args[0]!r}{did_you_mean(args[0], valid)}; {one_of(valid)}", ctx)
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = [(name, command.get_short_help_str(100)) for name, command in self.commands.items()]

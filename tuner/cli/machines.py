@@ -13,6 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.base.files import check_writable, write_text
 from tuner.base.records import json_form, to_json
 from tuner.cli import machine_files, options
+from tuner.cli.lazy import Group
 from tuner.cli.output import print_json, print_table
 from tuner.cli.release_names import release_option
 from tuner.cli.topology_doctor import doctor
@@ -20,7 +21,7 @@ from tuner.machine import catalogue, graph_tables
 from tuner.scenario import Scenario
 
 
-@click.group(name="machines", invoke_without_command=True)
+@click.group(name="machines", cls=Group, invoke_without_command=True)
 @options.json_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:

@@ -10,6 +10,7 @@ from tuner.base.errors import BadInput, one_of
 from tuner.base.records import to_json
 from tuner.calibration import importing, plausible
 from tuner.cli import options
+from tuner.cli.lazy import Group
 from tuner.cli.output import print_json, print_table, span
 from tuner.cli.release_names import release_option
 from tuner.machine import catalogue, skeleton
@@ -22,7 +23,7 @@ from tuner.release.environment import parse_assignments
 LAUNCHES = {launch.name.replace("_", "-"): launch for launch in Launch}
 
 
-@click.group(name="measured")
+@click.group(name="measured", cls=Group)
 def command() -> None:
     """Measured times as tables: the public ones that are shipped, and one's own in the same form.
 

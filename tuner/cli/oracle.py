@@ -9,13 +9,14 @@ from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.graphs import across_option, print_graphs, print_with_across
 from tuner.cli.group import calls_argument, operations_of, print_group
+from tuner.cli.lazy import Group
 from tuner.cli.output import print_json
 from tuner.cli.pick import print_answers
 from tuner.cli.table import print_tables
 from tuner.emulator.request import Request
 
 
-@click.group(name="oracle")
+@click.group(name="oracle", cls=Group)
 def command() -> None:
     """Asks the real libnccl of a release, run without a GPU on simulated devices.
 
