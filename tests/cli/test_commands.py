@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from tests.support.available_releases import HERE
 from tests.support.command_line import run, run_process, subcommands
 from tuner import release
+from tuner.cli import everything
 from tuner.cli.output import print_table
 
 PICK = ("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9", "--bytes", "8,1K,64MiB")
