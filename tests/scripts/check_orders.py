@@ -7,46 +7,10 @@ Each communicator (machine, nodes, NCCL_ALGO, NCCL_PROTO, channels) is drawn wit
 and the bits are compared. Prints what was compared by release. Exit code 1 where anything differs.
 """
 
-import sys
-from collections import Counter
-
-import click
-import numpy as np
-
 from tests.support import ordered_calls
-from tuner import release
-from tuner.cli.output import print_table
-from tuner.oracle.api import Oracle
+from tests.support.compared_calls import comparing
 
-CALLS_EACH = 4  # on a communicator
-KINDS = ("Ring", "Tree")
-
-
-@click.command()
-@click.argument("names", nargs=-1, type=click.Choice(release.names()), metavar="[RELEASE]...")
-@click.option("--calls", type=int, default=20, show_default=True, help="Calls of each release.")
-@click.option("--seed", type=int, default=1, show_default=True)
-def main(names: tuple[str, ...], calls: int, seed: int) -> None:
-    rows, differs = [], False
-    for nccl in names or release.names():
-        random, equal, asked, elements = np.random.default_rng([seed, *map(int, nccl.split("."))]), 0, 0, 0
-        kinds = Counter[str]()
-        while asked < calls:
-            scenario, drawn = ordered_calls.drawn_calls(random, nccl, min(CALLS_EACH, calls - asked))
-            with Oracle(scenario.oracle_configuration()) as oracle:
-                theirs = oracle.connected()
-                for call in drawn:
-                    difference = ordered_calls.compare_with_libnccl(random, oracle, theirs, call)
-                    asked, equal = asked + 1, equal + (difference is None)
-                    kinds[call.work.algorithm.name] += 1
-                    elements += call.bytes // call.request.dtype.size_bytes
-                    if difference is not None:
-                        click.echo(f"DIFFERS {difference}")
-        differs |= equal != asked
-        rows.append((nccl, f"{equal}/{asked}", *(kinds[kind] for kind in KINDS), elements))
-    print_table("orders equal / compared with libnccl", ("release", "calls", *KINDS, "elements"), rows)
-    sys.exit(differs)
-
+main = comparing("orders", ordered_calls)
 
 if __name__ == "__main__":
     main()

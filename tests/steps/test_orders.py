@@ -35,5 +35,5 @@ def test_averages_are_sums_of_scaled_numbers_in_the_same_order(seed: int) -> Non
 def test_calls_on_machines_are_added_as_claimed(nccl: str, seed: int) -> None:
     random = np.random.default_rng([seed, *map(int, nccl.split("."))])
     scenario, (call,) = ordered_calls.drawn_calls(random, nccl, 1)
-    assert call.work.algorithm in ordered_calls.ADDING
+    assert call.work.algorithm in ordered_calls.ALGORITHMS
     ordered_calls.compare(random, call.work, scenario.resolve().connected)

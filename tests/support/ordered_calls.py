@@ -21,7 +21,7 @@ from tuner.scenario import Scenario
 from tuner.steps.orders import REDUCING, Orders, orders
 from tuner.steps.terms import Term
 
-ADDING = (Algorithm.Ring, Algorithm.Tree)  # whose orders are claimed
+ALGORITHMS = (Algorithm.Ring, Algorithm.Tree)  # whose orders are claimed
 DEFAULT_BUFFER_BYTES = {Protocol.LL: 512 * 8 * 16 * 8, Protocol.LL128: 640 * 120 * 8 * 8, Protocol.Simple: 1 << 22}
 RING_STEPS_OF_A_CHUNK = {Collective.AllReduce: 4, Collective.ReduceScatter: 4, Collective.Reduce: 1}  # Simple
 MACHINES = ("dgx-h100", "dgx-a100", "dgx-1v", "pcie-l40s", "ws-2x-a6000", "gh200-4x")
