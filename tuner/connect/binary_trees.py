@@ -5,6 +5,7 @@ Source: ncclGetBtree and ncclGetDtree, src/graph/trees.cc, v2.28.9-1.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,7 @@ class Place:
     is_second: bool  # of its parent's children
 
 
+@lru_cache(4096)  # every channel of every rank asks
 def double_tree(nodes: int, node: int) -> tuple[Place, Place]:
     """A node's places in both trees: the second is the first mirrored, or moved on by one where nodes are odd."""
     first = binary_tree(nodes, node)

@@ -39,7 +39,7 @@ class Loops:
     def chunks(self, part: int) -> tuple[IntArray, IntArray]:
         """First elements and numbers of elements of a part's chunks, [loop]; a number may be 0."""
         first = self.first + part * self.part_step + self.step * np.arange(self.times, dtype=np.int64)
-        return first, np.clip(self.end - first, 0, self.chunk)
+        return first, np.minimum(np.maximum(self.end - first, 0), self.chunk)  # np.clip takes three times as long
 
 
 def loops(work: Work, share: ChannelShare, ranks: int) -> Iterator[Loops]:

@@ -75,9 +75,10 @@ def orders(work: Work, across: Across) -> Orders:
         shape = _shape(work, share, across)
         if shape not in of_share:
             of_share[shape] = list(_terms(work, share, across, ranks))
+        of_channel = list(loops(work, share, ranks))
         for part, moved, term in of_share[shape]:
             number = numbers.setdefault(term, len(numbers))
-            for each in loops(work, share, ranks):
+            for each in of_channel:
                 first, elements = each.chunks(part)
                 firsts.append(first + moved * work.count)
                 counts.append(elements)
