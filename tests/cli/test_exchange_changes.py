@@ -7,6 +7,7 @@ import pytest
 from tests.support.command_line import run
 
 ON = ("--machine", "dgx-h100", "--nodes", "2")
+NAMED = {"alltoall": "AlltoAll", "send": "Send"}
 
 
 def test_a_release_that_counts_channels_otherwise() -> None:
@@ -37,3 +38,10 @@ def test_they_stand_alone() -> None:
     assert "either alone" in run("diff", "send", "allreduce", *ON, "--nccl", "2.28.9", "2.29.2", code=2).stderr
     assert "without --all-releases" in run("diff", "send", *ON, "--all-releases", code=2).stderr
     assert "--ask-libnccl: of collectives" in run("whatif", "send", "nodes=4", *ON, "--ask-libnccl", code=2).stderr
+
+
+@pytest.mark.parametrize("given", [("--buffers", "window"), ("--buffers", "registered", "--in-place")])
+@pytest.mark.parametrize("words", [("diff", "alltoall", "2.29.2"), ("whatif", "send", "nodes=4")])
+def test_buffers_are_of_collectives(words: tuple[str, ...], given: tuple[str, ...]) -> None:
+    stderr = run(*words, *ON, "--nccl", "2.28.9", *given, code=2).stderr
+    assert stderr.endswith(f"--in-place: of collectives; valid for {NAMED[words[1]]}: plain (see: pick)\n")

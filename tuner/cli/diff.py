@@ -94,6 +94,8 @@ def command(
     exchanged = exchange_changes.alone(word for word in words if isinstance(word, Collective | PeerCall))
     described = options.scenario_of(**scenario)
     like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place)
+    if exchanged:
+        exchange_changes.check_plain(exchanged, like)
     if exchanged and (all_releases or beyond or ask_libnccl or fail_above is not None or times_given(times)):
         raise BadInput(
             f"{exchanged[0].name}: valid with --nccl BEFORE AFTER and --change, without --all-releases, --beyond, "

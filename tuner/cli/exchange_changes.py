@@ -7,8 +7,9 @@ import click
 
 from tuner.analysis.exchange_ways import ExchangeSides, Taken, WaysAtSize, WaysChange
 from tuner.base.errors import BadInput
-from tuner.base.names import PeerCall
+from tuner.base.names import Buffers, PeerCall
 from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.emulator.request import Request
 from tuner.scenario import Scenario
 
 NO_MODEL = "NCCL has no time model of sends and receives: how long either takes is not known"
@@ -31,6 +32,12 @@ def alone(words: Iterable[object]) -> list[PeerCall]:
     if found and len(found) < len(named):
         raise BadInput(f"{found[0].name} beside collectives; valid: either alone")
     return list(dict.fromkeys(found))
+
+
+def check_plain(calls: Sequence[PeerCall], like: Request) -> None:
+    """BadInput for buffers of other calls than collectives, whose ways are compared on plain ones."""
+    if like.buffers is not Buffers.plain or like.in_place:
+        raise BadInput(f"--buffers, --in-place: of collectives; valid for {calls[0].name}: plain (see: pick)")
 
 
 def compared(

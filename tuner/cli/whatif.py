@@ -98,6 +98,8 @@ def command(
     if exchanged and ask_libnccl:
         raise BadInput(f"--ask-libnccl: of collectives; valid for {exchanged[0].name}: without")
     like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place)
+    if exchanged:
+        exchange_changes.check_plain(exchanged, like)
     compared, ways = [], []
     for changes in each_of([word for word in words if not isinstance(word, Collective | PeerCall)]):
         after = options.after(described, changes)
