@@ -53,7 +53,8 @@ STEPS = (
         "--fail-above allows 5 %",
         code=1,
     ),
-    Step("doctor", "{bin}/nccl-tuner doctor", "pip install 'nccl-tuner"),
+    Step("doctor", "{bin}/nccl-tuner doctor", "pip install 'nccl-tuner", only="manylinux"),
+    Step("no C parts", "{bin}/nccl-tuner doctor", "so: reinstall .* from its wheel for Linux", code=1, only="none-any"),
     Step(
         "report without its extra",
         "{bin}/nccl-tuner report --machine dgx-h100 --out {files}/page.html",
