@@ -6,8 +6,10 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <link.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -16,36 +18,103 @@
 #include "nccl.h"
 #include "oracle.h"
 
-enum { PAGE_BYTES = 4096, LARGE_BYTES = 8 * PAGE_BYTES };
+enum { PAGE_BYTES = 4096, LARGE_BYTES = 8 * PAGE_BYTES, PAGES_AT_ONCE = 512 };
 
 static const unsigned char zeros[PAGE_BYTES];
 
-void sim_zero(void *target, size_t bytes) {
-    unsigned char *at = target;
-    for (size_t part; bytes > 0; at += part, bytes -= part) {
-        part = PAGE_BYTES - (uintptr_t)at % PAGE_BYTES;
-        part = part < bytes ? part : bytes;
-        if (memcmp(at, zeros, part) != 0)
-            memset(at, 0, part);
+/* What the kernel says of this process's pages (Documentation/admin-guide/mm/pagemap.rst), -1 where it is not asked. */
+static int pagemap = -1;
+static uintptr_t page_bytes;
+
+/* A few entries of it, one after the other. */
+struct pages {
+    uintptr_t first;
+    size_t number;
+    uint64_t entries[PAGES_AT_ONCE];
+};
+
+/* Whether anything may have been read from this page or written to it: another one of malloc's reads as zeros. */
+static int touched(struct pages *known, const void *address) {
+    const uint64_t swapped_or_present = (uint64_t)3 << 62;
+    if (pagemap < 0)
+        return 1;
+    uintptr_t page = (uintptr_t)address / page_bytes;
+    if (page < known->first || page - known->first >= known->number) {
+        ssize_t got = pread(pagemap, known->entries, sizeof known->entries, (off_t)(page * sizeof(uint64_t)));
+        known->first = page;
+        known->number = got < 0 ? 0 : (size_t)got / sizeof(uint64_t);
     }
+    return known->number == 0 || (known->entries[page - known->first] & swapped_or_present) != 0;
+}
+
+static size_t until_next_page(const unsigned char *at, size_t bytes) {
+    size_t part = PAGE_BYTES - (uintptr_t)at % PAGE_BYTES;
+    return part < bytes ? part : bytes;
+}
+
+static void zero(unsigned char *at, size_t bytes) {
+    if (memcmp(at, zeros, bytes) != 0)
+        memset(at, 0, bytes);
 }
 
 void sim_copy_sparse(void *target, const void *source, size_t bytes) {
+    struct pages of_target = {.number = 0}, of_source = {.number = 0};
     unsigned char *to = target;
     const unsigned char *from = source;
     for (size_t part; bytes > 0; to += part, from += part, bytes -= part) {
-        part = PAGE_BYTES - (uintptr_t)to % PAGE_BYTES;
-        part = part < bytes ? part : bytes;
-        if (memcmp(to, from, part) != 0)
+        part = until_next_page(to, bytes);
+        int empty = !touched(&of_source, from) && !touched(&of_source, from + part - 1);
+        if (!empty && memcmp(from, zeros, part) != 0)
             memcpy(to, from, part);
+        else if (touched(&of_target, to))
+            zero(to, part);
     }
 }
 
 static void *fill(void *target, int value, size_t bytes) {
     if (value != 0 || bytes < LARGE_BYTES)
         return memset(target, value, bytes);
-    sim_zero(target, bytes);
+    unsigned char *at = target;
+    for (size_t part; bytes > 0; at += part, bytes -= part) {
+        part = until_next_page(at, bytes);
+        zero(at, part);
+    }
     return target;
+}
+
+static void *allocate_zeros(size_t number, size_t bytes_each) {
+    size_t bytes;
+    if (__builtin_mul_overflow(number, bytes_each, &bytes) || bytes < LARGE_BYTES)
+        return calloc(number, bytes_each);
+    void *block = malloc(bytes);
+    if (block == NULL)
+        return NULL;
+    struct pages known = {.number = 0};
+    unsigned char *at = block;
+    for (size_t part; bytes > 0; at += part, bytes -= part) {
+        part = until_next_page(at, bytes);
+        if (touched(&known, at))
+            zero(at, part);
+    }
+    return block;
+}
+
+/* Asks the kernel of pages from now on, if it knows one that was written to from one that was not: an emulator of
+ * processors, which has other addresses than the kernel, does not. */
+static void ask_for_pages(void) {
+    page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+    unsigned char *two =
+        mmap(NULL, 2 * page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (two == MAP_FAILED)
+        return;
+    two[0] = 1;
+    pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    struct pages written = {.number = 0}, unwritten = {.number = 0};
+    if (pagemap >= 0 && (!touched(&written, two) || touched(&unwritten, two + page_bytes))) {
+        close(pagemap);
+        pagemap = -1;
+    }
+    munmap(two, 2 * page_bytes);
 }
 
 /* Where libnccl has the address of a function of another library. */
@@ -70,16 +139,22 @@ static void **imported(const struct link_map *map, const char *name) {
     return NULL;
 }
 
+static int redirect(const struct link_map *map, const char *name, uintptr_t function) {
+    void **slot = imported(map, name);
+    if (slot == NULL)
+        return ENOENT;
+    uintptr_t page = (uintptr_t)slot / page_bytes * page_bytes;
+    if (mprotect((void *)page, page_bytes, PROT_READ | PROT_WRITE) != 0)
+        return errno;
+    *slot = (void *)function;
+    return 0;
+}
+
 SIM_EXPORT int sim_skip_zeros(void) {
     struct link_map *map;
     if (dlinfo(sim_nccl_library(), RTLD_DI_LINKMAP, &map) != 0)
         return ENOENT;
-    void **slot = imported(map, "memset");
-    if (slot == NULL)
-        return ENOENT;
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)slot / page * page;
-    if (mprotect((void *)first, page, PROT_READ | PROT_WRITE) != 0)
-        return errno;
-    *slot = (void *)(uintptr_t)fill;
-    return 0;
+    ask_for_pages();
+    int error = redirect(map, "memset", (uintptr_t)fill);
+    return error != 0 ? error : redirect(map, "calloc", (uintptr_t)allocate_zeros);
 }

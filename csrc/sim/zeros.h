@@ -4,9 +4,8 @@
 
 #include <stddef.h>
 
-/* As memset(target, 0, bytes) and memcpy() do, but pages of zeros are only read: memory that nobody wrote to stays without
- * any behind it. */
-void sim_zero(void *target, size_t bytes);
+/* As memcpy() does, but pages of zeros are only read: of what malloc() gave, memory that nobody wrote to stays without any
+ * behind it. */
 void sim_copy_sparse(void *target, const void *source, size_t bytes);
 
 #endif

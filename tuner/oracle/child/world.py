@@ -100,7 +100,6 @@ class Loaded:
         functions.trim = self.function(at.trim)
         functions.init_search = self.function(at.init_search)
         functions.system, functions.gpus = at.system, self.start.intercepted.search.gpus
-        check(lib.sim_skip_zeros(), "memset")
         if not lib.sim_share_systems(functions):
             raise Failure("cannot intercept the paths: their functions begin with instructions that cannot be moved")
 
@@ -145,6 +144,7 @@ class World(Loaded):
         self.record_operations()
         if at.topology_file is not None:
             check(lib.sim_intercept_topology_file(self.function(at.topology_file)), "the topology file")
+        check(lib.sim_skip_zeros(), "memset and malloc")
         self.share_search()
         self.write_every_graph()
         self.share_systems()
