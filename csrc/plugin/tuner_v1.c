@@ -18,9 +18,8 @@ struct opened {
 /* Communicators that overlap in time. There is no lock, so that a process may fork whatever its threads are at; a
  * generation is never freed, for a thread may still look at it when its last communicator is gone. */
 struct generation {
-    atomic_size_t communicators;      /* those included that init failed; 0: it is over */
-    _Atomic(struct opened *) opened;  /* NULL where no table could be opened yet */
-    _Atomic(struct tuner *) deciding; /* NULL: NCCL decides */
+    atomic_size_t communicators;     /* those included that init failed; 0: it is over */
+    _Atomic(struct opened *) opened; /* NULL where no table could be opened yet: NCCL decides */
     struct generation *before;
 };
 
@@ -76,7 +75,6 @@ static int open_first(struct generation *generation, const struct opening *openi
     *opened = (struct opened){opening->shape.ranks, opening->shape.nodes, NULL};
     int result = tuner_open(opening, &opened->tuner);
     if (opened->tuner && atomic_compare_exchange_strong(&generation->opened, &first, opened)) {
-        atomic_store(&generation->deciding, opened->tuner);
         return result;
     }
     tuner_close(opened->tuner);
@@ -119,9 +117,11 @@ static int init(size_t ranks, size_t nodes, nccl_logger logger) {
     return result;
 }
 
+/* The caller's communicator keeps the generation, and what that has opened, until it is gone itself. */
 static struct tuner *deciding(void) {
     struct generation *generation = atomic_load_explicit(&newest, memory_order_acquire);
-    return generation ? atomic_load_explicit(&generation->deciding, memory_order_acquire) : NULL;
+    struct opened *opened = generation ? atomic_load_explicit(&generation->opened, memory_order_acquire) : NULL;
+    return opened ? opened->tuner : NULL;
 }
 
 static int get_coll_info(int collective, size_t bytes, int collnet, int nvls, int pipelined, int *algorithm,
@@ -143,7 +143,6 @@ static int destroy(void) {
     if (atomic_fetch_sub(&generation->communicators, 1) != 1) {
         return RESULT_SUCCESS;
     }
-    atomic_store(&generation->deciding, NULL);
     opened = atomic_exchange(&generation->opened, NULL);
     if (opened) {
         tuner_close(opened->tuner);
