@@ -17,16 +17,16 @@ test: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $$($(BIN)/python -m tests.scripts.releases_to_fetch)
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL) --build cu13
 	$(BIN)/python -m tests.scripts.fetch_arm
-	$(PYTEST)
+	$(PYTEST) --slow
 
 # Neither libnccl nor a network.
 test-offline: $(VENV)/.installed
-	$(PYTEST) -m "not live"
+	$(PYTEST) -m "not live" --slow
 
 # Examples that hypothesis has not drawn before, in every test that draws.
 explore: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $$($(BIN)/python -m tests.scripts.releases_to_fetch)
-	$(PYTEST) -m hypothesis --hypothesis-profile explore
+	$(PYTEST) -m hypothesis --slow --hypothesis-profile explore
 
 test-releases: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl --all --build cu12 --build cu13

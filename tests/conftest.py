@@ -30,8 +30,16 @@ _FOLDER = TemporaryDirectory(prefix="not-live-")  # of this process
 TRIED = Path(_FOLDER.name) / "tried.txt"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--slow", action="store_true", help="the tests marked slow too; those of paths and marks you name run anyway"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """What the processes inherit that tests start: among others a guard that they import."""
+    named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS or "slow" in config.option.markexpr
+    config.option.slow |= named  # the processes of pytest-xdist get all options of this one
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     folder = str(Path(not_live.__file__).parent)
     # Where nothing is to be written beside the sources, each process would compile all of them, this one too.
@@ -44,10 +52,18 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_report_header(config: pytest.Config) -> str | None:
+    return None if config.option.slow else "without the tests that take more than 2 CPU seconds; --slow runs them too"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if LIVE in item.path.parents:
             item.add_marker("live")
+    if not config.option.slow:
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
 
 
 def pytest_collection_finish() -> None:

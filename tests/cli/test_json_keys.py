@@ -33,6 +33,7 @@ def paths(value: object, where: str = "") -> Iterator[str]:
         yield f"{where}: {KINDS[type(value)]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", RECORDED)
 def test_the_keys_are_those_of_the_first_version(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "my.table"

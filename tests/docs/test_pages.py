@@ -76,6 +76,7 @@ def test_commands_that_are_not_run_exist(block: sessions.Block) -> None:
             sessions.parse(words[words.index("nccl-tuner") + 1 :])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", marked(written("pycon")))
 def test_python_prints_what_is_shown(block: sessions.Block) -> None:
     (printed,) = ran(block)

@@ -103,6 +103,7 @@ def test_planted_constants_are_found_within_5_percent(all_nodes: Fit) -> None:
         assert abs(planted(name, CHANGE, found[name].nccl) / found[name].nccl - 1) > 0.05, name
 
 
+@pytest.mark.slow
 def test_a_share_below_1_presumes_that_idle_caps_are_no_lower(all_nodes: Fit) -> None:
     found = by_name(all_nodes)["efficiency.ring.ll128"]
     assert found.value == pytest.approx(planted(found.name, CHANGE, 1.0), rel=0.02)

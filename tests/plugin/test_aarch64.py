@@ -101,6 +101,7 @@ def test_make_builds_it_for_any_glibc_from_2_17_on(built: Path) -> None:
     assert not tags & {"DT_RPATH", "DT_RUNPATH"}
 
 
+@pytest.mark.slow
 def test_the_object_loads_and_has_every_version(built: Path, cross: str, run_there: list[str], tmp_path: Path) -> None:
     (tmp_path / "loader.c").write_text(LOADER)
     subprocess.run([cross, tmp_path / "loader.c", "-ldl", "-o", tmp_path / "loader"], check=True)
@@ -120,6 +121,7 @@ def test_random_tables_and_calls(driver: Path, run_there: list[str], what: str) 
         drive(run_there, driver, what, "1", count, table=seed_file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [0, 1, 55, 64, 119, 60000])
 def test_the_hash(driver: Path, run_there: list[str], length: int) -> None:
     content = bytes(number * 7 % 251 for number in range(length))

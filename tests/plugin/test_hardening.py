@@ -72,11 +72,13 @@ def test_random_calls_under_the_sanitizers(checked: Path, seed_file: Path, unche
         drive([checked, "calls", str(seed), "10000"], seed_file, NCCL_TUNER_UNCHECKED=unchecked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [None, b"", b"nccl-tuner-table 1", b"nccl-tuner-table 1\nallreduce -> ring", b"\0"])
 def test_a_bad_table_leaks_nothing(checked: Path, tmp_path: Path, content: bytes | None) -> None:
     drive([checked, "calls", "1", "100"], tmp_path / "no" if content is None else table_of(tmp_path, content))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unchecked", ["0", "1"])
 def test_many_threads_under_the_thread_sanitizer(threaded: Path, tmp_path: Path, unchecked: str) -> None:
     drive([threaded, "threads", "1", "200"], table_of(tmp_path, TABLE), NCCL_TUNER_UNCHECKED=unchecked)
@@ -107,6 +109,7 @@ def test_valgrind_finds_nothing(plain: Path, tmp_path: Path, words: tuple[str, .
     drive([*memcheck, "--errors-for-leak-kinds=all", plain, *words], table_of(tmp_path, TABLE))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["-DSHA256_PORTABLE"]])
 def test_the_hash_with_and_without_the_processors_own_instructions(flags: list[str]) -> None:
     program = checker("driver", ["-O1"], more={"sha256.c": flags})
@@ -153,6 +156,7 @@ def test_communicators_of_one_size_share_what_is_built(tmp_path: Path) -> None:
     assert int(said.split()[0]) / 20 < 1024  # KiB of one: its counters, 8 bytes a row; it was 34 MiB
 
 
+@pytest.mark.slow
 def test_a_fork_while_other_threads_create_communicators(tmp_path: Path) -> None:
     assert shares(large_table(tmp_path, 1000), "fork", "200") == "0 stuck\n"
 

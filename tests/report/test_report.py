@@ -135,6 +135,7 @@ def test_the_page_holds_the_cost_tables_and_the_picks(html: str) -> None:
         assert {0xFFFF} >= set(held.shorts[rows[1]][~calls])
 
 
+@pytest.mark.slow
 def test_the_page_holds_the_steps_of_each_size(html: str) -> None:
     held = Held(html)
 
@@ -340,6 +341,7 @@ def test_hovering_says_the_pick(opened: Any) -> None:
             web.until(lambda said=said: all(word in web.tooltips(opened) for word in said))
 
 
+@pytest.mark.slow
 def test_clicking_explains(opened: Any) -> None:
     set_collective(opened, Collective.AllReduce)
     set_release(opened, "2.25.1")
