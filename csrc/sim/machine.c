@@ -10,7 +10,7 @@
 
 struct sim_machine sim_machine;
 
-enum { NEVER_SET = -1 };
+enum { NEVER_SET = -1, NO_MEMBER = -1 };
 
 static int first_device_of_process;
 static _Thread_local int current_device = NEVER_SET;
@@ -22,9 +22,18 @@ static int host_of[SIM_MAX_RANKS];          /* of each device */
 /* Of the communicator that is being made. */
 static int first_of_host[SIM_MAX_RANKS + 1], ranks_of_host[SIM_MAX_RANKS + 1];
 static int first_of_domain[SIM_MAX_RANKS + 1], ranks_of_domain[SIM_MAX_RANKS + 1];
+static int rank_of[SIM_MAX_RANKS]; /* of each device, NO_MEMBER where it is not of the communicator */
 
-static void count_member(int device) {
+static void forget_members(void) {
+    memset(ranks_of_host, 0, sizeof ranks_of_host);
+    memset(ranks_of_domain, 0, sizeof ranks_of_domain);
+    for (int device = 0; device < SIM_MAX_RANKS; device++)
+        rank_of[device] = NO_MEMBER;
+}
+
+static void count_member(int device, int rank) {
     int host = host_of[device], domain = sim_machine.domain_of_host[host];
+    rank_of[device] = rank;
     if (ranks_of_host[host]++ == 0)
         first_of_host[host] = device;
     if (domain != SIM_NO_DOMAIN && ranks_of_domain[domain]++ == 0)
@@ -32,10 +41,9 @@ static void count_member(int device) {
 }
 
 void sim_keep_members(const int *members, int n) {
-    memset(ranks_of_host, 0, sizeof ranks_of_host);
-    memset(ranks_of_domain, 0, sizeof ranks_of_domain);
-    for (int i = 0; i < n; i++)
-        count_member(members[i]);
+    forget_members();
+    for (int rank = 0; rank < n; rank++)
+        count_member(members[rank], rank);
 }
 
 int sim_host_ranks(int host) {
@@ -69,10 +77,9 @@ SIM_EXPORT int sim_configure(const struct sim_machine *machine) {
             host_of[devices++] = host;
     }
     sim_machine = *machine;
-    memset(ranks_of_host, 0, sizeof ranks_of_host);
-    memset(ranks_of_domain, 0, sizeof ranks_of_domain);
+    forget_members();
     for (int device = 0; device < devices; device++)
-        count_member(device);
+        count_member(device, device);
     sim_configure_merging();
     return 0;
 }
@@ -155,6 +162,29 @@ int sim_first_of_system(int device, int gpus) {
     if (gpus == ranks_of_host[host])
         return first_of_host[host];
     return domain != SIM_NO_DOMAIN && gpus == ranks_of_domain[domain] ? first_of_domain[domain] : -1;
+}
+
+/* Whether the GPUs of one host have the ranks of the other's, all of them later by the same number. */
+static int alike(int one, int other) {
+    if (sim_machine.kind_of_host[one] != sim_machine.kind_of_host[other] ||
+        ranks_of_host[one] != ranks_of_host[other] || sim_machine.domain_of_host[one] != SIM_NO_DOMAIN ||
+        sim_machine.domain_of_host[other] != SIM_NO_DOMAIN)
+        return 0;
+    int later = rank_of[first_of_host[other]] - rank_of[first_of_host[one]];
+    for (int i = 0; i < sim_host(one)->ranks_per_host; i++) {
+        int rank = rank_of[first_device[one] + i], same = rank_of[first_device[other] + i];
+        if ((rank == NO_MEMBER) != (same == NO_MEMBER) || (rank != NO_MEMBER && same - rank != later))
+            return 0;
+    }
+    return 1;
+}
+
+int sim_first_alike(int device, int *ranks_before) {
+    int own = host_of[device], host = 0;
+    while (host < own && (ranks_of_host[host] == 0 || !alike(host, own)))
+        host++;
+    *ranks_before = rank_of[first_of_host[own]] - rank_of[first_of_host[host]];
+    return first_of_host[host];
 }
 
 int sim_first_device(int host) {

@@ -53,6 +53,10 @@ void sim_keep_members(const int *devices, int n);
 /* The first device of those that a rank's system of `gpus` GPUs is made of: its host's or its domain's. -1: others. */
 int sim_first_of_system(int device, int gpus);
 
+/* The same of the first host that is like the device's own, which may be that, and by how many ranks its ranks come before.
+ * Hosts of NVLink domains are like themselves alone. */
+int sim_first_alike(int device, int *ranks_before);
+
 /* Whether two GPUs of a host, by local index, reach each other's memory. */
 int sim_peers(int a, int b);
 

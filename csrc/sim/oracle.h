@@ -67,8 +67,18 @@ int sim_intercept_graphs(void *function, void *copies, uint64_t bytes, int n);
  * are backups. 0, or errno. */
 int sim_intercept_times(void *function, int algorithms, int protocols, int backups);
 
-/* `gpus` is where a system counts its GPUs. 1 where searches are shared from now on, 0 where they cannot be. */
-int sim_share_search(void *function, uint64_t bytes, uint64_t gpus);
+/* NCCL's function that searches for a graph, the size of a graph, where it counts its channels and has the ranks of each, and
+ * where a system counts its GPUs. */
+struct sim_search_function {
+    void *function;
+    uint64_t bytes;
+    uint64_t channels;
+    uint64_t ranks;
+    uint64_t gpus;
+};
+
+/* 1 where searches are shared from now on, 0 where they cannot be. */
+int sim_share_search(const struct sim_search_function *search);
 
 /* NCCL's function that writes graphs to a file, the size of one, where it has its types of paths, and a bit for each type that the
  * file has a word for. */

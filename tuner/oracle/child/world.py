@@ -77,9 +77,13 @@ class Loaded:
         lib.sim_record_operations(ffi.new("struct sim_operation_layout *", operations))
 
     def share_search(self) -> None:
-        """One rank of a host searches for all of them, which have to be threads of this process."""
-        search = self.start.intercepted.search
-        if not lib.sim_share_search(self.function(search.function), self.start.graph.bytes, search.gpus):
+        """One rank searches for all of its host, and of hosts like it; they have to be threads of this process."""
+        at, graph = self.start.intercepted.search, self.start.graph
+        channels, ranks = (graph.members[name].offset for name in ("nChannels", "intra"))
+        search = ffi.new(
+            "struct sim_search_function *", (self.function(at.function), graph.bytes, channels, ranks, at.gpus)
+        )
+        if not lib.sim_share_search(search):
             raise Failure("cannot intercept the search: it begins with instructions that cannot be moved")
 
     def write_every_graph(self) -> None:
