@@ -87,7 +87,7 @@ def test_settings(name: str, settings: dict[str, str]) -> None:
 TWENTY_CHANNELS = {
     "NCCL_MIN_NCHANNELS": "20", "NCCL_MAX_NCHANNELS": "20", "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"
 }  # fmt: skip
-BEFORE_2_27 = {"cap_17_to_24_channels_at_16", "cap_17_to_24_channels_at_16_unless_captured"}
+BEFORE_2_27 = {"cap_17_to_24_channels_at_16"}
 CAPS = {*BEFORE_2_27, "cap_17_to_24_channels_at_16_if_all_are_direct"}
 
 

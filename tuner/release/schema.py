@@ -234,6 +234,13 @@ class ReleaseFile:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Registration:
+    """What buffers are when NCCL chooses."""
+
+    captured_buffers: Literal["registered", "plain"]  # of calls in a CUDA graph
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Release:
     """One release: its own file and its parents' together."""
 
@@ -252,6 +259,7 @@ class Release:
     threads: Annotated[Mapping[Algorithm, Annotated[Mapping[Protocol, Threads], PARTIAL]], PARTIAL]
     thread_threshold_bytes: ThreadThresholds
     nvls_channels: NvlsChannels
+    registration: Registration
     registered_nvls_channels: RegisteredNvlsChannels
     symmetric: Symmetric
     search: Search

@@ -33,6 +33,8 @@ def keeps(communicator: Communicator, request: Request) -> bool:
     unsupported = communicator.release.symmetric.unsupported_windows
     if request.buffers is Buffers.window and unsupported == "plain" and not windows.are_made(communicator):
         return False
+    if request.buffers is Buffers.graph and communicator.release.registration.captured_buffers == "plain":
+        return False
     variable = "NCCL_GRAPH_REGISTER" if request.buffers is Buffers.graph else "NCCL_LOCAL_REGISTER"
     return communicator.environment.number(variable, 1) != 0
 
@@ -55,7 +57,11 @@ def not_on_nodes(communicator: Communicator, buffers: Buffers) -> str | None:
     return None
 
 
-@RULES(nccl.REGISTER_INTRA_NODE_BUFFERS(since="2.20.5"), nccl.REGISTER_COLL_NVLS_BUFFERS(since="2.24.3"))
+@RULES(
+    nccl.REGISTER_INTRA_NODE_BUFFERS(since="2.20.5"),
+    nccl.REGISTER_COLL_BUFFERS(since="2.23.4"),
+    nccl.REGISTER_COLL_NVLS_BUFFERS(since="2.24.3"),
+)
 def few_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     """The switch reads the user's buffers itself, so few blocks fill it."""
     if not _switch_takes_buffers(call):
@@ -63,15 +69,6 @@ def few_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     return np.full_like(
         bound, _within(call.communicator, _nvls_channels(call.communicator, tables, call.request.collective))
     )
-
-
-@RULES(nccl.REGISTER_INTRA_NODE_BUFFERS(since="2.22.3"), nccl.REGISTER_COLL_BUFFERS(since="2.23.4"))
-def few_nvls_channels_unless_captured(call: Call, tables: Tables, bound: IntArray) -> IntArray:
-    """The switch reads registered buffers itself, so few blocks fill it; captured ones are not registered.
-
-    NCCL looks whether buffers are to be registered before it has noted that the call is captured.
-    """
-    return bound if call.request.buffers is Buffers.graph else few_nvls_channels(call, tables, bound)
 
 
 @RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.20.5"))
@@ -97,13 +94,7 @@ def few_nvls_channels_by_heads(call: Call, tables: Tables, bound: IntArray) -> I
     return np.full_like(bound, nvls_channels_by_heads(call.communicator, tables, call.request.collective))
 
 
-@RULES(nccl.REGISTER_COLL_BUFFERS(since="2.23.4"))
-def cap_17_to_24_channels_at_16_unless_captured(call: Call, tables: Tables, bound: IntArray) -> IntArray:
-    """17 to 24 channels become 16, but not of captured buffers, which NCCL does not register there either."""
-    return bound if call.request.buffers is Buffers.graph else cap_17_to_24_channels_at_16(call, tables, bound)
-
-
-@RULES(nccl.COLL_REG_REGISTER_BUFFERS(since="2.24.3"))
+@RULES(nccl.REGISTER_COLL_BUFFERS(since="2.23.4"), nccl.COLL_REG_REGISTER_BUFFERS(since="2.24.3"))
 def cap_17_to_24_channels_at_16(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     """Where peer-to-peer joins all GPUs of one node, perhaps over one in between, 17 to 24 channels become 16.
 
