@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from tuner import release
 from tuner.analysis.bypassing import NonClassicPick
 from tuner.analysis.changes import changed
 from tuner.analysis.diff import Change, Side, diff, loss, share_changed
@@ -176,6 +178,18 @@ def test_all_releases() -> None:
     words = ("allreduce", "--nodes", "2", "--nccl", "2.22.3", "2.25.1", "--time", "nccl", "--json")
     assert upgrade["changes"] == json.loads(run(*words))
     assert len(run("allreduce", "--nodes", "2", "--all-releases").splitlines()) > 26
+
+
+@pytest.mark.slow
+def test_all_releases_that_have_such_buffers() -> None:
+    words = ["diff", "allgather", "--machine", "dgx-b200", "--all-releases", "--buffers", "window"]
+    result = CliRunner().invoke(everything, words)
+    assert result.exit_code == 0, result.output
+    assert result.stderr.startswith("without 2.18.1, 2.18.3, 2.19.3, ")
+    assert result.stderr.endswith("2.26.5: they have no such buffers (--buffers window)\n")
+    later = [name for name in release.names() if release.load(name).rules.non_classic_path != "classic_path_only"]
+    pairs = [tuple(line.split()[:2]) for line in result.stdout.splitlines() if line.startswith(" 2.")]
+    assert pairs == [*pairwise(later)]
 
 
 @pytest.mark.parametrize(

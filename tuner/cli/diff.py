@@ -108,7 +108,7 @@ def command(
             raise BadInput("--all-releases compares picks; valid with --beyond, --fail-above: --nccl BEFORE AFTER")
         if times is not None and (times.calibration or not times.beside_nccl):
             raise BadInput("--all-releases has NCCL's own times only; valid with it: neither --time nor --calibration")
-        sides = [Side(one, low, high, whole) for one in releases_of(described)]
+        sides = [Side(one, low, high, whole) for one in releases_of(described, buffers)]
         selections = {f"on NCCL {side.scenario.nccl}": side.selection for side in sides}
         requests = options.runnable(selections, collectives, like)
         print_pairs(described, sides, requests, as_json)

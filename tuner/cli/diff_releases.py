@@ -6,18 +6,24 @@ from itertools import combinations, pairwise
 
 import click
 
+from tuner import release
 from tuner.analysis.diff import Change, Side, diff, share_changed
 from tuner.base.errors import BadInput
+from tuner.base.names import Buffers
 from tuner.cli.output import print_json, print_table
 from tuner.emulator.request import Request
+from tuner.emulator.rules import registered
 from tuner.scenario import Scenario
 
 
-def releases_of(scenario: Scenario) -> list[Scenario]:
-    """The scenario with each release that it can be asked of, the oldest first."""
+def releases_of(scenario: Scenario, buffers: Buffers) -> list[Scenario]:
+    """The scenario with each release that it can be asked of, the oldest first; says which lack such buffers."""
     if len(scenario.every_release) < 2 or scenario.others:
         raise BadInput("--all-releases: graphs are searched anew; valid: without --graphs, --constants and --node")
-    return [replace(scenario, nccl=name) for name in scenario.every_release]
+    lacking = [name for name in scenario.every_release if registered.missing(release.load(name), buffers)]
+    if lacking:
+        click.echo(f"without {', '.join(lacking)}: they have no such buffers (--buffers {buffers.name})", err=True)
+    return [replace(scenario, nccl=name) for name in scenario.every_release if name not in lacking]
 
 
 def print_pairs(scenario: Scenario, sides: Sequence[Side], requests: Sequence[Request], as_json: bool) -> None:

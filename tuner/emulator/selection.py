@@ -349,12 +349,10 @@ class Selection:
         if buffers is Buffers.plain:
             return
         release, values = self.communicator.release, self.communicator.environment.values
-        if not release.rules.registered and buffers is Buffers.graph:
-            return  # NCCL 2.18 registers what CUDA graphs capture for CollNet alone, and only if asked to
+        if said := registered.missing(release, buffers):
+            raise BadInput(said)
         if not release.rules.registered:
-            raise BadInput(f"NCCL {release.name} registers no buffers; valid: 2.19 and later")
-        if buffers is Buffers.window and release.rules.non_classic_path == "classic_path_only":
-            raise BadInput(f"NCCL {release.name} has no symmetric windows; valid: 2.27 and later")
+            return  # NCCL 2.18 registers what CUDA graphs capture for CollNet alone, and only if asked to
         if reaching := sorted(set(release.environment.registered_buffers) & set(values) - symmetric_variables.EMULATED):
             names = ", ".join(reaching)
             raise BadInput(f"{names}: emulated for plain buffers only, not for {buffers.name} ones")

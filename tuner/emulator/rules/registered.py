@@ -19,6 +19,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.rules import windows
 from tuner.emulator.rules.call import Call
 from tuner.machine.peer_links import PeerLinks
+from tuner.release.schema import Release
 
 RegisteredRule = Callable[[Call, Tables, IntArray], IntArray]
 RULES: Registry[RegisteredRule] = Registry()
@@ -37,6 +38,17 @@ def keeps(communicator: Communicator, request: Request) -> bool:
         return False
     variable = "NCCL_GRAPH_REGISTER" if request.buffers is Buffers.graph else "NCCL_LOCAL_REGISTER"
     return communicator.environment.number(variable, 1) != 0
+
+
+def missing(release: Release, buffers: Buffers) -> str | None:
+    """That a release does not have such buffers, and which do; None where it has them."""
+    if buffers is Buffers.plain:
+        return None
+    if not release.rules.registered and buffers is not Buffers.graph:
+        return f"NCCL {release.name} registers no buffers; valid: 2.19 and later"
+    if buffers is Buffers.window and release.rules.non_classic_path == "classic_path_only":
+        return f"NCCL {release.name} has no symmetric windows; valid: 2.27 and later"
+    return None
 
 
 def not_on_nodes(communicator: Communicator, buffers: Buffers) -> str | None:
