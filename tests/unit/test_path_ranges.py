@@ -4,10 +4,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.base.numerics import SizeArray
+from tuner.cli import everything
 from tuner.emulator.path_ranges import answers
 from tuner.emulator.ranges import Ranges, combinations, launches
 from tuner.emulator.request import Request
@@ -90,6 +92,11 @@ def test_ranges_end_before_channels_that_cannot_be_followed() -> None:
     assert answers(selection, request).to_bytes[-1] == (64 << 30) - 1
     with pytest.raises(BadInput, match="too often to look at"):
         answers(selection, request, low=64 << 30)
+    words = ("edges", "allreduce", "--machine", "dgx-h100", "--nccl", "2.30.7", "--buffers", "window")
+    for more in ((), ("--json",)):
+        said = CliRunner().invoke(everything, [*words, *more]).stderr
+        assert said == "AllReduce: from 64 GiB on channels change too often to be listed\n"
+    assert CliRunner().invoke(everything, [*words, "--to", "32G"]).stderr == ""
 
 
 def test_calls_that_stay_are_answered_as_ever() -> None:

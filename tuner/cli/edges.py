@@ -10,7 +10,7 @@ from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.base.sizes import about
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table, span
-from tuner.emulator.path_ranges import answers
+from tuner.emulator.path_ranges import answers, goes_on
 from tuner.emulator.ranges import SizeRange
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -46,20 +46,20 @@ def command(
     """
     described = options.scenario_of(**scenario)
     selection = Selection(described.communicator())
-    records = {
-        request.collective: answers(selection, request, low, high).records(request)
-        for request in options.runnable(
-            {"here": selection},
-            collectives,
-            Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place),
-        )
-    }
+    requests = options.runnable(
+        {"here": selection}, collectives, Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place)
+    )
+    records = {request.collective: answers(selection, request, low, high).records(request) for request in requests}
     if as_json:
         print_json([record for of_one in records.values() for record in of_one])
-        return
-    for collective, of_one in records.items():
-        rows = [_row([record]) for record in of_one] if every else _by_combination(of_one)
-        print_table(f"{collective.name} on {described.title}", COLUMNS, rows)
+    for request in requests:
+        of_one = records[request.collective]
+        if not as_json:
+            rows = [_row([record]) for record in of_one] if every else _by_combination(of_one)
+            print_table(f"{request.collective.name} on {described.title}", COLUMNS, rows)
+        if goes_on(selection, request, of_one[-1].to_bytes, high):
+            after = human_bytes(of_one[-1].to_bytes + 1)
+            click.echo(f"{request.collective.name}: from {after} on channels change too often to be listed", err=True)
 
 
 COLUMNS = ("from", "to", "about", "pick", "channels", "threads", "ranges")

@@ -57,6 +57,17 @@ def answers(
     return _with_launches(selection, request, found) if whole else found.merged(whole=False)
 
 
+def goes_on(selection: Selection, request: Request, last: int, high: int) -> bool:
+    """Whether :func:`answers` ends with ``last`` though NCCL takes a call of more bytes, up to ``high``."""
+    more = last + request.unit_bytes(selection.communicator.ranks)
+    try:
+        if more <= high:
+            selection.classic_pick(request, more)
+        return more <= high
+    except NoAlgorithm:
+        return False
+
+
 def _with_launches(selection: Selection, request: Request, found: Ranges) -> Ranges:
     """The same, cut where channels or threads of the classic path change; it ends where those cannot be followed."""
     starts = [found.from_bytes]
