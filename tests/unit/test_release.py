@@ -223,7 +223,7 @@ def test_collectives_and_algorithms_are_all_there() -> None:
 
 def test_no_release_number_in_the_code_of_model_and_selection() -> None:
     for module in (Path(release.__file__).parents[1] / "emulator").rglob("*.py"):
-        code = re.sub(r'""".*?"""|#.*|since="[\d.]+"', "", module.read_text(), flags=re.S)  # a source says since when
+        code = re.sub(r'(?s:""".*?""")|#.*|since="[\d.]+"', "", module.read_text())  # a source says since when
         assert not re.search(r"\b2\.\d\d", code), module.name
 
 

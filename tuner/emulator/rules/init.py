@@ -103,7 +103,7 @@ def check_nvls_heads(release: Release, heads: int) -> None:
     if heads > release.limits.max_channels:
         raise BadInput(
             f"NCCL {release.name} crashes with NVLS on {heads} GPUs of a node: it has room for "
-            f"{release.limits.max_channels}; valid: NCCL_NVLS_ENABLE=0, or 2.25.1 and later"
+            f"{release.limits.max_channels}; valid: NCCL_NVLS_ENABLE=0, or a later release"
         )
 
 

@@ -45,9 +45,9 @@ def missing(release: Release, buffers: Buffers) -> str | None:
     if buffers is Buffers.plain:
         return None
     if not release.rules.registered and buffers is not Buffers.graph:
-        return f"NCCL {release.name} registers no buffers; valid: 2.19 and later"
+        return f"NCCL {release.name} registers no buffers; valid: plain, or a later release"
     if buffers is Buffers.window and release.rules.non_classic_path == "classic_path_only":
-        return f"NCCL {release.name} has no symmetric windows; valid: 2.27 and later"
+        return f"NCCL {release.name} has no symmetric windows; valid: plain, registered, or a later release"
     return None
 
 
