@@ -48,10 +48,14 @@ static status search_and_keep(void *system, void *graph, struct searched *here) 
     return result;
 }
 
+static int int_at(const void *start, size_t offset) {
+    int value;
+    memcpy(&value, (const char *)start + offset, sizeof value);
+    return value;
+}
+
 static int rank_at(const unsigned char *graph, int place) {
-    int rank;
-    memcpy(&rank, graph + at.ranks + (size_t)place * sizeof rank, sizeof rank);
-    return rank;
+    return int_at(graph, at.ranks + (size_t)place * sizeof(int));
 }
 
 /* Whether each channel has every rank of its host once, and these are numbered one after the other: a graph for NVLS has one
@@ -98,24 +102,18 @@ static status take_moved(void *graph, const struct searched *there, int ranks, i
     return result;
 }
 
-static int channels_of(const unsigned char *graph) {
-    int channels;
-    memcpy(&channels, graph + at.channels, sizeof channels);
-    return channels;
-}
-
 static status shared(void *system, void *graph) {
-    int gpus, before = 0;
-    memcpy(&gpus, (char *)system + at.gpus, sizeof gpus);
-    int device = sim_device(), first = sim_first_of_system(device, gpus), number = searches++;
+    int gpus = int_at(system, at.gpus), device = sim_device();
+    int first = sim_first_of_system(device, gpus), number = searches++, before = 0;
     if (first < 0 || number >= MOST_SEARCHES)
         return original(system, graph);
-    if (gpus == sim_host_ranks(sim_host_of(device))) {
-        const struct searched *there = &searched[sim_first_alike(device, &before)][number];
-        if (before != 0 && !wait_for(there))
+    int alike = gpus == sim_host_ranks(sim_host_of(device)) ? sim_first_alike(device, &before) : first;
+    if (alike != first) {
+        const struct searched *there = &searched[alike][number];
+        if (!wait_for(there))
             return INTERNAL_ERROR;
-        int channels = before == 0 ? 0 : channels_of(there->graph);
-        if (before != 0 && has_all_ranks(there->graph, channels, gpus))
+        int channels = int_at(there->graph, at.channels);
+        if (has_all_ranks(there->graph, channels, gpus))
             return take_moved(graph, there, channels * gpus, before);
     }
     struct searched *here = &searched[first][number];

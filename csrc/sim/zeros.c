@@ -71,14 +71,21 @@ void sim_copy_sparse(void *target, const void *source, size_t bytes) {
     }
 }
 
-static void *fill(void *target, int value, size_t bytes) {
-    if (value != 0 || bytes < LARGE_BYTES)
-        return memset(target, value, bytes);
+/* Of malloc's memory the pages that nobody touched are zeros already. */
+static void write_zeros(void *target, size_t bytes, int of_malloc) {
+    struct pages known = {.number = 0};
     unsigned char *at = target;
     for (size_t part; bytes > 0; at += part, bytes -= part) {
         part = until_next_page(at, bytes);
-        zero(at, part);
+        if (!of_malloc || touched(&known, at))
+            zero(at, part);
     }
+}
+
+static void *fill(void *target, int value, size_t bytes) {
+    if (value != 0 || bytes < LARGE_BYTES)
+        return memset(target, value, bytes);
+    write_zeros(target, bytes, 0);
     return target;
 }
 
@@ -89,13 +96,7 @@ static void *allocate_zeros(size_t number, size_t bytes_each) {
     void *block = malloc(bytes);
     if (block == NULL)
         return NULL;
-    struct pages known = {.number = 0};
-    unsigned char *at = block;
-    for (size_t part; bytes > 0; at += part, bytes -= part) {
-        part = until_next_page(at, bytes);
-        if (touched(&known, at))
-            zero(at, part);
-    }
+    write_zeros(block, bytes, 1);
     return block;
 }
 

@@ -1,7 +1,7 @@
 """A NCCL release: the constants and the names of the rules its model is made of, read from ``tables/nccl``."""
 
 from tuner.release.convert import ALGORITHM_KEYS, ALGORITHM_NAMES, PROTOCOL_KEYS, PROTOCOL_NAMES
-from tuner.release.reader import SPELLED, Difference, changed, differences, load, named, names, read
+from tuner.release.reader import SPELLED, Difference, changed, differences, first_with, load, named, names, read
 from tuner.release.schema import BUILDS, HARDWARE, Generation, Release
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Release",
     "changed",
     "differences",
+    "first_with",
     "load",
     "named",
     "names",

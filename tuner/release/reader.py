@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
@@ -32,6 +32,11 @@ def names() -> list[str]:
     """All releases with a table, oldest first."""
     there = (entry.name.removesuffix(".toml") for entry in _folder().iterdir())
     return sorted(there, key=lambda name: tuple(int(part) for part in name.split(".")))
+
+
+def first_with(has: Callable[[Release], bool]) -> str:
+    """The oldest release of which ``has`` is true: for a refusal that says which are valid. There has to be one."""
+    return next(name for name in names() if has(load(name)))
 
 
 def named(text: str) -> str:

@@ -19,7 +19,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.rules import windows
 from tuner.emulator.rules.call import Call
 from tuner.machine.peer_links import PeerLinks
-from tuner.release.schema import Release
+from tuner.release import Release, first_with
 
 RegisteredRule = Callable[[Call, Tables, IntArray], IntArray]
 RULES: Registry[RegisteredRule] = Registry()
@@ -45,9 +45,11 @@ def missing(release: Release, buffers: Buffers) -> str | None:
     if buffers is Buffers.plain:
         return None
     if not release.rules.registered and buffers is not Buffers.graph:
-        return f"NCCL {release.name} registers no buffers; valid: plain, or a later release"
+        since = first_with(lambda later: bool(later.rules.registered))
+        return f"NCCL {release.name} registers no buffers; valid: {since} and later"
     if buffers is Buffers.window and release.rules.non_classic_path == "classic_path_only":
-        return f"NCCL {release.name} has no symmetric windows; valid: plain, registered, or a later release"
+        since = first_with(lambda later: later.rules.non_classic_path != "classic_path_only")
+        return f"NCCL {release.name} has no symmetric windows; valid: {since} and later"
     return None
 
 

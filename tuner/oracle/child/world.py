@@ -148,7 +148,7 @@ class World(Loaded):
         self.record_operations()
         if at.topology_file is not None:
             check(lib.sim_intercept_topology_file(self.function(at.topology_file)), "the topology file")
-        check(lib.sim_skip_zeros(), "memset and malloc")
+        check(lib.sim_skip_zeros(), "memset and calloc")
         self.share_search()
         self.write_every_graph()
         self.share_systems()
