@@ -7,17 +7,18 @@ JOBS   ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 LOG    := build/install.log
 
-.PHONY: demo test test-offline test-releases explore docs accuracy calibrations acceptance golden release lint bench gpu-bundle plugin site links pictures man wheels fuzz clean
+.PHONY: demo test test-exhaustive test-offline test-releases explore docs accuracy calibrations acceptance golden release lint bench gpu-bundle plugin site links pictures man wheels fuzz clean
 
 demo: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)
 	$(BIN)/python benchmarks/demo.py
 
-test: $(VENV)/.installed
+# Of tests with many cases some that have every value of each parameter; test-exhaustive runs all.
+test test-exhaustive: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $$($(BIN)/python -m tests.scripts.releases_to_fetch)
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL) --build cu13
 	$(BIN)/python -m tests.scripts.fetch_arm
-	$(PYTEST) --slow
+	$(PYTEST) --slow $(if $(filter test-exhaustive,$@),--exhaustive)
 
 # Neither libnccl nor a network.
 test-offline: $(VENV)/.installed

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.each_choice import beyond_each_choice
 from tests.support.not_live import sitecustomize as not_live
 from tuner.cli import OBJECTS_BETWEEN_COLLECTIONS
 
@@ -34,12 +35,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--slow", action="store_true", help="the tests marked slow too; those of paths and marks you name run anyway"
     )
+    parser.addoption(
+        "--exhaustive", action="store_true", help="all cases of the tests marked each_choice, as where you name a path"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """What the processes inherit that tests start: among others a guard that they import."""
-    named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS or "slow" in config.option.markexpr
-    config.option.slow |= named  # the processes of pytest-xdist get all options of this one
+    named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+    # The processes of pytest-xdist get all options of this one.
+    config.option.slow |= named or "slow" in config.option.markexpr
+    config.option.exhaustive |= named or "each_choice" in config.option.markexpr
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
     folder = str(Path(not_live.__file__).parent)
     # Where nothing is to be written beside the sources, each process would compile all of them, this one too.
@@ -52,18 +58,25 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
-    return None if config.option.slow else "without the tests that take more than 2 CPU seconds; --slow runs them too"
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    options = {
+        "slow": "without the tests that take more than 2 CPU seconds; --slow runs them too",
+        "exhaustive": "without cases of broad tests that have no value of their own; --exhaustive runs them too",
+    }
+    return [text for option, text in options.items() if not config.getoption(option)]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if LIVE in item.path.parents:
             item.add_marker("live")
+    left_out: set[pytest.Item] = set()
     if not config.option.slow:
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+        left_out.update(item for item in items if item.get_closest_marker("slow"))
+    if not config.option.exhaustive:
+        left_out.update(beyond_each_choice(item for item in items if item.get_closest_marker("each_choice")))
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_collection_finish() -> None:

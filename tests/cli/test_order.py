@@ -117,6 +117,7 @@ def test_reduce_ends_at_its_root_and_reduce_scatter_at_each_part() -> None:
     assert {len(each["ranges"]) for each in scattered["classes"]} == {1}
 
 
+@pytest.mark.each_choice
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("collective", "machine"),

@@ -62,6 +62,7 @@ def every() -> list[ParameterSet]:
     ]
 
 
+@pytest.mark.each_choice
 @pytest.mark.slow
 @pytest.mark.parametrize(("machine", "name"), every())
 def test_a_fault_is_named_and_repaired(machine: str, name: str) -> None:

@@ -58,6 +58,7 @@ TYPES_AND_OPS = [
 REGISTERS = [name for name in HERE if release.load(name).rules.registered]
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("machine", "nodes", "gpus"), SHAPES)
 @pytest.mark.parametrize("name", REGISTERS)
 def test_registered(name: str, machine: str, nodes: int, gpus: int) -> None:
@@ -66,6 +67,7 @@ def test_registered(name: str, machine: str, nodes: int, gpus: int) -> None:
     assert report.compared["channels"] >= 5 * 60
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("machine", "nodes", "gpus"), SHAPES[:3])
 @pytest.mark.parametrize("name", REGISTERS)
 def test_captured(name: str, machine: str, nodes: int, gpus: int) -> None:
@@ -74,6 +76,7 @@ def test_captured(name: str, machine: str, nodes: int, gpus: int) -> None:
     assert report.compared["channels"] >= 5 * 2
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("name", REGISTERS)
 def test_settings(name: str, settings: dict[str, str]) -> None:
@@ -149,6 +152,7 @@ def test_what_is_captured_or_in_place_has_channels_of_its_own(
     assert check(scenario, [request], [1 << 30]).mismatches == ()
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("nodes", "gpus", "per_process"), [(1, 8, 2), (1, 8, 8), (2, 4, 3)])
 @pytest.mark.parametrize("name", HERE)
 def test_several_gpus_per_process(name: str, nodes: int, gpus: int, per_process: int) -> None:
@@ -185,6 +189,7 @@ KEPT = (Collective.AllGather, Collective.Broadcast)
 REACHES = {"dgx-h100": "PXB", "pcie-l40s": "PHB", "a100-4x-1nic": "SYS", "gh200-4x": "P2C"}  # the adapter, in 2.28.9
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("machine", REACHES)
 @pytest.mark.parametrize("name", REGISTERS)
 def test_lone_ranks(name: str, machine: str) -> None:
@@ -214,6 +219,7 @@ def test_adapters_of_which_only_some_read_gpu_memory(gpu_direct: list[bool], tmp
     assert report.compared["channels"] >= 2 * 60
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("machine", ["pcie-l40s", "gh200-4x", "dgx-h100"])
 @pytest.mark.parametrize("name", ["2.24.3", "2.28.9", "2.32.3"])
 def test_variables_of_gpu_direct(name: str, machine: str) -> None:
@@ -241,6 +247,7 @@ def _grace(folder: Path, name: str, gpu_direct: list[bool]) -> Scenario:
     return Scenario(nccl=name, topology=file, nodes=2, gpus_per_node=1)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", HERE)
 def test_policy(name: str, policy: str) -> None:
@@ -266,6 +273,7 @@ LEAVES = [name for name in HERE if release.load(name).rules.non_classic_path != 
 WINDOW_SHAPES = [("dgx-h100", 8), ("dgx-h100", 5), ("dgx-h100", 2), ("dgx-b200", 8), ("dgx-a100", 4)]
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("machine", "gpus"), WINDOW_SHAPES)
 @pytest.mark.parametrize("name", LEAVES)
 def test_windows(name: str, machine: str, gpus: int) -> None:
@@ -274,6 +282,7 @@ def test_windows(name: str, machine: str, gpus: int) -> None:
     assert report.compared["picks"] >= 5 * 60
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("settings", WINDOW_SETTINGS, ids=str)
 @pytest.mark.parametrize("name", LEAVES)
 def test_settings_of_windows(name: str, settings: dict[str, str]) -> None:

@@ -19,6 +19,7 @@ from tuner.scenario import Scenario
 FP8 = [Request(collective, DataType.float8e4m3, Op.sum) for collective in Collective]
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("nodes", "requests"), [(1, ALL_COLLECTIVES), (2, [*ALL_COLLECTIVES, *FP8])], ids=[1, 2])
 @pytest.mark.parametrize("machine", builds.MACHINES)
 @pytest.mark.parametrize(("name", "build"), BUILDS)

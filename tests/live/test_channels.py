@@ -64,17 +64,20 @@ def compare(scenario: Scenario) -> Connected:
     return theirs
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("nccl", "shape"), list(product(HERE, SHAPES)), ids=str)
 def test_every_rank_has_the_channels_of_libnccl(nccl: str, shape: tuple[str, int, int | None]) -> None:
     machine, nodes, gpus = shape
     compare(Scenario(nccl, nodes, machine=machine, gpus_per_node=gpus))
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("nccl", "settings"), list(product(HERE, SETTINGS)), ids=str)
 def test_every_rank_has_the_channels_of_libnccl_with_variables(nccl: str, settings: dict[str, str]) -> None:
     compare(Scenario(nccl, 2, machine="dgx-h100", environment=settings))
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("nccl", "described"), list(product(HERE, MIXED)), ids=str)
 def test_every_rank_has_the_channels_of_libnccl_where_nodes_differ(
     nccl: str, described: tuple[tuple[str, int | None, int], ...]
@@ -83,6 +86,7 @@ def test_every_rank_has_the_channels_of_libnccl_where_nodes_differ(
     compare(replace(own, others=tuple(others)))
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("nccl", "number"), list(product(HERE, range(4))))
 def test_random_topologies_have_the_channels_of_libnccl(nccl: str, number: int, tmp_path: Path) -> None:
     node = drawn(f"channels {number} {nccl}")

@@ -65,6 +65,7 @@ def exact(scenario: Scenario, requests: tuple[Request, ...] = ALL_COLLECTIVES) -
     return report
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("machine", "nodes", "gpus"), SHAPES)
 @pytest.mark.parametrize("name", HERE)
 def test_a_network_that_reduces(name: str, machine: str, nodes: int, gpus: int) -> None:
@@ -73,12 +74,14 @@ def test_a_network_that_reduces(name: str, machine: str, nodes: int, gpus: int) 
     assert exact(scenario).compared["picks"] >= 5 * 60
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("name", HERE)
 def test_settings(name: str, settings: dict[str, str]) -> None:
     exact(Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=3, environment=ON | settings))
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("dtype", "op"), TYPES)
 @pytest.mark.parametrize("name", HERE)
 def test_types_and_operations(name: str, dtype: DataType, op: Op) -> None:
@@ -106,6 +109,7 @@ def test_one_node_without_adapters(tmp_path: Path, name: str) -> None:
     exact(Scenario(nccl=name, topology=topology, nodes=1, gpus_per_node=2, environment=ON))
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("adapters", [1, 2])
 @pytest.mark.parametrize("name", HERE)
 def test_fewer_adapters_than_gpus(tmp_path: Path, name: str, adapters: int) -> None:

@@ -58,6 +58,7 @@ def assert_equal(calls: tuple[Request, ...] = CALLS, **described: Any) -> None:
     assert report.compared["tables"]
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("trays", [2, 4])
 @pytest.mark.parametrize("nccl", JOINING)
 def test_one_domain_and_two_are_libnccls(nccl: str, trays: int, file: Path) -> None:
@@ -107,6 +108,7 @@ def test_trays_of_the_catalogue_are_libnccls(nccl: str) -> None:
     assert_equal(machine="gb200-nvl72", trays=2, nodes=2, gpus_per_tray=2, nccl=nccl)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("gpus", [4, 3])
 @pytest.mark.parametrize("nccl", JOINING)
 def test_the_dump_of_a_domain_is_answered_as_the_domain(nccl: str, gpus: int, file: Path, tmp_path: Path) -> None:

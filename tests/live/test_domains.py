@@ -95,6 +95,7 @@ WAYS_OUT: list[tuple[dict[str, str], tuple[int, ...]]] = [  # variables, ranks t
 SPLIT_BY = {"NCCL_MNNVL_UUID": "77", "NCCL_MNNVL_CLIQUE_ID": "-2"}  # one cluster, a clique for every rack
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("variables", "without"), WAYS_OUT, ids=str)
 @pytest.mark.parametrize("name", JOINING)
 def test_what_takes_hosts_apart(name: str, variables: dict[str, str], without: tuple[int, ...]) -> None:

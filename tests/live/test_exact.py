@@ -34,6 +34,7 @@ SHAPES = [
 ] + WHOLE
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("machine", "nodes", "gpus"), SHAPES)
 def test_every_machine_all_collectives_all_sizes(machine: str, nodes: int, gpus: int | None) -> None:
     report = check(Scenario(nccl=NCCL, machine=machine, nodes=nodes, gpus_per_node=gpus))
@@ -82,6 +83,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize(("machine", "nodes", "gpus"), [("dgx-h100", 2, 4), ("dgx-a100", 2, 1)])
 def test_settings(machine: str, nodes: int, gpus: int, settings: dict[str, str]) -> None:

@@ -90,6 +90,7 @@ def test_beside_collectives(name: str, machine: str, nodes: int, gpus: int) -> N
     assert shared
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("machine", "nodes", "gpus"), [("dgx-h100", 1, 8), ("dgx-a100", 2, 4)])
 @pytest.mark.parametrize("name", HERE)
 def test_roots_of_all_kinds(name: str, machine: str, nodes: int, gpus: int) -> None:

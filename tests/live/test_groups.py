@@ -55,6 +55,7 @@ def case_of(name: str, machine: str, nodes: int, gpus: int, settings: dict[str, 
     return Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=settings)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("machine", "nodes", "gpus"), SHAPES)
 @pytest.mark.parametrize("name", HERE)
 def test_groups_of_all_kinds_and_sizes(name: str, machine: str, nodes: int, gpus: int) -> None:
@@ -62,6 +63,7 @@ def test_groups_of_all_kinds_and_sizes(name: str, machine: str, nodes: int, gpus
     assert_same(scenario, list(random_groups(Selection(scenario.communicator()), 36)))
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("name", HERE)
 def test_groups_with_settings(name: str, settings: dict[str, str]) -> None:

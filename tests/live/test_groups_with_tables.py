@@ -61,6 +61,7 @@ def test_channels_bind_each_operation(nccl: str, tmp_path: Path) -> None:
     assert differing(nccl, table, [operations]) == []
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("rows", TABLES, ids=range(len(TABLES)))
 @pytest.mark.parametrize("nccl", EMULATED)
 def test_groups_of_all_kinds_and_sizes(nccl: str, rows: list[str], tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def scenario(nccl: str, nodes: tuple[Nodes, ...], folder: Path) -> Scenario:
     )
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", HERE)
 def test_nodes_that_differ(name: str, shape: str, tmp_path: Path) -> None:
@@ -94,6 +95,7 @@ def test_nodes_that_differ(name: str, shape: str, tmp_path: Path) -> None:
     assert report.compared["groups"] >= 900
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("shape", ["three nodes", "older GPUs and another vendor", "fewer adapters"])
 @pytest.mark.parametrize("name", HERE)
 def test_sends_beside_collectives_on_nodes_that_differ(name: str, shape: str, tmp_path: Path) -> None:
@@ -122,6 +124,7 @@ def assert_registered_buffers_equal(described: Scenario) -> None:
     assert report.compared["channels"] >= 5 * 8
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("shape", ["NVLS everywhere", "fewer GPUs", "older GPUs and another vendor", "fewer adapters"])
 @pytest.mark.parametrize("name", REGISTERING)
 def test_registered_buffers_on_nodes_that_differ(name: str, shape: str, tmp_path: Path) -> None:
@@ -145,6 +148,7 @@ def test_registered_buffers_on_domains_of_different_sizes(name: str, tmp_path: P
     assert_registered_buffers_equal(Scenario(name, 5, topology=host, hosts_per_domain=(3, 2)))
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("shape", ["fewer GPUs", "older GPUs and another vendor"])
 @pytest.mark.parametrize("name", REGISTERING)
 def test_sends_on_registered_buffers_on_nodes_that_differ(name: str, shape: str, tmp_path: Path) -> None:
@@ -174,6 +178,7 @@ def test_registered_buffers_that_are_refused_where_nodes_differ(
         selection.pick(request, [1 << 20])
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("machines", [(A100, "a100-4x-2nic"), ("a100-4x-2nic", A100)], ids=" ".join)
 @pytest.mark.parametrize("name", HERE)
 def test_only_hosts_with_infiniband_merge_adapters(name: str, machines: tuple[str, str]) -> None:

@@ -185,6 +185,7 @@ def test_channels_stay_nccls_where_a_row_has_none(nccl: str, tmp_path: Path) -> 
     assert len({one.channels for one in launched}) > 1
 
 
+@pytest.mark.each_choice
 @each(WITH_CELLS)
 @pytest.mark.parametrize(
     "row", ["pat/simple channels=1", "nvls/ll channels=1", "collnetchain/simple channels=1", "nvlstree/ll128"]
@@ -279,6 +280,7 @@ BAD = {
 }
 
 
+@pytest.mark.each_choice
 @each(WITH_PLUGINS)
 @pytest.mark.usefixtures("warnings_allowed")
 @pytest.mark.parametrize(("content", "reason"), BAD.values(), ids=BAD)
@@ -298,6 +300,7 @@ def test_a_bad_table_is_reported_and_changes_nothing(
 ABORT_ON_ANY_FAILED_INIT = {"2.24.3", "2.25.1"}  # these free something twice, whichever plugin's init fails
 
 
+@pytest.mark.each_choice
 @each(WITH_PLUGINS)
 @pytest.mark.usefixtures("warnings_allowed")
 @pytest.mark.parametrize(("content", "reason"), BAD.values(), ids=BAD)

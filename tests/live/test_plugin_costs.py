@@ -80,6 +80,7 @@ def cells_of(
         yield Algorithm(algorithm), Protocol(protocol), asked[:, algorithm, protocol], expected[:, algorithm, protocol]
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("name", LOADING)
 def test_it_launches_what_the_model_picks(
     name: str, shape: tuple[str, int, int], model: Selection, table: Path
@@ -115,6 +116,7 @@ def test_it_launches_what_the_model_picks(
     assert same >= 5 * 40
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("name", RECORDING)
 def test_its_cells_are_the_models(name: str, shape: tuple[str, int, int], model: Selection, table: Path) -> None:
     if name not in catalogue.load(shape[0]).releases:

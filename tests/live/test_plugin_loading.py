@@ -155,6 +155,7 @@ def test_nccl_takes_the_newest_interface_that_the_table_names(compiled: Compile,
     assert {line for line in lines[4:] if not line.startswith("can")} == {f"asked 4 {1 << 26} 1 {registered}"}
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("version", EXPORTS)
 @pytest.mark.parametrize("name", LOADING)
 def test_interfaces_that_nccl_takes(compiled: Compile, name: str, version: int) -> None:
@@ -168,6 +169,7 @@ def test_interfaces_that_nccl_takes(compiled: Compile, name: str, version: int) 
             oracle(name, compiled([version]))
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("version", EXPORTS)
 @pytest.mark.parametrize("name", LOADING)
 def test_the_recorder_asks_a_plugin_as_nccl_does(compiled: Compile, name: str, version: int) -> None:
@@ -216,6 +218,7 @@ def test_a_relative_path(compiled: Compile, monkeypatch: pytest.MonkeyPatch, nam
         assert picked(launch(asked))[:3] == (0, 0, 2)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("length", [100, 254, 255])
 @pytest.mark.parametrize("name", LOADING)
 def test_the_longest_path(
@@ -288,6 +291,7 @@ def test_in_a_graph_nccl_says_that_buffers_are_registered(compiled: Compile, nam
         assert said(asked)[-1].split()[-1] == ("0" if name in TOLD else "-1")
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 8), (2, 4)])
 @pytest.mark.parametrize("name", TOLD)
 def test_in_a_graph_nccl_picks_as_with_registered_buffers(name: str, nodes: int, gpus: int) -> None:
@@ -339,6 +343,7 @@ def env(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("before", [None, "/a b:/c"])
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("name", ["2.27.3", "2.28.9"])

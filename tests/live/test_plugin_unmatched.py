@@ -47,6 +47,7 @@ def launched(configuration: OracleConfiguration, asking: list[Request]) -> list[
         return [each for request in asking for each in oracle.launch(request, SIZES)]
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("machine", ["dgx-h100", "dgx-b200"])
 @pytest.mark.parametrize(("nccl", "build"), [*((nccl, library.BUILD) for nccl in HERE), *BUILDS])
 def test_nothing_changes(nccl: str, build: str, machine: str, tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def pick_at(partings: list[Parting], size: int, at: int) -> RankPick | None:
     return next((each.picks[at] for each in partings if each.from_bytes <= size <= each.to_bytes), None)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("case", hosts(HERE[0]))
 @pytest.mark.parametrize("nccl", HERE)
 def test_each_kind_of_rank_launches_what_it_is_said_to(nccl: str, case: str, tmp_path: Path) -> None:

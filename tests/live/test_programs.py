@@ -94,6 +94,7 @@ def chosen(output: str) -> tuple[str, str, int]:
     return found[1], found[2], int(found[3])
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("machine", ["dgx-h100", "dgx-a100"])
 @pytest.mark.parametrize("name", SAY_CHOICES)
 def test_a_process_with_all_gpus_picks_what_the_emulator_does(program: Path, machine: str, name: str) -> None:

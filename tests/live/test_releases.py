@@ -45,6 +45,7 @@ def captured(name: str, machine: str) -> bool:
     return name in catalogue.load(machine).releases
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("machine", "nodes", "gpus"), SHAPES)
 @pytest.mark.parametrize("name", HERE)
 def test_a_release(name: str, machine: str, nodes: int, gpus: int) -> None:
@@ -56,6 +57,7 @@ def test_a_release(name: str, machine: str, nodes: int, gpus: int) -> None:
     assert report.compared["picks"] >= 5 * 60
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("name", HERE)
 def test_settings_of_a_release(name: str, settings: dict[str, str]) -> None:

@@ -85,6 +85,7 @@ def test_a_part_of_a_host_on_which_the_search_fails_ends_the_communicator(nccl: 
     assert check(scenario).mismatches == ()
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("nccl", "machine", "nodes"), list(product(HERE, MACHINES, (ALONE, TOGETHER))))
 def test_every_channel_is_libnccls(nccl: str, machine: str, nodes: int) -> None:
     if nccl in catalogue.load(machine).crashes:
@@ -100,12 +101,14 @@ def test_channels_of_seven_blackwell_gpus_are_libnccls(nccl: str) -> None:
     compare(Scenario(nccl, TOGETHER, machine="dgx-b300", gpus_per_node=7))
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("nccl", HERE)
 def test_every_channel_is_libnccls_with_a_variable_set(nccl: str, settings: dict[str, str]) -> None:
     compare(Scenario(nccl, TOGETHER, machine="a100-4x-2nic", environment=settings))
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("number", range(RANDOM))
 @pytest.mark.parametrize("nccl", HERE)
 def test_every_channel_of_a_random_topology_is_libnccls(nccl: str, number: int) -> None:
@@ -119,6 +122,7 @@ def test_every_channel_of_a_random_topology_is_libnccls(nccl: str, number: int) 
     )
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("nccl", HERE)
 def test_merged_adapters_are_libnccls(nccl: str, how: How) -> None:
@@ -137,6 +141,7 @@ def test_forced_groups_are_libnccls() -> None:
         compare_with(request, OracleConfiguration(topology, TOGETHER, 2, nccl, settings))
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("processors", PROCESSORS)
 @pytest.mark.parametrize("nccl", HERE)
 def test_rare_processors_are_libnccls(nccl: str, processors: Processors) -> None:
@@ -145,6 +150,7 @@ def test_rare_processors_are_libnccls(nccl: str, processors: Processors) -> None
     compare_with(Request(topology, 4, True, environment), OracleConfiguration(topology, TOGETHER, 4, nccl, environment))
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("setting", ["=mlx5_3,mlx5_9", "^mlx5_0,mlx5_3", "mlx5_1:1"])
 @pytest.mark.parametrize("nccl", HERE)
 def test_selected_adapters_are_libnccls(nccl: str, setting: str) -> None:

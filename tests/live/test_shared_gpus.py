@@ -52,6 +52,7 @@ def of(name: str, gpu_of_rank: tuple[int, ...], nodes: int = 1) -> OracleConfigu
     )
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("machine", "nodes", "gpus", "per_gpu"), SHAPES)
 @pytest.mark.parametrize("name", SHARING)
 def test_what_nccl_makes_of_ranks_that_share_gpus(name: str, machine: str, nodes: int, gpus: int, per_gpu: int) -> None:

@@ -32,6 +32,7 @@ def compare(scenario: Scenario, nodes: int) -> None:
     assert all(report.compared[what] for what in ("graphs", "tables", "cells", "picks"))
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("nccl", "host", "hosts"), list(product(HERE, MADE_UP, (1, 2))))
 def test_sockets_are_nodes(nccl: str, host: str, hosts: int, tmp_path: Path) -> None:
     file = tmp_path / "host.xml"
@@ -39,6 +40,7 @@ def test_sockets_are_nodes(nccl: str, host: str, hosts: int, tmp_path: Path) -> 
     compare(Scenario(nccl, hosts, topology=file), 2 * hosts)
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("nccl", "shape"), list(product(HERE, OF_CATALOGUE)), ids=str)
 def test_variables_split_hosts(nccl: str, shape: tuple[str, int, dict[str, str], int]) -> None:
     machine, gpus, environment, nodes = shape
@@ -62,6 +64,7 @@ NO_DOMAINS = ("hosts_are_nodes", "only_the_whole_communicator")  # rules of rele
 DOMAINS = [(2, 2, 4, APART), (3, 2, 4, {**APART, "NCCL_SHM_DISABLE": "1"}), (4, 4, 2, APART)]
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("nccl", "shape"), list(product(HERE, DOMAINS)), ids=str)
 def test_domains_fall_apart(nccl: str, shape: tuple[int, int, int, dict[str, str]], tmp_path: Path) -> None:
     if release.load(nccl).rules.domains in NO_DOMAINS:

@@ -45,6 +45,7 @@ def kernels(nccl: str, settings: dict[str, str], request: Request) -> set[str | 
     return {path.name if path else None for path in paths}
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("name", HAVE_KERNELS)
 def test_settings(name: str, settings: dict[str, str]) -> None:

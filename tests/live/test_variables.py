@@ -207,6 +207,7 @@ def test_every_variable_without_effect_is_tried() -> None:
     assert indifferent(release.names()[-1]) == set(TRIED) | UNTRIED | (OWN_VARIABLES & indifferent(release.names()[-1]))
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("name", HERE)
 def test_what_has_no_effect_has_none(name: str, nodes: int) -> None:
@@ -216,6 +217,7 @@ def test_what_has_no_effect_has_none(name: str, nodes: int) -> None:
     assert report.compared["picks"] >= 5 * 60
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("settings", EFFECTS, ids=str)
 @pytest.mark.parametrize("name", HERE)
 def test_what_has_an_effect(name: str, settings: dict[str, str]) -> None:

@@ -23,6 +23,7 @@ def words(launched: NonClassicPath | Launched) -> tuple[str, int, int]:
     return f"{launched.algorithm.name}/{launched.protocol.name}", launched.channels, launched.threads
 
 
+@pytest.mark.each_choice
 @pytest.mark.parametrize("collective", [Collective.AllGather, Collective.AllReduce, Collective.ReduceScatter])
 @pytest.mark.parametrize("name", HAVE_KERNELS)
 def test_libnccl_launches_what_the_ranges_say_on_both_sides_of_each_edge(name: str, collective: Collective) -> None:

@@ -53,6 +53,7 @@ SHAPES: list[tuple[str, int, int, dict[str, str]]] = [
 ]
 
 
+@pytest.mark.each_choice
 @pytest.mark.live
 @pytest.mark.parametrize(("machine", "nodes", "gpus", "settings"), SHAPES, ids=str)
 @pytest.mark.parametrize("nccl", HERE)

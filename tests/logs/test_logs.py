@@ -72,6 +72,7 @@ SHAPES: list[tuple[str, int, int, dict[str, str]]] = [
 ]
 
 
+@pytest.mark.each_choice
 @pytest.mark.live
 @pytest.mark.parametrize(("machine", "nodes", "gpus", "settings"), SHAPES, ids=str)
 @pytest.mark.parametrize("name", HERE)
@@ -592,6 +593,7 @@ def test_an_unknown_release(small: list[str]) -> None:
     assert check(text, given("dgx-h100", release="2.28.9")).report.mismatches == ()
 
 
+@pytest.mark.each_choice
 @pytest.mark.live
 @pytest.mark.parametrize("nodes", [["8", "4"], ["4", "8"], ["2", "1"]], ids=str)
 @pytest.mark.parametrize("name", SAYING_NODES)

@@ -31,6 +31,7 @@ def selection(nccl: str, machine: str = "dgx-h100", nodes: int = 2, gpus: int = 
     return Selection(Scenario(nccl=nccl, machine=machine, nodes=nodes, gpus_per_node=gpus).communicator())
 
 
+@pytest.mark.each_choice
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", FEW)

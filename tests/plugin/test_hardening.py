@@ -64,6 +64,7 @@ def test_random_tables_under_the_sanitizers(checked: Path, seed: int, explores: 
     assert f"{count} tables" in drive([checked, "bytes", str(seed), str(count)])
 
 
+@pytest.mark.each_choice
 @pytest.mark.slow
 @pytest.mark.parametrize("seed_file", sorted(SEEDS.iterdir()), ids=lambda path: path.name)
 @pytest.mark.parametrize("unchecked", ["0", "1"])

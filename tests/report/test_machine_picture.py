@@ -82,6 +82,7 @@ def test_boxes_do_not_overlap_and_hold_their_text(name: str, several: bool, gpus
             assert at + len(text.text or "") * size * WIDEST <= around[0][0] + around[0][2], text.text
 
 
+@pytest.mark.each_choice
 @pytest.mark.slow
 @pytest.mark.parametrize("graph", ["ring", "tree", "nvls"])
 @pytest.mark.parametrize(

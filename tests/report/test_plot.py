@@ -197,6 +197,7 @@ def overlapping(figure: Any) -> list[tuple[str, str]]:
     return [(str(one), str(other)) for one, other in combinations(boxes, 2) if boxes[one].overlaps(boxes[other])]
 
 
+@pytest.mark.each_choice
 @pytest.mark.slow
 @pytest.mark.parametrize("high", [9, 16 << 30, 1 << 62])
 @pytest.mark.parametrize("nodes", [list(range(1, 18)), list(range(2, 65)), [1 << power for power in range(21)]])

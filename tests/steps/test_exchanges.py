@@ -24,6 +24,7 @@ def carried_out(asked: Asked, scenario: Scenario, size: int) -> tuple[Run, list[
     return run, sources
 
 
+@pytest.mark.each_choice
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [8, 5000, 300_000])
 @pytest.mark.parametrize(("nccl", "nodes"), [("2.28.9", 1), ("2.32.3", 2), ("2.18.3", 1), ("2.21.5", 2)])

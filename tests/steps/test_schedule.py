@@ -41,6 +41,7 @@ def sent(steps: list[Step]) -> dict[tuple[int, int, Peer], list[int]]:
     return found
 
 
+@pytest.mark.each_choice
 @pytest.mark.slow
 @pytest.mark.parametrize("collective", Collective)
 @pytest.mark.parametrize("seed", range(6))

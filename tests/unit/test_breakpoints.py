@@ -41,6 +41,7 @@ def test_ends_belong_to_it() -> None:
     assert breakpoints.find(steps(7, 10), 7, 9).tolist() == [7]
 
 
+@pytest.mark.each_choice
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("nccl", "machine", "nodes", "gpus"),

@@ -39,6 +39,7 @@ def sides(nccl: str, assignments: list[str], whole: bool = False) -> tuple[Side,
     return Side(before, whole=whole), Side(changed(before, assignments), whole=whole)
 
 
+@pytest.mark.each_choice
 @pytest.mark.slow
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("collective", Collective)

@@ -20,6 +20,7 @@ RELEASES = catalogue.load("dgx-h100").releases
 AR = Request(Collective.AllReduce, DataType.float32, Op.sum)
 
 
+@pytest.mark.each_choice
 @pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 8), (2, 8), (3, 1)])
 @pytest.mark.parametrize("name", RELEASES)

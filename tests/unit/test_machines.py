@@ -817,6 +817,7 @@ SHAPES = [shape for shape in SHAPES if shape[0] != "dgx-2"]
 SHAPES += [(name, 3, 2) for name in captured_graphs.names()] + [("dgx-2", 1, 16)]
 
 
+@pytest.mark.each_choice
 @pytest.mark.live
 @pytest.mark.parametrize(("name", "nodes", "gpus"), SHAPES)
 def test_libnccl_finds_the_captured_graphs_on_any_number_of_nodes(name: str, nodes: int, gpus: int) -> None:

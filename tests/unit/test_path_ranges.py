@@ -52,6 +52,7 @@ def in_ranges(found: Ranges, sizes: SizeArray) -> list[tuple[object, ...]]:
     return [(found.bypass_kernel[row], *(int(column[row]) for column in columns)) for row in rows.tolist()]
 
 
+@pytest.mark.each_choice
 @pytest.mark.slow
 @pytest.mark.parametrize("collective", SEVERAL, ids=lambda each: each.name)
 @pytest.mark.parametrize(("nccl", "machine", "environment", "buffers"), SETTINGS, ids=str)

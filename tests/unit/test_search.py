@@ -62,6 +62,7 @@ def graphs_of(request: Request, nccl: str) -> dict[str, Graph]:
     return {name: found.graph for name, found in search(request, nccl).graphs.items() if found.graph.channels}
 
 
+@pytest.mark.each_choice
 @pytest.mark.slow
 @pytest.mark.parametrize(("machine", "nccl", "gpus"), CASES)
 @pytest.mark.parametrize("several", SEVERAL, ids=["one", "several"])

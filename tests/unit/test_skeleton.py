@@ -161,6 +161,7 @@ def elements(element: ET.Element) -> tuple[object, ...]:
 # --- the written file is the machine ---
 
 
+@pytest.mark.each_choice
 @pytest.mark.live
 @pytest.mark.parametrize("nccl", HERE)
 @pytest.mark.parametrize("nodes", [1, 2])

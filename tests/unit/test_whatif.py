@@ -250,6 +250,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.each_choice
 @pytest.mark.live
 @pytest.mark.parametrize("what", CHANGES)
 @pytest.mark.parametrize("nccl", HERE)
@@ -264,6 +265,7 @@ def test_emulator_and_libnccl_agree_on_changed_hardware(nccl: str, what: str) ->
     assert not np.array_equal(old, new), "it makes a difference"
 
 
+@pytest.mark.each_choice
 @pytest.mark.live
 @pytest.mark.parametrize("change", ["sockets=1", "p2p=within-sockets", "p2p=off"])
 @pytest.mark.parametrize("nccl", HERE)
