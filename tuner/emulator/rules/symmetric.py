@@ -5,6 +5,7 @@ One call in its group, both buffers in windows; outside windows where NCCL is as
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from tuner.emulator.communicator import Communicator
 from tuner.emulator.non_classic import COPY_ENGINES, NonClassicPath
 from tuner.emulator.request import FP8, Request
 from tuner.emulator.rules import candidate, cta_policy, symmetric_rail, symmetric_variables, windows
-from tuner.emulator.rules.symmetric_time import BLOCK_CHARGE, KernelUse
+from tuner.emulator.rules.symmetric_time import BLOCK_CHARGE, KernelUse, OfSize
 from tuner.release.schema import given
 from tuner.release.symmetric import SymmetricKernel
 
@@ -257,11 +258,45 @@ def _weighed(
     if communicator.nodes > 1:
         yield from _of_rails(communicator, request, bus_bytes, modelled_bytes)
         return
-    for name, kernel in _kernels(communicator, request.collective):
-        if _usable(communicator, request, kernel, bus_bytes):
-            choice = _on_blocks(communicator, KernelUse(communicator, request, name, own_bytes, modelled_bytes))
+    for each in _candidates(communicator, request):
+        if _small_enough(communicator, each.kernel, bus_bytes):
+            choice = _on_blocks(communicator, each, own_bytes, modelled_bytes)
             if choice is not None:
                 yield choice
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A kernel that can do calls of some sizes: the numbers of blocks it may have, and its model."""
+
+    name: str
+    kernel: SymmetricKernel
+    blocks: tuple[int, ...]
+    time_us: OfSize
+    charge: float
+
+
+@lru_cache(64)  # every size asks
+def _candidates(communicator: Communicator, request: Request) -> tuple[_Candidate, ...]:
+    """In NCCL's order."""
+    made = []
+    for name, kernel in _kernels(communicator, request.collective):
+        if _usable(communicator, request, kernel):
+            use = KernelUse(communicator, request, name)
+            blocks = _block_counts(communicator, use)
+            made.append(
+                _Candidate(f"{request.collective.name}_{name}", kernel, blocks, *communicator.rules.symmetric_time(use))
+            )
+    return tuple(made)
+
+
+def _block_counts(communicator: Communicator, use: KernelUse) -> tuple[int, ...]:
+    table = communicator.release.symmetric
+    if (requested := symmetric_variables.requested_blocks(communicator)) is not None:
+        return (requested,)
+    shared = use.row.multicast_blocks if use.kernel.few else table.max_blocks * communicator.ranks
+    limit = min(table.max_blocks, -(-shared // communicator.ranks))
+    return tuple(communicator.rules.symmetric_blocks(communicator, use.request, limit))
 
 
 def _kernels(communicator: Communicator, collective: Collective) -> Iterator[tuple[str, SymmetricKernel]]:
@@ -306,18 +341,23 @@ def weighed(communicator: Communicator, request: Request, nbytes: int) -> tuple[
     return tuple(_weighed(communicator, request, own_bytes, modelled_bytes))
 
 
-def _usable(communicator: Communicator, request: Request, kernel: SymmetricKernel, bus_bytes: int) -> bool:
-    table = communicator.release.symmetric
+def _usable(communicator: Communicator, request: Request, kernel: SymmetricKernel) -> bool:
+    """Whether a call of some size can have the kernel."""
     multicast = _multicast(communicator)
     if request.buffers is not Buffers.window and not kernel.low_latency:
         return False
     if kernel.bulk_unit_bytes is not None and not symmetric_variables.copies_in_bulk(communicator):
         return False
-    if kernel.low_latency and bus_bytes >= table.low_latency_below_bytes:
-        return False
     if kernel.reads_multicast and not (multicast and _switch_reduces(communicator, request)):
         return False
-    return bus_bytes < table.below_bytes and (multicast or not kernel.multicast)
+    return multicast or not kernel.multicast
+
+
+def _small_enough(communicator: Communicator, kernel: SymmetricKernel, bus_bytes: int) -> bool:
+    table = communicator.release.symmetric
+    if kernel.low_latency and bus_bytes >= table.low_latency_below_bytes:
+        return False
+    return bus_bytes < table.below_bytes
 
 
 def _multicast(communicator: Communicator) -> bool:
@@ -330,29 +370,23 @@ def _switch_reduces(communicator: Communicator, request: Request) -> bool:
     return request.dtype in (*candidate.NVLS_ANY_ORDER, *candidate.NVLS_SUM_ONLY)
 
 
-def _on_blocks(communicator: Communicator, use: KernelUse) -> KernelChoice | None:
+def _on_blocks(communicator: Communicator, of: _Candidate, own_bytes: int, modelled_bytes: int) -> KernelChoice | None:
     """The kernel on the fewest blocks that cost it no more than 2.5 % of its time on all it may have."""
-    table, ranks, kernel = communicator.release.symmetric, communicator.ranks, use.kernel
-    shared = use.row.multicast_blocks if kernel.few else table.max_blocks * ranks
-    limit = min(table.max_blocks, -(-shared // ranks))
-    requested = symmetric_variables.requested_blocks(communicator)
-    counts = (
-        [requested]
-        if requested is not None
-        else [*communicator.rules.symmetric_blocks(communicator, use.request, limit)]
-    )
+    counts, kernel = of.blocks, of.kernel
     if kernel.bulk_unit_bytes is not None:
-        counts = [count for count in counts if _enough(kernel, use.own_bytes, ranks, count)]
+        counts = tuple(count for count in counts if _enough(kernel, own_bytes, communicator.ranks, count))
     if not counts:
         return None
-    time_us, charge = communicator.rules.symmetric_time(use)
+    time_us = of.time_us(own_bytes, modelled_bytes)
     all_us = f32(time_us(counts[-1]))
-    blocks, chosen_us = next(
-        ((count, f32(us)) for count in counts[:-1] if (us := time_us(count)) <= 1.025 * float(all_us)),
-        (counts[-1], all_us),
-    )
-    score = _score(chosen_us, charge, blocks)
-    return KernelChoice(f"{use.request.collective.name}_{use.name}", blocks, chosen_us, score, kernel.low_latency)
+    bearable_us = 1.025 * float(all_us)
+    blocks, chosen_us = counts[-1], all_us
+    for count in counts[:-1]:
+        if (us := time_us(count)) <= bearable_us:
+            blocks, chosen_us = count, f32(us)
+            break
+    score = _score(chosen_us, of.charge, blocks)
+    return KernelChoice(of.name, blocks, chosen_us, score, kernel.low_latency)
 
 
 def _score(time_us: np.float32, charge: float, blocks: int) -> np.float32:

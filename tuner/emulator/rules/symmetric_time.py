@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 
 from tuner.base.names import Collective
@@ -21,13 +21,11 @@ GBS = 2**30 / 1e6  # bytes per us; NCCL's GBps
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelUse:
-    """A kernel by name for one call: the bytes of the count, and those that the model takes for them."""
+    """A kernel by name for calls of any size."""
 
     communicator: Communicator
     request: Request
     name: str
-    own_bytes: int
-    modelled_bytes: int
 
     @property
     def kernel(self) -> SymmetricKernel:
@@ -42,8 +40,9 @@ class KernelUse:
 
 BlockRule = Callable[[Communicator, Request, int], Iterator[int]]  # up to the most that the kernel may have
 BLOCK_RULES: Registry[BlockRule] = Registry()
-Timed = tuple[Callable[[int], float], float]  # us by blocks, and what a block counts for against the kernel
-TimeRule = Callable[[KernelUse], Timed]
+OfBlocks = Callable[[int], float]  # us
+OfSize = Callable[[int, int], OfBlocks]  # the bytes of the count, and those that the model takes for them
+TimeRule = Callable[[KernelUse], tuple[OfSize, float]]  # and what a block counts for against the kernel
 TIME_RULES: Registry[TimeRule] = Registry()
 
 
@@ -53,50 +52,57 @@ TIME_RULES: Registry[TimeRule] = Registry()
     nccl.QUERY_MODEL_LSA(since="2.29.2"),
     nccl.QUERY_MODEL_LSA_MOVED(since="2.31.2"),
 )
-def by_bus(use: KernelUse) -> Timed:
+def by_bus(use: KernelUse) -> tuple[OfSize, float]:
     """Bytes over the bus at the bandwidth of the blocks, which saturates smoothly."""
     row, kernel, collective, ranks = use.row, use.kernel, use.request.collective, use.communicator.ranks
     base_us = (row.base_us.low_latency if kernel.low_latency else row.base_us.bulk)[collective] + kernel.base_more_us
     block_gbs = row.block_gbs[collective] * GBS
     peak_gbs = row.peak_reduce_gbs if kernel.reduces_in_switch else row.peak_gbs[collective]
     saturated = (peak_gbs if kernel.peak_gbs is None else kernel.peak_gbs) * GBS * kernel.peak_factor
-    bus_bytes = BUS_BYTES[kernel.bus](use.modelled_bytes, ranks)
+    bytes_over_bus = BUS_BYTES[kernel.bus]
     multiplier = MULTIPLIERS[kernel.multiplier](ranks)
+    gbs_of = cache(lambda blocks: _softmin(blocks * block_gbs * multiplier, saturated, block_gbs))
 
-    def time_us(blocks: int) -> float:
-        gbs = _softmin(blocks * block_gbs * multiplier, saturated, block_gbs)
-        return base_us + _softplus(bus_bytes / gbs - 1)
+    def of_size(own_bytes: int, modelled_bytes: int) -> OfBlocks:
+        bus_bytes = bytes_over_bus(modelled_bytes, ranks)
+        return lambda blocks: base_us + _softplus(bus_bytes / gbs_of(blocks) - 1)
 
-    return time_us, BLOCK_CHARGE
+    return of_size, BLOCK_CHARGE
 
 
 @TIME_RULES(nccl.BINARY("time of symmetric AllGather kernels", since="2.32.3"))
-def by_bus_or_all_to_all(use: KernelUse) -> Timed:
+def by_bus_or_all_to_all(use: KernelUse) -> tuple[OfSize, float]:
     """AllGather on Blackwell by its blocks' and its links' shares; all else as :func:`by_bus`."""
-    communicator, own_bytes, ranks = use.communicator, use.own_bytes, use.communicator.ranks
+    communicator, ranks = use.communicator, use.communicator.ranks
     if use.request.collective is not Collective.AllGather or communicator.min_comp_cap not in (100, 103):
         return by_bus(use)
     row = given(communicator.release.symmetric.all_to_all, "symmetric.all_to_all")[use.name]
     rounds_us = (ranks - 1) * row.rank_us
     copies = {"all": ranks, "one": 1, "others": ranks}[row.copies]
-    cells = -(-own_bytes // communicator.release.symmetric.cell_bytes)
+    cell_bytes = communicator.release.symmetric.cell_bytes
+    share = (ranks - 1) / ranks if row.efficient_peak else 1.0
 
-    def time_us(blocks: int) -> float:
-        active = -(-cells // -(-cells // blocks))
-        effective = active * SCALES[row.scale](active, ranks)
-        compute = own_bytes / (effective * row.compute_gbs * 1000) if row.compute_gbs else 0.0
-        block_us = compute + copies * own_bytes / (effective * row.block_gbs * 1000)
-        share = (ranks - 1) / ranks if row.efficient_peak else 1.0
+    def of_size(own_bytes: int, modelled_bytes: int) -> OfBlocks:
+        cells = -(-own_bytes // cell_bytes)
         wire_us = (ranks - 1) * own_bytes / (row.peak_gbs * share * 1000)
-        work_us = max(block_us, wire_us)
-        if row.overlap_blocks is None:
-            return row.base_us + rounds_us + work_us
-        apart = 1 - min(1.0, row.overlap_blocks / active)
-        return row.base_us + max(rounds_us, work_us) + apart * min(rounds_us, work_us)
 
-    return time_us, 0.02
+        def time_us(blocks: int) -> float:
+            active = -(-cells // -(-cells // blocks))
+            effective = active * SCALES[row.scale](active, ranks)
+            compute = own_bytes / (effective * row.compute_gbs * 1000) if row.compute_gbs else 0.0
+            block_us = compute + copies * own_bytes / (effective * row.block_gbs * 1000)
+            work_us = max(block_us, wire_us)
+            if row.overlap_blocks is None:
+                return row.base_us + rounds_us + work_us
+            apart = 1 - min(1.0, row.overlap_blocks / active)
+            return row.base_us + max(rounds_us, work_us) + apart * min(rounds_us, work_us)
+
+        return time_us
+
+    return of_size, 0.02
 
 
+@lru_cache(4096)
 def _dip(active: int, ranks: int) -> float:
     """Low-latency stores slow each other down at 32 blocks."""
     if ranks <= 4 or not 4 < active < 64:
@@ -151,7 +157,6 @@ MULTIPLIERS: dict[str, Callable[[int], float]] = {
 }
 
 
-@lru_cache(4096)  # bandwidths, which no size changes
 def _softmin(value: float, ceiling: float, softness: float) -> float:
     return ceiling - softness * math.log1p((math.exp(ceiling / softness) - 1) * math.exp(-value / softness))
 
