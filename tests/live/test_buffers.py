@@ -19,7 +19,7 @@ from tuner.oracle.groups import Call
 from tuner.scenario import Scenario
 
 REGISTERED = [Request(collective, DataType.float32, Op.sum, buffers=Buffers.registered) for collective in Collective]
-SHAPES = [("dgx-h100", 1, 8), ("dgx-h100", 1, 3), ("dgx-h100", 2, 4), ("dgx-b200", 2, 2), ("dgx-a100", 1, 8)]
+SHAPES = [("dgx-h100", 1, 8), ("dgx-h100", 1, 3), ("dgx-h100", 2, 8), ("dgx-b200", 2, 2), ("dgx-a100", 1, 8)]
 SETTINGS = [
     {"NCCL_ALGO": "NVLS,NVLSTree"},
     {"NCCL_ALGO": "NVLS,NVLSTree", "NCCL_MAX_CTAS": "3"},

@@ -85,7 +85,7 @@ SETTINGS = [
 
 @pytest.mark.each_choice
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize(("machine", "nodes", "gpus"), [("dgx-h100", 2, 4), ("dgx-a100", 2, 1)])
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), [("dgx-h100", 2, 8), ("dgx-a100", 2, 1)])
 def test_settings(machine: str, nodes: int, gpus: int, settings: dict[str, str]) -> None:
     scenario = Scenario(nccl=NCCL, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=settings)
     selection = Selection(scenario.communicator())

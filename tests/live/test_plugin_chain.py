@@ -32,7 +32,7 @@ def launches(name: str, file: Path | None, **env: str) -> tuple[Launches, list[s
     """What is launched for every collective and size, and NCCL's log."""
     env |= {key: value for key, value in os.environ.items() if key.startswith("NCCL_TUNER_CONFIG") and EXAMPLE}
     topology = catalogue.load("dgx-h100").topology_xml
-    with Oracle(OracleConfiguration(topology, 2, 4, name, env, plugin=file)) as asked:
+    with Oracle(OracleConfiguration(topology, 2, 2, name, env, plugin=file)) as asked:
         found: Launches = [
             (collective, size, each.algorithm, each.protocol, each.channels, each.threads, each.kernel)
             for collective in Collective

@@ -14,7 +14,7 @@ SHAPES = [
     ("dgx-h100", 3, 1),
     ("dgx-a100", 2, 8),
     ("dgx-b200", 1, 8),
-    ("dgx-b200", 2, 4),
+    ("dgx-b200", 2, 2),
     ("dgx-b200", 4, 8),
     # other generations, CPUs, paths and networks, small
     ("dgx-1v", 1, 8),

@@ -36,7 +36,7 @@ def compare(scenario: Scenario, dtype: DataType = DataType.float32) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_RAILS)
-@pytest.mark.parametrize(("machine", "nodes", "gpus"), [("dgx-h100", 2, 4), ("dgx-b200", 3, 2), ("dgx-a100", 2, 1)])
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), [("dgx-h100", 2, 8), ("dgx-b200", 3, 2), ("dgx-a100", 2, 1)])
 def test_kernels_of_rails(name: str, machine: str, nodes: int, gpus: int) -> None:
     compare(Scenario(name, nodes, machine=machine, gpus_per_node=gpus, environment=OFFERED), DataType.bfloat16)
 
@@ -44,7 +44,7 @@ def test_kernels_of_rails(name: str, machine: str, nodes: int, gpus: int) -> Non
 @pytest.mark.parametrize("name", WITH_RAILS[-1:])
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: next(iter(settings)))
 def test_settings(name: str, settings: dict[str, str]) -> None:
-    compare(Scenario(name, 2, machine="dgx-h100", gpus_per_node=3, environment=OFFERED | settings))
+    compare(Scenario(name, 2, machine="dgx-h100", gpus_per_node=2, environment=OFFERED | settings))
 
 
 @pytest.mark.parametrize("name", WITH_WINDOWS)

@@ -62,7 +62,7 @@ SHAPES: list[tuple[str, int, int, dict[str, str]]] = [
     ("dgx-h100", 2, 8, {}),
     ("dgx-a100", 2, 2, {}),
     ("dgx-b200", 1, 4, {}),
-    ("dgx-b200", 2, 4, {}),
+    ("dgx-b200", 2, 2, {}),
     ("dgx-h100", 3, 1, {}),
     ("dgx-a100", 1, 8, {}),
     ("dgx-h100", 2, 2, {"NCCL_MAX_NCHANNELS": "3"}),
