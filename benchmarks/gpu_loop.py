@@ -3,7 +3,7 @@
     python benchmarks/gpu_loop.py --out FOLDER [--copies FOLDER] [--library libnccl.so.2] [--seconds 540]
 
 1. A self-test (20 s) says which layer fails: driver, NVRTC, libnccl, ranks, a call, a call in a graph, forced calls.
-2. Seven sizes of AllReduce, AllGather and ReduceScatter, every combination that NCCL offers, 3 rounds; then verify.
+2. Seven sizes (or --bytes) of three collectives, every combination that NCCL offers, 3 rounds; then 'verify'.
 3. 'decide' with its A/B run.
 4. All sizes, 8 B to 1 GiB, until the time is over; then 'verify', 'fit' and 'decide' on all of it.
 
@@ -37,6 +37,7 @@ class Given:
     out: Path
     library: Path | None
     ranks_per_gpu: int
+    first_sizes: str
 
     @property
     def suffix(self) -> str:
@@ -62,11 +63,12 @@ def main() -> int:
     parser.add_argument("--copies", type=Path, help="where results.tar.gz is written after each stage")
     parser.add_argument("--ranks-per-gpu", type=int, help="this number alone [default: 1; on a single GPU 2, 4, 8]")
     parser.add_argument("--library", type=Path, help="a libnccl.so.2 [default: that of the installed wheel]")
+    parser.add_argument("--bytes", default=SEVEN, help=f"the sizes that are measured first [default: {SEVEN}]")
     parser.add_argument("--seconds", type=float, default=540.0, help="for all of it [default: 540]")
     given = parser.parse_args()
     stages = Stages(given.out, given.seconds, given.copies, lambda line: print(line, flush=True))
     several = (given.ranks_per_gpu,) if given.ranks_per_gpu else climb()
-    all_of_it(stages, [Given(given.out, given.library, ranks) for ranks in several])
+    all_of_it(stages, [Given(given.out, given.library, ranks, given.bytes) for ranks in several])
     bad = [done.name for done in stages.done.values() if done.ended in (Ended.failed, Ended.limit)]
     print(f"== done; failed: {', '.join(bad) or 'nothing'}; in {given.out}", flush=True)
     return 1 if bad else 0
@@ -117,7 +119,12 @@ def self_test(given: Given, name: str, limit_s: float) -> Stage:
 
 
 def quick(given: Given) -> Stage:
-    return Stage(given.name("quick"), measure(given, "quick", 60, "--bytes", SEVEN, "--rounds", "3"), 90, goes_on=True)
+    return Stage(
+        given.name("quick"),
+        measure(given, "quick", 60, "--bytes", given.first_sizes, "--rounds", "3"),
+        90,
+        goes_on=True,
+    )
 
 
 def sweep(given: Given, seconds: float) -> Stage:

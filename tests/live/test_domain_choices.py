@@ -105,7 +105,7 @@ def test_registered_buffers_are_libnccls(nccl: str, hosts: int, file: Path) -> N
 
 @pytest.mark.parametrize("nccl", JOINING[-1:])
 def test_trays_of_the_catalogue_are_libnccls(nccl: str) -> None:
-    assert_equal(machine="gb200-nvl72", trays=2, nodes=2, gpus_per_tray=2, nccl=nccl)
+    assert_equal(machine="gb200-nvl72", trays=2, nodes=2, gpus_per_tray=4, nccl=nccl)
 
 
 @pytest.mark.each_choice

@@ -27,8 +27,17 @@ EARLIER = [name for name in HERE if name not in JOINING]
 pytestmark = pytest.mark.live
 
 
-def of(name: str, *domains: int, **given: object) -> OracleConfiguration:
-    return OracleConfiguration(tray(), sum(domains), 4, name, {}, domains=domains, **given)  # type: ignore[arg-type]
+def of(name: str, *domains: int, gpus: int = 4, **given: object) -> OracleConfiguration:
+    """``gpus`` of each tray."""
+    return OracleConfiguration(
+        tray(gpus=gpus),
+        sum(domains),
+        gpus,
+        name,
+        {},
+        domains=domains,
+        **given,  # type: ignore[arg-type]
+    )
 
 
 @pytest.mark.parametrize("name", JOINING)
@@ -100,9 +109,9 @@ SPLIT_BY = {"NCCL_MNNVL_UUID": "77", "NCCL_MNNVL_CLIQUE_ID": "-2"}  # one cluste
 @pytest.mark.parametrize("name", JOINING)
 def test_what_takes_hosts_apart(name: str, variables: dict[str, str], without: tuple[int, ...]) -> None:
     call = Request(Collective.AllReduce, DataType.float32, Op.sum)
-    apart = replace(of(name, 2, ranks_without_fabric=without), env=variables)
-    with Oracle(of(name, 2)) as one, Oracle(apart) as two:
-        assert (two.facts.n_nodes, two.facts.local_ranks, two.facts.mnnvl) == (2, 4, 0)
+    apart = replace(of(name, 2, gpus=3, ranks_without_fabric=without), env=variables)
+    with Oracle(of(name, 2, gpus=3)) as one, Oracle(apart) as two:
+        assert (two.facts.n_nodes, two.facts.local_ranks, two.facts.mnnvl) == (2, 3, 0)
         assert one.launch(call, [64 << 20]) != two.launch(call, [64 << 20])
 
 
@@ -118,7 +127,7 @@ def test_what_takes_hosts_apart(name: str, variables: dict[str, str], without: t
 )
 def test_variables_of_clusters_and_cliques(variables: dict[str, str], nodes: int, since: str) -> None:
     for name in [name for name in JOINING if release.names().index(name) >= release.names().index(since)]:
-        with Oracle(replace(of(name, 2, 2), env=variables)) as oracle:
+        with Oracle(replace(of(name, 2, 2, gpus=1), env=variables)) as oracle:
             assert oracle.facts.n_nodes == nodes
 
 
@@ -145,7 +154,8 @@ def test_to_ask_for_a_domain_that_is_not_there_was_an_error(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in JOINING if release.load(name).rules.domains != "cliques_or_failure"])
 def test_to_ask_for_a_domain_that_is_not_there_does_nothing(name: str) -> None:
-    with Oracle(replace(of(name, 2, ranks_without_fabric=(5,)), env={"NCCL_MNNVL_ENABLE": "1"})) as oracle:
+    asked = of(name, 2, gpus=3, ranks_without_fabric=(5,))
+    with Oracle(replace(asked, env={"NCCL_MNNVL_ENABLE": "1"})) as oracle:
         assert (oracle.facts.n_nodes, oracle.facts.mnnvl) == (2, 0)
 
 

@@ -29,7 +29,7 @@ call = Request(Collective.AllReduce, DataType.float32, Op.sum)
 for domains, without in (((), ()), ((2,), ()), ((2, 1), ()), ((2,), (5,))):
     hosts = sum(domains) or 1
     asked = OracleConfiguration(
-        tray(), hosts, 4, sys.argv[2], {}, domains=domains, ranks_without_fabric=without
+        tray(gpus=3), hosts, 3, sys.argv[2], {}, domains=domains, ranks_without_fabric=without
     )
     with Oracle(asked) as oracle:
         assert sys.argv[1] in Path(f"/proc/{oracle.pid}/maps").read_text()

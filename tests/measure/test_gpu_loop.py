@@ -145,7 +145,7 @@ def with_runs(run: Run) -> SelfTest:
 @needs_libnccl
 def test_the_whole_loop_runs_in_stages_and_goes_on(tmp_path: Path) -> None:
     loop = (str(ROOT / "benchmarks" / "gpu_loop.py"), "--out", str(tmp_path / "out"), "--copies", str(tmp_path / "to"))
-    _, said = on_simulated_gpus(*loop, "--seconds", "180")
+    _, said = on_simulated_gpus(*loop, "--bytes", "16K,8M", "--seconds", "175")
     done = {each["name"]: each["ended"] for each in json.loads((tmp_path / "out" / "stages.json").read_text())}
     assert {"selftest", "quick", "verify-quick", "gate", "sweep", "verify", "fit", "decide"} <= done.keys(), said
     assert "failed" not in done.values(), said  # a slow computer may leave out what comes last

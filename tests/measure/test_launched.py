@@ -15,7 +15,7 @@ from tuner.measure.double.settings import DoubleSettings
 from tuner.scenario import Scenario
 
 RELEASE, RANKS = "2.28.9", 2
-MEASURE = "measure allreduce --bytes 1K,64K --rounds 6 --rounds-per-process 3 --repeats 3 --warmup 0 --out run.jsonl"
+MEASURE = "measure allreduce --bytes 1K --rounds 6 --rounds-per-process 3 --repeats 3 --warmup 0 --out run.jsonl"
 DECIDE = "decide run.jsonl --out run.table --processes 3 --rounds 6 --repeats 3"
 
 
