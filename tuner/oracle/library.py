@@ -20,6 +20,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
@@ -158,20 +159,27 @@ def check(path: Path) -> None:
     if not path.is_file():
         raise OracleUnavailable(f"{path} does not exist")
     extras.require("elftools", path.name)
+    info = path.stat()
+    machine, stripped = _elf(path, info.st_size, info.st_mtime_ns)
+    here = MACHINES.get(platform.machine(), platform.machine())
+    if machine != here:
+        raise OracleUnavailable(f"{path} is for {machine}; this machine is {here}")
+    if stripped:
+        raise OracleUnavailable(f"{path} is stripped: it has no .symtab; the {WHEELS[BUILD]} wheels from PyPI have one")
+
+
+@lru_cache(64)  # while the file is the same
+def _elf(path: Path, size_bytes: int, changed_ns: int) -> tuple[str, bool]:
+    """The processor that a file is for, and whether its symbols are gone. OracleUnavailable for no ELF file."""
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
     try:
         with path.open("rb") as file:
             elf = ELFFile(file)
-            machine, stripped = elf["e_machine"], elf.get_section_by_name(".symtab") is None
+            return elf["e_machine"], elf.get_section_by_name(".symtab") is None
     except (ELFError, OSError, ValueError) as error:
         raise OracleUnavailable(f"{path} is not an ELF shared object: {error}") from None
-    here = MACHINES.get(platform.machine(), platform.machine())
-    if machine != here:
-        raise OracleUnavailable(f"{path} is for {machine}; this machine is {here}")
-    if stripped:
-        raise OracleUnavailable(f"{path} is stripped: it has no .symtab; the {WHEELS[BUILD]} wheels from PyPI have one")
 
 
 def sha256(path: Path) -> str:

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def load(library: Path, sha256: str, cache: Path) -> Symbols:
     stored = cache / "symbols" / f"{sha256[:32]}.{FORMAT}.json"
     if (text := recall(stored)) is not None:
         with contextlib.suppress(ValueError, KeyError, TypeError):  # half written by another program
-            return _from_json(json.loads(text))
+            return _stored(text)
     symbols = read(library)
     remember(stored, json.dumps(_to_json(symbols)))
     with contextlib.suppress(OSError):  # a folder that may not be looked into, a file that may not go
@@ -70,6 +71,11 @@ def load(library: Path, sha256: str, cache: Path) -> Symbols:
             if old != stored:
                 old.unlink()
     return symbols
+
+
+@lru_cache(8)  # of the libraries that one process asks again and again
+def _stored(text: str) -> Symbols:
+    return _from_json(json.loads(text))
 
 
 def read(library: Path) -> Symbols:
