@@ -112,6 +112,7 @@ def test_a_share_below_1_presumes_that_idle_caps_are_no_lower(all_nodes: Fit) ->
     assert "cap_gbs.ring_ll128_per_channel.hopper.1_node" in found.alike
 
 
+@pytest.mark.slow
 def test_the_intervals_hold_the_truth(all_nodes: Fit) -> None:
     identified = [one for one in all_nodes.constants if one.status == IDENTIFIED]
     inside = [one.low <= planted(one.name, CHANGE, one.nccl) <= one.high for one in identified]

@@ -236,6 +236,7 @@ def test_the_same_report_is_the_same_page(html: str) -> None:
     assert page(collect(scenario, RELEASES, DataType.float32, Op.sum)).html == html
 
 
+@pytest.mark.slow
 def test_the_page_refers_to_nothing_outside(html: str) -> None:
     assert len(html.encode()) < 5e6
     assert not re.findall(r"<(?:link|script|img)\b[^>]*(?:href|src)=(?!\"data:,)[^>]*>", html)
@@ -324,6 +325,7 @@ def test_the_map_is_painted_with_the_picks(opened: Any) -> None:
         assert right > 0.85 * looked  # names lie over some
 
 
+@pytest.mark.slow
 def test_hovering_says_the_pick(opened: Any) -> None:
     set_collective(opened, Collective.AllReduce)
     for nccl in RELEASES[:2]:
