@@ -64,5 +64,7 @@ int call_by_name(int version, void *context, const struct call *call, int *algor
 }
 
 int call_chunk_size(void *context, int collective, int algorithm, int protocol, size_t *chunk_bytes) {
-    return ncclTunerPlugin_v6.get_chunk_size(context, collective, 0, algorithm, protocol, 1, chunk_bytes);
+    chunk_size_v6 *get_chunk_size = __atomic_load_n(&ncclTunerPlugin_v6.get_chunk_size, __ATOMIC_ACQUIRE);
+    return get_chunk_size ? get_chunk_size(context, collective, 0, algorithm, protocol, 1, chunk_bytes)
+                          : RESULT_SUCCESS;
 }

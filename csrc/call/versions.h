@@ -24,7 +24,7 @@ int call_with_costs(int version, void *context, const struct call *call, struct 
 /* Versions 1 and 2. */
 int call_by_name(int version, void *context, const struct call *call, int *algorithm, int *protocol, int *channels);
 
-/* Version 6. */
+/* Version 6: a success without effect where the plugin says no chunk sizes. */
 int call_chunk_size(void *context, int collective, int algorithm, int protocol, size_t *chunk_bytes);
 
 #endif

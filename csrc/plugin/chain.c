@@ -184,6 +184,10 @@ void chain_pass_by(struct chain *chain, int collective) {
     }
 }
 
+bool chain_sets_chunks(const struct chain *chain) {
+    return chain && next_sets_chunks(&chain->library.tuner);
+}
+
 void chain_chunk(struct chain *chain, const struct chunk_call *call, size_t *chunk_bytes) {
     if (!chain) {
         return;

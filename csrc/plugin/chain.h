@@ -23,6 +23,7 @@ void chain_choose(struct chain *chain, const struct call *call, int *algorithm, 
 /* One call that the table decides: a chunk size of that collective is not the other tuner's. */
 void chain_pass_by(struct chain *chain, int collective);
 
+bool chain_sets_chunks(const struct chain *chain);
 void chain_chunk(struct chain *chain, const struct chunk_call *call, size_t *chunk_bytes);
 
 #endif

@@ -130,9 +130,13 @@ int next_choose(const struct next_tuner *next, const struct call *call, int *alg
     return adapters[next->version].choose(next, call, algorithm, protocol, channels);
 }
 
+bool next_sets_chunks(const struct next_tuner *next) {
+    return next->version >= 6 && ((const struct plugin_v6 *)next->plugin)->get_chunk_size;
+}
+
 int next_chunk(const struct next_tuner *next, const struct chunk_call *call, size_t *chunk_bytes) {
     const struct plugin_v6 *plugin = next->plugin;
-    if (next->version < 6 || !plugin->get_chunk_size) {
+    if (!next_sets_chunks(next)) {
         return RESULT_SUCCESS;
     }
     return plugin->get_chunk_size(next->context, call->collective, call->bytes, call->algorithm, call->protocol,

@@ -30,7 +30,10 @@ int next_decide(const struct next_tuner *next, const struct call *call, struct c
 /* Where it does not: versions 1 and 2 only. */
 int next_choose(const struct next_tuner *next, const struct call *call, int *algorithm, int *protocol, int *channels);
 
-/* Version 6; a success without effect in others. */
+/* Whether it says chunk sizes: version 6, and there it need not. */
+bool next_sets_chunks(const struct next_tuner *next);
+
+/* Where it does; a success without effect elsewhere. */
 int next_chunk(const struct next_tuner *next, const struct chunk_call *call, size_t *chunk_bytes);
 
 #endif

@@ -59,11 +59,13 @@ struct plugin_v5 {
     int (*finalize)(void *context);
 };
 
+typedef int chunk_size_v6(void *context, int collective, size_t bytes, int algorithm, int protocol, int channels,
+                          size_t *chunk_bytes);
+
 /* 2.30 and later: sizes of chunks. */
 struct plugin_v6 {
     struct plugin_v5 base;
-    int (*get_chunk_size)(void *context, int collective, size_t bytes, int algorithm, int protocol, int channels,
-                          size_t *chunk_bytes);
+    chunk_size_v6 *get_chunk_size;
 };
 
 _Static_assert(offsetof(struct plugin_v1, name) == 0, "ncclTuner_v1_t");
@@ -108,6 +110,9 @@ EXPORTED struct plugin_v2 ncclTunerPlugin_v2;
 EXPORTED struct plugin_v3 ncclTunerPlugin_v3;
 EXPORTED struct plugin_v4 ncclTunerPlugin_v4;
 EXPORTED struct plugin_v5 ncclTunerPlugin_v5;
-EXPORTED struct plugin_v6 ncclTunerPlugin_v6;
+
+/* Its get_chunk_size is NULL until a communicator needs it: NCCL cuts what is answered to the size of a buffer's step,
+ * even its own size (calcCollChunking, src/enqueue.cc, v2.30.3-1). NCCL looks at it before each call. */
+__attribute__((visibility("default"))) extern struct plugin_v6 ncclTunerPlugin_v6;
 
 #endif

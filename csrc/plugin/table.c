@@ -35,6 +35,7 @@ bool table_add_choice(struct table *table, struct choice choice, struct table_er
     if (grown) {
         table->choices = grown;
         table->choices[table->choice_count++] = choice;
+        table->sets_chunks |= choice.chunk_bytes > 0;
     }
     return grown;
 }

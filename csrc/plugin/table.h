@@ -69,6 +69,7 @@ struct table {
     size_t choice_count, decision_count, cost_count, constant_count;
     size_t choice_room, decision_room, cost_room, constant_room;
     bool falls_through; /* where a row's choice cannot run, the next row that holds the call is tried */
+    bool sets_chunks;   /* a choice says a chunk size */
     uint32_t pipelined_ends[MOST_PIPELINED_ENDS];
     size_t pipelined_end_count;
 };

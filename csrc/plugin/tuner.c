@@ -294,6 +294,10 @@ void tuner_choose(struct tuner *tuner, const struct call *call, int *algorithm, 
     }
 }
 
+bool tuner_sets_chunks(const struct tuner *tuner) {
+    return tuner && ((tuner->loaded && tuner->loaded->table.sets_chunks) || chain_sets_chunks(tuner->chain));
+}
+
 void tuner_chunk(struct tuner *tuner, const struct chunk_call *call, size_t *chunk_bytes) {
     if (tuner && chunk_bytes) {
         if (decides(tuner)) {

@@ -26,6 +26,9 @@ void tuner_decide(struct tuner *tuner, const struct call *call, struct cost_cell
 /* The same where NCCL hands over no cells: names the choice, of what certainly runs, or leaves it. */
 void tuner_choose(struct tuner *tuner, const struct call *call, int *algorithm, int *protocol, int *channels);
 
+/* Whether chunk sizes may be said, by a row of the table (for whichever communicator) or by the tuner that comes next. */
+bool tuner_sets_chunks(const struct tuner *tuner);
+
 /* The chunk size of the last decision about this collective, where NCCL runs what it says. */
 void tuner_chunk(struct tuner *tuner, const struct chunk_call *call, size_t *chunk_bytes);
 

@@ -176,25 +176,19 @@ static status init_v5(void **context, uint64_t id, size_t ranks, size_t nodes, v
     return start(context, 5, id, ranks, nodes, log, domains, constants);
 }
 
-static status init_v6(void **context, uint64_t id, size_t ranks, size_t nodes, void *log, void *domains,
-                      void *constants) {
-    return start(context, NEWEST, id, ranks, nodes, log, domains, constants);
-}
-
 static status ask_v3(void *context, int collective, size_t bytes, int pipe_ops, float *table_us, int algorithms,
                      int protocols, int *channels) {
     return ask(context, collective, bytes, pipe_ops, table_us, algorithms, protocols, -1, channels);
 }
 
-/* The chunk size stays NCCL's unless the wrapped plugin has the same interface and an opinion. */
 static status chunk_v6(void *opaque, int collective, size_t bytes, int algorithm, int protocol, int channels,
                        size_t *chunk_bytes) {
     struct context *context = opaque;
-    struct tuner_v6 *plugin = context->version == 6 ? context->plugin : NULL;
-    if (plugin == NULL || plugin->chunk == NULL)
-        return SUCCESS;
+    struct tuner_v6 *plugin = context->plugin;
     return plugin->chunk(context->inner, collective, bytes, algorithm, protocol, channels, chunk_bytes);
 }
+
+static status init_v6(void **out, uint64_t id, size_t ranks, size_t nodes, void *log, void *domains, void *constants);
 
 static const char name[] = "nccl-tuner recorder";
 
@@ -203,7 +197,17 @@ SIM_EXPORT int sim_is_recorder(const char *const *tuner) {
     return *tuner == name;
 }
 
-SIM_EXPORT struct tuner_v6 ncclTunerPlugin_v6 = {{name, init_v6, ask, end}, chunk_v6};
+SIM_EXPORT struct tuner_v6 ncclTunerPlugin_v6 = {{name, init_v6, ask, end}, NULL};
+
+/* Asked for a chunk size only where the wrapped plugin would be: NCCL cuts what is answered, even its own size, to the
+ * size of a buffer's step. */
+static status init_v6(void **out, uint64_t id, size_t ranks, size_t nodes, void *log, void *domains, void *constants) {
+    status result = start(out, NEWEST, id, ranks, nodes, log, domains, constants);
+    const struct context *context = *out;
+    if (context != NULL && context->version == NEWEST && ((struct tuner_v6 *)context->plugin)->chunk != NULL)
+        __atomic_store_n(&ncclTunerPlugin_v6.chunk, chunk_v6, __ATOMIC_RELEASE);
+    return result;
+}
 SIM_EXPORT struct tuner_v5 ncclTunerPlugin_v5 = {name, init_v5, ask, end};
 SIM_EXPORT struct tuner_v4 ncclTunerPlugin_v4 = {name, init_v4, ask, end};
 SIM_EXPORT struct tuner_v3 ncclTunerPlugin_v3 = {name, init_v3, ask_v3, end};

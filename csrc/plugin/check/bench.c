@@ -113,7 +113,7 @@ static int end_nothing(void *context) {
 }
 
 /* NCCL_TUNER_NEXT=STATIC_PLUGIN finds it. */
-const struct plugin_v6 ncclTunerPlugin_v6 = {.base = {"empty", start_nothing, do_nothing, end_nothing}};
+struct plugin_v6 ncclTunerPlugin_v6 = {.base = {"empty", start_nothing, do_nothing, end_nothing}};
 static const struct plugin_v6 linear = {.base = {.name = "linear", .get_coll_info = scan}};
 
 /* A thing to measure: a plugin with a table. */

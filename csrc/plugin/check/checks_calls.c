@@ -149,8 +149,12 @@ static void check_chunk(const struct communicator *communicator, const struct ca
     }
     size_t chunk_bytes = 12345;
     uint32_t line;
-    CHECK(ncclTunerPlugin_v6.get_chunk_size(communicator->context, call->collective, call->bytes, algorithm, protocol,
-                                            draw_int(source), &chunk_bytes) == RESULT_SUCCESS);
+    int channels = draw_int(source);
+    chunk_size_v6 *get_chunk_size = __atomic_load_n(&ncclTunerPlugin_v6.get_chunk_size, __ATOMIC_ACQUIRE);
+    if (get_chunk_size) {
+        CHECK(get_chunk_size(communicator->context, call->collective, call->bytes, algorithm, protocol, channels,
+                             &chunk_bytes) == RESULT_SUCCESS);
+    }
     const struct choice *taken =
         scan_decisions(communicator->table, &communicator->shape, call, after, algorithms, protocols, &line);
     bool asked = taken && taken->chunk_bytes > 0 && taken->algorithm == algorithm && taken->protocol == protocol;
