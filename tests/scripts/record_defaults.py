@@ -23,6 +23,7 @@ from tuner.base.files import cache_folder
 from tuner.oracle import library, symbols
 
 FILE = Path(__file__).parents[2] / "tables" / "defaults.toml"
+OWN = "NCCL_TUNER_CACHE"  # not a variable of NCCL: where its libraries are
 NOT_SET = -(2**31)  # NCCL_CONFIG_UNDEF_INT: the variable says nothing, the communicator's configuration does
 HEAD = """\
 # Defaults of the variables that NCCL reads, by release, from the libnccl of each (wheels nvidia-nccl-cu12), written by
@@ -44,7 +45,7 @@ def main(name: str | None) -> None:
 def asked(name: str) -> dict[str, int | str]:
     """The same from a process of its own, as a process loads one libnccl."""
     command = [sys.executable, "-m", "tests.scripts.record_defaults", name]
-    own = {key: value for key, value in os.environ.items() if not key.startswith("NCCL_")}
+    own = {key: value for key, value in os.environ.items() if not key.startswith("NCCL_") or key == OWN}
     answer: dict[str, int | str] = json.loads(subprocess.run(command, env=own, capture_output=True, check=True).stdout)
     return answer
 
