@@ -121,7 +121,7 @@ def if_asked_and_classic_without_latency_is_ll(
 
 @REACH_RULES(nccl.TOPO_PATH_ALL_DIRECT_NVLINK(since="2.29.2"))
 def nvlink_between_gpus(communicator: Communicator) -> bool:
-    """NVLink joins all ranks: not those that all share one GPU, whose path is nearer (sic)."""
+    """NVLink joins all ranks of a node: not where there is one GPU, whose path to itself is nearer (sic)."""
     return communicator.direct_nvlink and communicator.graphs[Algorithm.Ring].type_intra == "NVL"
 
 
@@ -226,10 +226,9 @@ def _check_links(communicator: Communicator) -> None:
 
 
 def _reaches(communicator: Communicator) -> bool:
-    """Whether symmetric kernels reach every rank; without shared GPUs :func:`_check_links` knows that they do."""
-    return not communicator.shares_gpus or given(communicator.rules.symmetric_reach, "rules.symmetric_reach")(
-        communicator
-    )
+    """Whether symmetric kernels reach every rank; of several GPUs in a node :func:`_check_links` knows that they do."""
+    several = communicator.local_ranks > 1 and not communicator.shares_gpus
+    return several or given(communicator.rules.symmetric_reach, "rules.symmetric_reach")(communicator)
 
 
 def _best(communicator: Communicator, request: Request, own_bytes: int, modelled_bytes: int) -> KernelChoice | None:
