@@ -17,14 +17,15 @@ from tuner.analysis.diff import diff as changes
 from tuner.analysis.explain import Explanation
 from tuner.base.errors import BadInput
 from tuner.base.frames import Rows
-from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol, by_name
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol, by_name
 from tuner.base.numerics import FloatArray
 from tuner.base.sizes import whole
+from tuner.emulator.call_kind import CallKind as CallKind
+from tuner.emulator.call_kind import request as request
 from tuner.emulator.group import Operation
 from tuner.emulator.model import Tables
 from tuner.emulator.path_ranges import answers
 from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges
-from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.measure import workflow
 from tuner.measure.gpu.options import GRAPHS_BELOW_BYTES, Options
@@ -40,15 +41,6 @@ if TYPE_CHECKING:
     from tuner.answers.launches import LaunchAnswer
     from tuner.answers.order import CallOrder
     from tuner.connect import Across
-
-
-class CallKind(TypedDict, total=False):
-    """What describes a call besides collective and size: float32 sum, plain, out of place."""
-
-    dtype: DataType | str
-    op: Op | str
-    buffers: Buffers | str
-    in_place: bool
 
 
 class Communicator:
@@ -240,19 +232,6 @@ def scenario(machine: str | None = None, **description: Unpack[Description]) -> 
     Errors: UnknownMachine, UnknownRelease, BadConstants, and BadInput for a value that none can have.
     """
     return describe(machine, **description)
-
-
-def request(collective: Collective | str, **kind: Unpack[CallKind]) -> Request:
-    """A call by NCCL's names. Errors: BadInput for an unknown one."""
-    if unknown := sorted(kind.keys() - CallKind.__annotations__.keys()):
-        raise BadInput(f"unknown {', '.join(unknown)}; valid: {', '.join(CallKind.__annotations__)}")
-    return Request(
-        by_name(Collective, collective, "collective"),
-        by_name(DataType, kind.get("dtype", DataType.float32), "type"),
-        by_name(Op, kind.get("op", Op.sum), "operation"),
-        buffers=by_name(Buffers, kind.get("buffers", Buffers.plain), "kind of buffers"),
-        in_place=kind.get("in_place", False),
-    )
 
 
 class Compared(TypedDict, total=False):

@@ -47,7 +47,9 @@ SIM_EXPORT const char *sim_load_nccl(const char *path) {
     find(&sim_nccl.gather, "ncclGather");
     find(&sim_nccl.scatter, "ncclScatter");
     find(&sim_nccl.comm_register, "ncclCommRegister");
+    find(&sim_nccl.comm_deregister, "ncclCommDeregister");
     find(&sim_nccl.window_register, "ncclCommWindowRegister");
+    find(&sim_nccl.window_deregister, "ncclCommWindowDeregister");
     return NULL;
 }
 

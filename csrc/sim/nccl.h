@@ -30,8 +30,12 @@ struct nccl {
     status (*all_to_all)(const void *send, void *receive, size_t count, int type, void *comm, void *stream);
     status (*gather)(const void *send, void *receive, size_t count, int type, int root, void *comm, void *stream);
     status (*scatter)(const void *send, void *receive, size_t count, int type, int root, void *comm, void *stream);
-    status (*comm_register)(void *comm, void *buffer, size_t bytes, void **handle);              /* NULL before 2.19 */
-    status (*window_register)(void *comm, void *buffer, size_t bytes, void **window, int flags); /* NULL before 2.27 */
+    /* NULL before 2.19 */
+    status (*comm_register)(void *comm, void *buffer, size_t bytes, void **handle);
+    status (*comm_deregister)(void *comm, void *handle);
+    /* NULL before 2.27 */
+    status (*window_register)(void *comm, void *buffer, size_t bytes, void **window, int flags);
+    status (*window_deregister)(void *comm, void *window);
 };
 
 extern struct nccl sim_nccl;

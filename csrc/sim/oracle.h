@@ -151,9 +151,18 @@ enum { SIM_PLAIN = 0, SIM_REGISTERED = 1, SIM_WINDOW = 2, SIM_IN_GRAPH = 3, SIM_
 /* The most bytes one buffer of a collective can have. */
 uint64_t sim_buffer_bytes(int kind);
 
-/* Which buffers the collectives from now on have: they are registered when they are first used. Returns an
- * ncclResult_t, or -1 without address space or threads. */
-int sim_use_buffers(void **comms, int ranks, int kind);
+/* How a pair of buffers is known to NCCL: which of the two, and of windows the flags (NCCL_WIN_*). */
+enum { SIM_SEND = 1, SIM_RECEIVE = 2 };
+
+struct sim_registration {
+    int kind;
+    int sides;
+    int flags;
+};
+
+/* Which buffers the collectives from now on have: they are registered when they are first used, and anew where they are
+ * wanted otherwise. Returns an ncclResult_t, or -1 without address space or threads. */
+int sim_use_buffers(void **comms, int ranks, const struct sim_registration *wanted);
 
 /* `collective` is a ncclFunc_t of the newest release. `root` is the peer of a send or receive; `count` of an all-to-all, a
  * gather and a scatter is what each rank gives each. */

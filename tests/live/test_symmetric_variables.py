@@ -18,7 +18,7 @@ COLLECTIVES = (Collective.AllGather, Collective.AllReduce, Collective.ReduceScat
 WINDOWS = [Request(collective, DataType.float32, Op.sum, buffers=Buffers.window) for collective in COLLECTIVES]
 PLAIN = [Request(collective, DataType.float32, Op.sum) for collective in COLLECTIVES]
 HAVE_KERNELS = [name for name in HERE if release.load(name).rules.non_classic_path != "classic_path_only"]
-TAKE_PLAIN_BUFFERS = [name for name in HAVE_KERNELS if release.load(name).rules.symmetric_without_windows]
+TAKE_PLAIN_BUFFERS = [name for name in HAVE_KERNELS if release.load(name).rules.symmetric_low_latency]
 ONE, NONE = "AllReduce_AGxLL_R", "allreduce_agxll_r"
 SETTINGS = [
     {"NCCL_SYM_KERNEL": ONE},

@@ -1,4 +1,4 @@
-"""Compares calls on symmetric windows with libnccl on random machines, types, sizes and variables; prints counts.
+"""Compares calls on windows of every kind with libnccl on random machines, types, sizes and variables; prints counts.
 
 ``python -m tests.scripts.check_symmetric SEED SCENARIOS [RELEASE ...]``; without releases all that have windows.
 """
@@ -10,6 +10,7 @@ from tests.support.available_releases import HERE
 from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.windows import SYMMETRIC, Sides, WindowFlag, Windows
 from tuner.conformance.check import check
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -17,7 +18,7 @@ from tuner.scenario import Scenario
 
 # A domain is one node; the others have one to three nodes, between which only some networks let GPUs start transfers.
 MACHINES = {"dgx-h100": 8, "dgx-b200": 8, "dgx-a100": 8, "hgx-h100-amd": 8, "a100-4x-1nic": 4, "gb200-nvl72": 4}
-COLLECTIVES = (Collective.AllGather, Collective.AllReduce, Collective.ReduceScatter)
+COLLECTIVES = (Collective.AllGather, Collective.AllReduce, Collective.ReduceScatter, Collective.Broadcast)
 VALUES = {
     "NCCL_SYM_CTAS": ("0", "1", "2", "7", "16", "64", "65", "-3", "4294967299"),
     "NCCL_SYM_CE_THRESHOLD": ("0", "1", "4096", "100000", "-1", ""),
@@ -37,6 +38,9 @@ VALUES = {
 }
 SYM_KERNEL, GIN_TYPE = "NCCL_SYM_KERNEL", "NCCL_GIN_TYPE"
 UNKNOWN = ("^", "", "none such", "allreduce_agxll_r", "AllGather_LL,AllGather_ST")  # as releases before lists read them
+SIDES = (Sides.both, Sides.both, Sides.send, Sides.receive)
+SYMMETRIC_FLAGS = (WindowFlag.COLL_SYMMETRIC, WindowFlag.COLL_SYMMETRIC | WindowFlag.STRICT_ORDERING)
+FLAGS = (*SYMMETRIC_FLAGS, *SYMMETRIC_FLAGS, WindowFlag.DEFAULT, WindowFlag.STRICT_ORDERING, WindowFlag.GIN_ONLY)
 BUFFERS = (Buffers.window, Buffers.window, Buffers.window, Buffers.plain, Buffers.registered)
 
 SIZES = 120
@@ -75,10 +79,30 @@ def drawn(name: str, draw: random.Random) -> tuple[Scenario, Request, list[int]]
         environment=environment,
     )
     op = draw.choice((Op.sum, Op.sum, Op.sum, Op.avg, Op.max))
-    request = Request(draw.choice(COLLECTIVES), draw.choice(list(DataType)), op, buffers=draw.choice(BUFFERS))
+    kind = draw.choice(BUFFERS)
+    known = [of for of in FLAGS if all(flag.name in release.load(name).symmetric.window_flags for flag in of)]
+    windows = Windows(draw.choice(SIDES), draw.choice(known)) if kind is Buffers.window else SYMMETRIC
+    request = Request(draw.choice(COLLECTIVES), draw.choice(list(DataType)), op, buffers=kind, windows=windows)
     unit = request.unit_bytes(nodes * (trays or 1) * gpus)
     sizes = sorted({unit * max(1, int(2 ** draw.uniform(0, 33.9)) // unit) for _ in range(SIZES)})
     return scenario, request, sizes
+
+
+def emulated(scenario: Scenario, request: Request, sizes: list[int]) -> bool:
+    """Whether the emulator answers such calls; one without any algorithm is an answer."""
+    try:
+        selection = Selection(scenario.communicator())
+        paths = selection.non_classic_paths(request, sizes)
+    except (BadInput, NoAlgorithm):
+        return False
+    try:
+        if None in paths:
+            selection.classic_pick(request, sizes)
+    except NoAlgorithm:
+        return True
+    except BadInput:
+        return False
+    return True
 
 
 def main(seed: int, scenarios: int, releases: list[str]) -> int:
@@ -88,9 +112,7 @@ def main(seed: int, scenarios: int, releases: list[str]) -> int:
         draw, compared, refused = random.Random(f"{seed} {name}"), 0, 0
         for _ in range(scenarios):
             scenario, request, sizes = drawn(name, draw)
-            try:
-                Selection(scenario.communicator()).non_classic_paths(request, sizes)
-            except (BadInput, NoAlgorithm):
+            if not emulated(scenario, request, sizes):
                 refused += 1
                 continue
             try:

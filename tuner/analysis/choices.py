@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tuner.base.errors import NoAlgorithm
 from tuner.base.frames import Column, Framed, Named
-from tuner.base.names import Algorithm, Buffers, Protocol
+from tuner.base.names import Algorithm, Protocol
 from tuner.base.numerics import FloatArray, SizeArray
 from tuner.emulator.ranges import largest
 from tuner.emulator.request import Request
@@ -94,7 +94,7 @@ def picks(selection: Selection, request: Request, sizes: SizeArray) -> Picks:
 
 def _picked(selection: Selection, request: Request, sizes: SizeArray) -> Picks | None:
     """None where there is none of a size, and of buffers that not every size can be asked with."""
-    if not len(sizes) or request.buffers is Buffers.window:
+    if not len(sizes) or request.symmetric:
         return None
     try:
         return selection.pick(request, sizes)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from tuner.base.errors import BadInput
-from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, Protocol
+from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
 from tuner.base.records import json_form
 from tuner.base.sizes import human_bytes
 from tuner.base.trace import Step
@@ -105,7 +105,7 @@ def explain(scenario: Scenario, request: Request, size: int) -> Explanation:
 
 def explain_pick(selection: Selection, constants: ConstantsUsed, request: Request, size: int) -> Explanation:
     """The same of a communicator whose model is there already; the same errors, BadInput among them."""
-    if request.buffers is Buffers.window:
+    if request.symmetric:
         raise BadInput("explain: buffers window may leave the classic path at any size; valid: plain, registered")
     picks = selection.pick(request, size)
     (pick,) = of_picks(picks)

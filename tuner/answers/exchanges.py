@@ -11,6 +11,7 @@ from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed, NoCalibra
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, DataType, PeerCall, Protocol
 from tuner.base.records import json_form
+from tuner.base.windows import SYMMETRIC, Sides, Windows
 from tuner.emulator.exchange.plan import POINT_TO_POINT, ExchangeCall, plan, written
 from tuner.emulator.exchange.records import ExchangeKernel, Transfer
 from tuner.emulator.exchange.situation import Situation
@@ -100,6 +101,7 @@ class Asked:
     rank: int
     root: int
     buffers: Buffers = Buffers.plain
+    windows: Windows = SYMMETRIC  # of buffers in windows
 
 
 def answers(
@@ -114,7 +116,7 @@ def answers(
     if scenario.graphs is not None and asked.function is PeerCall.AlltoAll:
         return timed
     where = situation(ResolvedScenario(scenario), asked.rank)
-    Selection(where.communicator).check_buffers(asked.buffers)
+    Selection(where.communicator).check_buffers(asked.buffers, asked.windows)
     return [replace(each, launch=_launch(where, asked, each.bytes)) for each in timed]
 
 
@@ -175,7 +177,8 @@ def calls_of(asked: Asked, size: int, where: Situation) -> list[ExchangeCall]:
 def _launch(where: Situation, asked: Asked, size: int) -> ExchangeLaunch:
     calls = calls_of(asked, size, where)
     moves = asked.function not in POINT_TO_POINT and any(call.count for call in calls)
-    if moves and asked.buffers is Buffers.window and symmetric.sends_are_copied(where.communicator):
+    sides = asked.windows.symmetric if asked.buffers is Buffers.window else Sides.none
+    if moves and symmetric.sends_are_copied(where.communicator, sides):
         return replace(launched(where, ()), copy_engines=True)
     return launched(where, plan(where, calls))
 

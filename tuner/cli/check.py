@@ -3,12 +3,14 @@
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.windows import Windows
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table
 from tuner.conformance.check import KINDS, check
@@ -25,6 +27,7 @@ from tuner.scenario import Scenario
 @options.build_option
 @options.request_options
 @options.buffers_option
+@options.window_options
 @options.in_place_option
 @click.option("--bytes", "sizes", type=options.Sizes(), help="Sizes. [default: over 60 from 4 B to 16 GiB]")
 @options.timeout_option
@@ -34,6 +37,7 @@ def command(
     dtype: DataType,
     op: Op,
     buffers: Buffers,
+    windows: Windows,
     in_place: bool,
     sizes: list[int] | None,
     timeout_s: float,
@@ -53,9 +57,8 @@ def command(
     """
     given = click.get_current_context().get_parameter_source("nodes")
     nodes_given = given is click.core.ParameterSource.COMMANDLINE
-    requests = [
-        Request(collective, dtype, op, buffers=buffers, in_place=in_place) for collective in collectives or Collective
-    ]
+    like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place, windows=windows)
+    requests = [replace(like, collective=collective) for collective in collectives or Collective]
     reports: list[MatchReport] = []
     try:
         for scenario in _scenarios(nodes_given, described):

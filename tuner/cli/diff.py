@@ -10,6 +10,7 @@ from tuner.analysis.bypassing import AnyPick, NonClassicPick
 from tuner.analysis.diff import Change, Side, diff
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
+from tuner.base.windows import Windows
 from tuner.cli import exchange_changes, options
 from tuner.cli.beyond import print_upgrade, upgrade
 from tuner.cli.diff_limit import fail_above_option, fail_on_losses
@@ -54,6 +55,7 @@ class CollectiveOrRelease(options.AnyCall):
 @options.scenario_options
 @options.request_options
 @options.buffers_option
+@options.window_options
 @options.in_place_option
 @options.time_options("both")
 @options.timeout_option
@@ -71,6 +73,7 @@ def command(
     dtype: DataType,
     op: Op,
     buffers: Buffers,
+    windows: Windows,
     in_place: bool,
     times: "TimesWanted | None",
     timeout_s: float,
@@ -93,7 +96,7 @@ def command(
     releases = [word for word in words if not isinstance(word, Collective | PeerCall)]
     exchanged = exchange_changes.alone(word for word in words if isinstance(word, Collective | PeerCall))
     described = options.scenario_of(**scenario)
-    like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place)
+    like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place, windows=windows)
     if exchanged:
         exchange_changes.check_plain(exchanged, like)
     if exchanged and (all_releases or beyond or ask_libnccl or fail_above is not None or times_given(times)):

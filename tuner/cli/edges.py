@@ -8,6 +8,7 @@ import click
 
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.base.sizes import about
+from tuner.base.windows import Windows
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table, span
 from tuner.emulator.path_ranges import answers, goes_on
@@ -23,6 +24,7 @@ from tuner.emulator.selection import Selection
 @options.scenario_options
 @options.request_options
 @options.buffers_option
+@options.window_options
 @options.in_place_option
 @options.json_option
 def command(
@@ -33,6 +35,7 @@ def command(
     dtype: DataType,
     op: Op,
     buffers: Buffers,
+    windows: Windows,
     in_place: bool,
     as_json: bool,
     **scenario: Any,
@@ -46,9 +49,8 @@ def command(
     """
     described = options.scenario_of(**scenario)
     selection = Selection(described.communicator())
-    requests = options.runnable(
-        {"here": selection}, collectives, Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place)
-    )
+    like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place, windows=windows)
+    requests = options.runnable({"here": selection}, collectives, like)
     records = {request.collective: answers(selection, request, low, high).records(request) for request in requests}
     if as_json:
         print_json([record for of_one in records.values() for record in of_one])

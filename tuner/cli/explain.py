@@ -8,6 +8,7 @@ from tuner.analysis.explain import Explanation, Slower, explain, with_times
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.base.trace import Step
+from tuner.base.windows import Windows
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator.request import Request
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 @options.scenario_options
 @options.request_options
 @options.buffers_option
+@options.window_options
 @options.in_place_option
 @options.time_options("nccl")
 @options.json_option
@@ -40,6 +42,7 @@ def command(
     dtype: DataType,
     op: Op,
     buffers: Buffers,
+    windows: Windows,
     in_place: bool,
     times: "TimesWanted | None",
     as_json: bool,
@@ -52,7 +55,7 @@ def command(
     """
     described, request = (
         options.scenario_of(**scenario),
-        Request(collective, dtype, op, buffers=buffers, in_place=in_place),
+        Request(collective, dtype, op, buffers=buffers, in_place=in_place, windows=windows),
     )
     if Selection(described.communicator()).may_leave_classic_path(request):
         _explain_off_classic_path(described, request, size, times, as_json)

@@ -15,6 +15,7 @@ from tuner.base.sizes import size_bytes as size_bytes
 from tuner.base.sizes import size_list
 from tuner.cli.buffer_options import buffers_option as buffers_option
 from tuner.cli.buffer_options import in_place_option as in_place_option
+from tuner.cli.buffer_options import window_options as window_options
 from tuner.cli.log_facts import described_by_log, say_log
 from tuner.cli.named import AnyCall as AnyCall
 from tuner.cli.named import Named as Named

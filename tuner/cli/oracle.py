@@ -6,6 +6,7 @@ import click
 
 from tuner.answers import library, programs
 from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.windows import Windows
 from tuner.cli import options
 from tuner.cli.graphs import across_option, print_graphs, print_with_across
 from tuner.cli.group import calls_argument, operations_of, print_group
@@ -33,6 +34,7 @@ def command() -> None:
 @options.build_option
 @options.request_options
 @options.buffers_option
+@options.window_options
 @options.in_place_option
 @options.timeout_option
 @options.json_option
@@ -42,6 +44,7 @@ def pick(
     dtype: DataType,
     op: Op,
     buffers: Buffers,
+    windows: Windows,
     in_place: bool,
     timeout_s: float,
     as_json: bool,
@@ -55,7 +58,7 @@ def pick(
     """
     described = options.scenario_of(**scenario)
     answers = library.of_sizes(
-        described, Request(collective, dtype, op, buffers=buffers, in_place=in_place), sizes, timeout_s
+        described, Request(collective, dtype, op, buffers=buffers, in_place=in_place, windows=windows), sizes, timeout_s
     )
     if as_json:
         print_json(answers)

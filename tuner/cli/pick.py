@@ -12,6 +12,7 @@ from tuner.answers import picks
 from tuner.answers.picks import PickAnswer
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
+from tuner.base.windows import Windows
 from tuner.cli import options
 from tuner.cli.group_calls import ROOTED
 from tuner.cli.output import human_bytes, number, print_csv, print_json, print_table
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 @options.of_nodes_option
 @options.request_options
 @options.buffers_option
+@options.window_options
 @options.in_place_option
 @click.option("--rank", type=int, help="Whose launch, of sends and receives or with --launch. [default: 0]")
 @click.option(
@@ -48,6 +50,7 @@ def command(
     dtype: DataType,
     op: Op,
     buffers: Buffers,
+    windows: Windows,
     in_place: bool,
     rank: int | None,
     peer: int | None,
@@ -63,6 +66,8 @@ def command(
     nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json
     nccl-tuner pick allreduce --node dgx-h100:8x2 --node dgx-a100:4 --nccl 2.28.9
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --buffers window
+    nccl-tuner pick allgather --machine dgx-h100 --nccl 2.30.7 --buffers window --windows receive
+    nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.30.7 --buffers window --window-flags strict-ordering
     nccl-tuner pick allgather --machine dgx-h100 --nccl 2.28.9 --buffers graph --in-place
     nccl-tuner pick allreduce --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 2 --nccl 2.32.3
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --time both
@@ -83,14 +88,14 @@ def command(
         if buffers is Buffers.graph or in_place:
             raise BadInput("--in-place, --buffers graph: of collectives; valid here: --buffers plain|registered|window")
         call = exchanges.asked(collective, sizes, dtype, rank, peer)
-        exchanges.show(options.scenario_of(**scenario), replace(call, buffers=buffers), times, as_json)
+        exchanges.show(options.scenario_of(**scenario), replace(call, buffers=buffers, windows=windows), times, as_json)
         return
     if not in_full and (rank is not None or peer is not None):
         raise BadInput("--rank, --peer: of send, recv, alltoall, gather, scatter; valid for collectives: with --launch")
     if peer is not None and collective not in ROOTED:
         raise BadInput(f"--root: {collective.name} has none; valid: of broadcast, reduce, gather and scatter")
     described = options.scenario_of(**scenario)
-    request = Request(collective, dtype, op, buffers=buffers, in_place=in_place)
+    request = Request(collective, dtype, op, buffers=buffers, in_place=in_place, windows=windows)
     answers = picks.from_emulator(described, request, sizes)
     if times is not None:
         from tuner.answers import calibrated_picks

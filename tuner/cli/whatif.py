@@ -14,6 +14,7 @@ from tuner.analysis.whatif import AtSize, at_sizes
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.base.records import json_form
+from tuner.base.windows import Windows
 from tuner.cli import exchange_changes, options
 from tuner.cli.diff import (
     BY_NCCL,
@@ -57,6 +58,7 @@ class CollectiveOrChange(options.AnyCall):
 @options.scenario_options
 @options.request_options
 @options.buffers_option
+@options.window_options
 @options.in_place_option
 @options.time_options("both")
 @options.timeout_option
@@ -68,6 +70,7 @@ def command(
     dtype: DataType,
     op: Op,
     buffers: Buffers,
+    windows: Windows,
     in_place: bool,
     times: "TimesWanted | None",
     timeout_s: float,
@@ -97,7 +100,7 @@ def command(
     exchanged = exchange_changes.alone(word for word in words if isinstance(word, Collective | PeerCall))
     if exchanged and ask_libnccl:
         raise BadInput(f"--ask-libnccl: of collectives; valid for {exchanged[0].name}: without")
-    like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place)
+    like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place, windows=windows)
     if exchanged:
         exchange_changes.check_plain(exchanged, like)
     compared, ways = [], []

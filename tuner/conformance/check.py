@@ -226,7 +226,7 @@ def _launch(launched: NonClassicPath | Pick | Launched) -> tuple[str, int, int]:
 
 def name(request: Request) -> str:
     """A request in words: collective, type, operation, buffers where they are not plain, and whether in place."""
-    kind = "" if request.buffers is Buffers.plain else f" {request.buffers.name}"
+    kind = "" if request.buffers is Buffers.plain else f" {request.buffers.name}{request.windows.words}"
     where = " in place" if request.in_place else ""
     return f"{request.collective.name} {request.dtype.name} {request.op.name}{kind}{where}"
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tuner.base import breakpoints
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.frames import Column, Framed, Named
-from tuner.base.names import ALGO_PROTOS, Algorithm, Buffers, Collective, Protocol
+from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, Protocol
 from tuner.base.numerics import IntArray, SizeArray
 from tuner.base.records import json_form
 from tuner.base.sizes import whole
@@ -199,7 +199,7 @@ def breaks(selection: Selection) -> list[int]:
 def check_classic(selection: Selection, request: Request) -> None:
     """BadInput where such calls may bypass the algorithms at some size."""
     if selection.may_leave_classic_path(request):
-        windows = request.buffers is Buffers.window
+        windows = bool(request.symmetric)
         what = "buffers window" if windows else ", ".join(selection.communicator.release.environment.symmetric_kernels)
         valid = "plain, registered" if windows else "without"
         raise BadInput(f"{what} may leave the classic path at any size; valid: {valid}")

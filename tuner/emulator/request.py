@@ -7,6 +7,7 @@ import numpy as np
 
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.base.numerics import FloatArray, IntArray, SizeArray, log2i_array
+from tuner.base.windows import SYMMETRIC, Sides, Windows
 
 # Sums that scale: ncclDevPreMulSum for floats, ncclDevSumPostDiv for integers.
 SCALING_OPS = (Op.avg,)
@@ -28,13 +29,19 @@ class Request:
     buffers: Buffers = Buffers.plain
     preset_channels: int = 0
     in_place: bool = False
+    windows: Windows = SYMMETRIC  # of buffers in windows
 
     @property
     def title(self) -> str:
         """In words, for headings: ``AllReduce, float32 sum``."""
         op = "" if self.moves_only else f" {self.op.name}"
-        buffers = "" if self.buffers is Buffers.plain else f", {self.buffers.name} buffers"
+        buffers = "" if self.buffers is Buffers.plain else f", {self.buffers.name} buffers{self.windows.words}"
         return f"{self.collective.name}, {self.dtype.name}{op}{buffers}{', in place' if self.in_place else ''}"
+
+    @property
+    def symmetric(self) -> Sides:
+        """Which buffers are in symmetric windows, if the communicator makes them."""
+        return self.windows.symmetric if self.buffers is Buffers.window else Sides.none
 
     @property
     def moves_only(self) -> bool:

@@ -16,11 +16,12 @@ from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.frames import Column, Framed, Named
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import Float, FloatArray, IntArray, SizeArray
+from tuner.base.windows import SYMMETRIC, Windows
 from tuner.emulator import model
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request, Sizes
-from tuner.emulator.rules import cta_policy, pick, registered, symmetric_variables
+from tuner.emulator.rules import cta_policy, known_buffers, pick
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.bounds import plain_bound
 from tuner.emulator.rules.call import Call
@@ -146,7 +147,7 @@ class Selection:
         BadInput where that is not emulated.
         """
         nbytes = _sizes(sizes)
-        self.check_buffers(request.buffers)
+        known_buffers.check_of(self.communicator, request)
         if not self.may_leave_classic_path(request):
             return [None] * len(nbytes)
         self._check_type(request)
@@ -159,8 +160,8 @@ class Selection:
         """Whether there may be sizes at which such calls bypass the algorithms: on windows, or if variables say so."""
         variables = self.communicator.release.environment.symmetric_kernels
         asked = not self.communicator.environment.values.keys().isdisjoint(variables)
-        without_windows = self.communicator.rules.symmetric_without_windows is not None
-        return request.buffers is Buffers.window or (asked and without_windows)
+        without_windows = self.communicator.rules.symmetric_low_latency is not None
+        return bool(request.symmetric) or (asked and without_windows)
 
     def _protocols(self, nbytes: SizeArray) -> Callable[[Request, int], Protocol | None]:
         """What the classic path would take for one of these sizes; None: nothing. Those of all are asked at once."""
@@ -210,7 +211,7 @@ class Selection:
     def _classic_pick(self, request: Request, nbytes: SizeArray, table_us: FloatArray | None = None) -> Picks:
         """``table_us``: the cost table, where it is there already."""
         self._check_type(request)
-        self.check_buffers(request.buffers)
+        known_buffers.check_of(self.communicator, request)
         bandwidths = self._bandwidths(request)
         if not bandwidths:
             raise NoAlgorithm(f"nothing is left for {request.collective.name}: {'; '.join(self._why_nothing(request))}")
@@ -344,24 +345,9 @@ class Selection:
             }
         return self._refusals[request][algorithm]
 
-    def check_buffers(self, buffers: Buffers) -> None:
-        """BadInput for buffers that the release does not have, or that are not emulated here."""
-        if buffers is Buffers.plain:
-            return
-        release, values = self.communicator.release, self.communicator.environment.values
-        if said := registered.missing(release, buffers):
-            raise BadInput(said)
-        if not release.rules.registered:
-            return  # NCCL 2.18 registers what CUDA graphs capture for CollNet alone, and only if asked to
-        if reaching := sorted(set(release.environment.registered_buffers) & set(values) - symmetric_variables.EMULATED):
-            names = ", ".join(reaching)
-            raise BadInput(f"{names}: emulated for plain buffers only, not for {buffers.name} ones")
-        if buffers is Buffers.window and self.communicator.nodes > 1 and self.communicator.ranks_share_processes:
-            raise BadInput("buffers window: on several nodes not where a process has several GPUs; valid there: plain")
-        if self.communicator.collnet:
-            raise BadInput(f"buffers {buffers.name}: not with CollNet; valid there: plain")
-        if reason := registered.not_on_nodes(self.communicator, buffers):
-            raise BadInput(f"buffers {buffers.name}: not {reason}; valid there: plain")
+    def check_buffers(self, buffers: Buffers, windows: Windows = SYMMETRIC) -> None:
+        """BadInput for buffers that the release does not have or refuses, or that are not emulated here."""
+        known_buffers.check(self.communicator, buffers, windows)
 
     def _check_type(self, request: Request) -> None:
         if self.communicator.rules.fp8_needs_hopper(request) and self.communicator.min_comp_cap < 90:

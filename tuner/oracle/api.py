@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tuner import release
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op
+from tuner.base.windows import SYMMETRIC, Windows
 from tuner.connect.records import Connected
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
@@ -43,6 +44,12 @@ _HARMLESS = (
 def serious_warnings(log: Sequence[str]) -> list[str]:
     """The lines of NCCL's log that warn of something that is otherwise than on the real machine."""
     return [line for line in log if " NCCL WARN " in line and not any(words in line for words in _HARMLESS)]
+
+
+def _registration(buffers: Buffers, windows: Windows) -> messages.Registration:
+    if buffers is not Buffers.window:
+        return messages.Registration(int(buffers))
+    return messages.Registration(int(buffers), int(windows.sides), int(windows.flags))
 
 
 class Oracle:
@@ -152,7 +159,7 @@ class Oracle:
 
         Calls on graph buffers are always captured.
         """
-        if request.buffers is Buffers.window:
+        if request.symmetric:
             raise BadInput("calls on windows may leave the classic path; valid for them: launch_on_any_path")
         _, calls = self._observe(request, sizes_bytes, captured=captured)
         with self._explained():
@@ -178,7 +185,11 @@ class Oracle:
             return groups.read(self._reader, answer, self._child.log_bytes(answer.log_start, answer.log_end))
 
     def launch_exchange(
-        self, calls: Sequence[exchanges.IssuedCall], rank: int = 0, buffers: Buffers = Buffers.plain
+        self,
+        calls: Sequence[exchanges.IssuedCall],
+        rank: int = 0,
+        buffers: Buffers = Buffers.plain,
+        windows: Windows = SYMMETRIC,
     ) -> tuple[exchanges.LaunchedKernel, ...]:
         """The calls of one rank, sends and receives among them, in one group, launched for real.
 
@@ -192,7 +203,8 @@ class Oracle:
                 raise BadInput(f"NCCL {self.facts.release} has no {own}; valid: sends and receives")
         what = f"launching a group of {len(calls)} calls"
         answer: messages.GroupAnswer = self._request(
-            exchanges.request(calls, self.configuration.asked_ranks, rank, buffers=buffers), what
+            exchanges.request(calls, self.configuration.asked_ranks, rank, buffers=_registration(buffers, windows)),
+            what,
         )
         if answer.error is not None:
             raise self._child.failure(f"{what}: {answer.error}")
@@ -268,7 +280,8 @@ class Oracle:
             return np.zeros(0, self._reader.answer), []
         what = f"{'simulating' if simulated else 'launching'} {len(calls)} {request.collective.name} of "
         what += request.dtype.name
-        reply: messages.Answers = self._request(messages.Calls(calls, kind, simulated, captured), what)
+        buffers_of_calls = _registration(Buffers(kind), request.windows)
+        reply: messages.Answers = self._request(messages.Calls(calls, buffers_of_calls, simulated, captured), what)
         if reply.error is not None:
             raise self._child.failure(f"{what}: at {int(sizes_bytes[reply.succeeded])} bytes {reply.error}")
         answers = np.frombuffer(reply.records, self._reader.answer)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
+from tuner.base.names import Collective, DataType, Op, PeerCall
 from tuner.oracle import messages
 from tuner.oracle.answers import Reader
 from tuner.oracle.works import KernelWorks
@@ -28,6 +28,9 @@ class IssuedCall:
     op: Op = Op.sum
 
 
+PLAIN = messages.Registration()
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchedKernel:
     """One launch: its name in the library's symbol table, its grid and block, and what it is handed."""
@@ -39,10 +42,14 @@ class LaunchedKernel:
 
 
 def request(
-    calls: Sequence[IssuedCall], ranks: int, rank: int = 0, in_full: bool = False, buffers: Buffers = Buffers.plain
+    calls: Sequence[IssuedCall],
+    ranks: int,
+    rank: int = 0,
+    in_full: bool = False,
+    buffers: messages.Registration = PLAIN,
 ) -> messages.Group:
     """What the child is asked; ``in_full``: for the works of collectives and the operations of the network, too."""
-    return messages.Group(tuple(map(_message, calls)), _peers(calls, ranks) | {rank}, in_full, rank, int(buffers))
+    return messages.Group(tuple(map(_message, calls)), _peers(calls, ranks) | {rank}, in_full, rank, buffers)
 
 
 def read(reader: Reader, answer: messages.GroupAnswer) -> tuple[LaunchedKernel, ...]:

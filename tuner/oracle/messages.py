@@ -241,11 +241,20 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Registration:
+    """How NCCL knows the buffers: ``struct sim_registration``."""
+
+    kind: int = 0  # of tuner.base.names.Buffers
+    sides: int = 3  # of tuner.base.windows.Sides
+    flags: int = 0  # of tuner.base.windows.WindowFlag
+
+
+@dataclass(frozen=True, slots=True)
 class Calls:
     """Calls on rank 0, one after the other."""
 
     calls: tuple[Call, ...]
-    buffers: int
+    buffers: Registration
     simulated: bool = False  # ask for the time only
     captured: bool = False  # each in a CUDA graph of its own
 
@@ -268,7 +277,7 @@ class Group:
     peers: frozenset[int] = frozenset()  # ranks that data is sent to or received from
     in_full: bool = False  # read all works, and keep the operations of the network whole
     rank: int = 0  # which makes the calls
-    buffers: int = 0  # of tuner.base.names.Buffers
+    buffers: Registration = Registration()
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,4 +87,4 @@ class RuleNames:
     symmetric_time: str
     windows_between_nodes: str | None  # whether a window is made there
     symmetric_requested: str  # which kernels NCCL_SYM_KERNEL leaves
-    symmetric_without_windows: str | None  # where plain buffers get symmetric kernels of low latency
+    symmetric_low_latency: str | None  # where calls not all in windows get symmetric kernels of low latency

@@ -238,6 +238,7 @@ class Registration:
     """What buffers are when NCCL chooses."""
 
     captured_buffers: Literal["registered", "plain"]  # of calls in a CUDA graph
+    ring_buffers: Literal["both", "receive"]  # which a ring inside a node takes over to peers
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -92,6 +92,8 @@ class Symmetric:
 
     names: tuple[str, ...]
     unsupported_windows: Literal["registered", "plain"]  # what buffers in windows are without symmetric memory
+    window_flags: tuple[str, ...]  # of NCCL_WIN_*, besides the default
+    windows_of_a_call: Literal["both", "any"]  # which buffers have to be in windows before kernels are looked for
     threads: int
     max_blocks: int
     cell_bytes: int

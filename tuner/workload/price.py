@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tuner.base.errors import BadInput, NoAlgorithm
-from tuner.base.names import Algorithm, Buffers, Protocol
+from tuner.base.names import Algorithm, Protocol
 from tuner.base.numerics import shortest
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -58,7 +58,7 @@ def prices(variant: Variant, entries: Sequence[Entry]) -> list[Price | Unpriced]
     selection = Selection(variant.scenario.communicator())
     priced: list[Price | Unpriced] = []
     for request, group in groupby(entries, key=lambda entry: entry.request):
-        if request.buffers is Buffers.window:
+        if request.symmetric:
             raise BadInput("--buffers window: calls may leave the model, without a time; valid: plain, registered")
         sizes = [entry.bytes for entry in group]
         try:

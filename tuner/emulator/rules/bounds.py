@@ -62,7 +62,7 @@ def bounds_to(most: int, call: Call, tables: Tables, nbytes: SizeArray) -> tuple
     trace.step("channels", "", plain_bound, most, bound)
     shrunk = _shrunk_threads(most, call, tables, nbytes, bound)
     trace.step("threads", "", fewer_threads, int(tables.max_threads[call.algo_proto]), shrunk)
-    if registered.keeps(call.communicator, call.request):
+    if registered.kept(call.communicator, call.request):
         for rule in call.rules.registered:
             before, bound = bound, rule(call, tables, bound)
             trace.step("channels", "", rule, before, bound)

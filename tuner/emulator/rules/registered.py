@@ -12,6 +12,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import IntArray, f32
 from tuner.base.registry import Registry
+from tuner.base.windows import Sides
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.model import Tables
@@ -28,7 +29,18 @@ NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
 
 
 def keeps(communicator: Communicator, request: Request) -> bool:
-    """Whether the buffers are registered, and NCCL keeps that."""
+    """Whether both buffers are registered, and NCCL keeps that."""
+    return kept(communicator, request) is Sides.both
+
+
+def kept(communicator: Communicator, request: Request) -> Sides:
+    """Which buffers are registered, where NCCL keeps that."""
+    if not _is_kept(communicator, request):
+        return Sides.none
+    return request.windows.sides if request.buffers is Buffers.window else Sides.both
+
+
+def _is_kept(communicator: Communicator, request: Request) -> bool:
     if request.buffers is Buffers.plain:
         return False
     unsupported = communicator.release.symmetric.unsupported_windows
@@ -147,9 +159,13 @@ def near_adapters_for_one_rank_per_node_with_gdr(call: Call, tables: Tables, bou
 def _switch_takes_buffers(call: Call) -> bool:
     """Whether NVLS runs on the user's buffers: not over NVLink between hosts, nor where a process has several ranks.
 
-    Source: nvlsRegSupport, src/init.cc, v2.19.3-1.
+    What is gathered is only received, what is reduced and scattered only sent.
+    Source: nvlsRegSupport, src/init.cc, v2.19.3-1; ncclRegisterCollNvlsBuffers, src/register/coll_reg.cc, v2.27.3-1.
     """
     communicator = call.communicator
+    read = {Collective.AllGather: Sides.receive, Collective.ReduceScatter: Sides.send}
+    if read.get(call.request.collective, Sides.both) not in kept(communicator, call.request):
+        return False
     return call.algorithm in NVLS and not communicator.fabric and not communicator.ranks_share_processes
 
 
@@ -162,8 +178,9 @@ def _adapters_take_buffers(call: Call) -> bool:
             "NCCL_MNNVL_CROSS_CLIQUE: not emulated for registered buffers where each rank is a node and "
             "NCCL_MNNVL_ENABLE is 1; valid there: plain"
         )
-    keeps = call.request.collective in (Collective.AllGather, Collective.Broadcast)
-    return lone and keeps and call.algo_proto == (Algorithm.Ring, Protocol.Simple) and _gpu_direct(call)
+    moves = call.request.collective in (Collective.AllGather, Collective.Broadcast)
+    taken = lone and moves and keeps(call.communicator, call.request)
+    return taken and call.algo_proto == (Algorithm.Ring, Protocol.Simple) and _gpu_direct(call)
 
 
 def _gpu_direct(call: Call) -> bool:
@@ -245,8 +262,11 @@ def _peers_take_buffers(call: Call) -> bool:
 
     In place it reads what is overwritten, which rings only do of what they reduce.
     """
+    sides = kept(call.communicator, call.request)
     if call.algorithm is Algorithm.Tree:
-        return not call.request.in_place
-    kept = call.request.collective in (Collective.Reduce, Collective.ReduceScatter)
-    kept |= call.request.collective is Collective.AllReduce and call.request.in_place
-    return call.algorithm is Algorithm.Ring and not kept
+        return Sides.receive in sides and not call.request.in_place
+    if Sides[call.communicator.release.registration.ring_buffers] not in sides:
+        return False
+    keeps_parts = call.request.collective in (Collective.Reduce, Collective.ReduceScatter)
+    keeps_parts |= call.request.collective is Collective.AllReduce and call.request.in_place
+    return call.algorithm is Algorithm.Ring and not keeps_parts

@@ -35,6 +35,7 @@ from tuner.emulator.rules import (
     registered,
     shares,
     symmetric,
+    symmetric_sides,
     symmetric_time,
     symmetric_variables,
     time,
@@ -129,7 +130,7 @@ class Rules:
     symmetric_time: TimeRule
     windows_between_nodes: windows.BetweenNodesRule | None
     symmetric_requested: symmetric_variables.RequestedRule
-    symmetric_without_windows: symmetric.WithoutWindowsRule | None
+    symmetric_low_latency: symmetric_sides.LowLatencyRule | None
 
 
 def of(release: Release) -> Rules:
@@ -248,5 +249,5 @@ def _resolved(names: _Names) -> Rules:
         symmetric_time=names.one("symmetric_time", symmetric_time.TIME_RULES),
         windows_between_nodes=names.optional("windows_between_nodes", windows.RULES),
         symmetric_requested=names.one("symmetric_requested", symmetric_variables.REQUESTED_RULES),
-        symmetric_without_windows=names.optional("symmetric_without_windows", symmetric.WITHOUT_WINDOWS_RULES),
+        symmetric_low_latency=names.optional("symmetric_low_latency", symmetric_sides.RULES),
     )

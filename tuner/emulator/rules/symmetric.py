@@ -1,35 +1,32 @@
 """Which calls leave the classic path for symmetric kernels and copy engines, and with which kernel: rules by name.
 
-One call in its group, both buffers in windows; outside windows where NCCL is asked to.
+One call in its group with buffers in windows; outside windows where NCCL is asked to.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from tuner.base.errors import BadInput, NoAlgorithm
-from tuner.base.names import Algorithm, Buffers, Collective, DataType, Protocol
+from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.base.numerics import f32
 from tuner.base.registry import Registry
+from tuner.base.windows import Sides
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.non_classic import COPY_ENGINES, NonClassicPath
 from tuner.emulator.request import FP8, Request
-from tuner.emulator.rules import candidate, cta_policy, symmetric_rail, symmetric_variables, windows
+from tuner.emulator.rules import candidate, cta_policy, symmetric_rail, symmetric_sides, symmetric_variables, windows
+from tuner.emulator.rules.symmetric_sides import ClassicProtocol
 from tuner.emulator.rules.symmetric_time import BLOCK_CHARGE, KernelUse, OfSize
 from tuner.release.schema import given
 from tuner.release.symmetric import SymmetricKernel
 
-ClassicProtocol = Callable[
-    [Request, int], Protocol | None
-]  # what the classic path would take for a size; None: nothing
 NonClassicRule = Callable[[Communicator, Request, int, ClassicProtocol], NonClassicPath | None]
 RULES: Registry[NonClassicRule] = Registry()
 REACH_RULES: Registry[Callable[[Communicator], bool]] = Registry()
-WithoutWindowsRule = Callable[[Communicator, Request, int, ClassicProtocol], bool]
-WITHOUT_WINDOWS_RULES: Registry[WithoutWindowsRule] = Registry()
 
 REDUCIBLE = (DataType.float32, DataType.float16, DataType.bfloat16, *FP8)
 
@@ -62,7 +59,7 @@ def symmetric_by_blocks(
         return None
     own_bytes = _own_bytes(communicator, request, nbytes)
     choice = _best(communicator, request, own_bytes, own_bytes)
-    return None if choice is None else _kernel_path(communicator, choice, choice.blocks)
+    return None if choice is None else _kernel_path(communicator, request, choice, choice.blocks)
 
 
 @RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.28.3"), nccl.TUNING_COMPUTE(since="2.31.2"))
@@ -76,8 +73,8 @@ def symmetric_by_cells(
     choice = _in_cells(communicator, request, nbytes)
     if choice is None or isinstance(choice, NonClassicPath):
         return choice
-    if request.buffers is not Buffers.window:
-        takes = given(communicator.rules.symmetric_without_windows, "rules.symmetric_without_windows")
+    if choice.low_latency and request.symmetric is not Sides.both:
+        takes = given(communicator.rules.symmetric_low_latency, "rules.symmetric_low_latency")
         if not takes(communicator, request, nbytes, classic):
             return None
     return _dealt(communicator, request, nbytes, choice)
@@ -100,25 +97,6 @@ def symmetric_by_cells_low_latency_if_classic_is_ll(
     return symmetric_by_cells(communicator, request, nbytes, classic)
 
 
-@WITHOUT_WINDOWS_RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.29.2"))
-def if_named_or_asked_and_classic_is_ll(
-    communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
-) -> bool:
-    """NCCL_SYM_KERNEL names a kernel; or NCCL_SYM_NOWIN_ENABLE, and the classic path would take LL."""
-    if symmetric_variables.names_a_kernel(communicator):
-        return True
-    return symmetric_variables.without_windows(communicator) and classic(request, nbytes) is Protocol.LL
-
-
-@WITHOUT_WINDOWS_RULES(nccl.TUNING_COMPUTE(since="2.31.2"))
-def if_asked_and_classic_without_latency_is_ll(
-    communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
-) -> bool:
-    """NCCL_SYM_NOWIN_ENABLE, and the classic path would take LL if no combination had any latency (sic)."""
-    asked = symmetric_variables.without_windows(communicator)
-    return asked and classic(replace(request, pipelined=0), nbytes) is Protocol.LL
-
-
 @REACH_RULES(nccl.TOPO_PATH_ALL_DIRECT_NVLINK(since="2.29.2"))
 def nvlink_between_gpus(communicator: Communicator) -> bool:
     """NVLink joins all ranks of a node: not where there is one GPU, whose path to itself is nearer (sic)."""
@@ -134,7 +112,7 @@ def nvlink_or_one_gpu(communicator: Communicator) -> bool:
 def _in_cells(communicator: Communicator, request: Request, nbytes: int) -> KernelChoice | NonClassicPath | None:
     if not _asked_for(communicator, request):
         return None
-    if request.buffers is Buffers.window and _copied(communicator, request, nbytes):
+    if _copied(communicator, request, nbytes):
         return COPY_ENGINES
     if not _implemented(communicator, request):
         return None
@@ -145,20 +123,24 @@ def _in_cells(communicator: Communicator, request: Request, nbytes: int) -> Kern
 
 def _asked_for(communicator: Communicator, request: Request) -> bool:
     """Whether NCCL looks for a symmetric kernel: on windows that are made; outside on one node, one GPU per process."""
-    if request.buffers is not Buffers.window:
+    if request.symmetric is Sides.none:
         alone = communicator.nodes == 1 and not communicator.ranks_share_processes
         return alone and symmetric_variables.windows_enabled(communicator)
-    made = windows.are_made(communicator)
+    made = symmetric_sides.are_asked(communicator, request.symmetric) and windows.are_made(communicator)
     return made and (communicator.nodes == 1 or symmetric_rail.exist_for(communicator, request))
 
 
-def sends_are_copied(communicator: Communicator) -> bool:
-    """Whether copy engines do AllToAll, Gather and Scatter on windows, which NCCL else makes of sends and receives.
+def sends_are_copied(communicator: Communicator, sides: Sides) -> bool:
+    """Whether copy engines do AllToAll, Gather and Scatter, which NCCL else makes of sends and receives.
+
+    ``sides`` are in symmetric windows.
 
     BadInput on several nodes, and for links on which windows are not emulated.
     Source: taskAppend, src/enqueue.cc, v2.28.9-1.
     """
-    if not _wants_no_blocks(communicator) or not windows.are_made(communicator):
+    if not _wants_no_blocks(communicator) or not symmetric_sides.suffice_to_copy(communicator, sides):
+        return False
+    if not windows.are_made(communicator):
         return False
     _check_copies(communicator)
     return True
@@ -166,6 +148,8 @@ def sends_are_copied(communicator: Communicator) -> bool:
 
 def _copied(communicator: Communicator, request: Request, nbytes: int) -> bool:
     if request.collective is not Collective.AllGather:
+        return False
+    if not symmetric_sides.suffice_to_copy(communicator, request.symmetric):
         return False
     if _wants_no_blocks(communicator):
         _check_copies(communicator)
@@ -192,10 +176,16 @@ def _check_copies(communicator: Communicator) -> None:
 
 def _dealt(communicator: Communicator, request: Request, nbytes: int, choice: KernelChoice) -> NonClassicPath:
     cells = -(-_own_bytes(communicator, request, nbytes) // communicator.release.symmetric.cell_bytes)
-    return _kernel_path(communicator, choice, -(-cells // -(-cells // choice.blocks)))
+    return _kernel_path(communicator, request, choice, -(-cells // -(-cells // choice.blocks)))
 
 
-def _kernel_path(communicator: Communicator, choice: KernelChoice, blocks: int) -> NonClassicPath:
+def _kernel_path(communicator: Communicator, request: Request, choice: KernelChoice, blocks: int) -> NonClassicPath:
+    """NoAlgorithm where NCCL picks the kernel for an operation that it was not built for."""
+    if request.op.name in communicator.release.symmetric.ops_without_kernels.get(request.collective, ()):
+        raise NoAlgorithm(
+            f"NCCL {communicator.release.name} picks a symmetric kernel for {request.collective.name} "
+            f"{request.op.name} and has none: it launches nothing; valid: plain or registered buffers"
+        )
     return NonClassicPath(choice.kernel, blocks, communicator.release.symmetric.threads)
 
 
@@ -232,20 +222,12 @@ def _reaches(communicator: Communicator) -> bool:
 
 
 def _best(communicator: Communicator, request: Request, own_bytes: int, modelled_bytes: int) -> KernelChoice | None:
-    """The kernel with the least time, each block counting against it; None where none can do the call.
-
-    NoAlgorithm where NCCL picks one for an operation that it was not built for.
-    """
+    """The kernel with the least time, each block counting against it; None where none can do the call."""
     table = communicator.release.symmetric
     best: KernelChoice | None = None
     for choice in _weighed(communicator, request, own_bytes, modelled_bytes):
         beaten = best is None or choice.score < best.score or (table.last_of_equals and choice.score == best.score)
         best = choice if beaten else best
-    if best is not None and request.op.name in table.ops_without_kernels.get(request.collective, ()):
-        raise NoAlgorithm(
-            f"NCCL {communicator.release.name} picks a symmetric kernel for {request.collective.name} "
-            f"{request.op.name} and has none: it launches nothing; valid: plain or registered buffers"
-        )
     return best
 
 
@@ -343,7 +325,7 @@ def weighed(communicator: Communicator, request: Request, nbytes: int) -> tuple[
 def _usable(communicator: Communicator, request: Request, kernel: SymmetricKernel) -> bool:
     """Whether a call of some size can have the kernel."""
     multicast = _multicast(communicator)
-    if request.buffers is not Buffers.window and not kernel.low_latency:
+    if not kernel.low_latency and not symmetric_sides.suffice(communicator, request):
         return False
     if kernel.bulk_unit_bytes is not None and not symmetric_variables.copies_in_bulk(communicator):
         return False

@@ -13,7 +13,7 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import ceil_div, f32
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
-from tuner.emulator.rules import launch, symmetric_variables, windows
+from tuner.emulator.rules import launch, symmetric_sides, symmetric_variables, windows
 from tuner.release.schema import given
 from tuner.release.symmetric import RailKernels, RailRow
 
@@ -38,7 +38,8 @@ def exist(communicator: Communicator) -> bool:
 
 def exist_for(communicator: Communicator, request: Request) -> bool:
     """Whether there are any for the collective. Errors: those of :func:`windows.are_made`."""
-    return exist(communicator) and request.collective in (Collective.AllGather, Collective.ReduceScatter)
+    for_call = request.collective in (Collective.AllGather, Collective.ReduceScatter)
+    return exist(communicator) and for_call and symmetric_sides.suffice(communicator, request)
 
 
 def exist_without_windows(communicator: Communicator) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from tuner._native._sim import ffi, lib
 from tuner.oracle.child import peers, ring, works
 from tuner.oracle.child.world import Failure, World
-from tuner.oracle.messages import Answers, Call, Calls, Group, GroupAnswer, GroupAnswers, Groups
+from tuner.oracle.messages import Answers, Call, Calls, Group, GroupAnswer, GroupAnswers, Groups, Registration
 
 
 def issue(world: World, request: Calls) -> Answers:
@@ -72,11 +72,12 @@ def _how(world: World, simulated: bool = False, captured: bool = False, rank: in
     return ffi.new("struct sim_issue *", [comm, world.devices[rank], world.log_file, simulated, captured])
 
 
-def _use_buffers(world: World, kind: int) -> None:
-    if kind != lib.SIM_PLAIN:
+def _use_buffers(world: World, wanted: Registration) -> None:
+    if wanted.kind != lib.SIM_PLAIN:
         ring.connect(world)
     comms = ffi.new("void *[]", [ffi.cast("void *", comm) for comm in world.comms])
-    if (registered := lib.sim_use_buffers(comms, len(world.comms), kind)) > 0:
+    registration = ffi.new("struct sim_registration *", astuple(wanted))
+    if (registered := lib.sim_use_buffers(comms, len(world.comms), registration)) > 0:
         raise Failure(f"registering the buffers returned {world.error(registered)}")
 
 
