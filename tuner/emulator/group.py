@@ -10,7 +10,7 @@ from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import Float
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
-from tuner.emulator.rules import bounds, symmetric_variables
+from tuner.emulator.rules import bounds, registered, symmetric_variables
 from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.schedule.task import Task
 from tuner.emulator.selection import Selection
@@ -122,6 +122,21 @@ def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | N
     return Group(picks, kernels, tuple(chooser.choices))
 
 
+def scheduled_channels(selection: Selection, operation: Operation, tuned: Tuned) -> int:
+    """Channels that a call alone is launched on where a tuner plugin sets them: what registered buffers leave of them.
+
+    BadInput for a size that no call of its type can have.
+    """
+    communicator, request = selection.communicator, operation.request
+    bound = np.array([tuned.channels], np.int64)
+    if registered.keeps(communicator, request):
+        for rule in communicator.rules.registered:
+            bound = rule(Call(communicator, request, tuned.algo_proto), selection.tables, bound)
+    task = task_of(0, operation, communicator.ranks)
+    communicator.rules.schedule(Chooser(selection, lambda *_: replace(tuned, channels=int(bound[0]))), [task])
+    return len(task.channels)
+
+
 def check_roots(communicator: Communicator, operations: Sequence[Operation]) -> None:
     """BadInput for a root that there is none, and for broadcasts from several where NCCL makes one call of them."""
     if outside := [each.root for each in operations if not 0 <= each.root < communicator.ranks]:
@@ -183,13 +198,17 @@ class Chooser:
         bound, threads = self._bounds(request, tuned.algo_proto, nbytes)
         for task in tasks:
             task.algo_proto, task.threads, task.together_bytes = tuned.algo_proto, threads, nbytes
-            task.bound, task.tuned = tuned.channels or bound, tuned.channels > 0
+            task.bound, task.tuned = self._tuned(bound, tuned.channels), tuned.channels > 0
 
     def bind(self, task: Task) -> None:
         """Fills in the most channels of one chosen task by its own size."""
         named = self._tuner(task.request, task.nbytes).channels if self._tuner else 0
-        task.bound = named or self._bounds(task.request, task.algo_proto, task.nbytes)[0]
+        task.bound = self._tuned(self._bounds(task.request, task.algo_proto, task.nbytes)[0], named)
         task.tuned = named > 0
+
+    def _tuned(self, own: int, channels: int) -> int:
+        """The bound where a tuner plugin sets ``channels``; ``own`` where it sets none."""
+        return self.communicator.rules.tuned_channels(own, channels) if channels else own
 
     def _own(self, request: Request, nbytes: int) -> Tuned:
         picks = self._selection.pick(request, nbytes)

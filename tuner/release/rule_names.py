@@ -59,6 +59,7 @@ class RuleNames:
     nvls_kind: str
     nvls_bound: str
     bound_channels: str
+    tuned_channels: str  # the bound where a tuner plugin sets channels
     block: str
     deal: str
     traffic_per_channel: str

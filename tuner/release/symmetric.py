@@ -94,6 +94,7 @@ class Symmetric:
     unsupported_windows: Literal["registered", "plain"]  # what buffers in windows are without symmetric memory
     window_flags: tuple[str, ...]  # of NCCL_WIN_*, besides the default
     windows_of_a_call: Literal["both", "any"]  # which buffers have to be in windows before kernels are looked for
+    windows_are_registered: bool  # as by ncclCommRegister, which NCCL_LOCAL_REGISTER=0 keeps from having an effect
     threads: int
     max_blocks: int
     cell_bytes: int

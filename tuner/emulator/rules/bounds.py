@@ -26,6 +26,7 @@ BLOCK_RULES: Registry[BlockRule] = Registry()
 ProductRule = Callable[[int, int, int], list[int]]
 PRODUCT_RULES: Registry[ProductRule] = Registry()
 BOUND_CHANNELS_RULES: Registry[Callable[[Communicator], int]] = Registry()
+TUNED_RULES: Registry[Callable[[int, int], int]] = Registry()  # of NCCL's own bound and of a tuner's channels
 
 NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
 
@@ -54,6 +55,23 @@ def all_channels(communicator: Communicator) -> int:
 def coll_channels_only(communicator: Communicator) -> int:
     """The channels before aggregation raises them."""
     return communicator.coll_channels
+
+
+@TUNED_RULES(
+    nccl.GET_ALGO_INFO(since="2.18.1"),
+    nccl.GET_TUNER_INFO(since="2.20.5"),
+    nccl.GET_ALGO_INFO(since="2.22.3"),
+    nccl.GET_ALGO_INFO_EXPORTED(since="2.29.2"),
+)
+def as_the_tuner_says(own: int, tuned: int) -> int:
+    """The tuner's channels, even where NCCL's own would be fewer for the size."""
+    return tuned
+
+
+@TUNED_RULES(nccl.BINARY("ncclTuningGetChannels", since="2.31.2"))
+def no_more_than_nccls_own(own: int, tuned: int) -> int:
+    """The tuner's channels, or NCCL's own where those are fewer for the size."""
+    return min(own, tuned)
 
 
 def bounds_to(most: int, call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:

@@ -106,6 +106,7 @@ class Rules:
     nvls_kind: Callable[[Communicator, Algorithm], bool]
     nvls_bound: bounds.NvlsBoundRule
     bound_channels: Callable[[Communicator], int]
+    tuned_channels: Callable[[int, int], int]
     block: bounds.BlockRule
     deal: Deal
     traffic_per_channel: Callable[[SizeArray, int, int], SizeArray]
@@ -225,6 +226,7 @@ def _resolved(names: _Names) -> Rules:
         nvls_kind=names.one("nvls_kind", bounds.NVLS_KIND_RULES),
         nvls_bound=names.one("nvls_bound", bounds.NVLS_BOUND_RULES),
         bound_channels=names.one("bound_channels", bounds.BOUND_CHANNELS_RULES),
+        tuned_channels=names.one("tuned_channels", bounds.TUNED_RULES),
         block=names.one("block", bounds.BLOCK_RULES),
         deal=names.one("deal", deal.RULES),
         traffic_per_channel=names.one("traffic_per_channel", deal.TRAFFIC_RULES),

@@ -30,5 +30,8 @@ def are_made(communicator: Communicator) -> bool:
     """Buffers of windows that are not made are what the release's table says. BadInput where it is not known."""
     if not symmetric_variables.windows_enabled(communicator):
         return False
+    registered = communicator.release.symmetric.windows_are_registered
+    if registered and communicator.environment.number("NCCL_LOCAL_REGISTER", 1) == 0:
+        return False
     rule = communicator.rules.windows_between_nodes
     return communicator.nodes == 1 or (rule is not None and rule(communicator))
