@@ -16,6 +16,7 @@ from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import trial
+from tuner.plugin.bypassed import Say
 from tuner.scenario import Scenario
 
 AR, AG = Collective.AllReduce, Collective.AllGather
@@ -70,6 +71,25 @@ def test_libnccl_picks_the_same(name: str, unchecked: str, table: Path) -> None:
                 assert (launched.algorithm, launched.protocol, launched.channels) == expected, each
 
 
+@pytest.mark.live
+@pytest.mark.parametrize("buffers", [Buffers.plain, Buffers.registered])
+@pytest.mark.parametrize("name", LOADING)
+def test_channels_of_a_row_at_sizes_for_which_nccl_has_fewer(name: str, buffers: Buffers, tmp_path: Path) -> None:
+    """More than NCCL's own up to 2.30, no more than those later."""
+    path = tmp_path / "t"
+    path.write_text("nccl-tuner-table 1\nallreduce -> ring/simple channels=5\nallgather -> nvls/simple channels=3\n")
+    emulated, env = selection(name, 1, 4), {"NCCL_TUNER_TABLE": str(path)}
+    configuration = OracleConfiguration(catalogue.load("dgx-h100").topology_xml, 1, 4, name, env, plugin=plugin.path())
+    sizes = [16 << power for power in range(24)]
+    with Oracle(configuration) as library:
+        for collective in (AR, AG):
+            like = request(collective, buffers=buffers)
+            tried = trial.run(path, emulated, like, sizes).sizes
+            expected = [(algo_proto(each.picked), each.picked.channels) for each in tried if each.picked]
+            real = library.launch(like, sizes)
+            assert expected == [(f"{one.algorithm.name}/{one.protocol.name}", one.channels) for one in real]
+
+
 def test_rows_times_and_log(table: Path) -> None:
     trials = trial.run(table, selection("2.28.9"), request(AR), [64, 65, 1 << 20, 16 << 20])
     small, beyond, decided, impossible = trials.sizes
@@ -106,6 +126,52 @@ def test_a_window_that_leaves_for_a_symmetric_kernel_asks_nobody(table: Path) ->
     assert trials.sizes[0].picked is None
     assert str(trials.sizes[0].bypass_kernel).startswith("symmetric kernel")
     assert ": 0 calls:" in trials.log[-1].text
+
+
+LOW_LATENCY = "symmetric kernel AllReduce_AGxLLMC_R"
+OTHER_THAN_LL = "nccl-tuner-table 1\nallreduce bytes=..4K -> ring/simple channels=2\nallreduce bytes=1G.. -> ring/ll\n"
+
+
+@pytest.mark.parametrize(
+    ("nccl", "buffers", "say", "line"),
+    [
+        ("2.28.9", Buffers.window, Say.none, None),
+        ("2.29.2", Buffers.window, Say.choice, 2),  # asks for the protocol of the classic path, and Simple is not LL
+        ("2.30.7", Buffers.window, Say.none, None),
+        ("2.30.7", Buffers.plain, Say.choice, 2),
+        ("2.32.3", Buffers.window, Say.none, None),
+    ],
+)
+def test_a_table_takes_calls_off_kernels_of_low_latency(
+    nccl: str, buffers: Buffers, say: Say, line: int | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "t"
+    path.write_text(OTHER_THAN_LL)
+    chosen = selection(nccl, 1, 8, NCCL_SYM_NOWIN_ENABLE="1")
+    (tried,) = trial.run(path, chosen, request(AR, buffers=buffers), [1 << 10]).sizes
+    assert tried.own is None
+    assert tried.own_bypass is not None
+    assert (tried.own_bypass.name, tried.tuner, tried.decision) == (LOW_LATENCY, say, line)
+    if line is None:
+        assert (tried.picked, tried.bypass) == (None, tried.own_bypass)
+    else:
+        assert (algo_proto(tried.picked), tried.bypass) == ("Ring/Simple", None)
+
+
+def test_a_table_gives_calls_to_kernels_of_low_latency(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    path.write_text(OTHER_THAN_LL)
+    chosen = selection("2.30.7", 1, 8, NCCL_SYM_NOWIN_ENABLE="1")
+    small, large = trial.run(path, chosen, request(AR), [1 << 14, 1 << 30]).sizes
+    assert (small.tuner, small.bypass, small.decision) == (Say.protocol, small.own_bypass, None)
+    assert (large.tuner, algo_proto(large.own), large.decision) == (Say.protocol, "NVLS/Simple", 3)
+    assert large.bypass is not None
+    assert large.bypass.name == large.bypass_kernel == LOW_LATENCY
+    assert large.bypass.time_us is not None
+    described = "--machine", "dgx-h100", "--nccl", "2.30.7", "--env", "NCCL_SYM_NOWIN_ENABLE=1"
+    outcome = run("plugin", "dry-run", str(path), "allreduce", *described, "--bytes", "1K,16K,1G")
+    says = [line.split("   ")[-1].strip() for line in outcome.stdout.splitlines()[2:7]]
+    assert (says[0], says[2:]) == ("tuner", ["its choice", "its protocol", "its protocol"])
 
 
 def test_nccls_own_variables_mask(table: Path) -> None:

@@ -27,6 +27,7 @@ from tuner.emulator.rules.bounds import plain_bound
 from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.model_point import ModelPoint as ModelPoint
 from tuner.emulator.rules.schedule.scheduler import check_alone
+from tuner.emulator.rules.symmetric import ClassicProtocol
 
 MULTICAST = (Algorithm.NVLS, Protocol.Simple)
 IGNORED_US = np.float32(-1.0)  # NCCL_ALGO_PROTO_IGNORE
@@ -141,9 +142,12 @@ class Selection:
             [self._times(self._call(request, each), chunk, bandwidth_gbs) for each, bandwidth_gbs in bandwidths]
         )
 
-    def non_classic_paths(self, request: Request, sizes: ArrayLike) -> list[NonClassicPath | None]:
+    def non_classic_paths(
+        self, request: Request, sizes: ArrayLike, classic: ClassicProtocol | None = None
+    ) -> list[NonClassicPath | None]:
         """For each size how the call leaves the classic path; None where it stays, and :meth:`pick` says how.
 
+        ``classic`` says which protocol the classic path would take, where a tuner plugin answers instead of NCCL.
         BadInput where that is not emulated.
         """
         nbytes = _sizes(sizes)
@@ -153,8 +157,8 @@ class Selection:
         self._check_type(request)
         if (none := request.parts(self.communicator.ranks)) > nbytes.min(initial=none):
             raise BadInput(f"{request.collective.name} of less than a byte for each rank; valid: from {none} bytes")
-        rule, classic = self.communicator.rules.non_classic_path, self._protocols(nbytes)
-        return [rule(self.communicator, request, size, classic) for size in nbytes.tolist()]
+        rule, protocol = self.communicator.rules.non_classic_path, classic or self._protocols(nbytes)
+        return [rule(self.communicator, request, size, protocol) for size in nbytes.tolist()]
 
     def may_leave_classic_path(self, request: Request) -> bool:
         """Whether there may be sizes at which such calls bypass the algorithms: on windows, or if variables say so."""
@@ -163,7 +167,7 @@ class Selection:
         without_windows = self.communicator.rules.symmetric_low_latency is not None
         return bool(request.symmetric) or (asked and without_windows)
 
-    def _protocols(self, nbytes: SizeArray) -> Callable[[Request, int], Protocol | None]:
+    def _protocols(self, nbytes: SizeArray) -> ClassicProtocol:
         """What the classic path would take for one of these sizes; None: nothing. Those of all are asked at once."""
 
         @cache

@@ -59,7 +59,7 @@ class Asked:
             raise BadInput(f"NCCL {release}: groups with a table are not emulated; valid: 2.21 and later")
         tuned = self.answer(self.call(request, size), self.selection.cost_table(request, size)[0])
         if tuned is None:
-            picks = self.selection.pick(request, size)
+            picks = self.selection.classic_pick(request, size)
             return Tuned(picks.algo_protos()[0], picks.time_us[0])
         return tuned
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from tuner.base.names import Algorithm, Protocol
 from tuner.base.numerics import shortest
 from tuner.base.records import json_form
-from tuner.emulator.group import Group, Operation, Tuned, plan
+from tuner.emulator.group import Group, Operation, Tuned, plan, scheduled_channels
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.plugin.asked import Asked, opened
+from tuner.plugin.bypassed import Bypass, ProtocolOfTuner, Say, bypass_of
 from tuner.plugin.dry_run import DecidingRows, LogLine
 
 
@@ -47,8 +48,10 @@ class Trial:
     """One size. ``decision`` is the line of the row that names the pick, ``cost`` of the one that gives its time.
 
     ``unavailable`` is the line of the first matching row, where NCCL can run nothing of it here and no other row
-    decides. With a ``bypass_kernel``, off the classic path, there is no pick and no tuner is asked. Channels that the
-    table sets are an upper bound.
+    decides. Channels that the table sets are an upper bound.
+
+    Of calls that may bypass the algorithms ``tuner`` says what of this one is a tuner's to decide. ``own_bypass`` takes
+    it without the table and ``bypass`` with it, where that is no algorithm; ``bypass_kernel`` names the latter.
     """
 
     bytes: int
@@ -59,6 +62,9 @@ class Trial:
     unavailable: int | None = field(default=None, metadata=json_form("unavailable_line"))
     bypass_kernel: str | None = field(default=None, metadata=json_form("leaves_for"))
     fitted: FittedPick | None = field(default=None, metadata=json_form(optional=True))  # with fitted constants alone
+    tuner: Say | None = field(default=None, metadata=json_form(optional=True))
+    own_bypass: Bypass | None = field(default=None, metadata=json_form("nccl_bypass", optional=True))
+    bypass: Bypass | None = field(default=None, metadata=json_form("table_bypass", optional=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +88,11 @@ def run(
     ``settings`` are the plugin's own variables, NCCL_TUNER_*. BadTable where the plugin cannot use the table, BadInput
     for a release without plugins, NoAlgorithm as NCCL.
     """
-    non_classic_paths = selection.non_classic_paths(request, sizes)
-    classic = [size for size, non_classic in zip(sizes, non_classic_paths, strict=True) if non_classic is None]
     with opened(table, selection, settings) as asked:
-        tried = iter(_trials(asked, request, classic) if classic else ())
-        trials = tuple(
-            next(tried) if non_classic is None else Trial(size, None, None, bypass_kernel=non_classic.name)
-            for size, non_classic in zip(sizes, non_classic_paths, strict=True)
-        )
+        if selection.may_leave_classic_path(request):
+            trials = tuple(_may_bypass(asked, request, sizes))
+        else:
+            trials = tuple(_trials(asked, request, sizes))
     return Trials(asked.interface.version, trials, tuple(asked.plugin.log))
 
 
@@ -99,9 +102,12 @@ def against_nccl(trials: Trials, nccl: Selection, fitted: Selection, request: Re
 
 
 def _against_nccl(trial: Trial, nccl: Selection, fitted: Selection, request: Request) -> Trial:
-    if trial.picked is None:
+    if trial.picked is None or trial.own is None:
         return trial
-    picks = nccl.pick(request, [trial.bytes])
+    (path,) = nccl.non_classic_paths(request, [trial.bytes])
+    if path is not None:
+        return replace(trial, own=None, own_bypass=bypass_of(nccl, request, trial.bytes, path))
+    picks = nccl.classic_pick(request, [trial.bytes])
     own = Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0])
     time_us = shortest(fitted.cost_table(request, [trial.bytes])[0][own])
     known = time_us > 0 and trial.picked.time_us >= 0
@@ -142,9 +148,35 @@ def _grids(group: Group) -> tuple[int, ...]:
     return tuple(len(kernel.channels) for kernel in group.kernels)
 
 
+def _may_bypass(asked: Asked, request: Request, sizes: Sequence[int]) -> Iterator[Trial]:
+    """Of calls that may bypass the algorithms, which for some of them is the tuner's to decide."""
+    selection, protocol = asked.selection, ProtocolOfTuner(asked)
+    own_paths = selection.non_classic_paths(request, sizes)
+    paths = selection.non_classic_paths(request, sizes, protocol)
+    staying = [size for size, path in zip(sizes, paths, strict=True) if path is None]
+    classic = iter(_trials(asked, request, staying) if staying else ())
+    for size, own_path, path in zip(sizes, own_paths, paths, strict=True):
+        trial = next(classic) if path is None else Trial(size, None, None)
+        if own_path is not None:
+            trial = replace(trial, own=None, own_bypass=bypass_of(selection, request, size, own_path))
+        elif path is not None:
+            trial = replace(trial, own=_own(selection, request, size))
+        if path is not None:
+            taken, rows = bypass_of(selection, request, size, path), protocol.rows(size)
+            decision = None if own_path == path else rows.decision
+            trial = replace(trial, bypass=taken, bypass_kernel=path.name, decision=decision)
+        yield replace(trial, tuner=protocol.say(size, path))
+
+
+def _own(selection: Selection, request: Request, size: int) -> TrialPick:
+    picks = selection.classic_pick(request, [size])
+    (algo_proto,) = picks.algo_protos()
+    return TrialPick(*algo_proto, int(picks.channels[0]), shortest(picks.time_us[0]))
+
+
 def _trials(asked: Asked, request: Request, sizes: Sequence[int]) -> Iterator[Trial]:
     selection = asked.selection
-    picks, costs_us = selection.pick(request, sizes), selection.cost_table(request, sizes)
+    picks, costs_us = selection.classic_pick(request, sizes), selection.cost_table(request, sizes)
     for at, size in enumerate(sizes):
         algo_proto = Algorithm(picks.algorithm[at]), Protocol(picks.protocol[at])
         own = TrialPick(*algo_proto, int(picks.channels[at]), shortest(picks.time_us[at]))
@@ -155,8 +187,9 @@ def _trials(asked: Asked, request: Request, sizes: Sequence[int]) -> Iterator[Tr
 
 
 def _launched(selection: Selection, request: Request, size: int, tuned: Tuned) -> TrialPick:
-    channels = selection.channels(request, size, tuned.algo_proto)
-    return TrialPick(*tuned.algo_proto, min(channels, tuned.channels or channels), shortest(tuned.time_us))
+    own = selection.channels(request, size, tuned.algo_proto)
+    channels = scheduled_channels(selection, Operation(request, size), tuned) if tuned.channels else own
+    return TrialPick(*tuned.algo_proto, channels, shortest(tuned.time_us))
 
 
 def _with_rows(trial: Trial, rows: DecidingRows) -> Trial:

@@ -14,6 +14,7 @@ from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.plugin import trial
+from tuner.plugin.bypassed import Bypass
 from tuner.plugin.dry_run import WARN
 from tuner.release.environment import parse_assignments
 
@@ -25,6 +26,7 @@ from tuner.release.environment import parse_assignments
 @options.scenario_options
 @options.request_options
 @options.buffers_option
+@options.in_place_option
 @click.option(
     "--pipelined",
     type=click.IntRange(1, 2**31 - 1),
@@ -46,6 +48,7 @@ def command(
     dtype: DataType,
     op: Op,
     buffers: Buffers,
+    in_place: bool,
     pipelined: int,
     grouped: int | None,
     as_json: bool,
@@ -59,12 +62,17 @@ def command(
     too (NCCL_TUNER_UNCHECKED=1). With --constants also what the table saves: times by the fitted constants, of the pick
     that NCCL makes by its own too. A table that the plugin refuses is exit code 2, with the plugin's own words.
 
+    With --buffers window, and wherever symmetric kernels may take a call, the column "tuner" says what a tuner decides:
+    its choice (algorithm, protocol, channels); its protocol, as a kernel of low latency is taken only where the tuner's
+    answer is LL; or no say, where NCCL takes a kernel or copy engines whatever the tuner would answer.
+
     \b
     nccl-tuner plugin dry-run my.table allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1M,64M
+    nccl-tuner plugin dry-run my.table allreduce --machine dgx-h100 --nccl 2.29.2 --buffers window
     """
     of_plugin = tuple(text for text in env if text.startswith("NCCL_TUNER_"))
     described = options.scenario_of(**scenario, env=tuple(text for text in env if text not in of_plugin))
-    request = Request(collective, dtype, op, pipelined=pipelined, buffers=buffers)
+    request = Request(collective, dtype, op, pipelined=pipelined, buffers=buffers, in_place=in_place)
     selection = Selection(described.communicator())
     settings = parse_assignments(of_plugin)
     trials = trial.run(table, selection, request, sizes, settings)
@@ -81,9 +89,13 @@ def command(
         print_json(to_json(trials) | ({"groups": to_json(groups)} if groups else {}))
         return
     title = f"{collective.name} on {described.title}, interface v{trials.interface}"
-    print_table(title, FITTED_COLUMNS if fitted else COLUMNS, [_row(each, fitted) for each in trials.sizes])
+    bypassing = any(each.tuner is not None for each in trials.sizes)
+    columns = (*(FITTED_COLUMNS if fitted else COLUMNS), *(("tuner",) if bypassing else ()))
+    print_table(title, columns, [_row(each, fitted, bypassing) for each in trials.sizes])
     if fitted:
         click.echo("times: by the fitted constants, of NCCL's real pick, which goes by its own constants, as well")
+    if any(each.bypass or each.own_bypass for each in trials.sizes):
+        click.echo(SYMMETRIC_MODEL)
     if groups:
         rows = [(human_bytes(each.bytes), _grids(each.own), _grids(each.tuned)) for each in groups]
         print_table(f"{grouped} of them in one group", ("size of each", "grid by NCCL", "grid with the table"), rows)
@@ -98,14 +110,17 @@ COLUMNS = ("size", "NCCL's own", "time us", "channels", "with the table", "time 
 FITTED_COLUMNS = (*COLUMNS[:2], "fitted us", "channels", "with the table", "fitted us", "channels", "saves", "line")
 
 
-def _row(each: trial.Trial, fitted: bool) -> tuple[object, ...]:
-    if each.own is None or each.picked is None:
-        return human_bytes(each.bytes), each.bypass_kernel, *(7 if fitted else 6) * ("-",)
-    if each.fitted is None:
-        return human_bytes(each.bytes), *_pick(each.own), *_pick(each.picked), _lines(each)
-    saved = each.fitted.saved_percent
+SYMMETRIC_MODEL = "times of symmetric kernels: by NCCL's own model of them, which are not compared with the others"
+
+
+def _row(each: trial.Trial, fitted: bool, bypassing: bool) -> tuple[object, ...]:
+    own, picked = each.own_bypass or each.own, each.bypass or each.picked
+    says = (each.tuner.value if each.tuner else "-",) if bypassing else ()
+    if not fitted:
+        return human_bytes(each.bytes), *_pick(own), *_pick(picked), _lines(each), *says
+    saved = None if each.fitted is None else each.fitted.saved_percent
     saves = "-" if saved is None else f"{saved:.1f} %"
-    return human_bytes(each.bytes), *_pick(each.fitted), *_pick(each.picked), saves, _lines(each)
+    return human_bytes(each.bytes), *_pick(each.fitted or own), *_pick(picked), saves, _lines(each), *says
 
 
 def _grids(grids: tuple[int, ...]) -> str:
@@ -113,9 +128,12 @@ def _grids(grids: tuple[int, ...]) -> str:
     return " + ".join(map(str, grids))
 
 
-def _pick(pick: trial.TrialPick | trial.FittedPick) -> tuple[object, ...]:
-    time_us = f"{pick.time_us:.2f}" if pick.time_us >= 0 else "-"
-    return f"{pick.algorithm.name}/{pick.protocol.name}", time_us, pick.channels
+def _pick(pick: trial.TrialPick | trial.FittedPick | Bypass | None) -> tuple[object, ...]:
+    if pick is None:
+        return 3 * ("-",)
+    time_us = f"{pick.time_us:.2f}" if pick.time_us is not None and pick.time_us >= 0 else "-"
+    name = pick.name if isinstance(pick, Bypass) else f"{pick.algorithm.name}/{pick.protocol.name}"
+    return name, time_us, pick.channels
 
 
 def _lines(each: trial.Trial) -> str:
