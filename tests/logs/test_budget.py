@@ -493,8 +493,11 @@ def test_what_a_release_does_not_take_has_a_reason_and_no_time() -> None:
     one, other = (price["total_us"] for price in found["entries"][1]["prices"])
     assert after["difference_us"] == pytest.approx(other - one)  # of what has a time in both
     assert after["difference"] == pytest.approx((other - one) / one)
-    with pytest.raises(BadInput, match=r"buffers window: .*; valid: plain, registered"):
-        prices(new, [Entry(Request(AR, DataType.float32, Op.sum, buffers=Buffers.window), 8, 1)])
+    with pytest.raises(BadInput, match=r"2.26.2 has no symmetric windows; valid: 2.27.3 and later"):
+        prices(
+            Variant("", replace(TWO, nccl="2.26.2")),
+            [Entry(Request(AR, DataType.float32, Op.sum, buffers=Buffers.window), 8, 1)],
+        )
 
 
 def test_a_table_has_the_models_time_of_what_it_chooses(tmp_path: Path) -> None:
@@ -511,7 +514,7 @@ def test_a_table_has_the_models_time_of_what_it_chooses(tmp_path: Path) -> None:
     table.write_text(f"nccl-tuner-table 1\n{cost}\n")
     priced = prices(Variant("", TWO, table), SOME)[3]
     assert isinstance(priced, Price)
-    assert (priced.algo_proto, priced.time_us, priced.own_channels) == ("Ring/Simple", changed[3].time_us, True)
+    assert (priced.name, priced.time_us, priced.own_channels) == ("Ring/Simple", changed[3].time_us, True)
 
 
 @settings(max_examples=25)
@@ -674,7 +677,9 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     assert refused(path, *HERE_TWO, "--setting", "NCCL_ALGO").startswith("--setting 'NCCL_ALGO': expected NCCL_NAME=")
     assert "NCCL_TOPO_FILE" in refused(path, *HERE_TWO, "--setting", "NCCL_TOPO_FILE=x")
     assert refused(path, *HERE_TWO, "--communicator", "tp") == "--communicator 'tp': the calls name none"
-    assert "--buffers" in refused(path, *HERE_TWO, "--buffers", "window")
+    assert "has no symmetric windows; valid: 2.27.3" in refused(
+        path, *HERE_TWO, "--nccl", "2.20.5", "--buffers", "window"
+    )
     path.write_text("collective,bytes,ranks\nallreduce,8,4\nallreduce,8,2\nalltoall,8,3\n")
     assert refused(path, *HERE_TWO).endswith("--ranks: valid: 2, 4")
 

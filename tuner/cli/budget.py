@@ -25,6 +25,7 @@ from tuner.workload import grouped, job, regret
 @options.scenario_options
 @options.request_options
 @options.buffers_option
+@options.in_place_option
 @communicators_options("Count")
 @budget_groups.group_options
 @click.option(
@@ -66,6 +67,7 @@ def command(
     dtype: DataType,
     op: Op,
     buffers: Buffers,
+    in_place: bool,
     ranks: int | tuple[int, ...] | None,
     communicators: tuple[str, ...],
     settings: tuple[str, ...],
@@ -93,10 +95,13 @@ def command(
     The time is a sum of NCCL's own predictions, and of calibrated times where a calibration fits the machine, one call
     after the other: calls that overlap with each other or with computing cost a job less, ranks that wait for each
     other and SMs that computing shares cost it more. Releases in --nccl are separated by
-    commas; the first is the one that others are compared with. --dtype and --op are of calls that do not say theirs.
+    commas; the first is the one that others are compared with. --dtype and --op are of calls that do not say theirs;
+    --buffers and --in-place are of all, as no file says them. With --buffers window calls on symmetric kernels have
+    NCCL's time by its model of these, and those that copy engines do have none.
 
     \b
     nccl-tuner budget steps.csv --machine dgx-h100 --nodes 2 --nccl 2.22.3,2.28.9
+    nccl-tuner budget steps.csv --machine dgx-b200 --nccl 2.28.9,2.32.3 --buffers window
     nccl-tuner budget trace.json.gz --machine dgx-h100 --nodes 2 --setting NCCL_ALGO=Ring --measured run.jsonl --json
     """
     exports = Exports(as_csv, parquet, as_prometheus, as_json)
@@ -108,7 +113,12 @@ def command(
     names = [name.strip() for name in nccl.split(",")] if nccl else [None]
     scenarios = [options.scenario_of(nccl=name, env=env, **scenario) for name in names]
     wanted = replace(
-        job.wanted_of(scenarios[0], count), communicators=communicators, dtype=dtype, op=op, buffers=buffers
+        job.wanted_of(scenarios[0], count),
+        communicators=communicators,
+        dtype=dtype,
+        op=op,
+        buffers=buffers,
+        in_place=in_place,
     )
     lists = read_files(files, scenarios[0].ranks)
     for line in job.of_other_releases(lists, [each.nccl for each in scenarios]):

@@ -24,6 +24,7 @@ from tuner.workload.priced import (
     NoPrice,
     OfCollective,
     OfCombination,
+    OfKernel,
     Part,
     PriceOf,
     SizedCall,
@@ -78,6 +79,7 @@ def show(title: str, budget: Budget, asked: Shown) -> None:
         print_table("by release and setting", [str(name) for name in columns], rows)
     for other in others if shown.nccl else ():
         _print_changes(base.name, other)
+        _print_apart(base.name, other)
     if base.kernels:
         _print_kernels(budget.entries, base.kernels)
     for at, variant in enumerate(budget.variants):
@@ -122,6 +124,8 @@ def _print_exchanges(variant: str, exchanges: Sequence[ExchangesOf]) -> None:
 def _totals(base: VariantBudget, shown: Shown) -> str:
     by = "NCCL's model with fitted constants" if base.constants.fitted else "NCCL's own prediction"
     parts = [f"{_ms(base.total_us)} ms by {by}"] if shown.nccl else []
+    if shown.nccl and base.symmetric_us is not None:
+        parts.append(f"{_ms(base.symmetric_us)} ms of it by NCCL's model of symmetric kernels")
     if shown.calibrated and base.calibrated:
         total = base.calibrated.total
         parts.append(f"{times.central(total, 1e3, 3)} ms by measurements (90 %: {times.interval(total, 1e3, 3)})")
@@ -135,6 +139,8 @@ def _print_whose(budget: Budget, shown: Shown) -> None:
             _print_all_to_all(variant.name, variant.all_to_all)
     if used:
         click.echo(times.whose_of_all(used))
+    if any(variant.symmetric_us is not None for variant in budget.variants):
+        click.echo("calls on symmetric kernels: by NCCL's own model of them; no measured times of them are known")
     click.echo(f"{times.ALONE}{'' if shown.overlap else '; --overlap says what SMs they take'}")
     for variant in budget.variants if shown.overlap else ():
         if sms := variant.channels:
@@ -158,7 +164,7 @@ CALIBRATED_US = ("calibrated us", f"{times.INTERVAL} us", "calibrated ms")
 CALIBRATED_MS = ("calibrated ms", f"{times.INTERVAL} ms")
 
 
-def _part(part: Part[OfCollective] | Part[OfCombination], shown: Shown) -> list[object]:
+def _part(part: Part[OfCollective] | Part[OfCombination | OfKernel], shown: Shown) -> list[object]:
     by_nccl = _ms(part.total_us), _percent(part.share)
     return shown.of((part.of.name, number(part.calls)), by_nccl, _calibrated_ms(part.calibrated))
 
@@ -220,8 +226,9 @@ CHANGE_COLUMNS = ("collective", "type", "size", "calls", "from", "to", "us each"
 
 def _print_changes(base: str, other: VariantBudget) -> None:
     changes = [each for each in other.changes if each.before != each.after or abs(each.difference_us) >= LEAST_US]
-    if not changes:
+    if not changes and not other.not_compared_calls:
         click.echo(f"{other.name}: the picks of {base}, and its times within {LEAST_US} us\n")
+    if not changes:
         return
     rows = [
         (
@@ -240,6 +247,16 @@ def _print_changes(base: str, other: VariantBudget) -> None:
         click.echo(f"and {len(rest)} more: {sum(each.difference_us for each in rest) / 1000:+.3f} ms\n")
 
 
+def _print_apart(base: str, other: VariantBudget) -> None:
+    """Calls whose times are by two of NCCL's models, which no difference has."""
+    if other.not_compared_calls:
+        calls = number(other.not_compared_calls)
+        click.echo(
+            f"not compared: {calls} calls on a symmetric kernel in one of {other.name} and {base}, {OTHER_MODEL}\n"
+        )
+
+
+OTHER_MODEL = "by an algorithm in the other: NCCL does not compare the two models"
 KERNEL_COLUMNS = ("collective", "type", "size", "calls", "kernels", "least us", "median us", "predicted us", "ratio")
 
 

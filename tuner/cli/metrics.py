@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from tuner.base.names import Algorithm, Protocol
 from tuner.cli.exports import Metric
 from tuner.measure.decide import Decided, DecidedRow
-from tuner.workload.priced import Budget, CallPrice, MeasuredPrice
+from tuner.workload.priced import Budget, CallPrice, MeasuredPrice, PriceOf
 
 # As NCCL Inspector spells them (ncclAlgoToString, src/collectives.cc, v2.30.7-1), so that its metrics can be joined.
 _SPELLED = {
@@ -63,8 +63,14 @@ def _labels(row: CallPrice) -> dict[str, object]:
         "dtype": call.dtype.name,
         "op": call.op.name,
         "bytes": call.bytes,
-        "algo_proto": algo_proto(row.price.algorithm, row.price.protocol),
+        "algo_proto": _taken(row.price),
     }
+
+
+def _taken(price: PriceOf) -> str:
+    if price.algorithm is None or price.protocol is None:
+        return price.name.removeprefix("symmetric kernel ")
+    return algo_proto(price.algorithm, price.protocol)
 
 
 def of_decision(decided: Decided) -> Iterator[Metric]:

@@ -13,7 +13,8 @@ from tuner.traces.calls import Call
 class Wanted:
     """Which calls count: those of communicators of this size, priced on one of ``priced_ranks``, or of these names.
 
-    ``dtype``, ``op`` and ``buffers`` are of calls whose own the file does not say; no file says buffers.
+    ``dtype`` and ``op`` are of calls whose own the file does not say; ``buffers`` and ``in_place`` of all, as no file
+    says them.
     """
 
     ranks: int
@@ -23,6 +24,7 @@ class Wanted:
     dtype: DataType = DataType.float32
     op: Op = Op.sum
     buffers: Buffers = Buffers.plain
+    in_place: bool = False
 
     def check_names(self, calls: "list[Call]") -> None:
         """BadInput for a communicator that no call is of."""
@@ -59,5 +61,6 @@ class Wanted:
         """The kind of a call that counts."""
         assert call.collective is not None
         dtype = self.dtype if call.dtype is None else call.dtype
-        kind = Request(call.collective, dtype, self.op if call.op is None else call.op, buffers=self.buffers)
+        op = self.op if call.op is None else call.op
+        kind = Request(call.collective, dtype, op, buffers=self.buffers, in_place=self.in_place)
         return replace(kind, op=Op.sum) if kind.moves_only else kind

@@ -15,7 +15,7 @@ from tuner.workload.calibrated import all_to_all
 from tuner.workload.calibrated import column as calibrated_column
 from tuner.workload.count import Counted, Entry
 from tuner.workload.exchanges import ExchangesOf
-from tuner.workload.price import Price, Unpriced, Variant, prices
+from tuner.workload.price import AnyPrice, Price, SymmetricPrice, Unpriced, Variant, prices
 from tuner.workload.priced import (
     AllKernels,
     AllToAllBudget,
@@ -30,6 +30,7 @@ from tuner.workload.priced import (
     NoPrice,
     OfCollective,
     OfCombination,
+    OfKernel,
     P,
     Part,
     PriceChange,
@@ -46,7 +47,7 @@ class _Priced:
     """A row of one column; without measurements it is not judged, without a calibration not estimated."""
 
     entry: Entry
-    price: Price
+    price: AnyPrice
     judged: Judged | NotMeasured | None
     estimate: Estimate | None
 
@@ -111,7 +112,13 @@ def budget(
         notes=(*counted.notes, *(measured.notes if measured else ())),
         left_out=tuple(counted.left_out),
         variants=tuple(
-            _variant(variant, column, columns[0], measured, exchanges.launched(variant.scenario, counted.exchanges))
+            _variant(
+                variant,
+                column,
+                columns[0],
+                measured,
+                exchanges.launched(variant.scenario, counted.exchanges, calls.wanted.buffers),
+            )
             for variant, column in zip(variants, columns, strict=True)
         ),
         entries=tuple(
@@ -137,12 +144,18 @@ def _column(variant: Variant, counted: Counted, measured: Measured | None, times
     rows = [
         _Without(entry, price.reason)
         if isinstance(price, Unpriced)
-        else _Priced(entry, price, None if measured is None else measured.judge(entry, price), estimate)
+        else _Priced(entry, price, None if measured is None else _judge(measured, entry, price), estimate)
         for entry, price, estimate in zip(entries, priced, estimates, strict=True)
     ]
     if by_calibration is None:
         return _Column(rows, None, None)
     return _Column(rows, by_calibration.used(priced), all_to_all(by_calibration.answers, counted.all_to_all))
+
+
+def _judge(measured: Measured, entry: Entry, price: AnyPrice) -> Judged | NotMeasured:
+    if isinstance(price, Price):
+        return measured.judge(entry, price)
+    return NotMeasured(f"{price.name}: files of times are of algorithms")
 
 
 def _variant(
@@ -154,7 +167,10 @@ def _variant(
         for before, after in zip(base.rows, column.rows, strict=True)
         if isinstance(before, _Priced) and isinstance(after, _Priced)
     ]
-    changes = _changes(both)
+    by_one_model = [pair for pair in both if type(pair[0].price) is type(pair[1].price)]
+    apart = sum(after.entry.calls for _, after in both) - sum(after.entry.calls for _, after in by_one_model)
+    symmetric = [row for row in rows if isinstance(row.price, SymmetricPrice)]
+    changes = _changes(by_one_model)
     difference_us = sum(change.difference_us for change in changes)
     return VariantBudget(
         name=variant.name,
@@ -165,10 +181,10 @@ def _variant(
         priced_calls=sum(row.entry.calls for row in rows),
         unpriced_calls=sum(row.entry.calls for row in column.rows if isinstance(row, _Without)),
         difference_us=difference_us,
-        difference=_share(difference_us, _total_us([before for before, _ in both])),
+        difference=_share(difference_us, _total_us([before for before, _ in by_one_model])),
         changes=changes,
         by_collective=_parts(rows, lambda row: OfCollective(row.entry.request.collective)),
-        by_combination=_parts(rows, lambda row: OfCombination(row.price.algorithm, row.price.protocol)),
+        by_combination=_parts(rows, _combination),
         kernels=_all_kernels([row for row in rows if row.entry.kernels_us]),
         regret=None if measured is None else _regret(rows, measured),
         calibrated=_calibrated(rows, both),
@@ -176,7 +192,14 @@ def _variant(
         channels=_sms_taken(rows),
         all_to_all=column.all_to_all,
         exchanges=made,
+        symmetric_us=_total_us(symmetric) if symmetric else None,
+        not_compared_calls=apart if len(by_one_model) < len(both) else None,
     )
+
+
+def _combination(row: _Priced) -> OfCombination | OfKernel:
+    price = row.price
+    return OfCombination(price.algorithm, price.protocol) if isinstance(price, Price) else OfKernel(price.bypass_kernel)
 
 
 def _calibrated(rows: Sequence[_Priced], both: Sequence[tuple[_Priced, _Priced]]) -> CalibratedBudget | None:
@@ -238,8 +261,8 @@ def _changes(both: Sequence[tuple[_Priced, _Priced]]) -> tuple[PriceChange, ...]
         PriceChange(
             call=_call(after.entry),
             calls=after.entry.calls,
-            before=before.price.algo_proto,
-            after=after.price.algo_proto,
+            before=before.price.name,
+            after=after.price.name,
             before_us=before.price.time_us,
             after_us=after.price.time_us,
             difference_us=after.total_us - before.total_us,
@@ -276,14 +299,15 @@ def _price(variant: str, row: _Priced | _Without, total_us: float) -> PriceOf | 
     price = row.price
     return PriceOf(
         variant=variant,
-        algorithm=price.algorithm,
-        protocol=price.protocol,
+        algorithm=price.algorithm if isinstance(price, Price) else None,
+        protocol=price.protocol if isinstance(price, Price) else None,
         channels=price.channels,
         time_us=price.time_us,
         total_us=row.total_us,
         share=_share(row.total_us, total_us),
         measured=_judged(row.entry, row.judged),
         calibrated=_calibrated_price(row),
+        bypass_kernel=price.bypass_kernel if isinstance(price, SymmetricPrice) else None,
     )
 
 

@@ -20,7 +20,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.timemodel.predict import TimeModel
 from tuner.workload.count import Entry
-from tuner.workload.price import Price, Unpriced, Variant
+from tuner.workload.price import AnyPrice, Price, Unpriced, Variant
 from tuner.workload.priced import AllToAllBudget
 
 
@@ -31,16 +31,16 @@ class CalibratedColumn:
     answers: Answering
     estimates: Sequence[Estimate | None]
 
-    def used(self, prices: Sequence[Price | Unpriced]) -> CalibrationUsed:
+    def used(self, prices: Sequence[AnyPrice | Unpriced]) -> CalibrationUsed:
         """Which calibration answered, with the combinations that it never measured."""
         known = zip(prices, self.estimates, strict=True)
         return calibrated.used(
-            self.answers, [(price.algo_proto, each) for price, each in known if each and isinstance(price, Price)]
+            self.answers, [(price.name, each) for price, each in known if each and isinstance(price, Price)]
         )
 
 
 def column(
-    variant: Variant, entries: Sequence[Entry], prices: Sequence[Price | Unpriced], wanted: TimesWanted
+    variant: Variant, entries: Sequence[Entry], prices: Sequence[AnyPrice | Unpriced], wanted: TimesWanted
 ) -> CalibratedColumn:
     """Of the picks that ``prices`` have, with their channels. Errors: those of ``calibrated.answering``."""
     selection = Selection(variant.scenario.communicator())

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 from tuner.analysis.exchange_ways import Way, taken
 from tuner.base.errors import BadInput
-from tuner.base.names import PeerCall
+from tuner.base.names import Buffers, PeerCall
+from tuner.emulator.rules import symmetric
 from tuner.scenario import Scenario
 from tuner.scenario.exchange import situation
 from tuner.scenario.resolved import ResolvedScenario
 from tuner.traces.calls import Call, peer_call
 from tuner.traces.wanted import Wanted
 
+COPIED = (PeerCall.AlltoAll, PeerCall.Gather, PeerCall.Scatter)
 ExchangeCounts = Mapping[tuple[PeerCall, int], float]
 
 
@@ -44,16 +46,23 @@ def count(calls: Iterable[Call], wanted: Wanted) -> ExchangeCounts:
     return dict(counted)
 
 
-def launched(scenario: Scenario, counts: ExchangeCounts) -> tuple[ExchangesOf, ...]:
-    """What one of each takes on the scenario's communicator; none where its links are not known."""
+def launched(scenario: Scenario, counts: ExchangeCounts, buffers: Buffers) -> tuple[ExchangesOf, ...]:
+    """What one of each takes on the scenario's communicator; none where its links are not known.
+
+    Calls on windows that copy engines do have no kernel. BadInput where that is not emulated.
+    """
     if not counts:
         return ()
     try:
         where = situation(ResolvedScenario(scenario))
     except BadInput:
         return ()
+    copied = buffers is Buffers.window and symmetric.sends_are_copied(where.communicator)
     made = []
     for (function, size), calls in sorted(counts.items()):
+        if copied and function in COPIED:
+            made.append(ExchangesOf(function, size, calls, size * calls, 0, 0, ()))
+            continue
         one = taken(where, function, size)
         made.append(ExchangesOf(function, size, calls, size * calls, one.kernels, one.channels, one.ways))
     return tuple(made)

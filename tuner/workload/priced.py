@@ -78,21 +78,28 @@ class CalibratedPrice:
 
 @dataclass(frozen=True, slots=True)
 class PriceOf:
-    """What a kind of call takes in a variant: one call and all of them, and their share of the variant's time."""
+    """What a kind of call takes in a variant: one call and all of them, and their share of the variant's time.
+
+    Where ``bypass_kernel`` names what takes it instead of an algorithm, the time is by NCCL's model of symmetric
+    kernels, and ``channels`` are blocks.
+    """
 
     variant: str
-    algorithm: Algorithm
-    protocol: Protocol
+    algorithm: Algorithm | None
+    protocol: Protocol | None
     channels: int
     time_us: float
     total_us: float
     share: float
     measured: MeasuredPrice | NotMeasured | None = field(default=None, metadata=json_form(optional=True))
     calibrated: CalibratedPrice | None = field(default=None, metadata=json_form(optional=True))
+    bypass_kernel: str | None = field(default=None, metadata=json_form("leaves_for", optional=True))
 
     @property
     def name(self) -> str:
-        """Algorithm and protocol: ``Ring/LL``."""
+        """Algorithm and protocol, ``Ring/LL``, or what takes the call instead."""
+        if self.algorithm is None or self.protocol is None:
+            return str(self.bypass_kernel)
         return f"{self.algorithm.name}/{self.protocol.name}"
 
 
@@ -152,7 +159,19 @@ class OfCombination:
         return f"{self.algorithm.name}/{self.protocol.name}"
 
 
-P = TypeVar("P", OfCollective, OfCombination)
+@dataclass(frozen=True, slots=True)
+class OfKernel:
+    """A part of the calls: those that a symmetric kernel takes."""
+
+    bypass_kernel: str = field(metadata=json_form("leaves_for"))
+
+    @property
+    def name(self) -> str:
+        """The kernel's."""
+        return self.bypass_kernel
+
+
+P = TypeVar("P", OfCollective, OfCombination | OfKernel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +245,9 @@ class BudgetRegret:
 class VariantBudget:
     """All calls in one release with one setting or table; differences are to the first variant, over what both price.
 
-    ``changes`` make up the difference, the most first; parts are sorted by their time.
+    ``changes`` make up the difference, the most first; parts are sorted by their time. ``symmetric_us`` is the part of
+    ``total_us`` that is by NCCL's model of symmetric kernels. ``not_compared_calls`` have one of these in one variant
+    and an algorithm in the other: NCCL does not compare the two models, and no difference has these calls.
     """
 
     name: str
@@ -240,7 +261,7 @@ class VariantBudget:
     difference: float
     changes: tuple[PriceChange, ...]
     by_collective: tuple[Part[OfCollective], ...]
-    by_combination: tuple[Part[OfCombination], ...]
+    by_combination: tuple[Part[OfCombination | OfKernel], ...]
     kernels: AllKernels | None
     regret: BudgetRegret | None
     calibrated: CalibratedBudget | None = field(default=None, metadata=json_form(optional=True))
@@ -248,6 +269,8 @@ class VariantBudget:
     channels: SmsTaken | None = field(default=None, metadata=json_form(optional=True))
     all_to_all: AllToAllBudget | None = field(default=None, metadata=json_form(optional=True))
     exchanges: tuple[ExchangesOf, ...] = field(default=(), metadata=json_form(optional=True))  # in no total
+    symmetric_us: float | None = field(default=None, metadata=json_form(optional=True))
+    not_compared_calls: float | None = field(default=None, metadata=json_form(optional=True))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
