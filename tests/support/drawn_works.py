@@ -178,6 +178,6 @@ def _connected_by_fabric(random: Generator, sizes: tuple[int, int, int], channel
             if own < heads:
                 above = None if parent is None else parent * local + own
                 tree = Tree(above, tuple(child * local + own for child in children[node]))
-            of_switch.append(NvlsChannel(own if own < heads else None, tree, None))
+            of_switch.append(NvlsChannel(own if own < heads else None, heads, tree, None))
         views.append(RankView(tuple(of_channels), tuple(of_switch), ()))
     return Connected(tuple(rank // local for rank in range(nodes * local)), tuple(views))

@@ -8,9 +8,8 @@ def heads_of(connected: Connected, rank: int = 0) -> Heads:
     """As a rank knows them; where there are none, one that is that rank."""
     own = connected.ranks[rank]
     direct = own.channels[0].direct
-    heads = {rank.nvls[0].head for rank in connected.ranks if rank.nvls} - {None}
     return Heads(
-        nvls=len(heads) or 1,
+        nvls=own.nvls[0].heads if own.nvls else 1,
         own_nvls=own.nvls[0].head if own.nvls else None,
         direct=direct.heads if direct else 1,
         own_direct=direct.head if direct else None,

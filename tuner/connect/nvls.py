@@ -68,7 +68,7 @@ class Nvls:
         numbers = range(self.view.nvls_channels)
         of_trees = [trees[(self.view.copied_from[number] if copies else number) % 2] for number in numbers]
         return tuple(
-            NvlsChannel(head, tree, None if tree == NOBODY else self._adapter(node, rank, number))
+            NvlsChannel(head, len(self.heads), tree, None if tree == NOBODY else self._adapter(node, rank, number))
             for number, tree in zip(numbers, of_trees, strict=True)
         )
 

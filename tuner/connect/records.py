@@ -43,6 +43,7 @@ class NvlsChannel:
     """A rank's place on one channel of NVLS, and in the tree between nodes of NVLSTree."""
 
     head: int | None  # which of the heads the rank is
+    heads: int  # of the node; a rank may be several of them
     tree: Tree  # of the heads that are each other's peers; nobody's for a rank that is none
     adapter: Adapter | None
 

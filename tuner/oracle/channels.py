@@ -22,6 +22,7 @@ MEMBERS = (
     "collnetDirect.down",
     "collnetDirect.shift",
     "nvls.headRank",
+    "nvls.nHeads",
     "nvls.treeUp",
     "nvls.treeDown",
 )
@@ -87,8 +88,8 @@ class _Rank:
     def nvls(self, number: int) -> NvlsChannel:
         channel = self.memory.channels[number]
         tree = _tree(channel["nvls.treeUp"], channel["nvls.treeDown"][1:])  # the first child is the node's own NVSwitch
-        head = channel["nvls.headRank"]
-        return NvlsChannel(None if head < 0 else head, tree, self.adapter("nvls", number, tree.peers))
+        head, heads = channel["nvls.headRank"], channel["nvls.nHeads"]
+        return NvlsChannel(None if head < 0 else head, heads, tree, self.adapter("nvls", number, tree.peers))
 
     def adapter(self, graph: str, number: int, peers: Sequence[int]) -> Adapter | None:
         if all(self.node_of_rank[peer] == self.node_of_rank[self.rank] for peer in peers):
