@@ -1,7 +1,7 @@
 /* Transfers that GPUs start themselves (GPU-initiated networking, GIN), by the network's adapters: only set-up is asked.
  *
- * Offered where NCCL_GIN_TYPE asks for the type that this is. Interfaces v12 (NCCL 2.29.7 to
- * 2.30.4) and v14 (2.30.7 on).
+ * Offered where NCCL_GIN_TYPE asks for the type that this is. Interfaces v11 (NCCL 2.29.2 and
+ * 2.29.3), v12 (2.29.7 to 2.30.4) and v14 (2.30.7 on).
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -63,20 +63,25 @@ static status listen_in(void *context SIM_UNUSED, int index SIM_UNUSED, void *ad
     return sim_net_hand_out(comm);
 }
 
+static status connect_v11(void *context SIM_UNUSED, void *addresses[] SIM_UNUSED, int ranks SIM_UNUSED,
+                          int rank SIM_UNUSED, void *listening SIM_UNUSED, void **comm) {
+    return sim_net_hand_out(comm);
+}
+
 static status connect_v12(void *context SIM_UNUSED, void *addresses[] SIM_UNUSED, int ranks SIM_UNUSED,
                           int rank SIM_UNUSED, int connections SIM_UNUSED, int depth SIM_UNUSED,
                           void *listening SIM_UNUSED, void **comm) {
     return sim_net_hand_out(comm);
 }
 
-static status connect_v14(void *context SIM_UNUSED, void *addresses[] SIM_UNUSED, int ranks SIM_UNUSED,
-                          int rank SIM_UNUSED, void *listening SIM_UNUSED, void **comm) {
-    return sim_net_hand_out(comm);
-}
-
 static status hand_out_context(void **context, struct device_handle **device) {
     *device = &handle;
     return sim_net_hand_out(context);
+}
+
+static status create_context_v11(void *comm SIM_UNUSED, int signals SIM_UNUSED, int counters SIM_UNUSED, void **context,
+                                 struct device_handle **device) {
+    return hand_out_context(context, device);
 }
 
 static status create_context_v12(void *comm SIM_UNUSED, int signals SIM_UNUSED, int counters SIM_UNUSED,
@@ -100,7 +105,19 @@ static status last_error(void *context SIM_UNUSED, _Bool *any) {
     return SUCCESS;
 }
 
-/* ncclGin_v12_t: the name and 18 functions. A transfer is an error. */
+/* ncclGin_v11_t and ncclGin_v12_t: the name and 18 functions. A transfer is an error. */
+SIM_EXPORT struct {
+    const char *name;
+    void *functions[18];
+} ncclGinPlugin_v11 = {
+    sim_machine.net_name,
+    {FUNCTION(init), FUNCTION(devices), FUNCTION(get_properties_v11), FUNCTION(listen_in), FUNCTION(connect_v11),
+     FUNCTION(create_context_v11), FUNCTION(register_memory), FUNCTION(sim_net_refuse), FUNCTION(sim_net_succeed),
+     FUNCTION(sim_net_succeed), FUNCTION(sim_net_succeed), FUNCTION(sim_net_succeed), FUNCTION(sim_net_refuse),
+     FUNCTION(sim_net_refuse), FUNCTION(sim_net_refuse), FUNCTION(sim_net_succeed), FUNCTION(last_error),
+     FUNCTION(sim_net_succeed)},
+};
+
 SIM_EXPORT struct {
     const char *name;
     void *functions[18];
@@ -120,7 +137,7 @@ SIM_EXPORT struct {
 } ncclGinPlugin_v14 = {
     sim_machine.net_name,
     {FUNCTION(init), FUNCTION(devices), FUNCTION(abilities), FUNCTION(get_properties_v12), FUNCTION(listen_in),
-     FUNCTION(connect_v14), FUNCTION(create_context_v14), FUNCTION(register_memory), FUNCTION(sim_net_refuse),
+     FUNCTION(connect_v11), FUNCTION(create_context_v14), FUNCTION(register_memory), FUNCTION(sim_net_refuse),
      FUNCTION(sim_net_succeed), FUNCTION(sim_net_succeed), FUNCTION(sim_net_succeed), FUNCTION(sim_net_succeed),
      FUNCTION(sim_net_succeed), FUNCTION(last_error), FUNCTION(sim_net_succeed)},
 };

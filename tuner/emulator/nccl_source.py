@@ -69,6 +69,7 @@ MAKE_SYMMETRIC_TASK_LIST = partial(Source, "src/scheduler/symmetric_sched.cc", "
 KERNEL_MASK_USER = partial(Source, "src/sym_kernels.cc", "kernelMask_user")
 SYMK_IMPLEMENTED = partial(Source, "src/sym_kernels.cc", "ncclSymkImplemented")
 QUERY_MODEL = partial(Source, "src/sym_kernels.cc", "queryModel")
+QUERY_MODEL_GIN = partial(Source, "src/sym_kernels.cc", "queryModel_gin")
 QUERY_MODEL_LSA = partial(Source, "src/sym_kernels.cc", "queryModel_lsa")
 
 SYMMETRIC_KERNEL_MASK_USER = partial(Source, "src/symmetric.cc", "kernelMask_user")

@@ -70,8 +70,8 @@ class RailRow:
     """Kernels of several nodes on one generation of GPUs; bandwidths of a block by how it reads its node's parts."""
 
     link_gbs: float
-    block_gbs: float
-    multicast_block_gbs: float
+    block_gbs: float | None = None
+    multicast_block_gbs: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +81,9 @@ class RailKernels:
     hopper: RailRow  # before compute capability 10.0
     blackwell: RailRow
     ring_chunk_bytes: int
-    chunk_bytes: int
+    chunk_bytes: int | None = None  # of ReduceScatter; without it there are no kernels of that
+    can_be_disabled: bool = True  # by NCCL_SYM_GIN_KERNELS_ENABLE
+    multicast_is_known: bool = False  # before any window is made
     chunk_is_variable: bool = False
     blocks_of_call: bool = False  # the fewest and the most are the call's, the fewest no more than the kernel's most
 

@@ -4,13 +4,15 @@ Ranks with the same place in their nodes are a rail. Source: queryModel_gin, src
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import ceil_div, f32
+from tuner.base.registry import Registry
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
 from tuner.emulator.rules import launch, symmetric_sides, symmetric_variables, windows
@@ -18,6 +20,9 @@ from tuner.release.schema import given
 from tuner.release.symmetric import RailKernels, RailRow
 
 GBS, SECONDS, MICROSECONDS = 1e9, 1e-6, 1e6
+
+RingRule = Callable[[Communicator, Request, int], "RailChoice"]  # AllGather of so many bytes for each rank
+RING_RULES: Registry[RingRule] = Registry()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +37,19 @@ class RailChoice:
 
 def exist(communicator: Communicator) -> bool:
     """Whether the communicator may run kernels of rails. Errors: those of :func:`windows.are_made`."""
-    known = communicator.release.symmetric.rail is not None
-    return known and windows.are_made(communicator) and symmetric_variables.rails_enabled(communicator)
+    table = communicator.release.symmetric.rail
+    if table is None or not windows.are_made(communicator):
+        return False
+    return not table.can_be_disabled or symmetric_variables.rails_enabled(communicator)
 
 
 def exist_for(communicator: Communicator, request: Request) -> bool:
     """Whether there are any for the collective. Errors: those of :func:`windows.are_made`."""
-    for_call = request.collective in (Collective.AllGather, Collective.ReduceScatter)
-    return exist(communicator) and for_call and symmetric_sides.suffice(communicator, request)
+    return (
+        exist(communicator)
+        and (request.collective is Collective.AllGather or _scatters(communicator, request.collective))
+        and symmetric_sides.suffice(communicator, request)
+    )
 
 
 def exist_without_windows(communicator: Communicator) -> bool:
@@ -48,26 +58,54 @@ def exist_without_windows(communicator: Communicator) -> bool:
     return said == symmetric_variables.GDAKI and exist(communicator)
 
 
+def may_take(communicator: Communicator, collective: Collective) -> bool:
+    """Whether NCCL looks for one even without windows, where :func:`exist_without_windows` says that there are any.
+
+    Whether GPUs multicast, which AllGather's kernel needs, later releases find out as they make windows.
+    """
+    symmetric = communicator.release.symmetric
+    multicast = communicator.nvls and communicator.local_ranks >= symmetric.multicast_from_ranks
+    gathers = collective is Collective.AllGather and _table(communicator).multicast_is_known and multicast
+    return gathers or _scatters(communicator, collective)
+
+
 def weighed(communicator: Communicator, request: Request, nbytes: int, multicast: bool) -> Iterator[RailChoice]:
     """The kernels that can do a call of ``nbytes`` for each rank, in NCCL's order, with their times."""
     if request.collective is Collective.AllGather and multicast:
-        yield _ring(communicator, request, nbytes)
-    if request.collective is Collective.ReduceScatter:
+        yield given(communicator.rules.symmetric_ring, "rules.symmetric_ring")(communicator, request, nbytes)
+    if _scatters(communicator, request.collective):
         yield _Gathered(communicator, False).choice(request, nbytes)
         if multicast:
             yield _Gathered(communicator, True).choice(request, nbytes)
 
 
-def _ring(communicator: Communicator, request: Request, nbytes: int) -> RailChoice:
+@RING_RULES(nccl.QUERY_MODEL_GIN(since="2.29.2"))
+def hierarchical_ring(communicator: Communicator, request: Request, nbytes: int) -> RailChoice:
+    """Around the rail, each chunk handed on inside the node by multicast. Bytes over GB/s count as us (sic)."""
+    chunks, others = ceil_div(nbytes, _table(communicator).ring_chunk_bytes), communicator.nodes - 1
+    fewest, most = communicator.ctas
+    blocks = max(fewest, min(most, communicator.release.symmetric.max_blocks, chunks, _multicast_blocks(communicator)))
+    inside = f32(nbytes * communicator.ranks) / f32(_row(communicator).link_gbs)
+    between = f32(nbytes * others) / f32(communicator.net_gbs)
+    time_us = f32((chunks * others) % 2**32) * f32(_net_latency_us(communicator)) + max(inside, between)
+    return RailChoice("GinHier_MCRing", blocks, f32(time_us), False)
+
+
+@RING_RULES(nccl.QUERY_MODEL_GIN(since="2.29.7"))
+def rail_ring(communicator: Communicator, request: Request, nbytes: int) -> RailChoice:
     """Around the rail, each chunk handed on inside the node by multicast."""
-    table = _table(communicator)
-    row = communicator.release.symmetric.row(communicator.min_comp_cap)
-    fewest, most = _limits(communicator, request, ceil_div(row.multicast_blocks, communicator.nvls_heads))
-    chunks, others = ceil_div(nbytes, table.ring_chunk_bytes), communicator.nodes - 1
+    fewest, most = _limits(communicator, request, _multicast_blocks(communicator))
+    chunks, others = ceil_div(nbytes, _table(communicator).ring_chunk_bytes), communicator.nodes - 1
     inside = f32(nbytes * communicator.ranks) / f32(_link_bps(communicator))
     between = f32(nbytes * others) / f32(_net_bps(communicator))
-    seconds = (chunks * others) % 2**32 * _net_latency(communicator) + float(max(inside, between))
+    seconds = (chunks * others) % 2**32 * SECONDS * _net_latency_us(communicator) + float(max(inside, between))
     return RailChoice("RailRing_LsaSTMC", max(fewest, min(most, chunks)), f32(MICROSECONDS * seconds), False)
+
+
+def _multicast_blocks(communicator: Communicator) -> int:
+    row = communicator.release.symmetric.row(communicator.min_comp_cap)
+    blocks: int = ceil_div(row.multicast_blocks, communicator.nvls_heads)
+    return blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +116,8 @@ class _Gathered:
     reads_multicast: bool
 
     def choice(self, request: Request, nbytes: int) -> RailChoice:
-        chunk = symmetric_variables.rail_chunk_bytes(self.communicator, _table(self.communicator).chunk_bytes)
+        default = given(_table(self.communicator).chunk_bytes, "symmetric.rail.chunk_bytes")
+        chunk = symmetric_variables.rail_chunk_bytes(self.communicator, default)
         fewest, most = _limits(self.communicator, request, self.communicator.release.symmetric.max_blocks)
         most = min(most, _inbox_blocks(self.communicator), self.saturating_blocks)
         blocks = max(fewest, min(most, ceil_div(nbytes, chunk)))
@@ -86,7 +125,7 @@ class _Gathered:
         rate = min(blocks * (self.block_bps / self.in_block), self.wires_bps)
         seconds = nbytes / rate
         seconds += min(nbytes, chunk * blocks) * (self.over_links / link + self.over_net / net)
-        seconds += _net_latency(self.communicator)
+        seconds += SECONDS * _net_latency_us(self.communicator)
         name = "RailA2A_LsaLDMC" if self.reads_multicast else "RailA2A_LsaLD"
         return RailChoice(name, blocks, f32(MICROSECONDS * seconds), self.reads_multicast)
 
@@ -104,7 +143,8 @@ class _Gathered:
     @property
     def block_bps(self) -> float:
         row = _row(self.communicator)
-        return GBS * (row.multicast_block_gbs if self.reads_multicast else row.block_gbs)
+        block_gbs = row.multicast_block_gbs if self.reads_multicast else row.block_gbs
+        return GBS * given(block_gbs, "symmetric.rail.block_gbs")
 
     @property
     def over_links(self) -> float:
@@ -144,6 +184,10 @@ def _limits(communicator: Communicator, request: Request, own: int) -> tuple[int
     return min(fewest, most) if of_call else fewest, most
 
 
+def _scatters(communicator: Communicator, collective: Collective) -> bool:
+    return collective is Collective.ReduceScatter and _table(communicator).chunk_bytes is not None
+
+
 def _table(communicator: Communicator) -> RailKernels:
     return given(communicator.release.symmetric.rail, "symmetric.rail")
 
@@ -160,6 +204,5 @@ def _net_bps(communicator: Communicator) -> float:
     return GBS * float(f32(communicator.net_gbs))
 
 
-def _net_latency(communicator: Communicator) -> float:
-    """Seconds."""
-    return SECONDS * communicator.release.hw_latency_us["net"][Algorithm.Ring][Protocol.Simple]
+def _net_latency_us(communicator: Communicator) -> float:
+    return communicator.release.hw_latency_us["net"][Algorithm.Ring][Protocol.Simple]

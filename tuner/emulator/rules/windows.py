@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from tuner.base.errors import BadInput
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
@@ -13,14 +12,6 @@ RULES: Registry[BetweenNodesRule] = Registry()
 
 
 @RULES(nccl.WINDOW_REGISTER(since="2.29.2"))
-def never_without_gin(communicator: Communicator) -> bool:
-    """None is made between nodes. BadInput where GIN might make them."""
-    if symmetric_variables.gin_is_offered(communicator):
-        raise BadInput(f"NCCL {communicator.release.name} with GIN is not emulated; valid: NCCL_GIN_TYPE=0")
-    return False
-
-
-@RULES(nccl.WINDOW_REGISTER(since="2.29.7"))
 def if_gpus_start_transfers(communicator: Communicator) -> bool:
     """Between nodes a window is made where GPUs can start transfers over the network (GIN)."""
     return symmetric_variables.gin_is_offered(communicator)

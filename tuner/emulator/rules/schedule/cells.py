@@ -89,8 +89,7 @@ def _symmetric_last(communicator: Communicator, ordered: list[Task]) -> list[Tas
 
 
 def _waits(communicator: Communicator, waits: Callable[[Request], bool], request: Request) -> bool:
-    """Between nodes only ReduceScatter: whether GPUs multicast, which AllGather's kernel needs, windows find out."""
-    here = communicator.nodes == 1 or request.collective is Collective.ReduceScatter
+    here = communicator.nodes == 1 or symmetric_rail.may_take(communicator, request.collective)
     return here and waits(request)
 
 
