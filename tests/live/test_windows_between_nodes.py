@@ -66,3 +66,13 @@ def test_whether_there_is_gin_has_to_be_said() -> None:
         Selection(scenario.communicator()).non_classic_paths(
             Request(Collective.AllGather, DataType.float32, Op.sum, buffers=Buffers.window), [1 << 20]
         )
+
+
+FOLLOWED = [name for name in WITH_WINDOWS if release.load(name).rules.windows_between_nodes]
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+@pytest.mark.parametrize(("machine", "setting"), [("dgx-h100", {"NCCL_CROSS_NIC": "0"}), ("oci-h100", {})])
+def test_networks_that_gin_is_not_for(name: str, machine: str, setting: dict[str, str]) -> None:
+    """Rings that may not cross adapters, in 2.29.2 and 2.29.3, and adapters that NCCL merges, up to 2.30.4."""
+    compare(Scenario(name, 2, machine=machine, gpus_per_node=4, environment=OFFERED | setting))

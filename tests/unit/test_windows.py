@@ -131,3 +131,21 @@ def test_between_nodes_reducescatter_takes_what_is_sent() -> None:
     assert path(Collective.ReduceScatter, Windows(Sides.send), nodes=2) == "ReduceScatter_RailA2A_LsaLDMC"
     assert path(Collective.ReduceScatter, Windows(Sides.receive), nodes=2).startswith("4 x")
     assert path(Collective.AllGather, Windows(Sides.receive), nodes=2).startswith("4 x")
+
+
+@pytest.mark.parametrize(
+    ("nccl", "machine", "crossing", "made"),
+    [
+        ("2.29.2", "dgx-h100", "0", False),
+        ("2.29.2", "dgx-h100", "2", True),
+        ("2.29.7", "dgx-h100", "0", True),
+        ("2.29.7", "oci-h100", "2", False),
+        ("2.30.7", "oci-h100", "2", True),
+    ],
+)
+def test_gin_is_not_for_every_network(nccl: str, machine: str, crossing: str, made: bool) -> None:
+    """oci-h100 has adapters that NCCL merges."""
+    variables = {"NCCL_GIN_TYPE": "3", "NCCL_CROSS_NIC": crossing}
+    selection = Selection(Scenario(nccl, 2, machine=machine, environment=variables).communicator())
+    call = Request(Collective.AllGather, DataType.float32, Op.sum, buffers=Buffers.window)
+    assert (selection.non_classic_paths(call, 1 << 20) != [None]) == made

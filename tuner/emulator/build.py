@@ -94,6 +94,7 @@ def build(
         collnet=network,
         rules=rules,
         links=first.links,
+        merges_adapters=first.merges_adapters,
         shared=whole,
     )
     shared.check(communicator)

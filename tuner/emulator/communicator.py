@@ -33,6 +33,9 @@ class Node:
     fabric: bool = False  # NCCL uses NVLink between hosts for its ranks, if there is more than one host
     parts_of_whole: int = 1  # as how many nodes NCCL takes its host or NVLink domain
     links: Callable[[], PeerLinks] | None = field(default=None, compare=False, repr=False)  # None without a topology
+    merges_adapters: Callable[[], bool] | None = field(
+        default=None, compare=False, repr=False
+    )  # as one of several nodes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +77,7 @@ class Communicator:
     collnet: CollNet | None
     rules: "Rules" = field(repr=False)  # those of the release
     links: Callable[[], PeerLinks] | None = field(default=None, repr=False)  # of rank 0's node, as of a Node
+    merges_adapters: Callable[[], bool] | None = field(default=None, repr=False)  # of rank 0's node, as of a Node
     ranks_share_processes: bool = False  # a process of rank 0's node has several ranks
     shared: "Communicator | None" = None  # whose resources this one shares, which was split off it
 

@@ -107,6 +107,7 @@ def _joined(hosts: Sequence[tuple[Node, int]]) -> Node:
         some_nvlink=any(host.some_nvlink or (number > 1 and host.has_nvswitch) for host in every),
         gpu_direct=gpu_direct.pop() if len(gpu_direct) == 1 else None,
         shares_gpus=any(host.shares_gpus for host in every),
+        merges_adapters=lambda: any(host.merges_adapters is not None and host.merges_adapters() for host in every),
         hosts=number,
     )
 

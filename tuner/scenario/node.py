@@ -143,7 +143,6 @@ class ResolvedNode:
 
         return peer_links(self.for_search(several), self.nccl)
 
-    @property
     def merges_adapters(self) -> bool:
         """Whether NCCL merges any of its adapters, as one of several nodes."""
         from tuner.search.xml import merges
@@ -193,6 +192,7 @@ class ResolvedNode:
             some_nvlink=topology.any_direct_nvlink(gpus),
             gpu_direct=topology.gpu_direct(gpus),
             shares_gpus=len(ranks) > gpus,
+            merges_adapters=self.merges_adapters,
         )
 
     def for_oracle(self, nodes: int) -> "OracleConfiguration":

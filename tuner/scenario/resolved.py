@@ -126,7 +126,7 @@ class ResolvedScenario:
         valid = "valid there: --gpus-per-process 1"
         if self.scenario.members is not None or any(kind.shares_gpus for kind in self.kinds):
             raise BadInput(f"--gpus-per-process {per_process}: not with --ranks or --ranks-per-gpu; {valid}")
-        if self._several and any(kind.merges_adapters for kind in self.kinds):
+        if self._several and any(kind.merges_adapters() for kind in self.kinds):
             raise BadInput(f"--gpus-per-process {per_process}: not where NCCL merges adapters; {valid}")
         return True
 

@@ -11,7 +11,22 @@ BetweenNodesRule = Callable[[Communicator], bool]
 RULES: Registry[BetweenNodesRule] = Registry()
 
 
-@RULES(nccl.WINDOW_REGISTER(since="2.29.2"))
+@RULES(nccl.INIT_TRANSPORTS_RANK(since="2.29.2"))
+def if_gpus_start_transfers_to_every_adapter(communicator: Communicator) -> bool:
+    """As over_single_adapters, and where rings may cross from one adapter to another (NCCL_CROSS_NIC)."""
+    crosses = communicator.environment.number("NCCL_CROSS_NIC", 2) != 0
+    return if_gpus_start_transfers_over_single_adapters(communicator) and crosses
+
+
+@RULES(nccl.INIT_TRANSPORTS_RANK(since="2.29.7"))
+def if_gpus_start_transfers_over_single_adapters(communicator: Communicator) -> bool:
+    """Between nodes a window is made where GPUs can start transfers (GIN) and NCCL merges no adapters."""
+    if not symmetric_variables.gin_is_offered(communicator):
+        return False
+    return not (communicator.merges_adapters is not None and communicator.merges_adapters())
+
+
+@RULES(nccl.INIT_TRANSPORTS_RANK(since="2.30.7"))
 def if_gpus_start_transfers(communicator: Communicator) -> bool:
     """Between nodes a window is made where GPUs can start transfers over the network (GIN)."""
     return symmetric_variables.gin_is_offered(communicator)
