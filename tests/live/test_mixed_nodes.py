@@ -2,6 +2,7 @@
 
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.support.split_hosts import UNEVEN
 from tuner import release
 from tuner.base.errors import BadInput, BadTopology
 from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.windows import Sides, WindowFlag, Windows
 from tuner.conformance.check import check
 from tuner.conformance.check_exchange import compare as compare_exchange
 from tuner.conformance.check_exchange import compare_mixed
@@ -130,6 +132,36 @@ def assert_registered_buffers_equal(described: Scenario) -> None:
 def test_registered_buffers_on_nodes_that_differ(name: str, shape: str, tmp_path: Path) -> None:
     shapes = {**SHAPES, "NVLS everywhere": ((H100, 4, 1), (H100, 3, 1))}
     assert_registered_buffers_equal(scenario(name, shapes[shape], tmp_path))
+
+
+WITH_WINDOWS = [name for name in REGISTERING if release.load(name).rules.non_classic_path != "classic_path_only"]
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("shape", ["NVLS everywhere", "fewer GPUs", "older GPUs and another vendor", "fewer adapters"])
+@pytest.mark.parametrize("name", WITH_WINDOWS)
+def test_windows_of_nodes_that_differ_without_gin(name: str, shape: str, tmp_path: Path) -> None:
+    """None is made there."""
+    shapes = {**SHAPES, "NVLS everywhere": ((H100, 4, 1), (H100, 3, 1))}
+    described = replace(scenario(name, shapes[shape], tmp_path), environment={"NCCL_GIN_TYPE": "0"})
+    flags = (WindowFlag.COLL_SYMMETRIC, WindowFlag.DEFAULT)
+    windows = [Windows(), *(Windows(sides, flag) for sides in (Sides.send, Sides.receive) for flag in flags)]
+    requests = [
+        Request(collective, DataType.float32, Op.sum, buffers=Buffers.window, windows=each)
+        for collective in Collective
+        for each in windows
+    ]
+    sizes = [4 * described.ranks << power for power in (4, 12, 18, 25)]
+    report = check(described, requests, sizes)
+    assert report.mismatches == ()
+    assert report.compared["channels"] == len(requests) * len(sizes)
+
+
+def test_windows_that_are_made_are_refused_where_nodes_differ(tmp_path: Path) -> None:
+    described = scenario("2.30.7", SHAPES["fewer GPUs"], tmp_path)
+    request = Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=Buffers.window)
+    with pytest.raises(BadInput, match="buffers window: not where nodes differ"):
+        Selection(replace(described, environment={"NCCL_GIN_TYPE": "3"}).communicator()).pick(request, [1 << 20])
 
 
 @pytest.mark.parametrize("name", REGISTERING)

@@ -74,7 +74,10 @@ def not_on_nodes(communicator: Communicator, buffers: Buffers) -> str | None:
     if communicator.nodes_are_alike:
         return None
     if buffers is Buffers.window:
-        return "where nodes differ"
+        if windows.are_made(communicator):
+            return "where nodes differ"
+        if communicator.release.symmetric.unsupported_windows == "plain":
+            return None
     if communicator.nodes == communicator.ranks:
         return "where nodes of one rank differ"
     generation = communicator.release.generation
