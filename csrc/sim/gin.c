@@ -130,6 +130,43 @@ SIM_EXPORT struct {
      FUNCTION(sim_net_succeed)},
 };
 
+static status create_rma_context(void *comm SIM_UNUSED, void *configuration SIM_UNUSED, void **context) {
+    return sim_net_hand_out(context);
+}
+
+static status register_rma_memory(void *comm SIM_UNUSED, void *data SIM_UNUSED, size_t bytes SIM_UNUSED,
+                                  int kind SIM_UNUSED, uint64_t flags SIM_UNUSED, void **handle) {
+    return sim_net_hand_out(handle);
+}
+
+/* ncclRma_v14_t: the name and 20 functions. The host starts these transfers, after which a stream waits. */
+SIM_EXPORT struct {
+    const char *name;
+    void *functions[20];
+} ncclRmaPlugin_v14 = {
+    sim_machine.net_name,
+    {FUNCTION(init),
+     FUNCTION(devices),
+     FUNCTION(get_properties_v12),
+     FUNCTION(listen_in),
+     FUNCTION(connect_v11),
+     FUNCTION(create_rma_context),
+     FUNCTION(register_rma_memory),
+     FUNCTION(sim_net_refuse),
+     FUNCTION(sim_net_succeed),
+     FUNCTION(sim_net_succeed),
+     FUNCTION(sim_net_succeed),
+     FUNCTION(sim_net_succeed),
+     FUNCTION(sim_net_refuse),
+     FUNCTION(sim_net_refuse),
+     FUNCTION(sim_net_refuse),
+     FUNCTION(sim_net_refuse),
+     FUNCTION(sim_net_refuse),
+     FUNCTION(sim_net_succeed),
+     FUNCTION(last_error),
+     FUNCTION(sim_net_succeed)},
+};
+
 /* ncclGin_v14_t: the name and 16 functions. */
 SIM_EXPORT struct {
     const char *name;

@@ -11,6 +11,7 @@ from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.base.windows import Sides, WindowFlag, Windows
 from tuner.conformance.check import check
+from tuner.emulator.non_classic import COPY_ENGINES
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
@@ -86,10 +87,13 @@ def test_flags_that_nccl_refuses(flags: WindowFlag, words: str) -> None:
         oracle.launch_on_any_path(request, [1 << 20])
 
 
+COPIED = {"NCCL_CTA_POLICY": "2"}
+
+
 @pytest.mark.parametrize("name", [name for name in WITH_WINDOWS if release.load(name).exchange.own_functions])
 def test_copy_engines_reach_what_is_received(name: str) -> None:
     """Of AlltoAll, Gather and Scatter: from the first release that looks at each buffer on, else both."""
-    scenario = Scenario(name, 1, machine="dgx-h100", gpus_per_node=4, environment={"NCCL_CTA_POLICY": "2"})
+    scenario = Scenario(name, 1, machine="dgx-h100", gpus_per_node=4, environment=COPIED)
     either = release.load(name).symmetric.windows_of_a_call == "any"
     with Oracle(scenario.oracle_configuration()) as oracle:
         for function, sides in product(
@@ -101,3 +105,29 @@ def test_copy_engines_reach_what_is_received(name: str) -> None:
             (answer,) = answers(scenario, Asked(function, [1 << 20], DataType.float32, 0, 0, Buffers.window, windows))
             assert answer.launch is not None
             assert bool(answer.launch.copy_engines) == (not launched) == (either and sides is Sides.receive)
+
+
+@pytest.mark.parametrize("setting", [{}, {"NCCL_CROSS_NIC": "0"}, {"NCCL_NUM_RMA_CTX": "0"}], ids=str)
+@pytest.mark.parametrize("name", [name for name in WITH_WINDOWS if release.load(name).exchange.own_functions])
+def test_copy_engines_between_nodes(name: str, setting: dict[str, str]) -> None:
+    """AllGather and AlltoAll of both windows, from the first release that copies there on, unless variables say no."""
+    scenario = Scenario(name, 2, machine="dgx-h100", gpus_per_node=2, environment=NODES[2] | COPIED | setting)
+    copies = release.load(name).rules.copies_between_nodes is not None and not setting
+    gathers = [
+        Request(Collective.AllGather, DataType.int8, Op.sum, buffers=Buffers.window, windows=windows)
+        for windows in (Windows(), Windows(Sides.receive))
+    ]
+    (path,) = Selection(scenario.communicator()).non_classic_paths(gathers[0], 1 << 20)
+    assert (path == COPY_ENGINES) == copies
+    assert check(scenario, gathers, [1 << 10, 1 << 20]).mismatches == ()
+    with Oracle(scenario.oracle_configuration()) as oracle:
+        for function, sides in product(
+            (PeerCall.AlltoAll, PeerCall.Gather, PeerCall.Scatter), (Sides.both, Sides.receive)
+        ):
+            call = IssuedCall(function, DataType.float32, 1 << 16, 0)
+            launched = oracle.launch_exchange([call], buffers=Buffers.window, windows=Windows(sides))
+            asked = Asked(function, [1 << 20], DataType.float32, 0, 0, Buffers.window, Windows(sides))
+            (answer,) = answers(scenario, asked)
+            assert answer.launch is not None
+            exchanged = function is PeerCall.AlltoAll and sides is Sides.both
+            assert bool(answer.launch.copy_engines) == (not launched) == (copies and exchanged)

@@ -34,6 +34,8 @@ VALUES = {
     "NCCL_NVLS_ENABLE": ("0", "1"),
     "NCCL_SYM_GIN_KERNELS_ENABLE": ("0", "1"),
     "NCCL_SYM_RS_GIN_CHUNK_SIZE": ("1", "100000", "1048576", "0", "-5", "3000000000"),
+    "NCCL_NUM_RMA_CTX": ("0", "1", "-1"),
+    "NCCL_CROSS_NIC": ("0", "1", "2"),
     "NCCL_CTA_POLICY": ("0", "1", "2", "3", "zero", "EFFICIENCY|zero"),
 }
 SYM_KERNEL, GIN_TYPE = "NCCL_SYM_KERNEL", "NCCL_GIN_TYPE"

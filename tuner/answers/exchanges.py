@@ -178,7 +178,7 @@ def _launch(where: Situation, asked: Asked, size: int) -> ExchangeLaunch:
     calls = calls_of(asked, size, where)
     moves = asked.function not in POINT_TO_POINT and any(call.count for call in calls)
     sides = asked.windows.symmetric if asked.buffers is Buffers.window else Sides.none
-    if moves and symmetric.sends_are_copied(where.communicator, sides):
+    if moves and symmetric.sends_are_copied(where.communicator, asked.function, sides):
         return replace(launched(where, ()), copy_engines=True)
     return launched(where, plan(where, calls))
 

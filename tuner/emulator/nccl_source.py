@@ -59,7 +59,6 @@ ENV_CONFIG_OVERRIDE = partial(Source, "src/init.cc", "envConfigOverride")
 GET_ENV_CTA_POLICY_ONCE = partial(Source, "src/init.cc", "getEnvCtaPolicyOnce")
 INIT_TRANSPORTS_RANK = partial(Source, "src/init.cc", "initTransportsRank")
 
-WINDOW_REGISTER = partial(Source, "src/dev_runtime.cc", "ncclCommWindowRegister")
 
 COLL_REG_REGISTER_BUFFERS = partial(Source, "src/register/coll_reg.cc", "ncclRegisterCollBuffers")
 REGISTER_COLL_NVLS_BUFFERS = partial(Source, "src/register/coll_reg.cc", "ncclRegisterCollNvlsBuffers")
@@ -69,6 +68,7 @@ MAKE_SYMMETRIC_TASK_LIST = partial(Source, "src/scheduler/symmetric_sched.cc", "
 KERNEL_MASK_USER = partial(Source, "src/sym_kernels.cc", "kernelMask_user")
 SYMK_IMPLEMENTED = partial(Source, "src/sym_kernels.cc", "ncclSymkImplemented")
 QUERY_MODEL = partial(Source, "src/sym_kernels.cc", "queryModel")
+HIER_CE_AVAILABLE = partial(Source, "src/ce_coll.cc", "ncclHierCeAvailable")
 QUERY_MODEL_GIN = partial(Source, "src/sym_kernels.cc", "queryModel_gin")
 QUERY_MODEL_LSA = partial(Source, "src/sym_kernels.cc", "queryModel_lsa")
 

@@ -87,6 +87,7 @@ class RuleNames:
     symmetric_blocks: str
     symmetric_time: str
     windows_between_nodes: str | None  # whether a window is made there
+    copies_between_nodes: str | None  # what copy engines do there
     symmetric_ring: str | None  # AllGather's kernel between nodes
     symmetric_requested: str  # which kernels NCCL_SYM_KERNEL leaves
     symmetric_low_latency: str | None  # where calls not all in windows get symmetric kernels of low latency

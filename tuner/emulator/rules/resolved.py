@@ -35,6 +35,7 @@ from tuner.emulator.rules import (
     registered,
     shares,
     symmetric,
+    symmetric_copies,
     symmetric_rail,
     symmetric_sides,
     symmetric_time,
@@ -131,6 +132,7 @@ class Rules:
     symmetric_blocks: SymmetricBlockRule
     symmetric_time: TimeRule
     windows_between_nodes: windows.BetweenNodesRule | None
+    copies_between_nodes: symmetric_copies.BetweenNodesRule | None
     symmetric_ring: symmetric_rail.RingRule | None
     symmetric_requested: symmetric_variables.RequestedRule
     symmetric_low_latency: symmetric_sides.LowLatencyRule | None
@@ -252,6 +254,7 @@ def _resolved(names: _Names) -> Rules:
         symmetric_blocks=names.one("symmetric_blocks", symmetric_time.BLOCK_RULES),
         symmetric_time=names.one("symmetric_time", symmetric_time.TIME_RULES),
         windows_between_nodes=names.optional("windows_between_nodes", windows.RULES),
+        copies_between_nodes=names.optional("copies_between_nodes", symmetric_copies.RULES),
         symmetric_ring=names.optional("symmetric_ring", symmetric_rail.RING_RULES),
         symmetric_requested=names.one("symmetric_requested", symmetric_variables.REQUESTED_RULES),
         symmetric_low_latency=names.optional("symmetric_low_latency", symmetric_sides.RULES),

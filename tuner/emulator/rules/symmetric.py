@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from tuner.base.errors import BadInput, NoAlgorithm
-from tuner.base.names import Algorithm, Collective, DataType, Protocol
+from tuner.base.names import Algorithm, Collective, DataType, PeerCall, Protocol
 from tuner.base.numerics import f32
 from tuner.base.registry import Registry
 from tuner.base.windows import Sides
@@ -110,11 +110,9 @@ def nvlink_or_one_gpu(communicator: Communicator) -> bool:
 
 
 def _in_cells(communicator: Communicator, request: Request, nbytes: int) -> KernelChoice | NonClassicPath | None:
-    if not _asked_for(communicator, request):
-        return None
     if _copied(communicator, request, nbytes):
         return COPY_ENGINES
-    if not _implemented(communicator, request):
+    if not _asked_for(communicator, request) or not _implemented(communicator, request):
         return None
     own_bytes = _own_bytes(communicator, request, nbytes)
     cell_bytes = communicator.release.symmetric.cell_bytes
@@ -130,33 +128,23 @@ def _asked_for(communicator: Communicator, request: Request) -> bool:
     return made and (communicator.nodes == 1 or symmetric_rail.exist_for(communicator, request))
 
 
-def sends_are_copied(communicator: Communicator, sides: Sides) -> bool:
-    """Whether copy engines do AllToAll, Gather and Scatter, which NCCL else makes of sends and receives.
+def sends_are_copied(communicator: Communicator, function: PeerCall, sides: Sides) -> bool:
+    """Whether copy engines do an AlltoAll, Gather or Scatter, which NCCL else makes of sends and receives.
 
-    ``sides`` are in symmetric windows.
-
-    BadInput on several nodes, and for links on which windows are not emulated.
+    ``sides`` are in symmetric windows. BadInput for links on which windows are not emulated.
     Source: taskAppend, src/enqueue.cc, v2.28.9-1.
     """
-    if not _wants_no_blocks(communicator) or not symmetric_sides.suffice_to_copy(communicator, sides):
-        return False
-    if not windows.are_made(communicator):
-        return False
-    _check_copies(communicator)
-    return True
+    return _wants_no_blocks(communicator) and _may_copy(communicator, function, sides)
 
 
 def _copied(communicator: Communicator, request: Request, nbytes: int) -> bool:
-    if request.collective is not Collective.AllGather:
-        return False
-    if not symmetric_sides.suffice_to_copy(communicator, request.symmetric):
+    gathers = request.collective is Collective.AllGather
+    if not gathers or not _may_copy(communicator, request.collective, request.symmetric):
         return False
     if _wants_no_blocks(communicator):
-        _check_copies(communicator)
         return True
     if communicator.nodes > 1:
         return False
-    _check_links(communicator)
     over = symmetric_variables.copied_over_elements(communicator, _multicast(communicator))
     if over is None or communicator.min_comp_cap < 100 or not _reaches(communicator):
         return False
@@ -167,11 +155,15 @@ def _wants_no_blocks(communicator: Communicator) -> bool:
     return cta_policy.of(communicator) is cta_policy.Policy.zero
 
 
-def _check_copies(communicator: Communicator) -> None:
-    """BadInput where copy engines are asked for and not emulated."""
-    if communicator.nodes > 1:
-        raise BadInput("copy engines between nodes are not emulated; valid: NCCL_CTA_POLICY of 0 or 1, or one node")
+def _may_copy(communicator: Communicator, call: Collective | PeerCall, sides: Sides) -> bool:
+    """Whether copy engines can do the call where these buffers are in symmetric windows."""
+    if not symmetric_sides.suffice_to_copy(communicator, sides) or not windows.are_made(communicator):
+        return False
+    between = communicator.rules.copies_between_nodes
+    if communicator.nodes > 1 and (between is None or not between(communicator, call, sides)):
+        return False
     _check_links(communicator)
+    return True
 
 
 def _dealt(communicator: Communicator, request: Request, nbytes: int, choice: KernelChoice) -> NonClassicPath:

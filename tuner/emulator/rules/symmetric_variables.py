@@ -19,12 +19,13 @@ from tuner.release.schema import given
 CTAS, COPIED_OVER, BULK = "NCCL_SYM_CTAS", "NCCL_SYM_CE_THRESHOLD", "NCCL_SYM_TMA_ENABLE"
 GIN, RAILS, RAIL_CHUNK = "NCCL_GIN_TYPE", "NCCL_SYM_GIN_KERNELS_ENABLE", "NCCL_SYM_RS_GIN_CHUNK_SIZE"
 NO_GIN, GDAKI = 0, 3  # of GIN
+RMA = "NCCL_NUM_RMA_CTX"
 LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 128, 1 << 30
 KERNEL, WITHOUT_WINDOWS = "NCCL_SYM_KERNEL", "NCCL_SYM_NOWIN_ENABLE"
 WINDOWS, STRIDE = "NCCL_WIN_ENABLE", "NCCL_WIN_STRIDE"
 # The distance of the windows of two GPUs reaches no choice: where it is too short, registering them fails.
 # GIN's are without effect where a release has no kernels of several nodes.
-EMULATED = frozenset({CTAS, COPIED_OVER, BULK, GIN, RAILS, RAIL_CHUNK, WINDOWS, STRIDE})
+EMULATED = frozenset({CTAS, COPIED_OVER, BULK, GIN, RMA, RAILS, RAIL_CHUNK, WINDOWS, STRIDE})
 _UNSIGNED = 2**64
 
 RequestedRule = Callable[[Communicator, Collective, str], bool]  # whether a kernel, by NCCL's name, is left
