@@ -12,12 +12,13 @@ from tuner.emulator.request import Request
 from tuner.scenario import Scenario
 
 WITH_WINDOWS = [name for name in HERE if release.load(name).rules.non_classic_path != "classic_path_only"]
-TAKE_PLAIN_BUFFERS = [name for name in WITH_WINDOWS if release.load(name).rules.symmetric_without_windows]
+TAKE_PLAIN_BUFFERS = [name for name in WITH_WINDOWS if release.load(name).rules.symmetric_low_latency]
 WITHOUT_WINDOWS = {"NCCL_SYM_NOWIN_ENABLE": "1"}
-SIZES = [1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 26, 1 << 28]
+SIZES = [1 << 10, 15504, 1 << 14, 1 << 18, 1 << 22, 1 << 26, 1 << 28]
 ROWS = [  # Ring/LL where NCCL takes another protocol, and the other way round; 2.31 asks with no operations as well
     "allreduce bytes=..4K -> ring/simple channels=2",
     "allreduce bytes=64M..64M pipelined=0 -> ring/ll channels=3",
+    "allgather bytes=..4000 -> ring/ll",
     "allreduce bytes=256M.. -> ring/ll channels=3",
     "allgather bytes=16K.. -> ring/simple",
 ]

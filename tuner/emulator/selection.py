@@ -27,7 +27,7 @@ from tuner.emulator.rules.bounds import plain_bound
 from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.model_point import ModelPoint as ModelPoint
 from tuner.emulator.rules.schedule.scheduler import check_alone
-from tuner.emulator.rules.symmetric import ClassicProtocol
+from tuner.emulator.rules.symmetric_sides import ClassicProtocol
 
 MULTICAST = (Algorithm.NVLS, Protocol.Simple)
 IGNORED_US = np.float32(-1.0)  # NCCL_ALGO_PROTO_IGNORE
@@ -178,9 +178,10 @@ class Selection:
                 return None
             return dict(zip(nbytes.tolist(), map(Protocol, protocols.tolist()), strict=True))
 
+        @cache
         def of_one(request: Request, size: int) -> Protocol | None:
             known = of_all(request)
-            if known is not None:
+            if known is not None and size in known:
                 return known[size]
             try:
                 return Protocol(self._classic_pick(request, np.array([size], np.uint64)).protocol[0])

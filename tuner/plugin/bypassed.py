@@ -47,33 +47,32 @@ def bypass_of(selection: Selection, request: Request, size: int, path: NonClassi
 
 
 class ProtocolOfTuner:
-    """The protocol that the classic path would take by a plugin's answer; and the calls whose protocol was asked for.
+    """The protocol that the classic path would take for one call by a plugin's answer, if NCCL asks for it.
 
-    NCCL asks its tuner like that before it gives a call a symmetric kernel of low latency, in releases whose rule says.
+    It does before it gives a call a symmetric kernel of low latency, in releases whose rule says so.
     """
 
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
-        self._requests: dict[int, Request] = {}
+        self._question: tuple[Request, int] | None = None
 
     def __call__(self, request: Request, size: int) -> Protocol | None:
-        """Of a call of ``size`` bytes (nBytes); None where NCCL has nothing for it on the classic path."""
-        self._requests[size] = request
+        """Of ``size`` bytes (nBytes), as NCCL asks; None where it has nothing for that on the classic path."""
+        self._question = request, size
         try:
             return self._asked(request, size).algo_proto[1]
         except NoAlgorithm:
             return None
 
-    def say(self, size: int, path: NonClassicPath | None) -> Say:
-        """What of the call of ``size`` bytes, which goes by ``path``, was the tuner's to decide."""
+    def say(self, path: NonClassicPath | None) -> Say:
+        """What of the call, which goes by ``path``, was the tuner's to decide."""
         if path is None:
             return Say.choice
-        return Say.protocol if size in self._requests else Say.none
+        return Say.none if self._question is None else Say.protocol
 
-    def rows(self, size: int) -> DecidingRows:
+    def rows(self) -> DecidingRows:
         """The rows by which the plugin said the protocol; none where it was not asked for."""
-        if size not in self._requests:
+        if self._question is None:
             return DecidingRows()
-        request = self._requests[size]
-        (costs_us,) = self._asked.selection.cost_table(request, size)
-        return self._asked.rows(self._asked.call(request, size), costs_us)
+        (costs_us,) = self._asked.selection.cost_table(*self._question)
+        return self._asked.rows(self._asked.call(*self._question), costs_us)

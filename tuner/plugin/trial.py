@@ -150,22 +150,21 @@ def _grids(group: Group) -> tuple[int, ...]:
 
 def _may_bypass(asked: Asked, request: Request, sizes: Sequence[int]) -> Iterator[Trial]:
     """Of calls that may bypass the algorithms, which for some of them is the tuner's to decide."""
-    selection, protocol = asked.selection, ProtocolOfTuner(asked)
-    own_paths = selection.non_classic_paths(request, sizes)
-    paths = selection.non_classic_paths(request, sizes, protocol)
-    staying = [size for size, path in zip(sizes, paths, strict=True) if path is None]
-    classic = iter(_trials(asked, request, staying) if staying else ())
-    for size, own_path, path in zip(sizes, own_paths, paths, strict=True):
-        trial = next(classic) if path is None else Trial(size, None, None)
+    selection = asked.selection
+    for size, own_path in zip(sizes, selection.non_classic_paths(request, sizes), strict=True):
+        protocol = ProtocolOfTuner(asked)
+        (path,) = selection.non_classic_paths(request, [size], protocol)
+        if path is None:
+            (trial,) = _trials(asked, request, [size])
+        else:
+            decision = None if own_path == path else protocol.rows().decision
+            taken = bypass_of(selection, request, size, path)
+            trial = Trial(size, None, None, decision, bypass_kernel=path.name, bypass=taken)
         if own_path is not None:
             trial = replace(trial, own=None, own_bypass=bypass_of(selection, request, size, own_path))
         elif path is not None:
             trial = replace(trial, own=_own(selection, request, size))
-        if path is not None:
-            taken, rows = bypass_of(selection, request, size, path), protocol.rows(size)
-            decision = None if own_path == path else rows.decision
-            trial = replace(trial, bypass=taken, bypass_kernel=path.name, decision=decision)
-        yield replace(trial, tuner=protocol.say(size, path))
+        yield replace(trial, tuner=protocol.say(path))
 
 
 def _own(selection: Selection, request: Request, size: int) -> TrialPick:

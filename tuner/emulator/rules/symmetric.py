@@ -19,7 +19,7 @@ from tuner.emulator.communicator import Communicator
 from tuner.emulator.non_classic import COPY_ENGINES, NonClassicPath
 from tuner.emulator.request import FP8, Request
 from tuner.emulator.rules import candidate, cta_policy, symmetric_rail, symmetric_sides, symmetric_variables, windows
-from tuner.emulator.rules.symmetric_sides import ClassicProtocol
+from tuner.emulator.rules.symmetric_sides import ClassicProtocol, in_whole_cells, own_bytes_of
 from tuner.emulator.rules.symmetric_time import BLOCK_CHARGE, KernelUse, OfSize
 from tuner.release.schema import given
 from tuner.release.symmetric import SymmetricKernel
@@ -57,7 +57,7 @@ def symmetric_by_blocks(
     """Every call that a symmetric kernel can do, on all blocks the kernel's model asks for."""
     if not _asked_for(communicator, request) or not _implemented(communicator, request):
         return None
-    own_bytes = _own_bytes(communicator, request, nbytes)
+    own_bytes = own_bytes_of(communicator, request, nbytes)
     choice = _best(communicator, request, own_bytes, own_bytes)
     return None if choice is None else _kernel_path(communicator, request, choice, choice.blocks)
 
@@ -114,9 +114,8 @@ def _in_cells(communicator: Communicator, request: Request, nbytes: int) -> Kern
         return COPY_ENGINES
     if not _asked_for(communicator, request) or not _implemented(communicator, request):
         return None
-    own_bytes = _own_bytes(communicator, request, nbytes)
-    cell_bytes = communicator.release.symmetric.cell_bytes
-    return _best(communicator, request, own_bytes, -(-own_bytes // cell_bytes) * cell_bytes)
+    own_bytes = own_bytes_of(communicator, request, nbytes)
+    return _best(communicator, request, own_bytes, in_whole_cells(communicator, own_bytes))
 
 
 def _asked_for(communicator: Communicator, request: Request) -> bool:
@@ -148,7 +147,7 @@ def _copied(communicator: Communicator, request: Request, nbytes: int) -> bool:
     over = symmetric_variables.copied_over_elements(communicator, _multicast(communicator))
     if over is None or communicator.min_comp_cap < 100 or not _reaches(communicator):
         return False
-    return _own_bytes(communicator, request, nbytes) // request.dtype.size_bytes > over
+    return own_bytes_of(communicator, request, nbytes) // request.dtype.size_bytes > over
 
 
 def _wants_no_blocks(communicator: Communicator) -> bool:
@@ -167,7 +166,7 @@ def _may_copy(communicator: Communicator, call: Collective | PeerCall, sides: Si
 
 
 def _dealt(communicator: Communicator, request: Request, nbytes: int, choice: KernelChoice) -> NonClassicPath:
-    cells = -(-_own_bytes(communicator, request, nbytes) // communicator.release.symmetric.cell_bytes)
+    cells = -(-own_bytes_of(communicator, request, nbytes) // communicator.release.symmetric.cell_bytes)
     return _kernel_path(communicator, request, choice, -(-cells // -(-cells // choice.blocks)))
 
 
@@ -179,10 +178,6 @@ def _kernel_path(communicator: Communicator, request: Request, choice: KernelCho
             f"{request.op.name} and has none: it launches nothing; valid: plain or registered buffers"
         )
     return NonClassicPath(choice.kernel, blocks, communicator.release.symmetric.threads)
-
-
-def _own_bytes(communicator: Communicator, request: Request, nbytes: int) -> int:
-    return nbytes // request.parts(communicator.ranks)
 
 
 def _implemented(communicator: Communicator, request: Request) -> bool:
@@ -307,10 +302,9 @@ def weighed(communicator: Communicator, request: Request, nbytes: int) -> tuple[
         return ()
     if not _asked_for(communicator, request) or not _implemented(communicator, request):
         return ()
-    own_bytes = modelled_bytes = _own_bytes(communicator, request, nbytes)
+    own_bytes = modelled_bytes = own_bytes_of(communicator, request, nbytes)
     if rule is not symmetric_by_blocks:
-        cell_bytes = communicator.release.symmetric.cell_bytes
-        modelled_bytes = -(-own_bytes // cell_bytes) * cell_bytes
+        modelled_bytes = in_whole_cells(communicator, own_bytes)
     return tuple(_weighed(communicator, request, own_bytes, modelled_bytes))
 
 

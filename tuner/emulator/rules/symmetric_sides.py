@@ -55,9 +55,24 @@ def if_named_or_asked_and_classic_is_ll(
 def if_asked_and_classic_without_latency_is_ll(
     communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> bool:
-    """The classic path would take LL if no combination had any latency (sic); without windows if asked to, too."""
-    return _asked(communicator, request) and classic(replace(request, pipelined=0), nbytes) is Protocol.LL
+    """The classic path would take LL if no combination had any latency (sic); without windows if asked to, too.
+
+    It is asked for a call of one rank's bytes in whole cells (sic).
+    """
+    cells_bytes = in_whole_cells(communicator, own_bytes_of(communicator, request, nbytes))
+    return _asked(communicator, request) and classic(replace(request, pipelined=0), cells_bytes) is Protocol.LL
 
 
 def _asked(communicator: Communicator, request: Request) -> bool:
     return request.symmetric is not Sides.none or symmetric_variables.without_windows(communicator)
+
+
+def own_bytes_of(communicator: Communicator, request: Request, nbytes: int) -> int:
+    """The bytes of a call that are one rank's."""
+    return nbytes // request.parts(communicator.ranks)
+
+
+def in_whole_cells(communicator: Communicator, own_bytes: int) -> int:
+    """Bytes up to the end of the cell of symmetric kernels that they end in."""
+    cell_bytes = communicator.release.symmetric.cell_bytes
+    return -(-own_bytes // cell_bytes) * cell_bytes
