@@ -12,7 +12,9 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.emulator.path_ranges import goes_on
 from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 from tuner.steps.orders import LAST_READ
 from tuner.steps.terms import Term, short, text
@@ -56,6 +58,7 @@ class Range(click.ParamType):  # type: ignore[type-arg]
 @options.scenario_options
 @options.request_options
 @options.buffers_option
+@options.in_place_option
 @options.json_option
 def command(
     collective: Collective,
@@ -70,6 +73,7 @@ def command(
     dtype: DataType,
     op: Op,
     buffers: Buffers,
+    in_place: bool,
     as_json: bool,
     **scenario: Any,
 ) -> None:
@@ -83,11 +87,15 @@ def command(
     nccl-tuner order allreduce --machine dgx-h100 --nccl 2.28.9 --bytes 64K --env NCCL_ALGO=Ring
     nccl-tuner order allreduce --machine dgx-h100 --dtype bfloat16 --row-bytes 16K --rows 1,7,64
     nccl-tuner order allreduce --machine dgx-h100 --range 8..1G --env NCCL_ALGO=allreduce:tree
+    nccl-tuner order reducescatter --machine dgx-b200 --nccl 2.32.3 --buffers window --range 32..1G --dtype bfloat16
     nccl-tuner order allreduce --machine dgx-h100 --nodes 8 --bytes 25M --change nccl=2.30.7
     nccl-tuner order allreduce --machine dgx-h100 --bytes 25M,25M,4M --group
     nccl-tuner order reducescatter --machine dgx-h100 --nodes 8 --bytes 25M --change nodes=6
     """
-    described, request = options.scenario_of(**scenario), Request(collective, dtype, op, buffers=buffers)
+    described, request = (
+        options.scenario_of(**scenario),
+        Request(collective, dtype, op, buffers=buffers, in_place=in_place),
+    )
     if ends is not None:
         if sizes or row_bytes or rows or assignments or together:
             raise BadInput(
@@ -123,11 +131,13 @@ def _ranges(described: Scenario, request: Request, ends: tuple[int, int], root: 
             human_bytes(each.to_bytes),
             ", ".join(each.picks),
             each.order,
-            each.why or _one_or_each(each.terms),
+            each.why or _one_or_each(each.terms) + (f" (kept in {each.sums_in.name})" if each.sums_in else ""),
         )
         for each in found
     ]
     print_table(f"{request.title} on {described.title}", ("from", "to", "picks", "order", "added"), rows)
+    if goes_on(Selection(described.communicator()), request, found[-1].to_bytes, ends[1]):
+        click.echo(f"from {human_bytes(found[-1].to_bytes + 1)} on channels change too often to be followed", err=True)
     _say_what_was_read([] if order.device_code_read(described.nccl) else [described.nccl])
 
 

@@ -26,11 +26,22 @@ def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf
     :func:`tuner.emulator.group.plan`; BadInput for buffers that are not plain, and for broadcasts from several roots
     where NCCL makes one call of them.
     """
+    if any(operation.request.buffers is not Buffers.plain for operation in operations):
+        raise BadInput("launches in full are emulated on plain buffers; valid: --buffers plain")
+    return scheduled(selection, operations, heads, tuner)
+
+
+def scheduled(
+    selection: Selection, operations: Sequence[Operation], heads: HeadsOf, tuner: Tuner | None = None
+) -> Launch:
+    """:func:`launch` of calls on the classic path whatever their buffers, but for what is only of registered ones.
+
+    Not in it are flags, what NCCL tells the network of them, and chunks of NVLS and of rings of one rank per node that
+    move numbers alone. Channels, ranges and all other chunks are those of registered buffers, too.
+    """
     communicator = selection.communicator
     if not operations:
         raise BadInput("a group without a collective launches nothing; valid: one or more")
-    if any(operation.request.buffers is not Buffers.plain for operation in operations):
-        raise BadInput("launches in full are emulated on plain buffers; valid: --buffers plain")
     missing = not_emulated(selection, [operation.request for operation in operations])
     if missing is not None and len(operations) > 1:
         raise BadInput(f"groups are not emulated {missing}")
