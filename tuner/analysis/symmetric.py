@@ -1,6 +1,7 @@
 """Why a call on symmetric windows runs as it does: the times of NCCL's symmetric kernels beside the classic pick."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Collective
@@ -46,7 +47,33 @@ class WindowExplanation:
 
 def explain_window(scenario: Scenario, request: Request, size: int) -> WindowExplanation:
     """Errors: those of :meth:`Selection.non_classic_paths`; NoAlgorithm where nothing can do the call."""
+    return _explained(Selection(scenario.communicator()), request, size)
+
+
+def explain_windows(scenario: Scenario, like: Request, sizes: Sequence[int]) -> tuple[WindowExplanation, ...]:
+    """Of the collectives that have symmetric kernels, each of these sizes that it can have (nBytes).
+
+    The calls are ``like`` that one in all but the collective. Errors: those of :meth:`Selection.non_classic_paths`;
+    NoAlgorithm where nothing can do any of the calls.
+    """
     selection = Selection(scenario.communicator())
+    selection.check_buffers(like.buffers)
+    found: list[WindowExplanation] = []
+    refused: NoAlgorithm | None = None
+    for collective in sorted(selection.communicator.release.symmetric.kernels):
+        request = replace(like, collective=collective)
+        unit = request.unit_bytes(scenario.ranks)
+        for size in sizes:
+            try:
+                found += [_explained(selection, request, size)] if size >= unit else []
+            except NoAlgorithm as error:
+                refused = error
+    if not found and refused is not None:
+        raise refused
+    return tuple(found)
+
+
+def _explained(selection: Selection, request: Request, size: int) -> WindowExplanation:
     (path,) = selection.non_classic_paths(request, size)
     classic = classic_pick(selection, request, size)
     if path is None and classic is None:

@@ -1,9 +1,12 @@
-"""What ``explain --buffers window`` prints: NCCL's symmetric kernels with their times, beside the classic pick."""
+"""NCCL's symmetric kernels with their times, beside the classic pick, as ``explain`` and ``table`` print them."""
+
+from collections.abc import Sequence
+from itertools import groupby
 
 import click
 
 from tuner.analysis.symmetric import WindowExplanation
-from tuner.cli.output import print_table
+from tuner.cli.output import human_bytes, print_table
 
 COLUMNS = ("kernel", "CTAs", "NCCL us", "with CTAs counted us")
 
@@ -28,3 +31,38 @@ def show(title: str, explanation: WindowExplanation) -> None:
         click.echo(
             f"on the classic path: {classic.name}, {launch} by a model that symmetric kernels are not compared by"
         )
+
+
+def show_table(title: str, explanations: Sequence[WindowExplanation]) -> None:
+    """A table a collective: a row a kernel, a column a size; the kernel that runs is marked."""
+    for collective, alike in groupby(explanations, lambda each: each.collective):
+        of_one = list(alike)
+        names = dict.fromkeys(kernel.kernel for each in of_one for kernel in each.kernels)
+        rows = [(name, *(_cell(each, name) for each in of_one)) for name in sorted(names)]
+        rows += [("runs", *map(_runs, of_one)), ("without windows", *map(_classic, of_one))]
+        print_table(f"{collective.name} on {title}", ("kernel", *(human_bytes(each.bytes) for each in of_one)), rows)
+    click.echo(MARKS)
+
+
+MARKS = (
+    "Cells: us by NCCL's own model of symmetric kernels, and the CTAs that it asks for; * has the least time with CTAs "
+    "counted, and runs. 'without windows' is by the model of algorithms, which NCCL does not compare with the other."
+)
+
+
+def _cell(each: WindowExplanation, name: str) -> str:
+    found = [kernel for kernel in each.kernels if kernel.kernel == name]
+    if not found:
+        return "-"
+    marked = " *" if each.taken_by is not None and each.taken_by.endswith(f" {name}") else ""
+    return f"{found[0].time_us:.2f} x{found[0].blocks}{marked}"
+
+
+def _runs(each: WindowExplanation) -> str:
+    if each.taken_by is None:
+        return "classic path"
+    return f"* x{each.blocks}" if each.blocks else each.taken_by
+
+
+def _classic(each: WindowExplanation) -> str:
+    return "-" if each.classic is None else f"{each.classic.name} {each.classic.time_us:.2f}"

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.answers.tables import cells
+from tuner.base.errors import BadInput
+from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.sizes import size_list
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator import printed_table
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.model import Tables
+from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 
@@ -18,22 +22,65 @@ if TYPE_CHECKING:
     from tuner.analysis.calibrated import TimesWanted
 
 
+DEFAULT_SIZES = "1K,16K,64K,256K,1M,16M,256M,1G"
+
+
 @click.command(name="table")
 @options.scenario_options
+@options.request_options
+@options.buffers_option
+@click.option(
+    "--bytes",
+    "sizes",
+    type=options.Sizes(),
+    help=f"With --buffers window the columns: NCCL's nBytes, as in pick. [default: {DEFAULT_SIZES}]",
+)
 @options.time_options("nccl")
 @options.json_option
-def command(times: "TimesWanted | None", as_json: bool, **scenario: Any) -> None:
+def command(
+    dtype: DataType,
+    op: Op,
+    buffers: Buffers,
+    sizes: list[int] | None,
+    times: "TimesWanted | None",
+    as_json: bool,
+    **scenario: Any,
+) -> None:
     """The latencies (us) and bandwidths (GB/s) of every combination, in the layout NCCL prints.
+
+    They hold for every kind of buffers but windows. With --buffers window the times of symmetric kernels instead, by
+    NCCL's own model of them: of AllGather, AllReduce and ReduceScatter of --dtype and --op, at some sizes.
 
     \b
     nccl-tuner table --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    nccl-tuner table --machine dgx-b200 --nccl 2.32.3 --buffers window --bytes 1K,64K,1M,64M
     """
     described = options.scenario_of(**scenario)
+    if buffers is Buffers.window:
+        if times is not None:
+            raise BadInput(
+                "--time, --calibration: no measured times of symmetric kernels are known; valid: --time nccl"
+            )
+        _windows(described, Request(Collective.AllReduce, dtype, op, buffers=buffers), sizes, as_json)
+        return
+    if sizes is not None or (dtype, op) != (DataType.float32, Op.sum):
+        raise BadInput("--bytes, --dtype, --op: the table is of all sizes and types; valid: with --buffers window")
     tables = Selection(described.communicator()).tables
     if times is None or (times.beside_nccl and not as_json):
         print_tables(tables, as_json, described.fitted_constants)
     if times is not None:
         _print_calibrated(tables, described, times, as_json)
+
+
+def _windows(described: Scenario, like: Request, sizes: list[int] | None, as_json: bool) -> None:
+    from tuner.analysis.symmetric import explain_windows
+    from tuner.cli.explained_windows import show_table
+
+    explanations = explain_windows(described, like, size_list(DEFAULT_SIZES) if sizes is None else sizes)
+    if as_json:
+        print_json(explanations)
+    else:
+        show_table(f"{described.title}: {like.dtype.name} {like.op.name}, window buffers", explanations)
 
 
 def print_tables(tables: Tables, as_json: bool, fitted: FittedConstants | None = None) -> None:

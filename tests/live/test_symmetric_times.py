@@ -1,0 +1,62 @@
+"""NCCL's model of symmetric kernels: the times of ``table --buffers window`` against those that NCCL logs."""
+
+import json
+
+import pytest
+
+from tests.support.command_line import run
+from tests.support.logged_times import LOGS_TIMES, differing
+from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.emulator.request import Request
+from tuner.oracle import library
+from tuner.scenario import Scenario
+
+COLLECTIVES = (Collective.AllGather, Collective.AllReduce, Collective.ReduceScatter)
+NO_COPIES = {"NCCL_SYM_CE_THRESHOLD": "-1"}
+SIZES = [8 << 10, 24 << 12, 1 << 20, 5 << 20, 1 << 26, 3 << 28]
+
+
+@pytest.mark.live
+@pytest.mark.skipif(not library.cached(LOGS_TIMES).is_file(), reason=f"NCCL {LOGS_TIMES} is not cached")
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_times_are_those_that_nccl_logs(collective: Collective) -> None:
+    scenario = Scenario(LOGS_TIMES, 1, machine="dgx-b200", gpus_per_node=4, environment=NO_COPIES)
+    request = Request(collective, DataType.bfloat16, Op.sum, buffers=Buffers.window)
+    compared, found = differing(scenario, request, SIZES)
+    assert found == []
+    assert len(compared) >= 3
+    assert compared.total() >= 15
+
+
+def test_the_table_has_every_kernel_at_every_size() -> None:
+    described = "--machine", "dgx-b200", "--nccl", "2.30.7", "--buffers", "window", "--bytes", "8,1K,1M,2G"
+    cells = json.loads(run("table", *described, "--json").stdout)
+    kernels = {(each["collective"], each["bytes"]): [one["kernel"] for one in each["kernels"]] for each in cells}
+    assert [size for collective, size in kernels if collective == "AllGather"] == [1 << 10, 1 << 20, 2 << 30]
+    assert [size for collective, size in kernels if collective == "AllReduce"] == [8, 1 << 10, 1 << 20, 2 << 30]
+    assert {*kernels["AllGather", 1 << 20]} == {f"AllGather_{name}" for name in ("LL", "LLMC", "ST", "STMC")}
+    text = run("table", *described).stdout.splitlines()
+    (own,) = (line for line in text if line.startswith(" AllGather_STMC"))
+    assert "14.16 x2 *" in own
+    runs = next(line for line in text if line.startswith(" runs"))
+    assert runs.rstrip().endswith("copy engines")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--bytes", "8"), "valid: with --buffers window"),
+        (("--buffers", "window", "--time", "both"), "valid: --time nccl"),
+        (("--buffers", "window", "--nccl", "2.25.1"), "has no symmetric windows; valid: 2.27.3 and later"),
+    ],
+)
+def test_refusals_say_what_is_valid(words: tuple[str, ...], says: str) -> None:
+    assert says in run("table", "--machine", "dgx-h100", *words, code=2).stderr
+
+
+def test_registered_buffers_have_the_table_of_plain_ones() -> None:
+    plain, registered = (
+        run("table", "--machine", "dgx-h100", "--nccl", "2.28.9", "--buffers", buffers).stdout
+        for buffers in ("plain", "registered")
+    )
+    assert plain == registered
