@@ -37,7 +37,8 @@ def scheduled(
     """:func:`launch` of calls on the classic path whatever their buffers, but for what is only of registered ones.
 
     Not in it are flags, what NCCL tells the network of them, and chunks of NVLS and of rings of one rank per node that
-    move numbers alone. Channels, ranges and all other chunks are those of registered buffers, too.
+    move numbers alone. Channels, ranges and all other chunks are those of registered buffers, too. Errors: those of
+    :func:`launch`, but for buffers; BadInput for a group of none.
     """
     communicator = selection.communicator
     if not operations:
