@@ -128,6 +128,16 @@ def test_nodes_that_shared_memory_or_nvlink_joins(scenario: Scenario) -> None:
                 assert compare(situation(resolved, rank), oracle, calls) == {}, kind
 
 
+@pytest.mark.parametrize("variable", ["NCCL_NCHANNELS_PER_NET_PEER", "NCCL_P2P_LL_THRESHOLD", "NCCL_WORK_ARGS_BYTES"])
+@pytest.mark.parametrize("name", HERE)
+def test_numbers_below_zero(name: str, variable: str) -> None:
+    """They are unset, limit nothing, or are huge, by the type that C compares them as."""
+    scenario = Scenario(name, 2, machine="dgx-h100", gpus_per_node=2, environment={variable: "-2"})
+    generator = random.Random(2)
+    with Oracle(scenario.oracle_configuration()) as oracle:
+        assert compare(situation(scenario.resolve()), oracle, draw("all-to-all-v", 0, 4, generator)) == {}
+
+
 def test_kernels_that_are_full() -> None:
     """Many messages take several kernels, which hold as much as NCCL's."""
     resolved = ResolvedScenario(Scenario(nccl=HERE[-1], machine="dgx-h100", nodes=1, gpus_per_node=8))

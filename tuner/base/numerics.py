@@ -67,7 +67,10 @@ def parse_long(text: str) -> int:
     else:
         digits, base = "0123456789", 10
     length = next((i for i, char in enumerate(text) if char.lower() not in digits), len(text))
-    return sign * int(text[:length], base) if length else 0
+    significant = text[:length].lstrip("0")
+    if len(significant) > 64:  # beyond 64 bits, and perhaps more digits than Python reads
+        return sign * 2**64
+    return sign * int(significant, base) if significant else 0
 
 
 def shortest(value: Float) -> float:

@@ -24,6 +24,8 @@ class Exchange:
     # Channels per peer over the network without NCCL_NCHANNELS_PER_NET_PEER: 2; as many as a GPU's adapters, and 2
     # where there are few ranks; as many as the adapters' bandwidth needs.
     net_channels: Literal["two", "by_adapters", "by_bandwidth"]
+    # Which values of NCCL_NCHANNELS_PER_NET_PEER count; others are as if it was not set. Below 0 they limit nothing.
+    per_net_peer_counts: Literal["all", "but_minus_one", "from_one"]
     least_of: Literal["own_node", "all_ranks"]  # whose links limit the channels per peer
     max_peers: bool  # NCCL_P2P_MAX_PEERS, or all ranks, share the channels
     nvb_counts_links: bool  # two hops of NVLink have as many channels as links, not two

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Protocol
-from tuner.base.numerics import ceil_div
+from tuner.base.numerics import as_size_t, ceil_div
 from tuner.emulator.exchange.peers import TOGETHER
 from tuner.emulator.exchange.queues import Queues
 from tuner.emulator.exchange.records import Element, ExchangeKernel, Message, Transfer
@@ -175,7 +175,7 @@ class _Planner:
         situation, own = self.situation, message.peer == self.situation.order.rank
         network = situation.by_network(message.peer)
         has_ll = not own and (not network or situation.channels.ll_over_network)
-        low_latency = has_ll and size <= situation.channels.ll_threshold_bytes
+        low_latency = has_ll and size <= as_size_t(situation.channels.ll_threshold_bytes)
         step = situation.channels.ll_chunk_bytes if low_latency else situation.channels.chunk_bytes
         chunk = step
         if network and size < step and (self.data.quarter_chunks == "always" or not low_latency):

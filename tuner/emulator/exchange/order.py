@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 
+from tuner.base.errors import BadInput
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.exchange.peers import TOGETHER
+
+GROUP_SIZE = "NCCL_P2P_SCHEDULE_GROUP_SIZE"
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,17 @@ class Order:
 
     @cached_property
     def group_ranks(self) -> int:
-        """How many ranks are a group (NCCL's p2pSchedGroupSize), which is a node's ranks in some releases."""
+        """How many ranks are a group (NCCL's p2pSchedGroupSize), which is a node's ranks in some releases.
+
+        BadInput for a size that NCCL divides by in vain.
+        """
         number, data = self.communicator.environment.number, self.communicator.release.exchange
         sizes = list(map(len, self.ranks_of))
         if data.group_ranks == "of_node" or (data.group_ranks == "fixed_across_nodes" and len(sizes) == 1):
             return max(sizes)
-        size = number("NCCL_P2P_SCHEDULE_GROUP_SIZE", TOGETHER)
+        size = number(GROUP_SIZE, TOGETHER)
+        if size < 1:
+            raise BadInput(f"{GROUP_SIZE}={size}: valid: 1 rank and more")
         for own in sizes:
             if own % size or own < size:
                 size = gcd(size, own)

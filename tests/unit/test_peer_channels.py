@@ -1,0 +1,80 @@
+"""Channels and chunks of sends and receives under variables that nobody sets: as C reads them, or refused."""
+
+import pytest
+
+from tuner.base.errors import BadInput
+from tuner.base.names import DataType, PeerCall
+from tuner.emulator.exchange.peers import PeerChannels
+from tuner.emulator.exchange.plan import ExchangeCall, plan
+from tuner.scenario import Scenario
+from tuner.scenario.exchange import situation
+
+
+def channels_of(nccl: str, nodes: int = 2, **environment: str) -> PeerChannels:
+    described = Scenario(nccl, nodes, machine="dgx-h100", gpus_per_node=2, environment=environment)
+    return situation(described.resolve()).channels
+
+
+@pytest.mark.parametrize("nccl", ["2.20.5", "2.28.9", "2.30.7"])
+@pytest.mark.parametrize(
+    ("nodes", "variable", "value"),
+    [
+        (1, "NCCL_P2P_NVL_CHUNKSIZE", "0"),
+        (1, "NCCL_P2P_NVL_CHUNKSIZE", "7"),
+        (1, "NCCL_P2P_NVL_CHUNKSIZE", "-1"),
+        (2, "NCCL_P2P_NET_CHUNKSIZE", "abc"),
+        (2, "NCCL_P2P_NET_CHUNKSIZE", str(1 << 33)),
+        (1, "NCCL_CHUNK_SIZE", "-3"),
+        (1, "NCCL_CHUNK_SIZE", str(1 << 31)),
+        (1, "NCCL_BUFFSIZE", "7"),
+        (1, "NCCL_LL_BUFFSIZE", "0"),
+    ],
+)
+def test_chunks_by_which_nccl_cannot_divide_are_refused(nccl: str, nodes: int, variable: str, value: str) -> None:
+    with pytest.raises(BadInput, match=f"{variable}: chunks of .* bytes; valid: 8 to 67108863"):
+        channels_of(nccl, nodes, **{variable: value})
+
+
+@pytest.mark.parametrize(
+    ("nccl", "variable", "value", "valid"),
+    [
+        ("2.20.5", "NCCL_MIN_P2P_NCHANNELS", "33", "valid: up to 32"),
+        ("2.29.7", "NCCL_P2P_PER_CHANNEL_NET_BW", "0", "valid: GB/s, 1 and more"),
+        ("2.28.9", "NCCL_WORK_ARGS_BYTES", "33", "too small"),
+    ],
+)
+def test_values_with_which_nccl_crashes_or_waits_are_refused(nccl: str, variable: str, value: str, valid: str) -> None:
+    with pytest.raises(BadInput, match=f"{variable}.*{valid}"):
+        channels_of(nccl, **{variable: value})
+
+
+@pytest.mark.parametrize("size", ["0", "-3"])
+def test_a_group_of_no_ranks_is_refused(size: str) -> None:
+    environment = {"NCCL_P2P_SCHEDULE_GROUP_SIZE": size}
+    where = situation(Scenario("2.28.9", 2, machine="dgx-h100", gpus_per_node=2, environment=environment).resolve())
+    with pytest.raises(BadInput, match="valid: 1 rank and more"):
+        plan(where, [ExchangeCall(PeerCall.Send, DataType.int8, 1 << 20, 3)])
+
+
+# As libnccl's log says them.
+AS_C_READS_THEM = {
+    ("2.19.3", "NCCL_NCHANNELS_PER_NET_PEER", "-1"): (8, 8),
+    ("2.27.7", "NCCL_NCHANNELS_PER_NET_PEER", "-1"): (8, 2),
+    ("2.27.7", "NCCL_NCHANNELS_PER_NET_PEER", "0"): (8, 1),
+    ("2.27.7", "NCCL_NCHANNELS_PER_NET_PEER", "-2"): (8, 8),
+    ("2.28.9", "NCCL_NCHANNELS_PER_NET_PEER", "0"): (8, 2),
+    ("2.28.9", "NCCL_NCHANNELS_PER_NET_PEER", "-2"): (8, 2),
+    ("2.28.9", "NCCL_MAX_P2P_NCHANNELS", str(1 << 33)): (1, 1),
+    ("2.28.9", "NCCL_WORK_ARGS_BYTES", "-1"): (8, 2),
+    ("2.30.7", "NCCL_P2P_MAX_PEERS", "-1"): (8, 4),
+}
+
+
+@pytest.mark.parametrize(("nccl", "variable", "value"), AS_C_READS_THEM)
+def test_values_below_what_counts_and_beyond_an_int(nccl: str, variable: str, value: str) -> None:
+    channels = channels_of(nccl, **{variable: value})
+    assert (channels.channels, channels.per_peer) == AS_C_READS_THEM[nccl, variable, value]
+
+
+def test_a_number_of_more_digits_than_python_reads_is_as_unset() -> None:
+    assert channels_of("2.28.9", NCCL_MAX_P2P_NCHANNELS="9" * 5000) == channels_of("2.28.9")
