@@ -46,6 +46,10 @@ def test_broadcasts_from_several_roots_are_one_call_from_2_29_2_on() -> None:
     assert [len(kernel["calls"]) for kernel in after["kernels"]] == [2, 1]
     assert {kernel["function"] for kernel in after["kernels"]} == {"ncclDevKernel_AllGatherV_RING_LL"}
     assert "AllGatherV" in run(*words, "--nccl", "2.29.2").stdout
+    apart = "--nccl", "2.29.2", "--env", "NCCL_ALLGATHERV_ENABLE=0"
+    assert [len(kernel["calls"]) for kernel in json.loads(run(*words, *apart, "--json").stdout)["kernels"]] == [3]
+    assert "one call in NCCL 2.29.2; valid here: one root" in run(*words, *apart[:2], "--launch", code=2).stderr
+    assert json.loads(run(*words, *apart, "--launch", "--json").stdout)["launch"]["kernels"]
 
 
 def test_a_file_has_the_same_calls(tmp_path: Path) -> None:
@@ -65,7 +69,32 @@ def test_a_file_has_the_same_calls(tmp_path: Path) -> None:
         (("allreduce:1M", "--rank", "1"), "valid for collectives alone: 0"),
         (("send@1:1M", "--table", "no.table"), "ask no tuner plugin"),
         (("@/nowhere.json",), "/nowhere.json"),
+        (("broadcast@16:1M",), "root 16; valid: 0 to 15"),
+        (("allreduce:1M*10001",), "valid: up to 10000"),
+        ((f"send@{'9' * 5000}:1M",), "valid: a rank"),
+        ((f"send@1:{'9' * 5000}",), "size of 5000 digits"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_line(words: tuple[str, ...], said: str) -> None:
     assert said in run("group", *words, *ON, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("[" * 100_000, "not JSON"),
+        ("[]", "no call; valid: one or more"),
+        ('[{"call": "send", "peer": 1, "bytes": 8, "times": "x"}]', "object 1: times 'x'; valid: a whole number"),
+        ('[{"call": "send", "peer": 1, "bytes": 8, "times": 0}]', "object 1: times 0; valid"),
+        ('[{"call": "send", "peer": 1, "bytes": 8, "times": 1e300}]', "object 1: times 1e+300; valid"),
+        ('[{"call": "send", "peer": 1, "bytes": 8, "times": 10000000000000}]', "1 to 10000"),
+        ('[{"call": "send", "peer": 1, "bytes": 8}, {"call": "send", "peer": 1, "bytes": 8, "times": 10000}]', "more"),
+    ],
+)
+def test_what_a_file_cannot_have_is_said_in_a_line(rows: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "calls.json"
+    file.write_text(rows)
+    error = run("group", f"@{file}", *ON, code=2).stderr
+    assert str(file) in error
+    assert said in error
+    assert len(error.splitlines()) == 1

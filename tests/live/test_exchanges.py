@@ -11,10 +11,12 @@ from tests.support.random_exchanges import KINDS, draw
 from tests.support.random_groups import random_groups
 from tuner.answers.exchanges import Asked, answers
 from tuner.base.errors import BadInput, OracleFailed
-from tuner.base.names import Buffers, DataType, PeerCall
+from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.conformance.check_exchange import compare, compare_mixed
 from tuner.emulator.exchange.mixed import plan
 from tuner.emulator.exchange.plan import ExchangeCall
+from tuner.emulator.group import Operation
+from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.oracle.exchanges import IssuedCall
@@ -102,6 +104,19 @@ def test_roots_of_all_kinds(name: str, machine: str, nodes: int, gpus: int) -> N
             operations = [replace(each, root=generator.randrange(nodes * gpus)) for each in given]
             group = operations, draw("alone", 0, nodes * gpus, generator)
             assert compare_mixed(selection, situation(resolved), oracle, group) == {}
+
+
+@pytest.mark.parametrize("name", [name for name in HERE if load(name).exchange.broadcasts_together])
+def test_broadcasts_from_several_roots_apart(name: str) -> None:
+    """Then they do not wait for the other calls either."""
+    apart = {"NCCL_ALLGATHERV_ENABLE": "0"}
+    scenario = Scenario(name, 2, machine="dgx-a100", gpus_per_node=2, environment=apart)
+    selection = Selection(scenario.communicator())
+    calls = (Collective.Broadcast, 0), (Collective.Broadcast, 1), (Collective.Reduce, 0)
+    requests = [(Request(collective, DataType.float32, Op.sum), root) for collective, root in calls]
+    operations = [Operation(request, 1 << 20, root) for request, root in requests]
+    with Oracle(scenario.oracle_configuration()) as oracle:
+        assert compare_mixed(selection, situation(scenario.resolve()), oracle, (operations, [])) == {}
 
 
 @pytest.mark.parametrize(

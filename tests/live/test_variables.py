@@ -16,6 +16,7 @@ from tuner.scenario import Scenario
 # A value unlike NCCL's default for each.
 TRIED = {
     "NCCL_MNNVL_CLIQUE_SIZE": "2",
+    "NCCL_ALLGATHERV_ENABLE": "0",
     "NCCL_TOPO_SPLIT_MLOPART": "0",
     "NCCL_NET_GDR_MLOPART": "1",
     "NCCL_MLOPART_RDMA_ENABLE": "1",

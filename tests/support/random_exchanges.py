@@ -47,6 +47,12 @@ SETTINGS: list[dict[str, str]] = [
     {"NCCL_WORK_ARGS_BYTES": "600"},
     {"NCCL_WORK_FIFO_BYTES": "65536"},  # holds all that is drawn, so that the works are still there to be read
     {"NCCL_MNNVL_ENABLE": "0"},
+    {"NCCL_ALLGATHERV_ENABLE": "0"},
+    *({"NCCL_NCHANNELS_PER_NET_PEER": number} for number in ("0", "-1", "-2", "1000")),  # nobody sets these
+    {"NCCL_MAX_P2P_NCHANNELS": str(1 << 33)},
+    {"NCCL_P2P_LL_THRESHOLD": "-1"},
+    {"NCCL_WORK_ARGS_BYTES": "-1"},
+    {"NCCL_P2P_MAX_PEERS": "0"},
 ]
 DOMAINS = ("gb200-nvl72", "aws-p6e-gb200")
 MOST_RANKS = 32

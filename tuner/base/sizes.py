@@ -9,6 +9,7 @@ _BINARY = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _DECIMAL = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 UNITS = ("EiB", "PiB", "TiB", "GiB", "MiB", "KiB")
 LARGEST_BYTES = 2**62
+MOST_DIGITS = 1000  # of a size, below what Python reads
 MOST_SIZES = 100_000  # of one range
 
 
@@ -20,6 +21,8 @@ def size_bytes(text: str) -> int:
     if match is None or scale is None:
         raise BadInput(f"size {text!r}: expected bytes such as 8, 64K, 64KiB (1024) or 64KB (1000); units to T")
     whole, _, part = match[1].partition(".")
+    if len(match[1]) > MOST_DIGITS:
+        raise BadInput(f"size of {len(match[1])} digits; valid: 1 to 2**62 bytes")
     nbytes: int = int(whole) * scale + int(part or 0) * scale // 10 ** len(part)
     if not 1 <= nbytes <= LARGEST_BYTES:
         raise BadInput(f"size {text!r} is {nbytes} bytes; valid: 1 to 2**62")

@@ -55,9 +55,11 @@ class AnyCalls(click.ParamType):  # type: ignore[type-arg]
         rows = _of_file(Path(text[1:])) if text.startswith("@") else _of_words(text)
         calls: list[GivenCall] = []
         for where, row in rows:
-            calls += [_call(where, row)] * int(row.get("times") or 1)
-        if len(calls) > MOST_CALLS:
-            raise BadInput(f"{len(calls)} calls in a group; valid: up to {MOST_CALLS}")
+            calls += [_call(where, row)] * _times(where, row)
+            if len(calls) > MOST_CALLS:
+                raise BadInput(f"{where}: more than {MOST_CALLS} calls in a group; valid: up to {MOST_CALLS}")
+        if not calls:
+            raise BadInput(f"{text}: no call; valid: one or more")
         return calls
 
 
@@ -72,7 +74,7 @@ def _of_words(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _of_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     try:
         rows = json.loads(read_bytes(path, BadInput))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{path}: not JSON: {error}") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise BadInput(f"{path}: valid: a list of objects with the keys {', '.join(KEYS)}")
@@ -80,6 +82,16 @@ def _of_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if unknown := sorted(set(row) - set(KEYS)):
             raise BadInput(f"{path}: object {number}: unknown key {unknown[0]!r}; valid: {', '.join(KEYS)}")
         yield f"{path}: object {number}", row
+
+
+def _times(where: str, row: Mapping[str, Any]) -> int:
+    given = row.get("times")
+    if given is None:
+        return 1
+    text = str(given)
+    if not text.isdecimal() or len(text) > 6 or isinstance(given, bool) or int(text) < 1:
+        raise BadInput(f"{where}: times {given!r}; valid: a whole number, 1 to {MOST_CALLS}")
+    return int(text)
 
 
 def _call(where: str, row: Mapping[str, Any]) -> GivenCall:
@@ -90,7 +102,7 @@ def _call(where: str, row: Mapping[str, Any]) -> GivenCall:
     op = row.get("op") and options.Named(Op, "operation").convert(row["op"], None, None)
     peer = row.get("peer")
     text = "" if peer is None else str(peer)
-    if text and not re.fullmatch(r"[+-]?\d+", text):
+    if text and not re.fullmatch(r"[+-]?\d{1,9}", text):
         raise BadInput(f"{where}: peer {peer!r}; valid: a rank, or +1, -1 from the rank that calls")
     if function in (PeerCall.Send, PeerCall.Recv) and not text:
         raise BadInput(f"{where}: {function.name} without a peer; valid: send@3:1M, recv@-1:1M")

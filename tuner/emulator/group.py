@@ -139,13 +139,27 @@ def scheduled_channels(selection: Selection, operation: Operation, tuned: Tuned)
 
 def check_roots(communicator: Communicator, operations: Sequence[Operation]) -> None:
     """BadInput for a root that there is none, and for broadcasts from several where NCCL makes one call of them."""
-    if outside := [each.root for each in operations if not 0 <= each.root < communicator.ranks]:
-        raise BadInput(f"root {outside[0]}; valid: 0 to {communicator.ranks - 1}")
-    roots = {each.root for each in operations if each.request.collective is Collective.Broadcast}
-    if len(roots) > 1 and communicator.release.exchange.broadcasts_together:
+    check_roots_are_ranks(communicator, operations)
+    if together := broadcasts_together(communicator, operations):
+        roots = {operations[place].root for place in together}
         raise BadInput(
             f"broadcasts from {len(roots)} roots are one call in NCCL {communicator.release.name}; valid here: one root"
         )
+
+
+def check_roots_are_ranks(communicator: Communicator, operations: Sequence[Operation]) -> None:
+    """BadInput for a root that there is none."""
+    if outside := [each.root for each in operations if not 0 <= each.root < communicator.ranks]:
+        raise BadInput(f"root {outside[0]}; valid: 0 to {communicator.ranks - 1}")
+
+
+def broadcasts_together(communicator: Communicator, operations: Sequence[Operation]) -> list[int]:
+    """The places of the broadcasts of which NCCL makes one call: all of a group, if they have several roots."""
+    together = communicator.release.exchange.broadcasts_together
+    if not together or communicator.environment.number("NCCL_ALLGATHERV_ENABLE", 1) == 0:
+        return []
+    places = [place for place, each in enumerate(operations) if each.request.collective is Collective.Broadcast]
+    return places if len({operations[place].root for place in places}) > 1 else []
 
 
 def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | None:

@@ -53,16 +53,6 @@ class BroadcastKernel:
     work_bytes: int = 0
 
 
-def apart(situation: Situation, operations: Sequence[Operation]) -> list[int]:
-    """The places of the broadcasts that are put together: all of a group, if they have several roots."""
-    communicator = situation.communicator
-    together = communicator.release.exchange.broadcasts_together
-    if not together or communicator.environment.number("NCCL_ALLGATHERV_ENABLE", 1) == 0:
-        return []
-    places = [place for place, each in enumerate(operations) if each.request.collective is Collective.Broadcast]
-    return places if len({operations[place].root for place in places}) > 1 else []
-
-
 def kernels(
     selection: Selection, situation: Situation, operations: Sequence[tuple[int, Operation]]
 ) -> Iterator[BroadcastKernel]:

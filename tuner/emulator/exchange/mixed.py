@@ -14,7 +14,15 @@ from tuner.emulator.exchange.plan import ExchangeCall, messages
 from tuner.emulator.exchange.queues import Queues
 from tuner.emulator.exchange.records import ExchangeKernel
 from tuner.emulator.exchange.situation import Situation
-from tuner.emulator.group import Chooser, GroupChoice, Operation, not_emulated, task_of
+from tuner.emulator.group import (
+    Chooser,
+    GroupChoice,
+    Operation,
+    broadcasts_together,
+    check_roots_are_ranks,
+    not_emulated,
+    task_of,
+)
 from tuner.emulator.rules.schedule.batches import Batches
 from tuner.emulator.rules.schedule.task import Task
 from tuner.emulator.rules.schedule.works import Works
@@ -51,7 +59,8 @@ def plan(
     communicator = selection.communicator
     if operations and (missing := not_emulated(selection, [each.request for each in operations])) is not None:
         raise BadInput(f"groups are not emulated {missing}")
-    together = broadcasts.apart(situation, operations)
+    check_roots_are_ranks(communicator, operations)
+    together = broadcasts_together(communicator, operations)
     tasks = [
         task_of(place, operation, communicator.ranks)
         for place, operation in enumerate(operations)

@@ -114,7 +114,7 @@ class Rules:
     traffic_per_channel: Callable[[SizeArray, int, int], SizeArray]
     registered: tuple[RegisteredRule, ...]
     schedule: scheduler.Scheduler
-    task_order: Callable[[list[task.Task]], list[task.Task]]
+    task_order: Callable[[Communicator, list[task.Task]], list[task.Task]]
     counted_traffic: Callable[[int, int], int]
     device_op: Callable[[Op], Op]
     function: Callable[[task.Task, Op], DataType]

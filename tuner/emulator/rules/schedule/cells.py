@@ -21,23 +21,25 @@ from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, between, 
 from tuner.release.schema import given
 
 SYMMETRIC_TYPES = (DataType.float32, DataType.float16, DataType.bfloat16, *FP8)
-ORDER_RULES: Registry[Callable[[list[Task]], list[Task]]] = Registry()
+ORDER_RULES: Registry[Callable[[Communicator, list[Task]], list[Task]]] = Registry()
 SYMMETRIC_RULES: Registry[Callable[[Request], bool]] = Registry()
 COUNTED_TRAFFIC_RULES: Registry[Callable[[int, int], int]] = Registry()
 
 
 @ORDER_RULES(nccl.TASK_COLL_SORTER_INSERT(since="2.22.3"))
-def by_traffic(tasks: list[Task]) -> list[Task]:
+def by_traffic(_communicator: Communicator, tasks: list[Task]) -> list[Task]:
     """The largest traffic first, roughly: four bins to a power of two, in a bin the last call first."""
     return sorted(tasks, key=lambda task: (_bin(task.traffic_bytes), task.place), reverse=True)
 
 
 @ORDER_RULES(nccl.PREPARE_TASKS(since="2.29.2"), nccl.PREPARE_TASKS_MOVED(since="2.31.2"))
-def by_traffic_broadcasts_last(tasks: list[Task]) -> list[Task]:
+def by_traffic_broadcasts_last(communicator: Communicator, tasks: list[Task]) -> list[Task]:
     """As :func:`by_traffic`, but broadcasts count as called after all others: they wait in a queue of their own.
 
-    All broadcasts have the same root here.
+    All broadcasts have the same root here. They do not wait with NCCL_ALLGATHERV_ENABLE=0.
     """
+    if communicator.environment.number("NCCL_ALLGATHERV_ENABLE", 1) == 0:
+        return by_traffic(communicator, tasks)
 
     def late(task: Task) -> tuple[int, bool, int]:
         return _bin(task.traffic_bytes), task.request.collective is Collective.Broadcast, task.place
@@ -101,7 +103,7 @@ class Cells(Scheduler):
 
     def __call__(self, chooser: Chooser, tasks: list[Task]) -> Kernels:
         communicator = chooser.communicator
-        ordered = _symmetric_last(communicator, communicator.rules.task_order(tasks))
+        ordered = _symmetric_last(communicator, communicator.rules.task_order(communicator, tasks))
         kinds: dict[object, list[Task]] = {}
         for task in ordered:  # kinds in the order of their largest, in each the smallest first
             kinds.setdefault(kind(communicator, task.request), []).insert(0, task)
