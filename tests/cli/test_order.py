@@ -205,3 +205,16 @@ def test_calls_of_a_group_share_channels() -> None:
     )
     assert [call["bytes"] for call in group["calls"]] == [64 << 10, 1 << 20]
     assert [call["classes"] for call in alone["calls"]] != [call["classes"] for call in group["calls"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("allreduce", *BATCHES[:2], "--row-bytes", "3", "--rows", "2"), "--row-bytes 3: valid: multiples of 2"),
+        (("allreduce", *BATCHES[:4], "--rows", "99999999999999999"), "--rows 99999999999999999: valid: 1 to "),
+        (("allreduce", "--range", "1..3"), "no size from 1 to 3 bytes; valid: multiples of 4"),
+        (("allreduce", "--root", "3"), "--root: AllReduce has none; valid: of reduce"),
+    ],
+)
+def test_what_cannot_be_asked_names_its_option(words: tuple[str, ...], said: str) -> None:
+    assert said in refused(*words, *NODE)

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 from click.testing import CliRunner
 from google.protobuf import proto
 
+from tests.support.command_line import COMMAND
 from tuner.answers.exports import chakra_messages
-from tuner.cli import everything
+from tuner.cli import BROKEN_PIPE, everything
 
 MOVES = {"allreduce": 14, "reducescatter": 7, "allgather": 7, "broadcast": 7, "reduce": 7}  # of nBytes, 8 ranks
 NODE = ("--machine", "dgx-h100", "--nccl", "2.28.9", "--env", "NCCL_ALGO=Ring")
@@ -164,3 +166,28 @@ def test_what_has_no_schedule_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setitem(__import__("sys").modules, "google.protobuf", None)
     without = refused("allreduce", "--bytes", "8K", *NODE, "--format", "chakra", "-o", str(tmp_path / "x"))
     assert "pip install 'nccl-tuner[chakra]'" in without
+
+
+def test_what_is_larger_than_memory_is_written_as_it_is_made() -> None:
+    """A hundred million rows, of which a reader takes one."""
+    words = [COMMAND, "schedule", "allreduce", "--bytes", "1T", *NODE]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("rank,channel,")
+        process.stdout.close()
+        assert process.wait(timeout=60) == BROKEN_PIPE
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("allreduce", "--root", "3"), "--root: AllReduce has none"),
+        (("alltoall", "--root", "3"), "--root: AlltoAll has none"),
+        (("gather", "--root", "8"), "--root 8: valid: 0 to 7"),
+        (("send", "--rank", "8"), "--rank 8: valid: 0 to 7"),
+        (("recv", "--peer", "-1"), "--peer -1: valid: 0 to 7"),
+        (("gather", "--rank", "3"), "--rank, --peer: of send and recv"),
+    ],
+)
+def test_ranks_that_do_not_belong_to_the_call_are_named(words: tuple[str, ...], said: str) -> None:
+    assert said in refused(*words, "--bytes", "1M", *NODE[:4])

@@ -6,6 +6,7 @@ from itertools import groupby
 
 from tuner.answers.alone import Alone, calls_alone
 from tuner.answers.order import check_adds, not_claimed
+from tuner.base.errors import BadInput
 from tuner.base.names import DataType
 from tuner.base.records import json_form
 from tuner.emulator import path_ranges
@@ -64,6 +65,9 @@ def _ranges(scenario: Scenario, request: Request, ends: tuple[int | None, int], 
     unit = request.unit_bytes(scenario.ranks)
     firsts = [(-(-each.from_bytes // unit) * unit, each) for each in found]
     sizes = [(size, each) for size, each in firsts if size <= each.to_bytes]  # of those that a call can have
+    if not sizes:
+        low, high = found[0].from_bytes, found[-1].to_bytes
+        raise BadInput(f"{request.title}: no size from {low} to {high} bytes; valid: multiples of {unit}")
     indifferent = any_order(request.dtype, request.op)
     calls = calls_alone(scenario, request, [size for size, _ in sizes], root)
     for (size, each), call in zip(sizes, calls, strict=True):

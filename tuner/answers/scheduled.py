@@ -50,14 +50,18 @@ def of_exchange(scenario: Scenario, asked: Asked) -> ScheduledCall:
     @cache
     def kernels_of(rank: int) -> tuple[ExchangeKernel, ...]:
         where, own = situation(resolved, rank), asked
-        if asked.function in POINT_TO_POINT:
+        if point_to_point:
             if rank not in (asked.rank, asked.root):
                 return ()
             if rank == asked.root:  # the other end
                 own = replace(asked, function=_other(asked.function), rank=rank, root=asked.rank)
         return plan(where, calls_of(own, size, where))
 
-    if asked.function in POINT_TO_POINT and asked.rank == asked.root:
+    point_to_point = asked.function in POINT_TO_POINT
+    for option, rank in (("--rank", asked.rank), ("--peer" if point_to_point else "--root", asked.root)):
+        if not 0 <= rank < scenario.ranks:
+            raise BadInput(f"{option} {rank}: valid: 0 to {scenario.ranks - 1}")
+    if point_to_point and asked.rank == asked.root:
         raise BadInput(f"--peer {asked.root}: a send to the rank itself is a copy; valid: another rank than --rank")
     kernels_of(asked.root)
     words = f"{asked.function.name} of {human_bytes(size)}, {scenario.heading}"

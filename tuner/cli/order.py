@@ -10,7 +10,9 @@ from tuner.answers.order import CallOrder, OrderAnswer
 from tuner.answers.same_bits import Question, SameBits, ask
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.sizes import LARGEST_BYTES
 from tuner.cli import options
+from tuner.cli.group_calls import ROOTED
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator.path_ranges import goes_on
 from tuner.emulator.request import Request
@@ -92,6 +94,8 @@ def command(
     nccl-tuner order allreduce --machine dgx-h100 --bytes 25M,25M,4M --group
     nccl-tuner order reducescatter --machine dgx-h100 --nodes 8 --bytes 25M --change nodes=6
     """
+    if root and collective not in ROOTED:
+        raise BadInput(f"--root: {collective.name} has none; valid: of reduce")
     described, request = (
         options.scenario_of(**scenario),
         Request(collective, dtype, op, buffers=buffers, in_place=in_place),
@@ -99,10 +103,12 @@ def command(
     if ends is not None:
         if sizes or row_bytes or rows or assignments or together:
             raise BadInput(
-                "--range: of calls alone on one communicator; valid: without --bytes, --rows, --group, --change"
+                "--range: of calls alone on one communicator; valid: without --bytes, --row-bytes, --group, --change"
             )
         _ranges(described, request, ends, root, as_json)
         return
+    if row_bytes is not None and row_bytes % dtype.size_bytes:
+        raise BadInput(f"--row-bytes {row_bytes}: valid: multiples of {dtype.size_bytes}, the size of {dtype.name}")
     asked = _sizes(sizes, row_bytes, rows)
     compared = [described, options.after(described, assignments)] if assignments else [described]
     if any(size % dtype.size_bytes for size in asked):
@@ -157,8 +163,9 @@ def _sizes(sizes: list[int] | None, row_bytes: int | None, rows: list[int] | Non
         return [1 << 20] if sizes is None else sizes
     if row_bytes is None or sizes is not None:
         raise BadInput("--rows: how many of --row-bytes; valid: both of them, without --bytes")
-    if min(rows) < 1:
-        raise BadInput(f"--rows {min(rows)}: valid: 1 and more")
+    most = LARGEST_BYTES // row_bytes
+    if wrong := [count for count in rows if not 1 <= count <= most]:
+        raise BadInput(f"--rows {wrong[0]}: valid: 1 to {most}, all of which have at most 2**62 bytes")
     return [row_bytes * count for count in rows]
 
 

@@ -1,15 +1,17 @@
 """``nccl-tuner schedule``: who sends which bytes to whom in a call, for simulators of networks."""
 
-import io
+import contextlib
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
 from tuner.base.errors import BadInput
-from tuner.base.files import write_text
 from tuner.base.names import Collective, DataType, Op, PeerCall
 from tuner.cli import options
+from tuner.cli.group_calls import ROOTED, ROOTED_WORDS
 from tuner.emulator.request import Request
 
 FORMATS = ("csv", "goal", "chakra")
@@ -66,26 +68,40 @@ def command(
     from tuner.answers.exports import schedules
     from tuner.emulator.exchange.plan import POINT_TO_POINT
 
+    if root and collective not in (*ROOTED, PeerCall.Gather, PeerCall.Scatter):
+        raise BadInput(f"--root: {collective.name} has none; valid: of {ROOTED_WORDS}")
+    if (rank, peer) != (0, 1) and collective not in POINT_TO_POINT:
+        raise BadInput(f"--rank, --peer: of send and recv; valid for {collective.name}: without, all ranks are in it")
     described = options.scenario_of(**scenario)
     if isinstance(collective, Collective):
         call = scheduled.of_collective(described, Request(collective, dtype, op), size, root)
     else:
         ends = (rank, peer) if collective in POINT_TO_POINT else (0, root)
         call = scheduled.of_exchange(described, Asked(collective, [size], dtype, *ends))
+    if wire and kind == "csv":
+        raise BadInput("csv: has bytes and wire_bytes; valid: without --wire")
     if kind == "chakra":
         if out is None:
             raise BadInput("chakra: a file a rank; valid with it: --out")
         schedules.write_chakra(call, out, wire)
+    elif kind == "goal":
+        schedules.check_ranks_only(call, kind)
+        with _opened(out) as file:
+            schedules.write_goal(call, file, wire)
     else:
-        text = io.StringIO()
-        if kind == "goal":
-            schedules.write_goal(call, text, wire)
-        elif wire:
-            raise BadInput("csv: has bytes and wire_bytes; valid: without --wire")
-        else:
-            schedules.write_csv(call, text)
-        if out is None:
-            click.echo(text.getvalue(), nl=False)
-        else:
-            write_text(out, text.getvalue())
+        with _opened(out) as file:
+            schedules.write_csv(call, file)
     click.echo(call.title, err=True)
+
+
+@contextlib.contextmanager
+def _opened(out: Path | None) -> Iterator[TextIO]:
+    """The file, or standard output: what is written goes there at once, as a schedule may be larger than memory."""
+    if out is None:
+        yield sys.stdout
+        return
+    try:
+        with out.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+    except OSError as error:
+        raise BadInput(f"{out}: {error.strerror}") from error
