@@ -89,6 +89,12 @@ BAD = {
     "no machine": (("pick", "allreduce"), "--machine"),
     "release": (("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "9.9"), "2.28.9"),
     "collective": (("pick", "gatherv", "--machine", "dgx-h100"), "ReduceScatter"),
+    "any call": (("pick", "alltoallv", "--machine", "dgx-h100"), "did you mean AlltoAll?; valid: Broadcast, Reduce, "),
+    "call without an algorithm": (("edges", "alltoall", "--machine", "dgx-h100"), "valid for it: pick, group, diff"),
+    "launch of a call that has one": (
+        ("pick", "gather", "--machine", "dgx-h100", "--launch"),
+        "says its launch without",
+    ),
     "algorithm": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_ALGO=Rings"), "NVLSTree"),
     "protocol": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_PROTO=LL64"), "LL128"),
     "variable": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_FOO=1"), "NCCL_PROTO"),

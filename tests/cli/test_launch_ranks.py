@@ -39,3 +39,26 @@ def test_a_group_has_roots() -> None:
 )
 def test_what_cannot_be_is_said_in_a_line(words: tuple[str, ...], said: str) -> None:
     assert said in run(*words, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("nccl", "algorithm", "protocol", "variable", "value"),
+    [
+        ("2.18.1", "Tree", "LL", "NCCL_LL_BUFFSIZE", "0"),
+        ("2.20.5", "Ring", "Simple", "NCCL_BUFFSIZE", "7"),
+        ("2.28.9", "Ring", "Simple", "NCCL_BUFFSIZE", "64"),
+        ("2.28.9", "Ring", "LL128", "NCCL_LL128_BUFFSIZE", "-1"),
+        ("2.28.9", "NVLSTree", "Simple", "NCCL_NVLSTREE_MAX_CHUNKSIZE", "0"),
+        ("2.28.9", "NVLS", "Simple", "NCCL_NVLS_CHUNKSIZE", "-5"),
+    ],
+)
+def test_chunks_by_which_nccl_cannot_divide_are_refused(
+    nccl: str, algorithm: str, protocol: str, variable: str, value: str
+) -> None:
+    nodes = "1" if algorithm == "NVLS" else "2"
+    words = "pick", "allreduce", "--machine", "dgx-h100", "--nodes", nodes, "--bytes", "1M", "--nccl", nccl
+    forced = f"NCCL_ALGO={algorithm}", f"NCCL_PROTO={protocol}", f"{variable}={value}"
+    settings = [word for each in forced for word in ("--env", each)]
+    said = run(*words, *settings, "--launch", code=2).stderr
+    assert f"{algorithm}/{protocol}: chunks of " in said
+    assert variable in said.partition("valid: a larger ")[2]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.command_line import run
 from tuner.base.errors import BadInput
-from tuner.base.sizes import about, size_list
+from tuner.base.sizes import about, human_bytes, size_list
 from tuner.emulator import fitted_constants
 from tuner.emulator.fitted_constants import FittedConstants
 
@@ -58,6 +58,11 @@ def test_a_range_is_what_its_sizes_are() -> None:
 )
 def test_a_reading_of_bytes(nbytes: int, text: str) -> None:
     assert about(nbytes) == text
+
+
+@pytest.mark.parametrize(("nbytes", "text"), [(0, "0 B"), (5, "5 B"), (3 << 20, "3 MiB"), ((1 << 20) + 1, "1048577 B")])
+def test_an_exact_reading_of_bytes(nbytes: int, text: str) -> None:
+    assert human_bytes(nbytes) == text
 
 
 def test_picks_as_comma_separated_values_are_those_of_json() -> None:

@@ -77,6 +77,6 @@ def about(nbytes: int) -> str:
 def human_bytes(nbytes: int) -> str:
     """Exact: the largest binary unit that divides the size."""
     for power, unit in zip(range(60, 0, -10), UNITS, strict=True):
-        if nbytes % (1 << power) == 0:
+        if nbytes and nbytes % (1 << power) == 0:
             return f"{nbytes >> power} {unit}"
     return f"{nbytes} B"

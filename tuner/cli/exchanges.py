@@ -13,7 +13,7 @@ from tuner.answers.mixed import MixedAnswer
 from tuner.base.names import DataType, PeerCall
 from tuner.cli import times
 from tuner.cli.group_calls import GivenCall
-from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.output import counted, human_bytes, print_json, print_table
 from tuner.emulator.exchange.plan import POINT_TO_POINT
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
@@ -48,10 +48,11 @@ def show(scenario: Scenario, call: Asked, wanted: "TimesWanted | None", as_json:
     columns = ("size", "kernels", "channels", "threads", "same GPU", "same node", "other nodes", *time_columns)
     name = answers[0].collective
     print_table(f"{name} on {scenario.title}{_of_rank(call)}", columns, [_row(each, call.rank) for each in answers])
-    launch = answers[0].launch
-    copied = launch is not None and launch.copy_engines
+    launches = [each.launch for each in answers if each.launch is not None]
+    copied = any(each.copy_engines for each in launches)
     click.echo(COPIED if copied else NO_MODEL)
-    if launch is not None and not copied:
+    if launches and not copied:
+        launch = launches[0]
         click.echo(f"p2p channels: {launch.p2p_channels}, per peer: {launch.p2p_channels_per_peer}")
     if answers[0].calibration is not None:
         click.echo(times.whose(answers[0].calibration))
@@ -106,7 +107,7 @@ def show_group(scenario: Scenario, calls: Sequence[GivenCall], like: Request, ra
     if as_json:
         print_json(answer)
         return
-    _print_group(f"A group of {len(calls)} calls on {scenario.title}, rank {rank}", answer)
+    _print_group(f"A group of {counted(len(calls), 'call')} on {scenario.title}, rank {rank}", answer)
 
 
 KERNELS = ("kernel", "function", "channels", "threads", "collectives", "sends", "receives")

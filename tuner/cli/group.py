@@ -14,7 +14,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op, PeerCall
 from tuner.cli import options
 from tuner.cli.group_calls import AnyCalls, GivenCall
-from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.output import counted, human_bytes, print_json, print_table
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -129,7 +129,7 @@ def command(
     if as_json:
         print_json(answer)
     else:
-        title = f"A group of {len(calls)} calls on {described.title}" + (f", rank {rank}" if rank else "")
+        title = f"A group of {counted(len(calls), 'call')} on {described.title}" + (f", rank {rank}" if rank else "")
         print_group(title if table is None else f"{title}, with {table}", answer)
         if answer.launch is not None:
             from tuner.cli.launches import print_launch

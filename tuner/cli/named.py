@@ -4,7 +4,10 @@ from typing import Any
 
 import click
 
-from tuner.base.names import PeerCall, by_name
+from tuner.base.errors import BadInput, did_you_mean, one_of
+from tuner.base.names import Collective, PeerCall, by_name
+
+TAKING_ANY_CALL = "pick, group, diff, whatif, schedule"
 
 
 class Named(click.ParamType):  # type: ignore[type-arg]
@@ -15,13 +18,28 @@ class Named(click.ParamType):  # type: ignore[type-arg]
         self.name = name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if self.members is Collective and (call := peer_call(value)) is not None:
+            raise BadInput(
+                f"{call.name}: NCCL makes it of sends and receives, and picks no algorithm; valid for it: "
+                f"{TAKING_ANY_CALL}; valid here: {', '.join(each.name for each in Collective)}"
+            )
         return by_name(self.members, value, self.name)
+
+
+def peer_call(value: Any) -> PeerCall | None:
+    """The call made of sends and receives by its name in any case; None for any other name."""
+    word = str(value).strip().lower().replace("_", "").replace("-", "")
+    return next((call for call in PeerCall if call.name.lower() == word), None)
 
 
 class AnyCall(Named):
     """A collective, or a call that NCCL makes of sends and receives, for which it picks no algorithm."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        word = str(value).strip().lower().replace("_", "").replace("-", "")
-        found = [call for call in PeerCall if call.name.lower() == word]
-        return found[0] if found else super().convert(value, param, ctx)
+        if (call := peer_call(value)) is not None:
+            return call
+        try:
+            return super().convert(value, param, ctx)
+        except BadInput:
+            names = [each.name for kind in (Collective, PeerCall) for each in kind]
+            raise BadInput(f"unknown {self.name} {value!r}{did_you_mean(str(value), names)}; {one_of(names)}") from None

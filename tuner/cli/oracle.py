@@ -11,7 +11,7 @@ from tuner.cli import options
 from tuner.cli.graphs import across_option, print_graphs, print_with_across
 from tuner.cli.group import calls_argument, operations_of, print_group
 from tuner.cli.lazy import Group
-from tuner.cli.output import print_json
+from tuner.cli.output import counted, print_json
 from tuner.cli.pick import print_answers
 from tuner.cli.table import print_tables
 from tuner.emulator.request import Request
@@ -85,7 +85,7 @@ def group(calls: list[Any], dtype: DataType, op: Op, timeout_s: float, as_json: 
     if as_json:
         print_json(made)
     else:
-        print_group(f"A group of {len(calls)} calls on {described.title}: the real libnccl", made)
+        print_group(f"A group of {counted(len(calls), 'call')} on {described.title}: the real libnccl", made)
 
 
 @command.command()

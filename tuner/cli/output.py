@@ -44,6 +44,11 @@ def print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     click.echo(text.getvalue(), nl=False)
 
 
+def counted(count: int, what: str) -> str:
+    """``1 call``, ``2 calls``."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def span(values: Sequence[int]) -> str:
     """``4``, or ``4-16`` where they differ."""
     return f"{min(values)}-{max(values)}" if min(values) < max(values) else str(values[0])

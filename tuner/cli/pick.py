@@ -78,11 +78,13 @@ def command(
     nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 64M --launch
     nccl-tuner pick reduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M --launch --root 3 --rank 8
     """
-    if in_full and (as_csv or not isinstance(collective, Collective)):
-        raise BadInput("--launch: of a collective, and as text or with --json; valid: without --csv")
-    if as_csv and (as_json or not isinstance(collective, Collective)):
-        raise BadInput("--csv: of a collective's picks, and not with --json; valid: one of both")
+    if as_csv and (in_full or as_json):
+        raise BadInput("--csv: of picks alone; valid: without --launch and --json")
     if isinstance(collective, PeerCall):
+        if in_full or as_csv:
+            raise BadInput(
+                f"--launch, --csv: of collectives; {collective.name} says its launch as it is, also as --json"
+            )
         from tuner.cli import exchanges
 
         if buffers is Buffers.graph or in_place:

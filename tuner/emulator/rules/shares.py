@@ -3,13 +3,15 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
+from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import ceil_div, int32
 from tuner.base.registry import Registry, Variant
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.launch.records import ChannelShare, ProxyOperation, Sharing
 from tuner.emulator.model import Tables
-from tuner.emulator.rules.buffers import chunk_and_slice_steps, grain_bytes, step_bytes
+from tuner.emulator.rules.bounds import NVLS
+from tuner.emulator.rules.buffers import VARIABLES, chunk_and_slice_steps, grain_bytes, step_bytes
 from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.chunk_sizes import Heads, Sized, chunk_bytes, direct, halved, whole_chunk_bytes
 from tuner.emulator.rules.launch import elements_at_once
@@ -89,6 +91,26 @@ def loops_of(call: Call, heads: Heads) -> tuple[int, int]:
     return 1, heads.direct if name == "CollnetDirect" else 1
 
 
+def _chunk(scheduled: Scheduled, sized: Sized, effective: bool) -> int:
+    """A chunk in bytes. BadInput for one by which NCCL cannot divide."""
+    whole = whole_chunk_bytes(sized.call, effective)
+    _check(scheduled, whole)
+    chunk = chunk_bytes(sized, whole)
+    _check(scheduled, chunk)
+    return chunk
+
+
+def _check(scheduled: Scheduled, chunk: int) -> None:
+    if chunk >= scheduled.element_bytes:
+        return
+    algorithm, protocol = scheduled.task.algo_proto
+    own = ("NCCL_NVLS_CHUNKSIZE", "NCCL_NVLSTREE_MAX_CHUNKSIZE") if algorithm in NVLS else ()
+    raise BadInput(
+        f"{algorithm.name}/{protocol.name}: chunks of {chunk} bytes, by which NCCL cannot divide; valid: a larger "
+        f"{' or '.join((VARIABLES[protocol], *own))}"
+    )
+
+
 def _steps(sized: Sized, chunk: int) -> int:
     """Steps of a proxy."""
     steps, chunks = loops_of(sized.call, sized.heads)
@@ -125,7 +147,8 @@ class ChunksOfEachRange(Shares):
     def _share(self, scheduled: Scheduled, sized: Sized, part: Part) -> ChannelShare:
         call = sized.call
         grain = grain_bytes(call.protocol, call.limits.warp_size)
-        chunk = chunk_bytes(sized, whole_chunk_bytes(call, effective=True)) // grain * grain
+        chunk = _chunk(scheduled, sized, effective=True) // grain * grain
+        _check(scheduled, chunk)
         proxy = self._with_loops(_proxy(sized, chunk, _steps(sized, chunk)), sized)
         if call.algorithm is Algorithm.PAT:
             proxy = replace(proxy, step_bytes=ceil_div(sized.nbytes, sized.channels))
@@ -171,7 +194,7 @@ class ChunksOfAllRanges(Shares):
         task, call = scheduled.task, scheduled.call
         nbytes = task.nbytes if task.tuned or call.like_collnet else task.together_bytes
         sized = scheduled.sized(task.chunk_channels, nbytes)
-        chunk = chunk_bytes(sized, whole_chunk_bytes(call, effective=True))
+        chunk = _chunk(scheduled, sized, effective=True)
         elements = chunk // scheduled.element_bytes
         proxy = _proxy(sized, chunk, 0)
         if call.like_collnet:
@@ -224,11 +247,12 @@ class ChunksInTurns(Shares):
     def __call__(self, scheduled: Scheduled) -> Shared:
         task, call = scheduled.task, scheduled.call
         sized = scheduled.sized(len(task.parts), task.nbytes)
-        chunk = chunk_bytes(sized, whole_chunk_bytes(call, effective=False))
+        chunk = _chunk(scheduled, sized, effective=False)
         if call.algo_proto == (Algorithm.Tree, Protocol.Simple) and pattern(call) == "TreeUpDown":
             depth = _tree_depth(call)
             chunk = halved(sized, chunk, 1, ((depth * 8, 131072), (depth * 4, 65536), (depth, 32768)))
         effective = self._effective(call, chunk)
+        _check(scheduled, effective)
         last = self._last(scheduled, sized, chunk)
         proxy = _proxy(sized, chunk, _steps(sized, effective))
         elements = effective // scheduled.element_bytes
