@@ -82,9 +82,8 @@ def command(
         raise BadInput("--csv: of picks alone; valid: without --launch and --json")
     if isinstance(collective, PeerCall):
         if in_full or as_csv:
-            raise BadInput(
-                f"--launch, --csv: of collectives; {collective.name} says its launch as it is, also as --json"
-            )
+            option = "--launch" if in_full else "--csv"
+            raise BadInput(f"{option}: of collectives; {collective.name} says its launch without, and with --json")
         from tuner.cli import exchanges
 
         if buffers is Buffers.graph or in_place:
