@@ -170,7 +170,7 @@ def test_what_has_no_schedule_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_what_is_larger_than_memory_is_written_as_it_is_made() -> None:
     """A hundred million rows, of which a reader takes one."""
-    words = [COMMAND, "schedule", "allreduce", "--bytes", "1T", *NODE]
+    words = [str(COMMAND), "schedule", "allreduce", "--bytes", "1T", *NODE]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("rank,channel,")

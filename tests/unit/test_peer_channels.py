@@ -10,7 +10,7 @@ from tuner.scenario import Scenario
 from tuner.scenario.exchange import situation
 
 
-def channels_of(nccl: str, nodes: int = 2, **environment: str) -> PeerChannels:
+def channels_of(nccl: str, environment: dict[str, str] | None = None, nodes: int = 2) -> PeerChannels:
     described = Scenario(nccl, nodes, machine="dgx-h100", gpus_per_node=2, environment=environment)
     return situation(described.resolve()).channels
 
@@ -32,7 +32,7 @@ def channels_of(nccl: str, nodes: int = 2, **environment: str) -> PeerChannels:
 )
 def test_chunks_by_which_nccl_cannot_divide_are_refused(nccl: str, nodes: int, variable: str, value: str) -> None:
     with pytest.raises(BadInput, match=f"{variable}: chunks of .* bytes; valid: 8 to 67108863"):
-        channels_of(nccl, nodes, **{variable: value})
+        channels_of(nccl, {variable: value}, nodes)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_chunks_by_which_nccl_cannot_divide_are_refused(nccl: str, nodes: int, v
 )
 def test_values_with_which_nccl_crashes_or_waits_are_refused(nccl: str, variable: str, value: str, valid: str) -> None:
     with pytest.raises(BadInput, match=f"{variable}.*{valid}"):
-        channels_of(nccl, **{variable: value})
+        channels_of(nccl, {variable: value})
 
 
 @pytest.mark.parametrize("size", ["0", "-3"])
@@ -72,9 +72,9 @@ AS_C_READS_THEM = {
 
 @pytest.mark.parametrize(("nccl", "variable", "value"), AS_C_READS_THEM)
 def test_values_below_what_counts_and_beyond_an_int(nccl: str, variable: str, value: str) -> None:
-    channels = channels_of(nccl, **{variable: value})
+    channels = channels_of(nccl, {variable: value})
     assert (channels.channels, channels.per_peer) == AS_C_READS_THEM[nccl, variable, value]
 
 
 def test_a_number_of_more_digits_than_python_reads_is_as_unset() -> None:
-    assert channels_of("2.28.9", NCCL_MAX_P2P_NCHANNELS="9" * 5000) == channels_of("2.28.9")
+    assert channels_of("2.28.9", {"NCCL_MAX_P2P_NCHANNELS": "9" * 5000}) == channels_of("2.28.9")
