@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tuner.analysis.exchange_ways import Way, taken
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, PeerCall
+from tuner.base.windows import SYMMETRIC, Sides
 from tuner.emulator.rules import symmetric
 from tuner.scenario import Scenario
 from tuner.scenario.exchange import situation
@@ -57,10 +58,10 @@ def launched(scenario: Scenario, counts: ExchangeCounts, buffers: Buffers) -> tu
         where = situation(ResolvedScenario(scenario))
     except BadInput:
         return ()
-    copied = buffers is Buffers.window and symmetric.sends_are_copied(where.communicator)
+    sides = SYMMETRIC.symmetric if buffers is Buffers.window else Sides.none
     made = []
     for (function, size), calls in sorted(counts.items()):
-        if copied and function in COPIED:
+        if function in COPIED and symmetric.sends_are_copied(where.communicator, function, sides):
             made.append(ExchangesOf(function, size, calls, size * calls, 0, 0, ()))
             continue
         one = taken(where, function, size)
