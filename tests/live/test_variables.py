@@ -151,6 +151,7 @@ REGISTERED_BUFFERS = {
     "NCCL_SYM_RS_GIN_CHUNK_SIZE": "1024",
     "NCCL_GIN_ENABLE": "0",
     "NCCL_GIN_TYPE": "0",
+    "NCCL_NUM_RMA_CTX": "0",
 }
 # Without windows the first asks of no release, and the second of releases that do not read it, for a symmetric kernel.
 SYMMETRIC_KERNELS = {"NCCL_SYM_KERNEL": "^", "NCCL_SYM_NOWIN_ENABLE": "0"}

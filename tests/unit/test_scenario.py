@@ -114,11 +114,15 @@ def test_another_number_of_nodes_resolves_no_node_again(others: tuple[Scenario, 
         assert other.ranks == anew.ranks
         assert other.oracle_configuration() == anew.oracle_configuration()
         for mine, theirs in zip(other.views, anew.views, strict=True):
-            names = [field.name for field in fields(mine) if field.name != "links"]
+            asked = {"links", "merges_adapters"}  # searched when they are asked for
+            names = [field.name for field in fields(mine) if field.name not in asked]
             assert [getattr(mine, name) for name in names] == [getattr(theirs, name) for name in names]
             assert mine.links is not None
             assert theirs.links is not None
-            assert mine.links() == theirs.links()  # searched when they are asked for
+            assert mine.links() == theirs.links()
+            assert mine.merges_adapters is not None
+            assert theirs.merges_adapters is not None
+            assert mine.merges_adapters() == theirs.merges_adapters()
     several = [resolved.with_nodes(count).own.for_emulator(True) for count in (2, 5)]
     assert several[0] is several[1]
     assert resolved.with_nodes(2).own.topology is resolved.own.topology
