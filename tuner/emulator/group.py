@@ -10,7 +10,7 @@ from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import Float
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
-from tuner.emulator.rules import bounds, registered, symmetric_variables
+from tuner.emulator.rules import bounds, symmetric_variables
 from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.schedule.task import Task
 from tuner.emulator.selection import Selection
@@ -128,10 +128,8 @@ def scheduled_channels(selection: Selection, operation: Operation, tuned: Tuned)
     BadInput for a size that no call of its type can have.
     """
     communicator, request = selection.communicator, operation.request
-    bound = np.array([tuned.channels], np.int64)
-    if registered.keeps(communicator, request):
-        for rule in communicator.rules.registered:
-            bound = rule(Call(communicator, request, tuned.algo_proto), selection.tables, bound)
+    call, named = Call(communicator, request, tuned.algo_proto), np.array([tuned.channels], np.int64)
+    bound = bounds.of_registered(call, selection.tables, named)
     task = task_of(0, operation, communicator.ranks)
     communicator.rules.schedule(Chooser(selection, lambda *_: replace(tuned, channels=int(bound[0]))), [task])
     return len(task.channels)

@@ -80,13 +80,19 @@ def bounds_to(most: int, call: Call, tables: Tables, nbytes: SizeArray) -> tuple
     trace.step("channels", "", plain_bound, most, bound)
     shrunk = _shrunk_threads(most, call, tables, nbytes, bound)
     trace.step("threads", "", fewer_threads, int(tables.max_threads[call.algo_proto]), shrunk)
+    bound = of_registered(call, tables, bound)
+    block = call.rules.block(call.communicator, call.algo_proto, shrunk, call.limits.min_block_threads)
+    trace.step("threads", "", call.rules.block, shrunk, block)
+    return bound, block
+
+
+def of_registered(call: Call, tables: Tables, bound: IntArray) -> IntArray:
+    """What registered buffers make of bounds, numbers of channels [size]; the same where there are none."""
     if registered.kept(call.communicator, call.request):
         for rule in call.rules.registered:
             before, bound = bound, rule(call, tables, bound)
             trace.step("channels", "", rule, before, bound)
-    block = call.rules.block(call.communicator, call.algo_proto, shrunk, call.limits.min_block_threads)
-    trace.step("threads", "", call.rules.block, shrunk, block)
-    return bound, block
+    return bound
 
 
 def own_threads(call: Call, tables: Tables, nbytes: SizeArray) -> IntArray:
