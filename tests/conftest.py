@@ -15,8 +15,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import fetched
+from tests.support.available_releases import ALL
 from tests.support.each_choice import beyond_each_choice
 from tests.support.not_live import sitecustomize as not_live
+from tuner.base.files import cache_folder
 from tuner.cli import OBJECTS_BETWEEN_COLLECTIONS
 
 PATIENT: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -27,6 +30,7 @@ settings.load_profile("same")
 
 ROOT = Path(__file__).parents[1]
 LIVE = ROOT / "tests" / "live"
+CACHE = ROOT / "build" / "cache-of-tests"
 _FOLDER = TemporaryDirectory(prefix="not-live-")  # of this process
 TRIED = Path(_FOLDER.name) / "tried.txt"
 
@@ -47,6 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.slow |= named or "slow" in config.option.markexpr
     config.option.exhaustive |= named or "each_choice" in config.option.markexpr
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
+    if not (ALL or hasattr(config, "workerinput")):  # processes of pytest-xdist inherit it
+        fetched.link(CACHE, cache_folder())
+        os.environ["NCCL_TUNER_CACHE"] = str(CACHE)
     folder = str(Path(not_live.__file__).parent)
     # Where nothing is to be written beside the sources, each process would compile all of them, this one too.
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):

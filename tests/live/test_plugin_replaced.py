@@ -39,7 +39,7 @@ def replaced(table: Path) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.parametrize("nccl", ["2.21.5", "2.22.3", "2.28.9"])
+@pytest.mark.parametrize("nccl", ["2.21.5", "2.23.4", "2.28.9"])
 def test_all_ranks_go_by_one_content(nccl: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Oracle, "_check_log", lambda oracle: None)  # that the file has changed is a warning
     table = tmp_path / "pod.table"

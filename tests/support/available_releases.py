@@ -1,7 +1,7 @@
 """Which releases the live tests ask: a few, or with NCCL_TUNER_TEST_RELEASES=all every one on this computer.
 
 `python -m tests.scripts.releases_to_fetch` prints the few, without the installed one: `make test` fetches them, and the
-one with another build.
+one with another build. Without the variable no test sees another one, whatever the cache has.
 """
 
 import os
@@ -23,7 +23,8 @@ def _one_of_each_interface() -> dict[int, str]:
     return chosen
 
 
-def _is_here(name: str) -> bool:
+def is_here(name: str) -> bool:
+    """Whether the libnccl of a release is installed or cached."""
     return name == library.installed_release() or library.cached(name).is_file()
 
 
@@ -33,12 +34,13 @@ BUILDS = [
     for build in library.WHEELS
     if build != library.BUILD
     for name in library.with_build(build)
-    if (ALL or name == ONE_WITH_BUILDS) and _is_here(name) and library.cached(name, build).is_file()
+    if (ALL or name == ONE_WITH_BUILDS) and is_here(name) and library.cached(name, build).is_file()
 ]
 INTERFACES = set(_one_of_each_interface().values())
-HERE = [name for name in release.names() if (ALL or name in FEW) and _is_here(name)]
+FETCHED = FEW | INTERFACES | {f"{ONE_WITH_BUILDS}-{build}" for build in library.WHEELS if build != library.BUILD}
+HERE = [name for name in release.names() if (ALL or name in FEW) and is_here(name)]
 WITH_PLUGINS = [
     name
     for name in release.names()
-    if (release.load(name).plugin is not None if ALL else name in INTERFACES) and _is_here(name)
+    if (release.load(name).plugin is not None if ALL else name in INTERFACES) and is_here(name)
 ]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.support.available_releases import is_here
 from tuner import release
 from tuner.analysis.beyond import differences
 from tuner.cli import everything
@@ -17,8 +18,19 @@ from tuner.release.regressions import Regression, Run, between, regressions
 from tuner.scenario import Scenario
 
 ROOT = Path(__file__).parents[2]
+
+
+def marks(run: Run) -> list[pytest.MarkDecorator]:
+    missing = [name for name in release.names() if name in run.command.split() and not is_here(name)]
+    return (
+        [pytest.mark.live, pytest.mark.skipif(bool(missing), reason=f"no libnccl {' or '.join(missing)} here")]
+        if run.live
+        else []
+    )
+
+
 RUNS = [
-    pytest.param(run, id=f"{one.thread.rpartition('/')[2]}-{number}", marks=[pytest.mark.live] * run.live)
+    pytest.param(run, id=f"{one.thread.rpartition('/')[2]}-{number}", marks=marks(run))
     for one in regressions()
     for number, run in enumerate(one.runs)
 ]
