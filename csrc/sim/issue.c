@@ -122,10 +122,14 @@ SIM_EXPORT int sim_issue_group(const struct sim_issue *issue, const struct sim_c
         return -1;
     memset(answer, 0, sizeof *answer);
     sim_record_start();
+    if (issue->captured && sim_capture_begin(&stream) != 0)
+        return -1;
     sim_nccl.group_start();
     for (int i = 0; i < n && answer->result == 0; i++)
         answer->result = issue_one(issue->comm, &calls[i]);
     status ended = sim_nccl.group_end();
+    if (issue->captured)
+        sim_graph_destroy(sim_capture_end(&stream));
     if (answer->result == 0)
         answer->result = ended;
     collect(answer, issue->log_file);

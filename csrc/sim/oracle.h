@@ -181,7 +181,7 @@ struct sim_issue {
     int device;
     int log_file;  /* of NCCL's log; -1: none */
     int simulated; /* ask for the time only */
-    int captured;  /* each call in a CUDA graph of its own */
+    int captured;  /* each call, or the group, in a CUDA graph of its own */
 };
 
 /* What is launched on the stream from here on goes into a CUDA graph, which has a lifetime of its own once the capture has
@@ -195,7 +195,7 @@ void sim_graph_destroy(void *graph);
 int sim_issue(const struct sim_issue *issue, const struct sim_call *calls, int n, struct sim_answer *answers);
 
 /* All calls in one group. The answer is of the whole group; the lists of its kernels, operations and questions are those
- * below. 0, or -1 without address space. */
+ * below. 0, or -1 without address space or memory. */
 int sim_issue_group(const struct sim_issue *issue, const struct sim_call *calls, int n, struct sim_answer *answer);
 
 /* What a rank's device was asked for and has; host memory is what NCCL has pinned. */

@@ -132,9 +132,10 @@ class Reader:
 
     def non_classic_path(self, observed: Observation) -> NonClassicPath | None:
         """None where the call took the classic path. Copy engines launch no kernel and log nothing."""
-        kernel, record = tuning_log.symmetric_kernel(observed.log), observed.record
-        if kernel is None:
+        kernels, record = tuning_log.symmetric_kernels(observed.log), observed.record
+        if not kernels:
             return None if record["kernels"] else COPY_ENGINES
+        kernel = kernels[0].name
         launched = self.kernel_name(record["kernel"])
         if record["kernels"] != 1 or f"_{kernel}" not in launched:
             raise Contradiction(f"NCCL says {kernel} and launches {record['kernels']} kernels, first {launched}")

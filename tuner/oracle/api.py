@@ -171,14 +171,23 @@ class Oracle:
         with self._explained():
             return [self._reader.non_classic_path(call) or self._reader.launched(call) for call in calls]
 
-    def launch_group(self, calls: Sequence[groups.Call]) -> groups.LaunchedGroup:
-        """All calls, on plain buffers, inside one ncclGroupStart and ncclGroupEnd, launched for real on rank 0."""
+    def launch_group(
+        self, calls: Sequence[groups.Call], buffers: Buffers = Buffers.plain, in_place: bool = False
+    ) -> groups.LaunchedGroup:
+        """All calls inside one ncclGroupStart and ncclGroupEnd, launched for real on rank 0.
+
+        All have the same buffers; those on graph buffers are captured into one CUDA graph.
+        """
         self._check_ranks()
+        self._check_registers(buffers)
         if not calls:
             raise BadInput("a group without a collective launches nothing; valid: one or more")
-        issued = [self._call(Request(call.collective, call.dtype, call.op), call.bytes) for call in calls]
+        requests = [Request(call.collective, call.dtype, call.op, in_place=in_place) for call in calls]
+        issued = [self._call(each, call.bytes, buffers) for each, call in zip(requests, calls, strict=True)]
         what = f"launching a group of {len(calls)} collectives"
-        answer: messages.GroupAnswer = self._request(messages.Group(tuple(issued)), what)
+        registration = _registration(buffers, SYMMETRIC)
+        group = messages.Group(tuple(issued), buffers=registration, captured=buffers is Buffers.graph)
+        answer: messages.GroupAnswer = self._request(group, what)
         if answer.error is not None:
             raise self._child.failure(f"{what}: {answer.error}")
         with self._explained(f"{what} gave "):

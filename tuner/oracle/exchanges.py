@@ -26,6 +26,7 @@ class IssuedCall:
     count: int
     root: int = 0
     op: Op = Op.sum
+    in_place: bool = False
 
 
 PLAIN = messages.Registration()
@@ -62,7 +63,7 @@ def read(reader: Reader, answer: messages.GroupAnswer) -> tuple[LaunchedKernel, 
 
 
 def _message(call: IssuedCall) -> messages.Call:
-    return messages.Call(int(call.function), int(call.dtype), int(call.op), call.count, call.root)
+    return messages.Call(int(call.function), int(call.dtype), int(call.op), call.count, call.root, int(call.in_place))
 
 
 def _peers(calls: Iterable[IssuedCall], ranks: int) -> frozenset[int]:

@@ -11,6 +11,7 @@ from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.oracle import tuning_log
 from tuner.oracle.answers import Contradiction, Reader
 from tuner.oracle.messages import GroupAnswer
+from tuner.oracle.tuning_log import SymmetricKernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,16 @@ class Scheduled:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One launch: its name in the library's symbol table, its grid and block, its collectives in NCCL's order."""
+    """One launch: its name in the library's symbol table, its grid and block, its collectives in NCCL's order.
+
+    ``symmetric``: what NCCL's log says of a symmetric kernel, whose collectives it does not list.
+    """
 
     name: str
     channels: int
     threads: int
     operations: tuple[Scheduled, ...]
+    symmetric: SymmetricKernel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +93,13 @@ def read(reader: Reader, answer: GroupAnswer, log: bytes) -> LaunchedGroup:
     questions = np.frombuffer(answer.questions, reader.question)
     scheduled = _scheduled(reader, operations, log)
     plans = _plans([int(number) for number in operations["number"]])
-    if len(plans) != len(kernels):
-        raise Contradiction(f"collectives numbered as in {len(plans)} kernels, and {len(kernels)} kernels")
-    launched = []
-    for kernel, plan in zip(kernels, plans, strict=True):
+    symmetric = tuning_log.symmetric_kernels(log)
+    if len(symmetric) + len(plans) != len(kernels):
+        raise Contradiction(
+            f"collectives numbered as in {len(plans)} kernels, {len(symmetric)} symmetric ones, {len(kernels)} kernels"
+        )
+    launched = [_symmetric(reader, kernel, said) for kernel, said in zip(kernels, symmetric, strict=False)]
+    for kernel, plan in zip(kernels[len(symmetric) :], plans, strict=True):
         inside = tuple(scheduled[plan])
         used = {channel for each in inside for channel in each.channels}
         if len(used) != kernel["grid_x"]:
@@ -99,6 +107,14 @@ def read(reader: Reader, answer: GroupAnswer, log: bytes) -> LaunchedGroup:
         name = reader.kernel_name(kernel)
         launched.append(Kernel(name, int(kernel["grid_x"]), int(kernel["block_x"]), inside))
     return LaunchedGroup(tuple(launched), tuple(map(_question, questions)))
+
+
+def _symmetric(reader: Reader, kernel: Any, said: SymmetricKernel) -> Kernel:
+    """NCCL launches symmetric kernels before all others."""
+    name = reader.kernel_name(kernel)
+    if f"_{said.name}" not in name:
+        raise Contradiction(f"NCCL says {said.name} and launches {name}")
+    return Kernel(name, int(kernel["grid_x"]), int(kernel["block_x"]), (), said)
 
 
 def _scheduled(reader: Reader, operations: Any, log: bytes) -> list[Scheduled]:
@@ -133,7 +149,8 @@ def _scheduled(reader: Reader, operations: Any, log: bytes) -> list[Scheduled]:
 def _plans(numbers: Sequence[int]) -> list[slice]:
     """The collectives of each kernel: they are numbered anew in every one."""
     starts = [i for i, number in enumerate(numbers) if i == 0 or number <= numbers[i - 1]]
-    return [slice(*ends) for ends in zip(starts, [*starts[1:], len(numbers)], strict=True)]
+    ends = [*starts[1:], len(numbers)] if starts else []
+    return [slice(start, end) for start, end in zip(starts, ends, strict=True)]
 
 
 def _question(record: Any) -> Question:

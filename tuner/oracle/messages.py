@@ -278,6 +278,7 @@ class Group:
     in_full: bool = False  # read all works, and keep the operations of the network whole
     rank: int = 0  # which makes the calls
     buffers: Registration = Registration()
+    captured: bool = False  # into a CUDA graph
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.logs import choice
 
 # 2.27 and later, of a kernel on symmetric windows
-_SYMMETRIC = re.compile(rb"\[Symmetric\]: \d+ Bytes -> Kernel (\w+) nchannels (\d+) nthreads (\d+)")
+_SYMMETRIC = re.compile(rb"\[Symmetric\]: (\d+) Bytes -> Kernel (\w+) nchannels \d+ nthreads \d+(?: nWorks (\d+))?")
 
 # Algorithms by ncclPattern_t, as NCCL 2.18 to 2.32 use it.
 PATTERNS = {
@@ -40,6 +40,15 @@ class TunedChoice:
     collective: Collective | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SymmetricKernel:
+    """A line of the log about a symmetric kernel: its name, its calls' counts in bytes, added up, and their number."""
+
+    name: str
+    bytes: int
+    calls: int
+
+
 def choices(log: bytes) -> list[TunedChoice]:
     """Every choice in a piece of NCCL's log, in its order; the later and fuller kind of line where there are both."""
     lines = [made for line in log.decode(errors="replace").splitlines() if (made := choice.printed(line))]
@@ -57,10 +66,9 @@ def choices(log: bytes) -> list[TunedChoice]:
     ]
 
 
-def symmetric_kernel(log: bytes) -> str | None:
-    """The symmetric kernel a piece of NCCL's log names; None where there is none."""
-    match = _SYMMETRIC.search(log)
-    return None if match is None else match[1].decode()
+def symmetric_kernels(log: bytes) -> list[SymmetricKernel]:
+    """The symmetric kernels that a piece of NCCL's log names, in their order."""
+    return [SymmetricKernel(match[2].decode(), int(match[1]), int(match[3] or 1)) for match in _SYMMETRIC.finditer(log)]
 
 
 def algorithm(text: str) -> Algorithm:

@@ -33,7 +33,7 @@ def issue_group(world: World, request: Group) -> GroupAnswer:
     """All calls in one group."""
     _use_buffers(world, request.buffers)
     peers.connect(world, request.rank, request.peers)
-    calls, how = _calls(request.calls), _how(world, rank=request.rank)
+    calls, how = _calls(request.calls), _how(world, captured=request.captured, rank=request.rank)
     lib.sim_keep_proxy_operations(world.start.operation_bytes if request.in_full else 0)
     answer = ffi.new("struct sim_answer *")
     log_start = os.fstat(world.log_file).st_size
