@@ -15,6 +15,8 @@ from tuner.analysis.call_picks import CallPicks
 from tuner.analysis.diff import Change, Side
 from tuner.analysis.diff import diff as changes
 from tuner.analysis.explain import Explanation
+from tuner.answers import groups
+from tuner.answers.group_calls import GroupCall, operations
 from tuner.base.errors import BadInput
 from tuner.base.frames import Rows
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol, by_name
@@ -38,6 +40,7 @@ from tuner.workload import job
 from tuner.workload.priced import Budget
 
 if TYPE_CHECKING:
+    from tuner.answers.groups import GroupAnswer
     from tuner.answers.launches import LaunchAnswer
     from tuner.answers.order import CallOrder
     from tuner.connect import Across
@@ -117,6 +120,20 @@ class Communicator:
 
         call = Operation(request(collective, **kind), whole(size, "size"), root)
         return Launches(self.scenario, rank).of([call])
+
+    def group(self, calls: Sequence[GroupCall], **kind: Unpack[CallKind]) -> "GroupAnswer":
+        """What NCCL makes of calls in one ncclGroupStart and ncclGroupEnd: kernels with their calls, and the choices.
+
+        A call is a collective and its size in bytes, then its type and its operation where ``kind`` does not say them.
+        All have the same buffers. Errors: those of :func:`tuner.emulator.group.plan`.
+        Source: ncclPrepareTasks and scheduleCollTasksToPlan, src/enqueue.cc.
+
+        >>> one_node = communicator("dgx-h100", nccl="2.30.7")
+        >>> group = one_node.group([("allreduce", 25 << 20), ("allgather", 1 << 20)], buffers="window")
+        >>> [(kernel.bypass_kernel, kernel.channels) for kernel in group.kernels]
+        [('symmetric kernel AllReduce_RSxLDMC_AGxSTMC', 2), ('symmetric kernel AllGather_STMC', 2)]
+        """
+        return groups.from_emulator(self.scenario, operations(calls, **kind))
 
     def calibrated(
         self,

@@ -20,26 +20,31 @@ if TYPE_CHECKING:
 class CallInKernel:
     """One call of a kernel: ``call`` is its place among the calls, ``choice`` an index into the choices.
 
-    None stands for what a release of the real library does not show.
+    None stands for what a release of the real library does not show, and for what calls do not have that no algorithm
+    does: these have no channels of their own either.
     """
 
     call: int | None
     collective: Collective | None
     bytes: int | None
-    dtype: DataType = field(metadata=json_form("type"))
-    algorithm: Algorithm
-    protocol: Protocol
+    dtype: DataType | None = field(metadata=json_form("type"))
+    algorithm: Algorithm | None
+    protocol: Protocol | None
     channels: tuple[int, ...]
     choice: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class KernelAnswer:
-    """One launch: blocks of its grid, threads of a block, its calls in NCCL's order."""
+    """One launch: blocks of its grid, threads of a block, its calls in NCCL's order.
+
+    ``bypass_kernel`` says what it is where no algorithm does its calls: a symmetric kernel, or copy engines.
+    """
 
     channels: int
     threads: int
     calls: tuple[CallInKernel, ...]
+    bypass_kernel: str | None = field(default=None, metadata=json_form(optional=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,7 @@ def described(scenario: Scenario, group: Group) -> GroupAnswer:
                 for place in kernel.places
                 for pick in (group.picks[place],)
             ),
+            None if kernel.path is None else kernel.path.name,
         )
         for kernel in group.kernels
     )

@@ -9,6 +9,7 @@ from tuner.answers import picks
 from tuner.answers.graphs import GraphsAcross
 from tuner.answers.groups import CallInKernel, ChoiceAnswer, GroupAnswer, KernelAnswer
 from tuner.answers.picks import PickAnswer
+from tuner.base.names import Collective
 from tuner.base.numerics import shortest
 from tuner.connect import summarize
 from tuner.emulator.group import Operation
@@ -20,7 +21,8 @@ from tuner.machine.graphs import OrderedGraph
 from tuner.oracle import search
 from tuner.oracle.answers import Launched
 from tuner.oracle.api import Oracle
-from tuner.oracle.groups import Call
+from tuner.oracle.groups import Call, Kernel
+from tuner.oracle.tuning_log import SymmetricKernel
 from tuner.scenario import Scenario
 
 
@@ -54,10 +56,14 @@ def of_group(scenario: Scenario, operations: Sequence[Operation], timeout_s: flo
     and bytes, up to 2.21 a choice's as well.
     """
     calls = [Call(each.request.collective, each.request.dtype, each.request.op, each.bytes) for each in operations]
+    request = operations[0].request  # all have the same buffers
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
-        group, ranks = oracle.launch_group(calls), oracle.configuration.ranks
+        ranks = oracle.configuration.ranks
+        group = oracle.launch_group(calls, request.buffers, request.in_place)
     kernels = tuple(
-        KernelAnswer(
+        _symmetric(kernel, kernel.symmetric)
+        if kernel.symmetric
+        else KernelAnswer(
             kernel.channels,
             kernel.threads,
             tuple(
@@ -81,6 +87,13 @@ def of_group(scenario: Scenario, operations: Sequence[Operation], timeout_s: flo
         for question in group.questions
     )
     return GroupAnswer(scenario.constants, kernels, choices)
+
+
+def _symmetric(kernel: Kernel, said: SymmetricKernel) -> KernelAnswer:
+    """NCCL says of what calls a symmetric kernel is, and how many, but not which."""
+    collective = Collective[said.name.partition("_")[0]]
+    call = CallInKernel(None, collective, None, None, None, None, (), None)
+    return KernelAnswer(kernel.channels, kernel.threads, (call,) * said.calls, f"symmetric kernel {said.name}")
 
 
 def tables(scenario: Scenario, timeout_s: float) -> Tables:

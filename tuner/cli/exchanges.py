@@ -1,6 +1,7 @@
 """``pick`` and ``group`` of sends and receives, and of the calls that NCCL makes of them, as tables."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -10,13 +11,15 @@ from tuner.answers import exchanges, mixed
 from tuner.answers.exchanges import Asked, ExchangeAnswer, TransferAnswer
 from tuner.answers.groups import CallInKernel
 from tuner.answers.mixed import MixedAnswer
-from tuner.base.names import DataType, PeerCall
+from tuner.base.errors import BadInput
+from tuner.base.names import Buffers, DataType, PeerCall
 from tuner.cli import times
 from tuner.cli.group_calls import GivenCall
 from tuner.cli.output import counted, human_bytes, print_json, print_table
 from tuner.emulator.exchange.plan import POINT_TO_POINT
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 from tuner.scenario.exchange import situation
 from tuner.scenario.resolved import ResolvedScenario
@@ -94,14 +97,19 @@ def in_words(found: Iterable[Way]) -> str:
 def show_group(scenario: Scenario, calls: Sequence[GivenCall], like: Request, rank: int, as_json: bool) -> None:
     """A group with sends and receives of a rank; types and operations that are not given are those of ``like``."""
     where = situation(ResolvedScenario(scenario), rank)
+    if like.buffers in (Buffers.window, Buffers.graph):
+        raise BadInput(f"--buffers {like.buffers.name}: of collectives alone; valid here: plain, registered")
+    Selection(where.communicator).check_buffers(like.buffers)
     operations, exchanged = [], []
     for call in calls:
         dtype = like.dtype if call.dtype is None else call.dtype
         if isinstance(call.function, PeerCall):
             peer = call.peer_of(rank, where.communicator.ranks)
-            exchanged += exchanges.calls_of(Asked(call.function, (), dtype, rank, peer), call.bytes, where)
+            exchanged += exchanges.calls_of(
+                Asked(call.function, (), dtype, rank, peer, like.buffers), call.bytes, where
+            )
         else:
-            request = Request(call.function, dtype, like.op if call.op is None else call.op)
+            request = replace(like, collective=call.function, dtype=dtype, op=like.op if call.op is None else call.op)
             operations.append(Operation(request, call.bytes, call.peer_of(rank, where.communicator.ranks)))
     answer = mixed.from_emulator(scenario, where, operations, exchanged)
     if as_json:
@@ -132,10 +140,12 @@ def _print_group(title: str, answer: MixedAnswer) -> None:
 
 
 def _call(kernel: int, call: CallInKernel) -> tuple[object, ...]:
-    pick = f"{call.algorithm.name}/{call.protocol.name}"
-    name = "-" if call.collective is None else call.collective.name
+    algorithm, protocol, name, dtype = (
+        "-" if each is None else each.name for each in (call.algorithm, call.protocol, call.collective, call.dtype)
+    )
     size = "-" if call.bytes is None else human_bytes(call.bytes)
-    return kernel, name, size, call.dtype.name, pick, len(call.channels), f"{call.channels[0]}..{call.channels[-1]}"
+    channels = f"{call.channels[0]}..{call.channels[-1]}"
+    return kernel, name, size, dtype, f"{algorithm}/{protocol}", len(call.channels), channels
 
 
 def _transfer(kernel: int, transfer: TransferAnswer) -> tuple[object, ...]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import click
 from tuner.answers import groups
 from tuner.answers.groups import GroupAnswer
 from tuner.base.errors import BadInput
-from tuner.base.names import Collective, DataType, Op, PeerCall
+from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.cli import options
 from tuner.cli.group_calls import AnyCalls, GivenCall
 from tuner.cli.output import counted, human_bytes, print_json, print_table
@@ -54,12 +55,14 @@ class Calls(click.ParamType):  # type: ignore[type-arg]
 calls_argument = click.argument("calls", type=Calls())
 
 
-def operations_of(calls: list[Any], dtype: DataType, op: Op) -> list[Operation]:
-    """The calls with the types and operations that are left to the options."""
+def operations_of(
+    calls: list[Any], dtype: DataType, op: Op, buffers: Buffers = Buffers.plain, in_place: bool = False
+) -> list[Operation]:
+    """The calls with what is left to the options."""
     operations = []
     for collective, nbytes, own_dtype, own_op in calls:
-        request = Request(collective, dtype if own_dtype is None else own_dtype, op if own_op is None else own_op)
-        operations.append(Operation(request, nbytes))
+        kind = own_dtype if own_dtype is not None else dtype, own_op if own_op is not None else op
+        operations.append(Operation(Request(collective, *kind, buffers=buffers, in_place=in_place), nbytes))
     return operations
 
 
@@ -67,6 +70,8 @@ def operations_of(calls: list[Any], dtype: DataType, op: Op) -> list[Operation]:
 @click.argument("calls", type=AnyCalls())
 @options.scenario_options
 @options.request_options
+@options.buffers_option
+@options.in_place_option
 @click.option("--rank", type=int, default=0, help="Whose sends and receives, or launch, these are. [default: 0]")
 @click.option(
     "--table",
@@ -80,6 +85,8 @@ def command(
     calls: list[GivenCall],
     dtype: DataType,
     op: Op,
+    buffers: Buffers,
+    in_place: bool,
     rank: int,
     table: Path | None,
     in_full: bool,
@@ -97,6 +104,7 @@ def command(
     nccl-tuner group allreduce:25M*4,allreduce:64K,allgather:4M:bfloat16 --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner group send@+1:1M,recv@-1:1M --machine dgx-h100 --nodes 2 --rank 7
     nccl-tuner group allreduce:4M,alltoall:64M --machine dgx-h100
+    nccl-tuner group allreduce:25M*4,allgather:64M --machine dgx-h100 --nccl 2.30.7 --buffers window
     nccl-tuner group reduce@3:4M,allgather:1M --machine dgx-h100 --nodes 2 --launch --rank 8
     """
     described = options.scenario_of(**scenario)
@@ -109,13 +117,15 @@ def command(
             raise BadInput("--table: sends and receives ask no tuner plugin; valid: of collectives without roots alone")
         from tuner.cli import exchanges
 
-        exchanges.show_group(described, calls, Request(Collective.AllReduce, dtype, op), rank, as_json)
+        like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place)
+        exchanges.show_group(described, calls, like, rank, as_json)
         return
     if rank != 0 and not in_full:
         raise BadInput("--rank: whose sends and receives these are; valid for collectives alone: 0, or with --launch")
     given = [(call.function, call.bytes, call.dtype, call.op) for call in calls]
     roots = [call.peer_of(rank, described.ranks) for call in calls]
-    operations = [replace(each, root=root) for each, root in zip(operations_of(given, dtype, op), roots, strict=True)]
+    of_rank_0 = operations_of(given, dtype, op, buffers, in_place)
+    operations = [replace(each, root=root) for each, root in zip(of_rank_0, roots, strict=True)]
     if table is None:
         answer = groups.from_emulator(described, operations)
         answer = replace(answer, launch=launches.of(operations)) if launches else answer
@@ -143,6 +153,7 @@ def _launches(scenario: Scenario, rank: int) -> "Launches":
     return Launches(scenario, rank)
 
 
+BYPASSED = "The calls of a symmetric kernel share its blocks, and are not among what is chosen together."
 COLUMNS = ("kernel", "call", "collective", "bytes", "type", "pick", "channels", "from..to", "block", "chosen with")
 
 
@@ -154,9 +165,9 @@ def print_group(title: str, answer: GroupAnswer) -> None:
             _known(each.call),
             _named(each.collective),
             _size(each.bytes),
-            each.dtype.name,
-            f"{each.algorithm.name}/{each.protocol.name}",
-            len(each.channels),
+            _named(each.dtype),
+            kernel.bypass_kernel or f"{_named(each.algorithm)}/{_named(each.protocol)}",
+            kernel.channels if kernel.bypass_kernel else len(each.channels),
             _range(each.channels),
             kernel.threads,
             _known(each.choice),
@@ -169,15 +180,18 @@ def print_group(title: str, answer: GroupAnswer) -> None:
         (number, _named(each.collective), _size(each.bytes), each.pipelined, _known(each.time_us))
         for number, each in enumerate(answer.choices)
     ]
-    print_table("Chosen together", ("choice", "collective", "bytes", "numPipeOps", "NCCL us"), choices)
+    if choices:
+        print_table("Chosen together", ("choice", "collective", "bytes", "numPipeOps", "NCCL us"), choices)
+    if any(kernel.bypass_kernel for kernel in answer.kernels):
+        click.echo(BYPASSED)
 
 
 def _known(value: object) -> object:
     return "-" if value is None else value
 
 
-def _named(collective: Collective | None) -> str:
-    return "-" if collective is None else collective.name
+def _named(value: Enum | None) -> str:
+    return "-" if value is None else value.name
 
 
 def _size(nbytes: int | None) -> str:
@@ -185,6 +199,8 @@ def _size(nbytes: int | None) -> str:
 
 
 def _range(channels: Sequence[int]) -> str:
-    """``3..7``, or all of them where they are not neighbours."""
+    """``3..7``, or all of them where they are not neighbours; none are those of a whole kernel."""
+    if not channels:
+        return "-"
     low, high = channels[0], channels[-1]
     return f"{low}..{high}" if len(channels) == high - low + 1 else " ".join(map(str, channels))

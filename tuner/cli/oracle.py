@@ -72,16 +72,28 @@ def pick(
 @options.scenario_options
 @options.build_option
 @options.request_options
+@options.buffers_option
+@options.in_place_option
 @options.timeout_option
 @options.json_option
-def group(calls: list[Any], dtype: DataType, op: Op, timeout_s: float, as_json: bool, **scenario: Any) -> None:
+def group(
+    calls: list[Any],
+    dtype: DataType,
+    op: Op,
+    buffers: Buffers,
+    in_place: bool,
+    timeout_s: float,
+    as_json: bool,
+    **scenario: Any,
+) -> None:
     """What libnccl makes of a group, as launched: the form of `nccl-tuner group`.
 
     \b
     nccl-tuner oracle group allreduce:25M*4,allgather:4M --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    nccl-tuner oracle group allreduce:25M*4,allgather:4M --machine dgx-h100 --nccl 2.30.7 --buffers window
     """
     described = options.scenario_of(**scenario)
-    made = library.of_group(described, operations_of(calls, dtype, op), timeout_s)
+    made = library.of_group(described, operations_of(calls, dtype, op, buffers, in_place), timeout_s)
     if as_json:
         print_json(made)
     else:

@@ -52,7 +52,7 @@ def compare_mixed(
 def _issued(operation: Operation, ranks: int) -> IssuedCall:
     request = operation.request
     count = operation.bytes // request.unit_bytes(ranks)
-    return IssuedCall(request.collective, request.dtype, count, operation.root, request.op)
+    return IssuedCall(request.collective, request.dtype, count, operation.root, request.op, request.in_place)
 
 
 def _of_emulator(kernel: MixedKernel) -> Iterator[tuple[str, object]]:

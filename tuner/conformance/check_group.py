@@ -3,9 +3,11 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, NoAlgorithm
+from tuner.base.names import Algorithm, Protocol
 from tuner.base.numerics import shortest
 from tuner.emulator.group import Group, Operation, not_emulated, plan
+from tuner.emulator.non_classic import COPY_ENGINES
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
@@ -16,19 +18,32 @@ Both = tuple[object, object]  # the emulator's value and libnccl's
 
 def compare(selection: Selection, oracle: Oracle, ours: Group) -> dict[str, Both]:
     """Everything the release shows of a group, by what it is."""
-    theirs = oracle.launch_group([_call(pick.operation) for pick in ours.picks])
+    request = ours.picks[0].operation.request  # all have the same buffers
+    calls = [_call(pick.operation) for pick in ours.picks]
+    theirs = oracle.launch_group(calls, request.buffers, request.in_place)
     return {**_kernels(selection, ours, theirs), **_choices(ours, theirs)}
 
 
 def standard(selection: Selection, requests: Sequence[Request]) -> Iterator[Group]:
     """Groups of 2 to 40 calls of these kinds: equal sizes, sizes over six powers of four, kinds mixed.
 
-    None where groups are not emulated, and none that NCCL never returns from, as with too small a ring of works.
+    Each is of one kind of buffers. None where groups are not emulated, and none that NCCL never returns from, as with
+    too small a ring of works, or fails at.
     """
-    if not_emulated(selection, requests) is None:
-        for operations in _groups(selection, requests):
-            with contextlib.suppress(BadInput):
+    kinds: dict[object, list[Request]] = {}
+    for request in requests:
+        kinds.setdefault((request.buffers, request.in_place), []).append(request)
+    for same in kinds.values():
+        for operations in _groups(selection, same) if _emulated(selection, same) else ():
+            with contextlib.suppress(BadInput, NoAlgorithm):
                 yield plan(selection, operations)
+
+
+def _emulated(selection: Selection, requests: Sequence[Request]) -> bool:
+    try:
+        return not_emulated(selection, requests) is None
+    except BadInput:
+        return False
 
 
 def _groups(selection: Selection, requests: Sequence[Request]) -> Iterator[list[Operation]]:
@@ -56,18 +71,28 @@ def _call(operation: Operation) -> Call:
 
 
 def _kernels(selection: Selection, ours: Group, theirs: LaunchedGroup) -> dict[str, Both]:
-    values: dict[str, Both] = {"kernels": (len(ours.kernels), len(theirs.kernels))}
+    launched = [kernel for kernel in ours.kernels if kernel.path is not COPY_ENGINES]
+    values: dict[str, Both] = {"kernels": (len(launched), len(theirs.kernels))}
     ranks = selection.communicator.ranks
-    for number, (our, their) in enumerate(zip(ours.kernels, theirs.kernels, strict=False)):
+    for number, (our, their) in enumerate(zip(launched, theirs.kernels, strict=False)):
         at = f"kernel {number}"
         values[f"{at}: channels"] = len(our.channels), their.channels
         values[f"{at}: threads"] = our.threads, their.threads
+        if our.path is not None or their.symmetric is not None:
+            requests = [(ours.picks[place].operation, ours.picks[place].operation.request) for place in our.places]
+            counts = sum(operation.bytes // request.parts(ranks) for operation, request in requests)
+            said = their.symmetric
+            values[f"{at}: symmetric"] = (
+                (our.path and our.path.kernel, len(our.places), counts),
+                (said and said.name, said and said.calls, said and said.bytes),
+            )
+            continue
         values[f"{at}: calls"] = len(our.places), len(their.operations)
         for place, operation in zip(our.places, their.operations, strict=False):
             pick, where = ours.picks[place], f"{at} call {place}"
             request = pick.operation.request
             values[f"{where}: pick"] = (
-                (pick.algorithm.name, pick.protocol.name),
+                (_named(pick.algorithm), _named(pick.protocol)),
                 (operation.algorithm.name, operation.protocol.name),
             )
             values[f"{where}: channels"] = pick.channels, operation.channels
@@ -81,9 +106,14 @@ def _kernels(selection: Selection, ours: Group, theirs: LaunchedGroup) -> dict[s
     return values
 
 
+def _named(chosen: Algorithm | Protocol | None) -> str | None:
+    return None if chosen is None else chosen.name
+
+
 def _choices(ours: Group, theirs: LaunchedGroup) -> dict[str, Both]:
     count = len(ours.choices)
-    questions = theirs.questions[-count:]  # those before were for symmetric kernels and decide nothing
+    asked = [each for each in theirs.questions if (each.costs_us >= 0).any()]  # others: of symmetric kernels and copies
+    questions = asked[max(len(asked) - count, 0) :]  # those before were for symmetric kernels and decide nothing
     values: dict[str, Both] = {"choices": (count, len(questions))}
     for number, (choice, question) in enumerate(zip(ours.choices, questions, strict=False)):
         cost_us = question.costs_us[choice.algorithm, choice.protocol]

@@ -6,7 +6,7 @@ import numpy as np
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers, Protocol
-from tuner.emulator.group import Chooser, Operation, Tuner, check_roots, not_emulated, task_of
+from tuner.emulator.group import Chooser, Operation, Tuner, check_roots, not_classic_alone, task_of
 from tuner.emulator.launch.records import Launch, LaunchedKernel, Work
 from tuner.emulator.rules import bounds
 from tuner.emulator.rules.buffers import buffer_bytes
@@ -43,12 +43,16 @@ def scheduled(
     communicator = selection.communicator
     if not operations:
         raise BadInput("a group without a collective launches nothing; valid: one or more")
-    missing = not_emulated(selection, [operation.request for operation in operations])
+    missing = not_classic_alone(selection, [operation.request for operation in operations])
     if missing is not None and len(operations) > 1:
         raise BadInput(f"groups are not emulated {missing}")
     check_roots(communicator, operations)
     tasks = [task_of(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
     kernels = communicator.rules.schedule(Chooser(selection, tuner), tasks)
+    if (path := next((task.path for task in tasks if task.path is not None), None)) is not None:
+        raise BadInput(
+            f"launches in full: the call leaves the classic path for {path.name}; valid: calls that stay on it"
+        )
     return Launch(
         tuple(_kernel(selection, kernel, operations, heads) for kernel in kernels),
         (

@@ -8,9 +8,11 @@ import numpy as np
 from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import Float
+from tuner.base.windows import SYMMETRIC, flag_words
 from tuner.emulator.communicator import Communicator
+from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
-from tuner.emulator.rules import bounds, symmetric_variables
+from tuner.emulator.rules import bounds, cta_policy, symmetric
 from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.schedule.task import Task
 from tuner.emulator.selection import Selection
@@ -56,28 +58,33 @@ class GroupChoice:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One launch: the calls in it in NCCL's order, threads of its block. Its grid has a block per channel."""
+    """One launch: the calls in it in NCCL's order, threads of its block. Its grid has a block per channel.
+
+    ``path``: what it is where algorithms do not do its calls: a symmetric kernel, or copy engines, which launch none.
+    """
 
     places: tuple[int, ...]
     threads: int
     channels: tuple[int, ...]
+    path: NonClassicPath | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedPick:
     """What one call gets; ``threads`` is the block of its kernel, ``own_threads`` what it needs of it.
 
-    ``channels`` are contiguous from 2.20 on.
+    ``channels`` are contiguous from 2.20 on. Where a kernel has a path its calls have no algorithm, protocol, channels
+    of their own, and choice.
     """
 
     operation: Operation
-    algorithm: Algorithm
-    protocol: Protocol
+    algorithm: Algorithm | None
+    protocol: Protocol | None
     channels: tuple[int, ...]
     own_threads: int
     threads: int
     kernel: int  # index into the group's kernels
-    choice: int  # index into the group's choices; the last one where NCCL chose again for a later kernel
+    choice: int | None  # index into the group's choices; the last one where NCCL chose again for a later kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +99,18 @@ class Group:
 def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | None = None) -> Group:
     """What NCCL makes of these calls in one group; broadcasts from several roots: tuner.emulator.exchange.mixed.
 
-    With a ``tuner`` as NCCL does with such a plugin, from 2.21 on. Errors: BadInput where a size is none that its type
-    can have, and for what is not emulated here: CollNet, registered buffers; NoAlgorithm as in
-    :meth:`Selection.pick`.
+    All have the same buffers, and are in place or not. With a ``tuner``, on plain buffers, as NCCL does with such a
+    plugin, from 2.21 on. Errors: BadInput where a size is none that its type can have, and for what is not emulated
+    here, as in :meth:`Selection.non_classic_paths`; NoAlgorithm as in :meth:`Selection.pick`.
     """
     communicator = selection.communicator
     if not operations:
         raise BadInput("a group without a collective launches nothing; valid: one or more")
-    if (missing := not_emulated(selection, [operation.request for operation in operations])) is not None:
+    requests = [operation.request for operation in operations]
+    if (missing := not_emulated(selection, requests)) is not None:
         raise BadInput(f"groups are not emulated {missing}")
+    if tuner is not None and (needed := not_classic_alone(selection, requests)) is not None:
+        raise BadInput(f"groups with a tuner plugin are not emulated {needed}")
     check_roots(communicator, operations)
     tasks = [task_of(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
     chooser = Chooser(selection, tuner)
@@ -108,15 +118,7 @@ def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | N
     kernel_of = {place: index for index, kernel in enumerate(kernels) for place in kernel.places}
     choice_of = {place: index for index, choice in enumerate(chooser.choices) for place in choice.places}
     picks = tuple(
-        GroupedPick(
-            operation,
-            *task.algo_proto,
-            tuple(task.channels),
-            task.threads,
-            kernels[kernel_of[place]].threads,
-            kernel_of[place],
-            choice_of[place],
-        )
+        _picked(operation, task, kernels[kernel_of[place]].threads, kernel_of[place], choice_of.get(place))
         for place, (operation, task) in enumerate(zip(operations, tasks, strict=True))
     )
     return Group(picks, kernels, tuple(chooser.choices))
@@ -133,6 +135,12 @@ def scheduled_channels(selection: Selection, operation: Operation, tuned: Tuned)
     task = task_of(0, operation, communicator.ranks)
     communicator.rules.schedule(Chooser(selection, lambda *_: replace(tuned, channels=int(bound[0]))), [task])
     return len(task.channels)
+
+
+def _picked(operation: Operation, task: Task, threads: int, kernel: int, choice: int | None) -> GroupedPick:
+    if task.path is not None:
+        return GroupedPick(operation, None, None, (), task.path.threads, threads, kernel, choice)
+    return GroupedPick(operation, *task.algo_proto, tuple(task.channels), task.threads, threads, kernel, choice)
 
 
 def check_roots(communicator: Communicator, operations: Sequence[Operation]) -> None:
@@ -162,13 +170,32 @@ def broadcasts_together(communicator: Communicator, operations: Sequence[Operati
 
 def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | None:
     """Where groups of such calls are not emulated; None where they are."""
+    kinds = {(request.buffers, request.in_place, request.windows) for request in requests}
+    if len(kinds) > 1:
+        return "on several kinds of buffers, or in place beside out of place; valid: one kind"
+    for buffers, _, windows in kinds:
+        selection.check_buffers(buffers, windows)
+        if windows != SYMMETRIC:
+            return f"on windows{windows.words}; valid: both buffers in windows with {flag_words(SYMMETRIC.flags)}"
+        # NCCL then asks whether the first buffer is registered for the sum of the calls, which no call says.
+        efficient = cta_policy.of(selection.communicator) is cta_policy.Policy.efficiency
+        if buffers is not Buffers.plain and efficient:
+            return f"on {buffers.name} buffers with {cta_policy.NAME} of efficiency; valid: --buffers plain"
+    return None
+
+
+def not_classic_alone(selection: Selection, requests: Iterable[Request]) -> str | None:
+    """Where groups of such calls are not on plain buffers, or may leave the classic path; None elsewhere."""
     if any(request.buffers is not Buffers.plain for request in requests):
         return "on registered buffers and windows; valid: --buffers plain"
+    return may_leave_classic_path(selection)
+
+
+def may_leave_classic_path(selection: Selection) -> str | None:
+    """With which variables plain buffers may get symmetric kernels; None without any."""
     release, values = selection.communicator.release, selection.communicator.environment.values
-    of = release.environment
-    followed = {symmetric_variables.GIN, symmetric_variables.RAILS}
-    reaching = sorted(set(values) & {*of.registered_buffers, *of.symmetric_kernels} - followed)
-    if reaching and release.rules.symmetric_queue:  # what waits for symmetric kernels changes the order of calls
+    reaching = sorted(set(values) & set(release.environment.symmetric_kernels))
+    if reaching and release.rules.symmetric_queue:
         return f"for NCCL {release.name} with {', '.join(reaching)}; valid: without"
     return None
 
@@ -186,8 +213,11 @@ def task_of(place: int, operation: Operation, ranks: int) -> Task:
 
 
 def _kernel(inside: Sequence[Task]) -> Kernel:
+    places, path = tuple(task.place for task in inside), inside[0].path
+    if path is not None:
+        return Kernel(places, path.threads, tuple(range(path.blocks)), path)
     used = sorted({channel for task in inside for channel in task.channels})
-    return Kernel(tuple(task.place for task in inside), max(task.threads for task in inside), tuple(used))
+    return Kernel(places, max(task.threads for task in inside), tuple(used))
 
 
 class Chooser:
@@ -208,9 +238,11 @@ class Chooser:
             GroupChoice(tuple(task.place for task in tasks), request, nbytes, *tuned.algo_proto, tuned.time_us)
         )
         bound, threads = self._bounds(request, tuned.algo_proto, nbytes)
+        plain, _ = self._bounds(replace(request, buffers=Buffers.plain), tuned.algo_proto, nbytes)
         for task in tasks:
             task.algo_proto, task.threads, task.together_bytes = tuned.algo_proto, threads, nbytes
             task.bound, task.tuned = self._tuned(bound, tuned.channels), tuned.channels > 0
+            task.unregistered_bound = self._tuned(plain, tuned.channels)
 
     def bind(self, task: Task) -> None:
         """Fills in the most channels of one chosen task by its own size."""
@@ -222,8 +254,23 @@ class Chooser:
         """The bound where a tuner plugin sets ``channels``; ``own`` where it sets none."""
         return self.communicator.rules.tuned_channels(own, channels) if channels else own
 
+    def register(self, task: Task) -> None:
+        """Changes the most channels of one chosen task to what its registered buffers leave."""
+        call = task.call(self.communicator)
+        bound = bounds.of_registered(call, self._selection.tables, np.array([task.bound], np.int64))
+        task.bound = int(bound[0])
+
+    def path_of(self, tasks: Sequence[Task]) -> NonClassicPath | None:
+        """What does these calls of a kind together instead of an algorithm; None: nothing, nor with a tuner plugin."""
+        if self._tuner:
+            return None
+        request, sizes = tasks[0].request, [task.nbytes for task in tasks]
+        if len(tasks) > 1:
+            return symmetric.kernel_of_several(self.communicator, request, sizes)
+        return self._selection.non_classic_paths(request, sizes)[0]
+
     def _own(self, request: Request, nbytes: int) -> Tuned:
-        picks = self._selection.pick(request, nbytes)
+        picks = self._selection.classic_pick(request, nbytes)
         return Tuned((Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0])), picks.time_us[0])
 
     def _bounds(self, request: Request, algo_proto: AlgoProto, nbytes: int) -> tuple[int, int]:

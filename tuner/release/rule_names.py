@@ -76,6 +76,7 @@ class RuleNames:
     nvls_chunk: str
     direct_access: str
     op_argument: str
+    set_aside: str | None  # what a group sets aside for symmetric kernels and copy engines
     symmetric_queue: str | None  # what waits for symmetric kernels even without windows
     symmetric_reach: str | None  # where symmetric kernels reach every rank
     group_bytes: str | None  # bytes of a group that shrink a channel's share

@@ -100,9 +100,12 @@ class Symmetric:
     threads: int
     max_blocks: int
     cell_bytes: int
+    argument_head_bytes: int  # of a kernel, before what each block and each call have
     low_latency_below_bytes: int
     below_bytes: int
     multicast_from_ranks: int
+    multicast_is_noted_late: bool  # outside windows: when a kernel has been launched
+    waits_for_any: bool  # calls of a group wait for kernels whatever NCCL_SYM_KERNEL leaves of them
     last_of_equals: bool  # of kernels of equal score the last wins, else the first
     copies_in_bulk: bool  # unless NCCL_SYM_TMA_ENABLE says otherwise
     ops: tuple[str, ...]

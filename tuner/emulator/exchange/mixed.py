@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.base.errors import BadInput
-from tuner.base.names import Protocol
+from tuner.base.names import Buffers, Protocol
 from tuner.emulator.exchange import broadcasts, chunks, rounds
 from tuner.emulator.exchange.broadcasts import BroadcastKernel
 from tuner.emulator.exchange.plan import ExchangeCall, messages
@@ -20,9 +20,11 @@ from tuner.emulator.group import (
     Operation,
     broadcasts_together,
     check_roots_are_ranks,
+    may_leave_classic_path,
     not_emulated,
     task_of,
 )
+from tuner.emulator.request import Request
 from tuner.emulator.rules.schedule.batches import Batches
 from tuner.emulator.rules.schedule.task import Task
 from tuner.emulator.rules.schedule.works import Works
@@ -52,12 +54,13 @@ class MixedGroup:
 def plan(
     selection: Selection, situation: Situation, operations: Sequence[Operation], calls: Sequence[ExchangeCall]
 ) -> MixedGroup:
-    """The kernels of a group of collectives and of sends and receives, all on plain buffers.
+    """The kernels of a group of collectives and of sends and receives, on plain buffers or all on registered ones.
 
     BadInput as of :func:`tuner.emulator.group.plan` and of :func:`tuner.emulator.exchange.plan.plan`.
     """
     communicator = selection.communicator
-    if operations and (missing := not_emulated(selection, [each.request for each in operations])) is not None:
+    requests = [each.request for each in operations]
+    if requests and (missing := not_emulated(selection, requests) or _not_beside(selection, requests)) is not None:
         raise BadInput(f"groups are not emulated {missing}")
     check_roots_are_ranks(communicator, operations)
     together = broadcasts_together(communicator, operations)
@@ -78,6 +81,14 @@ def plan(
     alone = communicator.rules.device_functions.EXCHANGES
     rest = (MixedKernel(alone, each.threads, each.channels, (), each) for each in exchanges)
     return MixedGroup((*launches, *rest), tuple(chooser.choices))
+
+
+def _not_beside(selection: Selection, requests: Sequence[Request]) -> str | None:
+    """Where collectives are not emulated beside sends and receives, and broadcasts from several roots."""
+    for request in requests:
+        if request.buffers in (Buffers.window, Buffers.graph):
+            return f"on {request.buffers.name} buffers beside sends and receives; valid: --buffers plain or registered"
+    return may_leave_classic_path(selection)
 
 
 def _of_tasks(situation: Situation, kernel: Sequence[Task]) -> MixedKernel:

@@ -93,7 +93,7 @@ def not_on_nodes(communicator: Communicator, buffers: Buffers) -> str | None:
 )
 def few_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     """The switch reads the user's buffers itself, so few blocks fill it."""
-    if not _switch_takes_buffers(call):
+    if not _switch_runs_on_buffers(call):
         return bound
     return np.full_like(
         bound, _within(call.communicator, _nvls_channels(call.communicator, tables, call.request.collective))
@@ -109,7 +109,7 @@ def within_the_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> Int
 @RULES(nccl.REGISTER_INTRA_NODE_BUFFERS(since="2.19.3"))
 def few_of_the_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     """The switch reads the user's buffers itself: few blocks fill it, and no more than NVLS has channels."""
-    if not _switch_takes_buffers(call):
+    if not _switch_runs_on_buffers(call):
         return bound
     few = _nvls_channels(call.communicator, tables, call.request.collective)
     return np.full_like(bound, min(few, call.communicator.nvls_channels))
@@ -118,7 +118,7 @@ def few_of_the_nvls_channels(call: Call, tables: Tables, bound: IntArray) -> Int
 @RULES(nccl.NVLS_REG_RESOURCES_QUERY(since="2.27.3"))
 def few_nvls_channels_by_heads(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     """The number is that of eight GPUs; fewer GPUs per node need more blocks each."""
-    if not _switch_takes_buffers(call):
+    if not _switch_runs_on_buffers(call):
         return bound
     return np.full_like(bound, nvls_channels_by_heads(call.communicator, tables, call.request.collective))
 
@@ -159,7 +159,12 @@ def near_adapters_for_one_rank_per_node_with_gdr(call: Call, tables: Tables, bou
     return np.full_like(bound, _within(call.communicator, _links(call).adapters[0][0]))
 
 
-def _switch_takes_buffers(call: Call) -> bool:
+def switch_takes_buffers(call: Call) -> bool:
+    """Whether buffers are registered for NVLS, which then runs on them."""
+    return bool(call.rules.registered) and keeps(call.communicator, call.request) and _switch_runs_on_buffers(call)
+
+
+def _switch_runs_on_buffers(call: Call) -> bool:
     """Whether NVLS runs on the user's buffers: not over NVLink between hosts, nor where a process has several ranks.
 
     What is gathered is only received, what is reduced and scattered only sent.

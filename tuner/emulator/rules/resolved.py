@@ -55,7 +55,7 @@ from tuner.emulator.rules.launch import Launch
 from tuner.emulator.rules.model_point import ModelPoint
 from tuner.emulator.rules.pick import PickRule
 from tuner.emulator.rules.registered import RegisteredRule
-from tuner.emulator.rules.schedule import cells, equal_bytes, least_loaded, scheduler, task
+from tuner.emulator.rules.schedule import aside, cells, equal_bytes, least_loaded, scheduler, task
 from tuner.emulator.rules.symmetric_time import BlockRule as SymmetricBlockRule
 from tuner.emulator.rules.symmetric_time import TimeRule
 from tuner.emulator.rules.time import CorrectionRule, PenaltyRule
@@ -123,6 +123,7 @@ class Rules:
     nvls_chunk: chunk_sizes.NvlsChunk
     direct_access: Callable[[int], int]
     op_argument: Callable[[Request, int], int]
+    set_aside: aside.AsideRule | None
     symmetric_queue: Callable[[Request], bool] | None
     symmetric_reach: Callable[[Communicator], bool] | None
     group_bytes: Callable[[task.Task], int] | None
@@ -246,7 +247,8 @@ def _resolved(names: _Names) -> Rules:
         direct_access=names.one("direct_access", chunk_sizes.DIRECT_RULES),
         op_argument=names.one("op_argument", op_arguments.RULES),
         symmetric_reach=names.optional("symmetric_reach", symmetric.REACH_RULES),
-        symmetric_queue=names.optional("symmetric_queue", cells.SYMMETRIC_RULES),
+        symmetric_queue=names.optional("symmetric_queue", aside.WAITING_RULES),
+        set_aside=names.optional("set_aside", aside.RULES),
         group_bytes=names.optional("group_bytes", least_loaded.TOTAL_RULES),
         channel_bytes=names.optional("channel_bytes", least_loaded.SHARE_RULES),
         work_estimate=names.optional("work_estimate", equal_bytes.ESTIMATE_RULES),

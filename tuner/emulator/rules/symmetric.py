@@ -3,43 +3,33 @@
 One call in its group with buffers in windows; outside windows where NCCL is asked to.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import lru_cache
-
-import numpy as np
+from collections.abc import Callable, Sequence
 
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Algorithm, Collective, DataType, PeerCall, Protocol
-from tuner.base.numerics import f32
 from tuner.base.registry import Registry
 from tuner.base.windows import Sides
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.non_classic import COPY_ENGINES, NonClassicPath
 from tuner.emulator.request import FP8, Request
-from tuner.emulator.rules import candidate, cta_policy, symmetric_rail, symmetric_sides, symmetric_variables, windows
+from tuner.emulator.rules import (
+    cta_policy,
+    symmetric_kernels,
+    symmetric_rail,
+    symmetric_sides,
+    symmetric_variables,
+    windows,
+)
+from tuner.emulator.rules.symmetric_kernels import Counts, KernelChoice, best, multicast
 from tuner.emulator.rules.symmetric_sides import ClassicProtocol, in_whole_cells, own_bytes_of
-from tuner.emulator.rules.symmetric_time import BLOCK_CHARGE, KernelUse, OfSize
 from tuner.release.schema import given
-from tuner.release.symmetric import SymmetricKernel
 
 NonClassicRule = Callable[[Communicator, Request, int, ClassicProtocol], NonClassicPath | None]
 RULES: Registry[NonClassicRule] = Registry()
 REACH_RULES: Registry[Callable[[Communicator], bool]] = Registry()
 
 REDUCIBLE = (DataType.float32, DataType.float16, DataType.bfloat16, *FP8)
-
-
-@dataclass(frozen=True, slots=True)
-class KernelChoice:
-    """A kernel on its blocks, the time of NCCL's model, and what NCCL compares it by: that time and its blocks."""
-
-    kernel: str
-    blocks: int
-    time_us: np.float32
-    score: np.float32
-    low_latency: bool
 
 
 @RULES(nccl.TASK_APPEND(since="2.18.1"))
@@ -58,7 +48,7 @@ def symmetric_by_blocks(
     if not _asked_for(communicator, request) or not _implemented(communicator, request):
         return None
     own_bytes = own_bytes_of(communicator, request, nbytes)
-    choice = _best(communicator, request, own_bytes, own_bytes)
+    choice = best(communicator, request, Counts(own_bytes, own_bytes))
     return None if choice is None else _kernel_path(communicator, request, choice, choice.blocks)
 
 
@@ -77,7 +67,9 @@ def symmetric_by_cells(
         takes = given(communicator.rules.symmetric_low_latency, "rules.symmetric_low_latency")
         if not takes(communicator, request, nbytes, classic):
             return None
-    return _dealt(communicator, request, nbytes, choice)
+    return _dealt(
+        communicator, request, choice, in_whole_cells(communicator, own_bytes_of(communicator, request, nbytes))
+    )
 
 
 @RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.29.2"))
@@ -115,7 +107,7 @@ def _in_cells(communicator: Communicator, request: Request, nbytes: int) -> Kern
     if not _asked_for(communicator, request) or not _implemented(communicator, request):
         return None
     own_bytes = own_bytes_of(communicator, request, nbytes)
-    return _best(communicator, request, own_bytes, in_whole_cells(communicator, own_bytes))
+    return best(communicator, request, Counts(own_bytes, in_whole_cells(communicator, own_bytes)))
 
 
 def _asked_for(communicator: Communicator, request: Request) -> bool:
@@ -125,6 +117,32 @@ def _asked_for(communicator: Communicator, request: Request) -> bool:
         return alone and symmetric_variables.windows_enabled(communicator)
     made = symmetric_sides.are_asked(communicator, request.symmetric) and windows.are_made(communicator)
     return made and (communicator.nodes == 1 or symmetric_rail.exist_for(communicator, request))
+
+
+def kernel_of_several(communicator: Communicator, request: Request, sizes: Sequence[int]) -> NonClassicPath | None:
+    """What calls of a kind get together, of these nBytes; None where no kernel does several. Not of 2.27.
+
+    Source: ncclSymkPickKernel, src/sym_kernels.cc, and ncclSymmetricTaskScheduler, src/scheduler/symmetric_sched.cc,
+    v2.30.7-1.
+    """
+    if request.symmetric is not Sides.both or not _asked_for(communicator, request):
+        return None
+    own = [in_whole_cells(communicator, own_bytes_of(communicator, request, nbytes)) for nbytes in sizes]
+    choice = best(communicator, request, Counts(max(own), sum(own), len(own)))
+    return None if choice is None else _dealt(communicator, request, choice, sum(own))
+
+
+def is_copied(communicator: Communicator, request: Request, nbytes: int) -> bool:
+    """Whether copy engines do a call in windows, which waits for no other. BadInput where that is not emulated."""
+    by_cells = communicator.rules.non_classic_path not in (classic_path_only, symmetric_by_blocks)
+    return by_cells and _copied(communicator, request, nbytes)
+
+
+def is_set_aside(communicator: Communicator, request: Request, nbytes: int) -> bool:
+    """Whether a symmetric kernel could do a call in windows that are made. BadInput for links that are not emulated."""
+    if request.symmetric is not Sides.both or not _asked_for(communicator, request):
+        return False
+    return _implemented(communicator, request) and symmetric_kernels.exists_for(communicator, request, nbytes)
 
 
 def sends_are_copied(communicator: Communicator, function: PeerCall, sides: Sides) -> bool:
@@ -144,7 +162,7 @@ def _copied(communicator: Communicator, request: Request, nbytes: int) -> bool:
         return True
     if communicator.nodes > 1:
         return False
-    over = symmetric_variables.copied_over_elements(communicator, _multicast(communicator))
+    over = symmetric_variables.copied_over_elements(communicator, multicast(communicator))
     if over is None or communicator.min_comp_cap < 100 or not _reaches(communicator):
         return False
     return own_bytes_of(communicator, request, nbytes) // request.dtype.size_bytes > over
@@ -165,8 +183,9 @@ def _may_copy(communicator: Communicator, call: Collective | PeerCall, sides: Si
     return True
 
 
-def _dealt(communicator: Communicator, request: Request, nbytes: int, choice: KernelChoice) -> NonClassicPath:
-    cells = -(-own_bytes_of(communicator, request, nbytes) // communicator.release.symmetric.cell_bytes)
+def _dealt(communicator: Communicator, request: Request, choice: KernelChoice, counted_bytes: int) -> NonClassicPath:
+    """On the blocks that get one of the whole cells, which are dealt out evenly."""
+    cells = counted_bytes // communicator.release.symmetric.cell_bytes
     return _kernel_path(communicator, request, choice, -(-cells // -(-cells // choice.blocks)))
 
 
@@ -208,90 +227,6 @@ def _reaches(communicator: Communicator) -> bool:
     return several or given(communicator.rules.symmetric_reach, "rules.symmetric_reach")(communicator)
 
 
-def _best(communicator: Communicator, request: Request, own_bytes: int, modelled_bytes: int) -> KernelChoice | None:
-    """The kernel with the least time, each block counting against it; None where none can do the call."""
-    table = communicator.release.symmetric
-    best: KernelChoice | None = None
-    for choice in _weighed(communicator, request, own_bytes, modelled_bytes):
-        beaten = best is None or choice.score < best.score or (table.last_of_equals and choice.score == best.score)
-        best = choice if beaten else best
-    return best
-
-
-def _weighed(
-    communicator: Communicator, request: Request, own_bytes: int, modelled_bytes: int
-) -> Iterator[KernelChoice]:
-    """The kernels that can do the call, in NCCL's order."""
-    bus_bytes = own_bytes * (1 if request.collective is Collective.AllReduce else communicator.ranks)
-    if communicator.nodes > 1:
-        yield from _of_rails(communicator, request, bus_bytes, modelled_bytes)
-        return
-    for each in _candidates(communicator, request):
-        if _small_enough(communicator, each.kernel, bus_bytes):
-            choice = _on_blocks(communicator, each, own_bytes, modelled_bytes)
-            if choice is not None:
-                yield choice
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A kernel that can do calls of some sizes: the numbers of blocks it may have, and its model."""
-
-    name: str
-    kernel: SymmetricKernel
-    blocks: tuple[int, ...]
-    time_us: OfSize
-    charge: float
-
-
-@lru_cache(64)  # every size asks
-def _candidates(communicator: Communicator, request: Request) -> tuple[_Candidate, ...]:
-    """In NCCL's order."""
-    made = []
-    for name, kernel in _kernels(communicator, request.collective):
-        if _usable(communicator, request, kernel):
-            use = KernelUse(communicator, request, name)
-            blocks = _block_counts(communicator, use)
-            made.append(
-                _Candidate(f"{request.collective.name}_{name}", kernel, blocks, *communicator.rules.symmetric_time(use))
-            )
-    return tuple(made)
-
-
-def _block_counts(communicator: Communicator, use: KernelUse) -> tuple[int, ...]:
-    table = communicator.release.symmetric
-    if (requested := symmetric_variables.requested_blocks(communicator)) is not None:
-        return (requested,)
-    shared = use.row.multicast_blocks if use.kernel.few else table.max_blocks * communicator.ranks
-    limit = min(table.max_blocks, -(-shared // communicator.ranks))
-    return tuple(communicator.rules.symmetric_blocks(communicator, use.request, limit))
-
-
-def _kernels(communicator: Communicator, collective: Collective) -> Iterator[tuple[str, SymmetricKernel]]:
-    """Those of a collective that NCCL_SYM_KERNEL leaves, in NCCL's order, by their names without the collective."""
-    table = communicator.release.symmetric
-    for name in table.names:
-        of, _, short = name.partition("_")
-        kernel = table.kernels[collective].get(short) if of == collective.name else None
-        if kernel is not None and communicator.rules.symmetric_requested(communicator, collective, name):
-            yield short, kernel
-
-
-def _of_rails(
-    communicator: Communicator, request: Request, bus_bytes: int, modelled_bytes: int
-) -> Iterator[KernelChoice]:
-    if bus_bytes >= communicator.release.symmetric.below_bytes:
-        return
-    multicast, requested = _multicast(communicator), communicator.rules.symmetric_requested
-    for each in symmetric_rail.weighed(communicator, request, modelled_bytes, multicast):
-        name = f"{request.collective.name}_{each.name}"
-        if not requested(communicator, request.collective, name):
-            continue
-        if not each.reads_multicast or _switch_reduces(communicator, request):
-            score = _score(each.time_us, BLOCK_CHARGE, each.blocks)
-            yield KernelChoice(name, each.blocks, each.time_us, score, False)
-
-
 def weighed(communicator: Communicator, request: Request, nbytes: int) -> tuple[KernelChoice, ...]:
     """The symmetric kernels that can do a call of nBytes, in NCCL's order, with their times; whatever takes it then.
 
@@ -305,63 +240,4 @@ def weighed(communicator: Communicator, request: Request, nbytes: int) -> tuple[
     own_bytes = modelled_bytes = own_bytes_of(communicator, request, nbytes)
     if rule is not symmetric_by_blocks:
         modelled_bytes = in_whole_cells(communicator, own_bytes)
-    return tuple(_weighed(communicator, request, own_bytes, modelled_bytes))
-
-
-def _usable(communicator: Communicator, request: Request, kernel: SymmetricKernel) -> bool:
-    """Whether a call of some size can have the kernel."""
-    multicast = _multicast(communicator)
-    if not kernel.low_latency and not symmetric_sides.suffice(communicator, request):
-        return False
-    if kernel.bulk_unit_bytes is not None and not symmetric_variables.copies_in_bulk(communicator):
-        return False
-    if kernel.reads_multicast and not (multicast and _switch_reduces(communicator, request)):
-        return False
-    return multicast or not kernel.multicast
-
-
-def _small_enough(communicator: Communicator, kernel: SymmetricKernel, bus_bytes: int) -> bool:
-    table = communicator.release.symmetric
-    if kernel.low_latency and bus_bytes >= table.low_latency_below_bytes:
-        return False
-    return bus_bytes < table.below_bytes
-
-
-def _multicast(communicator: Communicator) -> bool:
-    return communicator.nvls and communicator.local_ranks >= communicator.release.symmetric.multicast_from_ranks
-
-
-def _switch_reduces(communicator: Communicator, request: Request) -> bool:
-    if request.dtype in FP8:
-        return communicator.min_comp_cap >= 100
-    return request.dtype in (*candidate.NVLS_ANY_ORDER, *candidate.NVLS_SUM_ONLY)
-
-
-def _on_blocks(communicator: Communicator, of: _Candidate, own_bytes: int, modelled_bytes: int) -> KernelChoice | None:
-    """The kernel on the fewest blocks that cost it no more than 2.5 % of its time on all it may have."""
-    counts, kernel = of.blocks, of.kernel
-    if kernel.bulk_unit_bytes is not None:
-        counts = tuple(count for count in counts if _enough(kernel, own_bytes, communicator.ranks, count))
-    if not counts:
-        return None
-    time_us = of.time_us(own_bytes, modelled_bytes)
-    all_us = f32(time_us(counts[-1]))
-    bearable_us = 1.025 * float(all_us)
-    blocks, chosen_us = counts[-1], all_us
-    for count in counts[:-1]:
-        if (us := time_us(count)) <= bearable_us:
-            blocks, chosen_us = count, f32(us)
-            break
-    score = _score(chosen_us, of.charge, blocks)
-    return KernelChoice(of.name, blocks, chosen_us, score, kernel.low_latency)
-
-
-def _score(time_us: np.float32, charge: float, blocks: int) -> np.float32:
-    """What kernels are compared by: the time, raised by a share for each block."""
-    return time_us * (f32(1) + f32(charge) * f32(blocks))
-
-
-def _enough(kernel: SymmetricKernel, own_bytes: int, ranks: int, blocks: int) -> bool:
-    """Whether a kernel that copies in bulk (TMA) has enough for that many blocks."""
-    unit_bytes = (kernel.bulk_unit_bytes or 0) * (ranks if kernel.bulk_per_rank else 1)
-    return own_bytes >= unit_bytes * (blocks if kernel.bulk_per_block else 1)
+    return tuple(symmetric_kernels.weighed(communicator, request, Counts(own_bytes, modelled_bytes)))

@@ -21,11 +21,12 @@ GBS = 2**30 / 1e6  # bytes per us; NCCL's GBps
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelUse:
-    """A kernel by name for calls of any size."""
+    """A kernel by name for calls of any size, one or several at a time."""
 
     communicator: Communicator
     request: Request
     name: str
+    several: bool = False
 
     @property
     def kernel(self) -> SymmetricKernel:
@@ -72,9 +73,9 @@ def by_bus(use: KernelUse) -> tuple[OfSize, float]:
 
 @TIME_RULES(nccl.BINARY("time of symmetric AllGather kernels", since="2.32.3"))
 def by_bus_or_all_to_all(use: KernelUse) -> tuple[OfSize, float]:
-    """AllGather on Blackwell by its blocks' and its links' shares; all else as :func:`by_bus`."""
+    """An AllGather alone on Blackwell by its blocks' and its links' shares; all else as :func:`by_bus`."""
     communicator, ranks = use.communicator, use.communicator.ranks
-    if use.request.collective is not Collective.AllGather or communicator.min_comp_cap not in (100, 103):
+    if use.several or use.request.collective is not Collective.AllGather or communicator.min_comp_cap not in (100, 103):
         return by_bus(use)
     row = given(communicator.release.symmetric.all_to_all, "symmetric.all_to_all")[use.name]
     rounds_us = (ranks - 1) * row.rank_us

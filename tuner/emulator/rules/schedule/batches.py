@@ -8,11 +8,19 @@ from collections.abc import Sequence
 from tuner.base.errors import BadInput
 from tuner.base.numerics import as_size_t, ceil_div
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.rules.schedule.task import Task, function
+from tuner.emulator.rules import registered
+from tuner.emulator.rules.schedule.task import Task, function, in_graph
 
 BATCH_BYTES = 16  # ncclDevWorkBatch
 ARGUMENT_BYTES = 4096  # ncclMaxKernelArgsSize
 ARGUMENT_HEAD_BYTES = 32  # ncclDevKernelArgs
+REGISTERED_BYTES = 192  # by which ncclDevWorkCollReg is larger than ncclDevWorkColl
+GRAPH_BYTES = 1 << 30  # of works of a kernel in a CUDA graph, which are in memory of their own
+
+
+def argument_bytes(communicator: Communicator) -> int:
+    """Bytes that the arguments of a kernel may have."""
+    return min(as_size_t(communicator.environment.number("NCCL_WORK_ARGS_BYTES", ARGUMENT_BYTES)), ARGUMENT_BYTES)
 
 
 class Batches:
@@ -21,26 +29,26 @@ class Batches:
     VARIABLES = frozenset({"NCCL_WORK_FIFO_BYTES", "NCCL_WORK_ARGS_BYTES"})
     TOO_SMALL = "NCCL_WORK_FIFO_BYTES, NCCL_WORK_ARGS_BYTES: too small for one collective; NCCL never returns"
 
-    def __init__(self, communicator: Communicator) -> None:
+    def __init__(self, communicator: Communicator, captured: bool = False) -> None:
         self.communicator = communicator
         limits, number = communicator.release.limits, communicator.environment.number
-        arguments = min(as_size_t(number("NCCL_WORK_ARGS_BYTES", ARGUMENT_BYTES)), ARGUMENT_BYTES)
         unset = limits.work_fifo_bytes
         in_domain = limits.work_fifo_bytes_of_blackwell_domain
         if in_domain is not None and communicator.fabric and communicator.generation == "blackwell":
             unset = in_domain if number("NCCL_WORK_FIFO_BYTES", -1) == -1 else unset
         ring = number("NCCL_WORK_FIFO_BYTES", unset) % 2**32  # uint32_t
         ring = limits.work_fifo_bytes if ring & (ring - 1) else min(ring, 1 << 30)
-        self.argument_bytes, self.ring_bytes = arguments - ARGUMENT_HEAD_BYTES, ring // 2
+        self.argument_bytes = argument_bytes(communicator) - ARGUMENT_HEAD_BYTES
+        self.ring_bytes = GRAPH_BYTES if captured else ring // 2
         self.work_bytes = limits.work_bytes
-        self.batches = 0
+        self.batches = self.filled_bytes = 0
         self.tasks: list[Task] = []
         self._tails: dict[int, tuple[object, int]] = {}  # function and bytes of a channel's last batch
 
     @classmethod
     def of(cls, communicator: Communicator, tasks: Sequence[Task]) -> "Batches":
         """A kernel with these tasks."""
-        kernel = cls(communicator)
+        kernel = cls(communicator, in_graph(tasks))
         for task in tasks:
             kernel.add(task)
         return kernel
@@ -62,19 +70,17 @@ class Batches:
 
     def estimate(self, waiting: Sequence[Task]) -> int:
         """How many tasks NCCL expects to fit, counting four to a batch."""
-        for planned in range(len(waiting)):
-            if not self.holds(ceil_div(planned, 4), (planned + 1) * self.work_bytes):
+        work_bytes = 0
+        for planned, task in enumerate(waiting):
+            work_bytes += self._bytes_of(task)
+            if not self.holds(ceil_div(planned, 4), work_bytes):
                 return planned
         return len(waiting)
 
-    @property
-    def filled_bytes(self) -> int:
-        """Bytes of the works."""
-        return len(self.tasks) * self.work_bytes
-
-    def fits(self, channels: int) -> bool:
-        """Whether one more task on so many channels has room."""
-        return self.holds(self.batches + channels, (len(self.tasks) + 1) * self.work_bytes)
+    def fits(self, channels: int, task: Task | None = None) -> bool:
+        """Whether one more task, or one on plain buffers, has room on so many channels."""
+        own_bytes = self.work_bytes if task is None else self._bytes_of(task)
+        return self.holds(self.batches + channels, self.filled_bytes + own_bytes)
 
     def holds(self, batches: int, work_bytes: int) -> bool:
         """Whether there is room for so many batches and bytes of works."""
@@ -82,15 +88,22 @@ class Batches:
         return work_bytes <= left or (left >= 0 and work_bytes <= self.ring_bytes)
 
     def add(self, task: Task) -> None:
-        """A channel's batch takes works of one function, 1024 bytes of them.
+        """A channel's batch takes works of one function and kind, 1024 bytes of them.
 
         NCCL extends a batch that would have to reach more than 64 works far, but those of a channel are neighbours.
         """
-        runs, most_bytes = function(self.communicator, task), self.communicator.release.limits.batch_bytes
+        own_bytes, most_bytes = self._bytes_of(task), self.communicator.release.limits.batch_bytes
+        runs = function(self.communicator, task), own_bytes
         for channel in task.channels:
             same, filled = self._tails.get(channel, (None, 0))
-            if same != runs or filled + self.work_bytes > most_bytes:
+            if same != runs or filled + own_bytes > most_bytes:
                 self.batches += 1
                 filled = 0
-            self._tails[channel] = runs, filled + self.work_bytes
+            self._tails[channel] = runs, filled + own_bytes
+        self.filled_bytes += own_bytes
         self.tasks.append(task)
+
+    def _bytes_of(self, task: Task) -> int:
+        """Of the work of a task: the switch has to know where the buffers are that it takes."""
+        switched = registered.switch_takes_buffers(task.call(self.communicator))
+        return self.work_bytes + (REGISTERED_BYTES if switched else 0)

@@ -1,28 +1,23 @@
 """The scheduler that deals out cells of traffic."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from tuner.base.errors import BadInput
-from tuner.base.names import Collective, DataType, Op
+from tuner.base.names import Collective
 from tuner.base.numerics import ceil_div
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.request import FP8, Request
-from tuner.emulator.rules import symmetric_rail
+from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.rules.deal import Place, TrafficCells
 from tuner.emulator.rules.launch import cells_of, ctas
 from tuner.emulator.rules.schedule.batches import Batches
 from tuner.emulator.rules.schedule.scheduler import RULES, Scheduler
-from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, between, kind
-from tuner.release.schema import given
+from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, between, in_graph, kind
 
-SYMMETRIC_TYPES = (DataType.float32, DataType.float16, DataType.bfloat16, *FP8)
 ORDER_RULES: Registry[Callable[[Communicator, list[Task]], list[Task]]] = Registry()
-SYMMETRIC_RULES: Registry[Callable[[Request], bool]] = Registry()
 COUNTED_TRAFFIC_RULES: Registry[Callable[[int, int], int]] = Registry()
 
 
@@ -56,45 +51,6 @@ def _bin(traffic_bytes: int) -> int:
     return (log2 - 1) << 2 | (units >> (log2 - 2) & 3)
 
 
-@SYMMETRIC_RULES(nccl.SYMK_IMPLEMENTED(since="2.29.2"))
-def gathers_and_sums(request: Request) -> bool:
-    """AllGather, and sums of floats of up to 32 bits."""
-    summed = request.op is Op.sum and request.dtype in SYMMETRIC_TYPES
-    reduced = request.collective in (Collective.AllReduce, Collective.ReduceScatter) and summed
-    return reduced or request.collective is Collective.AllGather
-
-
-@SYMMETRIC_RULES(nccl.SYMK_IMPLEMENTED(since="2.30.3"))
-def gathers_sums_and_averages(request: Request) -> bool:
-    """AllGather, and sums and averages of floats of up to 32 bits."""
-    return gathers_and_sums(replace(request, op=Op.sum) if request.op is Op.avg else request)
-
-
-def _symmetric_last(communicator: Communicator, ordered: list[Task]) -> list[Task]:
-    """What a symmetric kernel could do is set aside by kind, and comes back behind the rest, smallest first.
-
-    It comes back as no buffer is registered. sic: smallest first here is largest first where tasks are put together.
-    Source: ncclMakeSymmetricTaskList, src/scheduler/symmetric_sched.cc, v2.29.2-1.
-    """
-    waits = communicator.rules.symmetric_queue
-    if waits is None or (communicator.nodes > 1 and not symmetric_rail.exist_without_windows(communicator)):
-        return ordered
-    if not given(communicator.rules.symmetric_reach, "rules.symmetric_reach")(communicator):
-        return ordered
-    most = given(communicator.release.limits.symmetric_bytes, "limits.symmetric_bytes")
-    aside = [task for task in ordered if _waits(communicator, waits, task.request) and task.nbytes < most]
-    kinds: dict[object, list[Task]] = {}
-    for task in aside:
-        kinds.setdefault(kind(communicator, task.request), []).insert(0, task)
-    places = {task.place for task in aside}
-    return [task for task in ordered if task.place not in places] + [task for same in kinds.values() for task in same]
-
-
-def _waits(communicator: Communicator, waits: Callable[[Request], bool], request: Request) -> bool:
-    here = communicator.nodes == 1 or symmetric_rail.may_take(communicator, request.collective)
-    return here and waits(request)
-
-
 @RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.22.3"))
 class Cells(Scheduler):
     """Chosen together where kinds agree and traffic differs by less than four, then dealt out in cells of traffic."""
@@ -103,11 +59,13 @@ class Cells(Scheduler):
 
     def __call__(self, chooser: Chooser, tasks: list[Task]) -> Kernels:
         communicator = chooser.communicator
-        ordered = _symmetric_last(communicator, communicator.rules.task_order(communicator, tasks))
+        captured, aside = in_graph(tasks), communicator.rules.set_aside
+        ordered = communicator.rules.task_order(communicator, tasks)
+        first, ordered = ([], ordered) if aside is None else aside(chooser, ordered)
         kinds: dict[object, list[Task]] = {}
         for task in ordered:  # kinds in the order of their largest, in each the smallest first
             kinds.setdefault(kind(communicator, task.request), []).insert(0, task)
-        pipelined = ceil_div(len(tasks), communicator.channels)
+        pipelined = ceil_div(len(ordered), communicator.channels)
         for same in kinds.values():
             for together in _within_four_times(same):
                 chooser.choose(together, pipelined)
@@ -115,11 +73,12 @@ class Cells(Scheduler):
         waiting = sorted(chosen, key=lambda task: _constraints(communicator, task))
         kernels: Kernels = []
         while waiting:
-            kernels.append(_dealt_kernel(communicator, waiting))
+            kernels.append(_dealt_kernel(communicator, waiting, captured))
             waiting = waiting[len(kernels[-1]) :]
         filled = [Batches.of(communicator, kernel) for kernel in kernels]
-        Batches(communicator).check_ring(sum(each.in_ring(each.batches, each.filled_bytes) for each in filled))
-        return kernels
+        if not captured:
+            Batches(communicator).check_ring(sum(each.in_ring(each.batches, each.filled_bytes) for each in filled))
+        return first + kernels
 
 
 @RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN_MOVED(since="2.31.2"))
@@ -145,6 +104,12 @@ class _WithinCtas:
 
     def bind(self, task: Task) -> None:
         self._chooser.bind(task)
+
+    def register(self, task: Task) -> None:
+        self._chooser.register(task)
+
+    def path_of(self, tasks: Sequence[Task]) -> NonClassicPath | None:
+        return self._chooser.path_of(tasks)
 
 
 def _within_four_times(tasks: list[Task]) -> Iterator[list[Task]]:
@@ -175,9 +140,9 @@ def _constraints(communicator: Communicator, task: Task) -> tuple[bool, bool]:
     return call.like_collnet, call.like_nvls
 
 
-def _dealt_kernel(communicator: Communicator, waiting: list[Task]) -> list[Task]:
+def _dealt_kernel(communicator: Communicator, waiting: list[Task], captured: bool) -> list[Task]:
     """As many tasks as one kernel's arguments hold, each with its channels."""
-    rules, batches = communicator.rules, Batches(communicator)
+    rules, batches = communicator.rules, Batches(communicator, captured)
     planned = [(task, cells_of(task.call(communicator))) for task in waiting[: batches.estimate(waiting)]]
     per_channel = _per_channel(communicator, planned)
     before, place = None, Place()
@@ -191,7 +156,7 @@ def _dealt_kernel(communicator: Communicator, waiting: list[Task]) -> list[Task]
             shares, place = rules.deal.in_group(cells, task.work_bytes, per_channel[nvls], place)
             size_bytes = task.request.device_dtype.size_bytes
             task.deal((channel, share_bytes // size_bytes) for channel, share_bytes in shares.items())
-        if not batches.fits(len(task.parts)):
+        if not batches.fits(len(task.parts), task):
             break
         batches.add(task)
     if not batches.tasks:

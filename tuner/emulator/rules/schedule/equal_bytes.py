@@ -9,7 +9,7 @@ from tuner.emulator.communicator import Communicator
 from tuner.emulator.rules.launch import elements_at_once
 from tuner.emulator.rules.schedule.least_loaded import least_loaded
 from tuner.emulator.rules.schedule.scheduler import RULES, Scheduler
-from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, kind, neighbours
+from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, in_graph, kind, neighbours
 from tuner.emulator.rules.schedule.works import Works
 from tuner.release.schema import given
 
@@ -58,9 +58,9 @@ class EqualBytes(Scheduler):
 
         network = {task.place for task in ordered if task.call(communicator).like_collnet}
         ordered.sort(key=lambda task: 1 if task.place in network else 2 * task.tuned)
-        kernels: Kernels = []
+        kernels, captured = Kernels(), in_graph(tasks)
         while ordered:
-            kernel = Works(communicator)
+            kernel = Works(communicator, captured)
             total = sum(task.work_bytes for task in ordered if not task.tuned and task.place not in network)
             align = given(communicator.release.limits.part_alignment_bytes, "limits.part_alignment_bytes")
             most = ceil_div(ceil_div(total, usable), align) * align

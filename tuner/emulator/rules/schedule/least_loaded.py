@@ -9,7 +9,7 @@ from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.rules.candidate import collnet_missing
 from tuner.emulator.rules.schedule.scheduler import RULES, Scheduler
-from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, between, neighbours
+from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, between, in_graph, neighbours
 from tuner.emulator.rules.schedule.works import Works
 from tuner.release.schema import given
 
@@ -38,17 +38,17 @@ class LeastLoaded(Scheduler):
     def __call__(self, chooser: Chooser, tasks: list[Task]) -> Kernels:
         communicator = chooser.communicator
         total = sum(map(given(communicator.rules.group_bytes, "rules.group_bytes"), tasks))
-        kernels: Kernels = []
+        kernels, captured = Kernels(), in_graph(tasks)
         waiting = list(tasks)
         while waiting:
-            kernel = Works(communicator)
+            kernel = Works(communicator, captured)
             loads = [0] * communicator.release.limits.max_channels
             per_channel = {network: _bytes_per_channel(communicator, total, network) for network in (False, True)}
             for together in neighbours(communicator, waiting):
                 network = collnet_missing(communicator, together[0].request) is None
                 _choose_together(chooser, together, per_channel[network])
                 for task in together:
-                    if not kernel.fits(task.bound):
+                    if not kernel.fits(task.unregistered_bound):
                         break
                     most = _channels_to_choose_from(communicator, task, together)
                     task.share(least_loaded(loads, task.bound, most))
@@ -108,7 +108,8 @@ def _choose_together(chooser: Chooser, together: list[Task], per_channel: int) -
     like_nvls = together[0].call(chooser.communicator).like_nvls
     for task in together:
         limit = chooser.communicator.nvls_channels if like_nvls else most
-        task.bound = between(1, ceil_div(task.nbytes, per_channel), limit)
+        task.bound = task.unregistered_bound = between(1, ceil_div(task.nbytes, per_channel), limit)
+        chooser.register(task)
 
 
 def _channels_to_choose_from(communicator: Communicator, task: Task, together: list[Task]) -> int:

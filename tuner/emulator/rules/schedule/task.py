@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol as Interface
 
-from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
+from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
 from tuner.emulator.rules.bounds import NVLS
 from tuner.emulator.rules.call import Call
@@ -41,6 +42,8 @@ class Task:
     bound: int = 0  # the most channels
     tuned: bool = False  # whether a tuner plugin named its channels
     together_bytes: int = 0  # nBytes of all that were chosen together
+    unregistered_bound: int = 0  # the most channels if no buffers were registered
+    path: NonClassicPath | None = None  # what does it instead of an algorithm
     chunk_channels: int = 0  # how many channels its chunks are made for, where these are of all channels together
     parts: list[Part] = field(default_factory=list)  # by the number of the channel within the task
 
@@ -90,6 +93,12 @@ class Chooser(Interface):
 
     def bind(self, task: Task) -> None:
         """Fills in the most channels of one chosen task by its own size, and whether a tuner plugin named them."""
+
+    def register(self, task: Task) -> None:
+        """Changes the most channels of one chosen task to what its registered buffers leave."""
+
+    def path_of(self, tasks: Sequence[Task]) -> NonClassicPath | None:
+        """What does these calls of a kind together instead of an algorithm; None: nothing."""
 
 
 Kernels = list[list[Task]]
@@ -151,6 +160,11 @@ def neighbours(communicator: Communicator, tasks: Iterable[Task]) -> Iterator[li
     """Runs of one kind."""
     for _, together in groupby(tasks, lambda task: kind(communicator, task.request)):
         yield list(together)
+
+
+def in_graph(tasks: Iterable[Task]) -> bool:
+    """Whether the group is captured into a CUDA graph."""
+    return any(task.request.buffers is Buffers.graph for task in tasks)
 
 
 def between(low: int, value: int, high: int) -> int:
