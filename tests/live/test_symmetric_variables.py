@@ -7,7 +7,6 @@ from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.conformance.check import check
-from tuner.emulator.group import not_emulated
 from tuner.emulator.ranges import combinations
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -88,11 +87,6 @@ def test_windows_that_are_not_made_are_registered_up_to_2_28_and_plain_later() -
         ]
         assert channels[1] != channels[2]
         assert channels[0] == channels[1 if like is Buffers.registered else 2]
-
-
-def test_groups_are_refused_with_them() -> None:
-    selection = Selection(scenario_of("2.30.7", {"NCCL_SYM_KERNEL": ONE}).communicator())
-    assert "NCCL_SYM_KERNEL" in (not_emulated(selection, PLAIN) or "")
 
 
 def test_ranges_are_refused_where_plain_buffers_may_get_a_kernel() -> None:

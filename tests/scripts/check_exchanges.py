@@ -19,9 +19,12 @@ from tests.support.random_exchanges import KINDS, draw, scenarios
 from tests.support.random_groups import random_groups
 from tuner import release
 from tuner.base.errors import BadInput, TunerError
+from tuner.base.names import Buffers
 from tuner.cli.output import print_table
 from tuner.conformance.check_exchange import compare_mixed
-from tuner.emulator.group import Operation, not_emulated
+from tuner.emulator.group import Operation, may_leave_classic_path, not_emulated
+from tuner.emulator.request import Request
+from tuner.emulator.rules.registered import missing
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.scenario.exchange import situation
@@ -35,10 +38,14 @@ BESIDE = "beside collectives"  # with roots of any rank
 @click.argument("names", nargs=-1, type=click.Choice(release.names()), metavar="[RELEASE]...")
 @click.option("--launches", default=100, help="of each kind and release")
 @click.option("--seed", default=20)
-def main(names: tuple[str, ...], launches: int, seed: int) -> None:
+@click.option("--registered", is_flag=True, help="on registered buffers, of releases that have them")
+def main(names: tuple[str, ...], launches: int, seed: int, registered: bool) -> None:
     rows, failed = [], False
+    buffers = Buffers.registered if registered else Buffers.plain
     for name in names or release.names():
-        compared, equal = check(name, launches, seed)
+        if missing(release.load(name), buffers):
+            continue
+        compared, equal = check(name, launches, seed, buffers)
         failed |= compared != equal
         rows.append((name, *(f"{equal[kind]}/{compared[kind]}" for kind in (*KINDS, BESIDE))))
         click.echo(" ".join(rows[-1]), err=True)
@@ -46,7 +53,7 @@ def main(names: tuple[str, ...], launches: int, seed: int) -> None:
     sys.exit(1 if failed else 0)
 
 
-def check(name: str, launches: int, seed: int) -> tuple[Counter[str], Counter[str]]:
+def check(name: str, launches: int, seed: int, buffers: Buffers) -> tuple[Counter[str], Counter[str]]:
     """Groups that were compared, and those that are equal, by kind."""
     compared, equal = Counter[str](), Counter[str]()
     generator = random.Random(f"{seed} {name}")
@@ -57,16 +64,18 @@ def check(name: str, launches: int, seed: int) -> tuple[Counter[str], Counter[st
         resolved, title = scenario.resolve(), f"{scenario.title} {scenario.environment}"
         try:
             with Oracle(scenario.oracle_configuration()) as oracle:
-                groups = _groups(Selection(resolved.views[0]), share, generator)
+                groups = _groups(Selection(resolved.views[0]), share, generator, buffers)
                 for kind in [*kinds * share, *[BESIDE] * len(groups)]:
                     rank = generator.randrange(scenario.ranks)
+                    if kind == BESIDE and buffers is not Buffers.plain:
+                        rank = 0  # whose buffers are registered
                     drawn = generator.choice(("alone", "all-to-all", "random")) if kind == BESIDE else kind
                     calls = draw(drawn, rank, scenario.ranks, generator)
                     given = groups.pop() if kind == BESIDE else []
                     group = [replace(each, root=generator.randrange(scenario.ranks)) for each in given], calls
                     selection = Selection(resolved.view_of(rank))
                     try:
-                        different = compare_mixed(selection, situation(resolved, rank), oracle, group)
+                        different = compare_mixed(selection, situation(resolved, rank), oracle, group, buffers)
                     except BadInput as error:
                         if "never returns" in str(error):  # which is refused before libnccl is asked
                             continue
@@ -83,11 +92,19 @@ def check(name: str, launches: int, seed: int) -> tuple[Counter[str], Counter[st
     return compared, equal
 
 
-def _groups(selection: Selection, count: int, generator: random.Random) -> list[list[Operation]]:
-    """Groups of collectives; none where groups are not emulated."""
-    if not_emulated(selection, ()) is not None:
+def _groups(selection: Selection, count: int, generator: random.Random, buffers: Buffers) -> list[list[Operation]]:
+    """Groups of collectives; none where groups are not emulated beside sends and receives."""
+    if may_leave_classic_path(selection) is not None:
         return []
-    return list(random_groups(selection, count, most=40, seed=generator.randrange(1 << 30)))
+    groups = random_groups(selection, count, most=40, seed=generator.randrange(1 << 30), on=(buffers, False))
+    return [each for each in groups if _emulated(selection, each[0].request)]
+
+
+def _emulated(selection: Selection, request: Request) -> bool:
+    try:
+        return not_emulated(selection, [request]) is None
+    except BadInput:
+        return False
 
 
 if __name__ == "__main__":

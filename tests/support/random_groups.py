@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator, Sequence
 
-from tuner.base.names import Collective, DataType, Op
+from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.conformance.check_group import reachable
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
@@ -13,10 +13,15 @@ from tuner.release import Release
 BEFORE_FP8 = tuple(DataType)[:10]  # fp8 is not in every release, and not for every GPU
 
 
-def kinds(types: Sequence[DataType] = BEFORE_FP8, ops: Sequence[Op] = tuple(Op)) -> list[Request]:
+def kinds(
+    types: Sequence[DataType] = BEFORE_FP8,
+    ops: Sequence[Op] = tuple(Op),
+    buffers: Buffers = Buffers.plain,
+    in_place: bool = False,
+) -> list[Request]:
     """Every kind of call, an AllGather or Broadcast only once per type."""
     return [
-        Request(collective, dtype, op)
+        Request(collective, dtype, op, buffers=buffers, in_place=in_place)
         for dtype in types
         for op in ops
         for collective in Collective
@@ -28,13 +33,23 @@ F32_SUM = kinds((DataType.float32,), (Op.sum,))
 ALL = kinds()
 
 
-def random_groups(selection: Selection, count: int, most: int = 40, seed: int = 2026) -> Iterator[list[Operation]]:
-    """Groups of 2 to ``most`` calls: one kind or many, sizes equal, alike, or from bytes to gigabytes."""
+def random_groups(
+    selection: Selection,
+    count: int,
+    most: int = 40,
+    seed: int = 2026,
+    on: tuple[Buffers, bool] = (Buffers.plain, False),
+) -> Iterator[list[Operation]]:
+    """Groups of 2 to ``most`` calls: one kind or many, sizes equal, alike, or from bytes to gigabytes.
+
+    ``on``: which buffers all have, and whether they are in place.
+    """
     ranks, generator = selection.communicator.ranks, random.Random(seed)
     limit, fp8 = selection.communicator.release.limits.data_types, selection.communicator.min_comp_cap >= 90
-    every = kinds(tuple(DataType)[:limit]) if fp8 else ALL
+    every = kinds(tuple(DataType)[:limit] if fp8 else BEFORE_FP8, buffers=on[0], in_place=on[1])
+    sums = kinds((DataType.float32,), (Op.sum,), *on)
     for number in range(count):
-        among = [kind for kind in (F32_SUM, every, [generator.choice(every)])[number % 3] if selection.usable(kind)]
+        among = [kind for kind in (sums, every, [generator.choice(every)])[number % 3] if selection.usable(kind)]
         if not among:
             continue
         middle = 2 ** generator.uniform(8, 28)

@@ -11,7 +11,7 @@ from tuner.conformance import check_launch
 from tuner.conformance.check_group import reachable
 from tuner.connect.heads import heads_of
 from tuner.emulator import full_launch
-from tuner.emulator.group import Operation, not_emulated
+from tuner.emulator.group import Operation, not_classic_alone
 from tuner.emulator.launch.records import Launch
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -72,7 +72,9 @@ def drawn(nccl: str, seed: str, alone: int, groups: int) -> Iterator[Drawn]:
         if not kinds:
             continue
         calls = tuple(_call(selection, random.choice(kinds), random) for _ in range(alone))
-        in_groups = [] if not_emulated(selection, kinds) else [_group(selection, kinds, random) for _ in range(groups)]
+        in_groups = (
+            [] if not_classic_alone(selection, kinds) else [_group(selection, kinds, random) for _ in range(groups)]
+        )
         yield Drawn(scenario, rank, selection, calls, tuple(in_groups))
 
 

@@ -8,7 +8,7 @@ from tests.support.command_line import run
 from tests.support.random_groups import F32_SUM, random_groups
 from tuner import release
 from tuner.base.errors import BadInput
-from tuner.base.names import Collective, DataType, Op
+from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.conformance.check import sizes_bytes
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
@@ -44,6 +44,7 @@ def test_every_call_is_in_one_kernel_and_has_channels_of_it(name: str) -> None:
         assert sorted(place for kernel in group.kernels for place in kernel.places) == list(range(len(operations)))
         assert sorted(place for choice in group.choices for place in choice.places) == list(range(len(operations)))
         for place, (pick, operation) in enumerate(zip(group.picks, operations, strict=True)):
+            assert pick.choice is not None
             kernel, choice = group.kernels[pick.kernel], group.choices[pick.choice]
             assert pick.operation == operation
             assert place in kernel.places
@@ -136,6 +137,6 @@ def test_the_network_goes_over_all_of_a_call_on_every_channel(name: str) -> None
     environment = {"NCCL_COLLNET_ENABLE": "1", "NCCL_ALGO": "CollNetChain"}
     scenario = Scenario(nccl=name, machine="dgx-a100", nodes=4, gpus_per_node=2, environment=environment)
     group = plan(Selection(scenario.communicator()), [Operation(AR, 25 << 20)] * 5)
-    assert {pick.algorithm.name for pick in group.picks} == {"CollNetChain"}
+    assert {pick.algorithm for pick in group.picks} == {Algorithm.CollNetChain}
     used = {pick.channels for pick in group.picks}
     assert used == {group.kernels[0].channels}

@@ -1,0 +1,153 @@
+"""Groups on registered buffers and windows against the live libnccl: kernels, their calls, what is chosen together."""
+
+import random
+
+import pytest
+
+from tests.support.available_releases import HERE
+from tests.support.random_exchanges import draw
+from tests.support.random_groups import random_groups
+from tuner import release
+from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
+from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.conformance.check_exchange import compare_mixed
+from tuner.conformance.check_group import compare
+from tuner.emulator.group import Operation, plan
+from tuner.emulator.request import Request
+from tuner.emulator.rules.registered import missing
+from tuner.emulator.selection import Selection
+from tuner.oracle.api import Oracle
+from tuner.oracle.groups import Call
+from tuner.scenario import Scenario
+from tuner.scenario.exchange import situation
+from tuner.scenario.resolved import ResolvedScenario
+
+pytestmark = pytest.mark.live
+
+MIB = 1 << 20
+WITH_WINDOWS = [name for name in HERE if not missing(release.load(name), Buffers.window)]
+TOGETHER = [name for name in WITH_WINDOWS if release.load(name).rules.set_aside != "only_a_call_alone"]
+ANY_BUFFERS = [name for name in HERE if release.load(name).rules.set_aside == "calls_on_any_buffers"]
+
+
+def assert_same(scenario: Scenario, groups: list[list[Operation]]) -> int:
+    """How many kernels were symmetric."""
+    selection, symmetric = Selection(scenario.communicator()), 0
+    with Oracle(scenario.oracle_configuration()) as oracle:
+        for number, operations in enumerate(groups):
+            ours = plan(selection, operations)
+            values = compare(selection, oracle, ours)
+            assert {where: both for where, both in values.items() if both[0] != both[1]} == {}, f"group {number}"
+            symmetric += sum(kernel.path is not None for kernel in ours.kernels)
+    return symmetric
+
+
+def planned(
+    scenario: Scenario, buffers: Buffers, in_place: bool, count: int = 5, most: int = 30
+) -> list[list[Operation]]:
+    """Groups that are emulated."""
+    selection, groups = Selection(scenario.communicator()), []
+    for operations in random_groups(selection, count, 30, on=(buffers, in_place)):
+        try:
+            plan(selection, operations)
+        except NoAlgorithm:  # averages in windows
+            continue
+        groups.append(operations)
+    return groups
+
+
+def windows(sizes: list[tuple[Collective, int]], buffers: Buffers = Buffers.window) -> list[Operation]:
+    return [Operation(Request(each, DataType.float32, Op.sum, buffers=buffers), size) for each, size in sizes]
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("in_place", [False, True], ids=["out of place", "in place"])
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), [("dgx-h100", 1, 8), ("dgx-h100", 2, 2), ("dgx-b200", 1, 4)])
+@pytest.mark.parametrize("buffers", [Buffers.registered, Buffers.graph, Buffers.window], ids=lambda each: each.name)
+@pytest.mark.parametrize("name", HERE)
+def test_groups_of_all_kinds(name: str, buffers: Buffers, machine: str, nodes: int, gpus: int, in_place: bool) -> None:
+    if missing(release.load(name), buffers):
+        pytest.skip(f"NCCL {name} has no such buffers")
+    network = {"NCCL_GIN_TYPE": "0"} if nodes > 1 else {}
+    scenario = Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=network)
+    groups = planned(scenario, buffers, in_place)
+    assert groups
+    assert_same(scenario, groups)
+
+
+@pytest.mark.parametrize("name", [name for name in TOGETHER if name not in ANY_BUFFERS])
+def test_works_of_registered_calls_fill_a_kernel_sooner(name: str) -> None:
+    settings = {"NCCL_ALGO": "NVLS", "NCCL_WORK_FIFO_BYTES": "16384"}
+    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=8, environment=settings)
+    buffers = (Buffers.plain, Buffers.registered, Buffers.graph)
+    assert_same(scenario, [windows([(Collective.AllReduce, MIB)] * 60, each) for each in buffers])
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_kinds_in_windows_share_kernels_until_their_arguments_are_full(name: str) -> None:
+    calls = [(Collective.AllReduce, 1024 * (1 + place % 7)) for place in range(130)]
+    calls += [(Collective.AllGather, 64 * MIB), (Collective.Broadcast, MIB), (Collective.AllGather, 4096)]
+    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=4)
+    assert assert_same(scenario, [windows(calls)]) == 4
+
+
+@pytest.mark.parametrize("name", ANY_BUFFERS)
+def test_plain_buffers_leave_where_asked(name: str) -> None:
+    settings = {"NCCL_SYM_NOWIN_ENABLE": "1", "NCCL_PROTO": "LL"}
+    scenario = Scenario(nccl=name, machine="dgx-b200", nodes=1, gpus_per_node=4, environment=settings)
+    alone = windows([(Collective.AllReduce, 4096)], Buffers.plain)
+    calls = windows(
+        [(Collective.AllGather, 8192), (Collective.AllReduce, 8192), (Collective.AllGather, 4096)], Buffers.plain
+    )
+    with Oracle(scenario.oracle_configuration()) as oracle:
+        selection = Selection(scenario.communicator())
+        oracle.launch_group([Call(Collective.AllReduce, DataType.float32, Op.sum, 4096)])  # without multicast, whose
+        for operations in (alone, calls, *planned(scenario, Buffers.plain, False, 3)):  # limits docs/limits.md says
+            ours = plan(selection, operations)
+            assert [both for both in compare(selection, oracle, ours).values() if both[0] != both[1]] == []
+        assert plan(selection, alone).kernels[0].path is not None
+
+
+@pytest.mark.parametrize("name", ANY_BUFFERS)
+def test_calls_wait_for_kernels_that_are_left(name: str) -> None:
+    """Or, in later releases, for any."""
+    settings = {"NCCL_SYM_KERNEL": "ReduceScatter_LL", "NCCL_ALGO": "allreduce:ring"}
+    scenario = Scenario(nccl=name, machine="dgx-b200", nodes=1, gpus_per_node=4, environment=settings)
+    sizes = [(Collective.AllReduce, size) for size in (1280, 40960, 1310720)]
+    assert_same(scenario, [windows(sizes, buffers) for buffers in (Buffers.plain, Buffers.window)])
+
+
+@pytest.mark.parametrize("name", [name for name in TOGETHER if name not in ANY_BUFFERS])
+def test_what_no_kernel_does_together_fails_in_nccl(name: str) -> None:
+    scenario = Scenario(
+        nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=4, environment={"NCCL_SYM_KERNEL": "AllReduce_AGxLL_R"}
+    )
+    calls = windows([(Collective.AllReduce, 1024)] * 2)
+    with pytest.raises(NoAlgorithm):
+        plan(Selection(scenario.communicator()), calls)
+    with Oracle(scenario.oracle_configuration()) as oracle, pytest.raises(OracleFailed, match="no symmetric kernel"):
+        oracle.launch_group([Call(Collective.AllReduce, DataType.float32, Op.sum, 1024)] * 2, Buffers.window)
+
+
+@pytest.mark.parametrize("name", ANY_BUFFERS[-1:])
+def test_arguments_too_small_for_a_symmetric_call_fail_in_nccl(name: str) -> None:
+    scenario = Scenario(
+        nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=4, environment={"NCCL_WORK_ARGS_BYTES": "655"}
+    )
+    with pytest.raises(BadInput, match="valid: from 656"):
+        plan(Selection(scenario.communicator()), windows([(Collective.AllReduce, 1024)], Buffers.plain))
+    with Oracle(scenario.oracle_configuration()) as oracle, pytest.raises(OracleFailed, match="minimum size 656"):
+        oracle.launch_group([Call(Collective.AllReduce, DataType.float32, Op.sum, 1024)])
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), [("dgx-h100", 1, 8), ("dgx-h100", 2, 2)])
+@pytest.mark.parametrize("name", [name for name in HERE if not missing(release.load(name), Buffers.registered)])
+def test_sends_and_receives_beside_registered_calls(name: str, machine: str, nodes: int, gpus: int) -> None:
+    resolved = ResolvedScenario(Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus))
+    selection, generator = Selection(resolved.views[0]), random.Random(3)
+    with Oracle(resolved.oracle_configuration()) as oracle:
+        for operations in random_groups(selection, 4, most=20, on=(Buffers.registered, False)):
+            calls = draw(generator.choice(("alone", "all-to-all", "random")), 0, nodes * gpus, generator)
+            group = operations, calls
+            assert compare_mixed(selection, situation(resolved), oracle, group, Buffers.registered) == {}
