@@ -78,7 +78,6 @@ class Limits:
     nvls_chunk_bytes: int
     nvls_last_chunk_alignment_bytes: int  # of the chunks that the device shortens itself
     simple_buffer_bytes_on_arm: int | None = None
-    symmetric_bytes: int | None = None
     nvls_tree_corrections: int | None = None
     nvls_tree_corrections_on_two_arm_nodes: int | None = None
     max_nvls_gather_channels: int | None = None
