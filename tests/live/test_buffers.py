@@ -90,8 +90,7 @@ def test_settings(name: str, settings: dict[str, str]) -> None:
 TWENTY_CHANNELS = {
     "NCCL_MIN_NCHANNELS": "20", "NCCL_MAX_NCHANNELS": "20", "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"
 }  # fmt: skip
-BEFORE_2_27 = {"cap_17_to_24_channels_at_16"}
-CAPS = {*BEFORE_2_27, "cap_17_to_24_channels_at_16_if_all_are_direct"}
+CAP = "cap_17_to_24_channels_at_16"
 
 
 @pytest.mark.parametrize("name", REGISTERS)
@@ -99,8 +98,9 @@ def test_seventeen_to_twenty_four_channels(name: str) -> None:
     """Become 16 where all peers are direct ones: of eight GPUs of dgx-1v, some reach others over a third."""
     every = Scenario(nccl=name, machine="dgx-1v", nodes=1, gpus_per_node=4, environment=TWENTY_CHANNELS)
     over_a_third = dataclasses.replace(every, gpus_per_node=8)
-    rules = {*release.load(name).rules.registered} & CAPS
-    expected = (16 if rules else 20, 16 if rules & BEFORE_2_27 else 20)
+    capped = CAP in release.load(name).rules.registered
+    over_a_gpu = capped and release.load(name).registration.peers == "connected"
+    expected = (16 if capped else 20, 16 if over_a_gpu else 20)
     for scenario, channels in zip((every, over_a_third), expected, strict=True):
         assert Selection(scenario.communicator()).pick(REGISTERED[Collective.Broadcast], 1 << 30).channels == channels
         report = check(scenario, [*REGISTERED, *IN_PLACE, *CAPTURED])
@@ -109,7 +109,7 @@ def test_seventeen_to_twenty_four_channels(name: str) -> None:
 
 
 @pytest.mark.parametrize("setting", [{}, {"NCCL_P2P_LEVEL": "SYS"}, {"NCCL_P2P_DISABLE": "1"}], ids=str)
-@pytest.mark.parametrize("name", [name for name in REGISTERS if CAPS & {*release.load(name).rules.registered}])
+@pytest.mark.parametrize("name", [name for name in REGISTERS if CAP in release.load(name).rules.registered])
 def test_seventeen_to_twenty_four_channels_without_peer_to_peer(name: str, setting: dict[str, str]) -> None:
     """Stay, as PCIe of these nodes joins no two GPUs of two sockets."""
     scenario = Scenario(nccl=name, machine="pcie-l40s-no-p2p", nodes=1, environment=TWENTY_CHANNELS | setting)

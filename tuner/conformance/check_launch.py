@@ -31,6 +31,7 @@ OF_OPERATION = {  # members of struct ncclProxyOp by what they are called here
     "loopSize": "loop_bytes",
     "loopOffset": "loop_offset_bytes",
     "channelSize": "channel_bytes",
+    "reg": "registered",
 }
 
 
@@ -56,14 +57,18 @@ def _works(at: str, our: LaunchedKernel, their: ObservedKernel) -> Iterator[tupl
         for number, ((work, share), (batch, struct)) in enumerate(zip(mine, observed, strict=False)):
             where = f"{at} channel {channel} work {number}"
             yield f"{where}: function", (work.function, batch.function)
-            yield f"{where}: type", ("Coll", batch.type)
+            yield f"{where}: type", ("Reg" if "switch" in work.registered_for else "", batch.type.replace("Coll", ""))
+            struct = {name.removeprefix("coll.").removeprefix("elem."): value for name, value in struct.items()}
             expected = _fields(work, share, batch, struct)
             yield where, (expected, {name: struct[name] for name in expected})
 
 
 def _fields(work: Work, share: ChannelShare, batch: Batch, struct: Mapping[str, int]) -> Values:
     """The members of the work structure that a release has, as they should be."""
-    common: Values = {"nWarps": work.warps, "root": work.root, "direct": work.direct, "redOpArgIsPtr": 0, "regUsed": 0}
+    common: Values = {"nWarps": work.warps, "root": work.root, "direct": work.direct, "redOpArgIsPtr": 0}
+    common["regUsed"] = work.registered_flag
+    if "netRegUsed" in struct:
+        common["netRegUsed"] = int("network" in work.registered_for)
     if work.op_argument:  # of the others it is what happens to be there
         common["redOpArg"] = work.op_argument
     if "oneNode" in struct:
@@ -137,7 +142,6 @@ def _constants(work: Work, known: Container[str]) -> dict[str, object]:
         "collAPI": int(work.collective),
         "algorithm": int(work.algorithm),
         "nPeers": PEERS.get(work.algorithm, 0),
-        "reg": 0,
     }
     return {name: value for name, value in values.items() if name in known}
 
@@ -146,4 +150,4 @@ def _numbers(proxy: ProxyOperation, known: Container[str]) -> Iterator[tuple[str
     for name, own in OF_OPERATION.items():
         value = getattr(proxy, own)
         if name in known and value is not None:
-            yield name, value % 2**64 if name == "loopOffset" else value
+            yield name, value % 2**64 if name == "loopOffset" else int(value)

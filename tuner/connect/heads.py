@@ -14,4 +14,5 @@ def heads_of(connected: Connected, rank: int = 0) -> Heads:
         direct=direct.heads if direct else 1,
         own_direct=direct.head if direct else None,
         direct_depth=2 if direct and (direct.up or direct.down) else 1,
+        ring_adapters=frozenset(each.ring_adapter.net for each in own.channels if each.ring_adapter is not None),
     )

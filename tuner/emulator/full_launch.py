@@ -12,9 +12,12 @@ from tuner.emulator.rules import bounds
 from tuner.emulator.rules.buffers import buffer_bytes
 from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.chunk_sizes import Heads
+from tuner.emulator.rules.registered import may_reach_network
 from tuner.emulator.rules.schedule.task import Task
 from tuner.emulator.rules.shares import Scheduled
+from tuner.emulator.rules.takers import Taker, takers
 from tuner.emulator.selection import Selection
+from tuner.release.schema import Registration
 
 HeadsOf = Callable[[], Heads]
 
@@ -80,7 +83,9 @@ def _work(selection: Selection, task: Task, root: int, heads: HeadsOf) -> Work:
     communicator, request = selection.communicator, task.request
     call = task.call(communicator)
     rules, tables = communicator.rules, selection.tables
-    shared = rules.shares(Scheduled(task, call, tables, heads() if _has_heads(call) else NO_HEADS))
+    own = heads() if _has_heads(call) else NO_HEADS
+    taken = takers(call, own.ring_adapters)
+    shared = rules.shares(Scheduled(task, call, tables, own, Taker.network in taken))
     algorithm, protocol = task.algo_proto
     threads = bounds.own_threads(call, tables, np.array([task.together_bytes], np.uint64))
     return Work(
@@ -102,6 +107,8 @@ def _work(selection: Selection, task: Task, root: int, heads: HeadsOf) -> Work:
         one_rank_per_node=communicator.max_local_ranks == 1,
         op_argument=rules.op_argument(request, communicator.ranks),
         nvls_alignment_bytes=communicator.release.limits.nvls_last_chunk_alignment_bytes,
+        registered_for=tuple(taker.name for taker in taken),
+        registered_flag=_registered_flag(communicator.release.registration, taken),
     )
 
 
@@ -109,5 +116,15 @@ NO_HEADS = Heads(1, 0, 1, 0, 1)
 
 
 def _has_heads(call: Call) -> bool:
-    """Whether chunks go by heads, which are not looked for otherwise."""
-    return call.algorithm in (*bounds.NVLS, Algorithm.CollNetDirect)
+    """Whether chunks go by heads, or adapters by the rings, which are not looked for otherwise."""
+    if call.algorithm in (*bounds.NVLS, Algorithm.CollNetDirect):
+        return True
+    return call.algorithm is Algorithm.Ring and call.communicator.nodes > 1 and may_reach_network(call)
+
+
+def _registered_flag(registration: Registration, taken: Sequence[Taker]) -> int:
+    """``regUsed``. Source: ncclTasksRegAndEnqueue, src/enqueue.cc, v2.28.9-1."""
+    told = [taker for taker in taken if taker is not Taker.network]
+    if registration.device_is_told == "whether":
+        return int(bool(told))
+    return sum(taker.value for taker in told)

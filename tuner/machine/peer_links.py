@@ -18,4 +18,9 @@ class PeerLinks:
     all_peer_to_peer: bool = False  # every GPU reaches every other, without a GPU in between
     joined_by_network: frozenset[tuple[int, int]] = frozenset()  # pairs of GPUs, by local rank, that nothing else joins
     all_connected_by_memory: bool = False  # peer-to-peer joins all, rather than the network
-    first_gpu_direct: tuple[tuple[str, bool], ...] = ()  # by adapter: the first GPU's path, GPUDirect RDMA both ways
+    # By adapter: its number, the first GPU's path to it, and whether that has GPUDirect RDMA both ways.
+    first_gpu_direct: tuple[tuple[int, str, bool], ...] = ()
+
+    def gpu_direct_of(self, number: int) -> bool:
+        """Whether an adapter reads and writes the first GPU's memory."""
+        return next(both for dev, _, both in self.first_gpu_direct if dev == number)

@@ -219,17 +219,20 @@ class Oracle:
             raise self._child.failure(f"{what}: {answer.error}")
         return exchanges.read(self._reader, answer)
 
-    def launch_in_full(self, calls: Sequence[exchanges.IssuedCall], rank: int = 0) -> launches.LaunchInFull:
-        """The calls of a rank in one group on plain buffers, launched for real, with all that NCCL writes for them."""
-        return self.launch_groups_in_full([calls], rank)[0]
+    def launch_in_full(
+        self, calls: Sequence[exchanges.IssuedCall], rank: int = 0, buffers: Buffers = Buffers.plain
+    ) -> launches.LaunchInFull:
+        """The calls of a rank in one group, launched for real, with all that NCCL writes for them."""
+        return self.launch_groups_in_full([calls], rank, buffers)[0]
 
     def launch_groups_in_full(
-        self, groups: Sequence[Sequence[exchanges.IssuedCall]], rank: int = 0
+        self, groups: Sequence[Sequence[exchanges.IssuedCall]], rank: int = 0, buffers: Buffers = Buffers.plain
     ) -> list[launches.LaunchInFull]:
         """As :meth:`launch_in_full` of several groups, one after the other."""
         self._check_ranks()
-        ranks = self.configuration.asked_ranks
-        asked = tuple(exchanges.request(calls, ranks, rank, in_full=True) for calls in groups)
+        self._check_registers(buffers)
+        ranks, registration = self.configuration.asked_ranks, _registration(buffers, SYMMETRIC)
+        asked = tuple(exchanges.request(calls, ranks, rank, in_full=True, buffers=registration) for calls in groups)
         what = f"launching {len(groups)} groups"
         reply: messages.GroupAnswers = self._request(messages.Groups(asked), what)
         for answer in reply.answers:

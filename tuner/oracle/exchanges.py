@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.base.names import Collective, DataType, Op, PeerCall
+from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.oracle import messages
 from tuner.oracle.answers import Reader
 from tuner.oracle.works import KernelWorks
@@ -50,7 +50,8 @@ def request(
     buffers: messages.Registration = PLAIN,
 ) -> messages.Group:
     """What the child is asked; ``in_full``: for the works of collectives and the operations of the network, too."""
-    return messages.Group(tuple(map(_message, calls)), _peers(calls, ranks) | {rank}, in_full, rank, buffers)
+    peers, captured = _peers(calls, ranks) | {rank}, buffers.kind == Buffers.graph
+    return messages.Group(tuple(map(_message, calls)), peers, in_full, rank, buffers, captured)
 
 
 def read(reader: Reader, answer: messages.GroupAnswer) -> tuple[LaunchedKernel, ...]:

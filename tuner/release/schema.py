@@ -238,6 +238,12 @@ class Registration:
 
     captured_buffers: Literal["registered", "plain"]  # of calls in a CUDA graph
     ring_buffers: Literal["both", "receive"]  # which a ring inside a node takes over to peers
+    # Whether peers read and write each other's buffers, and what has to join all of a node then: peer-to-peer, perhaps
+    # over a GPU in between, or without.
+    peers: Literal["never", "connected", "direct"]
+    network: bool  # whether adapters read and write the buffers of rings
+    device_is_told: Literal["whether", "by_whom"]  # regUsed: 1, or an ncclRegBufferType
+    switch_moves_whole_steps: bool  # AllGather and ReduceScatter in chunks of a step of the buffer
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -61,12 +61,12 @@ def _peer_links(text: str, nccl: str) -> PeerLinks:
     )
 
 
-def _gpu_direct(system: System, gpu: Gpu, adapters: Adapters) -> tuple[tuple[str, bool], ...]:
-    """By adapter: the type of the GPU's path to it, and whether it reads and writes the GPU's memory."""
+def _gpu_direct(system: System, gpu: Gpu, adapters: Adapters) -> tuple[tuple[int, str, bool], ...]:
+    """By adapter: its number, the type of the GPU's path to it, and whether it reads and writes the GPU's memory."""
     if not system.several_nodes:
         return ()
     return tuple(
-        (system.types.names[path.type], all(adapters.gpu_direct(gpu, net, read) for read in (True, False)))
+        (net.dev, system.types.names[path.type], all(adapters.gpu_direct(gpu, net, read) for read in (True, False)))
         for net, path in zip(system.nets, gpu.paths[Kind.NET], strict=True)
     )
 

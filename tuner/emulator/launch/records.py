@@ -38,6 +38,7 @@ class ProxyOperation:
     loop_bytes: int | None = field(default=None, metadata=OPTIONAL)  # of all channels that share a loop
     loop_offset_bytes: int | None = field(default=None, metadata=OPTIONAL)
     channel_bytes: int | None = field(default=None, metadata=OPTIONAL)  # of this channel's range
+    registered: bool = False  # reg: it reads and writes the user's own buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,9 @@ class Work:
     shares: tuple[ChannelShare, ...]  # by channel
     function_name: str = ""  # the device function's symbol, without what C++ adds to it
     one_rank_per_node: bool = False
+    # whom the user's own buffers are registered for: "peers" (GPUs of the node), "switch" (NVLS), "network" (adapters)
+    registered_for: tuple[str, ...] = ()
+    registered_flag: int = field(default=0, metadata=json_form(omitted=True))  # regUsed, what the device is told of it
     op_argument: int = 0  # redOpArg: what the operation is done with, as the bits that the device reads
     # what the device rounds the last chunks of NVLS on one node up to, where it is not told them
     nvls_alignment_bytes: int = field(default=16384, metadata=json_form(omitted=True))

@@ -14,6 +14,7 @@ from tuner.emulator.communicator import Communicator
 from tuner.emulator.model import Tables
 from tuner.emulator.rules.buffers import LL128_DATA, LL128_LINE, chunk_and_slice_steps, step_bytes
 from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.registered import switch_takes_buffers
 
 READS, WRITES = 2, 1  # NCCL_P2P_READ, NCCL_P2P_WRITE: src/include/device.h, v2.28.9-1
 DIRECT_RULES: Registry[Callable[[int], int]] = Registry()
@@ -23,7 +24,7 @@ DIRECT_RULES: Registry[Callable[[int], int]] = Registry()
 class Heads:
     """The heads of a rank's node, which enter the switch (NVLS) and the network (CollNetDirect), and which it is.
 
-    ``own_*`` are None where it is none.
+    ``own_*`` are None where it is none. ``ring_adapters``: the network devices that its rings leave the node by.
     """
 
     nvls: int
@@ -31,6 +32,7 @@ class Heads:
     direct: int
     own_direct: int | None
     direct_depth: int
+    ring_adapters: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +235,10 @@ def _collnet_chain(sized: Sized, chunk: int) -> int:
 
 def _nvls(sized: Sized, chunk: int) -> int:
     rule, communicator = sized.call.rules.nvls_chunk, sized.communicator
+    moved = sized.call.request.collective in (Collective.AllGather, Collective.ReduceScatter)
+    whole_steps = moved and communicator.release.registration.switch_moves_whole_steps
+    if whole_steps and switch_takes_buffers(sized.call):
+        return step_bytes(communicator, Protocol.Simple)
     most = rule(communicator)
     if isinstance(rule, SlowNetworks) and communicator.nodes > 1:
         nvls_gbs = sized.tables.bandwidth_gbs[Collective.AllReduce, Algorithm.NVLS, Protocol.Simple]

@@ -6,7 +6,6 @@ Shapes: bounds are numbers of channels, [size].
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers, Collective, Protocol
@@ -125,24 +124,14 @@ def few_nvls_channels_by_heads(call: Call, tables: Tables, bound: IntArray) -> I
 
 @RULES(nccl.REGISTER_COLL_BUFFERS(since="2.23.4"), nccl.COLL_REG_REGISTER_BUFFERS(since="2.24.3"))
 def cap_17_to_24_channels_at_16(call: Call, tables: Tables, bound: IntArray) -> IntArray:
-    """Where peer-to-peer joins all GPUs of one node, perhaps over one in between, 17 to 24 channels become 16.
+    """Where the GPUs of one node take over each other's buffers, 17 to 24 channels become 16.
 
     BadInput where no topology tells.
     """
-    if not _capped_at_16(call, bound) or call.communicator.direct_nvlink or _links(call).all_connected_by_memory:
-        return _cap_at_16(call, bound)
-    return bound
-
-
-@RULES(nccl.COLL_REG_REGISTER_BUFFERS(since="2.27.3"))
-def cap_17_to_24_channels_at_16_if_all_are_direct(call: Call, tables: Tables, bound: IntArray) -> IntArray:
-    """Where all GPUs of one node reach each other without a third, 17 to 24 channels become 16.
-
-    BadInput where no topology tells.
-    """
-    if not _capped_at_16(call, bound) or call.communicator.direct_nvlink or _links(call).all_peer_to_peer:
-        return _cap_at_16(call, bound)
-    return bound
+    capped = (bound > 16) & (bound <= 24)
+    if call.communicator.nodes > 1 or not capped.any() or not peers_take_buffers(call):
+        return bound
+    return np.where(capped, 16, bound)
 
 
 @RULES(nccl.COLL_REG_REGISTER_BUFFERS(since="2.24.3"))
@@ -212,7 +201,7 @@ def _all_of_the_ring(call: Call, type_inter: str | None) -> bool:
     """The same by adapter, of those as near as the ring's farthest. BadInput where only some are."""
     rank = call.communicator.release.paths.rank
     direct = {
-        both for path, both in _links(call).first_gpu_direct if type_inter is None or rank(path) <= rank(type_inter)
+        both for _, path, both in _links(call).first_gpu_direct if type_inter is None or rank(path) <= rank(type_inter)
     }
     if len(direct) > 1:
         raise BadInput(
@@ -226,21 +215,6 @@ def _links(call: Call) -> PeerLinks:
     if call.communicator.links is None:
         raise BadInput("registered buffers depend here on links, which only a topology tells; valid without it: plain")
     return call.communicator.links()
-
-
-def _capped_at_16(call: Call, bound: IntArray) -> bool:
-    """Whether there are 17 to 24 channels which peer-to-peer would make 16."""
-    if call.communicator.nodes > 1 or call.protocol is not Protocol.Simple or not _peers_take_buffers(call):
-        return False
-    return bool(_between_17_and_24(bound).any())
-
-
-def _cap_at_16(call: Call, bound: IntArray) -> IntArray:
-    return np.where(_between_17_and_24(bound), 16, bound) if _capped_at_16(call, bound) else bound
-
-
-def _between_17_and_24(bound: IntArray) -> NDArray[np.bool_]:
-    return (bound > 16) & (bound <= 24)
 
 
 def nvls_channels_by_heads(communicator: Communicator, tables: Tables, collective: Collective) -> int:
@@ -265,7 +239,33 @@ def _within(communicator: Communicator, channels: int) -> int:
     return max(least, min(most, channels))
 
 
-def _peers_take_buffers(call: Call) -> bool:
+def peers_take_buffers(call: Call) -> bool:
+    """Whether GPUs of rank 0's node read and write each other's buffers. BadInput where no topology tells."""
+    communicator, told = call.communicator, call.communicator.release.registration.peers
+    if told == "never" or communicator.local_ranks == 1 or call.protocol is not Protocol.Simple:
+        return False
+    if not _handed_to_peers(call) or communicator.direct_nvlink:
+        return _handed_to_peers(call)
+    return _links(call).all_peer_to_peer if told == "direct" else _links(call).all_connected_by_memory
+
+
+def network_takes_buffers(call: Call, ring_adapters: frozenset[int]) -> bool:
+    """Whether adapters read and write rank 0's buffers: those that its rings leave the node by.
+
+    BadInput where no topology tells.
+    """
+    taken = bool(ring_adapters) and may_reach_network(call)
+    return taken and all(_links(call).gpu_direct_of(number) for number in ring_adapters)
+
+
+def may_reach_network(call: Call) -> bool:
+    """Whether adapters would read and write the buffers if they can."""
+    if not call.communicator.release.registration.network or not keeps(call.communicator, call.request):
+        return False
+    return call.algo_proto == (Algorithm.Ring, Protocol.Simple) and _handed_to_peers(call)
+
+
+def _handed_to_peers(call: Call) -> bool:
     """Whether the algorithm hands the buffers to the peers: rings that keep nothing in between, and trees.
 
     In place it reads what is overwritten, which rings only do of what they reduce.

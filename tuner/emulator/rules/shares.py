@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import ceil_div, int32
-from tuner.base.registry import Registry, Variant
+from tuner.base.registry import Registry, Variant, found_in
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.launch.records import ChannelShare, ProxyOperation, Sharing
 from tuner.emulator.model import Tables
@@ -35,6 +35,8 @@ OF_ALGORITHM = {
     Algorithm.CollNetChain: "CollnetChain",
 }
 
+MAX_NET_BYTES = 1 << 30  # NCCL_MAX_NET_SIZE: src/include/collectives.h, v2.24.3-1
+
 
 @dataclass(frozen=True, slots=True)
 class Shared:
@@ -53,6 +55,7 @@ class Scheduled:
     call: Call
     tables: Tables
     heads: Heads
+    network_takes_buffers: bool = False
 
     def sized(self, channels: int, nbytes: int) -> Sized:
         """What chunks for so many bytes on so many channels are made for."""
@@ -126,6 +129,27 @@ def _proxy(sized: Sized, chunk: int, steps: int) -> ProxyOperation:
     return ProxyOperation(pattern(call), steps, chunk_steps, slice_steps, chunk, step)
 
 
+@found_in(nccl.CALC_COLL_CHUNKING(since="2.24.3"), nccl.CALC_COLL_CHUNKING_MOVED(since="2.31.2"))
+def _of_own_buffers(proxy: ProxyOperation, sized: Sized) -> ProxyOperation:
+    """The proxy of a ring whose adapters read and write the user's buffers."""
+    communicator = sized.communicator
+    proxy = replace(proxy, step_bytes=sized.nbytes, registered=True)
+    if communicator.max_local_ranks > 1 or sized.call.request.collective is not Collective.AllGather:
+        return proxy
+    steps, chunks = loops_of(sized.call, sized.heads)
+    loop = sized.channels * chunks * MAX_NET_BYTES
+    return replace(
+        proxy,
+        steps=ceil_div(sized.nbytes, loop) * steps,
+        chunk_steps=1,
+        slice_steps=1,
+        chunk_bytes=MAX_NET_BYTES,
+        slice_bytes=MAX_NET_BYTES,
+        loop_bytes=loop,
+        loop_offset_bytes=0,
+    )
+
+
 @RULES.variant(nccl.CALC_COLL_CHUNKING(since="2.22.3"))
 class ChunksOfEachRange(Shares):
     """Each channel has a range and its own chunks; those that the network takes part in share chunks of one size."""
@@ -152,7 +176,9 @@ class ChunksOfEachRange(Shares):
         proxy = self._with_loops(_proxy(sized, chunk, _steps(sized, chunk)), sized)
         if call.algorithm is Algorithm.PAT:
             proxy = replace(proxy, step_bytes=ceil_div(sized.nbytes, sized.channels))
-        elements = chunk // scheduled.element_bytes
+        if scheduled.network_takes_buffers:
+            proxy = _of_own_buffers(proxy, sized)
+        elements = proxy.chunk_bytes // scheduled.element_bytes
         return ChannelShare(part.channel, 0, part.offset, part.count, elements, None, proxy)
 
     def _with_loops(self, proxy: ProxyOperation, sized: Sized) -> ProxyOperation:

@@ -1,0 +1,29 @@
+"""Who reads and writes the user's own buffers in a call, where they are registered: the switch, peers, adapters."""
+
+from enum import Enum
+
+from tuner.emulator.rules import registered
+from tuner.emulator.rules.call import Call
+
+
+class Taker(Enum):
+    """Whom a buffer is registered for; the value is NCCL's ``ncclRegBufferType`` as far as the device is told of it."""
+
+    peers = 1
+    switch = 2
+    network = 4
+
+
+def takers(call: Call, ring_adapters: frozenset[int]) -> tuple[Taker, ...]:
+    """Of a call of rank 0; ``ring_adapters``: those that its rings leave the node by. BadInput without a topology.
+
+    Source: ncclRegisterCollBuffers and ncclRegisterCollNvlsBuffers, src/register/coll_reg.cc, v2.28.9-1.
+    """
+    if not call.rules.registered:
+        return ()
+    found = {
+        Taker.peers: registered.peers_take_buffers(call),
+        Taker.switch: registered.switch_takes_buffers(call),
+        Taker.network: registered.network_takes_buffers(call, ring_adapters),
+    }
+    return tuple(taker for taker, takes in found.items() if takes)
