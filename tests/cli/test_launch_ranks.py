@@ -7,6 +7,7 @@ import pytest
 from tests.support.command_line import run
 
 ON = ("--machine", "dgx-h100", "--nodes", "2", "--gpus-per-node", "2", "--nccl", "2.28.9")
+ON_WINDOWS = "allreduce", "--machine", "dgx-h100", "--nccl", "2.30.7", "--bytes", "1K,1M", "--launch"
 CALL = "reduce", *ON, "--bytes", "1M", "--launch"
 
 
@@ -32,6 +33,10 @@ def test_a_group_has_roots() -> None:
         (("pick", *CALL, "--root", "-1"), "root -1; valid: 0 to 3"),
         (("pick", "allgather", *CALL[1:], "--root", "1"), "AllGather has none"),
         (("pick", *CALL[:-1], "--rank", "1"), "valid for collectives: with --launch"),
+        (("pick", *ON_WINDOWS, "--buffers", "window"), "AGxLLMC_R; valid: --buffers plain"),
+        (("pick", *ON_WINDOWS, "--buffers", "window", "--json"), "AGxLLMC_R; valid: --buffers plain"),
+        (("pick", *ON_WINDOWS, "--buffers", "graph"), "emulated on plain buffers; valid: --buffers plain"),
+        (("pick", *ON_WINDOWS, "--env", "NCCL_SYM_NOWIN_ENABLE=1"), "; valid: without NCCL_SYM_NOWIN_ENABLE"),
         (("group", "reduce@4:1M", *ON, "--launch"), "root 4; valid: 0 to 3"),
         (("group", "send@1:1M", *ON, "--launch"), "valid without sends and receives"),
         (("group", "broadcast@1:1M,broadcast@2:1M", *ON[:-1], "2.29.2", "--launch"), "from 2 roots are one call"),

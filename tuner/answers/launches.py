@@ -6,7 +6,7 @@ from itertools import groupby
 
 from tuner.answers.picks import PickAnswer
 from tuner.base.errors import BadInput
-from tuner.base.names import Algorithm
+from tuner.base.names import Algorithm, Buffers
 from tuner.base.records import json_form
 from tuner.connect import Across, RingOrder, TreeOrder, summarize
 from tuner.connect.heads import heads_of
@@ -14,6 +14,7 @@ from tuner.emulator import full_launch
 from tuner.emulator.group import Operation, Tuner
 from tuner.emulator.launch.records import Launch
 from tuner.emulator.pick import Pick
+from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 
@@ -52,13 +53,15 @@ class LaunchAnswer:
 
 
 def with_launches(answers: Sequence[PickAnswer], launches: "Launches", kind: Operation) -> list[PickAnswer]:
-    """The answers with their launches, calls of one kind; a call off the classic path is none of collectives."""
-    return [
-        replace(answer, launch=launches.of([replace(kind, bytes=answer.bytes)]))
-        if isinstance(answer.pick, Pick)
-        else answer
-        for answer in answers
-    ]
+    """The answers with their launches, calls of one kind. BadInput where one is off the classic path, or any of
+    :meth:`Launches.of`."""
+    for answer in answers:
+        if not isinstance(answer.pick, Pick):
+            raise BadInput(
+                f"launches in full are emulated on the classic path, which {answer.collective.name} of {answer.bytes} "
+                f"bytes leaves for {answer.pick.name}; valid: {launches.staying(kind.request)}"
+            )
+    return [replace(answer, launch=launches.of([replace(kind, bytes=answer.bytes)])) for answer in answers]
 
 
 class Launches:
@@ -67,6 +70,14 @@ class Launches:
     def __init__(self, scenario: Scenario, rank: int = 0) -> None:
         self.scenario, self.rank = scenario, rank
         self.selection = Selection(scenario.resolve().view_of(rank))
+
+    def staying(self, request: Request) -> str:
+        """With what options calls of this kind, some of which leave the classic path, would stay on it."""
+        if request.buffers is not Buffers.plain:
+            return f"--buffers {Buffers.plain.name}"
+        communicator = self.selection.communicator
+        variables = communicator.release.environment.symmetric_kernels
+        return f"without {', '.join(sorted(communicator.environment.values.keys() & set(variables)))}"
 
     def of(self, operations: Sequence[Operation], tuner: Tuner | None = None) -> LaunchAnswer:
         """The launch of one call, or of several in one group. Errors: those of :func:`full_launch.launch`."""
