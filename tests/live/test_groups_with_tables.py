@@ -61,6 +61,14 @@ def test_channels_bind_each_operation(nccl: str, tmp_path: Path) -> None:
     assert differing(nccl, table, [operations]) == []
 
 
+@pytest.mark.parametrize("nccl", EMULATED)
+def test_threads_at_sizes_too_small_for_a_rows_channels(nccl: str, tmp_path: Path) -> None:
+    table = table_of(tmp_path, "allreduce -> ring/ll128 channels=16", "allgather -> ring/simple channels=3")
+    gather = Request(Collective.AllGather, DataType.float32, Op.sum)
+    groups = [[Operation(kind, size * KIB)] * 3 for kind in (AR, gather) for size in (1, 8, 64, 512)]
+    assert differing(nccl, table, groups) == []
+
+
 @pytest.mark.each_choice
 @pytest.mark.parametrize("rows", TABLES, ids=range(len(TABLES)))
 @pytest.mark.parametrize("nccl", EMULATED)

@@ -2,15 +2,16 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from tests.support.command_line import run
 from tests.support.random_groups import F32_SUM, random_groups
 from tuner import release
 from tuner.base.errors import BadInput
-from tuner.base.names import Algorithm, Collective, DataType, Op
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.conformance.check import sizes_bytes
-from tuner.emulator.group import Operation, plan
+from tuner.emulator.group import Operation, Tuned, plan
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
@@ -52,6 +53,15 @@ def test_every_call_is_in_one_kernel_and_has_channels_of_it(name: str) -> None:
             assert set(pick.channels) <= set(kernel.channels)
             assert pick.own_threads <= pick.threads == kernel.threads
             assert (pick.algorithm, pick.protocol) == (choice.algorithm, choice.protocol)
+
+
+@pytest.mark.parametrize(("name", "threads"), [("2.19.3", 160), ("2.20.5", 96), ("2.21.5", 96), ("2.22.3", 160)])
+def test_threads_go_by_a_tuners_channels_where_nccl_takes_these_first(name: str, threads: int) -> None:
+    """8 KiB over 16 channels keep fewer than 64 threads of each busy, on one channel 128; a warp synchronises."""
+    tuned = Tuned((Algorithm.Ring, Protocol.Simple), np.float32(1), 16)
+    operations = [Operation(AR, 4096)] * 2
+    (kernel,) = plan(selection(nccl=name, nodes=2), operations, lambda *_: tuned).kernels
+    assert kernel.threads == threads
 
 
 def selection(**changes: object) -> Selection:

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers, Protocol
 from tuner.emulator.group import Chooser, Operation, Tuner, check_roots, not_classic_alone, task_of
@@ -87,7 +85,7 @@ def _work(selection: Selection, task: Task, root: int, heads: HeadsOf) -> Work:
     taken = takers(call, own.ring_adapters)
     shared = rules.shares(Scheduled(task, call, tables, own, Taker.network in taken))
     algorithm, protocol = task.algo_proto
-    threads = bounds.own_threads(call, tables, np.array([task.together_bytes], np.uint64))
+    threads = bounds.own_threads(call, tables, task.together_bytes, task.together_tuned)
     return Work(
         place=task.place,
         collective=request.collective,
@@ -97,7 +95,7 @@ def _work(selection: Selection, task: Task, root: int, heads: HeadsOf) -> Work:
         protocol=protocol,
         function=rules.device_functions(communicator, task),
         count=task.elements,
-        warps=int(threads[0]) // communicator.release.limits.warp_size,
+        warps=threads // communicator.release.limits.warp_size,
         root=root,
         one_node=communicator.nodes == 1,
         direct=shared.direct,

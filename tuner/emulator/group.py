@@ -239,8 +239,12 @@ class Chooser:
         )
         bound, threads = self._bounds(request, tuned.algo_proto, nbytes)
         plain, _ = self._bounds(replace(request, buffers=Buffers.plain), tuned.algo_proto, nbytes)
+        if tuned.channels:
+            call = Call(self.communicator, request, tuned.algo_proto)
+            threads = bounds.block_threads(call, self._selection.tables, nbytes, tuned.channels)
         for task in tasks:
-            task.algo_proto, task.threads, task.together_bytes = tuned.algo_proto, threads, nbytes
+            task.algo_proto, task.threads = tuned.algo_proto, threads
+            task.together_bytes, task.together_tuned = nbytes, tuned.channels
             task.bound, task.tuned = self._tuned(bound, tuned.channels), tuned.channels > 0
             task.unregistered_bound = self._tuned(plain, tuned.channels)
 

@@ -60,6 +60,7 @@ class RuleNames:
     nvls_bound: str
     bound_channels: str
     tuned_channels: str  # the bound where a tuner plugin sets channels
+    tuned_threads: str  # the channels that threads go by then
     block: str
     deal: str
     traffic_per_channel: str

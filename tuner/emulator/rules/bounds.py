@@ -27,6 +27,7 @@ ProductRule = Callable[[int, int, int], list[int]]
 PRODUCT_RULES: Registry[ProductRule] = Registry()
 BOUND_CHANNELS_RULES: Registry[Callable[[Communicator], int]] = Registry()
 TUNED_RULES: Registry[Callable[[int, int], int]] = Registry()  # of NCCL's own bound and of a tuner's channels
+TUNED_THREADS_RULES: Registry[Callable[[int], int]] = Registry()  # of a tuner's channels, 0 for none
 
 NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
 
@@ -74,6 +75,22 @@ def no_more_than_nccls_own(own: int, tuned: int) -> int:
     return min(own, tuned)
 
 
+@TUNED_THREADS_RULES(
+    nccl.GET_ALGO_INFO(since="2.18.1"),
+    nccl.TOPO_GET_ALGO_INFO(since="2.22.3"),
+    nccl.TUNING_GET_CHANNELS(since="2.31.2"),
+)
+def as_without_a_tuner(tuned: int) -> int:
+    """Threads go by NCCL's own channels; the tuner's come in afterwards."""
+    return 0
+
+
+@TUNED_THREADS_RULES(nccl.GET_CHANNEL_THREAD_INFO(since="2.20.5"))
+def by_the_tuners_channels(tuned: int) -> int:
+    """Threads go by the tuner's channels, over which the size is shared out."""
+    return tuned
+
+
 def bounds_to(most: int, call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
     """The most channels, of ``most``, of each size ``nbytes``, and the threads of its blocks: numbers [size]."""
     bound = plain_bound(most, call, tables, nbytes)
@@ -95,17 +112,36 @@ def of_registered(call: Call, tables: Tables, bound: IntArray) -> IntArray:
     return bound
 
 
-def own_threads(call: Call, tables: Tables, nbytes: SizeArray) -> IntArray:
-    """The threads that work on operations of these sizes, numbers [size]: a block may have more of them."""
-    most = call.rules.bound_channels(call.communicator)
-    shrunk = _shrunk_threads(most, call, tables, nbytes, plain_bound(most, call, tables, nbytes))
-    return call.rules.block(call.communicator, call.algo_proto, shrunk, 0)
+def block_threads(call: Call, tables: Tables, nbytes: int, tuned: int) -> int:
+    """The threads of a block for operations of this size, where a tuner sets ``tuned`` channels; 0 for none."""
+    return _block(call, tables, nbytes, tuned, call.limits.min_block_threads)
+
+
+def own_threads(call: Call, tables: Tables, nbytes: int, tuned: int) -> int:
+    """The threads that work on operations of this size: a block may have more of them. ``tuned`` as above."""
+    return _block(call, tables, nbytes, tuned, 0)
+
+
+def _block(call: Call, tables: Tables, nbytes: int, tuned: int, least: int) -> int:
+    sizes, most = np.array([nbytes], np.uint64), call.rules.bound_channels(call.communicator)
+    over = call.rules.tuned_threads(tuned)
+    if over and not _keeps_threads(call):
+        threads, threshold = int(tables.max_threads[call.algo_proto]), over * _threshold(call, tables)
+        shrunk = fewer_threads(sizes, np.ones(1, np.int64), threads, threshold, int32(threads * threshold))
+    else:
+        shrunk = _shrunk_threads(most, call, tables, sizes, plain_bound(most, call, tables, sizes))
+    return int(call.rules.block(call.communicator, call.algo_proto, shrunk, least)[0])
+
+
+def _keeps_threads(call: Call) -> bool:
+    """Whether a block has all threads at every size."""
+    return call.like_nvls or call.algorithm is Algorithm.CollNetDirect
 
 
 def _shrunk_threads(most: int, call: Call, tables: Tables, nbytes: SizeArray, bound: IntArray) -> IntArray:
     """Threads before those that only some algorithms add."""
     threads = int(tables.max_threads[call.algo_proto])
-    if call.like_nvls or call.algorithm is Algorithm.CollNetDirect:
+    if _keeps_threads(call):
         return np.full(nbytes.shape, threads, np.int64)
     alone = _needs(most, call, tables)[1]
     return fewer_threads(nbytes, bound, threads, _threshold(call, tables), alone)

@@ -109,6 +109,7 @@ class Rules:
     nvls_bound: bounds.NvlsBoundRule
     bound_channels: Callable[[Communicator], int]
     tuned_channels: Callable[[int, int], int]
+    tuned_threads: Callable[[int], int]
     block: bounds.BlockRule
     deal: Deal
     traffic_per_channel: Callable[[SizeArray, int, int], SizeArray]
@@ -232,6 +233,7 @@ def _resolved(names: _Names) -> Rules:
         nvls_bound=names.one("nvls_bound", bounds.NVLS_BOUND_RULES),
         bound_channels=names.one("bound_channels", bounds.BOUND_CHANNELS_RULES),
         tuned_channels=names.one("tuned_channels", bounds.TUNED_RULES),
+        tuned_threads=names.one("tuned_threads", bounds.TUNED_THREADS_RULES),
         block=names.one("block", bounds.BLOCK_RULES),
         deal=names.one("deal", deal.RULES),
         traffic_per_channel=names.one("traffic_per_channel", deal.TRAFFIC_RULES),

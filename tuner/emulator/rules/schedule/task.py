@@ -44,6 +44,7 @@ class Task:
     together_bytes: int = 0  # nBytes of all that were chosen together
     unregistered_bound: int = 0  # the most channels if no buffers were registered
     path: NonClassicPath | None = None  # what does it instead of an algorithm
+    together_tuned: int = 0  # the channels that a tuner plugin named for these; 0 for none
     chunk_channels: int = 0  # how many channels its chunks are made for, where these are of all channels together
     parts: list[Part] = field(default_factory=list)  # by the number of the channel within the task
 
