@@ -1,15 +1,18 @@
 """Variables that choose symmetric kernels, windows or not, against libnccl: picks, channels, threads."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from tests.support.available_releases import HERE
 from tuner import release
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.conformance.check import check
 from tuner.emulator.ranges import combinations
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
 
 SIZES = [1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 24, 1 << 28]
@@ -60,6 +63,34 @@ def test_processes_with_several_gpus(name: str) -> None:
     report = check(scenario_of(name, settings, gpus_per_process=2), [*WINDOWS, *PLAIN], SIZES)
     assert report.mismatches == ()
     assert report.compared["picks"] >= 6 * len(SIZES)
+
+
+# Of NCCL_WORK_ARGS_BYTES: where each libnccl begins to run.
+LEAST_ARGUMENT_BYTES = {"2.28.3": 432, "2.28.9": 544, "2.29.7": 608, "2.30.3": 624, "2.31.2": 656, "2.32.3": 656}
+
+
+def refused(scenario: Scenario, request: Request) -> bool:
+    try:
+        Selection(scenario.communicator()).non_classic_paths(request, [1 << 20])
+    except BadInput:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", [name for name in LEAST_ARGUMENT_BYTES if name in HERE])
+def test_too_little_room_for_arguments(name: str) -> None:
+    """NCCL aborts, or from 2.31 on fails, where one byte is missing; of plain buffers from 2.29.2 on, too."""
+    least = LEAST_ARGUMENT_BYTES[name]
+    found = []
+    for room in (least - 1, least):
+        scenario = scenario_of(name, {"NCCL_WORK_ARGS_BYTES": str(room)})
+        for request in (WINDOWS[1], PLAIN[1]):
+            found.append(refused(scenario, request))
+            with Oracle(scenario.oracle_configuration()) as oracle:
+                fails = pytest.raises(OracleFailed, match=r"calcArgsSize|args size") if found[-1] else nullcontext()
+                with fails:
+                    oracle.launch_on_any_path(request, [1 << 20])
+    assert found in ([True, True, False, False], [True, False, False, False])
 
 
 def test_the_settings_choose() -> None:

@@ -52,9 +52,7 @@ def unforced(communicator: Drawn) -> Drawn:
     settings = communicator.scenario.environment or {}
     kept = {name: text for name, text in settings.items() if name not in ("NCCL_ALGO", "NCCL_PROTO")}
     scenario = replace(communicator.scenario, environment=kept)
-    return replace(
-        communicator, scenario=scenario, selection=Selection(scenario.resolve().view_of(communicator.rank))
-    )
+    return replace(communicator, scenario=scenario, selection=Selection(scenario.resolve().view_of(communicator.rank)))
 
 
 def compared(communicator: Drawn, rows: Sequence[str], folder: Path) -> Iterator[Compared | None]:

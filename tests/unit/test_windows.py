@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import nullcontext
 
 import pytest
 
@@ -149,3 +150,29 @@ def test_gin_is_not_for_every_network(nccl: str, machine: str, crossing: str, ma
     selection = Selection(Scenario(nccl, 2, machine=machine, environment=variables).communicator())
     call = Request(Collective.AllGather, DataType.float32, Op.sum, buffers=Buffers.window)
     assert (selection.non_classic_paths(call, 1 << 20) != [None]) == made
+
+
+@pytest.mark.parametrize(
+    ("nccl", "nodes", "collective", "kind", "aborts"),
+    [
+        ("2.27.7", 1, "allreduce", "window", False),
+        ("2.28.3", 1, "broadcast", "plain", True),
+        ("2.28.3", 2, "broadcast", "plain", False),
+        ("2.28.9", 1, "allreduce", "plain", False),
+        ("2.28.9", 1, "allreduce", "window", True),
+        ("2.28.9", 1, "broadcast", "window", False),
+        ("2.30.7", 1, "allreduce", "plain", True),
+        ("2.30.7", 1, "allreduce", "registered", True),
+        ("2.30.7", 1, "broadcast", "plain", False),
+        ("2.30.7", 2, "allreduce", "plain", False),
+    ],
+)
+def test_nccl_aborts_without_room_for_the_arguments_of_a_symmetric_kernel(
+    nccl: str, nodes: int, collective: str, kind: str, aborts: bool
+) -> None:
+    """As libnccl does: tests/live/test_symmetric_variables.py."""
+    scenario = Scenario(nccl, nodes, machine="dgx-b200", environment={"NCCL_WORK_ARGS_BYTES": "400"})
+    selection, call = Selection(scenario.communicator()), request(collective, buffers=kind)
+    refused = pytest.raises(BadInput, match="NCCL_WORK_ARGS_BYTES=400: too small for a symmetric kernel")
+    with refused if aborts else nullcontext():
+        assert selection.non_classic_paths(call, [1 << 20])

@@ -12,7 +12,7 @@ from tuner.base.windows import SYMMETRIC, flag_words
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
-from tuner.emulator.rules import bounds, cta_policy, symmetric
+from tuner.emulator.rules import bounds, cta_policy, symmetric, symmetric_arguments
 from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.schedule.task import Task
 from tuner.emulator.selection import Selection
@@ -233,6 +233,8 @@ class Chooser:
         """Fills in what tasks chosen together get, and keeps the choice."""
         request = replace(tasks[0].request, pipelined=pipelined, preset_channels=preset_channels)
         nbytes = sum(task.nbytes for task in tasks)
+        for task in tasks:
+            symmetric_arguments.check(self.communicator, task.request, np.array([task.nbytes], np.uint64))
         tuned = self._tuner(request, nbytes) if self._tuner else self._own(request, nbytes)
         self.choices.append(
             GroupChoice(tuple(task.place for task in tasks), request, nbytes, *tuned.algo_proto, tuned.time_us)

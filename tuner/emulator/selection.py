@@ -21,7 +21,7 @@ from tuner.emulator import model
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request, Sizes
-from tuner.emulator.rules import cta_policy, known_buffers, pick
+from tuner.emulator.rules import cta_policy, known_buffers, pick, symmetric_arguments
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.bounds import plain_bound
 from tuner.emulator.rules.call import Call
@@ -151,7 +151,7 @@ class Selection:
         BadInput where that is not emulated.
         """
         nbytes = _sizes(sizes)
-        known_buffers.check_of(self.communicator, request)
+        self._check_call(request, nbytes)
         if not self.may_leave_classic_path(request):
             return [None] * len(nbytes)
         self._check_type(request)
@@ -216,7 +216,7 @@ class Selection:
     def _classic_pick(self, request: Request, nbytes: SizeArray, table_us: FloatArray | None = None) -> Picks:
         """``table_us``: the cost table, where it is there already."""
         self._check_type(request)
-        known_buffers.check_of(self.communicator, request)
+        self._check_call(request, nbytes)
         bandwidths = self._bandwidths(request)
         if not bandwidths:
             raise NoAlgorithm(f"nothing is left for {request.collective.name}: {'; '.join(self._why_nothing(request))}")
@@ -353,6 +353,10 @@ class Selection:
     def check_buffers(self, buffers: Buffers, windows: Windows = SYMMETRIC) -> None:
         """BadInput for buffers that the release does not have or refuses, or that are not emulated here."""
         known_buffers.check(self.communicator, buffers, windows)
+
+    def _check_call(self, request: Request, nbytes: SizeArray) -> None:
+        known_buffers.check_of(self.communicator, request)
+        symmetric_arguments.check(self.communicator, request, nbytes)
 
     def _check_type(self, request: Request) -> None:
         if self.communicator.rules.fp8_needs_hopper(request) and self.communicator.min_comp_cap < 90:

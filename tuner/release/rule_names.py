@@ -92,4 +92,5 @@ class RuleNames:
     copies_between_nodes: str | None  # what copy engines do there
     symmetric_ring: str | None  # AllGather's kernel between nodes
     symmetric_requested: str  # which kernels NCCL_SYM_KERNEL leaves
+    symmetric_arguments: str | None  # which calls fail without room for a symmetric kernel's arguments
     symmetric_low_latency: str | None  # where calls not all in windows get symmetric kernels of low latency

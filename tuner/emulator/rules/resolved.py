@@ -35,11 +35,13 @@ from tuner.emulator.rules import (
     registered,
     shares,
     symmetric,
+    symmetric_arguments,
     symmetric_copies,
     symmetric_rail,
     symmetric_sides,
     symmetric_time,
     symmetric_variables,
+    symmetric_waiting,
     time,
     windows,
 )
@@ -138,6 +140,7 @@ class Rules:
     symmetric_ring: symmetric_rail.RingRule | None
     symmetric_requested: symmetric_variables.RequestedRule
     symmetric_low_latency: symmetric_sides.LowLatencyRule | None
+    symmetric_arguments: symmetric_arguments.RoomRule | None
 
 
 def of(release: Release) -> Rules:
@@ -249,7 +252,7 @@ def _resolved(names: _Names) -> Rules:
         direct_access=names.one("direct_access", chunk_sizes.DIRECT_RULES),
         op_argument=names.one("op_argument", op_arguments.RULES),
         symmetric_reach=names.optional("symmetric_reach", symmetric.REACH_RULES),
-        symmetric_queue=names.optional("symmetric_queue", aside.WAITING_RULES),
+        symmetric_queue=names.optional("symmetric_queue", symmetric_waiting.RULES),
         set_aside=names.optional("set_aside", aside.RULES),
         group_bytes=names.optional("group_bytes", least_loaded.TOTAL_RULES),
         channel_bytes=names.optional("channel_bytes", least_loaded.SHARE_RULES),
@@ -262,4 +265,5 @@ def _resolved(names: _Names) -> Rules:
         symmetric_ring=names.optional("symmetric_ring", symmetric_rail.RING_RULES),
         symmetric_requested=names.one("symmetric_requested", symmetric_variables.REQUESTED_RULES),
         symmetric_low_latency=names.optional("symmetric_low_latency", symmetric_sides.RULES),
+        symmetric_arguments=names.optional("symmetric_arguments", symmetric_arguments.RULES),
     )

@@ -102,7 +102,7 @@ def nvlink_or_one_gpu(communicator: Communicator) -> bool:
 
 
 def _in_cells(communicator: Communicator, request: Request, nbytes: int) -> KernelChoice | NonClassicPath | None:
-    if _copied(communicator, request, nbytes):
+    if is_copied(communicator, request, nbytes):
         return COPY_ENGINES
     if not _asked_for(communicator, request) or not _implemented(communicator, request):
         return None
@@ -132,12 +132,6 @@ def kernel_of_several(communicator: Communicator, request: Request, sizes: Seque
     return None if choice is None else _dealt(communicator, request, choice, sum(own))
 
 
-def is_copied(communicator: Communicator, request: Request, nbytes: int) -> bool:
-    """Whether copy engines do a call in windows, which waits for no other. BadInput where that is not emulated."""
-    by_cells = communicator.rules.non_classic_path not in (classic_path_only, symmetric_by_blocks)
-    return by_cells and _copied(communicator, request, nbytes)
-
-
 def is_set_aside(communicator: Communicator, request: Request, nbytes: int) -> bool:
     """Whether a symmetric kernel could do a call in windows that are made. BadInput for links that are not emulated."""
     if request.symmetric is not Sides.both or not _asked_for(communicator, request):
@@ -154,8 +148,10 @@ def sends_are_copied(communicator: Communicator, function: PeerCall, sides: Side
     return _wants_no_blocks(communicator) and _may_copy(communicator, function, sides)
 
 
-def _copied(communicator: Communicator, request: Request, nbytes: int) -> bool:
-    gathers = request.collective is Collective.AllGather
+def is_copied(communicator: Communicator, request: Request, nbytes: int) -> bool:
+    """Whether copy engines do a call, which waits for no other then. Errors: those of :func:`sends_are_copied`."""
+    by_cells = communicator.rules.non_classic_path not in (classic_path_only, symmetric_by_blocks)
+    gathers = by_cells and request.collective is Collective.AllGather
     if not gathers or not _may_copy(communicator, request.collective, request.symmetric):
         return False
     if _wants_no_blocks(communicator):

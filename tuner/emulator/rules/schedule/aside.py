@@ -5,42 +5,21 @@ arguments hold, then all other calls.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
-from tuner.base.errors import BadInput, NoAlgorithm
-from tuner.base.names import Collective, DataType, Op
+import numpy as np
+
+from tuner.base.errors import NoAlgorithm
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.non_classic import COPY_ENGINES
-from tuner.emulator.request import FP8, Request
-from tuner.emulator.rules import symmetric, symmetric_kernels, symmetric_rail, symmetric_variables, windows
-from tuner.emulator.rules.schedule.batches import argument_bytes
+from tuner.emulator.rules import symmetric, symmetric_arguments
 from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, kind
-from tuner.release.schema import given
-
-SYMMETRIC_TYPES = (DataType.float32, DataType.float16, DataType.bfloat16, *FP8)
-WORK_BYTES = 64  # ncclSymkDevWork, src/include/sym_kernels.h, v2.28.9-1
-RANGE_BYTES = 4  # ncclSymkChannelWorkRange
+from tuner.emulator.rules.symmetric_waiting import waits
 
 Aside = tuple[Kernels, list[Task]]  # kernels that come first, and what is left for algorithms
 AsideRule = Callable[[Chooser, list[Task]], Aside]
 RULES: Registry[AsideRule] = Registry()
-WAITING_RULES: Registry[Callable[[Request], bool]] = Registry()
-
-
-@WAITING_RULES(nccl.SYMK_IMPLEMENTED(since="2.29.2"))
-def gathers_and_sums(request: Request) -> bool:
-    """AllGather, and sums of floats of up to 32 bits."""
-    summed = request.op is Op.sum and request.dtype in SYMMETRIC_TYPES
-    reduced = request.collective in (Collective.AllReduce, Collective.ReduceScatter) and summed
-    return reduced or request.collective is Collective.AllGather
-
-
-@WAITING_RULES(nccl.SYMK_IMPLEMENTED(since="2.30.3"))
-def gathers_sums_and_averages(request: Request) -> bool:
-    """AllGather, and sums and averages of floats of up to 32 bits."""
-    return gathers_and_sums(replace(request, op=Op.sum) if request.op is Op.avg else request)
 
 
 @RULES(nccl.PREPARE_TASKS(since="2.27.3"))
@@ -76,7 +55,7 @@ def calls_on_any_buffers(chooser: Chooser, ordered: list[Task]) -> Aside:
     """
     communicator = chooser.communicator
     copied, ordered = _copied(communicator, ordered)
-    waiting = [each for each in ordered if _waits(communicator, each)]
+    waiting = [each for each in ordered if waits(communicator, each.request, each.nbytes)]
     kernels, back = _parted(chooser, _full_kernels(communicator, waiting), _others(ordered, waiting))
     return copied + kernels, back
 
@@ -94,21 +73,6 @@ def _others(tasks: Sequence[Task], without: Sequence[Task]) -> list[Task]:
     return [task for task in tasks if task.place not in places]
 
 
-def _waits(communicator: Communicator, task: Task) -> bool:
-    request, nbytes = task.request, task.nbytes
-    if request.symmetric and windows.are_made(communicator):
-        return symmetric.is_set_aside(communicator, request, nbytes)
-    rules, enabled = communicator.rules, symmetric_variables.windows_enabled(communicator)
-    if not enabled or not given(rules.symmetric_reach, "rules.symmetric_reach")(communicator):
-        return False
-    if communicator.nodes > 1:
-        known = symmetric_rail.exist_without_windows(communicator)
-        if not known or not symmetric_rail.may_take(communicator, request.collective):
-            return False
-    waits = given(rules.symmetric_queue, "rules.symmetric_queue")
-    return waits(request) and symmetric_kernels.exists_for(communicator, request, nbytes)
-
-
 def _full_kernels(communicator: Communicator, waiting: Sequence[Task]) -> Iterator[list[Task]]:
     """Calls of a kind, smallest first, as many as the arguments of a kernel on all channels hold.
 
@@ -116,14 +80,9 @@ def _full_kernels(communicator: Communicator, waiting: Sequence[Task]) -> Iterat
     """
     kinds: dict[object, list[Task]] = {}
     for task in waiting:
+        symmetric_arguments.check(communicator, task.request, np.array([task.nbytes], np.uint64))
         kinds.setdefault(kind(communicator, task.request), []).insert(0, task)
-    head = communicator.release.symmetric.argument_head_bytes + communicator.release.limits.max_channels * RANGE_BYTES
-    most = (argument_bytes(communicator) - head) // WORK_BYTES
-    if kinds and most < 1:
-        raise BadInput(
-            f"NCCL_WORK_ARGS_BYTES: too small for a symmetric kernel; NCCL {communicator.release.name} gives up even "
-            f"where it launches none; valid: from {head + WORK_BYTES}"
-        )
+    most = symmetric_arguments.calls_of_a_kernel(communicator)
     for same in kinds.values():
         for start in range(0, len(same), most):
             yield same[start : start + most]

@@ -6,21 +6,16 @@ Source: testBudget and addWorkBatchToPlan, src/enqueue.cc, v2.28.9-1; the sizes:
 from collections.abc import Sequence
 
 from tuner.base.errors import BadInput
-from tuner.base.numerics import as_size_t, ceil_div
+from tuner.base.numerics import ceil_div
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.rules import registered
+from tuner.emulator.rules.kernel_arguments import argument_bytes
 from tuner.emulator.rules.schedule.task import Task, function, in_graph
 
 BATCH_BYTES = 16  # ncclDevWorkBatch
-ARGUMENT_BYTES = 4096  # ncclMaxKernelArgsSize
 ARGUMENT_HEAD_BYTES = 32  # ncclDevKernelArgs
 REGISTERED_BYTES = 192  # by which ncclDevWorkCollReg is larger than ncclDevWorkColl
 GRAPH_BYTES = 1 << 30  # of works of a kernel in a CUDA graph, which are in memory of their own
-
-
-def argument_bytes(communicator: Communicator) -> int:
-    """Bytes that the arguments of a kernel may have."""
-    return min(as_size_t(communicator.environment.number("NCCL_WORK_ARGS_BYTES", ARGUMENT_BYTES)), ARGUMENT_BYTES)
 
 
 class Batches:
