@@ -42,6 +42,23 @@ def test_pick_for_people_shows_the_runner_up() -> None:
     assert "runner-up" in out
 
 
+@pytest.mark.parametrize(("nccl", "algorithms"), [("2.22.3", 6), ("2.23.4", 7)])
+def test_table_has_the_algorithms_of_the_release_alone(nccl: str, algorithms: int) -> None:
+    described = ("table", "--machine", "dgx-a100", "--nccl", nccl)
+    there = {cell["algorithm"] for cell in json.loads(run(*described, "--json").stdout)}
+    assert len(there) == algorithms
+    assert ("PAT" in run(*described).stdout) == ("PAT" in there) == (algorithms == 7)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("nccl", [each for each in HERE if each in (release.names()[0], "2.28.9")])
+def test_oracle_answers_the_same_table(nccl: str) -> None:
+    described = ("table", "--machine", "dgx-a100", "--gpus-per-node", "2", "--nccl", nccl)
+    assert run("oracle", *described).stdout == run(*described).stdout
+    theirs, ours = (json.loads(run(*who, *described, "--json").stdout) for who in (["oracle"], []))
+    assert theirs == [{**cell, "reason": None} for cell in ours]
+
+
 @pytest.mark.live
 def test_table_is_what_nccl_prints() -> None:
     from tuner.oracle.api import Oracle

@@ -32,8 +32,8 @@ class TableCell:
     calibrated: "CalibratedCell | None" = field(default=None, metadata=json_form(optional=True))
 
 
-def cells(tables: Tables, fitted: object = None) -> list[TableCell]:
-    """In NCCL's order, exact."""
+def cells(tables: Tables, algorithms: int, fitted: object = None) -> list[TableCell]:
+    """Of the ``algorithms`` that the release has, in NCCL's order, exact."""
     return [
         TableCell(
             collective=collective,
@@ -48,4 +48,5 @@ def cells(tables: Tables, fitted: object = None) -> list[TableCell]:
         )
         for collective in Collective
         for algorithm, protocol in ALGO_PROTOS
+        if algorithm < algorithms
     ]

@@ -112,7 +112,8 @@ def table(as_json: bool, timeout_s: float, **scenario: Any) -> None:
     \b
     nccl-tuner oracle table --machine dgx-h100 --nodes 2 --nccl 2.28.9
     """
-    print_tables(library.tables(options.scenario_of(**scenario), timeout_s), as_json)
+    tables = library.tables(options.scenario_of(**scenario), timeout_s)
+    print_tables(tables, len(tables.max_threads), as_json)
 
 
 @command.command()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.answers.tables import cells
+from tuner.answers.tables import TableCell, cells
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.base.sizes import size_list
@@ -65,11 +65,12 @@ def command(
         return
     if sizes is not None or (dtype, op) != (DataType.float32, Op.sum):
         raise BadInput("--bytes, --dtype, --op: the table is of all sizes and types; valid: with --buffers window")
-    tables = Selection(described.communicator()).tables
+    communicator = described.communicator()
+    tables, algorithms = Selection(communicator).tables, communicator.release.limits.algorithms
     if times is None or (times.beside_nccl and not as_json):
-        print_tables(tables, as_json, described.fitted_constants)
+        print_tables(tables, algorithms, as_json, described.fitted_constants)
     if times is not None:
-        _print_calibrated(tables, described, times, as_json)
+        _print_calibrated(_records(tables, algorithms, described.fitted_constants), described, times, as_json)
 
 
 def _windows(described: Scenario, like: Request, sizes: list[int] | None, as_json: bool) -> None:
@@ -83,22 +84,25 @@ def _windows(described: Scenario, like: Request, sizes: list[int] | None, as_jso
         show_table(f"{described.title}: {like.dtype.name} {like.op.name}, window buffers", explanations)
 
 
-def print_tables(tables: Tables, as_json: bool, fitted: FittedConstants | None = None) -> None:
-    """The tables as records, or as NCCL prints them."""
+def print_tables(tables: Tables, algorithms: int, as_json: bool, fitted: FittedConstants | None = None) -> None:
+    """The tables of the ``algorithms`` that the release has, as records, or as NCCL prints them."""
     if as_json:
-        print_json(cells(tables, fitted.record if fitted else None))
+        print_json(_records(tables, algorithms, fitted))
         return
     if fitted is not None:
         click.echo(f"with fitted constants {fitted.file}, not NCCL's own")
-    click.echo("\n".join(printed_table.lines(tables)))
+    click.echo("\n".join(printed_table.lines(tables, algorithms)))
 
 
-def _print_calibrated(tables: Tables, scenario: Scenario, wanted: "TimesWanted", as_json: bool) -> None:
+def _records(tables: Tables, algorithms: int, fitted: FittedConstants | None) -> list[TableCell]:
+    return cells(tables, algorithms, fitted.record if fitted else None)
+
+
+def _print_calibrated(records: list[TableCell], scenario: Scenario, wanted: "TimesWanted", as_json: bool) -> None:
     from tuner.answers import calibrated_tables
     from tuner.cli import times
 
-    fitted = scenario.fitted_constants
-    table = calibrated_tables.with_times(cells(tables, fitted.record if fitted else None), scenario, wanted)
+    table = calibrated_tables.with_times(records, scenario, wanted)
     said = times.whose(replace(table.calibration, not_measured=()))  # the column says it by collective
     if as_json:
         print_json(table.cells)

@@ -56,10 +56,10 @@ def before_exclusions(communicator: Communicator, tables: Tables) -> Numbers:
     return latency_us, bandwidth_gbs
 
 
-def lines(tables: Tables) -> list[str]:
-    """NCCL's lines: blocks of three algorithms; latency in us / bandwidth in GB/s a cell."""
-    algorithms = list(Algorithm)
-    blocks = [algorithms[start : start + 3] for start in range(0, len(algorithms), 3)]
+def lines(tables: Tables, algorithms: int) -> list[str]:
+    """NCCL's lines: blocks of three of its ``algorithms``; latency in us / bandwidth in GB/s a cell."""
+    there = list(Algorithm)[:algorithms]
+    blocks = [there[start : start + 3] for start in range(0, len(there), 3)]
     return [line for block in blocks for line in _block(tables, block)]
 
 
