@@ -2,6 +2,7 @@
 
     python -m tests.scripts.check_launches --seed a --launches 50000             every release
     python -m tests.scripts.check_launches --seed a --launches 2000 2.18.1 2.32.3
+    python -m tests.scripts.check_launches --seed a --buffers registered       those of rank 0, whose buffers are
 
 A seed is always the same communicators and calls. Prints, by release, how many launches were compared by algorithm and
 how many were equal, and the first differences. Exit code 1 where anything differs or a communicator could not be asked.
@@ -17,14 +18,17 @@ import click
 from tests.support import random_launches
 from tests.support.random_launches import Drawn, drawn
 from tuner import release
-from tuner.base.errors import TunerError
-from tuner.base.names import Algorithm
+from tuner.base.errors import BadInput, TunerError
+from tuner.base.names import Algorithm, Buffers
+from tuner.cli.named import Named
 from tuner.cli.output import print_table
 from tuner.conformance import check_launch
 from tuner.emulator.group import Operation
 from tuner.emulator.launch.records import Launch
+from tuner.emulator.rules.registered import missing
 
 ALONE, GROUPS = 1000, 10  # of each communicator
+FEWER = 60  # on registered buffers, where more goes by the machine
 SHOWN = 5
 
 
@@ -44,8 +48,10 @@ class Totals:
 @click.argument("names", nargs=-1, type=click.Choice(release.names()), metavar="[RELEASE]...")
 @click.option("--seed", default="", help="Other communicators and calls.")
 @click.option("--launches", default=1000, help="So many collectives of each release at least.")
-def main(names: tuple[str, ...], seed: str, launches: int) -> None:
-    totals = {name: compared(name, seed, launches) for name in names or release.names()}
+@click.option("--buffers", type=Named(Buffers, "kind of buffers"), default=Buffers.plain.name)
+def main(names: tuple[str, ...], seed: str, launches: int, buffers: Buffers) -> None:
+    having = [name for name in names or release.names() if not missing(release.load(name), buffers)]
+    totals = {name: compared(name, seed, launches, buffers) for name in having}
     rows = [
         (
             name,
@@ -64,14 +70,18 @@ def main(names: tuple[str, ...], seed: str, launches: int) -> None:
     sys.exit(1 if any(each.failed or each.matched != each.compared for each in totals.values()) else 0)
 
 
-def compared(name: str, seed: str, launches: int) -> Totals:
+def compared(name: str, seed: str, launches: int, buffers: Buffers = Buffers.plain) -> Totals:
     """Communicators of one release until there are enough launches."""
     totals, start = Totals(), time.monotonic()
-    for communicator in drawn(name, seed, ALONE, GROUPS):
+    for communicator in drawn(name, seed, ALONE if buffers is Buffers.plain else FEWER, GROUPS, buffers):
         scenario = communicator.scenario
         title = f"{scenario.title} rank {communicator.rank} {scenario.environment or ''}".strip()
         try:
             _compare(communicator, totals, title)
+        except BadInput as error:
+            if buffers is Buffers.plain:
+                totals.failed.append(title)
+            click.echo(f"REFUSED {title}: {error}")
         except TunerError as error:
             totals.failed.append(title)
             click.echo(f"NOT ASKED {title}: {error}")

@@ -6,12 +6,12 @@ from random import Random
 
 from tests.support.planned_communicators import hosts
 from tuner.base.errors import BadInput, TunerError
-from tuner.base.names import Algorithm, Collective, DataType, Op
+from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op
 from tuner.conformance import check_launch
 from tuner.conformance.check_group import reachable
 from tuner.connect.heads import heads_of
 from tuner.emulator import full_launch
-from tuner.emulator.group import Operation, not_classic_alone
+from tuner.emulator.group import Operation, not_emulated
 from tuner.emulator.launch.records import Launch
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -43,6 +43,15 @@ SETTINGS = (
     {"NCCL_WORK_FIFO_DEPTH": "8192"},
     {"NCCL_WORK_ARGS_BYTES": "600"},
 )
+REACHING = (
+    *({"NCCL_NET_GDR_LEVEL": text} for text in ("LOC", "PIX", "SYS")),
+    *({"NCCL_NET_GDR_READ": text} for text in ("0", "1")),
+    *({"NCCL_P2P_LEVEL": text} for text in ("LOC", "PIX", "PHB", "SYS")),
+    *({name: "0"} for name in ("NCCL_LOCAL_REGISTER", "NCCL_GRAPH_REGISTER", "NCCL_NET_GDR_C2C")),
+    {"NCCL_P2P_DISABLE": "1"},
+    {"NCCL_CROSS_NIC": "1"},
+)
+DIFFERENT_LINKS = ("pcie-l40s", "pcie-l40s-4nic", "gh200-4x", "ws-2x-a6000", "dgx-2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,40 +65,46 @@ class Drawn:
     groups: tuple[tuple[Operation, ...], ...]
 
 
-def drawn(nccl: str, seed: str, alone: int, groups: int) -> Iterator[Drawn]:
-    """Without end: communicators of a release, with so many calls on each."""
+def drawn(nccl: str, seed: str, alone: int, groups: int, buffers: Buffers = Buffers.plain) -> Iterator[Drawn]:
+    """Without end: communicators of a release, with so many calls on each; on registered buffers those of rank 0."""
     random = Random(f"{seed} {nccl}")
     while True:
         scenario = _scenario(nccl, random)
         try:
             rank = random.choice((0, scenario.ranks - 1, random.randrange(scenario.ranks)))
+            if buffers is not Buffers.plain:
+                rank, scenario = 0, _reaching_registered_buffers(scenario, random)
             selection = Selection(scenario.resolve().view_of(rank))
+            selection.check_buffers(buffers)
             assert scenario.resolve().connected.ranks
             scenario.oracle_configuration()
         except TunerError:
             continue
         kinds = [kind for kind in _kinds(selection) if selection.usable(kind) and _has_forced(selection, kind)]
+        if buffers is not Buffers.plain:
+            in_place = random.random() < 0.4
+            kinds = [replace(kind, buffers=buffers, in_place=in_place) for kind in kinds]
         if not kinds:
             continue
         calls = tuple(_call(selection, random.choice(kinds), random) for _ in range(alone))
-        in_groups = (
-            [] if not_classic_alone(selection, kinds) else [_group(selection, kinds, random) for _ in range(groups)]
-        )
+        in_groups = [] if not_emulated(selection, kinds) else [_group(selection, kinds, random) for _ in range(groups)]
         yield Drawn(scenario, rank, selection, calls, tuple(in_groups))
 
 
 def compared(communicator: Drawn) -> Iterator[tuple[tuple[Operation, ...], Launch, dict[str, check_launch.Both]]]:
     """Each call and each group with what it is launched as here, and every value, here and in libnccl.
 
-    What is refused because libnccl never returns from it is left out: it would fill the memory with empty plans.
+    What leaves the classic path is left out, and what is refused because libnccl never returns from it: it would fill
+    the memory with empty plans.
     """
     connected, rank = communicator.scenario.resolve().connected, communicator.rank
     with Oracle(communicator.scenario.oracle_configuration(), timeout_s=600) as oracle:
         for groups in in_batches((*((each,) for each in communicator.alone), *communicator.groups), AT_ONCE):
             planned = {group: _launch(communicator, group, lambda: heads_of(connected, rank)) for group in groups}
             returning = {group: ours for group, ours in planned.items() if ours is not None}
+            buffers = groups[0][0].request.buffers
             launched = oracle.launch_groups_in_full(
-                [[issued(communicator.selection, operation) for operation in group] for group in returning], rank
+                [[issued(communicator.selection, each) for each in group] for group in returning], rank, buffers
             )
             for (operations, ours), theirs in zip(returning.items(), launched, strict=True):
                 yield operations, ours, check_launch.compare(ours, theirs)
@@ -99,7 +114,7 @@ def _launch(communicator: Drawn, group: tuple[Operation, ...], heads: full_launc
     try:
         return full_launch.launch(communicator.selection, group, heads)
     except BadInput as error:
-        if "never returns" in str(error):
+        if "never returns" in str(error) or "leaves the classic path" in str(error):
             return None
         raise
 
@@ -112,7 +127,8 @@ def in_batches(groups: Sequence[tuple[Operation, ...]], most: int) -> Iterator[S
 def issued(selection: Selection, operation: Operation) -> IssuedCall:
     """A call as libnccl is asked for it."""
     request, unit_bytes = operation.request, operation.request.unit_bytes(selection.communicator.ranks)
-    return IssuedCall(request.collective, request.dtype, operation.bytes // unit_bytes, operation.root, request.op)
+    count = operation.bytes // unit_bytes
+    return IssuedCall(request.collective, request.dtype, count, operation.root, request.op, request.in_place)
 
 
 def _scenario(nccl: str, random: Random) -> Scenario:
@@ -142,6 +158,19 @@ def _scenario(nccl: str, random: Random) -> Scenario:
     nodes = random.choice((least, min(2, most), random.randint(least, max(least, most))))
     described = Scenario(nccl, nodes, machine=machine, gpus_per_node=gpus, environment=settings)
     return random.choice((_whole, _whole, _whole, _whole, _mixed, _of_domains, _sharing))(described, random)
+
+
+def _reaching_registered_buffers(described: Scenario, random: Random) -> Scenario:
+    """With variables that say who can read and write them, and on machines where not all can."""
+    settings = random.choice(({}, {}, *REACHING))
+    machine = random.choice((*[described.machine] * 3, *DIFFERENT_LINKS))
+    variables = {**(described.environment or {}), **settings}
+    if described.nodes > 1:
+        variables["NCCL_GIN_TYPE"] = "0"
+    if described.others or described.trays is not None:
+        return replace(described, environment=variables)
+    gpus = min(described.gpus_per_node or 1, catalogue.load(str(machine)).gpus_per_node)
+    return replace(described, machine=machine, gpus_per_node=gpus, environment=variables)
 
 
 def _whole(described: Scenario, random: Random) -> Scenario:

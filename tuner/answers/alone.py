@@ -10,7 +10,7 @@ from tuner.base.names import Algorithm
 from tuner.base.sizes import human_bytes
 from tuner.connect import Across, summarize
 from tuner.connect.heads import heads_of
-from tuner.emulator.full_launch import scheduled
+from tuner.emulator.full_launch import launch
 from tuner.emulator.group import Operation
 from tuner.emulator.launch.records import Work
 from tuner.emulator.non_classic import NonClassicPath
@@ -70,10 +70,10 @@ def calls_alone(
             raise BadInput(
                 "--group: of calls that take the classic path; valid: --buffers plain, and more than one rank"
             )
-        launches = [scheduled(selection, operations, heads)]
+        launches = [launch(selection, operations, heads)]
     else:
         classic = [each for each, path in zip(operations, paths, strict=True) if path is None]
-        launches = [scheduled(selection, [each], heads) for each in classic]
+        launches = [launch(selection, [each], heads) for each in classic]
     works = [
         sorted((work for kernel in each.kernels for work in kernel.works), key=lambda work: work.place)
         for each in launches

@@ -80,7 +80,12 @@ class Launches:
         return f"without {', '.join(sorted(communicator.environment.values.keys() & set(variables)))}"
 
     def of(self, operations: Sequence[Operation], tuner: Tuner | None = None) -> LaunchAnswer:
-        """The launch of one call, or of several in one group. Errors: those of :func:`full_launch.launch`."""
+        """The launch of one call, or of several in one group.
+
+        Errors: those of :func:`full_launch.launch`; BadInput for buffers that are not plain of other ranks than 0.
+        """
+        if self.rank and any(operation.request.buffers is not Buffers.plain for operation in operations):
+            raise BadInput("launches in full on registered buffers are those of rank 0; valid: --rank 0")
         resolved = self.scenario.resolve()
         launch = full_launch.launch(self.selection, operations, lambda: heads_of(resolved.connected, self.rank), tuner)
         try:

@@ -12,6 +12,7 @@ from tuner.cli.across import numbers_in_words, print_across
 from tuner.cli.output import human_bytes, print_table
 from tuner.emulator.launch.records import ChannelShare, LaunchedKernel, Sharing, Work
 
+REGISTERED_FOR = {"peers": "GPUs of the node", "switch": "the NVSwitch", "network": "adapters"}
 COLUMNS = (
     *("call", "channels", "elements each", "from", "chunk", "chunk bytes"),
     *("proxy steps", "per chunk", "per slice", "slice bytes", "last chunk"),
@@ -58,11 +59,16 @@ def _print_kernel(kernel: LaunchedKernel) -> None:
         takes = "a range each" if work.sharing is Sharing.ranges else "chunks in turns"
         click.echo(
             f"call {work.place}: {work.function_name}{number}; {work.count} elements of {work.dtype.name}, "
-            f"{work.warps} warps of a block, {takes}"
+            f"{work.warps} warps of a block, {takes}{_registered(work)}"
         )
     rows = [row for work in kernel.works for row in _rows(work)]
     last = any(row[-1] is not None for row in rows)  # up to 2.21
     print_table("", COLUMNS if last else COLUMNS[:-1], [row if last else row[:-1] for row in rows])
+
+
+def _registered(work: Work) -> str:
+    takers = ", ".join(REGISTERED_FOR[taker] for taker in work.registered_for)
+    return f"; the user's buffers are read and written by {takers}" if takers else ""
 
 
 def _rows(work: Work) -> Iterator[Sequence[object]]:

@@ -20,6 +20,7 @@ NETWORK_OP = {
 }  # ncclRedOp_t; the average is a sum to the network
 # nPeers, a hint for the network. Source: calcCollChunking, src/enqueue.cc, v2.28.9-1.
 PEERS = {Algorithm.Ring: 1, Algorithm.PAT: 1, Algorithm.Tree: 4, Algorithm.NVLSTree: 4}
+GRAIN_BITS = 21  # of chunkGrainsLo: src/include/device.h, v2.28.9-1
 NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
 OF_OPERATION = {  # members of struct ncclProxyOp by what they are called here
     "nsteps": "steps",
@@ -95,7 +96,7 @@ def _of_ranges(work: Work) -> Values:
     alone = len(work.shares) == 1
 
     def grains(share: ChannelShare) -> int:
-        return share.chunk * work.dtype.size_bytes // grain_bytes(work.protocol, 32)
+        return share.chunk * work.dtype.size_bytes // grain_bytes(work.protocol, 32) % (1 << GRAIN_BITS)
 
     return {
         "cbd.countLo": first.count,

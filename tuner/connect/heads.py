@@ -1,7 +1,9 @@
 """The heads of a rank's node, which the chunks of NVLS and CollNet go by."""
 
+from collections.abc import Iterator
+
 from tuner.connect.records import Connected
-from tuner.emulator.rules.chunk_sizes import Heads
+from tuner.emulator.rules.heads import Heads, RingWay
 
 
 def heads_of(connected: Connected, rank: int = 0) -> Heads:
@@ -14,5 +16,13 @@ def heads_of(connected: Connected, rank: int = 0) -> Heads:
         direct=direct.heads if direct else 1,
         own_direct=direct.head if direct else None,
         direct_depth=2 if direct and (direct.up or direct.down) else 1,
-        ring_adapters=frozenset(each.ring_adapter.net for each in own.channels if each.ring_adapter is not None),
+        ring_ways=frozenset(_ring_ways(connected, rank)),
     )
+
+
+def _ring_ways(connected: Connected, rank: int) -> Iterator[RingWay]:
+    node_of = connected.node_of_rank
+    for channel in connected.ranks[rank].channels:
+        for neighbour, sends in ((channel.next, True), (channel.previous, False)):
+            if channel.ring_adapter is not None and node_of[neighbour] != node_of[rank]:
+                yield RingWay(channel.ring_adapter.net, sends)

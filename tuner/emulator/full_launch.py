@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 
 from tuner.base.errors import BadInput
-from tuner.base.names import Algorithm, Buffers, Protocol
-from tuner.emulator.group import Chooser, Operation, Tuner, check_roots, not_classic_alone, task_of
+from tuner.base.names import Algorithm, Protocol
+from tuner.emulator.group import Chooser, Operation, Tuner, check_emulated, check_roots, task_of
 from tuner.emulator.launch.records import Launch, LaunchedKernel, Work
 from tuner.emulator.rules import bounds
 from tuner.emulator.rules.buffers import buffer_bytes
 from tuner.emulator.rules.call import Call
-from tuner.emulator.rules.chunk_sizes import Heads
+from tuner.emulator.rules.heads import Heads
 from tuner.emulator.rules.registered import may_reach_network
 from tuner.emulator.rules.schedule.task import Task
 from tuner.emulator.rules.shares import Scheduled
@@ -23,30 +23,15 @@ HeadsOf = Callable[[], Heads]
 def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf, tuner: Tuner | None = None) -> Launch:
     """What NCCL launches on the rank that ``selection`` is of, for one call or for several in one group.
 
-    ``heads``, as that rank knows them, is asked for where the switch or the network takes part. Errors: those of
-    :func:`tuner.emulator.group.plan`; BadInput for buffers that are not plain, and for broadcasts from several roots
-    where NCCL makes one call of them.
-    """
-    if any(operation.request.buffers is not Buffers.plain for operation in operations):
-        raise BadInput("launches in full are emulated on plain buffers; valid: --buffers plain")
-    return scheduled(selection, operations, heads, tuner)
-
-
-def scheduled(
-    selection: Selection, operations: Sequence[Operation], heads: HeadsOf, tuner: Tuner | None = None
-) -> Launch:
-    """:func:`launch` of calls on the classic path whatever their buffers, but for what is only of registered ones.
-
-    Not in it are flags, what NCCL tells the network of them, and chunks of NVLS and of rings of one rank per node that
-    move numbers alone. Channels, ranges and all other chunks are those of registered buffers, too. Errors: those of
-    :func:`launch`, but for buffers; BadInput for a group of none.
+    ``heads``, as that rank knows them, is asked for where the switch or the network takes part; whom buffers are
+    registered for is said of rank 0. Errors: those of :func:`tuner.emulator.group.plan`; BadInput for calls that leave
+    the classic path, and for broadcasts from several roots where NCCL makes one call of them.
     """
     communicator = selection.communicator
     if not operations:
         raise BadInput("a group without a collective launches nothing; valid: one or more")
-    missing = not_classic_alone(selection, [operation.request for operation in operations])
-    if missing is not None and len(operations) > 1:
-        raise BadInput(f"groups are not emulated {missing}")
+    if len(operations) > 1:
+        check_emulated(selection, [operation.request for operation in operations], tuner)
     check_roots(communicator, operations)
     tasks = [task_of(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
     kernels = communicator.rules.schedule(Chooser(selection, tuner), tasks)
@@ -82,7 +67,7 @@ def _work(selection: Selection, task: Task, root: int, heads: HeadsOf) -> Work:
     call = task.call(communicator)
     rules, tables = communicator.rules, selection.tables
     own = heads() if _has_heads(call) else NO_HEADS
-    taken = takers(call, own.ring_adapters)
+    taken = takers(call, own.ring_ways)
     shared = rules.shares(Scheduled(task, call, tables, own, Taker.network in taken))
     algorithm, protocol = task.algo_proto
     threads = bounds.own_threads(call, tables, task.together_bytes, task.together_tuned)

@@ -107,10 +107,7 @@ def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | N
     if not operations:
         raise BadInput("a group without a collective launches nothing; valid: one or more")
     requests = [operation.request for operation in operations]
-    if (missing := not_emulated(selection, requests)) is not None:
-        raise BadInput(f"groups are not emulated {missing}")
-    if tuner is not None and (needed := not_classic_alone(selection, requests)) is not None:
-        raise BadInput(f"groups with a tuner plugin are not emulated {needed}")
+    check_emulated(selection, requests, tuner)
     check_roots(communicator, operations)
     tasks = [task_of(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
     chooser = Chooser(selection, tuner)
@@ -166,6 +163,14 @@ def broadcasts_together(communicator: Communicator, operations: Sequence[Operati
         return []
     places = [place for place, each in enumerate(operations) if each.request.collective is Collective.Broadcast]
     return places if len({operations[place].root for place in places}) > 1 else []
+
+
+def check_emulated(selection: Selection, requests: Sequence[Request], tuner: Tuner | None) -> None:
+    """BadInput where groups of such calls are not emulated, with a ``tuner`` or without."""
+    if (missing := not_emulated(selection, requests)) is not None:
+        raise BadInput(f"groups are not emulated {missing}")
+    if tuner is not None and (needed := not_classic_alone(selection, requests)) is not None:
+        raise BadInput(f"groups with a tuner plugin are not emulated {needed}")
 
 
 def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | None:

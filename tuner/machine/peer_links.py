@@ -4,6 +4,16 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterAccess:
+    """A network device as a GPU has it: the path to it, and GPUDirect RDMA: whether it reads and writes its memory."""
+
+    number: int
+    path: str
+    reads: bool
+    writes: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PeerLinks:
     """Of one kind of node, after what its ranks do not use was cut off.
 
@@ -18,9 +28,8 @@ class PeerLinks:
     all_peer_to_peer: bool = False  # every GPU reaches every other, without a GPU in between
     joined_by_network: frozenset[tuple[int, int]] = frozenset()  # pairs of GPUs, by local rank, that nothing else joins
     all_connected_by_memory: bool = False  # peer-to-peer joins all, rather than the network
-    # By adapter: its number, the first GPU's path to it, and whether that has GPUDirect RDMA both ways.
-    first_gpu_direct: tuple[tuple[int, str, bool], ...] = ()
+    first_gpu: tuple[AdapterAccess, ...] = ()  # the adapters as the first GPU has them
 
-    def gpu_direct_of(self, number: int) -> bool:
-        """Whether an adapter reads and writes the first GPU's memory."""
-        return next(both for dev, _, both in self.first_gpu_direct if dev == number)
+    def of_first_gpu(self, number: int) -> AdapterAccess:
+        """An adapter by its number, as the first GPU has it."""
+        return next(adapter for adapter in self.first_gpu if adapter.number == number)

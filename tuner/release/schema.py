@@ -241,7 +241,7 @@ class Registration:
     # Whether peers read and write each other's buffers, and what has to join all of a node then: peer-to-peer, perhaps
     # over a GPU in between, or without.
     peers: Literal["never", "connected", "direct"]
-    network: bool  # whether adapters read and write the buffers of rings
+    network: Literal["never", "always", "but_averages"]  # whether adapters read and write the buffers of rings
     device_is_told: Literal["whether", "by_whom"]  # regUsed: 1, or an ncclRegBufferType
     switch_moves_whole_steps: bool  # AllGather and ReduceScatter in chunks of a step of the buffer
 

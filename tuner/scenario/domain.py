@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate, chain, groupby, islice, repeat
 from typing import TYPE_CHECKING
 
 from tuner.base.errors import BadInput
 from tuner.emulator.communicator import Node
 from tuner.machine.graphs import Graphs
+from tuner.machine.peer_links import PeerLinks
 from tuner.scenario.node import ResolvedNode, found_graphs, found_parts
 
 if TYPE_CHECKING:
@@ -59,7 +61,14 @@ class ResolvedDomain:
     def _described(self, several: bool) -> Node:
         graphs, net_gbs = self._searched_before(several) or found_graphs(self.for_search(several), self.nccl)
         joined = _joined([(kind.without_graphs, count) for kind, count in self.alike])
-        return replace(joined, graphs=graphs, net_gbs=net_gbs, fabric=self.size > 1)
+        return replace(
+            joined, graphs=graphs, net_gbs=net_gbs, fabric=self.size > 1, links=partial(self._links, several)
+        )
+
+    def _links(self, several: bool) -> PeerLinks:
+        from tuner.search.peer_links import peer_links
+
+        return peer_links(self.for_search(several), self.nccl)
 
     @property
     def nccl(self) -> str:

@@ -11,7 +11,7 @@ from itertools import combinations, permutations
 
 from tuner import release
 from tuner.base.numerics import f32
-from tuner.machine.peer_links import PeerLinks
+from tuner.machine.peer_links import AdapterAccess, PeerLinks
 from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.search.adapters import Adapters
@@ -57,16 +57,20 @@ def _peer_links(text: str, nccl: str) -> PeerLinks:
             if not peers.connected(gpu, peer)
         ),
         all_connected_by_memory=all(peers.connected_by_memory(*each) for each in combinations(gpus, 2)),
-        first_gpu_direct=_gpu_direct(system, gpus[0], Adapters(system, loaded.search.routing, local, variables)),
+        first_gpu=_access(system, gpus[0], Adapters(system, loaded.search.routing, local, variables)),
     )
 
 
-def _gpu_direct(system: System, gpu: Gpu, adapters: Adapters) -> tuple[tuple[int, str, bool], ...]:
-    """By adapter: its number, the type of the GPU's path to it, and whether it reads and writes the GPU's memory."""
+def _access(system: System, gpu: Gpu, adapters: Adapters) -> tuple[AdapterAccess, ...]:
     if not system.several_nodes:
         return ()
     return tuple(
-        (net.dev, system.types.names[path.type], all(adapters.gpu_direct(gpu, net, read) for read in (True, False)))
+        AdapterAccess(
+            net.dev,
+            system.types.names[path.type],
+            adapters.gpu_direct(gpu, net, read=True),
+            adapters.gpu_direct(gpu, net, read=False),
+        )
         for net, path in zip(system.nets, gpu.paths[Kind.NET], strict=True)
     )
 

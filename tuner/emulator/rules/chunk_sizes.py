@@ -14,25 +14,11 @@ from tuner.emulator.communicator import Communicator
 from tuner.emulator.model import Tables
 from tuner.emulator.rules.buffers import LL128_DATA, LL128_LINE, chunk_and_slice_steps, step_bytes
 from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.heads import Heads
 from tuner.emulator.rules.registered import switch_takes_buffers
 
 READS, WRITES = 2, 1  # NCCL_P2P_READ, NCCL_P2P_WRITE: src/include/device.h, v2.28.9-1
 DIRECT_RULES: Registry[Callable[[int], int]] = Registry()
-
-
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """The heads of a rank's node, which enter the switch (NVLS) and the network (CollNetDirect), and which it is.
-
-    ``own_*`` are None where it is none. ``ring_adapters``: the network devices that its rings leave the node by.
-    """
-
-    nvls: int
-    own_nvls: int | None
-    direct: int
-    own_direct: int | None
-    direct_depth: int
-    ring_adapters: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

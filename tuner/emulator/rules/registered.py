@@ -18,6 +18,7 @@ from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
 from tuner.emulator.rules import windows
 from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.heads import RingWay
 from tuner.machine.peer_links import PeerLinks
 from tuner.release import Release, first_with
 
@@ -201,7 +202,9 @@ def _all_of_the_ring(call: Call, type_inter: str | None) -> bool:
     """The same by adapter, of those as near as the ring's farthest. BadInput where only some are."""
     rank = call.communicator.release.paths.rank
     direct = {
-        both for _, path, both in _links(call).first_gpu_direct if type_inter is None or rank(path) <= rank(type_inter)
+        adapter.reads and adapter.writes
+        for adapter in _links(call).first_gpu
+        if type_inter is None or rank(adapter.path) <= rank(type_inter)
     }
     if len(direct) > 1:
         raise BadInput(
@@ -249,18 +252,22 @@ def peers_take_buffers(call: Call) -> bool:
     return _links(call).all_peer_to_peer if told == "direct" else _links(call).all_connected_by_memory
 
 
-def network_takes_buffers(call: Call, ring_adapters: frozenset[int]) -> bool:
-    """Whether adapters read and write rank 0's buffers: those that its rings leave the node by.
+def network_takes_buffers(call: Call, ways: frozenset[RingWay]) -> bool:
+    """Whether adapters read and write rank 0's buffers, where its rings go these ways between nodes.
 
     BadInput where no topology tells.
     """
-    taken = bool(ring_adapters) and may_reach_network(call)
-    return taken and all(_links(call).gpu_direct_of(number) for number in ring_adapters)
+    taken = bool(ways) and may_reach_network(call)
+    adapters = [(_links(call).of_first_gpu(way.adapter), way.sends) for way in ways] if taken else []
+    return taken and all(adapter.reads if sends else adapter.writes for adapter, sends in adapters)
 
 
 def may_reach_network(call: Call) -> bool:
     """Whether adapters would read and write the buffers if they can."""
-    if not call.communicator.release.registration.network or not keeps(call.communicator, call.request):
+    network, scales = call.communicator.release.registration.network, call.request.scales
+    if network == "never" or not keeps(call.communicator, call.request):
+        return False
+    if network == "but_averages" and call.request.collective is Collective.AllReduce and scales:
         return False
     return call.algo_proto == (Algorithm.Ring, Protocol.Simple) and _handed_to_peers(call)
 

@@ -4,6 +4,7 @@ from enum import Enum
 
 from tuner.emulator.rules import registered
 from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.heads import RingWay
 
 
 class Taker(Enum):
@@ -14,8 +15,8 @@ class Taker(Enum):
     network = 4
 
 
-def takers(call: Call, ring_adapters: frozenset[int]) -> tuple[Taker, ...]:
-    """Of a call of rank 0; ``ring_adapters``: those that its rings leave the node by. BadInput without a topology.
+def takers(call: Call, ways: frozenset[RingWay]) -> tuple[Taker, ...]:
+    """Of a call of rank 0, whose rings go these ways between nodes. BadInput without a topology.
 
     Source: ncclRegisterCollBuffers and ncclRegisterCollNvlsBuffers, src/register/coll_reg.cc, v2.28.9-1.
     """
@@ -24,6 +25,6 @@ def takers(call: Call, ring_adapters: frozenset[int]) -> tuple[Taker, ...]:
     found = {
         Taker.peers: registered.peers_take_buffers(call),
         Taker.switch: registered.switch_takes_buffers(call),
-        Taker.network: registered.network_takes_buffers(call, ring_adapters),
+        Taker.network: registered.network_takes_buffers(call, ways),
     }
     return tuple(taker for taker, takes in found.items() if takes)

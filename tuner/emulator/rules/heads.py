@@ -1,0 +1,26 @@
+"""What a rank's place in its node is, as far as chunks and registered buffers go by it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RingWay:
+    """A network device that a rank's rings leave or enter the node by."""
+
+    adapter: int  # its number
+    sends: bool  # else it receives
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The heads of a rank's node, which enter the switch (NVLS) and the network (CollNetDirect), and which it is.
+
+    ``own_*`` are None where it is none.
+    """
+
+    nvls: int
+    own_nvls: int | None
+    direct: int
+    own_direct: int | None
+    direct_depth: int
+    ring_ways: frozenset[RingWay] = frozenset()  # of the rank's rings between nodes
