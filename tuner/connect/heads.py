@@ -25,4 +25,4 @@ def _ring_ways(connected: Connected, rank: int) -> Iterator[RingWay]:
     for channel in connected.ranks[rank].channels:
         for neighbour, sends in ((channel.next, True), (channel.previous, False)):
             if channel.ring_adapter is not None and node_of[neighbour] != node_of[rank]:
-                yield RingWay(channel.ring_adapter.net, sends)
+                yield RingWay(channel.ring_adapter.id, sends, relayed=channel.ring_adapter.relay != rank)

@@ -34,7 +34,7 @@ class NodeKind:
     def adapter(self, rank: int, net: int, ranks: Sequence[int]) -> Adapter:
         """How a rank of a node, which has these ranks of all, sends to a network device as graphs number it."""
         on_its_host = net & (1 << HOST_BIT) - 1 if net > 0 else net
-        return Adapter(on_its_host, ranks[self.relay_of.get((rank, net), rank)])
+        return Adapter(on_its_host, ranks[self.relay_of.get((rank, net), rank)], net)
 
     @property
     def cross_nic(self) -> int:

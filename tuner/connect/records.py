@@ -3,7 +3,7 @@
 The fields are those of ``struct ncclChannel`` (src/include/device.h); where NCCL has -1 for nobody, it is None here.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +12,7 @@ class Adapter:
 
     net: int  # the network device, by the number that NCCL's network gives it on that node
     relay: int  # the rank that hands it what is sent: the sender, or another of its node (PXN)
+    id: int = field(default=0, compare=False)  # as graphs number it: with the host of a NVLink domain
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class AdapterAccess:
     """A network device as a GPU has it: the path to it, and GPUDirect RDMA: whether it reads and writes its memory."""
 
-    number: int
+    id: int  # as graphs number it
     path: str
     reads: bool
     writes: bool
@@ -30,6 +30,6 @@ class PeerLinks:
     all_connected_by_memory: bool = False  # peer-to-peer joins all, rather than the network
     first_gpu: tuple[AdapterAccess, ...] = ()  # the adapters as the first GPU has them
 
-    def of_first_gpu(self, number: int) -> AdapterAccess:
-        """An adapter by its number, as the first GPU has it."""
-        return next(adapter for adapter in self.first_gpu if adapter.number == number)
+    def of_first_gpu(self, adapter: int) -> AdapterAccess:
+        """An adapter as the first GPU has it, by the number that graphs give it."""
+        return next(each for each in self.first_gpu if each.id == adapter)

@@ -154,6 +154,7 @@ class AdapterOffsets:
     """What connections to adapters are made with."""
 
     use_gdr: int
+    use_net_pxn: int
     topology: int
     graph: int
     adapter_of: int

@@ -375,6 +375,7 @@ def _ring(located: symbols.Symbols) -> RingOffsets:
     if "useGdr" in located.comm.members:
         adapters = AdapterOffsets(
             use_gdr=located.comm.members["useGdr"].offset,
+            use_net_pxn=located.comm.members["useNetPXN"].offset,
             topology=located.comm.members["topo"].offset,
             graph=located.comm.arrays["graphs"][0] + Algorithm.Ring * located.graph.bytes,
             adapter_of=located.functions["ncclTopoGetNetDev"][0][0],

@@ -66,7 +66,7 @@ def _access(system: System, gpu: Gpu, adapters: Adapters) -> tuple[AdapterAccess
         return ()
     return tuple(
         AdapterAccess(
-            net.dev,
+            net.id,
             system.types.names[path.type],
             adapters.gpu_direct(gpu, net, read=True),
             adapters.gpu_direct(gpu, net, read=False),

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 class RingWay:
     """A network device that a rank's rings leave or enter the node by."""
 
-    adapter: int  # its number
+    adapter: int  # as graphs number it
     sends: bool  # else it receives
+    relayed: bool  # over another GPU of the node (PXN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,7 +257,8 @@ def network_takes_buffers(call: Call, ways: frozenset[RingWay]) -> bool:
 
     BadInput where no topology tells.
     """
-    taken = bool(ways) and may_reach_network(call)
+    relayed = any(way.relayed for way in ways if way.sends)  # useNetPXN
+    taken = bool(ways) and not relayed and may_reach_network(call)
     adapters = [(_links(call).of_first_gpu(way.adapter), way.sends) for way in ways] if taken else []
     return taken and all(adapter.reads if sends else adapter.writes for adapter, sends in adapters)
 
