@@ -13,6 +13,7 @@ from tuner.cli import everything
 from tuner.emulator.path_ranges import answers
 from tuner.emulator.ranges import Ranges, combinations, launches
 from tuner.emulator.request import Request
+from tuner.emulator.rules import launch
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 
@@ -98,6 +99,19 @@ def test_ranges_end_before_channels_that_cannot_be_followed() -> None:
         said = CliRunner().invoke(everything, [*words, *more]).stderr
         assert said == "AllReduce: from 64 GiB on channels change too often to be listed\n"
     assert CliRunner().invoke(everything, [*words, "--to", "32G"]).stderr == ""
+
+
+def test_ranges_of_registered_buffers_end_there_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "MOST", 1 << 10)  # or it takes seconds
+    selection = selection_of("2.30.7", "dgx-h100", {})
+    request = Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=Buffers.registered, in_place=True)
+    with pytest.raises(BadInput, match="too often to look at; valid: sizes to ") as refused:
+        launches(selection, request)
+    last = int(str(refused.value).rpartition(" ")[2])
+    assert answers(selection, request).rows() == launches(selection, request, high=last).rows()
+    words = ("edges", "allreduce", "--machine", "dgx-h100", "--nccl", "2.30.7", "--buffers", "registered", "--in-place")
+    said = CliRunner().invoke(everything, words)
+    assert (said.exit_code, said.stderr) == (0, "AllReduce: from 65 MiB on channels change too often to be listed\n")
 
 
 def test_calls_that_stay_are_answered_as_ever() -> None:

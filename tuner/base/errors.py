@@ -11,6 +11,14 @@ class BadInput(TunerError):
     """A value from the command line or the environment that cannot be used."""
 
 
+class TooManyRanges(BadInput):
+    """Sizes at which the answer changes too often to be followed; ``last`` is the greatest size before them."""
+
+    def __init__(self, message: str, last: int) -> None:
+        super().__init__(message)
+        self.last = last
+
+
 class UnknownRelease(TunerError):
     """A NCCL release without a table."""
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base import breakpoints
-from tuner.base.errors import BadInput, NoAlgorithm
+from tuner.base.errors import BadInput, NoAlgorithm, TooManyRanges
 from tuner.base.numerics import SizeArray
 from tuner.emulator.ranges import (
     FOLLOWED_BYTES,
@@ -35,12 +35,11 @@ def answers(
 ) -> Ranges:
     """:func:`tuner.emulator.ranges.launches` of any call, or, if not ``whole``, its ``combinations``.
 
-    Of calls that may bypass the algorithms the ranges end before sizes at which classic channels change too often to
-    be followed.
+    The ranges end before sizes at which classic channels change too often to be followed.
     Errors: those of :func:`tuner.emulator.ranges.launches` and of :meth:`Selection.non_classic_paths`.
     """
     if not selection.may_leave_classic_path(request):
-        return (launches if whole else combinations)(selection, request, low, high)
+        return _followed(selection, request, low, high) if whole else combinations(selection, request, low, high)
 
     def asked(size: int) -> object:
         (path,) = selection.non_classic_paths(request, size)
@@ -55,6 +54,17 @@ def answers(
     starts = np.union1d(_starts(selection, request, (low, high), picks), picks)
     found = _ranges(selection, request, starts, high)
     return _with_launches(selection, request, found) if whole else found.merged(whole=False)
+
+
+def _followed(selection: Selection, request: Request, low: int | None, high: int) -> Ranges:
+    """:func:`launches` as far as they can be followed."""
+    while True:
+        try:
+            return launches(selection, request, low, high)
+        except TooManyRanges as error:
+            if low is not None and error.last < low:
+                raise
+            high = error.last
 
 
 def goes_on(selection: Selection, request: Request, last: int, high: int) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tuner.base import trace
-from tuner.base.errors import BadInput
+from tuner.base.errors import TooManyRanges
 from tuner.base.names import Collective, Protocol
 from tuner.base.numerics import IntArray, SizeArray, ceil_div
 from tuner.base.registry import Registry, Variant
@@ -204,9 +204,11 @@ def _multiples(call: Call, step: int, low: int, high: int) -> SizeArray:
     parts = call.request.parts(call.communicator.ranks)
     first, last = low // (step * parts), high // (step * parts) + 2  # the cell before the next one counts as well
     if last - first > MOST:
-        raise BadInput(
+        followed = (first + MOST - 1) * step * parts - 1
+        raise TooManyRanges(
             f"{call.request.collective.name} may change its channels every {step * parts} bytes up to {high}, too "
-            f"often to look at; valid: sizes to {(first + MOST - 1) * step * parts - 1}"
+            f"often to look at; valid: sizes to {followed}",
+            followed,
         )
     sizes = np.arange(first, last, dtype=np.uint64) * np.uint64(step * parts)
     return np.concatenate([sizes, sizes + np.uint64(parts)])
