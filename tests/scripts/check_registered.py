@@ -91,7 +91,7 @@ def _drawn(random: np.random.Generator, nccl: str) -> Scenario:
         nodes=nodes,
         gpus_per_node=gpus,
         environment=settings,
-        gpus_per_process=(1, 2, 8)[random.integers(3)],
+        gpus_per_process=min(gpus, (1, 2, 8)[random.integers(3)]),
     )
 
 

@@ -57,3 +57,8 @@ def test_nodes_that_differ_are_refused() -> None:
     mixed = Scenario("2.28.9", 1, "dgx-h100", others=(Scenario("", 1, machine="dgx-a100"),))
     with pytest.raises(BadInput, match="valid: nodes that are alike"):
         over_gpus(mixed, [ALLREDUCE], SIZES)
+
+
+def test_a_process_has_no_more_gpus_than_are_used() -> None:
+    several = over_gpus(Scenario("2.28.9", 2, "dgx-h100", gpus_per_process=4), [ALLREDUCE], SIZES)
+    assert several == over_gpus(Scenario("2.28.9", 2, "dgx-h100"), [ALLREDUCE], SIZES)  # of plain buffers

@@ -135,3 +135,20 @@ def test_a_topology_can_be_asked_of_every_release(topology: Path) -> None:
     assert replace(scenario, graphs=topology).every_release == ("2.28.9",)
     assert "2.18.1" not in replace(scenario, ranks_per_gpu=2).every_release
     assert Scenario("2.28.9", 2, "aws-p5").every_release == catalogue.load("aws-p5").releases
+
+
+@pytest.mark.parametrize(
+    ("described", "most"),
+    [
+        ({"gpus_per_process": 99}, 8),
+        ({"gpus_per_process": 5, "gpus_per_node": 4}, 4),
+        ({"gpus_per_process": 9, "others": (Scenario("2.28.9", 1, machine="dgx-a100", gpus_per_node=4),)}, 8),
+    ],
+)
+def test_a_process_has_no_more_gpus_than_a_host(described: dict[str, Any], most: int) -> None:
+    scenario = Scenario("2.28.9", 1, machine="dgx-h100", **described)
+    asked: list[Callable[[], object]] = [scenario.communicator, scenario.oracle_configuration, lambda: scenario.title]
+    for each in asked:
+        with pytest.raises(BadInput, match=f"no host has more than {most} GPUs; valid: 1 to {most}"):
+            each()
+    assert replace(scenario, gpus_per_process=most).communicator().ranks_share_processes

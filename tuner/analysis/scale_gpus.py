@@ -1,7 +1,7 @@
 """What NCCL picks as more GPUs of each node are used: ranges of GPU counts with one answer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -42,7 +42,7 @@ def over_gpus(scenario: Scenario, requests: Sequence[Request], sizes: Sequence[i
     """
     if scenario.others:
         raise BadInput("where nodes differ there is no number of GPUs to change; valid: nodes that are alike")
-    each = [replace(scenario, gpus_per_node=gpus) for gpus in range(1, scenario.gpus() + 1)]
+    each = [scenario.with_gpus(gpus) for gpus in range(1, scenario.gpus() + 1)]
     selections = [Selection(one.communicator()) for one in each if one.ranks > 1]
     first = scenario.gpus() - len(selections) + 1
     ranges: list[GpuRange] = []

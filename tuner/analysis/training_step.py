@@ -105,7 +105,7 @@ class _Machine:
 
     def _selection(self, gpus: int, nodes: int) -> Selection:
         if (gpus, nodes) not in self._selections:
-            part = replace(self._scenario, nodes=nodes, gpus_per_node=gpus)
+            part = replace(self._scenario, nodes=nodes).with_gpus(gpus)
             self._selections[gpus, nodes] = Selection(part.communicator())
         return self._selections[gpus, nodes]
 

@@ -90,6 +90,11 @@ class Scenario:
         """The same with so many of its first kind of nodes, none of which is resolved again."""
         return self.resolve().with_nodes(nodes).scenario
 
+    def with_gpus(self, gpus_per_node: int) -> "Scenario":
+        """The same with so many GPUs of each node, and no more of each process."""
+        of_process = self.gpus_per_process and min(self.gpus_per_process, gpus_per_node)
+        return replace(self, gpus_per_node=gpus_per_node, gpus_per_process=of_process)
+
     @cached_property
     def _resolved(self) -> "ResolvedScenario":
         from tuner.scenario.resolved import ResolvedScenario
@@ -102,7 +107,8 @@ class Scenario:
         nodes = (kind.in_words for kind in self.resolve().whole.kinds)
         domains = self.resolve().whole.domains_in_words + self.resolve().taken_in_words
         build = "" if self.build == BUILDS[0] else f" {self.build}"
-        processes = f", {self.gpus_per_process} GPUs per process" if (self.gpus_per_process or 1) > 1 else ""
+        of_process = self.resolve().gpus_per_process
+        processes = f", {of_process} GPUs per process" if of_process > 1 else ""
         constants = f", constants {self.fitted_constants.file}" if self.fitted_constants else ""
         return f"{self._members_in_words}{' + '.join(nodes)}{domains}{processes}, NCCL {self.nccl}{build}{constants}"
 

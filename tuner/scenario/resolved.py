@@ -118,9 +118,17 @@ class ResolvedScenario:
         return tuple(of_node[id(node)] for node in nodes)
 
     @cached_property
+    def gpus_per_process(self) -> int:
+        """GPUs of each process; of a host with fewer all. BadInput for more than any host has."""
+        described, most = self.scenario.gpus_per_process or 1, max(kind.gpus for kind in self.whole.kinds)
+        if described > most:
+            raise BadInput(f"--gpus-per-process {described}: no host has more than {most} GPUs; valid: 1 to {most}")
+        return described
+
+    @cached_property
     def ranks_share_processes(self) -> bool:
-        """Whether a process has several ranks. BadInput where that is not emulated."""
-        per_process = self.scenario.gpus_per_process or 1
+        """Whether a process has several ranks. BadInput where that is not emulated, and for more than any host has."""
+        per_process = self.gpus_per_process
         if per_process == 1 or all(len(kind.gpu_of_rank) == 1 for kind in self.kinds):
             return False
         valid = "valid there: --gpus-per-process 1"
@@ -348,7 +356,7 @@ class ResolvedScenario:
             joined,
             domains=self.domains,
             ranks_without_fabric=self.ranks_without_fabric,
-            ranks_per_process=self.scenario.gpus_per_process or 1,
+            ranks_per_process=self.gpus_per_process,
         )
 
     def oracle_configuration_to_launch(self) -> "OracleConfiguration":
