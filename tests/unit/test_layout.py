@@ -75,7 +75,9 @@ def test_frameworks_names_are_known(name: str, kind: str | None) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("tp=3", "tp x cp x pp x dp is 30; valid: 32"),
+        ("tp=3", "tp x cp x pp is 3; valid: a divisor of 32 ranks"),
+        ("tp=64", "tp x cp x pp is 64; valid: a divisor of 32 ranks"),
+        ("tp=64,dp=1", "tp x cp x pp x dp is 64; valid: 32"),
         ("tp=2,dp=2", "is 4; valid: 32"),
         ("tp", "valid: tp=N"),
         ("vp=2", "valid: tp=N"),

@@ -150,6 +150,8 @@ def layout_of(text: str, ranks: int) -> Layout:
         raise BadInput(f"--job order={'-'.join(order)}; valid: each once of {', '.join(ORDER)}, the innermost first")
     degrees = {name: _degree(text, name, value) for name, value in given.items()}
     tp, cp, pp = (degrees.get(name, 1) for name in ("tp", "cp", "pp"))
+    if "dp" not in degrees and ranks % (tp * cp * pp):
+        raise BadInput(f"--job {text}: tp x cp x pp is {tp * cp * pp}; valid: a divisor of {ranks} ranks")
     dp = degrees.get("dp", ranks // (tp * cp * pp))
     if tp * cp * pp * dp != ranks:
         raise BadInput(f"--job {text}: tp x cp x pp x dp is {tp * cp * pp * dp}; valid: {ranks} ranks, as described")
