@@ -56,12 +56,12 @@ def missing(release: Release, buffers: Buffers) -> str | None:
     """That a release does not have such buffers, and which do; None where it has them."""
     if buffers is Buffers.plain:
         return None
-    if not release.rules.registered and buffers is not Buffers.graph:
-        since = first_with(lambda later: bool(later.rules.registered))
-        return f"NCCL {release.name} registers no buffers; valid: {since} and later"
     if buffers is Buffers.window and release.rules.non_classic_path == "classic_path_only":
         since = first_with(lambda later: later.rules.non_classic_path != "classic_path_only")
         return f"NCCL {release.name} has no symmetric windows; valid: {since} and later"
+    if not release.rules.registered and buffers is not Buffers.graph:
+        since = first_with(lambda later: bool(later.rules.registered))
+        return f"NCCL {release.name} registers no buffers; valid: {since} and later"
     return None
 
 
