@@ -67,6 +67,7 @@ SECTIONS = {
 }
 # Python looks for garbage after each 700 new objects: while modules load that is often, and there is none.
 OBJECTS_BETWEEN_COLLECTIONS = 100_000
+LONGEST_MESSAGE = 3000  # letters: what is valid takes some hundreds, a broken file's own words any number
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 VERBS = {name: says for verbs in SECTIONS.values() for name, says in verbs.items()}
 
@@ -148,10 +149,18 @@ def main() -> None:
 def _end(code: int, says: str) -> NoReturn:
     """Ends with a line on stderr; where nothing can be written the code alone says it."""
     try:
-        print(f"nccl-tuner: {says}", file=sys.stderr, flush=True)
+        print(f"nccl-tuner: {_one_line(says)}", file=sys.stderr, flush=True)
     except OSError:
         _give_up(sys.stderr)
     sys.exit(code)
+
+
+def _one_line(says: str) -> str:
+    """As a terminal shows it and as a person reads it: what a file puts into a message neither moves nor floods it."""
+    words = " ".join(says.splitlines())
+    shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in words)
+    half = LONGEST_MESSAGE // 2  # where it is and what is valid stand at the ends
+    return shown if len(shown) <= LONGEST_MESSAGE else f"{shown[:half]} ... {shown[-half:]}"
 
 
 def _give_up(stream: TextIO) -> None:

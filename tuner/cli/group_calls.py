@@ -98,8 +98,8 @@ def _call(where: str, row: Mapping[str, Any]) -> GivenCall:
     if row.get("call") is None or row.get("bytes") is None:
         raise BadInput(f"{where}: without a call or bytes; valid: {FORM}")
     function = options.AnyCall(Collective, "collective").convert(row["call"], None, None)
-    dtype = row.get("type") and options.Named(DataType, "type").convert(row["type"], None, None)
-    op = row.get("op") and options.Named(Op, "operation").convert(row["op"], None, None)
+    dtype = None if row.get("type") is None else options.Named(DataType, "type").convert(row["type"], None, None)
+    op = None if row.get("op") is None else options.Named(Op, "operation").convert(row["op"], None, None)
     peer = row.get("peer")
     text = "" if peer is None else str(peer)
     if text and not re.fullmatch(r"[+-]?\d{1,9}", text):

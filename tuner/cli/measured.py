@@ -99,17 +99,17 @@ def check(files: tuple[Path, ...], machine: str | None, topology: Path | None, a
     nccl-tuner measured check run.log --machine dgx-h100
     """
     nodes = _topology(machine, topology)
-    problems = [
-        (path, each)
-        for path in files
-        for each in plausible.judge(measured_table.read(measured.file_of(path)), nodes).problems
-    ]
+    tables = [(path, measured_table.read(measured.file_of(path))) for path in files]
+    problems = [(path, each) for path, table in tables for each in plausible.judge(table, nodes).problems]
+    left = [(path, f"{count} {why}") for path, table in tables for why, count in table.header.left_out.items() if count]
     if as_json:
-        print_json([_record(path, each) for path, each in problems])
+        print_json([*(_record(path, each) for path, each in problems), *(_left_out(path, text) for path, text in left)])
     else:
         for path, each in problems:
             click.echo(_line(path, each))
-        if not problems:
+        for path, text in left:
+            click.echo(f"{path}: left out: {text}")
+        if not problems and not left:
             click.echo("nothing is wrong")
     if any(each.refused for _, each in problems):
         click.get_current_context().exit(1)
@@ -243,6 +243,11 @@ def _topology(machine: str | None, file: Path | None) -> Topology | None:
 def _record(file: Path, problem: Problem) -> dict[str, object]:
     lines, text = list(problem.lines), problem.text
     return {"file": str(file), "kind": problem.kind, "refused": problem.refused, "lines": lines, "text": text}
+
+
+def _left_out(file: Path, text: str) -> dict[str, object]:
+    """The same form for what is in a file and not in its table."""
+    return {"file": str(file), "kind": "left out", "refused": False, "lines": [], "text": text}
 
 
 def _line(file: Path, problem: Problem) -> str:

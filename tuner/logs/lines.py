@@ -14,6 +14,7 @@ _PREFIX = re.compile(r"([^\s:\[\]()]+):(\d+):(\d+) \[-?\d+\]")
 _MARK = "NCCL INFO "
 # Of lines without a prefix, behind whatever a launcher tags: nccl-tests' list of devices, what NCCL writes to stdout.
 _KEPT = re.compile(r"#\s+Rank\s+\d|[NR]CCL version (?:: )?\d")
+_NO_NUMBER = re.compile(r"\d{4000}")  # Python reads no more than 4300 digits, NCCL prints some tens
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -72,6 +73,8 @@ def split(lines: Iterable[str]) -> list[Line]:
 
 
 def _line(line: str) -> Line:
+    if len(line) > 4000 and _NO_NUMBER.search(line):
+        return Line(UNKNOWN, "")
     line = (_ANSI.sub("", line) if "\x1b" in line else line).strip("\r\0")
     head, mark, text = line.rpartition(_MARK)
     if not mark:

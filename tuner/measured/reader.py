@@ -7,7 +7,7 @@ Layouts, by the names of the columns: ``collective,dtype,gpus,bytes,time_us`` (o
 
 import csv
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from functools import lru_cache
@@ -43,12 +43,11 @@ def parse(name: str, content: str, where: str) -> MeasuredTable:
     while comments < len(lines) and (not lines[comments].strip() or lines[comments].startswith("#")):
         comments += 1
     head = header.parse(where, (line for line in lines[:comments] if line.strip()))
-    table = csv.reader(lines[comments:], skipinitialspace=True)
-    columns = tuple(column.strip() for column in next(table, []))
+    table = _numbered(where, comments, lines[comments:])
+    columns = tuple(column.strip() for column in next(table, (0, []))[1])
     _check_columns(f"{where}:{comments + 1}", columns)
     rows, cells = [], []
-    for values in table:
-        line = comments + table.line_num
+    for line, values in table:
         if not any(value.strip() for value in values) or values[0].startswith("#"):
             continue
         try:
@@ -60,6 +59,16 @@ def parse(name: str, content: str, where: str) -> MeasuredTable:
     if not rows:
         raise BadMeasurement(f"{where}: no rows")
     return _checked(where, _with_runs(MeasuredTable(name, head, tuple(rows)), columns, cells))
+
+
+def _numbered(where: str, comments: int, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
+    """The values of each line, with its number."""
+    table = csv.reader(lines, skipinitialspace=True)
+    try:
+        for values in table:
+            yield comments + table.line_num, values
+    except csv.Error as error:
+        raise BadMeasurement(f"{where}:{comments + table.line_num}: {error}") from None
 
 
 def _cells(columns: tuple[str, ...], values: list[str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 from tuner.base.errors import BadInput
@@ -113,19 +114,30 @@ def _undecided(counted: Sequence[Counts]) -> list[Undecided]:
     ]
 
 
+def _in_both(ours: list[tuple[int, int]], theirs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Of two ascending lists of ranges."""
+    common, own, other = [], 0, 0
+    while own < len(ours) and other < len(theirs):
+        first, last = max(ours[own][0], theirs[other][0]), min(ours[own][1], theirs[other][1])
+        if first <= last:
+            common.append((first, last))
+        if ours[own][1] < theirs[other][1]:
+            own += 1
+        else:
+            other += 1
+    return common
+
+
 def _unmatched(counted: Sequence[Counts]) -> list[tuple[int, int]]:
     """The lines in all of them, as ranges."""
     if not counted:
         return []
-    unmatched = [
-        {line for first, last in counts.never_matched for line in range(first, last + 1)} for counts in counted
-    ]
     ranges: list[tuple[int, int]] = []
-    for line in sorted(set.intersection(*unmatched)):
-        if ranges and ranges[-1][1] == line - 1:
-            ranges[-1] = ranges[-1][0], line
+    for first, last in reduce(_in_both, (sorted(counts.never_matched) for counts in counted)):
+        if ranges and ranges[-1][1] == first - 1:
+            ranges[-1] = (ranges[-1][0], last)
         else:
-            ranges.append((line, line))
+            ranges.append((first, last))
     return ranges
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -79,36 +79,53 @@ def lines(file: Path) -> Iterator[CommunicatorStats]:
     for number, text in enumerate(texts, 1):
         try:
             record = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadInput(f"{file}:{number}: not a line of the plugin's statistics: {error}") from error
         if not isinstance(record, dict) or record.get("nccl_tuner_stats") != FORMAT:
             raise BadInput(f"{file}:{number}: not a line of the plugin's statistics, version {FORMAT}")
         try:
             yield _communicator(record)
         except (KeyError, TypeError, ValueError) as error:
-            raise BadInput(f"{file}:{number}: not a line of the plugin's statistics: {error!r}") from error
+            raise BadInput(f"{file}:{number}: not a line of the plugin's statistics: {error}") from error
+
+
+def _of_record(kind: Any, record: Mapping[str, Any]) -> Any:
+    """A dataclass of whole numbers and texts. TypeError where a value is of another kind than its field."""
+    made = kind(**record)
+    for field in fields(kind):
+        if field.type is int:
+            _whole(getattr(made, field.name))
+        elif not isinstance(getattr(made, field.name), str):
+            raise TypeError(f"{field.name} {getattr(made, field.name)!r}")
+    return made
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 64:
+        raise TypeError(f"{value!r}; valid: a whole number")
+    return value
 
 
 def _communicator(record: Mapping[str, Any]) -> CommunicatorStats:
     return CommunicatorStats(
         str(record["host"]),
-        record["commId"],
-        record["ranks"],
-        record["nodes"],
+        None if record["commId"] is None else str(record["commId"]),
+        _whole(record["ranks"]),
+        _whole(record["nodes"]),
         str(record["table"]),
-        record["sha256"],
+        None if record["sha256"] is None else str(record["sha256"]),
         _counts(record) if "rows" in record else None,
     )
 
 
 def _counts(record: Mapping[str, Any]) -> Counts:
     return Counts(
-        record["calls"],
-        record["decided"],
-        record["could_not_run"],
-        record["costed"],
-        tuple(RowCount(**row) for row in record["rows"]),
-        tuple(CostCount(**cost) for cost in record["costs"]),
-        tuple((first, last) for first, last in record["never_matched"]),
-        tuple(Undecided(**one) for one in record["undecided"]),
+        _whole(record["calls"]),
+        _whole(record["decided"]),
+        _whole(record["could_not_run"]),
+        _whole(record["costed"]),
+        tuple(_of_record(RowCount, row) for row in record["rows"]),
+        tuple(_of_record(CostCount, cost) for cost in record["costs"]),
+        tuple((_whole(first), _whole(last)) for first, last in record["never_matched"]),
+        tuple(_of_record(Undecided, one) for one in record["undecided"]),
     )

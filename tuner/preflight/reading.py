@@ -120,7 +120,7 @@ def _ranks_of_hosts(ranks: Iterable[Rank]) -> dict[str, int | None]:
 def _json(path: Path) -> Mapping[str, Any]:
     try:
         given = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadInput(f"{getattr(error, 'strerror', None) or error}") from error
     if not isinstance(given, dict) or given.get("format") != FORMAT:
         raise BadInput(f"no record of preflight: valid: format {FORMAT!r}")

@@ -1,12 +1,15 @@
 """Collectives as a file has them: what every reader of files makes of it."""
 
 from dataclasses import dataclass
+from typing import Any
 
+from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op, PeerCall, Protocol
 from tuner.emulator.request import Request
 
 # What is called like a collective, or beside them, and has no algorithm to choose.
 _PEER_CALLS = {each.name.lower(): each for each in PeerCall}
+MOST_CALLS = 1e15  # as many as a float counts one by one, and microseconds of thirty years
 UNTUNED = ("send", "recv", "sendrecv", "alltoall", "alltoallv", "gather", "scatter", "barrier")
 
 
@@ -127,6 +130,19 @@ def nbytes(collective: Collective, count: int, dtype: DataType, ranks: int) -> i
 def spread_bytes(collective: Collective | None, each: int, ranks: int) -> int:
     """NCCL's nBytes where ``each`` is the bytes of one rank's count."""
     return each if collective is None else nbytes(collective, each, DataType.int8, ranks)
+
+
+def duration(value: Any) -> float:
+    """A duration as a file has it, in the file's unit; 0 for what cannot be one: no number, negative, without end."""
+    return float(value) if isinstance(value, int | float) and 0 <= value < MOST_CALLS else 0.0
+
+
+def checked(given: CallList) -> CallList:
+    """As it is. BadInput where calls are more than there can be: their times would add up to nothing that is true."""
+    for call in given.calls:
+        if not 0 <= call.calls <= MOST_CALLS:
+            raise BadInput(f"{given.file}: {number(call.calls)} calls of {call.name}; valid: 0 to {MOST_CALLS:g}")
+    return given
 
 
 def number(calls: float) -> str:

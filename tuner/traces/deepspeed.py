@@ -58,7 +58,10 @@ def from_text(file: str, content: str, ranks: int) -> CallList:
     """
     lines = content.splitlines()
     headings = [at for at, line in enumerate(lines) if _HEADING.search(line)]
-    printed = list(_of_summary(lines[headings[-1] + 1 :]) if headings else _one_by_one(lines))
+    try:
+        printed = list(_of_summary(lines[headings[-1] + 1 :]) if headings else _one_by_one(lines))
+    except (OverflowError, ValueError) as error:
+        raise BadInput(f"{file}: a number that DeepSpeed does not print: {error}") from None
     shown = _ranks(printed)
     count = shown or ranks
     notes = [f"its bandwidths are those of {shown} ranks" if shown else f"the ranks are not known: taken as {ranks}"]
@@ -86,7 +89,7 @@ def from_summary(file: str, value: Mapping[str, Any], ranks: int) -> CallList:
         try:
             for size, each in sizes.items():
                 calls.append(_call(str(name).partition("|")[0].strip(), int(size), float(each["count"]), count))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise BadInput(f"{file}: summary[{name!r}] is not what DeepSpeed writes: {error!r}") from None
     if not calls:
         raise BadInput(f"{file}: DeepSpeed's summary has no operation; valid: comms_logger with enabled: true")

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, PeerCall
 from tuner.traces import torch_names
-from tuner.traces.calls import Call, CallList, exchanged_bytes, number, peer_call, spread_bytes
+from tuner.traces.calls import Call, CallList, duration, exchanged_bytes, number, peer_call, spread_bytes
 
 KIND = "PyTorch Flight Recorder dump"
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
@@ -71,11 +71,11 @@ def from_value(file: str, value: Mapping[str, Any]) -> CallList:
             members = _members(value, entry)
             call = replace(_call(entry, len(members) or None), members=members or None)
             unfinished += entry.get("state") not in (_COMPLETED, None)
-            duration_ms = entry.get("duration_ms")
+            duration_ms = duration(entry.get("duration_ms"))
         except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
             raise BadInput(f"{file}: entries[{place}] is not what the Flight Recorder writes: {error!r}") from None
         counted[call] += 1
-        if isinstance(duration_ms, int | float) and duration_ms > 0:
+        if duration_ms > 0:
             durations_us.setdefault(call, []).append(1000.0 * duration_ms)
     if not counted:
         raise BadInput(f"{file}: a Flight Recorder dump without entries; valid: TORCH_NCCL_TRACE_BUFFER_SIZE above 0")

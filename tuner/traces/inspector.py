@@ -13,7 +13,7 @@ from typing import Any
 
 from tuner.base.errors import BadInput
 from tuner.logs import choice
-from tuner.traces.calls import Call, CallList, Executed, number, spread_bytes
+from tuner.traces.calls import Call, CallList, Executed, duration, number, spread_bytes
 
 _COLLECTIVE, _POINT_TO_POINT, _STATISTICS = "coll_perf", "p2p_perf", "dump_stats"
 KIND = "NCCL Inspector (JSON)"
@@ -60,18 +60,18 @@ def _call_list(file: str, records: Iterable[Mapping[str, Any]], cut: list[bool])
     durations_us: dict[tuple[_Member, Call], list[float]] = defaultdict(list)
     dropped = 0
     for record in records:
-        head = record.get("header") or {}
+        head = given if isinstance(given := record.get("header"), dict) else {}
         member = _Member(_name(head), _whole(head.get("rank")) or 0)
         if isinstance(body := record.get(_COLLECTIVE), dict):
             try:
-                call = _collective(head, body)
+                call, took_us = _collective(head, body), duration(body.get("coll_exec_time_us"))
             except (KeyError, TypeError, ValueError) as error:
                 raise BadInput(f"{file}: a record that is not what the Inspector writes: {error!r}") from None
-            durations_us[member, call].append(float(body.get("coll_exec_time_us") or 0))
+            durations_us[member, call].append(took_us)
         elif isinstance(body := record.get(_POINT_TO_POINT), dict):
             ranks, size = _whole(head.get("n_ranks")), _whole(body.get("p2p_msg_size_bytes"))
             named = Call(str(body.get("p2p")), None, size, ranks=ranks, communicator=member.communicator)
-            durations_us[member, named].append(float(body.get("p2p_exec_time_us") or 0))
+            durations_us[member, named].append(duration(body.get("p2p_exec_time_us")))
         elif isinstance(body := record.get(_STATISTICS), dict):
             dropped = max(dropped, _dropped(body))
     if not durations_us:

@@ -14,7 +14,7 @@ from typing import Any
 from tuner.base.names import Collective, PeerCall
 from tuner.traces import kernels as launched
 from tuner.traces import torch_names
-from tuner.traces.calls import Call, CallList, Executed, peer_call
+from tuner.traces.calls import Call, CallList, Executed, duration, peer_call
 
 RECORD = "record_param_comms"
 _NO_CALLS = ("wait", "init")  # recorded in the same way: a wait for a call, a process group that is made
@@ -150,8 +150,7 @@ def _id(arguments: Mapping[str, Any]) -> int | None:
 
 
 def _duration_us(event: Mapping[str, Any]) -> float:
-    duration = event.get("dur")
-    return float(duration) if isinstance(duration, int | float) else 0.0
+    return duration(event.get("dur"))
 
 
 def _whole(value: Any) -> int | None:

@@ -9,7 +9,7 @@ from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Collective, DataType, Op, PeerCall, by_name
 from tuner.base.sizes import size_bytes
 from tuner.emulator.selection import MAX_BYTES
-from tuner.traces.calls import Call, CallList, exchanged_bytes, is_untuned, nbytes, peer_call
+from tuner.traces.calls import MOST_CALLS, Call, CallList, exchanged_bytes, is_untuned, nbytes, peer_call
 
 COLUMNS = (
     "collective",
@@ -173,6 +173,6 @@ def _calls(text: str) -> float:
         calls = float(text)
     except ValueError:
         calls = -1.0
-    if not 0 <= calls < float("inf"):
-        raise BadInput(f"{text!r} calls; valid: a number from 0 on")
+    if not 0 <= calls <= MOST_CALLS:
+        raise BadInput(f"{text[:40]!r} calls; valid: a number from 0 to {MOST_CALLS:g}")
     return calls

@@ -95,7 +95,7 @@ def _call(where: str, line: str, category: str, ranks: int) -> tuple[_Member, Ca
             return member, Call(name, None, sent, dtype, communicator=communicator)
         collective = choice.collective(name)
         size = None if collective is None or dtype is None else nbytes(collective, count, dtype, ranks)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise BadInput(f"{where}: not an event of the example profiler plugin: {error!r}") from None
     return member, Call(
         name,

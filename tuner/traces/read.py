@@ -7,7 +7,7 @@ from typing import Any
 from tuner.base.errors import BadInput
 from tuner.base.files import read_bytes
 from tuner.traces import deepspeed, flight_recorder, inspector, nsight, profiler_example, prometheus
-from tuner.traces.calls import CallList
+from tuner.traces.calls import CallList, checked
 from tuner.traces.kineto import from_trace, is_trace
 from tuner.traces.lists import from_csv, from_json
 from tuner.traces.log import from_log
@@ -21,6 +21,10 @@ VALID = (
 
 def read(path: Path, ranks: int) -> CallList:
     """``ranks`` are those of records that do not say theirs. BadInput names the file, and the line of a record."""
+    return checked(_read(path, ranks))
+
+
+def _read(path: Path, ranks: int) -> CallList:
     if _begins_with(path, nsight.MAGIC):
         return nsight.from_file(path, None)
     content = read_bytes(path, BadInput)

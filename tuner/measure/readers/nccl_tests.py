@@ -109,7 +109,7 @@ def json_rows(path: Path, record: Mapping[str, Any]) -> list[JsonRow]:
                 times = tuple(map(float, per_call.get("times_us") or [body["time"]]))
                 wrong = int(float(body["nwrong"] or 0))
                 rows.append(JsonRow(index, int(row["size"]), dtype, op, in_place, times, wrong))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise BadMeasurement(f"{path}: results[{len(rows)}]: not what nccl-tests writes: {error!r}") from None
     return rows
 
@@ -142,5 +142,5 @@ def load_json(content: bytes) -> Any:
     """None where it is none."""
     try:
         return json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

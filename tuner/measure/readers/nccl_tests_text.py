@@ -4,6 +4,7 @@ Columns: the printf calls of src/common.cu and src/util.cu, v1.0.0 to v2.19.6, o
 pieces, and NCCL's log may stand between them.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,15 +27,17 @@ _TAG = re.compile(
     r"|\[?\d{4}-\d\d-\d\d[T ]\d\d:[\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\]?(?: std(?:out|err) [FP])?)\s?)+"
 )
 _PREFIX = re.compile(r"([^\s:\[\]()]+):\d+:\d+ \[-?\d+\] (?:\S+ )?NCCL ")
-_NUMBER = r"(?:[0-9.]+(?:e[+-]?\d+)?|nan|inf)"
+_NUMBER = r"(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|inf)"
 _OP = rf"(?:\s+(?:{'|'.join([*OPS, *WITHOUT_OP])})(?=\s|$))?"
-_START = re.compile(rf"(\d+)\s+(\d+)\s+({'|'.join(TYPES)})(?=\s|$)({_OP})(.*)")
+_START = re.compile(rf"(\d{{1,19}})\s+(\d+)\s+({'|'.join(TYPES)})(?=\s|$)({_OP})(.*)")
 _RANK = re.compile(
-    r"#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"
+    r"#\s+Rank\s+(\d{1,9})\s+(?:Group\s+\d+\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"
 )
-_SETTINGS = re.compile(r"# ?nThread (\d+) nGpus (\d+) .*?warmup iters: (\d+) iters: (\d+)(?:.*? graph: (\d+))?")
-_VERSION = re.compile(r"nccl-library=(\d+)")
-_OUT_OF_BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d+)")
+_SETTINGS = re.compile(
+    r"# ?nThread (\d{1,9}) nGpus (\d{1,9}) .*?warmup iters: (\d{1,9}) iters: (\d{1,9})(?:.*? graph: (\d{1,9}))?"
+)
+_VERSION = re.compile(r"nccl-library=(\d{1,9})")
+_OUT_OF_BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d{1,18})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,4 +214,4 @@ def wrong_count(text: str, dtype: DataType, is_error: bool) -> int:
     number = float(text)
     if is_error:
         return 0 if number <= _RIGHT.get(dtype, 0.0) else 1  # nan is wrong
-    return int(number)
+    return int(number) if math.isfinite(number) else 1

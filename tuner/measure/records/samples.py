@@ -220,7 +220,7 @@ def from_content(path: Path, content: bytes) -> Measurements:
     for number, record in enumerate(rest, start=2):
         try:
             blocks.append(_block(record))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise BadMeasurement(f"{path}:{number}: not a sample block: {error!r}") from None
     return Measurements(header, tuple(blocks), truncated=bool(cut))
 
@@ -240,7 +240,7 @@ def _records(path: Path, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadMeasurement(f"{path}:{number}: not JSON: {error}") from None
         if not isinstance(record, dict):
             raise BadMeasurement(f"{path}:{number}: not a JSON object")

@@ -55,6 +55,13 @@ def read(path: Path) -> Samples:
     except (OSError, UnicodeDecodeError) as error:
         raise BadMeasurement(f"{path}: {getattr(error, 'strerror', None) or 'not a text file'}") from error
     rows = csv.DictReader(io.StringIO(text))
+    try:
+        return _samples(path, rows)
+    except csv.Error as error:
+        raise BadMeasurement(f"{path}:{rows.line_num + 1}: {error}") from None
+
+
+def _samples(path: Path, rows: "csv.DictReader[str]") -> Samples:
     if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
         raise BadMeasurement(f"{path}:1: no column {missing[0]}; needed: {','.join(COLUMNS)}")
     samples: Samples = {}

@@ -1,0 +1,157 @@
+"""Files that are damaged: one line that says so, and where; never a traceback, nor numbers that nothing can be."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import run
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+DGX = ("--machine", "dgx-h100")
+MANY_DIGITS = "1" * 5000  # more than Python reads as a whole number
+DEEP = {"list": "[" * 100_000, "object": '{"a":' * 100_000}
+STATS = {
+    "nccl_tuner_stats": 1,
+    "host": "node0",
+    "pid": 12,
+    "commId": "0x1234",
+    "ranks": 16,
+    "nodes": 2,
+    "table": "/etc/nccl/pod.table",
+    "sha256": "abc",
+    "calls": 100,
+    "decided": 50,
+    "could_not_run": 1,
+    "costed": 0,
+    "rows": [{"line": 4, "decided": 50, "could_not_run": 1}],
+    "costs": [],
+    "never_matched": [[5, 6], [7, 9]],
+    "undecided": [],
+}
+READERS = (
+    ("verify", "FILE", *DGX),
+    ("accept", "FILE", *DGX),
+    ("fit", "FILE"),
+    ("measured", "check", "FILE"),
+    ("calibrate", "FILE", *DGX, "-o", "/dev/null"),
+    ("accuracy", "FILE"),
+    ("budget", "FILE", *DGX),
+    ("check-run", "FILE", *DGX),
+    ("plugin", "stats", "FILE"),
+    ("plugin", "lint", "FILE"),
+    ("group", "@FILE", *DGX),
+    ("pick", "allreduce", *DGX, "--calibration", "FILE"),
+)
+
+
+def refusal(words: tuple[str, ...], file: Path) -> str:
+    """What a command says of a file that it refuses: one line of letters that a terminal shows."""
+    (said,) = run(*(word.replace("FILE", str(file)) for word in words), code=2).stderr.splitlines()
+    assert said.isprintable()
+    assert len(said) < 4000
+    return said
+
+
+@pytest.mark.parametrize("deep", DEEP)
+@pytest.mark.parametrize("words", READERS, ids=" ".join)
+def test_json_that_is_nested_too_deep(words: tuple[str, ...], deep: str, tmp_path: Path) -> None:
+    (file := tmp_path / "deep.json").write_text(DEEP[deep])
+    assert str(file) in refusal(words, file)
+
+
+@pytest.mark.parametrize("deep", DEEP)
+def test_a_record_of_preflight_that_is_nested_too_deep(deep: str, tmp_path: Path) -> None:
+    (tmp_path / "host-node01.json").write_text(DEEP[deep])
+    assert "host-node01.json" in refusal(("preflight", "check", "FILE", *DGX), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("was", "is_now", "code"),
+    [
+        ("Rank  1", f"Rank  {MANY_DIGITS}", 0),
+        ("nccl-library=", f"nccl-library={MANY_DIGITS}", 1),  # the release is then not known
+        ("22.27", "22..27", 0),
+    ],
+)
+def test_numbers_that_nccl_tests_never_prints_are_none(was: str, is_now: str, code: int, tmp_path: Path) -> None:
+    text = (EXAMPLES / "all_reduce.log").read_text()
+    assert was in text
+    (file := tmp_path / "all_reduce.log").write_text(text.replace(was, is_now, 1))
+    assert run("measured", "check", str(file), code=code).stdout
+
+
+def test_a_count_of_wrong_results_without_end_is_wrong(tmp_path: Path) -> None:
+    text = (EXAMPLES / "all_reduce.log").read_text()
+    (file := tmp_path / "all_reduce.log").write_text(text.replace("2.57      0", "2.57    inf", 1))
+    assert run("measured", "check", str(file)).stdout == f"{file}: left out: 1 results that were wrong\n"
+    (said,) = json.loads(run("measured", "check", str(file), "--json").stdout)
+    assert said["text"] == "1 results that were wrong"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"calls": "x"},
+        {"calls": -1},
+        {"ranks": {}},
+        {"rows": [{"line": 4, "decided": "x", "could_not_run": 1}]},
+        {"costs": [{"line": 4, "calls": float("nan")}]},
+        {"never_matched": [[1, "x"]]},
+        {"undecided": [dict.fromkeys(("collective", "reason", "least_bytes", "most_bytes", "calls", "bytes"), 1)]},
+    ],
+    ids=str,
+)
+def test_statistics_with_values_that_the_plugin_never_writes(damage: dict[str, object], tmp_path: Path) -> None:
+    (file := tmp_path / "stats").write_text(json.dumps(STATS | damage))
+    assert f"{file}:1: not a line of the plugin's statistics" in refusal(("plugin", "stats", "FILE"), file)
+
+
+def test_statistics_with_rows_beyond_any_table_end(tmp_path: Path) -> None:
+    lines = [STATS, STATS | {"never_matched": [[6, 7], [9, 10**15]]}]
+    (file := tmp_path / "stats").write_text("\n".join(map(json.dumps, lines)))
+    (table,) = json.loads(run("plugin", "stats", str(file), "--json").stdout)["tables"]
+    assert table["never_matched"] == [[6, 7], [9, 9]]
+
+
+@pytest.mark.parametrize("calls", ["1e308", "1e16", MANY_DIGITS, "-1", "nan"])
+def test_more_calls_than_there_can_be(calls: str, tmp_path: Path) -> None:
+    (file := tmp_path / "job.csv").write_text(f"collective,bytes,calls\nallreduce,1M,{calls}\n")
+    assert "calls; valid: a number from 0 to 1e+15" in refusal(("budget", "FILE", *DGX), file)
+
+
+@pytest.mark.parametrize("size", [MANY_DIGITS, "9" * 400])
+def test_a_size_that_deepspeed_never_prints(size: str, tmp_path: Path) -> None:
+    text = (EXAMPLES / "deepspeed.log").read_text()
+    (file := tmp_path / "deepspeed.log").write_text(text.replace("256.0 MB", f"{size} MB", 1))
+    assert size in file.read_text()
+    assert "a number that DeepSpeed does not print" in refusal(("budget", "FILE", *DGX), file)
+
+
+@pytest.mark.parametrize("took", [10**400, float("nan"), float("inf"), "12", None, -5, [1]])
+def test_durations_that_are_none_are_left_out(took: object, tmp_path: Path) -> None:
+    trace = json.loads((EXAMPLES / "trace.json").read_text())
+    for event in trace["traceEvents"]:
+        event["dur"] = took
+    dump = json.loads((EXAMPLES / "flight-recorder.json").read_text())
+    for entry in dump["entries"]:
+        entry["duration_ms"] = took
+    for name, value in (("trace.json", trace), ("dump.json", dump)):
+        (file := tmp_path / name).write_text(json.dumps(value))
+        out = run("budget", str(file), *DGX, "--nodes", "2").stdout
+        assert "nan" not in out
+        assert "inf " not in out
+
+
+@pytest.mark.parametrize("key", ["type", "op"])
+@pytest.mark.parametrize("value", ["", 0, False, [], {}])
+def test_calls_of_a_group_with_a_type_or_operation_that_is_none(key: str, value: object, tmp_path: Path) -> None:
+    (file := tmp_path / "group.json").write_text(json.dumps([{"call": "allreduce", "bytes": 1024, key: value}]))
+    assert "unknown" in refusal(("group", "@FILE", *DGX), file)
+
+
+def test_what_a_file_says_neither_moves_a_terminal_nor_floods_it(tmp_path: Path) -> None:
+    (file := tmp_path / "job.csv").write_text(f'collective,bytes\n"all\x1b[31m\nreduce{"x" * 50_000}",1M\n')
+    said = refusal(("budget", "FILE", *DGX), file)
+    assert "\\x1b[31m" in said
+    assert said.endswith("AllReduce")  # what is valid stays
