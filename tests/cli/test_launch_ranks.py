@@ -8,6 +8,7 @@ from tests.support.command_line import run
 
 ON = ("--machine", "dgx-h100", "--nodes", "2", "--gpus-per-node", "2", "--nccl", "2.28.9")
 ON_WINDOWS = "allreduce", "--machine", "dgx-h100", "--nccl", "2.30.7", "--bytes", "1K,1M", "--launch"
+ON_SENT = "broadcast", "--machine", "dgx-h100", "--nccl", "2.30.7", "--buffers", "window", "--windows", "send"
 CALL = "reduce", *ON, "--bytes", "1M", "--launch"
 
 
@@ -35,7 +36,8 @@ def test_a_group_has_roots() -> None:
         (("pick", *CALL[:-1], "--rank", "1"), "valid for collectives: with --launch"),
         (("pick", *ON_WINDOWS, "--buffers", "window"), "AGxLLMC_R; valid: --buffers plain"),
         (("pick", *ON_WINDOWS, "--buffers", "window", "--json"), "AGxLLMC_R; valid: --buffers plain"),
-        (("pick", *ON_WINDOWS, "--buffers", "graph"), "emulated on plain buffers; valid: --buffers plain"),
+        (("pick", *ON_WINDOWS, "--buffers", "graph", "--rank", "1"), "are those of rank 0; valid: --rank 0"),
+        (("pick", *ON_SENT, "--launch"), "of one side; valid: --windows both"),
         (("pick", *ON_WINDOWS, "--env", "NCCL_SYM_NOWIN_ENABLE=1"), "; valid: without NCCL_SYM_NOWIN_ENABLE"),
         (("group", "reduce@4:1M", *ON, "--launch"), "root 4; valid: 0 to 3"),
         (("group", "send@1:1M", *ON, "--launch"), "valid without sends and receives"),

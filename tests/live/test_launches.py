@@ -3,21 +3,34 @@
 Many more of every release: `python -m tests.scripts.check_launches`.
 """
 
+from collections.abc import Iterable
 from itertools import islice
 
 import pytest
 
-from tests.support.available_releases import HERE
-from tests.support.random_launches import compared, drawn
+from tests.support.available_releases import HERE, WITH_PLUGINS
+from tests.support.random_launches import Drawn, compared, drawn
+from tuner import release
+from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.emulator.group import Operation
+from tuner.emulator.request import Request
+from tuner.emulator.rules.registered import missing
+from tuner.emulator.selection import Selection
+from tuner.scenario import Scenario
 
 pytestmark = pytest.mark.live
 COMMUNICATORS, ALONE, GROUPS = 3, 20, 1
+MOST_RANKS = 8  # of those on registered buffers
 
 
 @pytest.mark.parametrize("nccl", HERE)
 def test_random_launches_are_those_of_libnccl(nccl: str) -> None:
+    assert_equal(islice(drawn(nccl, "live", ALONE, GROUPS), COMMUNICATORS))
+
+
+def assert_equal(communicators: Iterable[Drawn]) -> None:
     values, differing = 0, []
-    for communicator in islice(drawn(nccl, "live", ALONE, GROUPS), COMMUNICATORS):
+    for communicator in communicators:
         for operations, _, both in compared(communicator):
             values += len(both)
             differing += [
@@ -27,3 +40,41 @@ def test_random_launches_are_those_of_libnccl(nccl: str) -> None:
             ]
     assert not differing, "\n".join(differing[:10])
     assert values > COMMUNICATORS * ALONE * 10
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("buffers", [Buffers.registered, Buffers.graph, Buffers.window], ids=lambda each: each.name)
+@pytest.mark.parametrize("nccl", HERE)
+def test_random_launches_on_registered_buffers_are_those_of_libnccl(nccl: str, buffers: Buffers) -> None:
+    if missing(release.load(nccl), buffers) or not release.load(nccl).rules.registered:
+        pytest.skip(f"NCCL {nccl} has no such buffers")
+    small = (each for each in drawn(nccl, "live", ALONE, GROUPS, buffers) if each.scenario.ranks <= MOST_RANKS)
+    assert_equal(islice(small, COMMUNICATORS))
+
+
+# Whom the buffers of the calls below are registered for, which random ones seldom are.
+CASES = {
+    "2.23.4": [("dgx-h100", 1, 8, "Ring", "peers"), ("dgx-h100", 1, 8, "NVLS", "switch")],
+    "2.28.9": [
+        ("dgx-h100", 1, 8, "Tree", "peers"),
+        ("dgx-h100", 2, 4, "NVLSTree", "switch"),
+        ("dgx-h100", 2, 8, "Ring", "peers network"),
+        ("dgx-h100", 4, 1, "Ring", "network"),
+        ("dgx-2", 2, 2, "Ring", "peers network"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("nccl", "case"), [(nccl, case) for nccl, cases in CASES.items() for case in cases])
+def test_whom_buffers_are_registered_for(nccl: str, case: tuple[str, int, int, str, str]) -> None:
+    if nccl not in (*HERE, *WITH_PLUGINS):
+        pytest.skip(f"no libnccl {nccl} here")
+    machine, nodes, gpus, algorithm, takers = case
+    variables = {"NCCL_ALGO": algorithm, "NCCL_PROTO": "Simple"}
+    scenario = Scenario(nccl, nodes, machine=machine, gpus_per_node=gpus, environment=variables)
+    selection = Selection(scenario.resolve().view_of(0))
+    request = Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=Buffers.registered)
+    communicator = Drawn(scenario, 0, selection, (Operation(request, 1 << 26),), ())
+    ((_, ours, both),) = compared(communicator)
+    assert {" ".join(work.registered_for) for kernel in ours.kernels for work in kernel.works} == {takers}
+    assert {what: pair for what, pair in both.items() if pair[0] != pair[1]} == {}

@@ -20,6 +20,7 @@ from tuner.oracle.api import Oracle
 from tuner.oracle.exchanges import IssuedCall
 from tuner.scenario import Scenario
 
+GATHERS = Request(Collective.AllGather, DataType.int8, Op.sum)
 MOST_RANKS = 48
 MOST_BYTES = 2**33
 MOST_CALLS = 40
@@ -75,7 +76,7 @@ def drawn(nccl: str, seed: str, alone: int, groups: int, buffers: Buffers = Buff
             if buffers is not Buffers.plain:
                 rank, scenario = 0, _reaching_registered_buffers(scenario, random)
             selection = Selection(scenario.resolve().view_of(rank))
-            selection.check_buffers(buffers)
+            selection.non_classic_paths(replace(GATHERS, buffers=buffers), [MOST_BYTES])  # or it is refused
             assert scenario.resolve().connected.ranks
             scenario.oracle_configuration()
         except TunerError:

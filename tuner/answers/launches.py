@@ -8,6 +8,7 @@ from tuner.answers.picks import PickAnswer
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers
 from tuner.base.records import json_form
+from tuner.base.windows import Sides
 from tuner.connect import Across, RingOrder, TreeOrder, summarize
 from tuner.connect.heads import heads_of
 from tuner.emulator import full_launch
@@ -86,6 +87,8 @@ class Launches:
         """
         if self.rank and any(operation.request.buffers is not Buffers.plain for operation in operations):
             raise BadInput("launches in full on registered buffers are those of rank 0; valid: --rank 0")
+        if any(operation.request.windows.sides is not Sides.both for operation in operations):
+            raise BadInput("launches in full are not emulated with windows of one side; valid: --windows both")
         resolved = self.scenario.resolve()
         launch = full_launch.launch(self.selection, operations, lambda: heads_of(resolved.connected, self.rank), tuner)
         try:

@@ -36,9 +36,7 @@ def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf
     tasks = [task_of(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
     kernels = communicator.rules.schedule(Chooser(selection, tuner), tasks)
     if (path := next((task.path for task in tasks if task.path is not None), None)) is not None:
-        raise BadInput(
-            f"launches in full: the call leaves the classic path for {path.name}; valid: calls that stay on it"
-        )
+        raise BadInput(f"launches in full: {path.name} leaves the classic path; valid: calls that stay on it")
     return Launch(
         tuple(_kernel(selection, kernel, operations, heads) for kernel in kernels),
         (
