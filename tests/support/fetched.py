@@ -8,13 +8,15 @@ from tuner.oracle import library
 
 
 def link(folder: Path, cache: Path) -> None:
-    """Links what `make test` fetches from the cache into a folder that serves as one; the rest is written there."""
+    """Links what the cache has, but for other libraries, into a folder that serves as one."""
     folder.mkdir(parents=True, exist_ok=True)
-    known = {library.cached(name, build).parent.name for name in release.names() for build in library.WHEELS}
-    wanted = {entry.name for entry in cache.iterdir()} & (FETCHED | {"aarch64"}) if cache.is_dir() else set[str]()
-    for name in known - wanted:
+    unwanted = {
+        library.cached(name, build).parent.name for name in release.names() for build in library.WHEELS
+    } - FETCHED
+    entries = {entry.name for entry in cache.iterdir()} if cache.is_dir() else set[str]()
+    for name in unwanted:
         (folder / name).unlink(missing_ok=True)
-    for name in wanted:
+    for name in entries - unwanted:
         if not (folder / name).exists():
             (folder / name).unlink(missing_ok=True)  # where another cache was
             (folder / name).symlink_to(cache / name)
