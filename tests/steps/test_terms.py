@@ -1,8 +1,10 @@
 """Terms: equal exactly where additions of floating-point numbers have the same bits, but for chance."""
 
 from collections.abc import Sequence
+from random import Random
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,3 +53,18 @@ def test_a_chain_is_added_from_its_end_and_two_children_one_after_the_other() ->
 
 def test_the_order_of_two_ranks_is_always_the_same() -> None:
     assert of_ring((0, 1), 0) == of_ring((0, 1), 1) == of_tree([[1], []], 0) == of_tree([[], [0]], 1)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 7, 40])
+def test_a_tree_is_the_sum_of_what_its_ranks_add(ranks: int) -> None:
+    """By ranks that are numbered at random, so that sums of as many ranks stand by their first."""
+    random = Random(ranks)
+    numbers = random.sample(range(ranks), ranks)
+    children: list[list[int]] = [[] for _ in range(ranks)]
+    for place, rank in enumerate(numbers[1:], start=1):
+        children[numbers[random.randrange(max(place - 5, 0), place)]].append(rank)
+
+    def added(rank: int) -> Term:
+        return add_all((rank, *(added(child) for child in children[rank])))
+
+    assert of_tree(children, numbers[0]) == added(numbers[0])

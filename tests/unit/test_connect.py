@@ -1,6 +1,7 @@
 """Channels across nodes: the trees of nodes, the copies of channels, and how they are told."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -138,3 +139,26 @@ def test_what_across_refuses(arguments: list[str], message: str) -> None:
     asked = ["graphs", "--machine", "dgx-h100", "--nodes", "2", "--nccl", NCCL, "--across", *arguments]
     with pytest.raises(BadInput, match=message):
         CliRunner().invoke(main, asked, standalone_mode=False, catch_exceptions=False)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize(
+    ("nccl", "machine", "environment"),
+    [
+        ("2.18.1", "dgx-a100", {}),
+        ("2.28.9", "dgx-h100", {}),
+        ("2.28.9", "dgx-h100", {"NCCL_MIN_NCHANNELS": "24"}),
+        ("2.32.3", "a100-4x-1nic", {"NCCL_CROSS_NIC": "1"}),
+        ("2.30.7", "aws-p5", {"NCCL_CROSS_NIC": "2"}),
+        ("2.28.9", "gb200-nvl72", {"NCCL_MNNVL_ENABLE": "0"}),
+    ],
+)
+def test_rings_and_trees_of_nodes_that_are_alike(
+    nccl: str, machine: str, environment: dict[str, str], nodes: int
+) -> None:
+    trays = 2 if machine == "gb200-nvl72" else None
+    resolved = Scenario(nccl, nodes, machine=machine, trays=trays, environment=environment).resolve()
+    alone, whole = resolved.rings_and_trees, summarize(resolved.connected)
+    assert alone.ranks_of_nodes == whole.ranks_of_nodes
+    assert alone.rings == tuple(replace(ring, crossings=()) for ring in whole.rings)
+    assert alone.trees == tuple(replace(tree, crossings=()) for tree in whole.trees)

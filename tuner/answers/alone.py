@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from tuner import release
 from tuner.base.errors import BadInput
@@ -61,8 +60,7 @@ def calls_alone(
         raise BadInput(f"--root {root}: valid: 0 to {scenario.ranks - 1}")
     selection = Selection(scenario.communicator())
     _check_agreement(scenario, request, sizes)
-    connected = scenario.resolve().connected
-    across, heads = summarize(connected), partial(heads_of, connected)
+    resolved = scenario.resolve()
     paths = selection.non_classic_paths(request, sizes)
     operations = [Operation(request, size, root) for size in sizes]
     if together:
@@ -70,17 +68,20 @@ def calls_alone(
             raise BadInput(
                 "--group: of calls that take the classic path; valid: --buffers plain, and more than one rank"
             )
-        launches = [launch(selection, operations, heads)]
+        launches = [launch(selection, operations, lambda: heads_of(resolved.connected))]
     else:
         classic = [each for each, path in zip(operations, paths, strict=True) if path is None]
-        launches = [launch(selection, [each], heads) for each in classic]
+        launches = [launch(selection, [each], lambda: heads_of(resolved.connected)) for each in classic]
     works = [
         sorted((work for kernel in each.kernels for work in kernel.works), key=lambda work: work.place)
         for each in launches
     ]
-    left = iter([work for of_launch in works for work in of_launch])
+    left = [work for of_launch in works for work in of_launch]
+    simple = all(work.algorithm in (Algorithm.Ring, Algorithm.Tree) for work in left)
+    across = resolved.rings_and_trees if simple else summarize(resolved.connected)
+    following = iter(left)
     return [
-        Alone(scenario, request, size, next(left), across) if path is None else path
+        Alone(scenario, request, size, next(following), across) if path is None else path
         for size, path in zip(sizes, paths, strict=True)
     ]
 

@@ -1,5 +1,6 @@
 """Channels across nodes: which rank talks to which over which adapter, as NCCL joins the graphs of all nodes."""
 
+from tuner.connect.alike import rings_and_trees
 from tuner.connect.join import connect
 from tuner.connect.nodes import NodeKind, Nodes
 from tuner.connect.records import Adapter, CollNetDirect, Connected, NvlsChannel, RankChannel, RankView, Tree
@@ -20,5 +21,6 @@ __all__ = [
     "Tree",
     "TreeOrder",
     "connect",
+    "rings_and_trees",
     "summarize",
 ]

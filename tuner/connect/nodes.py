@@ -98,7 +98,7 @@ class Nodes:
     """All nodes of a communicator, in the order of ranks."""
 
     kinds: tuple[NodeKind, ...]
-    ranks_of: tuple[tuple[int, ...], ...]  # of each node, by rank of the node: the rank of all
+    ranks_of: tuple[Sequence[int], ...]  # of each node, by rank of the node: the rank of all
 
     @cached_property
     def kind(self) -> tuple[NodeKind, ...]:

@@ -72,9 +72,7 @@ def summarize(connected: Connected, rank: int = 0) -> Across:
     chained = any(channel.chain is not None for channel in channels[rank])
     direct = [each[0].direct for each in channels if each]
     return Across(
-        ranks_of_nodes=tuple(
-            tuple(rank for rank, other in enumerate(nodes) if other == node) for node in dict.fromkeys(nodes)
-        ),
+        ranks_of_nodes=tuple(map(tuple, _ranks_of_nodes(nodes))),
         rings=tuple(_ring(number, rank, channels, nodes) for number in numbers),
         trees=tuple(_order(number, [_in_tree(number, each) for each in channels], nodes) for number in numbers),
         nvls_heads=tuple(_heads(connected)),
@@ -87,6 +85,14 @@ def summarize(connected: Connected, rank: int = 0) -> Across:
         collnet_direct=tuple(place for place in direct if place is not None),
         pat_peers=tuple(rank.pat_peers for rank in connected.ranks if rank.pat_peers),
     )
+
+
+def _ranks_of_nodes(nodes: Sequence[int]) -> Iterable[list[int]]:
+    """The ranks of each node, in the order of their first ranks."""
+    found: dict[int, list[int]] = {}
+    for rank, node in enumerate(nodes):
+        found.setdefault(node, []).append(rank)
+    return found.values()
 
 
 def _in_tree(number: int, channels: Sequence[RankChannel]) -> _Place:
@@ -105,9 +111,11 @@ def _in_chain(number: int, channels: Sequence[RankChannel]) -> _Place:
 
 def _ring(number: int, first: int, channels: Sequence[Sequence[RankChannel]], nodes: Sequence[int]) -> RingOrder:
     """The ring from a rank on, as far as all that follow each other have the channel."""
-    order = [first]
-    while number < len(channels[order[-1]]) and (following := channels[order[-1]][number].next) not in order:
-        order.append(following)
+    order = {first: None}  # by the place in the ring
+    last = first
+    while number < len(channels[last]) and (following := channels[last][number].next) not in order:
+        order[following] = None
+        last = following
     present = [rank for rank in order if number < len(channels[rank])]
     adapters = {rank: channels[rank][number].ring_adapter for rank in present}
     pairs = [(rank, channels[rank][number].next) for rank in present]

@@ -1,7 +1,8 @@
 """A scenario's sends and receives: the links of its nodes, and in which order a rank turns to its peers."""
 
+from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import chain, repeat
+from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING
 
 from tuner.base.errors import BadInput
@@ -58,25 +59,27 @@ def _beyond_nodes(resolved: "ResolvedScenario", rank: int) -> Iterator[int]:
     Source: shmCanConnect, src/transport/shm.cc, and ncclTopoCheckNet, src/graph/paths.cc, v2.30.3-1; p2pCanConnect,
     src/transport/p2p.cc, v2.20.5-1. BadInput where it is not known whether NVML names a fabric that is not ready.
     """
-    data, host_of_rank = resolved.release.exchange, _hosts(resolved)
+    data, first_of_host = resolved.release.exchange, _hosts(resolved)
+    own_host = bisect_right(first_of_host, rank) - 1
+    own = range(first_of_host[own_host], first_of_host[own_host + 1])
     if data.parts_share_memory and resolved.view_of(rank).environment.c_int("NCCL_SHM_DISABLE", 0) != 1:
-        yield from (other for other, host in enumerate(host_of_rank) if host == host_of_rank[rank])
+        yield from own
     if data.fabric_reaches_hosts and any(hosts > 1 for hosts in resolved.domains):
         if resolved.ranks_without_fabric:
             raise BadInput(
                 "sends and receives where GPUs have not joined their NVLink domain: not emulated in NCCL "
                 f"{resolved.release.name}; valid: later releases"
             )
-        domain_of_host = list(chain.from_iterable(repeat(number, n) for number, n in enumerate(resolved.domains)))
-        own_host = host_of_rank[rank]
-        others = [(other, host) for other, host in enumerate(host_of_rank) if host != own_host]
-        yield from (other for other, host in others if domain_of_host[host] == domain_of_host[own_host])
+        ends = list(accumulate(resolved.domains))
+        domain = bisect_right(ends, own_host)
+        joined = range(first_of_host[ends[domain] - resolved.domains[domain]], first_of_host[ends[domain]])
+        yield from (other for other in joined if other not in own)
 
 
 def _hosts(resolved: "ResolvedScenario") -> list[int]:
-    """The host of each rank."""
-    kinds = chain.from_iterable(repeat(kind, kind.hosts) for kind in resolved.kinds)
-    return list(chain.from_iterable(repeat(host, len(kind.gpu_of_rank)) for host, kind in enumerate(kinds)))
+    """The first rank of each host, and behind them the number of all ranks."""
+    sizes = chain.from_iterable(repeat(len(kind.gpu_of_rank), kind.hosts) for kind in resolved.kinds)
+    return list(accumulate(sizes, initial=0))
 
 
 def _rings(resolved: "ResolvedScenario", rank: int) -> list[list[int]]:

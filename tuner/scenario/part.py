@@ -66,13 +66,13 @@ def _split(node: ResolvedNode | ResolvedDomain, count: int, several: bool) -> Re
     return [(node, count)]
 
 
-def ranks_of(nodes: ResolvedNodes, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+def ranks_of(nodes: ResolvedNodes, sizes: Sequence[int]) -> tuple[Sequence[int], ...]:
     """The ranks of each node; ``sizes``: how many ranks each of ``nodes`` has."""
-    start, end, each = 0, 0, list[tuple[int, ...]]()
+    start, end, each = 0, 0, list[Sequence[int]]()
     for (node, count), size in zip(nodes, sizes, strict=True):
         for _ in range(count):
             if not isinstance(node, ResolvedPart):
-                each.append(tuple(range(end, end + size)))
+                each.append(range(end, end + size))
                 end += size
                 continue
             if 0 in node.ranks:  # the first part of its host or domain

@@ -22,7 +22,7 @@ from tuner.scenario.node import ResolvedNode
 from tuner.scenario.part import ResolvedNodes, ResolvedPart, ranks_of, split
 
 if TYPE_CHECKING:
-    from tuner.connect import Connected
+    from tuner.connect import Across, Connected, Nodes
     from tuner.oracle.configuration import OracleConfiguration
 
 
@@ -171,8 +171,8 @@ class ResolvedScenario:
         """The communicator as the last rank sees it."""
         return self.view_of(self.ranks - 1)
 
-    @property
-    def ranks_of(self) -> tuple[tuple[int, ...], ...]:
+    @cached_property
+    def ranks_of(self) -> tuple[Sequence[int], ...]:
         """The ranks of each of NCCL's nodes."""
         return ranks_of(self.nodes, [len(node.for_emulator(self._several).comp_caps) for node, _ in self.nodes])
 
@@ -186,7 +186,24 @@ class ResolvedScenario:
 
         BadInput for graphs that were dumped.
         """
-        from tuner.connect import NodeKind, Nodes, connect
+        from tuner.connect import connect
+
+        return connect(self.views, self._joined)
+
+    @cached_property
+    def rings_and_trees(self) -> "Across":
+        """Those of :attr:`connected`, whatever else is in it, and crossings, left out where that takes less.
+
+        BadInput as there.
+        """
+        from tuner.connect import rings_and_trees, summarize
+
+        alike = len(self._joined.kinds) == 1
+        return rings_and_trees(self.views[0], self._joined) if alike else summarize(self.connected)
+
+    @cached_property
+    def _joined(self) -> "Nodes":
+        from tuner.connect import NodeKind, Nodes
         from tuner.search import searched
 
         if any(kind.scenario.graphs is not None for kind in self.kinds):
@@ -198,7 +215,7 @@ class ResolvedScenario:
                 of_domain = isinstance(node, ResolvedPart) and isinstance(node.whole, ResolvedDomain)
                 ranks = len(found.part_of_rank) if of_domain else 0
                 kinds[id(node), count] = NodeKind(count, found.graphs, found.relays, ranks)
-        return connect(self.views, Nodes(tuple(kinds[id(node), count] for node, count in self.nodes), self.ranks_of))
+        return Nodes(tuple(kinds[id(node), count] for node, count in self.nodes), self.ranks_of)
 
     @cached_property
     def domains(self) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ a + b and b + a are one term here, while (a + b) + c and a + (b + c) are two.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias, Union
+from typing import NamedTuple, TypeAlias, Union
 
 MOST_RANKS = 16  # whose order is shown in full
 Term: TypeAlias = Union[int, tuple["Term", ...]]  # noqa: UP007  a name that is in its own definition
@@ -72,10 +72,33 @@ def of_tree(children: Sequence[Sequence[int]], root: int) -> Term:
     while waiting:  # parents before their children
         order.append(waiting.pop())
         waiting.extend(children[order[-1]])
-    sums: dict[int, Term] = {}
+    sums: dict[int, _Sum] = {}
     for rank in reversed(order):
-        sums[rank] = add_all((rank, *(sums[child] for child in children[rank])))
-    return sums[root]
+        total = _Sum(rank, 1, rank)
+        for child in children[rank]:
+            total = total.plus(sums.pop(child))
+        sums[rank] = total
+    return sums[root].term
+
+
+class _Sum(NamedTuple):
+    """A term, of how many ranks it is, and the first of them."""
+
+    term: Term
+    ranks: int
+    first: int
+
+    def plus(self, other: "_Sum") -> "_Sum":
+        """What :func:`add` makes of both, whose ranks are others, without looking for them again."""
+        left, right = self, other
+        if isinstance(left.term, int) and isinstance(right.term, int):
+            first, last = min(left.term, right.term), max(left.term, right.term)
+            return _Sum((first, last), 2, first)
+        behind = not isinstance(right.term, int) and (-left.ranks, left.first) > (-right.ranks, right.first)
+        if isinstance(left.term, int) or behind:
+            left, right = right, left
+        assert isinstance(left.term, tuple)
+        return _Sum((*left.term, right.term), left.ranks + right.ranks, left.first)
 
 
 def _place(term: Term) -> tuple[int, tuple[int, ...]]:

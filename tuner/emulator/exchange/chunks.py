@@ -102,6 +102,7 @@ class _Planner:
         self.data = situation.communicator.release.exchange
         self.fewest, self.most = self._bounds()
         self.fused = False
+        self.steps = situation.order.rounds_with(queues.peers(sends=True), queues.peers(sends=False))
         self.left: dict[tuple[int, bool], _Left] = {}  # messages of which some chunks are in kernels
 
     def _bounds(self) -> tuple[int, int]:
@@ -131,11 +132,13 @@ class _Planner:
 
     def _sweep(self, kernel: _Kernel) -> bool:
         """Turns to every peer once; whether the kernel is full."""
-        for step, (to, whence) in enumerate(self.situation.order.pairs):
+        order, before = self.situation.order, -1
+        for step in self.steps:
             anew = step % TOGETHER == 0
-            if anew and self.data.fused == "by_step":
+            if self.data.fused == "by_step" and step // TOGETHER != before // TOGETHER:
                 self.fused = False
-            sending, receiving = self.queues.first(to, whence)
+            before = step
+            sending, receiving = self.queues.first(*order.pair(step))
             waiting = [self._left_of(message) for message in (receiving, sending) if message is not None]
             while waiting:
                 if anew and self.data.fused == "by_chunk":
@@ -196,7 +199,7 @@ class _Planner:
     def _channel(self, message: Message, chunk: int) -> int:
         order, channels = self.situation.order, self.situation.channels
         (node, own), (other_node, other) = order.place(order.rank), order.place(message.peer)
-        nodes, most = len(order.ranks_of), max(map(len, order.ranks_of))
+        nodes, most = len(order.ranks_of), order.most_of_node
         sign = 1 if message.sends else -1
         step, delta = sign * (other - own) % most, sign * (other_node - node) % nodes
         base = delta + step // TOGETHER if nodes > 1 else step

@@ -23,6 +23,10 @@ class Queues:
     def __bool__(self) -> bool:
         return self._count > 0
 
+    def peers(self, sends: bool) -> list[int]:
+        """The ranks that messages go to, or come from."""
+        return [peer for (peer, sent), waiting in self._waiting.items() if sent is sends and waiting]
+
     def first(self, to: int | None, whence: int | None) -> tuple[Message | None, Message | None]:
         """The next message to one rank, and the next one from another."""
         return self._first(to, True), self._first(whence, False)

@@ -71,12 +71,13 @@ class _Planner:
         self.sweeps_apart = self.data.sweeps == "apart" and epochs != 0
 
     def kernels(self, kernel: _Kernel) -> Iterator[ExchangeKernel]:
-        pairs, threads = self.situation.order.pairs, self.situation.communicator.release.limits.max_threads
+        order, threads = self.situation.order, self.situation.communicator.release.limits.max_threads
+        numbers = order.rounds_with(self.queues.peers(sends=True), self.queues.peers(sends=False))
         sweep = start = 0
         while self.queues:
-            for number in range(start, len(pairs)):
-                to, whence = pairs[number]
-                send, receive = self.queues.first(to, whence)
+            for place in range(start, len(numbers)):
+                number = numbers[place]
+                send, receive = self.queues.first(*order.pair(number))
                 if send is None and receive is None:
                     continue
                 if not self.room.holds(kernel.batches + self.most, kernel.work_bytes + WORK_BYTES):
@@ -84,7 +85,7 @@ class _Planner:
                         raise BadInput(Batches.TOO_SMALL)
                     self._launch(kernel)
                     yield kernel.done(threads)
-                    kernel, start = _Kernel(0, 0), number if self.data.resumes else 0
+                    kernel, start = _Kernel(0, 0), place if self.data.resumes else 0
                     break
                 self._add(kernel, number, sweep)
                 self.queues.take(send, receive)
@@ -99,7 +100,7 @@ class _Planner:
         self.room.check_ring(self.in_ring)
 
     def _add(self, kernel: _Kernel, number: int, sweep: int) -> None:
-        to, whence = self.situation.order.pairs[number]
+        to, whence = self.situation.order.pair(number)
         assert to is not None
         assert whence is not None
         send, receive = self.queues.first(to, whence)
