@@ -3,7 +3,8 @@
     python -m tests.scripts.check_exchanges --launches 500              500 groups of each kind, of every release
     python -m tests.scripts.check_exchanges 2.18.1 2.32.3 --seed 7      these releases, other groups
 
-Exit code 1 where anything differs or could not be asked. Kinds, machines and variables:
+Exit code 1 where anything differs, or libnccl failed to answer. Communicators that the oracle cannot make, such as of
+nodes with and without peer-to-peer, are told and counted beside them. Kinds, machines and variables:
 tests/support/random_exchanges.py.
 """
 
@@ -27,11 +28,13 @@ from tuner.emulator.request import Request
 from tuner.emulator.rules.registered import missing
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
+from tuner.scenario import Scenario
 from tuner.scenario.exchange import situation
 
 SHOWN, LONGEST = 3, 300
 MOST_COMMUNICATORS, EACH = 200, 5  # of a release; groups of a kind on one of them
 BESIDE = "beside collectives"  # with roots of any rank
+BEYOND = "not to be asked"  # communicators that the oracle cannot make
 
 
 @click.command()
@@ -46,10 +49,11 @@ def main(names: tuple[str, ...], launches: int, seed: int, registered: bool) -> 
         if missing(release.load(name), buffers):
             continue
         compared, equal = check(name, launches, seed, buffers)
+        beyond = compared.pop(BEYOND, 0)
         failed |= compared != equal
-        rows.append((name, *(f"{equal[kind]}/{compared[kind]}" for kind in (*KINDS, BESIDE))))
+        rows.append((name, *(f"{equal[kind]}/{compared[kind]}" for kind in (*KINDS, BESIDE)), str(beyond)))
         click.echo(" ".join(rows[-1]), err=True)
-    print_table("groups equal / launched by libnccl", ("release", *KINDS, BESIDE), rows)
+    print_table("groups equal / launched by libnccl", ("release", *KINDS, BESIDE, BEYOND), rows)
     sys.exit(1 if failed else 0)
 
 
@@ -63,7 +67,7 @@ def check(name: str, launches: int, seed: int, buffers: Buffers) -> tuple[Counte
         share = launches * (number + 1) // count - launches * number // count
         resolved, title = scenario.resolve(), f"{scenario.title} {scenario.environment}"
         try:
-            with Oracle(scenario.oracle_configuration()) as oracle:
+            with _asked(scenario) as oracle:
                 groups = _groups(Selection(resolved.views[0]), share, generator, buffers)
                 for kind in [*kinds * share, *[BESIDE] * len(groups)]:
                     rank = generator.randrange(scenario.ranks)
@@ -86,10 +90,24 @@ def check(name: str, launches: int, seed: int, buffers: Buffers) -> tuple[Counte
                         where, (ours, theirs) = next(iter(different.items()))
                         says = f"{where}: emulator {str(ours)[:LONGEST]}, libnccl {str(theirs)[:LONGEST]}"
                         click.echo(f"MISMATCH {title} rank {rank} {kind}: {says}")
+        except _NotToBeAskedError as error:
+            compared[BEYOND] += 1
+            click.echo(f"{BEYOND.upper()} {title}: {error}")
         except TunerError as error:
             compared["not asked"] += 1
             click.echo(f"NOT ASKED {title}: {error}")
     return compared, equal
+
+
+class _NotToBeAskedError(TunerError):
+    """The oracle refuses the communicator before it begins libnccl."""
+
+
+def _asked(scenario: Scenario) -> Oracle:
+    try:
+        return Oracle(scenario.oracle_configuration())
+    except BadInput as error:
+        raise _NotToBeAskedError(str(error)) from None
 
 
 def _groups(selection: Selection, count: int, generator: random.Random, buffers: Buffers) -> list[list[Operation]]:

@@ -44,7 +44,7 @@ SETTINGS: list[dict[str, str]] = [
     {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"},
     *({"NCCL_P2P_LEVEL": level} for level in ("LOC", "NVL", "PIX", "PXB", "PHB", "SYS")),
     {"NCCL_NET_DISABLE_INTRA": "1"},
-    {"NCCL_WORK_ARGS_BYTES": "600"},
+    {"NCCL_WORK_ARGS_BYTES": "700"},
     {"NCCL_WORK_FIFO_BYTES": "65536"},  # holds all that is drawn, so that the works are still there to be read
     {"NCCL_MNNVL_ENABLE": "0"},
     {"NCCL_ALLGATHERV_ENABLE": "0"},

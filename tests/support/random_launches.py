@@ -42,7 +42,7 @@ SETTINGS = (
     *({"NCCL_NTHREADS": text} for text in ("64", "128", "256")),
     *({"NCCL_MAX_CTAS": text} for text in ("4", "9")),
     {"NCCL_WORK_FIFO_DEPTH": "8192"},
-    {"NCCL_WORK_ARGS_BYTES": "600"},
+    {"NCCL_WORK_ARGS_BYTES": "700"},
 )
 REACHING = (
     *({"NCCL_NET_GDR_LEVEL": text} for text in ("LOC", "PIX", "SYS")),
