@@ -98,6 +98,22 @@ def test_choices(tmp_path: Path) -> None:
     assert "choices" in refused(*words, "--time", "calibrated")
 
 
+def test_choices_of_other_buffers() -> None:
+    words = ["allgather", "--format", "choices", *NODE, "--to", "4M"]
+    plain, registered, window = (
+        json.loads(exported(*words, "--buffers", kind)) for kind in ("plain", "registered", "window")
+    )
+    assert [each.get("buffers") for each in (plain, registered, window)] == [None, "registered", "window"]
+    group = tuner.communicator("dgx-h100", nccl="2.28.9")
+    edges = group.edges("allgather", high=4 * MIB, buffers="window")
+    kernels = window["collectives"]["AllGather"]
+    assert [one["from_bytes"] for one in kernels] == edges.from_bytes.tolist()
+    assert [one["leaves_for"] for one in kernels] == list(edges.bypass_kernel)
+    assert all(one["algorithm"] is None and one["time_us"][0] > 0 for one in kernels)
+    assert all("leaves_for" not in one for one in registered["collectives"]["AllGather"])
+    assert "valid with --buffers: choices" in refused("--format", "xla", *NODE, "--buffers", "registered")
+
+
 def test_simai() -> None:
     text = exported("--format", "simai", *NODE, "--nvlink-gbs", "450", "--nics-gbs", "400")
     head, *rows = csv.reader(io.StringIO(text))

@@ -9,9 +9,10 @@ import pytest
 
 from tests.support.command_line import run
 from tuner.analysis import scale as module
+from tuner.analysis.bypassing import picks_of
 from tuner.analysis.scale import NodeCounts, Range, scale
 from tuner.base.errors import BadInput, NoAlgorithm
-from tuner.base.names import Collective, DataType, Op
+from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
@@ -158,7 +159,9 @@ COMMAND = ("scale", "allreduce", "--bytes", "64K,16M", "--machine", "dgx-h100", 
 def test_json_is_what_the_library_says() -> None:
     found = json.loads(run(*COMMAND, "--json").stdout)
     assert set(found) == {"looked_at", "ranges"}
-    assert set(found["ranges"][0]) == set(Range.__dataclass_fields__) - {"calibrated_from", "calibrated_to"}
+    assert set(found["ranges"][0]) == set(Range.__dataclass_fields__) - {
+        *("calibrated_from", "calibrated_to", "bypass_kernel")  # where there are some
+    }
     same = scale(scenario("dgx-h100", "2.28.9"), ALL[-1:], [64 << 10, 16 << 20])
     assert [Range(**one) for one in found["ranges"]] == list(same.ranges)
 
@@ -185,3 +188,46 @@ def test_the_table_says_what_was_looked_at() -> None:
 
 def test_a_number_of_nodes_is_not_taken() -> None:
     assert "valid: --from-nodes, --to-nodes" in run(*COMMAND, "--nodes", "2", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("nccl", "environment", "buffers"),
+    [
+        ("2.28.9", {}, Buffers.registered),
+        ("2.28.9", {}, Buffers.window),
+        ("2.30.7", {"NCCL_GIN_TYPE": "3"}, Buffers.window),
+        ("2.32.3", {"NCCL_GIN_TYPE": "3", "NCCL_CTA_POLICY": "ZERO"}, Buffers.window),
+    ],
+)
+def test_buffers_of_every_kind_get_what_each_count_gives_them(
+    nccl: str, environment: dict[str, str], buffers: Buffers
+) -> None:
+    described = replace(scenario("dgx-h100", nccl), environment=environment)
+    collectives = (Collective.AllGather, Collective.ReduceScatter)
+    requests = [Request(each, DataType.float32, Op.sum, buffers=buffers) for each in collectives]
+    found = scale(described, requests, SIZES, NodeCounts(high=9, every=True)).ranges
+    for nodes in range(1, 10):
+        selection = Selection(replace(described, nodes=nodes).communicator())
+        for request in requests:
+            for size, pick in zip(SIZES, picks_of(selection, request, np.array(SIZES, np.uint64)), strict=True):
+                (own,) = [
+                    one
+                    for one in found
+                    if (one.collective, one.bytes) == (request.collective.name, size)
+                    and one.from_nodes <= nodes <= one.to_nodes
+                ]
+                assert (own.name, own.channels, own.threads) == (pick.name, pick.channels, pick.threads)
+                if own.from_nodes == nodes:
+                    assert own.time_us_from == (None if pick.time_us is None else pytest.approx(pick.time_us, rel=1e-6))
+    bypassing = {one.bypass_kernel is not None for one in found}
+    assert bypassing == {False} if buffers is Buffers.registered else True in bypassing
+
+
+def test_the_command_names_what_takes_calls_on_windows() -> None:
+    words = ("scale", "allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9", "--bytes", "1M", "--to-nodes", "3")
+    (kernel, tree) = json.loads(run(*words, "--buffers", "window", "--json").stdout)["ranges"]
+    assert (kernel["algorithm"], kernel["leaves_for"]) == (None, "symmetric kernel AllReduce_RSxLDMC_AGxSTMC")
+    assert "leaves_for" not in tree
+    assert "Times of symmetric kernels are by NCCL's own model" in run(*words, "--buffers", "window").stdout
+    over = "--over", "gpus-per-node", "--buffers", "window"
+    assert "valid: --buffers plain|registered|graph" in run(*words, *over, code=2).stderr

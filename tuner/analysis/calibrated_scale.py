@@ -29,7 +29,7 @@ def with_times(
     used: dict[str, list[CalibrationUsed]] = defaultdict(list)
     for nodes in sorted({nodes for nodes, _ in by_end}):
         selection = Selection(scenario.with_nodes(nodes).communicator())
-        model = calibrated.answering(wanted, scenario, selection)
+        model = calibrated.answering(wanted, scenario, selection, requests[0].buffers)
         if isinstance(model, NoCalibration):
             used[model.reason].append(calibrated.used(model))
             continue

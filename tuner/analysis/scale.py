@@ -8,21 +8,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.analysis.bypassing import picks_of
 from tuner.analysis.choices import NOTHING, picks
 from tuner.base import breakpoints
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Algorithm, Protocol
 from tuner.base.numerics import FloatArray, SizeArray, shortest
 from tuner.base.records import json_form
 from tuner.costmodels.bandwidth import bus_gbs
+from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
-from tuner.emulator.selection import MAX_BYTES, Picks, Selection
+from tuner.emulator.selection import MAX_BYTES, Selection
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
     from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed
 
 TO_NODES = 16384
+BYPASSING = NOTHING - 1  # the first of what takes calls instead of an algorithm, then downwards
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +33,9 @@ class Range:
     """Node counts with one answer, both ends among them; ``bytes`` as asked for.
 
     Where NCCL has nothing to run, or a rank would have less than one element, ``algorithm``, ``protocol``, the times
-    and the bandwidths are None. ``calibrated_from`` and ``calibrated_to`` are calibrated times at both ends, where they
-    were asked for and there are some.
+    and the bandwidths are None. ``bypass_kernel`` names what takes a call instead of an algorithm, whose channels are
+    then blocks, and whose times are by NCCL's model of symmetric kernels; copy engines have none. ``calibrated_from``
+    and ``calibrated_to`` are calibrated times at both ends, where they were asked for and there are some.
     """
 
     collective: str
@@ -50,6 +54,12 @@ class Range:
     busbw_gbs_to: float | None
     calibrated_from: "CalibratedTime | None" = field(default=None, metadata=json_form(optional=True))
     calibrated_to: "CalibratedTime | None" = field(default=None, metadata=json_form(optional=True))
+    bypass_kernel: str | None = field(default=None, metadata=json_form("leaves_for", optional=True))
+
+    @property
+    def name(self) -> str | None:
+        """Algorithm and protocol, ``Ring/LL``, or what takes the call instead; None for nothing."""
+        return self.bypass_kernel or (None if self.algorithm is None else f"{self.algorithm}/{self.protocol}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +141,7 @@ class _Answers:
         self.each = [(request, int(size)) for request in calls.requests for size in calls.sizes]
         self.labels_of: dict[int, NDArray[np.int64]] = {}  # [answer][algorithm, protocol, channels, threads]
         self.times_us: dict[int, FloatArray] = {}
+        self.kernels: list[str] = []  # what takes calls instead of algorithms, which its place stands for
 
     def labels(self, counts: SizeArray) -> NDArray[np.int64]:
         """A row of numbers for each node count."""
@@ -150,24 +161,45 @@ class _Answers:
     def _of(self, count: int) -> NDArray[np.int64]:
         if count not in self.labels_of:
             selection = Selection(self.scenario.with_nodes(count).communicator())
-            own = [self._picks(selection, request) for request in self.calls.requests]
-            names = ("algorithm", "protocol", "channels", "threads")
-            self.labels_of[count] = np.concatenate(
-                [np.column_stack([getattr(one, name).astype(np.int64) for name in names]) for one in own]
-            )
-            self.times_us[count] = np.concatenate([one.time_us for one in own])
+            own = [self._answered(selection, request) for request in self.calls.requests]
+            self.labels_of[count] = np.concatenate([labels for labels, _ in own])
+            self.times_us[count] = np.concatenate([times_us for _, times_us in own])
             self.progress()
         return self.labels_of[count]
 
-    def _picks(self, selection: Selection, request: Request) -> Picks:
-        parts = self.calls.parts(request, selection.communicator.ranks)
-        return picks(selection, request, self.calls.sizes * np.uint64(parts))
+    def _answered(self, selection: Selection, request: Request) -> tuple[NDArray[np.int64], FloatArray]:
+        """Labels and times in us of each size."""
+        sizes = self.calls.sizes * np.uint64(self.calls.parts(request, selection.communicator.ranks))
+        if selection.may_leave_classic_path(request):
+            rows, times_us = zip(*(self._alone(selection, request, size) for size in sizes.tolist()), strict=True)
+            return np.array(rows, np.int64), np.array(times_us, np.float32)
+        own = picks(selection, request, sizes)
+        columns = own.algorithm, own.protocol, own.channels, own.threads
+        return np.column_stack([column.astype(np.int64) for column in columns]), own.time_us
+
+    def _alone(self, selection: Selection, request: Request, size: int) -> tuple[tuple[int, int, int, int], float]:
+        """Label and time in us of a call that may bypass the algorithms."""
+        if size < request.unit_bytes(selection.communicator.ranks):
+            return (NOTHING, NOTHING, 0, 0), np.nan
+        try:
+            (pick,) = picks_of(selection, request, np.array([size], np.uint64))
+        except NoAlgorithm:
+            return (NOTHING, NOTHING, 0, 0), np.nan
+        if isinstance(pick, Pick):
+            named = Algorithm[pick.algorithm], Protocol[pick.protocol]
+            return (*named, pick.channels, pick.threads), pick.time_us
+        if pick.name not in self.kernels:
+            self.kernels.append(pick.name)
+        number = BYPASSING - self.kernels.index(pick.name)
+        time_us = np.nan if pick.time_us is None else pick.time_us
+        return (number, NOTHING, pick.channels, pick.threads), time_us
 
     def _range(self, column: int, start: int, end: int) -> Range:
         request, size = self.each[column]
         algorithm, protocol, channels, threads = self.labels_of[start][column].tolist()
-        nothing = algorithm == NOTHING
-        times_us = [None if nothing else shortest(self.times_us[count][column]) for count in (start, end)]
+        classic = algorithm > NOTHING
+        at_ends = [self.times_us[count][column] for count in (start, end)]
+        times_us = [None if np.isnan(time_us) else shortest(time_us) for time_us in at_ends]
         busbw_gbs = [
             None if time_us is None else self._busbw_gbs(request, size, time_us, count * self.gpus)
             for time_us, count in zip(times_us, (start, end), strict=True)
@@ -179,14 +211,15 @@ class _Answers:
             end,
             start * self.gpus,
             end * self.gpus,
-            None if nothing else Algorithm(algorithm).name,
-            None if nothing else Protocol(protocol).name,
+            Algorithm(algorithm).name if classic else None,
+            Protocol(protocol).name if classic else None,
             channels,
             threads,
             time_us_from=times_us[0],
             time_us_to=times_us[1],
             busbw_gbs_from=busbw_gbs[0],
             busbw_gbs_to=busbw_gbs[1],
+            bypass_kernel=self.kernels[BYPASSING - algorithm] if algorithm <= BYPASSING else None,
         )
 
     def _busbw_gbs(self, request: Request, size: int, time_us: float, ranks: int) -> float:

@@ -8,7 +8,8 @@ import click
 from tuner.answers.exports.timed import Times
 from tuner.base.errors import BadInput
 from tuner.base.files import write_text
-from tuner.base.names import Collective, DataType, Op
+from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.windows import Windows
 from tuner.cli import options
 from tuner.cli.output import print_json
 from tuner.emulator.request import Request
@@ -36,6 +37,9 @@ FORMATS = ("xla", "xla-iota", "choices", "simai")
 @options.range_options
 @options.scenario_options
 @options.request_options
+@options.buffers_option
+@options.window_options
+@options.in_place_option
 @options.time_options("nccl")
 @click.option("-o", "--out", type=click.Path(path_type=Path), metavar="FILE", help="Instead of standard output.")
 def command(
@@ -48,6 +52,9 @@ def command(
     high: int,
     dtype: DataType,
     op: Op,
+    buffers: Buffers,
+    windows: Windows,
+    in_place: bool,
     times: "TimesWanted | None",
     out: Path | None,
     **scenario: Any,
@@ -61,6 +68,7 @@ def command(
     \b
     nccl-tuner export --format xla --machine dgx-h100 --nodes 2 --out h100.pbtxt
     nccl-tuner export allreduce --format choices --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    nccl-tuner export allreduce --format choices --machine dgx-h100 --nccl 2.30.7 --buffers window
     nccl-tuner export --format simai --machine dgx-h100 --nvlink-gbs 450 --nics-gbs 400 --time calibrated
     """
     described, wanted = options.scenario_of(**scenario), Times(times)
@@ -69,8 +77,11 @@ def command(
     if kind == "choices":
         if times is not None:
             raise BadInput("choices: picks with NCCL's own times; valid: without --time calibrated")
-        _choices(described, Request(Collective.AllReduce, dtype, op), collectives, (low, high), out)
+        like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place, windows=windows)
+        _choices(described, like, collectives, (low, high), out)
         return
+    if buffers is not Buffers.plain or in_place:
+        raise BadInput(f"{kind}: a table of times, which NCCL has of plain buffers; valid with --buffers: choices")
     if (dtype, op) != (DataType.float32, Op.sum):
         raise BadInput(f"{kind}: a table of float32 and sum; valid: without --dtype and --op")
     if kind == "simai":

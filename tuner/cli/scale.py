@@ -10,7 +10,8 @@ import click
 from tuner.analysis.scale import TO_NODES, NodeCounts, Range, Scale, scale
 from tuner.analysis.scale_gpus import over_gpus
 from tuner.base.errors import BadInput
-from tuner.base.names import Collective, DataType, Op
+from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.windows import Windows
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table, span
 from tuner.cli.rank_options import of_all_ranks
@@ -60,6 +61,9 @@ if TYPE_CHECKING:
 @of_all_ranks
 @options.scenario_options
 @options.request_options
+@options.buffers_option
+@options.window_options
+@options.in_place_option
 @options.time_options("both")
 @options.json_option
 def command(
@@ -72,6 +76,9 @@ def command(
     every: bool,
     dtype: DataType,
     op: Op,
+    buffers: Buffers,
+    windows: Windows,
+    in_place: bool,
     times: "TimesWanted | None",
     as_json: bool,
     **scenario: Any,
@@ -85,17 +92,23 @@ def command(
     nccl-tuner scale allreduce --bytes 64K,16M --machine dgx-h100 --nccl 2.28.9
     nccl-tuner scale allreduce --over gpus-per-node --nodes 2 --bytes 1M --machine dgx-h100 --nccl 2.28.9
     nccl-tuner scale allgather --bytes 1M --per-rank --machine dgx-h100 --to-nodes 1024 --every --json
+    nccl-tuner scale reducescatter --buffers window --machine dgx-h100 --nccl 2.30.7 --env NCCL_GIN_TYPE=3
     """
     described = options.scenario_of(**scenario)
+    like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place, windows=windows)
     if over == "gpus-per-node":
-        _over_gpus(described, collectives, sizes, Request(Collective.AllReduce, dtype, op), as_json)
+        if buffers is Buffers.window:
+            raise BadInput("--over gpus-per-node: not on windows; valid: --buffers plain|registered|graph")
+        _over_gpus(described, collectives, sizes, like, as_json)
         return
     low, high = max(low, described.node_counts[0]), min(high, described.node_counts[1])
     if described.nodes != 1 and described.from_log is None:
         raise BadInput(f"--nodes {described.nodes}: what changes is their number; valid: --from-nodes, --to-nodes")
     ends = [nodes for nodes in (low, high) if nodes * described.local_ranks() > 1]
     selections = {f"on {nodes} nodes": Selection(described.with_nodes(nodes).communicator()) for nodes in ends}
-    requests = options.runnable(selections, collectives, Request(Collective.AllReduce, dtype, op), everywhere=False)
+    for one in selections.values():
+        one.check_buffers(buffers, windows)
+    requests = options.runnable(selections, collectives, like, everywhere=False)
     hidden = not every or not sys.stderr.isatty()  # without --every it takes seconds
     bar: Any = click.progressbar(length=high - low + 1, label="numbers of nodes", file=sys.stderr, hidden=hidden)
     with bar:
@@ -115,13 +128,15 @@ def command(
     for collective, ranges in groupby(scaled.ranges, key=lambda one: one.collective):
         gpus = f"{described.gpus()} GPUs each{described.resolve().own.sharing}{described.resolve().each_in_words}"
         title = f"{collective} on nodes of {described.name}, {gpus}, NCCL {described.nccl}"
-        together = groupby(ranges, key=lambda one: (one.bytes, one.algorithm, one.protocol))
+        together = groupby(ranges, key=lambda one: (one.bytes, one.name))
         rows = []
         for _, same in together:
             alike = list(same)
             by_calibration = _calibrated(alike[0], alike[-1]) if measured else ()
             rows.append([*_row(alike), *(_by_nccl(alike[0], alike[-1]) if by_nccl else ()), *by_calibration])
         print_table(title, columns, rows)
+    if any(each.bypass_kernel for each in scaled.ranges):
+        click.echo(SYMMETRIC_TIMES)
     if scaled.calibrations:
         from tuner.cli import times as calibrated_times
 
@@ -155,6 +170,9 @@ def _over_gpus(
         print_table(title, ("size", "GPUs per node", "to", "pick", "channels", "threads", "NCCL us", "to"), rows)
 
 
+SYMMETRIC_TIMES = (
+    "Times of symmetric kernels are by NCCL's own model of them, which is another than that of algorithms.\n"
+)
 COLUMNS = ("size", "nodes", "to", "ranks", "to", "pick", "channels", "threads")
 BY_NCCL = ("NCCL us", "to", "busbw GB/s", "to")
 CALIBRATED = ("calibrated us", "90 % interval us", "to us", "90 % interval us")
@@ -177,7 +195,7 @@ def _row(ranges: Sequence[Range]) -> tuple[object, ...]:
         last.to_nodes,
         first.from_ranks,
         last.to_ranks,
-        "-" if first.algorithm is None else f"{first.algorithm}/{first.protocol}",
+        first.name or "-",
         span([one.channels for one in ranges]),
         span([one.threads for one in ranges]),
     )
