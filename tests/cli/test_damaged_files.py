@@ -1,6 +1,7 @@
 """Files that are damaged: one line that says so, and where; never a traceback, nor numbers that nothing can be."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,21 @@ def test_a_count_of_wrong_results_without_end_is_wrong(tmp_path: Path) -> None:
     assert run("measured", "check", str(file)).stdout == f"{file}: left out: 1 results that were wrong\n"
     (said,) = json.loads(run("measured", "check", str(file), "--json").stdout)
     assert said["text"] == "1 results that were wrong"
+
+
+@pytest.mark.parametrize("size", ["-1", "0", "9" * 20, "1e999"])
+def test_samples_of_sizes_that_no_call_has(size: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    run("measure", "allreduce", "--backend", "simulated", *DGX, "--bytes", "1M", "--out", str(file))
+    file.write_text(file.read_text().replace('"bytes":1048576', f'"bytes":{size}', 1))
+    assert "run.jsonl:2: not a sample block" in refusal(("fit", "FILE"), file)
+
+
+def test_a_table_of_one_long_line_is_refused_at_once(tmp_path: Path) -> None:
+    (file := tmp_path / "a.table").write_text("<a>" * 1_000_000)
+    before_s = time.process_time()
+    assert "begins no format" in refusal(("plugin", "lint", "FILE"), file)
+    assert time.process_time() - before_s < 5
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from tuner.base.errors import BadMeasurement, one_of
 from tuner.base.files import GZIPPED, read_bytes
 from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.records import json_form, to_json
+from tuner.base.sizes import LARGEST_BYTES
 from tuner.emulator.request import Request
 from tuner.measure.records.header import Header, from_record, to_record
 
@@ -250,7 +251,7 @@ def _records(path: Path, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 def _block(record: Mapping[str, Any]) -> SampleBlock:
     point = Point(
         _named(Collective, record["collective"]),
-        int(record["bytes"]),
+        _size(record["bytes"]),
         _named(DataType, record["dtype"]),
         _named(Op, record["op"]),
         bool(record["in_place"]),
@@ -268,6 +269,13 @@ def _block(record: Mapping[str, Any]) -> SampleBlock:
         None if record.get("host_us") is None else float(record["host_us"]),
         int(record.get("process", 0)),
     )
+
+
+def _size(given: Any) -> int:
+    size = int(given)
+    if not 1 <= size <= LARGEST_BYTES:
+        raise ValueError(f"{size} bytes; valid: 1 to 2**62")
+    return size
 
 
 def _named(members: Any, name: str) -> Any:

@@ -6,6 +6,7 @@ rank), 6362ecc16 (eight columns).
 
 import json
 import re
+from itertools import pairwise
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -51,14 +52,12 @@ def read_csv(text: str, name: str) -> Table:
 
 def split(line: str) -> list[str]:
     """Columns; a comma within brackets belongs to an interval."""
-    fields, depth = [""], 0
-    for letter in line:
+    ends, depth = [-1], 0
+    for at, letter in enumerate(line):
         if letter == "," and depth == 0:
-            fields.append("")
-            continue
+            ends.append(at)
         depth = max(0, depth + (letter in "[(") - (letter in "])"))
-        fields[-1] += letter
-    return [field.strip() for field in fields]
+    return [line[before + 1 : end].strip() for before, end in pairwise([*ends, len(line)])]
 
 
 def _columns_of(text: str, lines: list[tuple[int, list[str]]], name: str) -> list[str]:
