@@ -6,8 +6,8 @@ rank), 6362ecc16 (eight columns).
 
 import json
 import re
-from itertools import pairwise
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from tuner.base.errors import BadTable, one_of
