@@ -1,4 +1,4 @@
-"""The order of a rank's peers, against NCCL's loops one rank after the other; tests/live/test_exchanges.py asks NCCL."""
+"""The order of a rank's peers, against NCCL's loops one rank after the other; tests/live/test_exchanges.py asks it."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice

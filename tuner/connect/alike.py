@@ -4,7 +4,7 @@ They are those of :func:`tuner.connect.summary.summarize`, but for crossings; of
 """
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, pairwise
 
 from tuner.connect.binary_trees import double_tree
 from tuner.connect.join import Join
@@ -50,7 +50,7 @@ def _tree(join: Join, channel: int, second: bool) -> tuple[tuple[int | None, ...
     ends = [join.tree_ends(node, channel) for node in range(len(of_all))]
     for node, ranks in enumerate(of_all):
         inside = [ranks[place] for place in order]
-        for above, below in zip(inside, inside[1:], strict=False):
+        for above, below in pairwise(inside):
             parents[below], children[above] = above, (below,)
         place = double_tree(len(of_all), node)[second]
         to_parent, to_first, to_second = ends[node]
