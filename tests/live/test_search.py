@@ -168,3 +168,22 @@ def test_graphs_of_a_file_are_libnccls(nccl: str, nodes: int, tmp_path: Path) ->
     file = tmp_path / "graphs.xml"
     file.write_text(re.sub(r'speedintra="[0-9.]+"', 'speedintra="3.25"', written, count=1).replace('id="1"', 'id="9"'))
     compare(replace(scenario, environment={"NCCL_GRAPH_FILE": str(file)}))
+
+
+@pytest.mark.skipif("2.32.3" not in HERE, reason="NCCL 2.32.3 is not here")
+@pytest.mark.parametrize(
+    ("capability", "has_own"), [(106, False), (107, True), (110, False), (121, False), (122, True)]
+)
+def test_which_gpus_have_bandwidths_of_their_own(capability: int, has_own: bool, tmp_path: Path) -> None:
+    text = catalogue.load("dgx-b200").topology_xml
+    (file := tmp_path / "node.xml").write_text(re.sub(r'sm="\d+"', f'sm="{capability}"', text))
+    scenario = Scenario("2.32.3", 1, topology=file, gpus_per_node=2)
+    with Oracle(scenario.oracle_configuration()) as oracle:
+        found = oracle.graphs[Algorithm.Ring].bw_intra_gbs
+    rubin = {gbs * 23.4 for gbs in (12, 8, 6, 4, 3, 2, 1.5, 1, 0.75)}  # rubinSpeedArrayIntra
+    assert any(found == pytest.approx(gbs) for gbs in rubin) == has_own
+    if has_own:
+        with pytest.raises(BadInput, match="which are not emulated"):
+            scenario.communicator()
+    else:
+        assert scenario.communicator().graphs[Algorithm.Ring].bw_intra_gbs == found

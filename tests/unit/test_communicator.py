@@ -134,3 +134,16 @@ def test_a_communicator_needs_two_ranks() -> None:
         built(replace(ONE, comp_caps=(90,)))
     with pytest.raises(BadInput, match="no nodes"):
         built()
+
+
+@pytest.mark.parametrize("capability", [107, 109, 111, 119, 122, 130])
+def test_gpus_with_bandwidths_that_the_table_does_not_have_are_refused(capability: int) -> None:
+    of_rubin = replace(ONE, comp_caps=(100,) * 7 + (capability,))
+    with pytest.raises(BadInput, match=f"compute capability {capability / 10:g}, which are not emulated; valid: other"):
+        built(of_rubin, nccl="2.32.3")
+    assert built(of_rubin, nccl="2.31.2").max_comp_cap == capability
+
+
+@pytest.mark.parametrize("capability", [106, 110, 120, 121])
+def test_gpus_beside_those_are_answered(capability: int) -> None:
+    assert built(replace(ONE, comp_caps=(capability,) * 8), nccl="2.32.3").min_comp_cap == capability

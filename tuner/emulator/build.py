@@ -37,6 +37,7 @@ def build(
     ]
     init.check_nvls_heads(release, max(graphs.get("nvls", EMPTY).channels for graphs in searched))
     graphs, channels = _weakest(searched, release)
+    release.check_capabilities(cap for kind in kinds for cap in kind.comp_caps)
     first, comp_caps = kinds[0], rules.comp_caps([cap for kind in kinds for cap in kind.comp_caps])
     local_ranks = [len(kind.comp_caps) for kind in kinds]
     net_gbs = min(kind.net_gbs for kind in kinds)

@@ -64,6 +64,7 @@ class Devices:
     pci_classes: tuple[tuple[str, str], ...]  # the beginning of a class, and what such a device is; else a switch
     nvlink_gbs: tuple[tuple[int, float], ...]  # from a compute capability on, the newest first
     nvlink_exactly_gbs: tuple[tuple[int, float], ...]  # of one compute capability, which goes first
+    unknown_generations: tuple[tuple[int, int], ...]  # of GPUs with bandwidths that are not known here: first, last
     c2c: Literal["NVL", "C2C"]  # the type of a chip-to-chip link
     ports_share_nic: bool  # the functions of a PCI device are one adapter
     gpu_and_rank_apart: bool  # the GPU and the rank on it are two devices

@@ -23,7 +23,9 @@ class Bounds:
         self.system, self.rules = system, nccl.search.loop
         self.tries, self.types = nccl.search.tries, system.types
         self.gpus = len(system.gpus)
-        self.capability = min(gpu.compute_capability for gpu in system.gpus)
+        capabilities = [gpu.compute_capability for gpu in system.gpus]
+        nccl.check_capabilities(capabilities)
+        self.capability = min(capabilities)
         self.cross_nic = variables.c_int("NCCL_CROSS_NIC", 2)
         steps = nccl.search.inter_gbs if system.several_nodes else nccl.search.intra_gbs
         row = next(row for row, least in ROWS if self.capability >= least and steps.get(row))
