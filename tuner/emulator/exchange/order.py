@@ -138,7 +138,7 @@ def _both(table: Ranks, own: tuple[int, int], rows: Ranks, columns: Ranks) -> tu
 
 
 def growing(count: int) -> Ranks:
-    """0, 1, 3, 6, 10 ... modulo a power of two, without what is not below ``count``."""
+    """0, 1, 3, 6, 10 ... modulo a power of two, without what is not below ``count``: numbers [step]."""
     power = 1 << (count - 1).bit_length()
     steps = np.arange(power)
     values = steps * (steps + 1) // 2 & (power - 1)
