@@ -42,6 +42,21 @@ def test_pick_for_people_shows_the_runner_up() -> None:
     assert "runner-up" in out
 
 
+@pytest.mark.parametrize("name", ["NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE"])
+def test_variables_of_the_network_are_refused_with_what_says_it_instead(name: str) -> None:
+    said = run(*PICK, "--env", f"{name}=1", code=2).stderr
+    assert f"{name}: not emulated for NCCL 2.28.9 (the topology's adapters say which network is taken" in said
+    assert "did you mean" not in said
+
+
+@pytest.mark.parametrize(
+    ("calls", "says"),
+    [("broadcast@3:1M", "asked with root 0; valid: broadcast"), ("send@1:1M", "Send: NCCL makes it of sends and receives")],
+)
+def test_oracle_group_says_which_calls_it_takes(calls: str, says: str) -> None:
+    assert says in run("oracle", "group", calls, "--machine", "dgx-a100", code=2).stderr
+
+
 @pytest.mark.parametrize(("nccl", "algorithms"), [("2.22.3", 6), ("2.23.4", 7)])
 def test_table_has_the_algorithms_of_the_release_alone(nccl: str, algorithms: int) -> None:
     described = ("table", "--machine", "dgx-a100", "--nccl", nccl)

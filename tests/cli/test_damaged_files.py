@@ -171,3 +171,12 @@ def test_what_a_file_says_neither_moves_a_terminal_nor_floods_it(tmp_path: Path)
     said = refusal(("budget", "FILE", *DGX), file)
     assert "\\x1b[31m" in said
     assert said.endswith("AllReduce")  # what is valid stays
+
+
+@pytest.mark.parametrize("lanes", [1 << 16, 2**31 - 1])
+def test_lanes_that_overflow_in_nccl(lanes: int, tmp_path: Path) -> None:
+    text = (EXAMPLES / "node.xml").read_text()
+    assert 'link_width="16"' in text
+    (file := tmp_path / "node.xml").write_text(text.replace('link_width="16"', f'link_width="{lanes}"'))
+    said = refusal(("pick", "allreduce", "--topology", "FILE"), file)
+    assert f"link_width='{lanes}' is out of range; valid: 0 to 65535" in said

@@ -43,7 +43,10 @@ class Calls(click.ParamType):  # type: ignore[type-arg]
             match = _CALL.fullmatch(word.strip())
             if match is None:
                 raise BadInput(f"call {word!r}; valid: COLLECTIVE:BYTES[:TYPE[:OP]][*TIMES], as in allreduce:25M*4")
-            collective = options.Named(Collective, "collective").convert(match["collective"], param, ctx)
+            name, at, peer = match["collective"].partition("@")
+            collective = options.Named(Collective, "collective").convert(name, param, ctx)
+            if at:
+                raise BadInput(f"{collective.name} with root {peer!r}: libnccl is asked with root 0; valid: {name}")
             dtype = match["dtype"] and options.Named(DataType, "type").convert(match["dtype"], param, ctx)
             op = match["op"] and options.Named(Op, "operation").convert(match["op"], param, ctx)
             calls += [(collective, options.size_bytes(match["bytes"]), dtype, op)] * int(match["times"] or 1)

@@ -88,6 +88,8 @@ def group(
 ) -> None:
     """What libnccl makes of a group, as launched: the form of `nccl-tuner group`.
 
+    CALLS is COLLECTIVE:BYTES[:TYPE[:OP]][*TIMES], separated by commas: the five collectives, of root 0.
+
     \b
     nccl-tuner oracle group allreduce:25M*4,allgather:4M --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner oracle group allreduce:25M*4,allgather:4M --machine dgx-h100 --nccl 2.30.7 --buffers window

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from tuner.release import Release
-from tuner.release.variables import not_emulated
+from tuner.release.variables import OF_THE_NETWORK, not_emulated
 
 
 class Reach(StrEnum):
@@ -40,8 +40,6 @@ OF_MESSAGES = frozenset(
         "NCCL_NCHANNELS_PER_NET_PEER",
     }
 )
-# Which network the bytes go over; ranks of one communicator need the same.
-OF_THE_NETWORK = frozenset({"NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE"})
 # What rank 0 refuses at the start; the adapters themselves are compared.
 OF_THE_START = frozenset({"NCCL_IGNORE_NET_MISMATCH", "NCCL_IGNORE_COLLNET_MISMATCH"})
 # What these name is compared by content, or was applied to the adapters on record.

@@ -7,6 +7,9 @@ from tuner.base.errors import did_you_mean
 from tuner.release.reader import load, names
 from tuner.release.schema import Release
 
+# Which network the bytes go over; ranks of one communicator need the same.
+OF_THE_NETWORK = frozenset({"NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE"})
+
 
 def ignored(nccl: Release, variables: Iterable[str]) -> list[str]:
     """Of ``variables`` those that other releases read and this one does not: it takes no notice of them.
@@ -27,7 +30,9 @@ def not_emulated(nccl: Release, variables: Iterable[str]) -> list[str]:
 
 
 def nearest(nccl: Release, variable: str) -> str:
-    """``; did you mean NCCL_ALGO?``, or nothing."""
+    """``; did you mean NCCL_ALGO?``, what to give instead, or nothing."""
+    if variable in OF_THE_NETWORK:
+        return " (the topology's adapters say which network is taken: --topology, --net-gbps, --net-latency-us)"
     return did_you_mean(variable, sorted({*nccl.listed_variables, *nccl.environment.search}))
 
 

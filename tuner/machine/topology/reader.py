@@ -74,7 +74,7 @@ def _check_slot(element: Element) -> None:
     if "busid" in element.attributes:
         _bus_id(element, "busid")
     if element.attributes.get("link_width"):  # which is empty where NCCL did not find it
-        _integer(element, "link_width")
+        _integer(element, "link_width", high=1 << 16)  # times the speed of a lane it is an int to NCCL
 
 
 def _bus_id(element: Element, name: str) -> str:
