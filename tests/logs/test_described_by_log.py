@@ -143,3 +143,16 @@ def test_what_a_log_does_not_tell_is_refused_in_one_line(words: tuple[str, ...],
     assert len(errors) == 1
     assert says in errors[0]
     assert "--machine NAME" in errors[0] or "--machine, --topology" in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--ranks", "0-3"), "--ranks: of graphs alone, which are of all GPUs; valid with --machine or --topology"),
+        (("--gpus-per-process", "2"), "does not show a topology to search graphs in; valid beside --log"),
+        (("--gpus-per-process", "9"), "no host has more than 8 GPUs; valid: 1 to 8"),
+    ],
+)
+def test_ranks_and_processes_are_not_left_out_of_account(words: tuple[str, ...], says: str) -> None:
+    asked = "pick", "allreduce", "--log", str(EXAMPLE), "--comp-cap", "8.0", "--bytes", "1M"
+    assert says in run(*asked, *words, code=2).stderr

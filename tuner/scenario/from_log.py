@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _OF_RELEASES = ("the release", "NCCL ")  # how what is needed of a release begins
 MOST_LISTED = 12  # communicators in a message
 _OF_NODES = ("comp_cap", "cpu_arch", "cpu_vendor", "nvswitch", "net_gbs")
+_OF_RANKS = ("nccl", "env", "constants", "build", "ranks", "shared", "gpus_per_process")  # whatever the nodes are
 _OF_LOGS = ("log", "log_communicator", *_OF_NODES)
 
 
@@ -90,7 +91,7 @@ def read(machine: str | None, given: "Description") -> Logged:
         imported = replace(imported, hardware=hardware)
     if shown:
         kinds = _as_given(file, _kinds(file, imported, variables), others)
-        others = {key: others[key] for key in ("nccl", "env", "constants", "build") if key in others}
+        others = {key: others[key] for key in _OF_RANKS if key in others}
     else:
         others |= _parts(machine, imported, others)
         if any(node.graphs for node in imported.nodes):
