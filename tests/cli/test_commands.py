@@ -51,7 +51,10 @@ def test_variables_of_the_network_are_refused_with_what_says_it_instead(name: st
 
 @pytest.mark.parametrize(
     ("calls", "says"),
-    [("broadcast@3:1M", "asked with root 0; valid: broadcast"), ("send@1:1M", "Send: NCCL makes it of sends and receives")],
+    [
+        ("broadcast@3:1M", "asked with root 0; valid: broadcast"),
+        ("send@1:1M", "Send: NCCL makes it of sends and receives"),
+    ],
 )
 def test_oracle_group_says_which_calls_it_takes(calls: str, says: str) -> None:
     assert says in run("oracle", "group", calls, "--machine", "dgx-a100", code=2).stderr

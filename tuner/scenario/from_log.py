@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _OF_RELEASES = ("the release", "NCCL ")  # how what is needed of a release begins
 MOST_LISTED = 12  # communicators in a message
 _OF_NODES = ("comp_cap", "cpu_arch", "cpu_vendor", "nvswitch", "net_gbs")
-_OF_RANKS = ("nccl", "env", "constants", "build", "ranks", "shared", "gpus_per_process")  # whatever the nodes are
 _OF_LOGS = ("log", "log_communicator", *_OF_NODES)
 
 
@@ -91,7 +90,7 @@ def read(machine: str | None, given: "Description") -> Logged:
         imported = replace(imported, hardware=hardware)
     if shown:
         kinds = _as_given(file, _kinds(file, imported, variables), others)
-        others = {key: others[key] for key in _OF_RANKS if key in others}
+        others = {key: others[key] for key in ("nccl", "env", "constants", "build") if key in others}
     else:
         others |= _parts(machine, imported, others)
         if any(node.graphs for node in imported.nodes):
@@ -199,8 +198,9 @@ def _kinds(file: Path, imported: Imported, variables: Mapping[str, str]) -> list
 
 def _as_given(file: Path, kinds: list[Scenario], given: Mapping[str, Any]) -> list[Scenario]:
     """The kinds with as many nodes and GPUs as the user says. BadInput for what only other nodes could be."""
-    if beside := [key for key in _OF_TOPOLOGIES if given.get(key) not in (None, ())]:
-        raise BadInput(f"{', '.join(beside)}: of a machine or topology; valid with --log: --machine, --topology")
+    if beside := [key for key, unsaid in _OF_TOPOLOGIES.items() if given.get(key) not in (None, unsaid)]:
+        options = ", ".join(f"--{key.replace('_', '-')}" for key in beside)
+        raise BadInput(f"{options}: of a machine or topology; valid with --log: --machine, --topology")
     nodes, here = given["nodes"], sum(kind.nodes for kind in kinds)
     if nodes != here and len(kinds) > 1:
         raise BadInput(f"--nodes {nodes}: {file} has {here} nodes, which differ; valid: --nodes {here}")
@@ -209,7 +209,13 @@ def _as_given(file: Path, kinds: list[Scenario], given: Mapping[str, Any]) -> li
     return [first, *others]
 
 
-_OF_TOPOLOGIES = ("trays", "gpus_per_tray", "hosts_per_domain", "ranks_without_fabric", "ranks_per_gpu", "net_gbps")
+# What needs a topology, and what stands for it where nobody says it.
+_OF_TOPOLOGIES: dict[str, object] = {
+    **dict.fromkeys(("trays", "gpus_per_tray", "ranks_per_gpu", "net_gbps", "ranks")),
+    **dict.fromkeys(("hosts_per_domain", "ranks_without_fabric"), ()),
+    "gpus_per_process": 1,
+    "shared": False,
+}
 
 
 def _parts(machine: str | None, imported: Imported, given: Mapping[str, Any]) -> dict[str, Any]:
