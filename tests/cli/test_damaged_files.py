@@ -180,3 +180,18 @@ def test_lanes_that_overflow_in_nccl(lanes: int, tmp_path: Path) -> None:
     (file := tmp_path / "node.xml").write_text(text.replace('link_width="16"', f'link_width="{lanes}"'))
     said = refusal(("pick", "allreduce", "--topology", "FILE"), file)
     assert f"link_width='{lanes}' is out of range; valid: 0 to 65535" in said
+
+
+def test_a_skeleton_with_a_number_that_is_none_is_named(tmp_path: Path) -> None:
+    text = (EXAMPLES / "skeleton.xml").read_text()
+    assert 'link_width="16"' in text
+    (file := tmp_path / "skeleton.xml").write_text(text.replace('link_width="16"', 'link_width="many"'))
+    said = refusal(("pick", "allreduce", "--topology", "FILE", "--gpu", "h100-sxm", "--net-gbps", "400"), file)
+    assert f"{file}, completed:" in said
+    assert "link_width='many' is not a whole number" in said
+
+
+def test_a_listing_that_is_empty_is_none(tmp_path: Path) -> None:
+    (file := tmp_path / "topo.txt").write_text("")
+    said = refusal(("machines", "complete", "FILE", "--gpu", "h100-sxm", "--cpu", "GenuineIntel:6:143"), file)
+    assert f"{file}: nothing that nvidia-smi topo -m or lstopo --of xml printed" in said

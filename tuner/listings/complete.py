@@ -68,7 +68,10 @@ def _of_skeleton(file: Path, given: Given) -> Completed:
     if given.gpu is None:
         raise BadInput(f"say what the GPUs of {file} are: --gpu MODEL; valid: {', '.join(gpus.names())}")
     if given.cpu is not None or given.pcie is not None:
-        raise BadInput(f"{file}: --cpu and --pcie complete what nvidia-smi or lstopo printed; valid: without them")
+        raise BadInput(
+            f"{file}: nothing that nvidia-smi topo -m or lstopo --of xml printed, which --cpu and --pcie complete; "
+            "valid: such a file, or another without them"
+        )
     return Completed(skeleton.completed(file, given.gpu, given.net_gbps, given.net_latency_us), ())
 
 

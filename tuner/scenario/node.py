@@ -317,11 +317,11 @@ class ResolvedNode:
 
         given = scenario.gpu, scenario.net_gbps, scenario.net_latency_us
         if (text := listed.topology_of(scenario.topology, *given)) is not None:
-            return _Source(text, read_topology(text))
+            return _Source(text, read_topology(text, f"{scenario.topology}, completed"))
         if scenario.gpu is None:
             return _Source(*skeleton.read_complete(scenario.topology))
         text = skeleton.completed(scenario.topology, *given)
-        return _Source(text, read_topology(text))
+        return _Source(text, read_topology(text, f"{scenario.topology}, completed"))
 
 
 def found_graphs(request: "Request", nccl: str) -> tuple[Graphs, float]:

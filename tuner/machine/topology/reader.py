@@ -21,10 +21,13 @@ MOST_LATENCY_US = 1e6  # as of --net-latency-us; far beyond any network
 DEFAULT_SPEED_MBPS = 10000  # ncclTopoAddNet: "Some NICs define speed = -1"
 
 
-def read(source: str | Path) -> Topology:
-    """The node that a file (a ``Path``) or a text (a ``str``) describes; BadTopology where it does not."""
+def read(source: str | Path, where: str = "topology") -> Topology:
+    """The node that a file (a ``Path``) or a text (a ``str``) describes; BadTopology where it does not.
+
+    ``where`` is what messages call a text.
+    """
     if isinstance(source, str):
-        return of_elements(parse(source.encode("utf-8", "replace"), "topology"), "topology")
+        return of_elements(parse(source.encode("utf-8", "replace"), where), where)
     try:
         data = source.read_bytes()
     except OSError as error:
