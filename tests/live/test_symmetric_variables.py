@@ -57,6 +57,24 @@ def test_settings(name: str, settings: dict[str, str]) -> None:
     assert report.compared["picks"] >= len(SIZES)  # of one collective, where lists leave the others nothing
 
 
+COPYING_IN_BULK = {
+    Collective.AllGather: ("AllGather_TmaST", [1 << 12, 24 << 10, 40 << 10, 200_000]),
+    Collective.AllReduce: ("AllReduce_RSxTmaLD_AGxTmaST", [1 << 10, 48 << 10, 60_000, 65_528, 1 << 16, 96 << 10]),
+    Collective.ReduceScatter: ("ReduceScatter_TmaLD", [1 << 12, 200_000, 1 << 18, 300_000]),
+}
+
+
+@pytest.mark.parametrize("collective", COPYING_IN_BULK, ids=lambda each: each.name)
+@pytest.mark.parametrize("name", [name for name in HAVE_KERNELS if release.load(name).symmetric.copies_in_bulk])
+def test_listed_kernels_that_copy_in_bulk_take_any_size(name: str, collective: Collective) -> None:
+    """They have a least size for each block, which a list leaves out of account where not one block has it."""
+    kernel, sizes = COPYING_IN_BULK[collective]
+    request = Request(collective, DataType.bfloat16, Op.sum, buffers=Buffers.window)
+    report = check(scenario_of(name, {"NCCL_SYM_KERNEL": kernel}), [request], sizes)
+    assert report.mismatches == ()
+    assert report.compared["picks"] == len(sizes)
+
+
 @pytest.mark.parametrize("name", TAKE_PLAIN_BUFFERS)
 def test_processes_with_several_gpus(name: str) -> None:
     settings = {"NCCL_SYM_NOWIN_ENABLE": "1", "NCCL_PROTO": "LL"}

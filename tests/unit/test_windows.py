@@ -13,6 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.base.windows import SYMMETRIC, Sides, WindowFlag, Windows, flag_words, flags_of
 from tuner.emulator.request import Request
+from tuner.emulator.rules.symmetric import weighed
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 
@@ -176,3 +177,13 @@ def test_nccl_aborts_without_room_for_the_arguments_of_a_symmetric_kernel(
     refused = pytest.raises(BadInput, match="NCCL_WORK_ARGS_BYTES=400: too small for a symmetric kernel")
     with refused if aborts else nullcontext():
         assert selection.non_classic_paths(call, [1 << 20])
+
+
+@pytest.mark.parametrize(("variable", "taken"), [(None, False), ("", True), ("^AllGather_LL", True)])
+def test_a_list_of_kernels_lets_those_that_copy_in_bulk_take_little(variable: str | None, taken: bool) -> None:
+    """As libnccl does: tests/live/test_symmetric_variables.py."""
+    settings = {} if variable is None else {"NCCL_SYM_KERNEL": variable}
+    scenario = Scenario("2.32.3", 1, machine="dgx-b200", gpus_per_node=4, environment=settings)
+    call = request("allgather", buffers="window")
+    found = [choice.kernel for choice in weighed(scenario.communicator(), call, 8192)]
+    assert ("AllGather_TmaSTMC" in found) is taken

@@ -180,9 +180,10 @@ def _on_blocks(communicator: Communicator, of: _Candidate, counts: Counts) -> Ke
     """The kernel on the fewest blocks that cost it no more than 2.5 % of its time on all it may have."""
     blocks_of, kernel = of.blocks, of.kernel
     if kernel.bulk_unit_bytes is not None:
-        blocks_of = tuple(n for n in blocks_of if _enough(kernel, counts.most_bytes, communicator.ranks, n))
-    if not blocks_of:
-        return None
+        enough = tuple(n for n in blocks_of if _enough(kernel, counts.most_bytes, communicator.ranks, n))
+        if not enough and not symmetric_variables.kernels_are_listed(communicator):
+            return None
+        blocks_of = enough or blocks_of
     time_us = of.time_us(counts.most_bytes, counts.modelled_bytes)
     all_us = f32(time_us(blocks_of[-1]))
     bearable_us = 1.025 * float(all_us)

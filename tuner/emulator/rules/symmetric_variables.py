@@ -84,6 +84,11 @@ def names_a_kernel(communicator: Communicator) -> bool:
     return communicator.environment.text(KERNEL) not in (None, "^")
 
 
+def kernels_are_listed(communicator: Communicator) -> bool:
+    """Whether NCCL_SYM_KERNEL is set, even to nothing or for other collectives: kernels then take any size (sic)."""
+    return communicator.environment.text(KERNEL) is not None
+
+
 def without_windows(communicator: Communicator) -> bool:
     """Whether calls on plain buffers may get symmetric kernels."""
     return communicator.environment.number(WITHOUT_WINDOWS, 0) != 0
