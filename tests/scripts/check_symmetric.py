@@ -1,12 +1,14 @@
 """Compares calls on windows of every kind with libnccl on random machines, types, sizes and variables; prints counts.
 
-``python -m tests.scripts.check_symmetric SEED SCENARIOS [RELEASE ...]``; without releases all that have windows.
+``python -m tests.scripts.check_symmetric SEED SCENARIOS [RELEASE]...``; without releases all here that have windows.
 """
 
 import random
 import sys
 
-from tests.support.available_releases import HERE
+import click
+
+from tests.support.available_releases import is_here
 from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
@@ -38,6 +40,7 @@ VALUES = {
     "NCCL_CROSS_NIC": ("0", "1", "2"),
     "NCCL_CTA_POLICY": ("0", "1", "2", "3", "zero", "EFFICIENCY|zero"),
 }
+WITH_WINDOWS = [name for name in release.names() if release.load(name).rules.non_classic_path != "classic_path_only"]
 SYM_KERNEL, GIN_TYPE = "NCCL_SYM_KERNEL", "NCCL_GIN_TYPE"
 UNKNOWN = ("^", "", "none such", "allreduce_agxll_r", "AllGather_LL,AllGather_ST")  # as releases before lists read them
 SIDES = (Sides.both, Sides.both, Sides.send, Sides.receive)
@@ -107,10 +110,14 @@ def emulated(scenario: Scenario, request: Request, sizes: list[int]) -> bool:
     return True
 
 
-def main(seed: int, scenarios: int, releases: list[str]) -> int:
-    """Returns how many answers differ."""
+@click.command()
+@click.argument("seed", type=int)
+@click.argument("scenarios", type=int)
+@click.argument("names", nargs=-1, type=click.Choice(WITH_WINDOWS), metavar="[RELEASE]...")
+def main(seed: int, scenarios: int, names: tuple[str, ...]) -> None:
+    """Exit code 1 where anything differs."""
     differ = 0
-    for name in releases:
+    for name in names or filter(is_here, WITH_WINDOWS):
         draw, compared, refused = random.Random(f"{seed} {name}"), 0, 0
         for _ in range(scenarios):
             scenario, request, sizes = drawn(name, draw)
@@ -131,9 +138,8 @@ def main(seed: int, scenarios: int, releases: list[str]) -> int:
             f"{name}: {compared} compared, {refused} of {scenarios} scenarios refused, {differ} differ so far",
             flush=True,
         )
-    return differ
+    sys.exit(1 if differ else 0)
 
 
 if __name__ == "__main__":
-    with_windows = [name for name in HERE if release.load(name).rules.non_classic_path != "classic_path_only"]
-    sys.exit(bool(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] or with_windows)))
+    main()

@@ -8,6 +8,8 @@ import sys
 from collections import Counter
 from dataclasses import replace
 
+import click
+
 from tests.scripts.check_symmetric import SYM_KERNEL, drawn
 from tests.support.logged_times import LOGS_TIMES, differing
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
@@ -16,8 +18,11 @@ from tuner.base.names import Buffers
 NO_COPIES = {"NCCL_SYM_CE_THRESHOLD": "-1", "NCCL_CTA_POLICY": "0", "NCCL_WIN_ENABLE": "1"}
 
 
-def main(seed: int, scenarios: int) -> int:
-    """Returns how many times differ."""
+@click.command()
+@click.argument("seed", type=int)
+@click.argument("scenarios", type=int)
+def main(seed: int, scenarios: int) -> None:
+    """Exit code 1 where any time differs."""
     draw, compared, differ, refused = random.Random(f"{seed} {LOGS_TIMES}"), Counter[str](), 0, 0
     for _ in range(scenarios):
         scenario, request, sizes = drawn(LOGS_TIMES, draw)
@@ -42,8 +47,8 @@ def main(seed: int, scenarios: int) -> int:
     print(
         f"{LOGS_TIMES}: {compared.total()} times compared, {differ} differ, {refused} of {scenarios} refused: {kernels}"
     )
-    return differ
+    sys.exit(1 if differ else 0)
 
 
 if __name__ == "__main__":
-    sys.exit(bool(main(int(sys.argv[1]), int(sys.argv[2]))))
+    main()

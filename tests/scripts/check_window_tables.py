@@ -1,6 +1,6 @@
 """Compares calls with a decision table, on windows and wherever symmetric kernels may run, with libnccl; prints counts.
 
-``python -m tests.scripts.check_window_tables SEED SCENARIOS [RELEASE ...]``; without releases all that have windows.
+``python -m tests.scripts.check_window_tables SEED SCENARIOS [RELEASE]...``; without releases all that have windows.
 Machines, types, sizes and variables are drawn as by ``check_symmetric``, the rows of a table beside them.
 """
 
@@ -11,10 +11,11 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from tests.scripts.check_symmetric import drawn
-from tests.support.available_releases import HERE
+import click
+
+from tests.scripts.check_symmetric import WITH_WINDOWS, drawn
+from tests.support.available_releases import is_here
 from tests.support.tables_on_windows import differing
-from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
 from tuner.base.names import Algorithm, Buffers, Protocol
 from tuner.emulator.rules.symmetric_variables import WITHOUT_WINDOWS
@@ -39,10 +40,14 @@ def rows(draw: random.Random) -> list[str]:
     return made
 
 
-def main(seed: int, scenarios: int, releases: list[str]) -> int:
-    """Returns how many answers differ."""
+@click.command()
+@click.argument("seed", type=int)
+@click.argument("scenarios", type=int)
+@click.argument("names", nargs=-1, type=click.Choice(WITH_WINDOWS), metavar="[RELEASE]...")
+def main(seed: int, scenarios: int, names: tuple[str, ...]) -> None:
+    """Exit code 1 where anything differs."""
     differ = 0
-    for name in releases:
+    for name in names or filter(is_here, WITH_WINDOWS):
         draw, says, refused = random.Random(f"{seed} {name}"), Counter[str](), 0
         for _ in range(scenarios):
             scenario, request, sizes = drawn(name, draw)
@@ -67,9 +72,8 @@ def main(seed: int, scenarios: int, releases: list[str]) -> int:
                 print(scenario.title, scenario.environment, request.title, table, each)
         counts = ", ".join(f"{count} {what}" for what, count in sorted(says.items()))
         print(f"{name}: {counts}, {refused} of {scenarios} scenarios refused, {differ} differ so far", flush=True)
-    return differ
+    sys.exit(1 if differ else 0)
 
 
 if __name__ == "__main__":
-    with_windows = [name for name in HERE if release.load(name).rules.non_classic_path != "classic_path_only"]
-    sys.exit(bool(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] or with_windows)))
+    main()
