@@ -166,5 +166,5 @@ def test_2_22_leaves_a_call_of_a_group_undone() -> None:
         if done:
             assert len(plan(selection, calls).picks) == len(calls)
         else:
-            with pytest.raises(BadInput, match="of 12544 bytes out to no channel, and leaves it undone"):
+            with pytest.raises(BadInput, match="of 12544 bytes out to no channel, and does not do it"):
                 plan(selection, calls)

@@ -105,7 +105,7 @@ def _has_heads(call: Call) -> bool:
 
 def _registered_flag(registration: Registration, taken: Sequence[Taker]) -> int:
     """``regUsed``. Source: ncclTasksRegAndEnqueue, src/enqueue.cc, v2.28.9-1."""
-    told = [taker for taker in taken if taker is not Taker.network]
-    if registration.device_is_told == "whether":
-        return int(bool(told))
-    return sum(taker.value for taker in told)
+    named = [taker for taker in taken if taker is not Taker.network]
+    if registration.flag_of_device == "whether":
+        return int(bool(named))
+    return sum(taker.value for taker in named)

@@ -242,7 +242,7 @@ class Registration:
     # over a GPU in between, or without.
     peers: Literal["never", "connected", "direct"]
     network: Literal["never", "always", "but_averages"]  # whether adapters read and write the buffers of rings
-    device_is_told: Literal["whether", "by_whom"]  # regUsed: 1, or an ncclRegBufferType
+    flag_of_device: Literal["whether", "by_whom"]  # regUsed: 1, or an ncclRegBufferType
     switch_moves_whole_steps: bool  # AllGather and ReduceScatter in chunks of a step of the buffer
 
 

@@ -244,12 +244,12 @@ def _within(communicator: Communicator, channels: int) -> int:
 
 def peers_take_buffers(call: Call) -> bool:
     """Whether GPUs of rank 0's node read and write each other's buffers. BadInput where no topology tells."""
-    communicator, told = call.communicator, call.communicator.release.registration.peers
-    if told == "never" or communicator.local_ranks == 1 or call.protocol is not Protocol.Simple:
+    communicator, peers = call.communicator, call.communicator.release.registration.peers
+    if peers == "never" or communicator.local_ranks == 1 or call.protocol is not Protocol.Simple:
         return False
     if not _handed_to_peers(call) or communicator.direct_nvlink:
         return _handed_to_peers(call)
-    return _links(call).all_peer_to_peer if told == "direct" else _links(call).all_connected_by_memory
+    return _links(call).all_peer_to_peer if peers == "direct" else _links(call).all_connected_by_memory
 
 
 def network_takes_buffers(call: Call, ways: frozenset[RingWay]) -> bool:

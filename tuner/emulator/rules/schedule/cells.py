@@ -19,7 +19,7 @@ from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, between, 
 
 ORDER_RULES: Registry[Callable[[Communicator, list[Task]], list[Task]]] = Registry()
 COUNTED_TRAFFIC_RULES: Registry[Callable[[int, int], int]] = Registry()
-LEAVES_UNDONE = "leaves it undone (sic)"
+NOT_DONE = "does not do it (sic)"
 
 
 @ORDER_RULES(nccl.TASK_COLL_SORTER_INSERT(since="2.22.3"))
@@ -157,7 +157,7 @@ def _dealt_kernel(communicator: Communicator, waiting: list[Task], captured: boo
             if place.channel >= cells.channels:  # after one whose first channel was full, it began on the last but one
                 raise BadInput(
                     f"NCCL {communicator.release.name} deals {task.request.collective.name} of {task.nbytes} bytes out "
-                    f"to no channel, and {LEAVES_UNDONE}; valid: a group of fewer calls"
+                    f"to no channel, and {NOT_DONE}; valid: a group of fewer calls"
                 )
             shares, place = rules.deal.in_group(cells, task.work_bytes, per_channel[nvls], place)
             size_bytes = task.request.device_dtype.size_bytes
