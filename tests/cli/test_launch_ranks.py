@@ -37,6 +37,7 @@ def test_a_group_has_roots() -> None:
         (("pick", *ON_WINDOWS, "--buffers", "window"), "AGxLLMC_R; valid: --buffers plain"),
         (("pick", *ON_WINDOWS, "--buffers", "window", "--json"), "AGxLLMC_R; valid: --buffers plain"),
         (("pick", *ON_WINDOWS, "--buffers", "graph", "--rank", "1"), "are those of rank 0; valid: --rank 0"),
+        (("pick", *CALL, "--buffers", "graph", "--env", "NCCL_MNNVL_CROSS_CLIQUE=1"), "CROSS_CLIQUE: launches in full"),
         (("pick", *ON_SENT, "--launch"), "of one side; valid: --windows both"),
         (("pick", *ON_WINDOWS, "--env", "NCCL_SYM_NOWIN_ENABLE=1"), "; valid: without NCCL_SYM_NOWIN_ENABLE"),
         (("group", "reduce@4:1M", *ON, "--launch"), "root 4; valid: 0 to 3"),

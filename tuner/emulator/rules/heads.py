@@ -16,7 +16,7 @@ class RingWay:
 class Heads:
     """The heads of a rank's node, which enter the switch (NVLS) and the network (CollNetDirect), and which it is.
 
-    ``own_*`` are None where it is none.
+    ``own_*`` are None where it is none. ``ring_ways``: how its rings go to other nodes.
     """
 
     nvls: int
@@ -24,4 +24,4 @@ class Heads:
     direct: int
     own_direct: int | None
     direct_depth: int
-    ring_ways: frozenset[RingWay] = frozenset()  # of the rank's rings between nodes
+    ring_ways: frozenset[RingWay] = frozenset()

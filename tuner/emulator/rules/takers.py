@@ -2,9 +2,13 @@
 
 from enum import Enum
 
+from tuner.base.errors import BadInput
+from tuner.base.names import Buffers
 from tuner.emulator.rules import registered
 from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.heads import RingWay
+
+CROSS_CLIQUE = "NCCL_MNNVL_CROSS_CLIQUE"  # with which peers of other nodes may be reached by NVLink, too
 
 
 class Taker(Enum):
@@ -20,8 +24,11 @@ def takers(call: Call, ways: frozenset[RingWay]) -> tuple[Taker, ...]:
 
     Source: ncclRegisterCollBuffers and ncclRegisterCollNvlsBuffers, src/register/coll_reg.cc, v2.28.9-1.
     """
-    if not call.rules.registered:
+    communicator = call.communicator
+    if not call.rules.registered or call.request.buffers is Buffers.plain:
         return ()
+    if communicator.nodes > 1 and communicator.environment.number(CROSS_CLIQUE, 0):
+        raise BadInput(f"{CROSS_CLIQUE}: launches in full are emulated on plain buffers only; valid there: plain")
     found = {
         Taker.peers: registered.peers_take_buffers(call),
         Taker.switch: registered.switch_takes_buffers(call),
