@@ -252,6 +252,7 @@ def run(*words: str) -> Any:
     return CliRunner().invoke(everything, ["report", "--machine", "ws-2x-a6000", "--nccl", "2.28.9", *words])
 
 
+@pytest.mark.slow
 def test_json_says_what_the_page_is_made_of(tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     done = run("--nccl", "2.21.5", "--out", str(file), "--json")
@@ -296,6 +297,7 @@ def text(browser: Any, element: str) -> str:
     return str(browser.find_element("id", element).text)
 
 
+@pytest.mark.slow
 def test_slider_and_collective_change_the_map(opened: Any) -> None:
     web.move(opened, 20, NODES.index(2), click=True)
     for collective in (Collective.AllReduce, Collective.Broadcast):
@@ -308,6 +310,7 @@ def test_slider_and_collective_change_the_map(opened: Any) -> None:
     assert names(RELEASES[0], Collective.AllReduce) != names(RELEASES[1], Collective.AllReduce)
 
 
+@pytest.mark.slow
 def test_the_map_is_painted_with_the_picks(opened: Any) -> None:
     set_collective(opened, Collective.AllReduce)
     logs = np.log2(SIZES.astype(float))
