@@ -237,15 +237,17 @@ class Chooser:
     def choose(self, tasks: Sequence[Task], pipelined: int = 1, preset_channels: int = 0) -> None:
         """Fills in what tasks chosen together get, and keeps the choice."""
         request = replace(tasks[0].request, pipelined=pipelined, preset_channels=preset_channels)
+        sizes = np.array([task.nbytes for task in tasks], np.uint64)
+        symmetric_arguments.check(self.communicator, tasks[0].request, sizes)
         nbytes = sum(task.nbytes for task in tasks)
-        for task in tasks:
-            symmetric_arguments.check(self.communicator, task.request, np.array([task.nbytes], np.uint64))
         tuned = self._tuner(request, nbytes) if self._tuner else self._own(request, nbytes)
         self.choices.append(
             GroupChoice(tuple(task.place for task in tasks), request, nbytes, *tuned.algo_proto, tuned.time_us)
         )
         bound, threads = self._bounds(request, tuned.algo_proto, nbytes)
-        plain, _ = self._bounds(replace(request, buffers=Buffers.plain), tuned.algo_proto, nbytes)
+        plain = bound
+        if request.buffers is not Buffers.plain:
+            plain, _ = self._bounds(replace(request, buffers=Buffers.plain), tuned.algo_proto, nbytes)
         if tuned.channels:
             call = Call(self.communicator, request, tuned.algo_proto)
             threads = bounds.block_threads(call, self._selection.tables, nbytes, tuned.channels)

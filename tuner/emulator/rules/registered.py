@@ -26,6 +26,7 @@ RegisteredRule = Callable[[Call, Tables, IntArray], IntArray]
 RULES: Registry[RegisteredRule] = Registry()
 
 NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
+CROSS_CLIQUE = "NCCL_MNNVL_CROSS_CLIQUE"  # with which NVLink may reach peers of other nodes, too
 
 
 def keeps(communicator: Communicator, request: Request) -> bool:
@@ -171,9 +172,9 @@ def _adapters_take_buffers(call: Call) -> bool:
     """Whether the ring's adapters read and write the user's buffers (GPUDirect RDMA), with one rank per node."""
     lone = call.communicator.nodes == call.communicator.ranks
     variables = call.communicator.environment
-    if lone and variables.number("NCCL_MNNVL_CROSS_CLIQUE", 0) and variables.number("NCCL_MNNVL_ENABLE", 2) == 1:
+    if lone and variables.number(CROSS_CLIQUE, 0) and variables.number("NCCL_MNNVL_ENABLE", 2) == 1:
         raise BadInput(
-            "NCCL_MNNVL_CROSS_CLIQUE: not emulated for registered buffers where each rank is a node and "
+            f"{CROSS_CLIQUE}: not emulated for registered buffers where each rank is a node and "
             "NCCL_MNNVL_ENABLE is 1; valid there: plain"
         )
     moves = call.request.collective in (Collective.AllGather, Collective.Broadcast)

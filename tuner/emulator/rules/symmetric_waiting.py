@@ -3,22 +3,21 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from tuner.base.names import Collective, DataType, Op
+from tuner.base.names import Collective, Op
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.request import FP8, Request
+from tuner.emulator.request import Request
 from tuner.emulator.rules import symmetric, symmetric_kernels, symmetric_rail, symmetric_variables, windows
 from tuner.release.schema import given
 
-SYMMETRIC_TYPES = (DataType.float32, DataType.float16, DataType.bfloat16, *FP8)
 RULES: Registry[Callable[[Request], bool]] = Registry()  # kinds of calls
 
 
 @RULES(nccl.SYMK_IMPLEMENTED(since="2.29.2"))
 def gathers_and_sums(request: Request) -> bool:
     """AllGather, and sums of floats of up to 32 bits."""
-    summed = request.op is Op.sum and request.dtype in SYMMETRIC_TYPES
+    summed = request.op is Op.sum and request.dtype in symmetric.REDUCIBLE
     reduced = request.collective in (Collective.AllReduce, Collective.ReduceScatter) and summed
     return reduced or request.collective is Collective.AllGather
 

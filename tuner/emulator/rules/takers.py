@@ -8,8 +8,6 @@ from tuner.emulator.rules import registered
 from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.heads import RingWay
 
-CROSS_CLIQUE = "NCCL_MNNVL_CROSS_CLIQUE"  # with which peers of other nodes may be reached by NVLink, too
-
 
 class Taker(Enum):
     """Whom a buffer is registered for; the value is NCCL's ``ncclRegBufferType`` as far as the device is told of it."""
@@ -27,8 +25,10 @@ def takers(call: Call, ways: frozenset[RingWay]) -> tuple[Taker, ...]:
     communicator = call.communicator
     if not call.rules.registered or call.request.buffers is Buffers.plain:
         return ()
-    if communicator.nodes > 1 and communicator.environment.number(CROSS_CLIQUE, 0):
-        raise BadInput(f"{CROSS_CLIQUE}: launches in full are emulated on plain buffers only; valid there: plain")
+    if communicator.nodes > 1 and communicator.environment.number(registered.CROSS_CLIQUE, 0):
+        raise BadInput(
+            f"{registered.CROSS_CLIQUE}: launches in full are emulated on plain buffers only; valid there: plain"
+        )
     found = {
         Taker.peers: registered.peers_take_buffers(call),
         Taker.switch: registered.switch_takes_buffers(call),
