@@ -10,6 +10,9 @@ from tuner.scenario import Scenario
 from tuner.scenario.exchange import situation
 
 
+ALL_APART = {"NCCL_P2P_LEVEL": "NVL", "NCCL_SHM_DISABLE": "1"}  # GPUs of a node without NVLinks between them
+
+
 def channels_of(nccl: str, environment: dict[str, str] | None = None, nodes: int = 2) -> PeerChannels:
     described = Scenario(nccl, nodes, machine="dgx-h100", gpus_per_node=2, environment=environment)
     return situation(described.resolve()).channels
@@ -78,3 +81,12 @@ def test_values_below_what_counts_and_beyond_an_int(nccl: str, variable: str, va
 
 def test_a_number_of_more_digits_than_python_reads_is_as_unset() -> None:
     assert channels_of("2.28.9", {"NCCL_MAX_P2P_NCHANNELS": "9" * 5000}) == channels_of("2.28.9")
+
+
+def test_some_nvlinks_make_chunks_of_nvlink_up_to_2_24() -> None:
+    """Where some GPUs have NVLinks and others have none NCCL goes by the nearest pair, later by the farthest."""
+    chunks = {
+        nccl: situation(Scenario(nccl, 1, machine="dgx-1v", environment=ALL_APART).resolve()).channels.chunk_bytes
+        for nccl in ("2.24.3", "2.25.1", "2.28.9")
+    }
+    assert chunks == {"2.24.3": 1 << 19, "2.25.1": 1 << 17, "2.28.9": 1 << 17}
