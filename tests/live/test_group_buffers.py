@@ -6,12 +6,15 @@ import pytest
 
 from tests.support.available_releases import HERE
 from tests.support.random_exchanges import draw
-from tests.support.random_groups import random_groups
+from tests.support.random_groups import random_groups, rings_of_works
 from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
-from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
+from tuner.base.windows import SYMMETRIC, Sides, WindowFlag, Windows
+from tuner.conformance.check_exchange import compare as compare_exchange
 from tuner.conformance.check_exchange import compare_mixed
 from tuner.conformance.check_group import compare
+from tuner.emulator.exchange.plan import ExchangeCall
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
 from tuner.emulator.rules.registered import missing
@@ -43,11 +46,11 @@ def assert_same(scenario: Scenario, groups: list[list[Operation]]) -> int:
 
 
 def planned(
-    scenario: Scenario, buffers: Buffers, in_place: bool, count: int = 5, most: int = 30
+    scenario: Scenario, buffers: Buffers, in_place: bool, count: int = 5, windows: Windows = SYMMETRIC
 ) -> list[list[Operation]]:
     """Groups that are emulated."""
     selection, groups = Selection(scenario.communicator()), []
-    for operations in random_groups(selection, count, 30, on=(buffers, in_place)):
+    for operations in random_groups(selection, count, 30, on=(buffers, in_place), windows=windows):
         try:
             plan(selection, operations)
         except NoAlgorithm:  # averages in windows
@@ -140,14 +143,64 @@ def test_arguments_too_small_for_a_symmetric_call_fail_in_nccl(name: str) -> Non
         oracle.launch_group([Call(Collective.AllReduce, DataType.float32, Op.sum, 1024)])
 
 
+WINDOWS = [
+    Windows(Sides.send),
+    Windows(Sides.receive),
+    Windows(Sides.both, WindowFlag.DEFAULT),
+    Windows(Sides.receive, WindowFlag.COLL_SYMMETRIC | WindowFlag.STRICT_ORDERING),
+]
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("windows", WINDOWS, ids=lambda windows: windows.words)
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), [("dgx-h100", 1, 8), ("dgx-h100", 2, 4), ("dgx-b200", 1, 4)])
+@pytest.mark.parametrize("name", WITH_WINDOWS)
+def test_groups_on_windows_of_every_kind(name: str, machine: str, nodes: int, gpus: int, windows: Windows) -> None:
+    if any(str(flag.name) not in release.load(name).symmetric.window_flags for flag in windows.flags):
+        pytest.skip(f"NCCL {name} has no such flags")
+    network = {"NCCL_GIN_TYPE": "3"} if nodes > 1 else {}
+    scenario = Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=network)
+    groups = planned(scenario, Buffers.window, False, windows=windows)
+    assert groups
+    assert_same(scenario, groups)
+
+
 @pytest.mark.each_choice
 @pytest.mark.parametrize(("machine", "nodes", "gpus"), [("dgx-h100", 1, 8), ("dgx-h100", 2, 2)])
-@pytest.mark.parametrize("name", [name for name in HERE if not missing(release.load(name), Buffers.registered)])
-def test_sends_and_receives_beside_registered_calls(name: str, machine: str, nodes: int, gpus: int) -> None:
-    resolved = ResolvedScenario(Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus))
+@pytest.mark.parametrize("buffers", [Buffers.registered, Buffers.graph, Buffers.window], ids=lambda each: each.name)
+@pytest.mark.parametrize("name", HERE)
+def test_sends_and_receives_beside_them(name: str, buffers: Buffers, machine: str, nodes: int, gpus: int) -> None:
+    if missing(release.load(name), buffers):
+        pytest.skip(f"NCCL {name} has no such buffers")
+    network = {"NCCL_GIN_TYPE": "3"} if nodes > 1 else {}
+    resolved = ResolvedScenario(
+        Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=network)
+    )
     selection, generator = Selection(resolved.views[0]), random.Random(3)
     with Oracle(resolved.oracle_configuration()) as oracle:
-        for operations in random_groups(selection, 4, most=20, on=(Buffers.registered, False)):
+        for operations in random_groups(selection, 4, most=20, on=(buffers, False)):
             calls = draw(generator.choice(("alone", "all-to-all", "random")), 0, nodes * gpus, generator)
-            group = operations, calls
-            assert compare_mixed(selection, situation(resolved), oracle, group, Buffers.registered) == {}
+            try:
+                plan(selection, operations)
+            except NoAlgorithm:  # averages in windows
+                continue
+            assert compare_mixed(selection, situation(resolved), oracle, (operations, calls), buffers) == {}
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("captured", [False, True], ids=["launched", "captured"])
+@pytest.mark.parametrize("name", HERE)
+def test_a_kernel_in_a_graph_holds_more_messages(name: str, captured: bool) -> None:
+    """Whose works are in memory of their own; many small ones fill a kernel outside."""
+    in_works = rings_of_works(release.load(name))
+    small = {"NCCL_WORK_FIFO_DEPTH": "16"} if in_works else {"NCCL_WORK_FIFO_BYTES": "1024"}
+    scenario = Scenario(nccl=name, machine="dgx-a100", nodes=2, gpus_per_node=4, environment=small)
+    where, buffers = situation(ResolvedScenario(scenario)), Buffers.graph if captured else Buffers.plain
+    calls = [
+        ExchangeCall(function, DataType.int8, 64 * MIB + place, peer)
+        for place in range(20 if captured else 2)  # what is launched has to stay in the ring until it is read
+        for peer in range(8)
+        for function in (PeerCall.Send, PeerCall.Recv)
+    ]
+    with Oracle(scenario.oracle_configuration()) as oracle:
+        assert compare_exchange(where, oracle, calls, buffers) == {}

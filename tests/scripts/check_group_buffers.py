@@ -22,6 +22,7 @@ from tests.support.random_groups import random_groups
 from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.windows import Sides
 from tuner.cli.output import print_table
 from tuner.conformance.check_group import compare
 from tuner.emulator.group import Operation, plan
@@ -76,7 +77,7 @@ def _compare_all(
 ) -> None:
     asked = {WITHOUT_WINDOWS, check_symmetric.SYM_KERNEL} & set(scenario.environment or ())
     with Oracle(scenario.oracle_configuration()) as oracle:
-        if asked and planned[0][0].request.buffers is not Buffers.window:
+        if asked and not planned[0][0].request.symmetric:
             _note_multicast(selection, oracle)
         for operations in planned:
             ours = plan(selection, operations)
@@ -111,8 +112,10 @@ def _planned(
     for buffers in Buffers:
         if missing(selection.communicator.release, buffers):
             continue
-        on = buffers, draw.random() < 0.3
-        for operations in random_groups(selection, groups, draw.choice((3, 12, 40, 90)), draw.randrange(1 << 30), on):
+        windows = check_symmetric.drawn_windows(selection.communicator.release.name, draw)
+        on = buffers, windows.sides is Sides.both and draw.random() < 0.3
+        most, seed = draw.choice((3, 12, 40, 90)), draw.randrange(1 << 30)
+        for operations in random_groups(selection, groups, most, seed, on, windows):
             try:
                 plan(selection, operations)
             except (BadInput, NoAlgorithm) as error:

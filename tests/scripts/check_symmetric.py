@@ -85,12 +85,17 @@ def drawn(name: str, draw: random.Random) -> tuple[Scenario, Request, list[int]]
     )
     op = draw.choice((Op.sum, Op.sum, Op.sum, Op.avg, Op.max))
     kind = draw.choice(BUFFERS)
-    known = [of for of in FLAGS if all(flag.name in release.load(name).symmetric.window_flags for flag in of)]
-    windows = Windows(draw.choice(SIDES), draw.choice(known)) if kind is Buffers.window else SYMMETRIC
+    windows = drawn_windows(name, draw) if kind is Buffers.window else SYMMETRIC
     request = Request(draw.choice(COLLECTIVES), draw.choice(list(DataType)), op, buffers=kind, windows=windows)
     unit = request.unit_bytes(nodes * (trays or 1) * gpus)
     sizes = sorted({unit * max(1, int(2 ** draw.uniform(0, 33.9)) // unit) for _ in range(SIZES)})
     return scenario, request, sizes
+
+
+def drawn_windows(name: str, draw: random.Random) -> Windows:
+    """Of one side or both, with flags that the release has."""
+    known = [of for of in FLAGS if all(flag.name in release.load(name).symmetric.window_flags for flag in of)]
+    return Windows(draw.choice(SIDES), draw.choice(known))
 
 
 def emulated(scenario: Scenario, request: Request, sizes: list[int]) -> bool:

@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.windows import SYMMETRIC, Windows
 from tuner.conformance.check_group import reachable
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
@@ -18,10 +19,11 @@ def kinds(
     ops: Sequence[Op] = tuple(Op),
     buffers: Buffers = Buffers.plain,
     in_place: bool = False,
+    windows: Windows = SYMMETRIC,
 ) -> list[Request]:
     """Every kind of call, an AllGather or Broadcast only once per type."""
     return [
-        Request(collective, dtype, op, buffers=buffers, in_place=in_place)
+        Request(collective, dtype, op, buffers=buffers, in_place=in_place, windows=windows)
         for dtype in types
         for op in ops
         for collective in Collective
@@ -39,15 +41,16 @@ def random_groups(
     most: int = 40,
     seed: int = 2026,
     on: tuple[Buffers, bool] = (Buffers.plain, False),
+    windows: Windows = SYMMETRIC,
 ) -> Iterator[list[Operation]]:
     """Groups of 2 to ``most`` calls: one kind or many, sizes equal, alike, or from bytes to gigabytes.
 
-    ``on``: which buffers all have, and whether they are in place.
+    ``on``: which buffers all have, and whether they are in place; ``windows``: what those in windows are like.
     """
     ranks, generator = selection.communicator.ranks, random.Random(seed)
     limit, fp8 = selection.communicator.release.limits.data_types, selection.communicator.min_comp_cap >= 90
-    every = kinds(tuple(DataType)[:limit] if fp8 else BEFORE_FP8, buffers=on[0], in_place=on[1])
-    sums = kinds((DataType.float32,), (Op.sum,), *on)
+    every = kinds(tuple(DataType)[:limit] if fp8 else BEFORE_FP8, buffers=on[0], in_place=on[1], windows=windows)
+    sums = kinds((DataType.float32,), (Op.sum,), *on, windows)
     for number in range(count):
         among = [kind for kind in (sums, every, [generator.choice(every)])[number % 3] if selection.usable(kind)]
         if not among:

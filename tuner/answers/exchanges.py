@@ -92,7 +92,8 @@ class ExchangeAnswer:
 class Asked:
     """A call of one rank by its sizes; ``root`` is the root, or the peer.
 
-    Registration reaches no channel, protocol or chunk of ``buffers``; copy engines may do calls on windows.
+    Registration reaches no channel, protocol or chunk of ``buffers``; a kernel in a CUDA graph holds more, and copy
+    engines may do calls on windows.
     """
 
     function: PeerCall
@@ -175,12 +176,24 @@ def calls_of(asked: Asked, size: int, where: Situation) -> list[ExchangeCall]:
 
 
 def _launch(where: Situation, asked: Asked, size: int) -> ExchangeLaunch:
-    calls = calls_of(asked, size, where)
-    moves = asked.function not in POINT_TO_POINT and any(call.count for call in calls)
-    sides = asked.windows.symmetric if asked.buffers is Buffers.window else Sides.none
-    if moves and symmetric.sends_are_copied(where.communicator, asked.function, sides):
+    if _is_copied(where, asked, size):
         return replace(launched(where, ()), copy_engines=True)
-    return launched(where, plan(where, calls))
+    return launched(where, plan(where, calls_of(asked, size, where), asked.buffers is Buffers.graph))
+
+
+def check_not_copied(where: Situation, asked: Asked, size: int) -> None:
+    """BadInput for a call of a group that copy engines do."""
+    if _is_copied(where, asked, size):
+        raise BadInput(
+            f"{asked.function.name} in a group where copy engines do it; valid: 'nccl-tuner pick' of it alone"
+        )
+
+
+def _is_copied(where: Situation, asked: Asked, size: int) -> bool:
+    """Whether copy engines do the call instead of sends and receives."""
+    moves = asked.function not in POINT_TO_POINT and any(call.count for call in calls_of(asked, size, where))
+    sides = asked.windows.symmetric if asked.buffers is Buffers.window else Sides.none
+    return moves and symmetric.sends_are_copied(where.communicator, asked.function, sides)
 
 
 def launched(where: Situation, kernels: Sequence[ExchangeKernel]) -> ExchangeLaunch:

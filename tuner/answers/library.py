@@ -59,7 +59,7 @@ def of_group(scenario: Scenario, operations: Sequence[Operation], timeout_s: flo
     request = operations[0].request  # all have the same buffers
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
         ranks = oracle.configuration.ranks
-        group = oracle.launch_group(calls, request.buffers, request.in_place)
+        group = oracle.launch_group(calls, request.buffers, request.in_place, request.windows)
     kernels = tuple(
         _symmetric(kernel, kernel.symmetric)
         if kernel.symmetric

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from tuner.answers.exchanges import TransferAnswer, transfers_of
 from tuner.answers.groups import CallInKernel, ChoiceAnswer
-from tuner.base.names import Algorithm, Collective, DataType
+from tuner.base.names import Algorithm, Buffers, Collective, DataType
 from tuner.base.numerics import shortest
 from tuner.base.records import json_form
 from tuner.emulator.exchange import mixed
@@ -22,7 +22,10 @@ NO_TIME = "NCCL has no time model of sends and receives"
 
 @dataclass(frozen=True, slots=True)
 class MixedKernelAnswer:
-    """One launch: its function, blocks of its grid, threads of a block; its collectives, then its messages."""
+    """One launch: its function, blocks of its grid, threads of a block; its collectives, then its messages.
+
+    Where no algorithm does its collectives, the function is a symmetric kernel, or copy engines.
+    """
 
     function: str
     channels: int
@@ -48,10 +51,14 @@ class MixedAnswer:
 
 
 def from_emulator(
-    scenario: Scenario, situation: Situation, operations: Sequence[Operation], calls: Sequence[ExchangeCall]
+    scenario: Scenario,
+    situation: Situation,
+    operations: Sequence[Operation],
+    calls: Sequence[ExchangeCall],
+    buffers: Buffers = Buffers.plain,
 ) -> MixedAnswer:
-    """What NCCL makes of the calls. BadInput as of :func:`tuner.emulator.exchange.mixed.plan`."""
-    group = mixed.plan(Selection(situation.communicator), situation, operations, calls)
+    """What NCCL makes of the calls on such ``buffers``. BadInput as of :func:`tuner.emulator.exchange.mixed.plan`."""
+    group = mixed.plan(Selection(situation.communicator), situation, operations, calls, buffers)
     choice_of = {place: number for number, choice in enumerate(group.choices) for place in choice.places}
     choices = (
         ChoiceAnswer(each.request.collective, each.bytes, each.pipelined, shortest(each.time_us))
@@ -75,9 +82,10 @@ def _kernel(kernel: MixedKernel, choice_of: dict[int, int]) -> MixedKernelAnswer
             task.request.collective,
             task.nbytes,
             task.request.device_dtype,
-            *task.algo_proto,
+            task.algo_proto[0] if kernel.path is None else None,
+            task.algo_proto[1] if kernel.path is None else None,
             tuple(task.channels),
-            choice_of[task.place],
+            choice_of.get(task.place),
         )
         for task in kernel.tasks
     )

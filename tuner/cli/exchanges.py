@@ -11,8 +11,7 @@ from tuner.answers import exchanges, mixed
 from tuner.answers.exchanges import Asked, ExchangeAnswer, TransferAnswer
 from tuner.answers.groups import CallInKernel
 from tuner.answers.mixed import MixedAnswer
-from tuner.base.errors import BadInput
-from tuner.base.names import Buffers, DataType, PeerCall
+from tuner.base.names import DataType, PeerCall
 from tuner.cli import times
 from tuner.cli.group_calls import GivenCall
 from tuner.cli.output import counted, human_bytes, print_json, print_table
@@ -97,21 +96,19 @@ def in_words(found: Iterable[Way]) -> str:
 def show_group(scenario: Scenario, calls: Sequence[GivenCall], like: Request, rank: int, as_json: bool) -> None:
     """A group with sends and receives of a rank; types and operations that are not given are those of ``like``."""
     where = situation(ResolvedScenario(scenario), rank)
-    if like.buffers in (Buffers.window, Buffers.graph):
-        raise BadInput(f"--buffers {like.buffers.name}: of collectives alone; valid here: plain, registered")
-    Selection(where.communicator).check_buffers(like.buffers)
+    Selection(where.communicator).check_buffers(like.buffers, like.windows)
     operations, exchanged = [], []
     for call in calls:
         dtype = like.dtype if call.dtype is None else call.dtype
         if isinstance(call.function, PeerCall):
             peer = call.peer_of(rank, where.communicator.ranks)
-            exchanged += exchanges.calls_of(
-                Asked(call.function, (), dtype, rank, peer, like.buffers), call.bytes, where
-            )
+            asked = Asked(call.function, (), dtype, rank, peer, like.buffers, like.windows)
+            exchanges.check_not_copied(where, asked, call.bytes)
+            exchanged += exchanges.calls_of(asked, call.bytes, where)
         else:
             request = replace(like, collective=call.function, dtype=dtype, op=like.op if call.op is None else call.op)
             operations.append(Operation(request, call.bytes, call.peer_of(rank, where.communicator.ranks)))
-    answer = mixed.from_emulator(scenario, where, operations, exchanged)
+    answer = mixed.from_emulator(scenario, where, operations, exchanged, like.buffers)
     if as_json:
         print_json(answer)
         return
@@ -140,12 +137,12 @@ def _print_group(title: str, answer: MixedAnswer) -> None:
 
 
 def _call(kernel: int, call: CallInKernel) -> tuple[object, ...]:
-    algorithm, protocol, name, dtype = (
-        "-" if each is None else each.name for each in (call.algorithm, call.protocol, call.collective, call.dtype)
-    )
+    name, dtype = ("-" if each is None else each.name for each in (call.collective, call.dtype))
     size = "-" if call.bytes is None else human_bytes(call.bytes)
-    channels = f"{call.channels[0]}..{call.channels[-1]}"
-    return kernel, name, size, dtype, f"{algorithm}/{protocol}", len(call.channels), channels
+    chosen = [each.name for each in (call.algorithm, call.protocol) if each is not None]
+    pick = "/".join(chosen) or "-"
+    channels = f"{call.channels[0]}..{call.channels[-1]}" if call.channels else "-"
+    return kernel, name, size, dtype, pick, len(call.channels), channels
 
 
 def _transfer(kernel: int, transfer: TransferAnswer) -> tuple[object, ...]:

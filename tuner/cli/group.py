@@ -13,6 +13,7 @@ from tuner.answers import groups
 from tuner.answers.groups import GroupAnswer
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
+from tuner.base.windows import Windows
 from tuner.cli import options
 from tuner.cli.group_calls import AnyCalls, GivenCall
 from tuner.cli.output import counted, human_bytes, print_json, print_table
@@ -58,14 +59,12 @@ class Calls(click.ParamType):  # type: ignore[type-arg]
 calls_argument = click.argument("calls", type=Calls())
 
 
-def operations_of(
-    calls: list[Any], dtype: DataType, op: Op, buffers: Buffers = Buffers.plain, in_place: bool = False
-) -> list[Operation]:
-    """The calls with what is left to the options."""
+def operations_of(calls: list[Any], like: Request) -> list[Operation]:
+    """The calls with what is left to the options, which ``like`` has."""
     operations = []
     for collective, nbytes, own_dtype, own_op in calls:
-        kind = own_dtype if own_dtype is not None else dtype, own_op if own_op is not None else op
-        operations.append(Operation(Request(collective, *kind, buffers=buffers, in_place=in_place), nbytes))
+        dtype, op = own_dtype if own_dtype is not None else like.dtype, own_op if own_op is not None else like.op
+        operations.append(Operation(replace(like, collective=collective, dtype=dtype, op=op), nbytes))
     return operations
 
 
@@ -74,6 +73,7 @@ def operations_of(
 @options.scenario_options
 @options.request_options
 @options.buffers_option
+@options.window_options
 @options.in_place_option
 @click.option("--rank", type=int, default=0, help="Whose sends and receives, or launch, these are. [default: 0]")
 @click.option(
@@ -89,6 +89,7 @@ def command(
     dtype: DataType,
     op: Op,
     buffers: Buffers,
+    windows: Windows,
     in_place: bool,
     rank: int,
     table: Path | None,
@@ -108,10 +109,12 @@ def command(
     nccl-tuner group send@+1:1M,recv@-1:1M --machine dgx-h100 --nodes 2 --rank 7
     nccl-tuner group allreduce:4M,alltoall:64M --machine dgx-h100
     nccl-tuner group allreduce:25M*4,allgather:64M --machine dgx-h100 --nccl 2.30.7 --buffers window
+    nccl-tuner group allgather:64M,allgather:4M --machine dgx-h100 --nccl 2.30.7 --buffers window --windows receive
     nccl-tuner group reduce@3:4M,allgather:1M --machine dgx-h100 --nodes 2 --launch --rank 8
     """
     described = options.scenario_of(**scenario)
     launches = _launches(described, rank) if in_full else None
+    like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place, windows=windows)
     exchanged = any(isinstance(call.function, PeerCall) for call in calls)
     if exchanged and in_full:
         raise BadInput("--launch: of collectives; valid without sends and receives")
@@ -120,14 +123,13 @@ def command(
             raise BadInput("--table: sends and receives ask no tuner plugin; valid: of collectives without roots alone")
         from tuner.cli import exchanges
 
-        like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place)
         exchanges.show_group(described, calls, like, rank, as_json)
         return
     if rank != 0 and not in_full:
         raise BadInput("--rank: whose sends and receives these are; valid for collectives alone: 0, or with --launch")
     given = [(call.function, call.bytes, call.dtype, call.op) for call in calls]
     roots = [call.peer_of(rank, described.ranks) for call in calls]
-    of_rank_0 = operations_of(given, dtype, op, buffers, in_place)
+    of_rank_0 = operations_of(given, like)
     operations = [replace(each, root=root) for each, root in zip(of_rank_0, roots, strict=True)]
     if table is None:
         answer = groups.from_emulator(described, operations)

@@ -6,11 +6,12 @@ from typing import Any
 
 import click
 
-from tuner.base.names import DataType, Op
+from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.group import Calls, operations_of
 from tuner.cli.output import human_bytes, print_json, print_table, span
 from tuner.cli.rank_options import of_all_ranks
+from tuner.emulator.request import Request
 from tuner.oracle import bill
 from tuner.oracle.bill import Stage
 
@@ -43,7 +44,7 @@ def command(calls: list[Any] | None, dtype: DataType, op: Op, timeout_s: float, 
     described = options.scenario_of(**scenario)
     if calls is None:
         calls = FIRST_CALLS if described.resolve().ranks > 1 else []
-    asked = [(one.request, one.bytes) for one in operations_of(calls, dtype, op)]
+    asked = [(one.request, one.bytes) for one in operations_of(calls, Request(Collective.AllReduce, dtype, op))]
     stages = bill.bill(described.oracle_configuration(), asked, timeout_s)
     if as_json:
         print_json(stages)

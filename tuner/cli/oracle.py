@@ -73,6 +73,7 @@ def pick(
 @options.build_option
 @options.request_options
 @options.buffers_option
+@options.window_options
 @options.in_place_option
 @options.timeout_option
 @options.json_option
@@ -81,6 +82,7 @@ def group(
     dtype: DataType,
     op: Op,
     buffers: Buffers,
+    windows: Windows,
     in_place: bool,
     timeout_s: float,
     as_json: bool,
@@ -95,7 +97,8 @@ def group(
     nccl-tuner oracle group allreduce:25M*4,allgather:4M --machine dgx-h100 --nccl 2.30.7 --buffers window
     """
     described = options.scenario_of(**scenario)
-    made = library.of_group(described, operations_of(calls, dtype, op, buffers, in_place), timeout_s)
+    like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place, windows=windows)
+    made = library.of_group(described, operations_of(calls, like), timeout_s)
     if as_json:
         print_json(made)
     else:

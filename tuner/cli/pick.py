@@ -86,8 +86,8 @@ def command(
             raise BadInput(f"{option}: of collectives; {collective.name} says its launch without, and with --json")
         from tuner.cli import exchanges
 
-        if buffers is Buffers.graph or in_place:
-            raise BadInput("--in-place, --buffers graph: of collectives; valid here: --buffers plain|registered|window")
+        if in_place:
+            raise BadInput(f"--in-place: of collectives, not of {collective.name}; valid: without")
         call = exchanges.asked(collective, sizes, dtype, rank, peer)
         exchanges.show(options.scenario_of(**scenario), replace(call, buffers=buffers, windows=windows), times, as_json)
         return

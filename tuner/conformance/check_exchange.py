@@ -3,15 +3,19 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
-from tuner.base.names import Buffers, Protocol
+from tuner.base.names import Buffers, Collective, Protocol
+from tuner.base.windows import SYMMETRIC as SYMMETRIC_WINDOWS
+from tuner.base.windows import Windows
 from tuner.emulator.exchange.mixed import MixedKernel, plan
 from tuner.emulator.exchange.plan import ExchangeCall
 from tuner.emulator.exchange.records import Element, ExchangeKernel, Transfer, Work
 from tuner.emulator.exchange.situation import Situation
 from tuner.emulator.group import Operation
+from tuner.emulator.non_classic import COPY_ENGINES
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.oracle.exchanges import IssuedCall, LaunchedKernel
+from tuner.oracle.symbols import SYMMETRIC
 from tuner.oracle.works import Batch
 
 P2P, BROADCASTS = "P2p", "Bcast"  # works of sends and receives, and of broadcasts from several roots
@@ -19,10 +23,14 @@ SENDS = 1  # ncclWorkP2pTypeSend
 
 
 def compare(
-    situation: Situation, oracle: Oracle, calls: Sequence[ExchangeCall], buffers: Buffers = Buffers.plain
+    situation: Situation,
+    oracle: Oracle,
+    calls: Sequence[ExchangeCall],
+    buffers: Buffers = Buffers.plain,
+    windows: Windows = SYMMETRIC_WINDOWS,
 ) -> dict[str, tuple[object, object]]:
     """What differs between the emulator and libnccl: values of both by where they are; empty where all is equal."""
-    return compare_mixed(None, situation, oracle, ((), calls), buffers)
+    return compare_mixed(None, situation, oracle, ((), calls), buffers, windows)
 
 
 def compare_mixed(
@@ -31,15 +39,17 @@ def compare_mixed(
     oracle: Oracle,
     group: tuple[Sequence[Operation], Sequence[ExchangeCall]],
     buffers: Buffers = Buffers.plain,
+    windows: Windows = SYMMETRIC_WINDOWS,
 ) -> dict[str, tuple[object, object]]:
     """The same of collectives, which need a ``selection``, and of sends and receives, which libnccl gets in turn."""
     operations, calls = group
-    own = plan(selection or Selection(situation.communicator), situation, operations, calls).kernels
+    planned = plan(selection or Selection(situation.communicator), situation, operations, calls, buffers)
+    own = [kernel for kernel in planned.kernels if kernel.path is not COPY_ENGINES]
     issued = [IssuedCall(call.function, call.dtype, call.count, call.root) for call in calls]
     collectives = [_issued(operation, situation.communicator.ranks) for operation in operations]
     together = [*chain.from_iterable(zip(collectives, issued, strict=False))]
     together += collectives[len(issued) :] + issued[len(collectives) :]
-    launched = oracle.launch_exchange(together, situation.order.rank, buffers)
+    launched = oracle.launch_exchange(together, situation.order.rank, buffers, windows)
     values: dict[str, tuple[object, object]] = {"kernels": (len(own), len(launched))}
     bases = _bases(launched)
     for number, (mine, theirs) in enumerate(zip(own, launched, strict=False)):
@@ -56,7 +66,7 @@ def _issued(operation: Operation, ranks: int) -> IssuedCall:
 
 
 def _of_emulator(kernel: MixedKernel) -> Iterator[tuple[str, object]]:
-    yield "function", kernel.name
+    yield "function", kernel.name if kernel.path is None else kernel.path.kernel
     yield "grid", len(kernel.channels)
     yield "block", kernel.threads
     yield "collectives on", sorted(channel for task in kernel.tasks for channel in task.channels)
@@ -82,7 +92,7 @@ def _chunk(transfer: Transfer) -> tuple[int, int, bool, int]:
 
 
 def _of_libnccl(kernel: LaunchedKernel, bases: Mapping[bool, int]) -> Iterator[tuple[str, object]]:
-    yield "function", kernel.name.partition("(")[0]
+    yield "function", _function(kernel.name)
     yield "grid", kernel.channels
     yield "block", kernel.threads
     channels = kernel.works.channels.items()
@@ -94,6 +104,15 @@ def _of_libnccl(kernel: LaunchedKernel, bases: Mapping[bool, int]) -> Iterator[t
             yield f"broadcasts {channel}", [(each["ringDepth"], each["bytes"], each["chunkSize"]) for each in several]
         if own := [batch for batch in batches if batch.type == P2P]:
             yield f"channel {channel}", [[_read(work, bases) for work in batch] for batch in _joined(own)]
+
+
+def _function(name: str) -> str:
+    """The name of a kernel, of a symmetric one its own: AllReduce_LL of ncclSymkDevKernel_AllReduce_LL_sum_f32."""
+    symmetric = next((name.removeprefix(prefix) for prefix in SYMMETRIC if name.startswith(prefix)), None)
+    if symmetric is None:
+        return name.partition("(")[0]
+    own = symmetric.removesuffix("_profile")
+    return own if own.startswith(Collective.AllGather.name) else own.rsplit("_", 2)[0]
 
 
 def _joined(batches: Sequence[Batch]) -> list[list[dict[str, int]]]:

@@ -20,7 +20,7 @@ def compare(selection: Selection, oracle: Oracle, ours: Group) -> dict[str, Both
     """Everything the release shows of a group, by what it is."""
     request = ours.picks[0].operation.request  # all have the same buffers
     calls = [_call(pick.operation) for pick in ours.picks]
-    theirs = oracle.launch_group(calls, request.buffers, request.in_place)
+    theirs = oracle.launch_group(calls, request.buffers, request.in_place, request.windows)
     return {**_kernels(selection, ours, theirs), **_choices(ours, theirs)}
 
 
@@ -32,7 +32,7 @@ def standard(selection: Selection, requests: Sequence[Request]) -> Iterator[Grou
     """
     kinds: dict[object, list[Request]] = {}
     for request in requests:
-        kinds.setdefault((request.buffers, request.in_place), []).append(request)
+        kinds.setdefault((request.buffers, request.in_place, request.windows), []).append(request)
     for same in kinds.values():
         for operations in _groups(selection, same) if _emulated(selection, same) else ():
             with contextlib.suppress(BadInput, NoAlgorithm):

@@ -8,7 +8,6 @@ import numpy as np
 from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import Float
-from tuner.base.windows import SYMMETRIC, flag_words
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
@@ -180,8 +179,6 @@ def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | Non
         return "on several kinds of buffers, or in place beside out of place; valid: one kind"
     for buffers, _, windows in kinds:
         selection.check_buffers(buffers, windows)
-        if windows != SYMMETRIC:
-            return f"on windows{windows.words}; valid: both buffers in windows with {flag_words(SYMMETRIC.flags)}"
         # NCCL then asks whether the first buffer is registered for the sum of the calls, which no call says.
         efficient = cta_policy.of(selection.communicator) is cta_policy.Policy.efficiency
         if buffers is not Buffers.plain and efficient:
@@ -228,7 +225,8 @@ def _kernel(inside: Sequence[Task]) -> Kernel:
 class Chooser:
     """Answers a scheduler's questions with the selection, and keeps the choices."""
 
-    def __init__(self, selection: Selection, tuner: Tuner | None) -> None:
+    def __init__(self, selection: Selection, tuner: Tuner | None, beside_messages: bool = False) -> None:
+        self.beside_messages = beside_messages
         self._selection = selection
         self._tuner = tuner
         self.communicator = selection.communicator

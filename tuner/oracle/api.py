@@ -172,7 +172,11 @@ class Oracle:
             return [self._reader.non_classic_path(call) or self._reader.launched(call) for call in calls]
 
     def launch_group(
-        self, calls: Sequence[groups.Call], buffers: Buffers = Buffers.plain, in_place: bool = False
+        self,
+        calls: Sequence[groups.Call],
+        buffers: Buffers = Buffers.plain,
+        in_place: bool = False,
+        windows: Windows = SYMMETRIC,
     ) -> groups.LaunchedGroup:
         """All calls inside one ncclGroupStart and ncclGroupEnd, launched for real on rank 0.
 
@@ -185,7 +189,7 @@ class Oracle:
         requests = [Request(call.collective, call.dtype, call.op, in_place=in_place) for call in calls]
         issued = [self._call(each, call.bytes, buffers) for each, call in zip(requests, calls, strict=True)]
         what = f"launching a group of {len(calls)} collectives"
-        registration = _registration(buffers, SYMMETRIC)
+        registration = _registration(buffers, windows)
         group = messages.Group(tuple(issued), buffers=registration, captured=buffers is Buffers.graph)
         answer: messages.GroupAnswer = self._request(group, what)
         if answer.error is not None:

@@ -27,7 +27,8 @@ FORMAT = 8  # of the cached file; raise it when what is extracted changes
 
 _BASE_NAME = re.compile(r"^_ZL?(\d+)")
 _CLONE = re.compile(r"\.constprop\.\d+$")
-_KERNELS = ("ncclDevKernel_", "ncclKernel_", "ncclSymkDevKernel_", "ncclSymDevKernel_")
+SYMMETRIC = ("ncclSymkDevKernel_", "ncclSymDevKernel_")
+_KERNELS = ("ncclDevKernel_", "ncclKernel_", *SYMMETRIC)
 _PREFIXES = ("nccl", "cuda", "get", "setEnv", "bootstrap", "p2pCanConnect", "shmCanConnect")
 _OBJECTS = ("netTransport",)
 _MAX_DEPTH = 3  # of nested structs; nothing asked for lies deeper

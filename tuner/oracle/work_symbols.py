@@ -1,5 +1,6 @@
 """Where a libnccl has the structures of work and the functions of its transports."""
 
+from tuner.oracle import symbols
 from tuner.oracle.symbols import Symbols
 from tuner.oracle.works import PeerOffsets, WorkStructs
 
@@ -11,7 +12,8 @@ def work_structs(located: Symbols) -> WorkStructs:
     in_ring = "ncclWorkElemP2p" in located.works
     header = located.works["ncclWorkHeader"].size_bytes if in_ring else 0
     first = {name: -(-header // unit) * unit for name, unit in _ALIGNMENT.items()}
-    return WorkStructs(located.works, located.enumerations, in_ring, first)
+    without = frozenset(address for address, name in located.kernels.items() if name.startswith(symbols.SYMMETRIC))
+    return WorkStructs(located.works, located.enumerations, in_ring, first, without)
 
 
 def peers(located: Symbols) -> PeerOffsets:

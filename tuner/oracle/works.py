@@ -40,13 +40,14 @@ class WorkStructs:
     """The layouts of NCCL's work structures, and the values of their enumerations, by name.
 
     ``in_ring``: up to 2.21, works of one size in a ring. ``first_element`` is where their elements begin, in bytes, by
-    the type of work.
+    the type of work. ``without``: kernels that have none, the symmetric ones, by their addresses in the library.
     """
 
     layouts: Mapping[str, WorkLayout]
     enumerations: Mapping[str, Mapping[str, int]]
     in_ring: bool
     first_element: Mapping[str, int]
+    without: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)

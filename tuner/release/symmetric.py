@@ -105,6 +105,7 @@ class Symmetric:
     below_bytes: int
     multicast_from_ranks: int
     multicast_is_noted_late: bool  # outside windows: when a kernel has been launched
+    multicast_is_noted_by: Literal["symmetric_windows", "windows"]  # of which flags, as they are made
     waits_for_any: bool  # calls of a group wait for kernels whatever NCCL_SYM_KERNEL leaves of them
     last_of_equals: bool  # of kernels of equal score the last wins, else the first
     copies_in_bulk: bool  # unless NCCL_SYM_TMA_ENABLE says otherwise

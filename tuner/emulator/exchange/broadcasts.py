@@ -54,23 +54,26 @@ class BroadcastKernel:
 
 
 def kernels(
-    selection: Selection, situation: Situation, operations: Sequence[tuple[int, Operation]]
+    selection: Selection, situation: Situation, operations: Sequence[tuple[int, Operation]], captured: bool
 ) -> Iterator[BroadcastKernel]:
-    """The kernels of broadcasts, each with its place among the calls. BadInput where a kernel holds not even one."""
+    """The kernels of broadcasts, each with its place among the calls; in a CUDA graph if ``captured``.
+
+    BadInput where a kernel holds not even one.
+    """
     waiting: dict[int, deque[tuple[int, Operation]]] = {root: deque() for root in range(situation.communicator.ranks)}
     for place, operation in operations:
         waiting[operation.root].append((place, operation))
-    left = len(operations)
+    left, room = len(operations), Batches(situation.communicator, captured)
     while left:
-        taken = _first_of_each(situation, [queue for queue in waiting.values() if queue])
+        taken = _first_of_each(room, [queue for queue in waiting.values() if queue])
         left -= len(taken)
         yield _kernel(selection, situation, [queue.popleft() for queue in taken])
 
 
 def _first_of_each(
-    situation: Situation, queues: Sequence[deque[tuple[int, Operation]]]
+    room: Batches, queues: Sequence[deque[tuple[int, Operation]]]
 ) -> Sequence[deque[tuple[int, Operation]]]:
-    communicator, room = situation.communicator, Batches(situation.communicator)
+    communicator = room.communicator
     capability = communicator.min_comp_cap
     storage = next((size for below, size in STORAGE_BYTES if capability < below), MOST_STORAGE_BYTES)
     for count in range(1, len(queues) + 1):

@@ -91,9 +91,13 @@ class _Kernel:
         return ExchangeKernel(threads, (), dict(sorted(batches.items())))
 
 
-def kernels(situation: Situation, queues: Queues, room: int | None = None) -> Iterator[ExchangeKernel]:
-    """The kernels of the messages, the first of which has ``room`` for so many works beside those of collectives."""
-    return _Planner(situation, queues).kernels(room)
+def kernels(situation: Situation, queues: Queues, captured: bool, room: int | None = None) -> Iterator[ExchangeKernel]:
+    """The kernels of the messages, in a CUDA graph if ``captured``.
+
+    The first has ``room`` for so many works beside those of collectives, if there are any.
+    """
+    whole = Works(situation.communicator, captured).left
+    return _Planner(situation, queues).kernels(whole, whole if room is None else room)
 
 
 class _Planner:
@@ -117,13 +121,12 @@ class _Planner:
             most //= 2
         return fewest, most
 
-    def kernels(self, room: int | None) -> Iterator[ExchangeKernel]:
+    def kernels(self, whole: int, room: int) -> Iterator[ExchangeKernel]:
         threads = self.situation.communicator.release.limits.max_threads
-        kernel = _Kernel(Works(self.situation.communicator).left if room is None else room)
+        kernel = _Kernel(room)
         while self.queues:
             if self._sweep(kernel):
                 yield kernel.done(threads)
-                whole = Works(self.situation.communicator).left
                 if not kernel.of_channel and kernel.room >= whole:
                     raise BadInput(Works.TOO_SMALL)
                 kernel, self.fused = _Kernel(whole), False

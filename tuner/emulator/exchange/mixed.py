@@ -20,11 +20,10 @@ from tuner.emulator.group import (
     Operation,
     broadcasts_together,
     check_roots_are_ranks,
-    may_leave_classic_path,
     not_emulated,
     task_of,
 )
-from tuner.emulator.request import Request
+from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.rules.schedule.batches import Batches
 from tuner.emulator.rules.schedule.task import Task
 from tuner.emulator.rules.schedule.works import Works
@@ -33,7 +32,10 @@ from tuner.emulator.selection import Selection
 
 @dataclass(frozen=True, slots=True)
 class MixedKernel:
-    """One launch: its collectives in NCCL's order, and its sends and receives; one of both may be missing."""
+    """One launch: its collectives in NCCL's order, and its sends and receives; one of both may be missing.
+
+    ``path``: what does its collectives if no algorithm does: a symmetric kernel, or copy engines, which launch none.
+    """
 
     name: str
     threads: int
@@ -41,6 +43,7 @@ class MixedKernel:
     tasks: tuple[Task, ...]
     exchange: ExchangeKernel | None
     broadcasts: BroadcastKernel | None = None  # from several roots, put together
+    path: NonClassicPath | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +55,21 @@ class MixedGroup:
 
 
 def plan(
-    selection: Selection, situation: Situation, operations: Sequence[Operation], calls: Sequence[ExchangeCall]
+    selection: Selection,
+    situation: Situation,
+    operations: Sequence[Operation],
+    calls: Sequence[ExchangeCall],
+    buffers: Buffers = Buffers.plain,
 ) -> MixedGroup:
-    """The kernels of a group of collectives and of sends and receives, on plain buffers or all on registered ones.
+    """The kernels of a group of collectives and of sends and receives, whose ``buffers`` are those of collectives, too.
 
     BadInput as of :func:`tuner.emulator.group.plan` and of :func:`tuner.emulator.exchange.plan.plan`.
     """
     communicator = selection.communicator
     requests = [each.request for each in operations]
-    if requests and (missing := not_emulated(selection, requests) or _not_beside(selection, requests)) is not None:
+    if requests and (missing := not_emulated(selection, requests)) is not None:
         raise BadInput(f"groups are not emulated {missing}")
+    captured, queues = buffers is Buffers.graph, Queues(messages(situation, calls), situation.order.rank)
     check_roots_are_ranks(communicator, operations)
     together = broadcasts_together(communicator, operations)
     tasks = [
@@ -69,30 +77,24 @@ def plan(
         for place, operation in enumerate(operations)
         if place not in together
     ]
-    chooser = Chooser(selection, None)
+    chooser = Chooser(selection, None, beside_messages=bool(queues))
     kernels = communicator.rules.schedule(chooser, tasks) if tasks else []
     launches = [_of_tasks(situation, kernel) for kernel in kernels]
-    of_several = broadcasts.kernels(selection, situation, [(place, operations[place]) for place in together])
+    of_several = broadcasts.kernels(selection, situation, [(place, operations[place]) for place in together], captured)
     launches += [_of_broadcasts(situation, kernel) for kernel in of_several]
-    queues = Queues(messages(situation, calls), situation.order.rank)
-    exchanges = list(_exchanges(situation, queues, launches))
-    if launches and exchanges:
+    by_algorithms = [kernel for kernel in launches if kernel.path is None]
+    exchanges = list(_exchanges(situation, queues, by_algorithms, captured))
+    if by_algorithms and exchanges:
         launches[-1] = _joined(situation, launches[-1], exchanges.pop(0))
     alone = communicator.rules.device_functions.EXCHANGES
     rest = (MixedKernel(alone, each.threads, each.channels, (), each) for each in exchanges)
     return MixedGroup((*launches, *rest), tuple(chooser.choices))
 
 
-def _not_beside(selection: Selection, requests: Sequence[Request]) -> str | None:
-    """Where collectives are not emulated beside sends and receives, and broadcasts from several roots."""
-    for request in requests:
-        if request.buffers in (Buffers.window, Buffers.graph):
-            return f"on {request.buffers.name} buffers beside sends and receives; valid: --buffers plain or registered"
-    return may_leave_classic_path(selection)
-
-
 def _of_tasks(situation: Situation, kernel: Sequence[Task]) -> MixedKernel:
-    communicator = situation.communicator
+    communicator, path = situation.communicator, kernel[0].path
+    if path is not None:
+        return MixedKernel(path.name, path.threads, tuple(range(path.blocks)), tuple(kernel), None, path=path)
     channels = tuple(sorted({channel for task in kernel for channel in task.channels}))
     name = communicator.rules.device_functions.kernel(communicator, kernel)
     return MixedKernel(name, max(task.threads for task in kernel), channels, tuple(kernel), None)
@@ -115,14 +117,16 @@ def _joined(situation: Situation, kernel: MixedKernel, exchange: ExchangeKernel)
     return replace(kernel, name=name, threads=threads, channels=channels, exchange=exchange)
 
 
-def _exchanges(situation: Situation, queues: Queues, before: Sequence[MixedKernel]) -> Iterator[ExchangeKernel]:
+def _exchanges(
+    situation: Situation, queues: Queues, before: Sequence[MixedKernel], captured: bool
+) -> Iterator[ExchangeKernel]:
     """The kernels of the messages, the first of which goes into the last of the collectives where there is one."""
     if situation.communicator.release.exchange.planner == "rounds":
-        return rounds.kernels(situation, queues, [_filled(situation, kernel) for kernel in before])
-    works = Works(situation.communicator)
+        return rounds.kernels(situation, queues, captured, [_filled(situation, kernel) for kernel in before])
+    works = Works(situation.communicator, captured)
     for task in before[-1].tasks if before else ():
         works.add(task)
-    return chunks.kernels(situation, queues, works.left)
+    return chunks.kernels(situation, queues, captured, works.left)
 
 
 def _filled(situation: Situation, kernel: MixedKernel) -> tuple[int, int]:

@@ -24,15 +24,16 @@ class ExchangeCall:
     offset_bytes: int = 0  # of a send or receive: where its buffer begins, which nothing is decided by
 
 
-def plan(situation: Situation, calls: Sequence[ExchangeCall]) -> tuple[ExchangeKernel, ...]:
-    """The kernels of a group of calls on plain buffers, of which a send to the rank itself has two.
+def plan(situation: Situation, calls: Sequence[ExchangeCall], captured: bool = False) -> tuple[ExchangeKernel, ...]:
+    """The kernels of a group of calls on any buffers, of which a send to the rank itself has two.
 
-    Errors: BadInput for calls that the release does not have, and for sends to the rank itself without a receive.
+    ``captured``: into a CUDA graph, where a kernel holds more. BadInput for calls that the release does not have, and
+    for sends to the rank itself without a receive.
     """
     queues = Queues(messages(situation, calls), situation.order.rank)
     if situation.communicator.release.exchange.planner == "rounds":
-        return tuple(rounds.kernels(situation, queues))
-    return tuple(chunks.kernels(situation, queues))
+        return tuple(rounds.kernels(situation, queues, captured))
+    return tuple(chunks.kernels(situation, queues, captured))
 
 
 def messages(situation: Situation, calls: Iterable[ExchangeCall]) -> Iterable[Message]:

@@ -47,21 +47,23 @@ class _Kernel:
         )
 
 
-def kernels(situation: Situation, queues: Queues, before: Sequence[tuple[int, int]] = ()) -> Iterator[ExchangeKernel]:
-    """The kernels of the messages, the first of which may hold collectives already.
+def kernels(
+    situation: Situation, queues: Queues, captured: bool, before: Sequence[tuple[int, int]] = ()
+) -> Iterator[ExchangeKernel]:
+    """The kernels of the messages, the first of which may hold collectives already; in a CUDA graph if ``captured``.
 
     ``before``: batches and bytes of works of the kernels of collectives, the last of which may have room. Errors:
     those of :meth:`Batches.check_ring`; BadInput where a kernel holds nothing.
     """
     *full, last = before or [(0, 0)]
-    return _Planner(situation, queues, full).kernels(_Kernel(*last))
+    return _Planner(situation, queues, Batches(situation.communicator, captured), full).kernels(_Kernel(*last))
 
 
 class _Planner:
-    def __init__(self, situation: Situation, queues: Queues, before: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, situation: Situation, queues: Queues, room: Batches, before: Sequence[tuple[int, int]]) -> None:
         self.situation, self.queues = situation, queues
         self.data = situation.communicator.release.exchange
-        self.room = Batches(situation.communicator)
+        self.room = room
         self.in_ring = sum(self.room.in_ring(*each) for each in before)
         peers = situation.channels
         self.most = self.fewest = peers.per_peer

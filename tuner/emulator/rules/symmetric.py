@@ -125,7 +125,7 @@ def kernel_of_several(communicator: Communicator, request: Request, sizes: Seque
     Source: ncclSymkPickKernel, src/sym_kernels.cc, and ncclSymmetricTaskScheduler, src/scheduler/symmetric_sched.cc,
     v2.30.7-1.
     """
-    if request.symmetric is not Sides.both or not _asked_for(communicator, request):
+    if not request.symmetric or not _asked_for(communicator, request):
         return None
     own = [in_whole_cells(communicator, own_bytes_of(communicator, request, nbytes)) for nbytes in sizes]
     choice = best(communicator, request, Counts(max(own), sum(own), len(own)))
@@ -134,7 +134,7 @@ def kernel_of_several(communicator: Communicator, request: Request, sizes: Seque
 
 def is_set_aside(communicator: Communicator, request: Request, nbytes: int) -> bool:
     """Whether a symmetric kernel could do a call in windows that are made. BadInput for links that are not emulated."""
-    if request.symmetric is not Sides.both or not _asked_for(communicator, request):
+    if not request.symmetric or not _asked_for(communicator, request):
         return False
     return _implemented(communicator, request) and symmetric_kernels.exists_for(communicator, request, nbytes)
 

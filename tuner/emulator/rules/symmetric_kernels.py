@@ -11,7 +11,7 @@ from tuner.base.numerics import f32
 from tuner.base.windows import SYMMETRIC
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import FP8, Request
-from tuner.emulator.rules import candidate, symmetric_rail, symmetric_sides, symmetric_variables
+from tuner.emulator.rules import candidate, symmetric_rail, symmetric_sides, symmetric_variables, windows
 from tuner.emulator.rules.symmetric_time import BLOCK_CHARGE, KernelUse, OfSize
 from tuner.release.symmetric import SymmetricKernel
 
@@ -140,7 +140,8 @@ def _notes_multicast(communicator: Communicator, request: Request) -> bool:
 
     Source: ncclSymkInitOnce, src/sym_kernels.cc, v2.29.7-1.
     """
-    if request.symmetric or not communicator.release.symmetric.multicast_is_noted_late:
+    late = communicator.release.symmetric.multicast_is_noted_late
+    if request.symmetric or not late or windows.note_multicast(communicator, request):
         return True
     left = _kernels(communicator, request.collective)
     return any(kernel.low_latency and not kernel.multicast for _, kernel in left)

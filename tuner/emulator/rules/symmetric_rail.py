@@ -58,15 +58,15 @@ def exist_without_windows(communicator: Communicator) -> bool:
     return said == symmetric_variables.GDAKI and exist(communicator)
 
 
-def may_take(communicator: Communicator, collective: Collective) -> bool:
-    """Whether NCCL looks for one even without windows, where :func:`exist_without_windows` says that there are any.
+def may_take(communicator: Communicator, collective: Collective, noted: bool) -> bool:
+    """Whether NCCL looks for one on any buffers, where there are any; ``noted``: it knows whether GPUs multicast.
 
-    Whether GPUs multicast, which AllGather's kernel needs, later releases find out as they make windows.
+    AllGather's kernel needs that. Later releases note it as they make windows.
     """
     symmetric = communicator.release.symmetric
     multicast = communicator.nvls and communicator.local_ranks >= symmetric.multicast_from_ranks
-    gathers = collective is Collective.AllGather and _table(communicator).multicast_is_known and multicast
-    return gathers or _scatters(communicator, collective)
+    known = noted or _table(communicator).multicast_is_known
+    return (collective is Collective.AllGather and known and multicast) or _scatters(communicator, collective)
 
 
 def weighed(communicator: Communicator, request: Request, nbytes: int, multicast: bool) -> Iterator[RailChoice]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from tuner.base.names import Collective, Op
 from tuner.base.registry import Registry
+from tuner.base.windows import Sides
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
@@ -33,14 +34,15 @@ def waits(communicator: Communicator, request: Request, nbytes: int) -> bool:
 
     Source: ncclMakeSymmetricTaskList, src/scheduler/symmetric_sched.cc, v2.29.2-1.
     """
-    if request.symmetric and windows.are_made(communicator):
+    if request.symmetric is Sides.both and windows.are_made(communicator):
         return symmetric.is_set_aside(communicator, request, nbytes)
     rules, enabled = communicator.rules, symmetric_variables.windows_enabled(communicator)
     if not enabled or not given(rules.symmetric_reach, "rules.symmetric_reach")(communicator):
         return False
     if communicator.nodes > 1:
-        known = symmetric_rail.exist_without_windows(communicator)
-        if not known or not symmetric_rail.may_take(communicator, request.collective):
+        noted = windows.note_multicast(communicator, request)
+        exist = symmetric_rail.exist if noted else symmetric_rail.exist_without_windows
+        if not exist(communicator) or not symmetric_rail.may_take(communicator, request.collective, noted):
             return False
     kind_waits = given(rules.symmetric_queue, "rules.symmetric_queue")
     return kind_waits(request) and symmetric_kernels.exists_for(communicator, request, nbytes)

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 
+from tuner.base.names import Buffers
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
+from tuner.emulator.request import Request
 from tuner.emulator.rules import symmetric_variables
 
 BetweenNodesRule = Callable[[Communicator], bool]
@@ -30,6 +32,13 @@ def if_gpus_start_transfers_over_single_adapters(communicator: Communicator) -> 
 def if_gpus_start_transfers(communicator: Communicator) -> bool:
     """Between nodes a window is made where GPUs can start transfers over the network (GIN)."""
     return symmetric_variables.gin_is_offered(communicator)
+
+
+def note_multicast(communicator: Communicator, request: Request) -> bool:
+    """Whether NCCL notes whether its GPUs multicast as it makes the windows of such a call. BadInput as of are_made."""
+    if request.buffers is not Buffers.window or not are_made(communicator):
+        return False
+    return bool(request.symmetric) or communicator.release.symmetric.multicast_is_noted_by == "windows"
 
 
 def are_made(communicator: Communicator) -> bool:

@@ -10,14 +10,18 @@ RING_POINTERS = (
 )
 
 
-def read(structs: WorkStructs, kernels: int) -> tuple[KernelWorks, ...]:
-    """The works of every kernel, in the order of the launches."""
+def read(structs: WorkStructs, base: int, kernels: int) -> tuple[KernelWorks, ...]:
+    """The works of every kernel, in the order of the launches; the library is at ``base``."""
     arguments, works, start = lib.sim_arguments(), [], 0
     for kernel in range(kernels):
         size = lib.sim_kernels()[kernel].argument_bytes
         own = bytes(ffi.buffer(arguments + start, size)) if size else b""
         start += size
-        works.append(_in_ring(structs, own) if structs.in_ring else _in_batches(structs, own))
+        address = int(ffi.cast("uintptr_t", lib.sim_kernels()[kernel].function)) - base
+        if address in structs.without:
+            works.append(KernelWorks({}))
+        else:
+            works.append(_in_ring(structs, own) if structs.in_ring else _in_batches(structs, own))
     return tuple(works)
 
 

@@ -25,7 +25,8 @@ RULES: Registry[AsideRule] = Registry()
 @RULES(nccl.PREPARE_TASKS(since="2.27.3"))
 def only_a_call_alone(chooser: Chooser, ordered: list[Task]) -> Aside:
     """A call that is alone in its group may get a symmetric kernel, several never do."""
-    return _parted(chooser, [ordered], []) if len(ordered) == 1 else ([], ordered)
+    alone = len(ordered) == 1 and not chooser.beside_messages
+    return _parted(chooser, [ordered], []) if alone else ([], ordered)
 
 
 @RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.28.3"))

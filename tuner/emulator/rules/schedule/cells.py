@@ -95,7 +95,7 @@ class _WithinCtas:
 
     def __init__(self, chooser: Chooser) -> None:
         self._chooser = chooser
-        self.communicator = chooser.communicator
+        self.communicator, self.beside_messages = chooser.communicator, chooser.beside_messages
 
     def choose(self, tasks: Sequence[Task], pipelined: int = 1, preset_channels: int = 0) -> None:
         self._chooser.choose(tasks, pipelined, preset_channels)

@@ -88,6 +88,7 @@ class Chooser(Interface):
     """What a scheduler needs to know."""
 
     communicator: Communicator
+    beside_messages: bool  # whether sends and receives are in the group, too
 
     def choose(self, tasks: Sequence[Task], pipelined: int = 1, preset_channels: int = 0) -> None:
         """Fills in what tasks chosen together get: cell, threads, bound, together_bytes."""
