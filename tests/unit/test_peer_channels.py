@@ -9,7 +9,6 @@ from tuner.emulator.exchange.plan import ExchangeCall, plan
 from tuner.scenario import Scenario
 from tuner.scenario.exchange import situation
 
-
 ALL_APART = {"NCCL_P2P_LEVEL": "NVL", "NCCL_SHM_DISABLE": "1"}  # GPUs of a node without NVLinks between them
 
 
