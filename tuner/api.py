@@ -107,8 +107,8 @@ class Communicator:
     ) -> "LaunchAnswer":
         """What a call of ``size`` bytes is launched as on a rank: what each block and each proxy is handed.
 
-        Errors: those of :meth:`pick`; BadInput for buffers that are not plain, a rank or root that there is none, and,
-        where the switch or the network takes part, for graphs from a file.
+        Errors: those of :meth:`pick`; BadInput for a rank or root that there is none, and, where the switch or the
+        network takes part, for graphs from a file.
         Source: scheduleCollTasksToPlan and calcCollChunking, src/enqueue.cc.
 
         >>> two_nodes = communicator("dgx-h100", nodes=2, nccl="2.28.9")

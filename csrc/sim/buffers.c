@@ -82,12 +82,17 @@ static void deregister_sides(struct rank *rank) {
     }
 }
 
-/* Of rank 0 alone, where ranks do it for themselves. */
+/* One after the other, where ranks do it for themselves. */
 static status of_all_ranks(void **comms, int ranks, void (*act)(struct rank *rank)) {
     if (used == SIM_REGISTERED) {
-        struct rank first = {.comm = comms[0]};
-        act(&first);
-        return first.result;
+        struct rank each = {.result = 0};
+        for (int r = 0; r < ranks && each.result == 0; r++) {
+            each = (struct rank){.rank = r, .comm = comms[r]};
+            sim_set_device(r);
+            act(&each);
+        }
+        sim_set_device(0);
+        return each.result;
     }
     struct rank *all = calloc((size_t)ranks, sizeof *all);
     if (all == NULL)

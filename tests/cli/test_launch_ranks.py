@@ -27,6 +27,19 @@ def test_a_group_has_roots() -> None:
     assert {work["place"]: work["root"] for work in works} == {0: 3, 1: 1}
 
 
+@pytest.mark.parametrize("rank", ["0", "3"])
+def test_adapters_take_buffers_of_all_ranks_or_of_none(rank: str) -> None:
+    """Eight GPUs have an adapter each; with two, rings leave the node over the other GPU (PXN)."""
+    machine, registered = ("--machine", "dgx-h100", "--nccl", "2.28.9"), ("--buffers", "registered")
+    ring = "--env", "NCCL_ALGO=Ring", "--env", "NCCL_PROTO=Simple"
+    for gpus, takers in (("8", ["peers", "network"]), ("2", ["peers"])):
+        nodes = "--nodes", "2", "--gpus-per-node", gpus, "--bytes", "1G"
+        words = "pick", "allgather", *machine, *nodes, "--launch", *registered, *ring, "--rank", rank, "--json"
+        (answer,) = json.loads(run(*words).stdout)
+        (work,) = answer["launch"]["kernels"][0]["works"]
+        assert work["registered_for"] == takers
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -36,7 +49,7 @@ def test_a_group_has_roots() -> None:
         (("pick", *CALL[:-1], "--rank", "1"), "valid for collectives: with --launch"),
         (("pick", *ON_WINDOWS, "--buffers", "window"), "AGxLLMC_R; valid: --buffers plain"),
         (("pick", *ON_WINDOWS, "--buffers", "window", "--json"), "AGxLLMC_R; valid: --buffers plain"),
-        (("pick", *ON_WINDOWS, "--buffers", "graph", "--rank", "1"), "are those of rank 0; valid: --rank 0"),
+        (("pick", *ON_WINDOWS, "--buffers", "graph", "--rank", "8"), "rank 8; valid: 0 to 7"),
         (("pick", *CALL, "--buffers", "graph", "--env", "NCCL_MNNVL_CROSS_CLIQUE=1"), "CROSS_CLIQUE: launches in full"),
         (("pick", *ON_SENT, "--launch"), "of one side; valid: --windows both"),
         (("pick", *ON_WINDOWS, "--env", "NCCL_SYM_NOWIN_ENABLE=1"), "; valid: without NCCL_SYM_NOWIN_ENABLE"),

@@ -9,9 +9,9 @@ from tests.support import launch_records
 from tuner import release
 from tuner.base.names import Algorithm
 from tuner.conformance import check_launch
-from tuner.connect.heads import heads_of
 from tuner.emulator import full_launch
 from tuner.emulator.selection import Selection
+from tuner.scenario.heads import heads_of
 
 load = cache(launch_records.load)
 
@@ -33,7 +33,7 @@ def test_launches_are_those_of_libnccl(nccl: str) -> None:
     for case in cases:
         selection, resolved = Selection(case.scenario.communicator()), case.scenario.resolve()
         for operation, found in zip(case.operations, golden["launches"][case.name], strict=True):
-            ours = full_launch.launch(selection, [operation], lambda resolved=resolved: heads_of(resolved.connected))
+            ours = full_launch.launch(selection, [operation], lambda resolved=resolved: heads_of(resolved))
             algorithms |= {work.algorithm for kernel in ours.kernels for work in kernel.works}
             values = check_launch.compare(ours, launch_records.read(found))
             differing += [

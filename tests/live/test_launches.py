@@ -4,7 +4,8 @@ Many more of every release: `python -m tests.scripts.check_launches`.
 """
 
 from collections.abc import Iterable
-from itertools import islice
+from dataclasses import replace
+from itertools import groupby, islice
 
 import pytest
 
@@ -52,29 +53,34 @@ def test_random_launches_on_registered_buffers_are_those_of_libnccl(nccl: str, b
     assert_equal(islice(small, COMMUNICATORS))
 
 
-# Whom the buffers of the calls below are registered for, which random ones seldom are.
-CASES = {
-    "2.23.4": [("dgx-h100", 1, 8, "Ring", "peers"), ("dgx-h100", 1, 8, "NVLS", "switch")],
+# Whom the buffers of a rank's calls are registered for, which random ones seldom are.
+CASES: dict[str, list[tuple[str, tuple[int, ...], str, int, str]]] = {
+    "2.23.4": [("dgx-h100", (8,), "Ring", 0, "peers"), ("dgx-h100", (8,), "NVLS", 5, "switch")],
     "2.28.9": [
-        ("dgx-h100", 1, 8, "Tree", "peers"),
-        ("dgx-h100", 2, 4, "NVLSTree", "switch"),
-        ("dgx-h100", 2, 8, "Ring", "peers network"),
-        ("dgx-h100", 4, 1, "Ring", "network"),
-        ("dgx-2", 2, 2, "Ring", "peers network"),
+        ("dgx-h100", (8,), "Tree", 3, "peers"),
+        ("dgx-h100", (4, 4), "NVLSTree", 6, "switch"),
+        ("dgx-h100", (8, 8), "Ring", 0, "peers network"),
+        ("dgx-h100", (8, 8), "Ring", 11, "peers network"),
+        ("dgx-h100", (1, 1, 1, 1), "Ring", 2, "network"),
+        ("dgx-2", (2, 2), "Ring", 0, "peers network"),
+        ("dgx-a100", (6, 3), "Ring", 0, "peers"),  # ranks of the other node send over another's adapter (PXN)
     ],
 }
 
 
 @pytest.mark.parametrize(("nccl", "case"), [(nccl, case) for nccl, cases in CASES.items() for case in cases])
-def test_whom_buffers_are_registered_for(nccl: str, case: tuple[str, int, int, str, str]) -> None:
+def test_whom_buffers_are_registered_for(nccl: str, case: tuple[str, tuple[int, ...], str, int, str]) -> None:
     if nccl not in (*HERE, *WITH_PLUGINS):
         pytest.skip(f"no libnccl {nccl} here")
-    machine, nodes, gpus, algorithm, takers = case
+    machine, gpus, algorithm, rank, takers = case
     variables = {"NCCL_ALGO": algorithm, "NCCL_PROTO": "Simple"}
-    scenario = Scenario(nccl, nodes, machine=machine, gpus_per_node=gpus, environment=variables)
-    selection = Selection(scenario.resolve().view_of(0))
+    alike = Scenario(nccl, 1, machine=machine, environment=variables)
+    counted = [(each, len(list(nodes))) for each, nodes in groupby(gpus)]
+    own, *others = [replace(alike, nodes=nodes, gpus_per_node=each) for each, nodes in counted]
+    scenario = replace(own, others=tuple(others))
+    selection = Selection(scenario.resolve().view_of(rank))
     request = Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=Buffers.registered)
-    communicator = Drawn(scenario, 0, selection, (Operation(request, 1 << 26),), ())
+    communicator = Drawn(scenario, rank, selection, (Operation(request, 1 << 26),), ())
     ((_, ours, both),) = compared(communicator)
     assert {" ".join(work.registered_for) for kernel in ours.kernels for work in kernel.works} == {takers}
     assert {what: pair for what, pair in both.items() if pair[0] != pair[1]} == {}

@@ -2,7 +2,7 @@
 
     python -m tests.scripts.check_launches --seed a --launches 50000             every release
     python -m tests.scripts.check_launches --seed a --launches 2000 2.18.1 2.32.3
-    python -m tests.scripts.check_launches --seed a --buffers registered       those of rank 0, whose buffers are
+    python -m tests.scripts.check_launches --seed a --buffers registered       whose buffers are
 
 A seed is always the same communicators and calls. Prints, by release, how many launches were compared by algorithm and
 how many were equal, and the first differences. Exit code 1 where anything differs or a communicator could not be asked.

@@ -9,7 +9,6 @@ from tuner.base.errors import BadInput, TunerError
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op
 from tuner.conformance import check_launch
 from tuner.conformance.check_group import reachable
-from tuner.connect.heads import heads_of
 from tuner.emulator import full_launch
 from tuner.emulator.group import Operation, not_emulated
 from tuner.emulator.launch.records import Launch
@@ -19,6 +18,7 @@ from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.oracle.exchanges import IssuedCall
 from tuner.scenario import Scenario
+from tuner.scenario.heads import heads_of
 
 GATHERS = Request(Collective.AllGather, DataType.int8, Op.sum)
 MOST_RANKS = 48
@@ -67,14 +67,15 @@ class Drawn:
 
 
 def drawn(nccl: str, seed: str, alone: int, groups: int, buffers: Buffers = Buffers.plain) -> Iterator[Drawn]:
-    """Without end: communicators of a release, with so many calls on each; on registered buffers those of rank 0."""
+    """Without end: communicators of a release, with so many calls on each."""
     random = Random(f"{seed} {nccl}")
     while True:
         scenario = _scenario(nccl, random)
         try:
             rank = random.choice((0, scenario.ranks - 1, random.randrange(scenario.ranks)))
             if buffers is not Buffers.plain:
-                rank, scenario = 0, _reaching_registered_buffers(scenario, random)
+                scenario = _reaching_registered_buffers(scenario, random)
+                rank = min(rank, scenario.ranks - 1)
             selection = Selection(scenario.resolve().view_of(rank))
             selection.non_classic_paths(replace(GATHERS, buffers=buffers), [MOST_BYTES])  # or it is refused
             assert scenario.resolve().connected.ranks
@@ -98,10 +99,10 @@ def compared(communicator: Drawn) -> Iterator[tuple[tuple[Operation, ...], Launc
     What leaves the classic path is left out, and what is refused because libnccl never returns from it: it would fill
     the memory with empty plans.
     """
-    connected, rank = communicator.scenario.resolve().connected, communicator.rank
+    resolved, rank = communicator.scenario.resolve(), communicator.rank
     with Oracle(communicator.scenario.oracle_configuration(), timeout_s=600) as oracle:
         for groups in in_batches((*((each,) for each in communicator.alone), *communicator.groups), AT_ONCE):
-            planned = {group: _launch(communicator, group, lambda: heads_of(connected, rank)) for group in groups}
+            planned = {group: _launch(communicator, group, lambda: heads_of(resolved, rank)) for group in groups}
             returning = {group: ours for group, ours in planned.items() if ours is not None}
             buffers = groups[0][0].request.buffers
             launched = oracle.launch_groups_in_full(

@@ -11,7 +11,6 @@ from tuner import plugin
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.conformance import check_launch
-from tuner.connect.heads import heads_of
 from tuner.emulator import full_launch
 from tuner.emulator.group import Operation, Tuned
 from tuner.emulator.launch.records import Launch
@@ -19,6 +18,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.plugin.asked import Asked, opened
+from tuner.scenario.heads import heads_of
 
 RINGS = [f"{Algorithm.Ring.name.lower()}/{protocol.name.lower()}" for protocol in Protocol]
 OTHERS = [f"{Algorithm.Tree.name.lower()}/{protocol.name.lower()}" for protocol in Protocol]
@@ -92,9 +92,9 @@ class _Tuner:
 
 
 def _launch(communicator: Drawn, group: tuple[Operation, ...], tuner: _Tuner) -> Launch | None:
-    connected, rank = communicator.scenario.resolve().connected, communicator.rank
+    resolved, rank = communicator.scenario.resolve(), communicator.rank
     try:
-        return full_launch.launch(communicator.selection, group, lambda: heads_of(connected, rank), tuner)
+        return full_launch.launch(communicator.selection, group, lambda: heads_of(resolved, rank), tuner)
     except BadInput as error:
         if "never returns" in str(error):
             return None

@@ -8,7 +8,6 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
 from tuner.base.sizes import human_bytes
 from tuner.connect import Across, summarize
-from tuner.connect.heads import heads_of
 from tuner.emulator.full_launch import launch
 from tuner.emulator.group import Operation
 from tuner.emulator.launch.records import Work
@@ -17,6 +16,7 @@ from tuner.emulator.pick import of_picks
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
+from tuner.scenario.heads import heads_of
 
 PAT_READ_FROM = "2.26.2"  # the first release whose PAT's steps were read
 
@@ -68,10 +68,10 @@ def calls_alone(
             raise BadInput(
                 "--group: of calls that take the classic path; valid: --buffers plain, and more than one rank"
             )
-        launches = [launch(selection, operations, lambda: heads_of(resolved.connected))]
+        launches = [launch(selection, operations, lambda: heads_of(resolved))]
     else:
         classic = [each for each, path in zip(operations, paths, strict=True) if path is None]
-        launches = [launch(selection, [each], lambda: heads_of(resolved.connected)) for each in classic]
+        launches = [launch(selection, [each], lambda: heads_of(resolved)) for each in classic]
     works = [
         sorted((work for kernel in each.kernels for work in kernel.works), key=lambda work: work.place)
         for each in launches

@@ -10,7 +10,6 @@ from tuner.base.names import Algorithm, Buffers
 from tuner.base.records import json_form
 from tuner.base.windows import Sides
 from tuner.connect import Across, RingOrder, TreeOrder, summarize
-from tuner.connect.heads import heads_of
 from tuner.emulator import full_launch
 from tuner.emulator.group import Operation, Tuner
 from tuner.emulator.launch.records import Launch
@@ -18,6 +17,7 @@ from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
+from tuner.scenario.heads import heads_of
 
 OPTIONAL = json_form(optional=True)
 
@@ -83,14 +83,12 @@ class Launches:
     def of(self, operations: Sequence[Operation], tuner: Tuner | None = None) -> LaunchAnswer:
         """The launch of one call, or of several in one group.
 
-        Errors: those of :func:`full_launch.launch`; BadInput for buffers that are not plain of other ranks than 0.
+        Errors: those of :func:`full_launch.launch`.
         """
-        if self.rank and any(operation.request.buffers is not Buffers.plain for operation in operations):
-            raise BadInput("launches in full on registered buffers are those of rank 0; valid: --rank 0")
         if any(operation.request.windows.sides is not Sides.both for operation in operations):
             raise BadInput("launches in full are not emulated with windows of one side; valid: --windows both")
         resolved = self.scenario.resolve()
-        launch = full_launch.launch(self.selection, operations, lambda: heads_of(resolved.connected, self.rank), tuner)
+        launch = full_launch.launch(self.selection, operations, lambda: heads_of(resolved, self.rank), tuner)
         try:
             across = _used(summarize(resolved.connected, self.rank), launch)
         except BadInput:

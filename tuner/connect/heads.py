@@ -1,12 +1,12 @@
 """The heads of a rank's node, which the chunks of NVLS and CollNet go by."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 from tuner.connect.records import Connected
-from tuner.emulator.rules.heads import Heads, RingWay
+from tuner.emulator.rules.heads import Heads, NetworkUse
 
 
-def heads_of(connected: Connected, rank: int = 0) -> Heads:
+def heads_of(connected: Connected, rank: int = 0, network: Callable[[], NetworkUse] | None = None) -> Heads:
     """As a rank knows them; where there are none, one that is that rank."""
     own = connected.ranks[rank]
     direct = own.channels[0].direct
@@ -16,13 +16,5 @@ def heads_of(connected: Connected, rank: int = 0) -> Heads:
         direct=direct.heads if direct else 1,
         own_direct=direct.head if direct else None,
         direct_depth=2 if direct and (direct.up or direct.down) else 1,
-        ring_ways=frozenset(_ring_ways(connected, rank)),
+        network=network,
     )
-
-
-def _ring_ways(connected: Connected, rank: int) -> Iterator[RingWay]:
-    node_of = connected.node_of_rank
-    for channel in connected.ranks[rank].channels:
-        for neighbour, sends in ((channel.next, True), (channel.previous, False)):
-            if channel.ring_adapter is not None and node_of[neighbour] != node_of[rank]:
-                yield RingWay(channel.ring_adapter.id, sends, relayed=channel.ring_adapter.relay != rank)

@@ -23,9 +23,9 @@ HeadsOf = Callable[[], Heads]
 def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf, tuner: Tuner | None = None) -> Launch:
     """What NCCL launches on the rank that ``selection`` is of, for one call or for several in one group.
 
-    ``heads``, as that rank knows them, is asked for where the switch or the network takes part; whom buffers are
-    registered for is said of rank 0. Errors: those of :func:`tuner.emulator.group.plan`; BadInput for calls that leave
-    the classic path, and for broadcasts from several roots where NCCL makes one call of them.
+    ``heads``, as that rank knows them, is asked for where the switch or the network takes part.
+    Errors: those of :func:`tuner.emulator.group.plan`; BadInput for calls that leave the classic path, and for
+    broadcasts from several roots where NCCL makes one call of them.
     """
     communicator = selection.communicator
     if not operations:
@@ -65,7 +65,7 @@ def _work(selection: Selection, task: Task, root: int, heads: HeadsOf) -> Work:
     call = task.call(communicator)
     rules, tables = communicator.rules, selection.tables
     own = heads() if _has_heads(call) else NO_HEADS
-    taken = takers(call, own.ring_ways)
+    taken = takers(call, own.network)
     shared = rules.shares(Scheduled(task, call, tables, own, Taker.network in taken))
     algorithm, protocol = task.algo_proto
     threads = bounds.own_threads(call, tables, task.together_bytes, task.together_tuned)

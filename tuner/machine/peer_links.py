@@ -28,8 +28,8 @@ class PeerLinks:
     all_peer_to_peer: bool = False  # every GPU reaches every other, without a GPU in between
     joined_by_network: frozenset[tuple[int, int]] = frozenset()  # pairs of GPUs, by local rank, that nothing else joins
     all_connected_by_memory: bool = False  # peer-to-peer joins all, rather than the network
-    first_gpu: tuple[AdapterAccess, ...] = ()  # the adapters as the first GPU has them
+    access: tuple[tuple[AdapterAccess, ...], ...] = ()  # by GPU, the adapters as it has them; empty on one node
 
-    def of_first_gpu(self, adapter: int) -> AdapterAccess:
-        """An adapter as the first GPU has it, by the number that graphs give it."""
-        return next(each for each in self.first_gpu if each.id == adapter)
+    def adapter_of(self, gpu: int, adapter: int) -> AdapterAccess:
+        """An adapter as a GPU of the node has it, by the number that graphs give it."""
+        return next(each for each in self.access[gpu] if each.id == adapter)

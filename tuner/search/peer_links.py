@@ -5,6 +5,7 @@ v2.28.9-1.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import combinations, permutations
@@ -57,21 +58,24 @@ def _peer_links(text: str, nccl: str) -> PeerLinks:
             if not peers.connected(gpu, peer)
         ),
         all_connected_by_memory=all(peers.connected_by_memory(*each) for each in combinations(gpus, 2)),
-        first_gpu=_access(system, gpus[0], Adapters(system, loaded.search.routing, local, variables)),
+        access=_access(system, gpus, Adapters(system, loaded.search.routing, local, variables)),
     )
 
 
-def _access(system: System, gpu: Gpu, adapters: Adapters) -> tuple[AdapterAccess, ...]:
+def _access(system: System, gpus: Sequence[Gpu], adapters: Adapters) -> tuple[tuple[AdapterAccess, ...], ...]:
     if not system.several_nodes:
         return ()
     return tuple(
-        AdapterAccess(
-            net.id,
-            system.types.names[path.type],
-            adapters.gpu_direct(gpu, net, read=True),
-            adapters.gpu_direct(gpu, net, read=False),
+        tuple(
+            AdapterAccess(
+                net.id,
+                system.types.names[path.type],
+                adapters.gpu_direct(gpu, net, read=True),
+                adapters.gpu_direct(gpu, net, read=False),
+            )
+            for net, path in zip(system.nets, gpu.paths[Kind.NET], strict=True)
         )
-        for net, path in zip(system.nets, gpu.paths[Kind.NET], strict=True)
+        for gpu in gpus
     )
 
 

@@ -1,22 +1,26 @@
 """What a rank's place in its node is, as far as chunks and registered buffers go by it."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class RingWay:
-    """A network device that a rank's rings leave or enter the node by."""
+class NetworkUse:
+    """How a rank goes to other nodes, as far as registered buffers of rings go by it.
 
-    adapter: int  # as graphs number it
-    sends: bool  # else it receives
-    relayed: bool  # over another GPU of the node (PXN)
+    ``relayed`` and ``direct`` are NCCL's ``useNetPXN`` and ``useGdr``, found of all ranks as it connects rings.
+    """
+
+    reached: bool  # a ring of the rank leaves or enters its node
+    relayed: bool  # something is sent over another GPU of the node (PXN)
+    direct: bool  # every adapter reads or writes its GPU's memory (GPUDirect RDMA)
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
     """The heads of a rank's node, which enter the switch (NVLS) and the network (CollNetDirect), and which it is.
 
-    ``own_*`` are None where it is none. ``ring_ways``: how its rings go to other nodes.
+    ``own_*`` are None where it is none. ``network`` is asked of rings between nodes on registered buffers.
     """
 
     nvls: int
@@ -24,4 +28,4 @@ class Heads:
     direct: int
     own_direct: int | None
     direct_depth: int
-    ring_ways: frozenset[RingWay] = frozenset()
+    network: Callable[[], NetworkUse] | None = field(default=None, compare=False, repr=False)

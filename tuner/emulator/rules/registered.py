@@ -18,7 +18,7 @@ from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
 from tuner.emulator.rules import windows
 from tuner.emulator.rules.call import Call
-from tuner.emulator.rules.heads import RingWay
+from tuner.emulator.rules.heads import NetworkUse
 from tuner.machine.peer_links import PeerLinks
 from tuner.release import Release, first_with
 
@@ -204,7 +204,7 @@ def _all_of_the_ring(call: Call, type_inter: str | None) -> bool:
     rank = call.communicator.release.paths.rank
     direct = {
         adapter.reads and adapter.writes
-        for adapter in _links(call).first_gpu
+        for adapter in _links(call).access[0]
         if type_inter is None or rank(adapter.path) <= rank(type_inter)
     }
     if len(direct) > 1:
@@ -215,7 +215,7 @@ def _all_of_the_ring(call: Call, type_inter: str | None) -> bool:
 
 
 def _links(call: Call) -> PeerLinks:
-    """The links of rank 0's node. BadInput where there is no topology."""
+    """The links of the rank's node. BadInput where there is no topology."""
     if call.communicator.links is None:
         raise BadInput("registered buffers depend here on links, which only a topology tells; valid without it: plain")
     return call.communicator.links()
@@ -244,7 +244,7 @@ def _within(communicator: Communicator, channels: int) -> int:
 
 
 def peers_take_buffers(call: Call) -> bool:
-    """Whether GPUs of rank 0's node read and write each other's buffers. BadInput where no topology tells."""
+    """Whether GPUs of a rank's node read and write each other's buffers. BadInput where no topology tells."""
     communicator, peers = call.communicator, call.communicator.release.registration.peers
     if peers == "never" or communicator.local_ranks == 1 or call.protocol is not Protocol.Simple:
         return False
@@ -253,15 +253,12 @@ def peers_take_buffers(call: Call) -> bool:
     return _links(call).all_peer_to_peer if peers == "direct" else _links(call).all_connected_by_memory
 
 
-def network_takes_buffers(call: Call, ways: frozenset[RingWay]) -> bool:
-    """Whether adapters read and write rank 0's buffers, where its rings go these ways between nodes.
-
-    BadInput where no topology tells.
-    """
-    relayed = any(way.relayed for way in ways if way.sends)  # useNetPXN
-    taken = bool(ways) and not relayed and may_reach_network(call)
-    adapters = [(_links(call).of_first_gpu(way.adapter), way.sends) for way in ways] if taken else []
-    return taken and all(adapter.reads if sends else adapter.writes for adapter, sends in adapters)
+def network_takes_buffers(call: Call, network: Callable[[], NetworkUse] | None) -> bool:
+    """Whether adapters read and write a rank's buffers, which goes to other nodes so. BadInput without a topology."""
+    if network is None or call.communicator.nodes == 1 or not may_reach_network(call):
+        return False
+    used = network()
+    return used.reached and used.direct and not used.relayed
 
 
 def may_reach_network(call: Call) -> bool:

@@ -1,12 +1,13 @@
 """Who reads and writes the user's own buffers in a call, where they are registered: the switch, peers, adapters."""
 
+from collections.abc import Callable
 from enum import Enum
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers
 from tuner.emulator.rules import registered
 from tuner.emulator.rules.call import Call
-from tuner.emulator.rules.heads import RingWay
+from tuner.emulator.rules.heads import NetworkUse
 
 
 class Taker(Enum):
@@ -17,8 +18,8 @@ class Taker(Enum):
     network = 4
 
 
-def takers(call: Call, ways: frozenset[RingWay]) -> tuple[Taker, ...]:
-    """Of a call of rank 0, whose rings go these ways between nodes. BadInput without a topology.
+def takers(call: Call, network: Callable[[], NetworkUse] | None) -> tuple[Taker, ...]:
+    """Of a rank's call, which goes to other nodes so. BadInput without a topology.
 
     Source: ncclRegisterCollBuffers and ncclRegisterCollNvlsBuffers, src/register/coll_reg.cc, v2.28.9-1.
     """
@@ -32,6 +33,6 @@ def takers(call: Call, ways: frozenset[RingWay]) -> tuple[Taker, ...]:
     found = {
         Taker.peers: registered.peers_take_buffers(call),
         Taker.switch: registered.switch_takes_buffers(call),
-        Taker.network: registered.network_takes_buffers(call, ways),
+        Taker.network: registered.network_takes_buffers(call, network),
     }
     return tuple(taker for taker, takes in found.items() if takes)

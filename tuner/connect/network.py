@@ -1,0 +1,99 @@
+"""The connections between nodes: over which adapters, over other GPUs (PXN) or not, with GPUDirect RDMA or not.
+
+Source: ncclTransportRingConnect, ncclTransportTreeConnect, ncclTransportPatConnect, src/transport/generic.cc;
+ncclNvlsTreeConnect, src/transport/nvls.cc; sendSetup, recvSetup, src/transport/net.cc, v2.28.9-1.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from tuner.connect.records import Adapter, Connected
+from tuner.emulator.rules.heads import NetworkUse
+from tuner.machine.peer_links import AdapterAccess
+
+AccessOf = Callable[[int, int], AdapterAccess]  # a rank's to the adapter that graphs give this number
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One direction of a rank's connection to a peer on another node, on one channel."""
+
+    channel: int
+    peer: int
+    sends: bool  # else it receives
+    adapter: Adapter
+
+
+def network_use(connected: Connected, rank: int, access_of: AccessOf, at_once: bool) -> NetworkUse:
+    """How a rank goes to other nodes.
+
+    NCCL tells all ranks of the rings. ``at_once``: all algorithms are connected as the communicator is made; those
+    after the ring add the rank's own connections, as far as rings do not have them. Else rings are all that counts:
+    connected last, they count anew.
+    """
+    of_all = [list(_of_rings(connected, each)) for each in range(len(connected.ranks))]
+    own = of_all[rank]
+    ways = [(each, way) for each, ways in enumerate(of_all) for way in ways]
+    if at_once:
+        ways += [(rank, way) for way in _of_others(connected, rank, own)]
+    return NetworkUse(
+        reached=bool(own),
+        relayed=any(way.sends and way.adapter.relay != each for each, way in ways),
+        direct=all(map(access_of_each(access_of), _distinct(ways))),
+    )
+
+
+def access_of_each(access_of: AccessOf) -> Callable[[tuple[int, int, bool]], bool]:
+    """Whether a rank's adapter reads (else writes) its GPU's memory."""
+
+    def is_direct(asked: tuple[int, int, bool]) -> bool:
+        rank, adapter, reads = asked
+        access = access_of(rank, adapter)
+        return access.reads if reads else access.writes
+
+    return is_direct
+
+
+def _distinct(ways: Iterable[tuple[int, Way]]) -> set[tuple[int, int, bool]]:
+    return {(rank, way.adapter.id, way.sends) for rank, way in ways}
+
+
+def _of_rings(connected: Connected, rank: int) -> Iterator[Way]:
+    for number, channel in enumerate(connected.ranks[rank].channels):
+        neighbours = ((channel.next, True), (channel.previous, False))
+        yield from _between_nodes(connected, rank, number, channel.ring_adapter, neighbours)
+
+
+def _of_others(connected: Connected, rank: int, rings: Iterable[Way]) -> Iterator[Way]:
+    """Those of trees, PAT and NVLSTree, which have their first connections to a peer in common with rings."""
+    known = {(way.channel, way.peer, way.sends) for way in rings}
+    for way in _of_trees(connected, rank):
+        if (way.channel, way.peer, way.sends) not in known:
+            known.add((way.channel, way.peer, way.sends))
+            yield way
+
+
+def _of_trees(connected: Connected, rank: int) -> Iterator[Way]:
+    own = connected.ranks[rank]
+    for number, channel in enumerate(own.channels):
+        yield from _both_ways(connected, rank, number, channel.tree_adapter, channel.tree.peers)
+    for number, channel in enumerate(own.channels):  # by the graph of trees (sic)
+        yield from _both_ways(connected, rank, number, channel.tree_adapter, own.pat_peers)
+    for number, nvls in enumerate(own.nvls):
+        yield from _both_ways(connected, rank, number, nvls.adapter, nvls.tree.peers)
+
+
+def _both_ways(
+    connected: Connected, rank: int, number: int, adapter: Adapter | None, peers: Iterable[int]
+) -> Iterator[Way]:
+    both = ((peer, sends) for peer in peers for sends in (True, False))
+    return _between_nodes(connected, rank, number, adapter, both)
+
+
+def _between_nodes(
+    connected: Connected, rank: int, number: int, adapter: Adapter | None, peers: Iterable[tuple[int, bool]]
+) -> Iterator[Way]:
+    node_of = connected.node_of_rank
+    for peer, sends in peers:
+        if adapter is not None and node_of[peer] != node_of[rank]:
+            yield Way(number, peer, sends, adapter)
