@@ -8,7 +8,7 @@ from tests.support.command_line import run
 
 ON = ("--machine", "dgx-h100", "--nodes", "2", "--gpus-per-node", "2", "--nccl", "2.28.9")
 ON_WINDOWS = "allreduce", "--machine", "dgx-h100", "--nccl", "2.30.7", "--bytes", "1K,1M", "--launch"
-ON_SENT = "broadcast", "--machine", "dgx-h100", "--nccl", "2.30.7", "--buffers", "window", "--windows", "send"
+ON_WINDOW = "broadcast", "--machine", "dgx-h100", "--nccl", "2.30.7", "--bytes", "64M", "--buffers", "window"
 CALL = "reduce", *ON, "--bytes", "1M", "--launch"
 
 
@@ -40,6 +40,13 @@ def test_adapters_take_buffers_of_all_ranks_or_of_none(rank: str) -> None:
         assert work["registered_for"] == takers
 
 
+@pytest.mark.parametrize(("windows", "takers"), [("send", []), ("receive", ["peers"]), ("both", ["peers"])])
+def test_rings_of_a_node_need_only_what_is_received_in_a_window(windows: str, takers: list[str]) -> None:
+    (answer,) = json.loads(run("pick", *ON_WINDOW, "--windows", windows, "--launch", "--json").stdout)
+    (work,) = answer["launch"]["kernels"][0]["works"]
+    assert work["registered_for"] == takers
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -51,7 +58,6 @@ def test_adapters_take_buffers_of_all_ranks_or_of_none(rank: str) -> None:
         (("pick", *ON_WINDOWS, "--buffers", "window", "--json"), "AGxLLMC_R; valid: --buffers plain"),
         (("pick", *ON_WINDOWS, "--buffers", "graph", "--rank", "8"), "rank 8; valid: 0 to 7"),
         (("pick", *CALL, "--buffers", "graph", "--env", "NCCL_MNNVL_CROSS_CLIQUE=1"), "CROSS_CLIQUE: launches in full"),
-        (("pick", *ON_SENT, "--launch"), "of one side; valid: --windows both"),
         (("pick", *ON_WINDOWS, "--env", "NCCL_SYM_NOWIN_ENABLE=1"), "; valid: without NCCL_SYM_NOWIN_ENABLE"),
         (("group", "reduce@4:1M", *ON, "--launch"), "root 4; valid: 0 to 3"),
         (("group", "send@1:1M", *ON, "--launch"), "valid without sends and receives"),

@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from tests.support.planned_communicators import hosts
+from tuner import release
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op
+from tuner.base.windows import SYMMETRIC, Sides, WindowFlag, Windows
 from tuner.conformance import check_launch
 from tuner.conformance.check_group import reachable
 from tuner.emulator import full_launch
@@ -52,6 +54,8 @@ REACHING = (
     {"NCCL_P2P_DISABLE": "1"},
     {"NCCL_CROSS_NIC": "1"},
 )
+SIDES = (Sides.send, Sides.receive, Sides.both)
+FLAGS = (WindowFlag.COLL_SYMMETRIC, WindowFlag.DEFAULT, WindowFlag.STRICT_ORDERING, WindowFlag.GIN_ONLY)
 DIFFERENT_LINKS = ("pcie-l40s", "pcie-l40s-4nic", "gh200-4x", "ws-2x-a6000", "dgx-2")
 
 
@@ -84,8 +88,9 @@ def drawn(nccl: str, seed: str, alone: int, groups: int, buffers: Buffers = Buff
             continue
         kinds = [kind for kind in _kinds(selection) if selection.usable(kind) and _has_forced(selection, kind)]
         if buffers is not Buffers.plain:
-            in_place = random.random() < 0.4
-            kinds = [replace(kind, buffers=buffers, in_place=in_place) for kind in kinds]
+            windows = _windows(nccl, random) if buffers is Buffers.window else SYMMETRIC
+            in_place = random.random() < 0.4 and windows.sides is Sides.both
+            kinds = [replace(kind, buffers=buffers, in_place=in_place, windows=windows) for kind in kinds]
         if not kinds:
             continue
         calls = tuple(_call(selection, random.choice(kinds), random) for _ in range(alone))
@@ -104,9 +109,12 @@ def compared(communicator: Drawn) -> Iterator[tuple[tuple[Operation, ...], Launc
         for groups in in_batches((*((each,) for each in communicator.alone), *communicator.groups), AT_ONCE):
             planned = {group: _launch(communicator, group, lambda: heads_of(resolved, rank)) for group in groups}
             returning = {group: ours for group, ours in planned.items() if ours is not None}
-            buffers = groups[0][0].request.buffers
+            of = groups[0][0].request
             launched = oracle.launch_groups_in_full(
-                [[issued(communicator.selection, each) for each in group] for group in returning], rank, buffers
+                [[issued(communicator.selection, each) for each in group] for group in returning],
+                rank,
+                of.buffers,
+                of.windows,
             )
             for (operations, ours), theirs in zip(returning.items(), launched, strict=True):
                 yield operations, ours, check_launch.compare(ours, theirs)
@@ -173,6 +181,13 @@ def _reaching_registered_buffers(described: Scenario, random: Random) -> Scenari
         return replace(described, environment=variables)
     gpus = min(described.gpus_per_node or 1, catalogue.load(str(machine)).gpus_per_node)
     return replace(described, machine=machine, gpus_per_node=gpus, environment=variables)
+
+
+def _windows(nccl: str, random: Random) -> Windows:
+    """Half of them symmetric ones of both buffers, of which alone there are groups."""
+    known = release.load(nccl).symmetric.window_flags
+    flags = random.choice([each for each in FLAGS if all(flag.name in known for flag in each)])
+    return random.choice((SYMMETRIC, Windows(random.choice(SIDES), flags)))
 
 
 def _whole(described: Scenario, random: Random) -> Scenario:

@@ -8,7 +8,6 @@ from tuner.answers.picks import PickAnswer
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers
 from tuner.base.records import json_form
-from tuner.base.windows import Sides
 from tuner.connect import Across, RingOrder, TreeOrder, summarize
 from tuner.emulator import full_launch
 from tuner.emulator.group import Operation, Tuner
@@ -85,8 +84,6 @@ class Launches:
 
         Errors: those of :func:`full_launch.launch`.
         """
-        if any(operation.request.windows.sides is not Sides.both for operation in operations):
-            raise BadInput("launches in full are not emulated with windows of one side; valid: --windows both")
         resolved = self.scenario.resolve()
         launch = full_launch.launch(self.selection, operations, lambda: heads_of(resolved, self.rank), tuner)
         try:

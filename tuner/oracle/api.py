@@ -224,18 +224,26 @@ class Oracle:
         return exchanges.read(self._reader, answer)
 
     def launch_in_full(
-        self, calls: Sequence[exchanges.IssuedCall], rank: int = 0, buffers: Buffers = Buffers.plain
+        self,
+        calls: Sequence[exchanges.IssuedCall],
+        rank: int = 0,
+        buffers: Buffers = Buffers.plain,
+        windows: Windows = SYMMETRIC,
     ) -> launches.LaunchInFull:
         """The calls of a rank in one group, launched for real, with all that NCCL writes for them."""
-        return self.launch_groups_in_full([calls], rank, buffers)[0]
+        return self.launch_groups_in_full([calls], rank, buffers, windows)[0]
 
     def launch_groups_in_full(
-        self, groups: Sequence[Sequence[exchanges.IssuedCall]], rank: int = 0, buffers: Buffers = Buffers.plain
+        self,
+        groups: Sequence[Sequence[exchanges.IssuedCall]],
+        rank: int = 0,
+        buffers: Buffers = Buffers.plain,
+        windows: Windows = SYMMETRIC,
     ) -> list[launches.LaunchInFull]:
         """As :meth:`launch_in_full` of several groups, one after the other."""
         self._check_ranks()
         self._check_registers(buffers)
-        ranks, registration = self.configuration.asked_ranks, _registration(buffers, SYMMETRIC)
+        ranks, registration = self.configuration.asked_ranks, _registration(buffers, windows)
         asked = tuple(exchanges.request(calls, ranks, rank, in_full=True, buffers=registration) for calls in groups)
         what = f"launching {len(groups)} groups"
         reply: messages.GroupAnswers = self._request(messages.Groups(asked), what)
