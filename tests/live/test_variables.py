@@ -242,6 +242,16 @@ def test_no_blocks_at_all(name: str, asked: str) -> None:
         scenario.communicator()
 
 
+@pytest.mark.parametrize(("machine", "nodes"), [("ws-2x-a6000", 2), ("dgx-a100", 1)])
+@pytest.mark.parametrize("name", HERE)
+def test_sockets(name: str, machine: str, nodes: int) -> None:
+    """The variables that say what the adapters show, and any network on one node, which NCCL drops there."""
+    settings = {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": "none"}
+    report = check(Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=2, environment=settings))
+    assert report.mismatches == ()
+    assert report.compared["tables"] >= 100
+
+
 @pytest.mark.parametrize(("machine", "nodes"), [("dgx-a100", 1), ("pcie-l40s", 2)])
 @pytest.mark.parametrize("name", HERE)
 def test_multicast_that_no_gpu_has(name: str, machine: str, nodes: int) -> None:

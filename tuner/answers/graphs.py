@@ -8,10 +8,11 @@ from tuner.base.errors import BadInput, TunerError, one_of
 from tuner.base.files import write_text
 from tuner.base.records import json_form
 from tuner.connect import Across, summarize
+from tuner.machine.adapters import network_of, selecting
 from tuner.machine.graphs import OrderedGraph
-from tuner.release import Release
 from tuner.release.variables import nearest, not_emulated
 from tuner.scenario import Scenario
+from tuner.scenario.resolved import ResolvedScenario
 from tuner.search import Request, dump, find, searched
 from tuner.search.explain import Explanation, explain
 
@@ -101,16 +102,18 @@ def _request(scenario: Scenario) -> Request:
         raise BadInput("graphs: those of one kind of node; valid: --machine or --topology, without --node")
     if scenario.graphs is not None:
         raise BadInput("graphs: searched, not read; valid without --graphs")
-    _check_variables(scenario.environment or {}, resolved.release)
     ((node, count),) = resolved.hosts_and_domains
+    _check_variables(scenario.environment or {}, resolved, count * len(node.parts(count > 1)))
     request = node.for_search(count > 1)
     for ranks in node.parts(count > 1)[1:]:  # where NCCL fails on one of them, there is no communicator
         searched(replace(request, rank=ranks[0]), scenario.nccl)
     return request
 
 
-def _check_variables(variables: Mapping[str, str], nccl: Release) -> None:
-    if unknown := not_emulated(nccl, variables.keys() - nccl.search_variables):
+def _check_variables(variables: Mapping[str, str], resolved: ResolvedScenario, nodes: int) -> None:
+    nccl = resolved.release
+    agreed = set.intersection(*(selecting(network_of(kind.topology.nets), variables, nodes) for kind in resolved.kinds))
+    if unknown := not_emulated(nccl, variables.keys() - nccl.search_variables - agreed):
         others = set(nccl.environment.known) - nccl.search_variables
         raise BadInput(
             f"graphs: the search does not know {unknown[0]}{nearest(nccl, unknown[0])}; "

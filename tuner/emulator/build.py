@@ -7,6 +7,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
 from tuner.emulator.communicator import Communicator, Node
 from tuner.emulator.rules import collnet, init, resolved, shared
+from tuner.machine.adapters import selecting
 from tuner.machine.graphs import COLLNET_GRAPHS, EMPTY, OF_ALGORITHM, Graph, Graphs
 from tuner.release import Release, variables
 from tuner.release.environment import Environment
@@ -28,7 +29,7 @@ def build(
     Source: initTransportsRank (src/init.cc) and ncclTopoPostset (src/graph/connect.cc), v2.28.9-1.
     """
     kinds, nodes, ranks = _kinds(alike)
-    _check_environment(release, environment)
+    _check_environment(release, environment, kinds, nodes)
     environment = _as_read(release, environment)
     rules = resolved.of(release)
     searched = [
@@ -141,8 +142,9 @@ def _as_read(release: Release, environment: Environment) -> Environment:
     return replace(environment, values=read, non_numeric_is_default=release.environment.non_numeric_is_default)
 
 
-def _check_environment(release: Release, environment: Environment) -> None:
-    if unknown := variables.not_emulated(release, environment.values.keys() - environment.searched):
+def _check_environment(release: Release, environment: Environment, kinds: Sequence[Node], nodes: int) -> None:
+    agreed = set.intersection(*(selecting(kind.network, environment.values, nodes) for kind in kinds))
+    if unknown := variables.not_emulated(release, environment.values.keys() - environment.searched - agreed):
         if set(unknown) <= set(release.environment.search):
             raise BadInput(
                 f"{', '.join(unknown)}: read by the search of graphs, which these were found without; valid without "

@@ -36,6 +36,7 @@ class Node:
     merges_adapters: Callable[[], bool] | None = field(
         default=None, compare=False, repr=False
     )  # as one of several nodes
+    network: str | None = None  # which of NCCL's own its adapters are of; None: another, or nothing says it
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,6 +13,8 @@ from tuner.base.errors import BadInput
 
 SELECT = "NCCL_IB_HCA"
 OWN_NETWORK = "IB"  # its name, which NCCL_NET selects among those of plugins
+SOCKETS = "Socket"  # that of the other one in NCCL itself, over IP interfaces
+BUILT_IN = (OWN_NETWORK, SOCKETS)
 # Adapters of other networks by the beginning of their name: AWS EFA and HPE Slingshot, of plugins; IP, of sockets.
 OF_OTHERS = ("rdmap", "efa", "cxi", "eth", "en", "bond")
 MOST_ENTRIES = 32  # of NCCL_IB_HCA: MAX_IB_DEVS
@@ -35,6 +37,10 @@ class Adapter(Protocol):
     def busid(self) -> str | None:
         """Of its PCI device; None for one that is none."""
 
+    @property
+    def gpu_direct(self) -> bool:
+        """Whether it can read and write the memory of GPUs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Named:
@@ -43,6 +49,7 @@ class Named:
     name: str
     port: int
     busid: str | None
+    gpu_direct: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +104,43 @@ def mergeable(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool
     return _own(adapters, variables)
 
 
+def network_of(adapters: Sequence[Adapter]) -> str | None:
+    """Which of NCCL's own networks the adapters are of; None where that of a plugin, none, or of several.
+
+    Sockets have port 0 and leave GPUs' memory alone (ncclNetSocketGetProperties, src/transport/net_socket.cc).
+    """
+    if adapters and all(_is_socket(each) for each in adapters):
+        return SOCKETS
+    return OWN_NETWORK if _own(adapters, {}) else None
+
+
+def selecting(network: str | None, variables: Mapping[str, str], nodes: int) -> set[str]:
+    """Of ``variables`` those that say which network NCCL takes, and say no other than that of the adapters.
+
+    Of one node NCCL drops all adapters before it searches (ncclTopoTrimSystem, src/graph/topo.cc), so that any of its
+    own networks will do.
+    """
+    among = BUILT_IN if nodes == 1 else (network,) if network else ()
+    named = {each.upper() for each in among}
+    agreed = {
+        "NCCL_NET": variables.get("NCCL_NET", "").upper() in named,
+        "NCCL_NET_PLUGIN": variables.get("NCCL_NET_PLUGIN") == "none" and bool(among),
+        "NCCL_IB_DISABLE": variables.get("NCCL_IB_DISABLE") == "0" or SOCKETS in among,
+    }
+    return {name for name in variables if agreed.get(name, False)}
+
+
+def _is_socket(adapter: Adapter) -> bool:
+    return adapter.port == 0 and not adapter.gpu_direct
+
+
 def _own(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool:
     """Whether they are of NCCL's own InfiniBand network, which only knows PCI devices."""
     named = variables.get("NCCL_NET", OWN_NETWORK).upper() == OWN_NETWORK
-    fit = (adapter.busid is not None and not adapter.name.startswith(OF_OTHERS) for adapter in adapters)
+    fit = (
+        adapter.busid is not None and not adapter.name.startswith(OF_OTHERS) and not _is_socket(adapter)
+        for adapter in adapters
+    )
     return named and len(adapters) > 0 and all(fit)
 
 

@@ -123,7 +123,7 @@ def _nets(root: ElementTree.Element) -> tuple[list[adapters.Named], list[Net]]:
     """The devices by ``dev``, as NCCL selects them and as they are simulated."""
     nets: list[tuple[int, Net]] = []
     bus_ids = {net: pci.get("busid") for pci in root.iter("pci") for net in pci.findall("nic/net")}
-    places = []
+    named: list[adapters.Named] = []
     for element in root.iter("net"):
         name = element.get("name")
         if name is None:
@@ -138,10 +138,9 @@ def _nets(root: ElementTree.Element) -> tuple[list[adapters.Named], list[Net]]:
             latency_us=float(element.get("latency", "0")),
         )
         nets.append((_int(element, "dev", len(nets)), net))
-        places.append(bus_ids.get(element))
+        named.append(adapters.Named(name, _int(element, "port", 0), bus_ids.get(element), net.gdr != 0))
     order = sorted(range(len(nets)), key=lambda number: nets[number][0])
-    listed = [nets[number][1] for number in order]
-    return [adapters.Named(nets[n][1].name, nets[n][1].port, places[n]) for n in order], listed
+    return [named[number] for number in order], [nets[number][1] for number in order]
 
 
 def _int(element: ElementTree.Element, name: str, default: int) -> int:

@@ -15,7 +15,7 @@ from tuner.base.files import read_bytes
 from tuner.emulator.communicator import Node
 from tuner.emulator.rules import resolved
 from tuner.machine import catalogue, gpus, graphs
-from tuner.machine.adapters import used
+from tuner.machine.adapters import network_of, used
 from tuner.machine.graphs import Graphs
 from tuner.machine.peer_links import PeerLinks
 from tuner.machine.topology import Topology, edit, fused
@@ -193,6 +193,7 @@ class ResolvedNode:
             gpu_direct=topology.gpu_direct(gpus),
             shares_gpus=len(ranks) > gpus,
             merges_adapters=self.merges_adapters,
+            network=network_of(host.nets),
         )
 
     def for_oracle(self, nodes: int) -> "OracleConfiguration":
@@ -205,7 +206,7 @@ class ResolvedNode:
             nodes=nodes,
             gpus_per_node=self.gpus,
             release=scenario.nccl,
-            env=dict(self.variables),
+            env={name: value for name, value in self.variables.items() if name != "NCCL_NET_PLUGIN"},
             peer_to_peer_across_sockets=self._peer_to_peer_across_sockets,
             build=scenario.build,
             gpu_of_rank=self.gpu_of_rank if self.shares_gpus else (),
