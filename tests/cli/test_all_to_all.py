@@ -22,6 +22,18 @@ def test_it_has_a_time_with_an_interval_and_no_pick() -> None:
         assert each["measured"]
 
 
+@pytest.mark.parametrize("call", ["alltoall", "gather", "scatter"])
+def test_what_launches_nothing_has_no_time(call: str) -> None:
+    words = ("pick", call, "--machine", "dgx-h100", "--bytes", "31,32")
+    nothing, something = json.loads(run(*words, "--json").stdout)
+    assert nothing["no_time"] == "nothing is launched for less than one float32 for each rank, 32 bytes"
+    assert "calibrated" not in nothing
+    assert nothing["launch"]["kernels"] == []
+    assert len(something["launch"]["kernels"]) == 1
+    assert ("calibrated" in something) == (call == "alltoall")
+    assert "no time: nothing is launched for less than one float32" in run(*words).stdout
+
+
 def test_it_is_near_what_was_measured() -> None:
     (measured_us,) = (
         row.time_us
@@ -43,7 +55,7 @@ def test_people_read_whose_time_it_is() -> None:
     [("pcie-l40s", "joined by"), ("alps", "no measured times of AllToAll in the calibration alps")],
 )
 def test_without_measured_times_there_is_no_time(machine: str, said: str) -> None:
-    words = "pick", "alltoall", "--machine", machine
+    words = "pick", "alltoall", "--machine", machine, "--bytes", "1K,1M"
     assert said in run(*words, "--time", "calibrated", code=2).stderr
     for each in json.loads(run(*words, "--json").stdout):
         assert said in each["no_time"]

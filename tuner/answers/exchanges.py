@@ -114,6 +114,8 @@ def answers(
     :func:`tuner.emulator.exchange.plan.plan`; where it ``must_time`` those of :func:`all_to_all`.
     """
     timed = _timed(scenario, asked, calibration, must_time)
+    if asked.function not in POINT_TO_POINT:
+        timed = [_if_any(each, asked.dtype.size_bytes * scenario.ranks, asked.dtype) for each in timed]
     if scenario.graphs is not None and asked.function is PeerCall.AlltoAll:
         return timed
     where = situation(ResolvedScenario(scenario), asked.rank)
@@ -140,6 +142,14 @@ def _timed(scenario: Scenario, asked: Asked, calibration: str | None, must_time:
         if calibration is not None or must_time:
             raise BadInput(f"{why}; valid: without --time, --calibration")
     return [ExchangeAnswer(name, size, no_time=why) for size in asked.sizes]
+
+
+def _if_any(answer: ExchangeAnswer, least_bytes: int, dtype: DataType) -> ExchangeAnswer:
+    """The answer; without a time where there is less than an element for each rank, of which nothing is launched."""
+    if answer.bytes >= least_bytes:
+        return answer
+    why = f"nothing is launched for less than one {dtype.name} for each rank, {least_bytes} bytes"
+    return ExchangeAnswer(answer.collective, answer.bytes, no_time=why)
 
 
 def all_to_all(scenario: Scenario, sizes: Sequence[int], calibration: str | None = None) -> list[ExchangeAnswer]:

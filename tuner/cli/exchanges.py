@@ -45,21 +45,24 @@ def show(scenario: Scenario, call: Asked, wanted: "TimesWanted | None", as_json:
     if as_json:
         print_json(answers)
         return
-    measured = answers[0].calibration is not None
+    used = next((each.calibration for each in answers if each.calibration is not None), None)
+    measured = used is not None
     time_columns = ("calibrated us", f"{times.INTERVAL} us", "busbw GB/s") if measured else ()
     columns = ("size", "kernels", "channels", "threads", "same GPU", "same node", "other nodes", *time_columns)
     name = answers[0].collective
-    print_table(f"{name} on {scenario.title}{_of_rank(call)}", columns, [_row(each, call.rank) for each in answers])
+    print_table(
+        f"{name} on {scenario.title}{_of_rank(call)}", columns, [_row(each, call.rank, measured) for each in answers]
+    )
     launches = [each.launch for each in answers if each.launch is not None]
     copied = any(each.copy_engines for each in launches)
     click.echo(COPIED if copied else NO_MODEL)
     if launches and not copied:
         launch = launches[0]
         click.echo(f"p2p channels: {launch.p2p_channels}, per peer: {launch.p2p_channels_per_peer}")
-    if answers[0].calibration is not None:
-        click.echo(times.whose(answers[0].calibration))
-    else:
-        click.echo(f"no time: {answers[0].no_time}")
+    if used is not None:
+        click.echo(times.whose(used))
+    for why in dict.fromkeys(each.no_time for each in answers if each.no_time is not None):
+        click.echo(f"no time: {why}")
 
 
 def _of_rank(call: Asked) -> str:
@@ -69,9 +72,9 @@ def _of_rank(call: Asked) -> str:
     return f", rank {call.rank}, {what} {call.root}"
 
 
-def _row(answer: ExchangeAnswer, rank: int) -> tuple[object, ...]:
+def _row(answer: ExchangeAnswer, rank: int, measured: bool) -> tuple[object, ...]:
     launch, time = answer.launch, answer.calibrated
-    timed: tuple[object, ...] = ()
+    timed: tuple[object, ...] = 3 * ("-",) if measured else ()
     if time is not None:
         timed = times.central(time), times.interval(time), f"{answer.busbw_gbs:.3f}"
     if launch is not None and launch.copy_engines:
