@@ -143,6 +143,19 @@ def test_nodes_that_shared_memory_or_nvlink_joins(scenario: Scenario) -> None:
                 assert compare(situation(resolved, rank), oracle, calls) == {}, kind
 
 
+@pytest.mark.parametrize("variables", [{}, {"NCCL_MNNVL_ENABLE": "0"}], ids=str)
+@pytest.mark.parametrize("name", HERE)
+def test_domains_that_the_communicator_does_not_use(name: str, variables: dict[str, str]) -> None:
+    """Without memory that fabrics share hosts are nodes; up to 2.22 they reach each other over NVLink all the same."""
+    settings = {"NCCL_CUMEM_ENABLE": "0"} | variables
+    own = Scenario(name, 3, machine="dgx-h100", gpus_per_node=2, hosts_per_domain=(2, 1), environment=settings)
+    resolved, generator = ResolvedScenario(own), random.Random(7)
+    with Oracle(resolved.oracle_configuration()) as oracle:
+        for kind, rank in (("all-to-all", 1), ("ring", 1), ("all-to-all-v", 3), ("all-to-all", 4)):
+            calls = draw(kind, rank, own.ranks, generator)
+            assert compare(situation(resolved, rank), oracle, calls) == {}, kind
+
+
 @pytest.mark.parametrize("variable", ["NCCL_NCHANNELS_PER_NET_PEER", "NCCL_P2P_LL_THRESHOLD", "NCCL_WORK_ARGS_BYTES"])
 @pytest.mark.parametrize("name", HERE)
 def test_numbers_below_zero(name: str, variable: str) -> None:

@@ -10,6 +10,7 @@ from tests.support.gb200_tray import tray
 from tuner.base.errors import BadInput
 from tuner.machine.topology import fused
 from tuner.scenario.describe import describe
+from tuner.scenario.exchange import situation
 
 NCCL = "2.28.9"
 
@@ -61,6 +62,28 @@ def test_trays_are_a_machines_hosts() -> None:
 def test_what_no_domain_can_be_is_refused(given: dict[str, Any], says: str, file: Path) -> None:
     with pytest.raises(BadInput, match=says):
         describe(topology=file, nodes=3, nccl=NCCL, **given).communicator()
+
+
+def test_hosts_without_nvlinks_to_a_switch_are_in_no_domain() -> None:
+    for node, sizes in ((["pcie-l40s", "dgx-h100x2"], 2), (["dgx-h100x2", "dgx-1v"], (1, 2))):
+        with pytest.raises(BadInput, match="has NVLinks to a switch, which could reach other hosts"):
+            describe(node=node, hosts_per_domain=sizes, nccl=NCCL).communicator()
+    assert shape(node=["pcie-l40s", "dgx-h100x2"], hosts_per_domain=(1, 2)) == (24, 2, 8, 16)
+
+
+@pytest.mark.parametrize("nccl", ["2.20.5", "2.21.5", "2.22.3", "2.23.4"])
+def test_sends_where_a_gpu_has_not_joined_its_domain(nccl: str) -> None:
+    """Up to 2.22 NCCL goes by what NVML names for two ranks, which is not known there."""
+    given: dict[str, Any] = {"nodes": 4, "gpus_per_node": 1, "hosts_per_domain": 2, "ranks_without_fabric": [0]}
+    resolved = describe("dgx-h100", nccl=nccl, **given).resolve()
+    if nccl == "2.23.4":
+        assert situation(resolved, 2).beyond_nodes == frozenset()
+        return
+    with pytest.raises(BadInput, match="have not joined their NVLink domain: not emulated"):
+        situation(resolved, 2)
+    if nccl != "2.20.5":  # which does not know the variable
+        off = describe("dgx-h100", nccl=nccl, env={"NCCL_MNNVL_ENABLE": "0"}, **given).resolve()
+        assert situation(off, 2).beyond_nodes == frozenset()
 
 
 def test_what_no_trays_can_be_is_refused() -> None:

@@ -1,5 +1,6 @@
 """NVLink domains: hosts that NVLink joins, which are one node to NCCL (multi-node NVLink, MNNVL)."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -119,6 +120,33 @@ def _joined(hosts: Sequence[tuple[Node, int]]) -> Node:
         merges_adapters=lambda: any(host.merges_adapters is not None and host.merges_adapters() for host in every),
         hosts=number,
     )
+
+
+def sizes_of_domains(kinds: Sequence[ResolvedNode], hosts: int, described: Sequence[int] | int) -> tuple[int, ...]:
+    """The hosts of each NVLink domain, which are ``described`` one by one, or as one number for all alike.
+
+    BadInput for other sums, and for hosts that no NVLink leaves.
+    """
+    if isinstance(described, int):
+        whole, rest = divmod(hosts, described)
+        sizes = (described,) * whole + ((rest,) if rest else ())
+    else:
+        sizes = tuple(described)
+    if sum(sizes) != hosts:
+        raise BadInput(
+            f"NVLink domains of {', '.join(map(str, sizes))} hosts: {sum(sizes)} in all; valid: {hosts} in "
+            "all, or one number for domains that are alike"
+        )
+    ends, before = list(accumulate(sizes)), 0
+    for kind in kinds:
+        first, before = before, before + kind.hosts
+        domains = range(bisect_right(ends, first), bisect_left(ends, before) + 1)
+        if any(sizes[domain] > 1 for domain in domains) and not kind.topology.has_nvswitch(kind.gpus):
+            raise BadInput(
+                f"--hosts-per-domain: no GPU of {kind.name} has NVLinks to a switch, which could reach other hosts; "
+                "valid: hosts with an NVSwitch, or domains of 1 host"
+            )
+    return sizes
 
 
 def grouped(kinds: Sequence[Alike], sizes: Sequence[int]) -> list[tuple[tuple[Alike, ...], int]]:

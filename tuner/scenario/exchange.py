@@ -9,6 +9,7 @@ from tuner.base.errors import BadInput
 from tuner.emulator.exchange.order import Order
 from tuner.emulator.exchange.peers import PeerChannels, peer_channels
 from tuner.emulator.exchange.situation import Situation
+from tuner.emulator.rules.domains import ENABLE, IF_THERE
 from tuner.machine.peer_links import PeerLinks
 
 if TYPE_CHECKING:
@@ -57,23 +58,28 @@ def _beyond_nodes(resolved: "ResolvedScenario", rank: int) -> Iterator[int]:
     """Ranks that a rank reaches without the network though of other nodes: of its host, or of its domain's others.
 
     Source: shmCanConnect, src/transport/shm.cc, and ncclTopoCheckNet, src/graph/paths.cc, v2.30.3-1; p2pCanConnect,
-    src/transport/p2p.cc, v2.20.5-1. BadInput where it is not known whether NVML names a fabric that is not ready.
+    src/transport/p2p.cc, v2.20.5-1 and v2.22.3-1, which looks at the fabric of both ranks, but not whether the
+    communicator uses it. BadInput where it is not known whether NVML names a fabric that is not ready.
     """
     data, first_of_host = resolved.release.exchange, _hosts(resolved)
+    variables = resolved.view_of(rank).environment
     own_host = bisect_right(first_of_host, rank) - 1
     own = range(first_of_host[own_host], first_of_host[own_host + 1])
-    if data.parts_share_memory and resolved.view_of(rank).environment.c_int("NCCL_SHM_DISABLE", 0) != 1:
+    if data.parts_share_memory and variables.c_int("NCCL_SHM_DISABLE", 0) != 1:
         yield from own
-    if data.fabric_reaches_hosts and any(hosts > 1 for hosts in resolved.domains):
-        if resolved.ranks_without_fabric:
+    switched_off = data.fabric_reaches_hosts == "unless_off" and variables.c_int(ENABLE, IF_THERE) == 0
+    if data.fabric_reaches_hosts != "never" and not switched_off:
+        ends = [0, *accumulate(resolved.domains or [1] * (len(first_of_host) - 1))]
+        domain = bisect_right(ends, own_host) - 1
+        joined = range(first_of_host[ends[domain]], first_of_host[ends[domain + 1]])
+        node = next(ranks for ranks in resolved.ranks_of if rank in ranks)
+        reached = [other for other in joined if other not in own and other not in node]
+        if reached and resolved.ranks_without_fabric:
             raise BadInput(
                 "sends and receives where GPUs have not joined their NVLink domain: not emulated in NCCL "
                 f"{resolved.release.name}; valid: later releases"
             )
-        ends = list(accumulate(resolved.domains))
-        domain = bisect_right(ends, own_host)
-        joined = range(first_of_host[ends[domain] - resolved.domains[domain]], first_of_host[ends[domain]])
-        yield from (other for other in joined if other not in own)
+        yield from reached
 
 
 def _hosts(resolved: "ResolvedScenario") -> list[int]:

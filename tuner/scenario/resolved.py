@@ -17,7 +17,7 @@ from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.scenario import members
 from tuner.scenario.description import Scenario
-from tuner.scenario.domain import Alike, ResolvedDomain, grouped
+from tuner.scenario.domain import Alike, ResolvedDomain, grouped, sizes_of_domains
 from tuner.scenario.node import ResolvedNode
 from tuner.scenario.part import ResolvedNodes, ResolvedPart, ranks_of, split
 
@@ -228,17 +228,7 @@ class ResolvedScenario:
             if described is not None:
                 raise BadInput("--hosts-per-domain: this machine is a NVLink domain; valid for it: --trays")
             return tuple(chain.from_iterable(repeat(each or 1, count) for each, count in trays))
-        if described is None:
-            return ()
-        if isinstance(described, int):
-            whole, rest = divmod(hosts, described)
-            return (described,) * whole + ((rest,) if rest else ())
-        if sum(described) != hosts:
-            raise BadInput(
-                f"NVLink domains of {', '.join(map(str, described))} hosts: {sum(described)} in all; valid: {hosts} in "
-                "all, or one number for domains that are alike"
-            )
-        return described
+        return () if described is None else sizes_of_domains(self.kinds, hosts, described)
 
     @property
     def domains_in_words(self) -> str:
