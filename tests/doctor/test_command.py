@@ -8,8 +8,10 @@ import pytest
 
 from tests.support.command_line import run
 from tests.support.damages import FAULTS
+from tuner.doctor.examine import after
 from tuner.doctor.records import KINDS
 from tuner.machine import catalogue
+from tuner.machine.topology import edit
 from tuner.machine.topology.xml import to_text
 
 GUEST = Path(__file__).parents[2] / "docs" / "examples" / "guest.xml"
@@ -95,6 +97,28 @@ def test_what_cannot_be_examined_is_refused_in_one_line(
     done = run("machines", "doctor", str(file), *options, code=2)
     assert done.stderr.count("\n") == 1
     assert any(each in done.stderr for each in says.split("|"))
+
+
+def test_more_gpus_than_nccl_has_room_for_are_refused(tmp_path: Path) -> None:
+    gpus = "".join(
+        f'<pci busid="{n >> 8:04x}:{n & 255:02x}:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16">'
+        f'<gpu dev="{n}" sm="90" rank="{n}" gdr="1"/></pci>'
+        for n in range(1000)
+    )
+    cpu = '<cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">'
+    file = tmp_path / "large.xml"
+    file.write_text(f'<system version="1">{cpu}{gpus}</cpu></system>')
+    assert "1000 GPUs of a node; NCCL has room for 640" in run("machines", "doctor", str(file), code=2).stderr
+
+
+def test_links_are_repaired_together_as_one_by_one() -> None:
+    text = catalogue.load("dgx-h100").topology_xml
+    changes = ("gpudirect=off", "pcie=4x8@gpu:0", "pcie=3x16@gpu:1", "pcie=2x4", "pcie=4x8@gpu:0", "nics=4")
+    each = text
+    for change in changes:
+        key, _, value = change.partition("=")
+        each = edit.edited(each, {key: value})
+    assert after(text, changes) == each
 
 
 def test_every_kind_has_its_line_in_the_documentation() -> None:

@@ -2,12 +2,13 @@
 
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from tuner.doctor.match import counterparts, link, switches
 from tuner.doctor.records import UNUSUAL, WRONG, Finding, Node, gpu_name, listed
 
 Link = tuple[int, int]  # generation, lanes
+Kind = tuple[str | None, ...]  # class, vendor and device
 
 
 def check(node: Node) -> Iterator[Finding]:
@@ -57,11 +58,12 @@ def _wanted(node: Node) -> Mapping[ET.Element, Link]:
     """What each link should have: as the machine's, else what most like it have, else what the part can."""
     pairs, found = counterparts(node) | switches(node), dict[ET.Element, Link]()
     slots = list(node.root.iter("pci"))
+    of_kind = _usual(slots)
     for pci in reversed(slots):  # switches after what is below them
         other = pairs.get(pci)
         known = None if other is None else _whole(link(other))
         part = node.part(pci)
-        usual = _usual(pci, slots)
+        usual = of_kind[_kind(pci)]
         below = [found[each] for each in pci.iter("pci") if each is not pci and each in found]
         if known is not None:
             found[pci] = known
@@ -76,14 +78,19 @@ def _wanted(node: Node) -> Mapping[ET.Element, Link]:
     return found
 
 
-def _usual(pci: ET.Element, slots: list[ET.Element]) -> Link | None:
-    """What more than half of the devices of the same kind have."""
-    alike = [_whole(link(each)) for each in slots if _kind(each) == _kind(pci)]
-    (value, count), *_ = Counter(alike).most_common(1)
-    return value if value is not None and 2 * count > len(alike) and len(alike) > 1 else None
+def _usual(slots: Sequence[ET.Element]) -> Mapping[Kind, Link | None]:
+    """What more than half of the devices of a kind have."""
+    by_kind: dict[Kind, list[Link | None]] = {}
+    for pci in slots:
+        by_kind.setdefault(_kind(pci), []).append(_whole(link(pci)))
+    usual: dict[Kind, Link | None] = {}
+    for kind, links in by_kind.items():
+        ((value, count),) = Counter(links).most_common(1)
+        usual[kind] = value if 2 * count > len(links) > 1 else None
+    return usual
 
 
-def _kind(pci: ET.Element) -> tuple[str | None, ...]:
+def _kind(pci: ET.Element) -> Kind:
     return (pci.get("class"), pci.get("vendor"), pci.get("device"))
 
 

@@ -4,11 +4,13 @@ import tempfile
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from tuner.analysis.diff import Side
 from tuner.analysis.whatif import AtSize, at_sizes
-from tuner.base.errors import TunerError
+from tuner.base.errors import BadTopology, TunerError
 from tuner.doctor import check_adapters, check_gpus, check_links, check_places
 from tuner.doctor.records import NOTE, Finding, Node
 from tuner.emulator.request import Request
@@ -18,7 +20,9 @@ from tuner.machine import catalogue
 from tuner.machine.nearness import Nearness
 from tuner.machine.topology import edit, read
 from tuner.scenario import Scenario
+from tuner.scenario.node import MOST_RANKS
 
+LINKS = "pcie"  # the change of which there may be one for each device
 CHECKS = (check_places.check, check_links.check, check_gpus.check, check_adapters.check)
 
 
@@ -58,8 +62,11 @@ class Asked:
 def examine(file: str, text: str, like: str | None, asked: Asked) -> Examination:
     """The topology ``text`` of ``file``; ``like`` is a machine by name, None: the nearest with as many GPUs alike.
 
-    Errors: those of :func:`tuner.machine.topology.read`; UnknownMachine.
+    Errors: those of :func:`tuner.machine.topology.read`; BadTopology for more GPUs than NCCL has room for;
+    UnknownMachine.
     """
+    if (gpus := len(read(text).gpus)) > MOST_RANKS:
+        raise BadTopology(f"{file}: {gpus} GPUs of a node; NCCL has room for {MOST_RANKS}")
     near = nearest(text, like)
     node = node_of(text, near)
     findings = found(node)
@@ -97,10 +104,12 @@ def found(node: Node) -> list[Finding]:
 
 
 def after(text: str, changes: Sequence[str]) -> str:
-    """The text after changes in the words of ``whatif``, each made by itself, in their order."""
-    for change in changes:
-        key, _, value = change.partition("=")
-        text = edit.edited(text, {key: value})
+    """The text after changes in the words of ``whatif``, in their order; those of links go by names that stay."""
+    pairs = [(key, value) for key, _, value in (change.partition("=") for change in changes)]
+    for key, alike in groupby(pairs, key=itemgetter(0)):
+        values = [value for _, value in alike]
+        for value in [",".join(values)] if key == LINKS and all("@" in each for each in values) else values:
+            text = edit.edited(text, {key: value})
     return text
 
 

@@ -1,8 +1,10 @@
 """What of a node can be compared with another: how its GPUs and adapters lie to each other."""
 
 import xml.etree.ElementTree as ET
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 
 from tuner.listings.records import Listing
@@ -47,6 +49,7 @@ def of_listing(listing: Listing, model: GpuModel | None) -> Shape:
     return Shape(*_places(listing.root, links), listing.adapters, devices, comp_cap, _cpu(listing.root))
 
 
+@lru_cache(maxsize=128)
 def of_topology(text: str) -> Shape:
     """The same of a topology in NCCL's format. Errors: those of :func:`tuner.machine.topology.read`."""
     topology, root = read(text), ET.fromstring(text)
@@ -64,11 +67,14 @@ def of_topology(text: str) -> Shape:
 def _links(topology: Topology) -> dict[tuple[int, int], int]:
     """NVLinks between GPUs as nvidia-smi shows them: over switches as many as both have."""
     to_switches = [gpu.count_nvlinks(Target.SWITCH) for gpu in topology.gpus]
-    return {
-        (a, b): sum(link.count for link in topology.gpus[a].nvlinks if link.target == topology.gpus[b].busid)
-        or min(to_switches[a], to_switches[b])
-        for a, b in combinations(range(len(topology.gpus)), 2)
-    }
+    numbers = {gpu.busid: number for number, gpu in enumerate(topology.gpus)}
+    direct = Counter[tuple[int, int]]()
+    for own, gpu in enumerate(topology.gpus):
+        for link in gpu.nvlinks:
+            if own < (other := numbers.get(link.target, own)):
+                direct[own, other] += link.count
+    pairs = combinations(range(len(topology.gpus)), 2)
+    return {(a, b): direct.get((a, b)) or min(to_switches[a], to_switches[b]) for a, b in pairs}
 
 
 Placed = tuple[tuple[tuple[int, ...], ...], Mapping[tuple[int, int], int] | None, tuple[tuple[int, int], ...]]
