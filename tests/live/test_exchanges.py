@@ -156,6 +156,19 @@ def test_domains_that_the_communicator_does_not_use(name: str, variables: dict[s
             assert compare(situation(resolved, rank), oracle, calls) == {}, kind
 
 
+@pytest.mark.parametrize("name", [name for name in ("2.23.4", "2.24.3") if name in HERE])
+def test_hosts_of_domains_that_are_nodes_without_peer_to_peer(name: str) -> None:
+    """NCCL 2.23 connects them over NVLink, whatever NCCL_P2P_DISABLE says; later releases crash or do as it says."""
+    settings = {"NCCL_P2P_DISABLE": "1"}
+    own = Scenario(name, 3, machine="dgx-h100", gpus_per_node=1, hosts_per_domain=(2, 1), environment=settings)
+    resolved, generator = ResolvedScenario(own), random.Random(7)
+    assert resolved.views[0].nodes == 3
+    with Oracle(resolved.oracle_configuration()) as oracle:
+        for kind, rank in (("all-to-all", 1), ("ring", 0), ("all-to-all-v", 2)):
+            calls = draw(kind, rank, own.ranks, generator)
+            assert compare(situation(resolved, rank), oracle, calls) == {}, kind
+
+
 @pytest.mark.parametrize("variable", ["NCCL_NCHANNELS_PER_NET_PEER", "NCCL_P2P_LL_THRESHOLD", "NCCL_WORK_ARGS_BYTES"])
 @pytest.mark.parametrize("name", HERE)
 def test_numbers_below_zero(name: str, variable: str) -> None:

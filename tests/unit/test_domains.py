@@ -86,6 +86,14 @@ def test_sends_where_a_gpu_has_not_joined_its_domain(nccl: str) -> None:
         assert situation(off, 2).beyond_nodes == frozenset()
 
 
+@pytest.mark.parametrize(("nccl", "reached"), [("2.23.4", {1}), ("2.24.3", set())])
+def test_sends_between_hosts_of_a_domain_that_are_nodes(nccl: str, reached: set[int]) -> None:
+    given: dict[str, Any] = {"nodes": 3, "gpus_per_node": 1, "hosts_per_domain": 2, "nccl": nccl}
+    parts, whole = (describe("dgx-h100", env=env, **given).resolve() for env in ({"NCCL_P2P_DISABLE": "1"}, {}))
+    assert (parts.views[0].nodes, whole.views[0].nodes) == (3, 2)
+    assert (situation(parts).beyond_nodes, situation(whole).beyond_nodes) == (reached, set())
+
+
 def test_what_no_trays_can_be_is_refused() -> None:
     with pytest.raises(BadInput, match="trays 19: valid: 1 to 18"):
         describe("gb200-nvl72", trays=19)

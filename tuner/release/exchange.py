@@ -30,8 +30,9 @@ class Exchange:
     max_peers: bool  # NCCL_P2P_MAX_PEERS, or all ranks, share the channels
     nvb_counts_links: bool  # two hops of NVLink have as many channels as links, not two
     all_nvlink: Literal["nearest", "farthest"]  # the path between GPUs that says whether all reach each other by NVLink
-    # Whether hosts that NVLink joins reach each other by it where they are nodes; "off": NCCL_MNNVL_ENABLE=0.
-    fabric_reaches_hosts: Literal["never", "unless_off", "always"]
+    # Whether hosts that NVLink joins reach each other by it where they are nodes; "off": NCCL_MNNVL_ENABLE=0;
+    # "where_used": domains are, and NCCL takes parts of them for nodes.
+    fabric_reaches_hosts: Literal["never", "where_used", "unless_off", "always"]
     parts_share_memory: bool  # the nodes that one host is for NCCL reach each other by shared memory
     chunk_within_buffer: bool  # a chunk is no larger than a step of the buffer of Simple
     net_chunks_of_arm_blackwell: int  # how many times larger a network chunk is there

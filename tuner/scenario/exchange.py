@@ -59,7 +59,7 @@ def _beyond_nodes(resolved: "ResolvedScenario", rank: int) -> Iterator[int]:
 
     Source: shmCanConnect, src/transport/shm.cc, and ncclTopoCheckNet, src/graph/paths.cc, v2.30.3-1; p2pCanConnect,
     src/transport/p2p.cc, v2.20.5-1 and v2.22.3-1, which looks at the fabric of both ranks, but not whether the
-    communicator uses it. BadInput where it is not known whether NVML names a fabric that is not ready.
+    communicator uses it, and v2.23.4-1. BadInput where it is not known whether NVML names a fabric that is not ready.
     """
     data, first_of_host = resolved.release.exchange, _hosts(resolved)
     variables = resolved.view_of(rank).environment
@@ -67,8 +67,13 @@ def _beyond_nodes(resolved: "ResolvedScenario", rank: int) -> Iterator[int]:
     own = range(first_of_host[own_host], first_of_host[own_host + 1])
     if data.parts_share_memory and variables.c_int("NCCL_SHM_DISABLE", 0) != 1:
         yield from own
-    switched_off = data.fabric_reaches_hosts == "unless_off" and variables.c_int(ENABLE, IF_THERE) == 0
-    if data.fabric_reaches_hosts != "never" and not switched_off:
+    reaches = {
+        "never": False,
+        "where_used": resolved.uses_domains,
+        "unless_off": variables.c_int(ENABLE, IF_THERE) != 0,
+        "always": True,
+    }
+    if reaches[data.fabric_reaches_hosts]:
         ends = [0, *accumulate(resolved.domains or [1] * (len(first_of_host) - 1))]
         domain = bisect_right(ends, own_host) - 1
         joined = range(first_of_host[ends[domain]], first_of_host[ends[domain + 1]])

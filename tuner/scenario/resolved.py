@@ -285,6 +285,11 @@ class ResolvedScenario:
         return [(self._domain(alike), count) for alike, count in grouped(hosts, sizes)]
 
     @property
+    def uses_domains(self) -> bool:
+        """Whether NCCL takes NVLink domains, or parts of them, for nodes. Errors as of :attr:`hosts_and_domains`."""
+        return any(isinstance(node, ResolvedDomain) for node, _ in self.hosts_and_domains)
+
+    @property
     def what_domains_are(self) -> str | None:
         """What NCCL makes of the NVLink domains, in a sentence; None where there are none."""
         if not self.domains:
