@@ -282,6 +282,19 @@ def test_windows(name: str, machine: str, gpus: int) -> None:
     assert report.compared["picks"] >= 5 * 60
 
 
+NOT_ALL_BY_NVLINK = [("pcie-l40s", 4), ("pcie-l40s-no-p2p", 8), ("dgx-1v", 8), ("pcie-rtxpro6000", 2), ("dgx-1v", 3)]
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("settings", [{}, {"NCCL_P2P_LEVEL": "SYS"}, {"NCCL_CTA_POLICY": "ZERO"}], ids=str)
+@pytest.mark.parametrize(("machine", "gpus"), NOT_ALL_BY_NVLINK)
+@pytest.mark.parametrize("name", LEAVES)
+def test_windows_of_gpus_without_nvlink(name: str, machine: str, gpus: int, settings: dict[str, str]) -> None:
+    report = check(Scenario(nccl=name, machine=machine, nodes=1, gpus_per_node=gpus, environment=settings), WINDOWS)
+    assert report.mismatches == ()
+    assert report.compared["picks"] >= 5 * 60
+
+
 @pytest.mark.each_choice
 @pytest.mark.parametrize("settings", WINDOW_SETTINGS, ids=str)
 @pytest.mark.parametrize("name", LEAVES)

@@ -20,6 +20,9 @@ from tuner.scenario import Scenario
 
 # A domain is one node; the others have one to three nodes, between which only some networks let GPUs start transfers.
 MACHINES = {"dgx-h100": 8, "dgx-b200": 8, "dgx-a100": 8, "hgx-h100-amd": 8, "a100-4x-1nic": 4, "gb200-nvl72": 4}
+# Of which NVLink does not join all GPUs.
+FARTHER = {"pcie-l40s": 8, "pcie-l40s-no-p2p": 8, "pcie-rtxpro6000": 8, "dgx-1v": 8, "ws-2x-a6000": 2}
+ALL_MACHINES = MACHINES | FARTHER
 COLLECTIVES = (Collective.AllGather, Collective.AllReduce, Collective.ReduceScatter, Collective.Broadcast)
 VALUES = {
     "NCCL_SYM_CTAS": ("0", "1", "2", "7", "16", "64", "65", "-3", "4294967299"),
@@ -38,6 +41,9 @@ VALUES = {
     "NCCL_SYM_RS_GIN_CHUNK_SIZE": ("1", "100000", "1048576", "0", "-5", "3000000000"),
     "NCCL_NUM_RMA_CTX": ("0", "1", "-1"),
     "NCCL_CROSS_NIC": ("0", "1", "2"),
+    "NCCL_P2P_LEVEL": ("LOC", "NVL", "PIX", "PXB", "SYS"),
+    "NCCL_P2P_DISABLE": ("1",),
+    "NCCL_IGNORE_DISABLED_P2P": ("0", "1", "2"),
     "NCCL_CTA_POLICY": ("0", "1", "2", "3", "zero", "EFFICIENCY|zero"),
 }
 WITH_WINDOWS = [name for name in release.names() if release.load(name).rules.non_classic_path != "classic_path_only"]
@@ -64,13 +70,13 @@ def kernels(name: str, draw: random.Random) -> str:
 
 def drawn(name: str, draw: random.Random) -> tuple[Scenario, Request, list[int]]:
     """A scenario with some variables, one request, and sizes of it, as NCCL's nBytes."""
-    machine = draw.choice(list(MACHINES))
+    machine = draw.choice((*MACHINES, *MACHINES, *FARTHER))
     names = draw.sample(list(VALUES), draw.randint(0, 3))
     environment = {variable: draw.choice(VALUES[variable]) for variable in names}
     if draw.random() < 0.4:
         environment[SYM_KERNEL] = kernels(name, draw)
     nodes, trays = draw.choice((1, 1, 1, 2, 2, 3)), draw.randint(1, 3) if machine.endswith("nvl72") else None
-    gpus = draw.randint(1 if nodes > 1 or trays else 2, MACHINES[machine])
+    gpus = draw.randint(1 if nodes > 1 or trays else 2, ALL_MACHINES[machine])
     if nodes > 1:
         environment[GIN_TYPE] = draw.choice(("0", "3", "3"))
     of_process = draw.choice((1, 1, 1, 2, gpus))

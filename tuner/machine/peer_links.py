@@ -26,6 +26,7 @@ class PeerLinks:
     local_channels: int | None
     adapters: tuple[tuple[int, float], ...]  # devices, GB/s
     all_peer_to_peer: bool = False  # every GPU reaches every other, without a GPU in between
+    cuda_joins_all: bool = False  # CUDA allows peer-to-peer between all, at any distance
     joined_by_network: frozenset[tuple[int, int]] = frozenset()  # pairs of GPUs, by local rank, that nothing else joins
     all_connected_by_memory: bool = False  # peer-to-peer joins all, rather than the network
     access: tuple[tuple[AdapterAccess, ...], ...] = ()  # by GPU, the adapters as it has them; empty on one node

@@ -95,6 +95,7 @@ class Symmetric:
     names: tuple[str, ...]
     unsupported_windows: Literal["registered", "plain"]  # what buffers in windows are without symmetric memory
     window_flags: tuple[str, ...]  # of NCCL_WIN_*, besides the default
+    gpus_joined_by: Literal["peer_to_peer", "cuda"]  # what has to join all of a node: within NCCL_P2P_LEVEL, or at all
     windows_of_a_call: Literal["both", "any"]  # which buffers have to be in windows before kernels are looked for
     windows_are_registered: bool  # as by ncclCommRegister, which NCCL_LOCAL_REGISTER=0 keeps from having an effect
     threads: int

@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import accumulate, chain, groupby, islice, repeat
 from typing import TYPE_CHECKING
 
@@ -63,7 +63,7 @@ class ResolvedDomain:
         graphs, net_gbs = self._searched_before(several) or found_graphs(self.for_search(several), self.nccl)
         joined = _joined([(kind.without_graphs, count) for kind, count in self.alike])
         return replace(
-            joined, graphs=graphs, net_gbs=net_gbs, fabric=self.size > 1, links=partial(self._links, several)
+            joined, graphs=graphs, net_gbs=net_gbs, fabric=self.size > 1, links=cache(partial(self._links, several))
         )
 
     def _links(self, several: bool) -> PeerLinks:

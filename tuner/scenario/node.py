@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -135,7 +135,7 @@ class ResolvedNode:
         if (parts := len(self.parts(several))) > 1:
             raise BadInput(f"NCCL takes {self.name} for {parts} nodes here; not answered; valid for: pick, explain")
         searched, net_gbs = self._searched(several)
-        links = None if self.scenario.graphs is not None else partial(self._links, several)
+        links = None if self.scenario.graphs is not None else cache(partial(self._links, several))
         return replace(self.without_graphs, graphs=searched, net_gbs=net_gbs, links=links)
 
     def _links(self, several: bool) -> PeerLinks:

@@ -52,6 +52,7 @@ def _peer_links(text: str, nccl: str) -> PeerLinks:
         all_peer_to_peer=all(
             peers.peer_to_peer(*each) and peers.relay(*each) is None for each in permutations(gpus, 2)
         ),
+        cuda_joins_all=all(peers.cuda_allows(*each) for each in combinations(gpus, 2)),
         joined_by_network=frozenset(
             (own, other)
             for (own, gpu), (other, peer) in permutations(enumerate(gpus), 2)

@@ -98,6 +98,11 @@ class Peers:
             )
         return not (self.ignore_disabled or self.routing.disabled_p2p_is_diverted)
 
+    def cuda_allows(self, source: Gpu, target: Gpu) -> bool:
+        """Whether CUDA allows peer-to-peer between two GPUs, however far apart they are and whatever the level."""
+        asked = self.ignore_disabled != IGNORE_AND_DO_NOT_ASK and source.host == target.host
+        return not asked or source.peer_group == target.peer_group
+
     def connected(self, source: Gpu, target: Gpu) -> bool:
         """Whether peer-to-peer or shared memory joins two GPUs, and the network is no better."""
         if source.host != target.host and self.routing.hosts_joined == "always":

@@ -114,7 +114,7 @@ def _asked_for(communicator: Communicator, request: Request) -> bool:
     """Whether NCCL looks for a symmetric kernel: on windows that are made; outside on one node, one GPU per process."""
     if request.symmetric is Sides.none:
         alone = communicator.nodes == 1 and not communicator.ranks_share_processes
-        return alone and symmetric_variables.windows_enabled(communicator)
+        return alone and windows.supported(communicator)
     made = symmetric_sides.are_asked(communicator, request.symmetric) and windows.are_made(communicator)
     return made and (communicator.nodes == 1 or symmetric_rail.exist_for(communicator, request))
 
@@ -175,7 +175,7 @@ def _may_copy(communicator: Communicator, call: Collective | PeerCall, sides: Si
     between = communicator.rules.copies_between_nodes
     if communicator.nodes > 1 and (between is None or not between(communicator, call, sides)):
         return False
-    _check_links(communicator)
+    _check_gpus(communicator)
     return True
 
 
@@ -199,28 +199,24 @@ def _implemented(communicator: Communicator, request: Request) -> bool:
     """Whether symmetric kernels exist for the call."""
     if request.collective not in (Collective.AllGather, Collective.AllReduce, Collective.ReduceScatter):
         return False
-    _check_links(communicator)
     if not _reaches(communicator):
         return False
+    _check_gpus(communicator)
     if request.collective is Collective.AllGather:
         return True
     return request.op.name in communicator.release.symmetric.ops and request.dtype in REDUCIBLE
 
 
-def _check_links(communicator: Communicator) -> None:
-    """BadInput where a GPU does not reach every other over NVLink: whether windows are symmetric then is not known."""
-    near = communicator.graphs[Algorithm.Ring].type_intra in ("LOC", "NVL")
-    direct = communicator.direct_nvlink if communicator.shares_gpus else communicator.local_ranks <= 2
-    if not near or not (communicator.has_nvswitch or direct):
-        raise BadInput("symmetric windows without NVLink between all GPUs are not emulated; valid: machines with it")
+def _check_gpus(communicator: Communicator) -> None:
+    """BadInput for GPUs of several kinds, of which it is not known what kernels and copy engines do."""
     if communicator.min_comp_cap != communicator.max_comp_cap:
         raise BadInput("symmetric windows on GPUs of several compute capabilities are not emulated; valid: equal GPUs")
 
 
 def _reaches(communicator: Communicator) -> bool:
-    """Whether symmetric kernels reach every rank; of several GPUs in a node :func:`_check_links` knows that they do."""
-    several = communicator.local_ranks > 1 and not communicator.shares_gpus
-    return several or given(communicator.rules.symmetric_reach, "rules.symmetric_reach")(communicator)
+    """Whether symmetric kernels reach every rank; up to 2.28 they do where there is symmetric memory."""
+    rule = communicator.rules.symmetric_reach
+    return rule is None or rule(communicator)
 
 
 def weighed(communicator: Communicator, request: Request, nbytes: int) -> tuple[KernelChoice, ...]:

@@ -8,7 +8,7 @@ from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
-from tuner.emulator.rules import symmetric, symmetric_variables, symmetric_waiting
+from tuner.emulator.rules import symmetric, symmetric_waiting, windows
 from tuner.emulator.rules.kernel_arguments import VARIABLE, argument_bytes
 
 RoomRule = Callable[[Communicator, Request, int], bool]
@@ -43,8 +43,8 @@ def _head_bytes(communicator: Communicator) -> int:
 
 @RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.28.3"))
 def every_call_on_a_node(communicator: Communicator, request: Request, nbytes: int) -> bool:
-    """Every call where there is symmetric memory, whatever it is; on one node, as far as it is emulated."""
-    return communicator.nodes == 1 and symmetric_variables.windows_enabled(communicator)
+    """Every call where there is symmetric memory, whatever it is."""
+    return windows.supported(communicator)
 
 
 @RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.28.7"))

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from tuner.base.names import Buffers
+from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm, Buffers
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
@@ -42,11 +43,29 @@ def note_multicast(communicator: Communicator, request: Request) -> bool:
 
 
 def are_made(communicator: Communicator) -> bool:
-    """Buffers of windows that are not made are what the release's table says. BadInput where it is not known."""
-    if not symmetric_variables.windows_enabled(communicator):
-        return False
+    """Buffers of windows that are not made are what the release's table says. Errors: those of :func:`supported`."""
     registered = communicator.release.symmetric.windows_are_registered
     if registered and communicator.environment.number("NCCL_LOCAL_REGISTER", 1) == 0:
         return False
+    return supported(communicator)
+
+
+def supported(communicator: Communicator) -> bool:
+    """Whether the communicator has symmetric memory. BadInput where it is not known.
+
+    Source: initTransportsRank, symmetricSupport, src/init.cc, and ncclTransportCheckP2pType, src/transport.cc.
+    """
+    if not symmetric_variables.windows_enabled(communicator):
+        return False
     rule = communicator.rules.windows_between_nodes
-    return communicator.nodes == 1 or (rule is not None and rule(communicator))
+    if communicator.nodes > 1 and (rule is None or not rule(communicator)):
+        return False
+    if communicator.graphs[Algorithm.Ring].type_intra in ("LOC", "NVL") and communicator.direct_nvlink:
+        return True
+    if communicator.links is None:
+        raise BadInput(
+            "symmetric windows without NVLink between all GPUs: whether they reach each other only a topology tells; "
+            "valid: --machine, --topology"
+        )
+    by_cuda = communicator.release.symmetric.gpus_joined_by == "cuda"
+    return communicator.links().cuda_joins_all if by_cuda else communicator.links().all_peer_to_peer
