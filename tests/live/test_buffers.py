@@ -156,9 +156,17 @@ def test_what_is_captured_or_in_place_has_channels_of_its_own(
 @pytest.mark.parametrize(("nodes", "gpus", "per_process"), [(1, 8, 2), (1, 8, 8), (2, 4, 3)])
 @pytest.mark.parametrize("name", HERE)
 def test_several_gpus_per_process(name: str, nodes: int, gpus: int, per_process: int) -> None:
-    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=nodes, gpus_per_node=gpus, gpus_per_process=per_process)
+    network = {"NCCL_GIN_TYPE": "3"} if nodes > 1 else {}
+    scenario = Scenario(
+        nccl=name,
+        machine="dgx-h100",
+        nodes=nodes,
+        gpus_per_node=gpus,
+        gpus_per_process=per_process,
+        environment=network,
+    )
     requests = [*CAPTURED, *REGISTERED] if name in REGISTERS else CAPTURED
-    windows = WINDOWS if nodes == 1 and release.load(name).rules.non_classic_path != "classic_path_only" else []
+    windows = WINDOWS if release.load(name).rules.non_classic_path != "classic_path_only" else []
     report = check(scenario, [*requests, *windows], [1 << 10, 1 << 16, 1 << 20, 1 << 22, 1 << 28])
     assert report.mismatches == ()
     assert report.compared["channels"] >= 25
@@ -176,8 +184,6 @@ def test_nvls_takes_no_registered_buffers_of_processes_with_several_gpus() -> No
     efficient = dataclasses.replace(together, environment={"NCCL_CTA_POLICY": "1"})
     with pytest.raises(BadInput, match="where a process has several GPUs"):
         Selection(efficient.communicator()).pick(REGISTERED[Collective.AllGather], 1 << 20)
-    with pytest.raises(BadInput, match="on several nodes not where a process has several GPUs"):
-        Selection(dataclasses.replace(together, nodes=2).communicator()).non_classic_paths(WINDOWS[4], 1 << 20)
     merged = {"NCCL_NET_MERGE_LEVEL": "SYS"}
     with pytest.raises(BadInput, match="not where NCCL merges adapters"):
         dataclasses.replace(together, nodes=2, environment=merged).communicator()

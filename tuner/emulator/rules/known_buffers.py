@@ -28,8 +28,6 @@ def check(communicator: Communicator, buffers: Buffers, of: Windows) -> None:
     if reaching := sorted(set(release.environment.registered_buffers) & set(values) - symmetric_variables.EMULATED):
         names = ", ".join(reaching)
         raise BadInput(f"{names}: emulated for plain buffers only, not for {buffers.name} ones")
-    if buffers is Buffers.window and communicator.nodes > 1 and communicator.ranks_share_processes:
-        raise BadInput("buffers window: on several nodes not where a process has several GPUs; valid there: plain")
     if communicator.collnet:
         raise BadInput(f"buffers {buffers.name}: not with CollNet; valid there: plain")
     if reason := registered.not_on_nodes(communicator, buffers):
