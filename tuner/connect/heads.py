@@ -1,12 +1,10 @@
 """The heads of a rank's node, which the chunks of NVLS and CollNet go by."""
 
-from collections.abc import Callable
-
 from tuner.connect.records import Connected
-from tuner.emulator.rules.heads import Heads, NetworkUse
+from tuner.emulator.rules.heads import Heads, NetworkOf
 
 
-def heads_of(connected: Connected, rank: int = 0, network: Callable[[], NetworkUse] | None = None) -> Heads:
+def heads_of(connected: Connected, rank: int = 0, network: NetworkOf | None = None) -> Heads:
     """As a rank knows them; where there are none, one that is that rank."""
     own = connected.ranks[rank]
     direct = own.channels[0].direct

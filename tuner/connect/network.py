@@ -4,9 +4,10 @@ Source: ncclTransportRingConnect, ncclTransportTreeConnect, ncclTransportPatConn
 ncclNvlsTreeConnect, src/transport/nvls.cc; sendSetup, recvSetup, src/transport/net.cc, v2.28.9-1.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from tuner.base.names import Algorithm
 from tuner.connect.records import Adapter, Connected
 from tuner.emulator.rules.heads import NetworkUse
 from tuner.machine.peer_links import AdapterAccess
@@ -24,18 +25,16 @@ class Way:
     adapter: Adapter
 
 
-def network_use(connected: Connected, rank: int, access_of: AccessOf, at_once: bool) -> NetworkUse:
+def network_use(connected: Connected, rank: int, access_of: AccessOf, later: Collection[Algorithm] = ()) -> NetworkUse:
     """How a rank goes to other nodes.
 
-    NCCL tells all ranks of the rings. ``at_once``: all algorithms are connected as the communicator is made; those
-    after the ring add the rank's own connections, as far as rings do not have them. Else rings are all that counts:
-    connected last, they count anew.
+    NCCL tells all ranks of the rings, which count anew as they are connected. Algorithms connected ``later`` add the
+    rank's own connections, as far as rings do not have them.
     """
     of_all = [list(_of_rings(connected, each)) for each in range(len(connected.ranks))]
     own = of_all[rank]
     ways = [(each, way) for each, ways in enumerate(of_all) for way in ways]
-    if at_once:
-        ways += [(rank, way) for way in _of_others(connected, rank, own)]
+    ways += [(rank, way) for way in _of_others(connected, rank, own, later)]
     return NetworkUse(
         reached=bool(own),
         relayed=any(way.sends and way.adapter.relay != each for each, way in ways),
@@ -64,22 +63,32 @@ def _of_rings(connected: Connected, rank: int) -> Iterator[Way]:
         yield from _between_nodes(connected, rank, number, channel.ring_adapter, neighbours)
 
 
-def _of_others(connected: Connected, rank: int, rings: Iterable[Way]) -> Iterator[Way]:
-    """Those of trees, PAT and NVLSTree, which have their first connections to a peer in common with rings."""
+def _of_others(
+    connected: Connected, rank: int, rings: Iterable[Way], algorithms: Collection[Algorithm]
+) -> Iterator[Way]:
+    """Those of these algorithms, which share the first connection to a peer on a channel with rings."""
     known = {(way.channel, way.peer, way.sends) for way in rings}
-    for way in _of_trees(connected, rank):
-        if (way.channel, way.peer, way.sends) not in known:
-            known.add((way.channel, way.peer, way.sends))
-            yield way
+    for algorithm in ORDER:
+        for way in OF[algorithm](connected, rank) if algorithm in algorithms else ():
+            if (way.channel, way.peer, way.sends) not in known:
+                known.add((way.channel, way.peer, way.sends))
+                yield way
 
 
 def _of_trees(connected: Connected, rank: int) -> Iterator[Way]:
+    for number, channel in enumerate(connected.ranks[rank].channels):
+        yield from _both_ways(connected, rank, number, channel.tree_adapter, channel.tree.peers)
+
+
+def _of_pat(connected: Connected, rank: int) -> Iterator[Way]:
+    """By the graph of trees (sic)."""
     own = connected.ranks[rank]
     for number, channel in enumerate(own.channels):
-        yield from _both_ways(connected, rank, number, channel.tree_adapter, channel.tree.peers)
-    for number, channel in enumerate(own.channels):  # by the graph of trees (sic)
         yield from _both_ways(connected, rank, number, channel.tree_adapter, own.pat_peers)
-    for number, nvls in enumerate(own.nvls):
+
+
+def _of_nvls_trees(connected: Connected, rank: int) -> Iterator[Way]:
+    for number, nvls in enumerate(connected.ranks[rank].nvls):
         yield from _both_ways(connected, rank, number, nvls.adapter, nvls.tree.peers)
 
 
@@ -97,3 +106,11 @@ def _between_nodes(
     for peer, sends in peers:
         if adapter is not None and node_of[peer] != node_of[rank]:
             yield Way(number, peer, sends, adapter)
+
+
+OF: Mapping[Algorithm, Callable[[Connected, int], Iterator[Way]]] = {
+    Algorithm.Tree: _of_trees,
+    Algorithm.PAT: _of_pat,
+    Algorithm.NVLSTree: _of_nvls_trees,
+}
+ORDER = tuple(OF)  # in which they are connected at once: initTransportsRank, src/init.cc, v2.28.9-1

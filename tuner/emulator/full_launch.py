@@ -1,6 +1,7 @@
 """Launches in full: from calls to what each block of a kernel and each proxy of the network is handed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Protocol
@@ -9,7 +10,7 @@ from tuner.emulator.launch.records import Launch, LaunchedKernel, Work
 from tuner.emulator.rules import bounds
 from tuner.emulator.rules.buffers import buffer_bytes
 from tuner.emulator.rules.call import Call
-from tuner.emulator.rules.heads import Heads
+from tuner.emulator.rules.heads import Heads, NetworkOf, NetworkUse
 from tuner.emulator.rules.registered import may_reach_network
 from tuner.emulator.rules.schedule.task import Task
 from tuner.emulator.rules.shares import Scheduled
@@ -37,8 +38,9 @@ def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf
     kernels = communicator.rules.schedule(Chooser(selection, tuner), tasks)
     if (path := next((task.path for task in tasks if task.path is not None), None)) is not None:
         raise BadInput(f"launches in full: {path.name} leaves the classic path; valid: calls that stay on it")
+    later = CONNECTED_LATER.intersection(task.algo_proto[0] for task in tasks)
     return Launch(
-        tuple(_kernel(selection, kernel, operations, heads) for kernel in kernels),
+        tuple(_kernel(selection, kernel, operations, heads, later) for kernel in kernels),
         (
             buffer_bytes(communicator, Protocol.LL),
             buffer_bytes(communicator, Protocol.LL128),
@@ -49,23 +51,27 @@ def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf
 
 
 def _kernel(
-    selection: Selection, tasks: Sequence[Task], operations: Sequence[Operation], heads: HeadsOf
+    selection: Selection,
+    tasks: Sequence[Task],
+    operations: Sequence[Operation],
+    heads: HeadsOf,
+    later: Collection[Algorithm],
 ) -> LaunchedKernel:
     communicator = selection.communicator
     return LaunchedKernel(
         communicator.rules.device_functions.kernel(communicator, tasks),
         tuple(sorted({part.channel for task in tasks for part in task.parts})),
         max(task.threads for task in tasks),
-        tuple(_work(selection, task, operations[task.place].root, heads) for task in tasks),
+        tuple(_work(selection, task, operations[task.place].root, heads, later) for task in tasks),
     )
 
 
-def _work(selection: Selection, task: Task, root: int, heads: HeadsOf) -> Work:
+def _work(selection: Selection, task: Task, root: int, heads: HeadsOf, later: Collection[Algorithm]) -> Work:
     communicator, request = selection.communicator, task.request
     call = task.call(communicator)
     rules, tables = communicator.rules, selection.tables
     own = heads() if _has_heads(call) else NO_HEADS
-    taken = takers(call, own.network)
+    taken = takers(call, None if own.network is None else partial(_whatever_came_first, own.network, later))
     shared = rules.shares(Scheduled(task, call, tables, own, Taker.network in taken))
     algorithm, protocol = task.algo_proto
     threads = bounds.own_threads(call, tables, task.together_bytes, task.together_tuned)
@@ -94,6 +100,19 @@ def _work(selection: Selection, task: Task, root: int, heads: HeadsOf) -> Work:
 
 
 NO_HEADS = Heads(1, 0, 1, 0, 1)
+CONNECTED_LATER = frozenset((Algorithm.NVLSTree, Algorithm.PAT))  # than rings: ncclCollPreconnect, src/group.cc
+
+
+def _whatever_came_first(network: NetworkOf, later: Collection[Algorithm]) -> NetworkUse:
+    """BadInput where it matters whether the group's algorithms were connected before, or are now, after its rings."""
+    used = network(())
+    if later and network(later) != used:
+        names = ", ".join(sorted(algorithm.name for algorithm in later))
+        raise BadInput(
+            f"launches in full: in one group with {names}, whether adapters take the buffers of rings depends here on "
+            "which a communicator connected first; valid: the calls in groups of their own"
+        )
+    return used
 
 
 def _has_heads(call: Call) -> bool:

@@ -50,14 +50,14 @@ def bill(
         raise BadInput("memory of communicators that were split off others is not counted; valid: all ranks")
     if configuration.ranks == 1 and calls:
         raise BadInput("a communicator of one rank makes no calls: NCCL only copies")
-    issued = [_call(request, size, configuration.ranks) for request, size in calls]
+    each = [issued(request, size, configuration.ranks) for request, size in calls]
     child = start.launch_child(prepared, PROGRAM)
     try:
         first = start.request(prepared, child)
         stages = [_stage(INIT, None, child.request(first, timeout_s, f"connecting {configuration.ranks} ranks"))]
         if warnings := serious_warnings(child.log_lines()):
             raise child.failure(f"NCCL warned {len(warnings)} times while initialising")
-        for call, (request, size) in zip(issued, calls, strict=True):
+        for call, (request, size) in zip(each, calls, strict=True):
             what = f"{request.collective.name} of {size} bytes"
             answer = child.request(messages.BillCall(call), timeout_s, what)
             stages.append(_stage(what, (request.collective, size), answer))
@@ -66,7 +66,8 @@ def bill(
     return stages
 
 
-def _call(request: Request, size: int, ranks: int) -> messages.Call:
+def issued(request: Request, size: int, ranks: int) -> messages.Call:
+    """A call of that many bytes; BadInput where no number of elements has them."""
     unit = request.unit_bytes(ranks)
     if size % unit or not size:
         low = max(size // unit, 1) * unit

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.oracle.connection_messages import RingOffsets
 from tuner.oracle.layouts import Layout, Member, Struct
 from tuner.oracle.works import KernelWorks, PeerOffsets, WorkStructs
 
@@ -147,33 +148,6 @@ class Intercepted:
     networks: NetworkOffsets | None  # where only some hosts merge adapters
     graphs: GraphsToCopy | None
     times: TimesToRecord | None
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterOffsets:
-    """What connections to adapters are made with."""
-
-    use_gdr: int
-    use_net_pxn: int
-    topology: int
-    graph: int
-    adapter_of: int
-    check: int
-
-
-@dataclass(frozen=True, slots=True)
-class RingOffsets:
-    """Where a channel's neighbours on the ring are, and the flags of the connections to them."""
-
-    adapters: AdapterOffsets | None  # None up to 2.23, where nothing depends on them
-    channels: int
-    channel_bytes: int
-    prev: int
-    next: int
-    peers: int
-    send: int
-    receive: int
-    flags: int
 
 
 @dataclass(frozen=True, slots=True)

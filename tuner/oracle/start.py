@@ -15,15 +15,14 @@ from tuner.machine import adapters
 from tuner.machine.skeleton import Skeleton
 from tuner.oracle import facts, hardware, library, symbols, work_symbols
 from tuner.oracle.configuration import Host, OracleConfiguration, SplitOff
+from tuner.oracle.connection_messages import AdapterOffsets, RingOffsets
 from tuner.oracle.messages import (
-    AdapterOffsets,
     GraphFile,
     GraphsToCopy,
     Intercepted,
     NetworkOffsets,
     OperationOffsets,
     PartOffsets,
-    RingOffsets,
     SearchOffsets,
     SimulatedHost,
     SimulatedMachine,
@@ -37,6 +36,7 @@ from tuner.plugin import loading
 MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
 RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node
 
+_TREES = {Algorithm.Tree: ("tree.up", "tree.down"), Algorithm.NVLSTree: ("nvls.treeUp", "nvls.treeDown")}
 SHARE_GPUS = "NCCL_MULTI_RANK_GPU_ENABLE"
 SHARES_GPUS = "ncclParamMultiRankGpuEnable"  # the function that reads it (src/init.cc, v2.30.3-1)
 
@@ -371,22 +371,23 @@ def _networks(located: symbols.Symbols, kinds: Mapping[Host, hardware.Hardware])
 
 
 def _ring(located: symbols.Symbols) -> RingOffsets:
-    adapters = None
+    adapters, members = None, located.channel.members
     if "useGdr" in located.comm.members:
         adapters = AdapterOffsets(
             use_gdr=located.comm.members["useGdr"].offset,
             use_net_pxn=located.comm.members["useNetPXN"].offset,
             topology=located.comm.members["topo"].offset,
-            graph=located.comm.arrays["graphs"][0] + Algorithm.Ring * located.graph.bytes,
+            graphs=located.comm.arrays["graphs"][0],
             adapter_of=located.functions["ncclTopoGetNetDev"][0][0],
             check=located.functions["ncclTopoCheckGdr"][0][0],
+            trees={int(each): (members[parent], members[children]) for each, (parent, children) in _TREES.items()},
         )
     return RingOffsets(
         adapters=adapters,
         channels=located.comm.arrays["channels"][0],
         channel_bytes=located.channel.bytes,
-        prev=located.channel.members["ring.prev"].offset,
-        next=located.channel.members["ring.next"].offset,
+        prev=members["ring.prev"].offset,
+        next=members["ring.next"].offset,
         peers=located.channel.members["peers"].offset,
         send=located.peer.arrays["send"][0],
         receive=located.peer.arrays["recv"][0],

@@ -1,12 +1,13 @@
 """A rank's place in its node, and how it goes to others, of a scenario."""
 
-from functools import partial
+from collections.abc import Collection
 
 from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm
 from tuner.connect import heads
-from tuner.connect.network import network_use
+from tuner.connect.network import ORDER, network_use
 from tuner.emulator.rules.heads import Heads, NetworkUse
-from tuner.machine.peer_links import AdapterAccess
+from tuner.machine.peer_links import AdapterAccess, PeerLinks
 from tuner.scenario.resolved import ResolvedScenario
 
 RUNTIME_CONNECT = "NCCL_RUNTIME_CONNECT"  # 0: all algorithms are connected at once, not as calls need them
@@ -14,21 +15,31 @@ RUNTIME_CONNECT = "NCCL_RUNTIME_CONNECT"  # 0: all algorithms are connected at o
 
 def heads_of(resolved: ResolvedScenario, rank: int = 0) -> Heads:
     """As a rank knows them. BadInput for graphs that were dumped."""
-    return heads.heads_of(resolved.connected, rank, partial(_network, resolved, rank))
+    at_once = resolved.view_of(rank).environment.number(RUNTIME_CONNECT, 1) == 0
+
+    def network(later: Collection[Algorithm]) -> NetworkUse:
+        return network_of(resolved, rank, ORDER if at_once else later)
+
+    return heads.heads_of(resolved.connected, rank, network)
 
 
-def _network(resolved: ResolvedScenario, rank: int) -> NetworkUse:
-    """BadInput without a topology, and where it is not known how NCCL connects all algorithms at once."""
-    view = resolved.view_of(rank)
-    at_once = view.environment.number(RUNTIME_CONNECT, 1) == 0
-    place_of = {each: place for ranks in resolved.ranks_of for place, each in enumerate(ranks)}
+def network_of(resolved: ResolvedScenario, rank: int, later: Collection[Algorithm] = ()) -> NetworkUse:
+    """How a rank goes to other nodes, where these algorithms were connected after rings.
+
+    BadInput for graphs that were dumped, and for nodes without a topology.
+    """
+    links_of: dict[int, PeerLinks] = {}  # by the view of a node's ranks
+    place_of = {each: (ranks[0], place) for ranks in resolved.ranks_of for place, each in enumerate(ranks)}
 
     def access(of: int, adapter: int) -> AdapterAccess:
-        links = resolved.view_of(of).links
-        if links is None:
-            raise BadInput(
-                "registered buffers depend on adapters, which only a topology tells; valid without it: plain"
-            )
-        return links().adapter_of(place_of[of], adapter)
+        first, place = place_of[of]
+        view = resolved.view_of(first)
+        if id(view) not in links_of:
+            if view.links is None:
+                raise BadInput(
+                    "registered buffers depend on adapters, which only a topology tells; valid without it: plain"
+                )
+            links_of[id(view)] = view.links()
+        return links_of[id(view)].adapter_of(place, adapter)
 
-    return network_use(resolved.connected, rank, access, at_once)
+    return network_use(resolved.connected, rank, access, later)

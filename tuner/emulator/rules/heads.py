@@ -1,7 +1,9 @@
 """What a rank's place in its node is, as far as chunks and registered buffers go by it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+
+from tuner.base.names import Algorithm
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +18,15 @@ class NetworkUse:
     direct: bool  # every adapter reads or writes its GPU's memory (GPUDirect RDMA)
 
 
+NetworkOf = Callable[[Collection[Algorithm]], NetworkUse]
+
+
 @dataclass(frozen=True, slots=True)
 class Heads:
     """The heads of a rank's node, which enter the switch (NVLS) and the network (CollNetDirect), and which it is.
 
-    ``own_*`` are None where it is none. ``network`` is asked of rings between nodes on registered buffers.
+    ``own_*`` are None where it is none. ``network`` is asked of rings between nodes on registered buffers, with the
+    algorithms that are connected after rings.
     """
 
     nvls: int
@@ -28,4 +34,4 @@ class Heads:
     direct: int
     own_direct: int | None
     direct_depth: int
-    network: Callable[[], NetworkUse] | None = field(default=None, compare=False, repr=False)
+    network: NetworkOf | None = field(default=None, compare=False, repr=False)

@@ -2,15 +2,16 @@
 
 import sys
 
-from tuner.oracle.child import channels
+from tuner.oracle.child import channels, noted, ring
 from tuner.oracle.child.forcing import force
 from tuner.oracle.child.issue import issue, issue_group, issue_groups
 from tuner.oracle.child.messages import Messages
 from tuner.oracle.child.world import Failure, World
+from tuner.oracle.connection_messages import Connections, ReadConnections
 from tuner.oracle.messages import Calls, Failed, Group, Groups, ReadChannels, Reply, Request, Start
 
 
-def answer(world: World, request: Request) -> Reply:
+def answer(world: World, request: Request | ReadConnections) -> Reply | Connections:
     """The answer to one request."""
     match request:
         case Start():
@@ -23,6 +24,9 @@ def answer(world: World, request: Request) -> Reply:
             return issue_groups(world, request)
         case ReadChannels():
             return channels.read(world, request)
+        case ReadConnections():
+            ring.connect(world)
+            return noted.read(world.comms, request)
         case _:
             return force(request)
 

@@ -9,8 +9,10 @@ from dataclasses import astuple
 from typing import Any
 
 from tuner._native._sim import ffi, lib
+from tuner.oracle.child import noted
 from tuner.oracle.child.messages import Messages
 from tuner.oracle.child.world import Failure, Loaded
+from tuner.oracle.connection_messages import ReadConnections
 from tuner.oracle.messages import BillCall, Billed, Call, Failed, RankBill, Start
 
 # What other children put in the place of NCCL's own, as their ranks are never connected.
@@ -92,6 +94,8 @@ def serve(messages: Messages) -> None:
             if world is None:
                 world = Connected(request)
                 messages.send(world.bill([0] * request.ranks))
+            elif isinstance(request, ReadConnections):
+                messages.send(noted.read([int(ffi.cast("uintptr_t", comm)) for comm in world.comms], request))
             else:
                 assert isinstance(request, BillCall)
                 messages.send(world.bill(world.issue(request.call)))

@@ -7,6 +7,7 @@ import socket
 import threading
 from typing import Any
 
+from tuner.oracle.connection_messages import Connections
 from tuner.oracle.messages import Failed, Reply
 
 
@@ -29,7 +30,7 @@ class Messages:
         """The next request; waits for it."""
         return self._received.get()
 
-    def send(self, message: Reply | Failed) -> None:
+    def send(self, message: Reply | Connections | Failed) -> None:
         """Writes one reply, whole."""
         pickle.dump(message, self._stream, pickle.HIGHEST_PROTOCOL)
         self._stream.flush()

@@ -1,0 +1,47 @@
+"""What libnccl notes of its connections to other nodes, which registered buffers go by, as it makes them and as marked.
+
+Many more: `python -m tests.scripts.check_connections`.
+"""
+
+import pytest
+
+from tests.scripts.check_connections import differences, drawn
+from tests.support.available_releases import HERE
+from tuner import release
+from tuner.base.errors import BadInput
+from tuner.connect.network import ORDER
+from tuner.oracle.connections import connections, marked
+from tuner.scenario import Scenario
+from tuner.scenario.heads import network_of
+
+pytestmark = pytest.mark.live
+WITH_NETWORK = [name for name in HERE if release.load(name).registration.network != "never"]
+AT_ONCE = {"NCCL_RUNTIME_CONNECT": "0"}
+
+
+@pytest.mark.parametrize("nccl", WITH_NETWORK)
+def test_marks_are_what_nccl_says_of_rings_and_of_all_algorithms(nccl: str) -> None:
+    """Rings of this machine keep to the GPUs that adapters are near, and trees of two ranks do not."""
+    for settings in ({}, AT_ONCE):
+        environment = {"NCCL_CROSS_NIC": "1", **settings}
+        scenario = Scenario(nccl, 3, machine="aws-p4d", gpus_per_node=3, environment=environment)
+        ours = [network_of(scenario.resolve(), rank, ORDER if settings else ()) for rank in range(scenario.ranks)]
+        noted = marked(scenario.oracle_configuration())
+        assert [(use.direct, use.relayed) for use in ours] == [(rank.direct, rank.relayed) for rank in noted]
+        assert [use.relayed for use in ours].count(True) == (2 if settings else 0)
+
+
+@pytest.mark.parametrize("nccl", WITH_NETWORK[-1:])
+def test_ranks_that_connect_note_what_is_emulated(nccl: str) -> None:
+    small = (each for each in drawn(nccl, "live", 100) if each[0].ranks <= 4)
+    found, ranks, _ = differences(*next(small))
+    assert not found
+    assert ranks > 1
+
+
+def test_releases_that_note_nothing_are_refused() -> None:
+    nccl = next(name for name in HERE if name not in WITH_NETWORK)
+    old = Scenario(nccl, 2, machine="dgx-h100", gpus_per_node=1).oracle_configuration()
+    for asked in (marked, lambda configuration: connections(configuration, [])):
+        with pytest.raises(BadInput, match=r"valid: 2\.24\.3 and later"):
+            asked(old)
