@@ -71,7 +71,7 @@ def drawn(nccl: str, seed: str, communicators: int) -> Iterator[tuple[Scenario, 
         gpus = random.choice((1, 2, random.randint(1, machine.gpus_per_node), machine.gpus_per_node))
         if nccl in machine.crashes or not machine.topology.nets or machine.trays or gpus > MOST_RANKS // 2:
             continue
-        settings = dict(random.choice(({}, {"NCCL_CROSS_NIC": "1"}, *REACHING)))
+        settings = dict(random.choice(({}, *REACHING)))
         settings |= {"NCCL_RUNTIME_CONNECT": "0"} if how == AT_ONCE else {"NCCL_ALGO": BY_COLLECTIVE}
         nodes = random.randint(2, max(2, min(5, MOST_RANKS // gpus)))
         scenario = Scenario(

@@ -28,7 +28,7 @@ from tuner.emulator.launch.records import Launch
 from tuner.emulator.rules.registered import missing
 
 ALONE, GROUPS = 1000, 10  # of each communicator
-FEWER = 60  # on registered buffers, where more goes by the machine
+FEWER, FEWER_GROUPS = 40, 5  # on registered buffers, where more goes by the machine
 SHOWN = 5
 
 
@@ -73,7 +73,8 @@ def main(names: tuple[str, ...], seed: str, launches: int, buffers: Buffers) -> 
 def compared(name: str, seed: str, launches: int, buffers: Buffers = Buffers.plain) -> Totals:
     """Communicators of one release until there are enough launches."""
     totals, start = Totals(), time.monotonic()
-    for communicator in drawn(name, seed, ALONE if buffers is Buffers.plain else FEWER, GROUPS, buffers):
+    alone, groups = (ALONE, GROUPS) if buffers is Buffers.plain else (FEWER, FEWER_GROUPS)
+    for communicator in drawn(name, seed, alone, groups, buffers):
         scenario = communicator.scenario
         title = f"{scenario.title} rank {communicator.rank} {scenario.environment or ''}".strip()
         try:

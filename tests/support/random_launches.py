@@ -52,7 +52,8 @@ REACHING = (
     *({"NCCL_P2P_LEVEL": text} for text in ("LOC", "PIX", "PHB", "SYS")),
     *({name: "0"} for name in ("NCCL_LOCAL_REGISTER", "NCCL_GRAPH_REGISTER", "NCCL_NET_GDR_C2C")),
     {"NCCL_P2P_DISABLE": "1"},
-    {"NCCL_CROSS_NIC": "1"},
+    *({"NCCL_CROSS_NIC": "1", "NCCL_RUNTIME_CONNECT": text} for text in ("0", "1")),
+    {"NCCL_RUNTIME_CONNECT": "0"},
 )
 SIDES = (Sides.send, Sides.receive, Sides.both)
 FLAGS = (WindowFlag.COLL_SYMMETRIC, WindowFlag.DEFAULT, WindowFlag.STRICT_ORDERING, WindowFlag.GIN_ONLY)
