@@ -12,6 +12,7 @@ from tuner.base.errors import BadInput
 from tuner.connect.network import ORDER
 from tuner.oracle.connections import connections, marked
 from tuner.scenario import Scenario
+from tuner.scenario.description import Members
 from tuner.scenario.heads import network_of
 
 pytestmark = pytest.mark.live
@@ -29,6 +30,15 @@ def test_marks_are_what_nccl_says_of_rings_and_of_all_algorithms(nccl: str) -> N
         noted = marked(scenario.oracle_configuration())
         assert [(use.direct, use.relayed) for use in ours] == [(rank.direct, rank.relayed) for rank in noted]
         assert [use.relayed for use in ours].count(True) == (2 if settings else 0)
+
+
+@pytest.mark.parametrize("nccl", WITH_NETWORK[-1:])
+@pytest.mark.parametrize("ranks", [(3, 10), (0, 1, 8, 13)])
+def test_nodes_of_a_part_differ_in_which_adapters_are_near(nccl: str, ranks: tuple[int, ...]) -> None:
+    scenario = Scenario(nccl, 2, machine="dgx-b200", members=Members(ranks, shares=False, by="split"))
+    ours = [network_of(scenario.resolve(), rank) for rank in range(len(ranks))]
+    noted = marked(scenario.oracle_configuration())
+    assert [(use.direct, use.relayed) for use in ours] == [(rank.direct, rank.relayed) for rank in noted]
 
 
 @pytest.mark.parametrize("nccl", WITH_NETWORK[-1:])

@@ -115,3 +115,12 @@ def test_gpus_that_only_the_network_joins_send_over_it() -> None:
     assert [peer for peer in range(5) if peer != 1 and where.by_network(peer)] == [2, 3]
     everyone = situation(describe("dgx-1v", nccl="2.28.9").resolve())
     assert not any(map(everyone.by_network, range(1, 8)))
+
+
+def test_each_node_of_a_part_has_its_own_links() -> None:
+    """Nodes that are alike but for which of their GPUs have ranks: each GPU has an adapter of its own nearby."""
+    resolved = describe("dgx-b200", nodes=2, ranks="3,10", nccl="2.28.9").resolve()
+    for rank, gpu in enumerate((3, 2)):
+        links = resolved.view_of(rank).links
+        assert links is not None
+        assert [adapter.id for adapter in links().access[0] if adapter.reads] == [gpu]

@@ -1,6 +1,7 @@
 """A rank's place in its node, and how it goes to others, of a scenario."""
 
 from collections.abc import Collection
+from functools import cache
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
@@ -28,18 +29,17 @@ def network_of(resolved: ResolvedScenario, rank: int, later: Collection[Algorith
 
     BadInput for graphs that were dumped, and for nodes without a topology.
     """
-    links_of: dict[int, PeerLinks] = {}  # by the view of a node's ranks
+    links_of = cache(lambda links: links())  # those of a kind of nodes are the same function
     place_of = {each: (ranks[0], place) for ranks in resolved.ranks_of for place, each in enumerate(ranks)}
 
     def access(of: int, adapter: int) -> AdapterAccess:
         first, place = place_of[of]
-        view = resolved.view_of(first)
-        if id(view) not in links_of:
-            if view.links is None:
-                raise BadInput(
-                    "registered buffers depend on adapters, which only a topology tells; valid without it: plain"
-                )
-            links_of[id(view)] = view.links()
-        return links_of[id(view)].adapter_of(place, adapter)
+        links = resolved.view_of(first).links
+        if links is None:
+            raise BadInput(
+                "registered buffers depend on adapters, which only a topology tells; valid without it: plain"
+            )
+        of_node: PeerLinks = links_of(links)
+        return of_node.adapter_of(place, adapter)
 
     return network_use(resolved.connected, rank, access, later)

@@ -163,8 +163,10 @@ class ResolvedScenario:
         if not 0 <= rank < self.ranks:
             raise BadInput(f"rank {rank}; valid: 0 to {self.ranks - 1}")
         counted = zip(self.nodes, self.views, strict=True)
-        of_nodes = chain.from_iterable(repeat(view, count) for (_, count), view in counted)
-        return next(view for view, ranks in zip(of_nodes, self.ranks_of, strict=True) if rank in ranks)
+        of_nodes = chain.from_iterable(repeat((node, view), count) for (node, count), view in counted)
+        node, view = next(each for each, ranks in zip(of_nodes, self.ranks_of, strict=True) if rank in ranks)
+        links = node.for_emulator(self._several).links  # of which a view that kinds of nodes share has the first one's
+        return view if links is view.links else replace(view, links=links)
 
     @property
     def last_view(self) -> Communicator:
