@@ -167,9 +167,11 @@ def test_several_gpus_per_process(name: str, nodes: int, gpus: int, per_process:
     )
     requests = [*CAPTURED, *REGISTERED] if name in REGISTERS else CAPTURED
     windows = WINDOWS if release.load(name).rules.non_classic_path != "classic_path_only" else []
-    report = check(scenario, [*requests, *windows], [1 << 10, 1 << 16, 1 << 20, 1 << 22, 1 << 28])
-    assert report.mismatches == ()
-    assert report.compared["channels"] >= 25
+    sizes = [1 << 10, 1 << 16, 1 << 20, 1 << 22, 1 << 28]
+    # Apart: a communicator that has had windows knows more, of which the order of calls on other buffers depends.
+    reports = [check(scenario, each, sizes) for each in (requests, windows) if each]
+    assert [report.mismatches for report in reports] == [()] * len(reports)
+    assert reports[0].compared["channels"] >= 25
 
 
 def test_nvls_takes_no_registered_buffers_of_processes_with_several_gpus() -> None:
