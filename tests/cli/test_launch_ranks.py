@@ -7,7 +7,8 @@ import pytest
 from tests.support.command_line import run
 
 ON = ("--machine", "dgx-h100", "--nodes", "2", "--gpus-per-node", "2", "--nccl", "2.28.9")
-ON_WINDOWS = "allreduce", "--machine", "dgx-h100", "--nccl", "2.30.7", "--bytes", "1K,1M", "--launch"
+ON_WINDOWS = "allgather", "--machine", "dgx-h100", "--nccl", "2.30.7", "--bytes", "1K,1M", "--launch"
+COPIED = *ON_WINDOWS, "--buffers", "window", "--env", "NCCL_CTA_POLICY=ZERO"
 ON_WINDOW = "broadcast", "--machine", "dgx-h100", "--nccl", "2.30.7", "--bytes", "64M", "--buffers", "window"
 CALL = "reduce", *ON, "--bytes", "1M", "--launch"
 
@@ -54,11 +55,14 @@ def test_rings_of_a_node_need_only_what_is_received_in_a_window(windows: str, ta
         (("pick", *CALL, "--root", "-1"), "root -1; valid: 0 to 3"),
         (("pick", "allgather", *CALL[1:], "--root", "1"), "AllGather has none"),
         (("pick", *CALL[:-1], "--rank", "1"), "valid for collectives: with --launch"),
-        (("pick", *ON_WINDOWS, "--buffers", "window"), "AGxLLMC_R; valid: --buffers plain"),
-        (("pick", *ON_WINDOWS, "--buffers", "window", "--json"), "AGxLLMC_R; valid: --buffers plain"),
+        (
+            ("pick", *COPIED),
+            "copy engines do AllGather of 1024 bytes, and no kernel is launched; valid: --buffers plain",
+        ),
+        (("pick", *COPIED, "--json"), "no kernel is launched; valid: --buffers plain"),
+        (("group", "allgather:1M*2", *COPIED[1:5], *COPIED[7:]), "copy engines do the work and launch nothing"),
         (("pick", *ON_WINDOWS, "--buffers", "graph", "--rank", "8"), "rank 8; valid: 0 to 7"),
         (("pick", *CALL, "--buffers", "graph", "--env", "NCCL_MNNVL_CROSS_CLIQUE=1"), "CROSS_CLIQUE: launches in full"),
-        (("pick", *ON_WINDOWS, "--env", "NCCL_SYM_NOWIN_ENABLE=1"), "; valid: without NCCL_SYM_NOWIN_ENABLE"),
         (("group", "reduce@4:1M", *ON, "--launch"), "root 4; valid: 0 to 3"),
         (("group", "send@1:1M", *ON, "--launch"), "valid without sends and receives"),
         (("group", "broadcast@1:1M,broadcast@2:1M", *ON[:-1], "2.29.2", "--launch"), "from 2 roots are one call"),

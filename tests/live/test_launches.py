@@ -53,6 +53,37 @@ def test_random_launches_on_registered_buffers_are_those_of_libnccl(nccl: str, b
     assert_equal(islice(small, COMMUNICATORS))
 
 
+SYMMETRIC = [  # calls, machine, GPUs of each node, release
+    ([(Collective.AllReduce, 12345678 * 4)], "dgx-h100", (4,)),
+    ([(Collective.AllReduce, 4 * each) for each in (1000, 262144, 77, 5000000, 262144, 1)], "dgx-b200", (8,)),
+    ([(Collective.AllGather, 8 * each) for each in (1 << 20, 1000, 1 << 22)], "dgx-h100", (8,)),
+    (
+        [(Collective.AllGather, 1 << 20), (Collective.ReduceScatter, 1 << 22), (Collective.AllReduce, 1 << 20)] * 9,
+        "dgx-h100",
+        (8,),
+    ),
+    ([(Collective.ReduceScatter, 1 << 24), (Collective.ReduceScatter, 1 << 18)], "dgx-h100", (4, 4)),
+]
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("case", SYMMETRIC, ids=lambda case: f"{case[1]} {case[2]}")
+@pytest.mark.parametrize("nccl", [name for name in HERE if not missing(release.load(name), Buffers.window)])
+def test_symmetric_kernels(nccl: str, case: tuple[list[tuple[Collective, int]], str, tuple[int, ...]]) -> None:
+    calls, machine, gpus = case
+    network = {"NCCL_GIN_TYPE": "3"} if len(gpus) > 1 else {}
+    scenario = Scenario(nccl, len(gpus), machine=machine, gpus_per_node=gpus[0], environment=network)
+    kinds = [Request(collective, DataType.float32, Op.sum, buffers=Buffers.window) for collective, _ in calls]
+    operations = tuple(Operation(kind, size) for kind, (_, size) in zip(kinds, calls, strict=True))
+    selection = Selection(scenario.resolve().view_of(1))
+    communicator = Drawn(scenario, 1, selection, operations, (operations,))
+    kernels = 0
+    for _, ours, both in compared(communicator):
+        assert {what: pair for what, pair in both.items() if pair[0] != pair[1]} == {}
+        kernels += sum(kernel.symmetric is not None for kernel in ours.kernels)
+    assert kernels or len(gpus) > 1
+
+
 # Whom the buffers of a rank's calls are registered for, which random ones seldom are.
 CASES: dict[str, list[tuple[str, tuple[int, ...], str, int, str]]] = {
     "2.23.4": [("dgx-h100", (8,), "Ring", 0, "peers"), ("dgx-h100", (8,), "NVLS", 5, "switch")],

@@ -30,6 +30,7 @@ from tuner.emulator.rules.registered import missing
 ALONE, GROUPS = 1000, 10  # of each communicator
 FEWER, FEWER_GROUPS = 40, 5  # on registered buffers, where more goes by the machine
 SHOWN = 5
+SYMMETRIC = "symmetric"
 
 
 @dataclass
@@ -52,6 +53,7 @@ class Totals:
 def main(names: tuple[str, ...], seed: str, launches: int, buffers: Buffers) -> None:
     having = [name for name in names or release.names() if not missing(release.load(name), buffers)]
     totals = {name: compared(name, seed, launches, buffers) for name in having}
+    columns = [*(algorithm.name for algorithm in Algorithm), SYMMETRIC]
     rows = [
         (
             name,
@@ -59,13 +61,12 @@ def main(names: tuple[str, ...], seed: str, launches: int, buffers: Buffers) -> 
             f"{each.matched.total()}/{each.compared.total()}",
             each.groups,
             each.values,
-            *(f"{each.matched[algorithm.name]}/{each.compared[algorithm.name]}" for algorithm in Algorithm),
+            *(f"{each.matched[name]}/{each.compared[name]}" for name in columns),
         )
         for name, each in totals.items()
     ]
-    algorithms = (algorithm.name for algorithm in Algorithm)
     print_table(
-        "equal / compared with libnccl", ("release", "communicators", "launches", "groups", "values", *algorithms), rows
+        "equal / compared with libnccl", ("release", "communicators", "launches", "groups", "values", *columns), rows
     )
     sys.exit(1 if any(each.failed or each.matched != each.compared for each in totals.values()) else 0)
 
@@ -99,6 +100,7 @@ def _compare(communicator: Drawn, totals: Totals, title: str) -> None:
         totals.values += len(values)
         differing = {what: both for what, both in values.items() if both[0] != both[1]}
         names = [work.algorithm.name for kernel in ours.kernels for work in kernel.works]
+        names += [SYMMETRIC for kernel in ours.kernels if kernel.symmetric for _ in kernel.symmetric.works]
         totals.compared.update(names)
         if not differing:
             totals.matched.update(names)
@@ -107,10 +109,9 @@ def _compare(communicator: Drawn, totals: Totals, title: str) -> None:
 
 
 def _show(title: str, operations: tuple[Operation, ...], ours: Launch, differing: dict[str, check_launch.Both]) -> None:
-    first = ours.kernels[0].works[0]
     click.echo(
         f"MISMATCH {title}: {len(operations)} calls, {operations[0].request.title} of {operations[0].bytes} bytes, "
-        f"{first.algorithm.name}/{first.protocol.name}"
+        f"{ours.kernels[0].name}"
     )
     for what, (own, real) in list(differing.items())[:SHOWN]:
         if isinstance(own, dict) and isinstance(real, dict):

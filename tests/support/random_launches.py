@@ -1,5 +1,6 @@
 """Random communicators and calls on them for launches in full; a seed is always the same ones."""
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -55,6 +56,7 @@ REACHING = (
     *({"NCCL_CROSS_NIC": "1", "NCCL_RUNTIME_CONNECT": text} for text in ("0", "1")),
     {"NCCL_RUNTIME_CONNECT": "0"},
 )
+FORCED = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_COLLNET_ENABLE")
 SIDES = (Sides.send, Sides.receive, Sides.both)
 FLAGS = (WindowFlag.COLL_SYMMETRIC, WindowFlag.DEFAULT, WindowFlag.STRICT_ORDERING, WindowFlag.GIN_ONLY)
 DIFFERENT_LINKS = ("pcie-l40s", "pcie-l40s-4nic", "gh200-4x", "ws-2x-a6000", "dgx-2")
@@ -80,6 +82,7 @@ def drawn(nccl: str, seed: str, alone: int, groups: int, buffers: Buffers = Buff
             rank = random.choice((0, scenario.ranks - 1, random.randrange(scenario.ranks)))
             if buffers is not Buffers.plain:
                 scenario = _reaching_registered_buffers(scenario, random)
+                scenario = _of_symmetric_kernels(scenario, random) if buffers is Buffers.window else scenario
                 rank = min(rank, scenario.ranks - 1)
             selection = Selection(scenario.resolve().view_of(rank))
             selection.non_classic_paths(replace(GATHERS, buffers=buffers), [MOST_BYTES])  # or it is refused
@@ -92,6 +95,7 @@ def drawn(nccl: str, seed: str, alone: int, groups: int, buffers: Buffers = Buff
             windows = _windows(nccl, random) if buffers is Buffers.window else SYMMETRIC
             in_place = random.random() < 0.4 and windows.sides is Sides.both
             kinds = [replace(kind, buffers=buffers, in_place=in_place, windows=windows) for kind in kinds]
+            kinds = _leaving(selection, kinds) or kinds if random.random() < 0.7 else kinds
         if not kinds:
             continue
         calls = tuple(_call(selection, random.choice(kinds), random) for _ in range(alone))
@@ -102,7 +106,7 @@ def drawn(nccl: str, seed: str, alone: int, groups: int, buffers: Buffers = Buff
 def compared(communicator: Drawn) -> Iterator[tuple[tuple[Operation, ...], Launch, dict[str, check_launch.Both]]]:
     """Each call and each group with what it is launched as here, and every value, here and in libnccl.
 
-    What leaves the classic path is left out, and what is refused because libnccl never returns from it: it would fill
+    What copy engines do is left out, and what is refused because libnccl never returns from it: it would fill
     the memory with empty plans.
     """
     resolved, rank = communicator.scenario.resolve(), communicator.rank
@@ -127,7 +131,7 @@ def _launch(communicator: Drawn, group: tuple[Operation, ...], heads: full_launc
     except NoAlgorithm:  # a symmetric kernel that NCCL picks and does not have
         return None
     except BadInput as error:
-        if "never returns" in str(error) or "leaves the classic path" in str(error):
+        if "never returns" in str(error) or "copy engines do" in str(error):
             return None
         raise
 
@@ -184,6 +188,25 @@ def _reaching_registered_buffers(described: Scenario, random: Random) -> Scenari
         return replace(described, environment=variables)
     gpus = min(described.gpus_per_node or 1, catalogue.load(str(machine)).gpus_per_node)
     return replace(described, machine=machine, gpus_per_node=gpus, environment=variables)
+
+
+def _of_symmetric_kernels(described: Scenario, random: Random) -> Scenario:
+    """Half of them on one node, or between nodes whose network has GIN, where NCCL chooses."""
+    if described.others or random.random() < 0.5:
+        return described
+    settings = {name: text for name, text in (described.environment or {}).items() if name not in FORCED}
+    nodes = random.choice((1, 1, described.nodes)) if (described.gpus_per_node or 2) > 1 else described.nodes
+    return replace(described, nodes=nodes, environment=settings | ({"NCCL_GIN_TYPE": "3"} if nodes > 1 else {}))
+
+
+def _leaving(selection: Selection, kinds: list[Request]) -> list[Request]:
+    """Those of which a symmetric kernel does some sizes."""
+    leaving = []
+    for kind in kinds:
+        with contextlib.suppress(NoAlgorithm):  # a kernel that NCCL picks and does not have
+            if any(path and path.kernel for path in selection.non_classic_paths(kind, [1 << 12, 1 << 22])):
+                leaving.append(kind)
+    return leaving
 
 
 def _windows(nccl: str, random: Random) -> Windows:

@@ -144,8 +144,6 @@ def test_several_kinds_of_buffers_are_refused() -> None:
         (("--nccl", "2.18.3", "--buffers", "registered"), "registers no buffers; valid: 2.19.3 and later"),
         (("--nccl", "2.26.5", "--buffers", "window"), "no symmetric windows; valid: 2.27.3 and later"),
         (("--buffers", "graph", "--env", "NCCL_CTA_POLICY=EFFICIENCY"), "valid: --buffers plain"),
-        (("--buffers", "window", "--launch", "--nccl", "2.30.7"), "leaves the classic path; valid: calls that stay"),
-        (("--buffers", "registered", "--launch", "--rank", "1"), "valid: --rank 0"),
     ],
 )
 def test_what_is_refused(words: tuple[str, ...], said: str) -> None:

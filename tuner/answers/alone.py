@@ -69,6 +69,8 @@ def calls_alone(
                 "--group: of calls that take the classic path; valid: --buffers plain, and more than one rank"
             )
         launches = [launch(selection, operations, lambda: heads_of(resolved))]
+        if any(kernel.symmetric is not None for kernel in launches[0].kernels):
+            raise BadInput("--group: a symmetric kernel does several of these calls; valid: --buffers plain")
     else:
         classic = [each for each, path in zip(operations, paths, strict=True) if path is None]
         launches = [launch(selection, [each], lambda: heads_of(resolved)) for each in classic]

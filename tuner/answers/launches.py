@@ -12,6 +12,7 @@ from tuner.connect import Across, RingOrder, TreeOrder, summarize
 from tuner.emulator import full_launch
 from tuner.emulator.group import Operation, Tuner
 from tuner.emulator.launch.records import Launch
+from tuner.emulator.non_classic import COPY_ENGINES
 from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -53,13 +54,13 @@ class LaunchAnswer:
 
 
 def with_launches(answers: Sequence[PickAnswer], launches: "Launches", kind: Operation) -> list[PickAnswer]:
-    """The answers with their launches, calls of one kind. BadInput where one is off the classic path, or any of
+    """The answers with their launches, calls of one kind. BadInput where copy engines do one, or any of
     :meth:`Launches.of`."""
     for answer in answers:
-        if not isinstance(answer.pick, Pick):
+        if not isinstance(answer.pick, Pick) and answer.pick.name == COPY_ENGINES.name:
             raise BadInput(
-                f"launches in full are emulated on the classic path, which {answer.collective.name} of {answer.bytes} "
-                f"bytes leaves for {answer.pick.name}; valid: {launches.staying(kind.request)}"
+                f"launches in full: copy engines do {answer.collective.name} of {answer.bytes} bytes, and no kernel is "
+                f"launched; valid: {launches.staying(kind.request)}"
             )
     return [replace(answer, launch=launches.of([replace(kind, bytes=answer.bytes)])) for answer in answers]
 
@@ -72,7 +73,7 @@ class Launches:
         self.selection = Selection(scenario.resolve().view_of(rank))
 
     def staying(self, request: Request) -> str:
-        """With what options calls of this kind, some of which leave the classic path, would stay on it."""
+        """With what options calls of this kind, some of which copy engines do, would be done by kernels."""
         if request.buffers is not Buffers.plain:
             return f"--buffers {Buffers.plain.name}"
         communicator = self.selection.communicator

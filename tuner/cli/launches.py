@@ -10,7 +10,7 @@ from tuner.answers.launches import LaunchAnswer
 from tuner.base.names import Protocol
 from tuner.cli.across import numbers_in_words, print_across
 from tuner.cli.output import human_bytes, print_table
-from tuner.emulator.launch.records import ChannelShare, LaunchedKernel, Sharing, Work
+from tuner.emulator.launch.records import ChannelShare, LaunchedKernel, Sharing, SymmetricLaunch, SymmetricWork, Work
 
 REGISTERED_FOR = {"peers": "GPUs of the node", "switch": "the NVSwitch", "network": "adapters"}
 COLUMNS = (
@@ -26,9 +26,13 @@ def print_launch(title: str, answer: LaunchAnswer) -> None:
     sizes = ", ".join(
         f"{protocol.name} {human_bytes(each)}" for protocol, each in zip(Protocol, launch.buffer_bytes, strict=True)
     )
-    click.echo(f"Buffers of a connection: {sizes}, of {launch.steps} steps each\n")
+    if any(kernel.works for kernel in launch.kernels):
+        click.echo(f"Buffers of a connection: {sizes}, of {launch.steps} steps each\n")
     for kernel in launch.kernels:
-        _print_kernel(kernel)
+        if kernel.symmetric is None:
+            _print_kernel(kernel)
+        else:
+            _print_symmetric(kernel, kernel.symmetric)
     if answer.across is None:
         click.echo("The graphs are from a file, which says nothing of the ranks of other nodes\n")
     else:
@@ -64,6 +68,28 @@ def _print_kernel(kernel: LaunchedKernel) -> None:
     rows = [row for work in kernel.works for row in _rows(work)]
     last = any(row[-1] is not None for row in rows)  # up to 2.21
     print_table("", COLUMNS if last else COLUMNS[:-1], [row if last else row[:-1] for row in rows])
+
+
+def _print_symmetric(kernel: LaunchedKernel, launched: SymmetricLaunch) -> None:
+    click.echo(f"{kernel.name}: {len(kernel.channels)} blocks of {kernel.threads} threads")
+    for work in launched.works:
+        click.echo(f"call {work.place}: {work.count} elements of {work.dtype.name}{_together(work)}")
+    rows = [
+        (number, launched.works[part.work].place, part.offset, part.count)
+        for number, block in enumerate(launched.blocks)
+        for part in block.parts
+    ]
+    if rows:
+        print_table("", ("block", "call", "from", "elements"), rows)
+    else:
+        click.echo("Its blocks are not told their parts\n")
+
+
+def _together(work: SymmetricWork) -> str:
+    if work.first_block is None or work.blocks is None:
+        return ""
+    together = numbers_in_words(range(work.first_block, work.first_block + work.blocks))
+    return f", blocks {together} together" if work.blocks > 1 else f", block {together} by itself"
 
 
 def _registered(work: Work) -> str:

@@ -3,11 +3,19 @@
 from collections.abc import Container, Iterator, Mapping
 
 from tuner.base.names import Algorithm, DataType, Op
-from tuner.emulator.launch.records import ChannelShare, Launch, LaunchedKernel, ProxyOperation, Sharing, Work
+from tuner.emulator.launch.records import (
+    ChannelShare,
+    Launch,
+    LaunchedKernel,
+    ProxyOperation,
+    Sharing,
+    SymmetricLaunch,
+    Work,
+)
 from tuner.emulator.rules.buffers import grain_bytes
 from tuner.oracle.exchanges import LaunchedKernel as ObservedKernel
 from tuner.oracle.launches import LaunchInFull
-from tuner.oracle.works import Batch
+from tuner.oracle.works import Batch, SymmetricWorks
 
 Both = tuple[object, object]  # the emulator's value and libnccl's
 Values = dict[str, int | None]
@@ -41,13 +49,37 @@ def compare(ours: Launch, theirs: LaunchInFull) -> dict[str, Both]:
     values: dict[str, Both] = {"kernels": (len(ours.kernels), len(theirs.kernels))}
     for number, (our, their) in enumerate(zip(ours.kernels, theirs.kernels, strict=False)):
         at = f"kernel {number}"
-        values[f"{at}: symbol"] = our.name, their.name
-        values[f"{at}: channels"] = our.channels, tuple(sorted(their.works.channels))
+        values[f"{at}: symbol"] = our.name, their.name.removesuffix("_profile")
         values[f"{at}: blocks"] = len(our.channels), their.channels
         values[f"{at}: threads"] = our.threads, their.threads
+        if our.symmetric is not None or their.works.symmetric is not None:
+            values.update(_symmetric(at, our.symmetric, their.works.symmetric))
+            continue
+        values[f"{at}: channels"] = our.channels, tuple(sorted(their.works.channels))
         values.update(_works(at, our, their))
     values.update(_operations(ours, theirs))
     return values
+
+
+def _symmetric(at: str, our: SymmetricLaunch | None, their: SymmetricWorks | None) -> Iterator[tuple[str, Both]]:
+    """What a symmetric kernel is handed: its works, and where the part of each block that it has ends."""
+    yield f"{at}: symmetric", (our is not None, their is not None)
+    if our is None or their is None:
+        return
+    yield f"{at}: works", (len(our.works), len(their.works))
+    for number, (work, struct) in enumerate(zip(our.works, their.works, strict=False)):
+        expected = {
+            "nElts": work.count,
+            "rootRank": work.root,
+            "sChannelId": work.first_block,
+            "nChannels": work.blocks,
+        }
+        if work.op is Op.avg and work.op_argument:
+            expected["redOpArg"] = work.op_argument
+        expected = {name: value for name, value in expected.items() if value is not None}
+        yield f"{at} work {number}", (expected, {name: struct[name] for name in expected})
+    ends = [{"workHi": block.last_work, "fracHi": block.end_fraction} for block in our.blocks]
+    yield f"{at}: ends", (ends, list(their.ends[: len(ends)]))
 
 
 def _works(at: str, our: LaunchedKernel, their: ObservedKernel) -> Iterator[tuple[str, Both]]:

@@ -7,6 +7,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Protocol
 from tuner.emulator.group import Chooser, Operation, Tuner, check_emulated, check_roots, task_of
 from tuner.emulator.launch.records import Launch, LaunchedKernel, Work
+from tuner.emulator.non_classic import COPY_ENGINES
 from tuner.emulator.rules import bounds
 from tuner.emulator.rules.buffers import buffer_bytes
 from tuner.emulator.rules.call import Call
@@ -16,6 +17,7 @@ from tuner.emulator.rules.schedule.task import Task
 from tuner.emulator.rules.shares import Scheduled
 from tuner.emulator.rules.takers import Taker, takers
 from tuner.emulator.selection import Selection
+from tuner.emulator.symmetric_launch import symmetric_kernel
 from tuner.release.schema import Registration
 
 HeadsOf = Callable[[], Heads]
@@ -25,8 +27,8 @@ def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf
     """What NCCL launches on the rank that ``selection`` is of, for one call or for several in one group.
 
     ``heads``, as that rank knows them, is asked for where the switch or the network takes part.
-    Errors: those of :func:`tuner.emulator.group.plan`; BadInput for calls that leave the classic path, and for
-    broadcasts from several roots where NCCL makes one call of them.
+    Errors: those of :func:`tuner.emulator.group.plan`; BadInput for calls that copy engines do, which launch nothing,
+    and for broadcasts from several roots where NCCL makes one call of them.
     """
     communicator = selection.communicator
     if not operations:
@@ -36,11 +38,16 @@ def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf
     check_roots(communicator, operations)
     tasks = [task_of(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
     kernels = communicator.rules.schedule(Chooser(selection, tuner), tasks)
-    if (path := next((task.path for task in tasks if task.path is not None), None)) is not None:
-        raise BadInput(f"launches in full: {path.name} leaves the classic path; valid: calls that stay on it")
-    later = CONNECTED_LATER.intersection(task.algo_proto[0] for task in tasks)
+    if any(task.path is COPY_ENGINES for task in tasks):
+        raise BadInput("launches in full: copy engines do the work and launch nothing; valid: calls that kernels do")
+    by_algorithms = [kernel for kernel in kernels if kernel[0].path is None]
+    later = CONNECTED_LATER.intersection(task.algo_proto[0] for kernel in by_algorithms for task in kernel)
+    symmetric = [kernel for kernel in kernels if kernel[0].path is not None]
     return Launch(
-        tuple(_kernel(selection, kernel, operations, heads, later) for kernel in kernels),
+        (
+            *(symmetric_kernel(communicator, each, operations, each is symmetric[-1]) for each in symmetric),
+            *(_kernel(selection, kernel, operations, heads, later) for kernel in by_algorithms),
+        ),
         (
             buffer_bytes(communicator, Protocol.LL),
             buffer_bytes(communicator, Protocol.LL128),

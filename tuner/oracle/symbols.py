@@ -23,7 +23,7 @@ from tuner.oracle import work_layouts
 from tuner.oracle.layouts import Layout, Member
 from tuner.oracle.works import WorkLayout
 
-FORMAT = 8  # of the cached file; raise it when what is extracted changes
+FORMAT = 9  # of the cached file; raise it when what is extracted changes
 
 _BASE_NAME = re.compile(r"^_ZL?(\d+)")
 _CLONE = re.compile(r"\.constprop\.\d+$")
@@ -86,7 +86,7 @@ def read(library: Path) -> Symbols:
         functions, kernels, objects = _functions(elf)
         if "ncclGetVersion" not in functions:
             raise OracleUnavailable(f"{library} is not a libnccl: it has no function ncclGetVersion")
-        types = _types(elf, library)
+        types = _types(elf, library, any(name.startswith(SYMMETRIC) for name in kernels.values()))
     return Symbols(
         functions=functions,
         kernels=kernels,
@@ -130,7 +130,8 @@ def _functions(elf: Any) -> tuple[dict[str, list[tuple[int, int]]], dict[int, st
     return functions, kernels, objects
 
 
-_UNITS = (b"init.cc", b"enqueue.cc", b"search.cc", b"allgatherv_sched.cc")  # between them they use all that is wanted
+# Between them they use all that is wanted.
+_UNITS = (b"init.cc", b"enqueue.cc", b"search.cc", b"allgatherv_sched.cc", b"symmetric_sched.cc")
 _STRUCTS = {  # by their field of Symbols
     "comm": "ncclComm",
     "graph": "ncclTopoGraph",
@@ -149,7 +150,10 @@ class _Types:
     works: dict[str, DIE]
     enumerations: dict[str, dict[str, int]]
 
-    def are_complete(self) -> bool:
+    def are_complete(self, symmetric: bool) -> bool:
+        """``symmetric``: the library has symmetric kernels."""
+        if symmetric and not {"ncclSymkDevWork", "ncclSymDevArgs"} & self.works.keys():
+            return False
         wanted = {"ncclDevWorkP2p", "ncclDevWorkBatch"}
         if "ncclDevWorkTypeBcast" in self.enumerations.get("ncclDevWorkType", {}):
             wanted.add("ncclDevWorkBcast")
@@ -157,7 +161,7 @@ class _Types:
         return has_works and len(self.structs) == len(_STRUCTS) and bool(self.patterns)
 
 
-def _types(elf: Any, library: Path) -> _Types:
+def _types(elf: Any, library: Path, symmetric: bool) -> _Types:
     """The structs that are read, and the communication patterns, from the debug information."""
     if not elf.has_dwarf_info():
         raise OracleUnavailable(f"{library} has no debug information, which the communicator's layout is read from")
@@ -178,7 +182,7 @@ def _types(elf: Any, library: Path) -> _Types:
                     types.patterns.update({str(value): name for name, value in values.items()})
                 elif _name(die) in work_layouts.ENUMERATIONS:
                     types.enumerations.setdefault(_name(die), values)
-        if types.are_complete():
+        if types.are_complete(symmetric):
             return types
     raise OracleUnavailable(f"{library} does not describe struct ncclComm in its debug information")
 

@@ -20,6 +20,10 @@ STRUCTS = frozenset(
         "ncclWorkElem",
         "ncclWorkElemReg",
         "ncclWorkElemP2p",
+        "ncclSymDevArgs",  # of symmetric kernels in 2.27
+        "ncclSymkDevWorkArgs",  # later
+        "ncclSymkDevWork",
+        "ncclSymkChannelWorkRange",
         "ncclTransport",
         "ncclPeerInfo",
     }

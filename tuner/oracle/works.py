@@ -79,7 +79,16 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class SymmetricWorks:
+    """What a symmetric kernel is handed: the numbers of its works, and by block where its part ends; not in 2.27."""
+
+    works: tuple[dict[str, int], ...]
+    ends: tuple[dict[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class KernelWorks:
     """The batches of one kernel, by channel in the order in which its block does them."""
 
     channels: Mapping[int, tuple[Batch, ...]]
+    symmetric: SymmetricWorks | None = None  # where it is a symmetric kernel, whose blocks have no batches

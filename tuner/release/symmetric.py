@@ -101,6 +101,8 @@ class Symmetric:
     threads: int
     max_blocks: int
     cell_bytes: int
+    deals_cells: bool  # to blocks, of several calls; else a kernel does one call, whose blocks know their parts
+    symbol: str  # what kernels' symbols begin with
     argument_head_bytes: int  # of a kernel, before what each block and each call have
     low_latency_below_bytes: int
     below_bytes: int

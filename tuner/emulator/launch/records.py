@@ -92,13 +92,60 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
+class SymmetricWork:
+    """One collective as a symmetric kernel's blocks read it.
+
+    ``blocks`` from ``first_block`` on do it together; blocks that have only their own part of it are not among them.
+    Both are None in 2.27, where all blocks do the only call.
+    """
+
+    place: int  # of the call in its group
+    collective: Collective
+    dtype: DataType  # as the device sees it
+    op: Op
+    count: int  # elements, of one rank for AllGather and ReduceScatter
+    root: int
+    first_block: int | None = field(default=None, metadata=OPTIONAL)  # sChannelId
+    blocks: int | None = field(default=None, metadata=OPTIONAL)  # nChannels
+    op_argument: int = 0  # redOpArg of averages
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPart:
+    """What one block moves of a call: ``count`` elements from ``offset`` on; ``work`` is an index into the works."""
+
+    work: int
+    offset: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SymmetricBlock:
+    """Where a block's part of the calls ends: in which work, and at (``end_fraction`` + 1) / 65536 of it."""
+
+    last_work: int  # workHi
+    end_fraction: int  # fracHi
+    parts: tuple[BlockPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SymmetricLaunch:
+    """What a symmetric kernel is handed. In 2.27 it is not told which block does what."""
+
+    kernel: str  # NCCL's name, "AllReduce_RSxLD_AGxST"
+    works: tuple[SymmetricWork, ...]  # in the order of the kernel
+    blocks: tuple[SymmetricBlock, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchedKernel:
     """One kernel: its symbol without parameters ("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), grid, block and works."""
 
     name: str
     channels: tuple[int, ...]  # one block each, ascending
     threads: int
-    works: tuple[Work, ...]  # in the order of the kernel
+    works: tuple[Work, ...]  # in the order of the kernel; none of a symmetric one
+    symmetric: SymmetricLaunch | None = field(default=None, metadata=OPTIONAL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from tuner._native._sim import ffi, lib
-from tuner.oracle.works import Batch, KernelWorks, WorkStructs
+from tuner.oracle.works import Batch, KernelWorks, SymmetricWorks, WorkStructs
 
 RING_POINTERS = (
     3  # up to 2.21 a kernel has three parameters, the last where its work begins (src/enqueue.cc, v2.18.1-1)
@@ -19,10 +19,31 @@ def read(structs: WorkStructs, base: int, kernels: int) -> tuple[KernelWorks, ..
         start += size
         address = int(ffi.cast("uintptr_t", lib.sim_kernels()[kernel].function)) - base
         if address in structs.without:
-            works.append(KernelWorks({}))
+            works.append(KernelWorks({}, _symmetric(structs, own)))
         else:
             works.append(_in_ring(structs, own) if structs.in_ring else _in_batches(structs, own))
     return tuple(works)
+
+
+def _symmetric(structs: WorkStructs, arguments: bytes) -> SymmetricWorks:
+    """Behind the head of the arguments where each block's part ends, then the works; in 2.27 there is but one call."""
+    layouts = structs.layouts
+    if "ncclSymDevArgs" in layouts:
+        return SymmetricWorks((layouts["ncclSymDevArgs"].read(arguments),), ())
+    head, end, work = (layouts[f"ncclSymk{name}"] for name in ("DevWorkArgs", "ChannelWorkRange", "DevWork"))
+    blocks = head.read(arguments[: head.size_bytes])["nMaxChannels"]
+    first = _aligned(head.size_bytes)
+    ends = range(first, first + blocks * end.size_bytes, end.size_bytes)
+    first += _aligned(blocks * end.size_bytes)
+    works = range(first, len(arguments) - work.size_bytes + 1, work.size_bytes)
+    return SymmetricWorks(
+        tuple(work.read(arguments[at : at + work.size_bytes]) for at in works),
+        tuple(end.read(arguments[at : at + end.size_bytes]) for at in ends),
+    )
+
+
+def _aligned(size: int) -> int:
+    return -(-size // 16) * 16
 
 
 def _in_batches(structs: WorkStructs, arguments: bytes) -> KernelWorks:
