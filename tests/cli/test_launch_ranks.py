@@ -10,6 +10,29 @@ ON = ("--machine", "dgx-h100", "--nodes", "2", "--gpus-per-node", "2", "--nccl",
 ON_WINDOWS = "allgather", "--machine", "dgx-h100", "--nccl", "2.30.7", "--bytes", "1K,1M", "--launch"
 COPIED = *ON_WINDOWS, "--buffers", "window", "--env", "NCCL_CTA_POLICY=ZERO"
 ON_WINDOW = "broadcast", "--machine", "dgx-h100", "--nccl", "2.30.7", "--bytes", "64M", "--buffers", "window"
+RINGS = (
+    "allgather",
+    *ON[:4],
+    "--bytes",
+    "1G",
+    "--buffers",
+    "graph",
+    "--env",
+    "NCCL_ALGO=Ring",
+    "--launch",
+    "--nccl",
+    "-",
+)
+GROUP = (
+    *ON[:4],
+    "--buffers",
+    "graph",
+    "--env",
+    "NCCL_ALGO=allgather:ring;reducescatter:pat",
+    "--launch",
+    "--nccl",
+    "2.32.3",
+)
 CALL = "reduce", *ON, "--bytes", "1M", "--launch"
 
 
@@ -63,6 +86,8 @@ def test_rings_of_a_node_need_only_what_is_received_in_a_window(windows: str, ta
         (("group", "allgather:1M*2", *COPIED[1:5], *COPIED[7:]), "copy engines do the work and launch nothing"),
         (("pick", *ON_WINDOWS, "--buffers", "graph", "--rank", "8"), "rank 8; valid: 0 to 7"),
         (("pick", *CALL, "--buffers", "graph", "--env", "NCCL_MNNVL_CROSS_CLIQUE=1"), "CROSS_CLIQUE: launches in full"),
+        (("pick", *RINGS[:-1], "2.32.3", "--env", "NCCL_RUNTIME_CONNECT=0"), "PAT connects several ranks per node"),
+        (("group", "allgather:64M,reducescatter:64M", *GROUP), "PAT connects several ranks per node"),
         (("group", "reduce@4:1M", *ON, "--launch"), "root 4; valid: 0 to 3"),
         (("group", "send@1:1M", *ON, "--launch"), "valid without sends and receives"),
         (("group", "broadcast@1:1M,broadcast@2:1M", *ON[:-1], "2.29.2", "--launch"), "from 2 roots are one call"),

@@ -21,3 +21,5 @@ class Connect:
     nvls_heads: Literal["of_common_rings", "of_own_rings", "distinct", "distinct_by_domain"]
     nvls_joined: Literal["before_copies", "after_copies"]  # when the channels get these heads and their trees
     nvls_adapters: Literal["first", "in_turn"]  # of a head at which several channels begin
+    # Where PAT is connected as a communicator is made, if that is not left to the first call.
+    pat_at_once: Literal["one_rank_per_node", "or_with_nvls"]

@@ -16,9 +16,16 @@ RUNTIME_CONNECT = "NCCL_RUNTIME_CONNECT"  # 0: all algorithms are connected at o
 
 def heads_of(resolved: ResolvedScenario, rank: int = 0) -> Heads:
     """As a rank knows them. BadInput for graphs that were dumped."""
-    at_once = resolved.view_of(rank).environment.number(RUNTIME_CONNECT, 1) == 0
+    view = resolved.view_of(rank)
+    at_once = view.environment.number(RUNTIME_CONNECT, 1) == 0
 
     def network(later: Collection[Algorithm]) -> NetworkUse:
+        switched = at_once and view.nvls and view.release.connect.pat_at_once == "or_with_nvls"
+        if view.max_local_ranks > 1 and (switched if at_once else Algorithm.PAT in later):
+            raise BadInput(
+                "adapters and registered buffers of rings: not emulated where PAT connects several ranks per node, as "
+                f"{RUNTIME_CONNECT}=0 does with NVLS in 2.31 and later, or a group with PAT; valid: without"
+            )
         return network_of(resolved, rank, ORDER if at_once else later)
 
     return heads.heads_of(resolved.connected, rank, network)
