@@ -13,6 +13,7 @@ from tests.support.available_releases import HERE, WITH_PLUGINS
 from tests.support.random_launches import Drawn, compared, drawn
 from tuner import release
 from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.windows import Sides, Windows
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.emulator.rules.registered import missing
@@ -111,7 +112,34 @@ def test_whom_buffers_are_registered_for(nccl: str, case: tuple[str, tuple[int, 
     scenario = replace(own, others=tuple(others))
     selection = Selection(scenario.resolve().view_of(rank))
     request = Request(Collective.AllReduce, DataType.float32, Op.sum, buffers=Buffers.registered)
-    communicator = Drawn(scenario, rank, selection, (Operation(request, 1 << 26),), ())
+    assert taken_by(Drawn(scenario, rank, selection, (Operation(request, 1 << 26),), ())) == takers
+
+
+def taken_by(communicator: Drawn) -> str:
+    """Whom the buffers of the only call are registered for; fails where libnccl does otherwise."""
     ((_, ours, both),) = compared(communicator)
-    assert {" ".join(work.registered_for) for kernel in ours.kernels for work in kernel.works} == {takers}
     assert {what: pair for what, pair in both.items() if pair[0] != pair[1]} == {}
+    (takers,) = {" ".join(work.registered_for) for kernel in ours.kernels for work in kernel.works}
+    return takers
+
+
+# Of calls that no symmetric kernel does, by which buffers are in windows: sent from, received into, both.
+OF_SIDES: dict[str, list[tuple[str, Collective, tuple[str | None, ...]]]] = {
+    "2.27.7": [("Ring", Collective.Broadcast, ("", "", "peers")), ("Tree", Collective.AllReduce, ("", "peers", None))],
+    "2.28.9": [("Ring", Collective.Broadcast, ("", "", "peers")), ("Tree", Collective.AllReduce, ("", "peers", None))],
+    "2.32.3": [("Ring", Collective.Broadcast, ("", "peers", "peers"))],
+}
+
+
+@pytest.mark.parametrize(("nccl", "case"), [(nccl, case) for nccl, cases in OF_SIDES.items() for case in cases])
+def test_which_windows_are_taken(nccl: str, case: tuple[str, Collective, tuple[str | None, ...]]) -> None:
+    if nccl not in (*HERE, *WITH_PLUGINS):
+        pytest.skip(f"no libnccl {nccl} here")
+    algorithm, collective, takers = case
+    variables = {"NCCL_ALGO": algorithm, "NCCL_PROTO": "Simple"}
+    scenario = Scenario(nccl, 1, machine="dgx-h100", environment=variables)
+    for sides, taken in zip((Sides.send, Sides.receive, Sides.both), takers, strict=True):
+        request = Request(collective, DataType.float32, Op.sum, buffers=Buffers.window, windows=Windows(sides))
+        drawn_calls = (Operation(request, 1 << 26),)
+        if taken is not None:
+            assert taken_by(Drawn(scenario, 3, Selection(scenario.resolve().view_of(3)), drawn_calls, ())) == taken

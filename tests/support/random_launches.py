@@ -75,7 +75,7 @@ class Drawn:
 
 
 def drawn(nccl: str, seed: str, alone: int, groups: int, buffers: Buffers = Buffers.plain) -> Iterator[Drawn]:
-    """Without end: communicators of a release, with so many calls on each."""
+    """Without end: communicators of a release, with so many calls on each, and more where there are no groups."""
     random = Random(f"{seed} {nccl}")
     while True:
         scenario = _scenario(nccl, random)
@@ -99,8 +99,9 @@ def drawn(nccl: str, seed: str, alone: int, groups: int, buffers: Buffers = Buff
             kinds = _leaving(selection, kinds) or kinds if random.random() < 0.7 else kinds
         if not kinds:
             continue
-        calls = tuple(_call(selection, random.choice(kinds), random) for _ in range(alone))
-        in_groups = [] if not_emulated(selection, kinds) else [_group(selection, kinds, random) for _ in range(groups)]
+        grouped = not_emulated(selection, kinds) is None
+        calls = tuple(_call(selection, random.choice(kinds), random) for _ in range(alone if grouped else 4 * alone))
+        in_groups = [_group(selection, kinds, random) for _ in range(groups if grouped else 0)]
         yield Drawn(scenario, rank, selection, calls, tuple(in_groups))
 
 
@@ -220,10 +221,10 @@ def _leaving(selection: Selection, kinds: list[Request]) -> list[Request]:
 
 
 def _windows(nccl: str, random: Random) -> Windows:
-    """Half of them symmetric ones of both buffers, of which alone there are groups."""
+    """A third of them symmetric ones of both buffers, of which alone there are groups."""
     known = release.load(nccl).symmetric.window_flags
     flags = random.choice([each for each in FLAGS if all(flag.name in known for flag in each)])
-    return random.choice((SYMMETRIC, Windows(random.choice(SIDES), flags)))
+    return random.choice((SYMMETRIC, *[Windows(random.choice(SIDES), flags)] * 2))
 
 
 def _whole(described: Scenario, random: Random) -> Scenario:
