@@ -108,13 +108,8 @@ def drawn(nccl: str, seed: str, alone: int, groups: int, buffers: Buffers = Buff
 def compared(communicator: Drawn) -> Iterator[tuple[tuple[Operation, ...], Launch, dict[str, check_launch.Both]]]:
     """Each call and each group with what it is launched as here, and every value, here and in libnccl.
 
-<<<<<<< HEAD
-    What copy engines do is left out, and what is refused because libnccl never returns from it: it would fill
-    the memory with empty plans.
-=======
     What copy engines do is left out, and groups that are refused; libnccl never returns from some, and would
     fill the memory with empty plans.
->>>>>>> bfc39488 (Refuse rings beside PAT of several ranks per node on registered buffers)
     """
     resolved, rank = communicator.scenario.resolve(), communicator.rank
     with Oracle(communicator.scenario.oracle_configuration(), timeout_s=600) as oracle:
@@ -138,11 +133,7 @@ def _launch(communicator: Drawn, group: tuple[Operation, ...], heads: full_launc
     except NoAlgorithm:  # a symmetric kernel that NCCL picks and does not have
         return None
     except BadInput as error:
-<<<<<<< HEAD
-        if "never returns" in str(error) or "copy engines do" in str(error):
-=======
         if any(words in str(error) for words in LEFT_OUT):
->>>>>>> bfc39488 (Refuse rings beside PAT of several ranks per node on registered buffers)
             return None
         raise
 
