@@ -35,26 +35,13 @@ def network_use(connected: Connected, rank: int, access_of: AccessOf, later: Col
     own = of_all[rank]
     ways = [(each, way) for each, ways in enumerate(of_all) for way in ways]
     ways += [(rank, way) for way in _of_others(connected, rank, own, later)]
+    met = {(each, way.adapter.id, way.sends) for each, way in ways}
+    accesses = ((access_of(each, adapter), sends) for each, adapter, sends in met)
     return NetworkUse(
         reached=bool(own),
         relayed=any(way.sends and way.adapter.relay != each for each, way in ways),
-        direct=all(map(access_of_each(access_of), _distinct(ways))),
+        direct=all(access.reads if sends else access.writes for access, sends in accesses),
     )
-
-
-def access_of_each(access_of: AccessOf) -> Callable[[tuple[int, int, bool]], bool]:
-    """Whether a rank's adapter reads (else writes) its GPU's memory."""
-
-    def is_direct(asked: tuple[int, int, bool]) -> bool:
-        rank, adapter, reads = asked
-        access = access_of(rank, adapter)
-        return access.reads if reads else access.writes
-
-    return is_direct
-
-
-def _distinct(ways: Iterable[tuple[int, Way]]) -> set[tuple[int, int, bool]]:
-    return {(rank, way.adapter.id, way.sends) for rank, way in ways}
 
 
 def _of_rings(connected: Connected, rank: int) -> Iterator[Way]:
