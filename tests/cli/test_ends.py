@@ -63,6 +63,40 @@ def test_nobody_who_reads_is_no_answer(name: str) -> None:
         os.close(write)
 
 
+def of_shell(words: str) -> tuple[int, str, str]:
+    """What a shell makes of ``nccl-tuner`` and the words after it, which may close streams."""
+    done = subprocess.run(["sh", "-c", f"{COMMAND} {words}"], capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_closed_standard_output_is_one_line() -> None:
+    for words in ("--help", "pick allreduce --machine dgx-h100"):
+        assert of_shell(f"{words} >&-") == (2, "", "nccl-tuner: standard output is closed\n")
+    assert of_shell("--help >&- 2>&- <&-") == (2, "", "")
+
+
+def test_without_the_other_streams_there_is_an_answer() -> None:
+    code, out, _ = of_shell("pick allreduce --machine dgx-h100 --bytes 1M <&- 2>&-")
+    assert code == 0
+    assert "1 MiB" in out
+    assert of_shell("pick allreduce --machine dgx-h1000 <&- 2>&-") == (2, "", "")
+
+
+@pytest.mark.parametrize("words", ["pick allreduce --bytes 1M", "graphs --json", "pick alltoall --nodes 2 --bytes 1M"])
+def test_a_topology_comes_through_a_pipe_as_from_a_file(words: str) -> None:
+    file = Path(__file__).parents[2] / "docs" / "examples" / "node.xml"
+    code, out, says = of_shell(f"{words} --topology {file}")
+    assert (code, says) == (0, "")
+    assert of_shell(f"{words} --topology /dev/stdin < {file}")[1] == out.replace(str(file), "/dev/stdin")
+    done = subprocess.run(
+        ["sh", "-c", f"cat {file} | {COMMAND} {words} --topology /dev/stdin"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, out.replace(str(file), "/dev/stdin"), "")
+
+
 def test_an_error_that_nobody_reads_keeps_its_exit_code() -> None:
     read, write = os.pipe()
     os.close(read)

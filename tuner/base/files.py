@@ -4,7 +4,9 @@ import contextlib
 import gzip
 import os
 import secrets
+import stat
 import zlib
+from functools import cache
 from pathlib import Path
 
 import platformdirs
@@ -14,10 +16,23 @@ from tuner.base.errors import BadInput, TunerError
 GZIPPED = b"\x1f\x8b"  # how such a file begins
 
 
+def contents(path: Path) -> bytes:
+    """The bytes of a file; those of a pipe, which are there only once, also for who reads it again. Raises OSError."""
+    if not stat.S_ISFIFO(path.stat().st_mode):
+        return path.read_bytes()
+    return _piped(path, path.stat().st_ino)
+
+
+@cache
+def _piped(path: Path, _number: int) -> bytes:
+    """``_number`` tells pipes apart that had one name after the other, such as /dev/fd/63."""
+    return path.read_bytes()
+
+
 def read_bytes(path: Path, wrong: type[TunerError]) -> bytes:
     """What is in the file, unpacked where it is gzipped. Raises ``wrong`` where there is nothing to read."""
     try:
-        content = path.read_bytes()
+        content = contents(path)
         return gzip.decompress(content) if content.startswith(GZIPPED) else content
     except (OSError, EOFError, zlib.error) as error:
         raise wrong(f"{path}: {getattr(error, 'strerror', None) or error}") from error

@@ -120,6 +120,7 @@ def main() -> None:
     130 and 141: interrupted, and nobody read on, as shells have it for SIGINT and SIGPIPE.
     """
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
+    _open_streams()
     try:
         with interruptible(), sigterm_interrupts():
             code = everything(standalone_mode=False) or 0
@@ -144,6 +145,18 @@ def main() -> None:
     except OSError as error:
         _give_up(sys.stdout)
         _end(2, f"{f'{error.filename}: ' if error.filename else ''}{error.strerror or error}")
+
+
+def _open_streams() -> None:
+    """Ends where nobody can be answered; nothing else is to be opened as the number of a stream that was closed."""
+    answering = sys.stdout is not None  # Python's own for a closed one
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if stream is None:
+            os.open(os.devnull, os.O_RDWR)  # the least number that is free
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if not answering:
+        _end(2, "standard output is closed")
 
 
 def _end(code: int, says: str) -> NoReturn:

@@ -7,6 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 from tuner.base.errors import BadTopology
+from tuner.base.files import contents
 from tuner.machine.topology.xml import MAX_BYTES, to_text
 
 HOST = "host_hash"
@@ -19,7 +20,7 @@ def hosts_of(file: Path) -> tuple[tuple[str, int], ...]:
     BadTopology where it cannot be read. Hosts that differ in hashes, guids and ranks alone are alike.
     """
     try:
-        data = file.read_bytes()
+        data = contents(file)
     except OSError as error:
         raise BadTopology(f"{file}: {error.strerror}") from None
     if HOST.encode() not in data or len(data) > MAX_BYTES:

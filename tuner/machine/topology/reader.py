@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tuner.base.errors import BadTopology, one_of
+from tuner.base.files import contents
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS
 from tuner.machine.topology.records import Cpu, Gpu, Net, NvLink, Topology
 from tuner.machine.topology.xml import Element, parse
@@ -29,7 +30,7 @@ def read(source: str | Path, where: str = "topology") -> Topology:
     if isinstance(source, str):
         return of_elements(parse(source.encode("utf-8", "replace"), where), where)
     try:
-        data = source.read_bytes()
+        data = contents(source)
     except OSError as error:
         raise BadTopology(f"{source}: {error.strerror}") from None
     return of_elements(parse(data, str(source)), str(source))
