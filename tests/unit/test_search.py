@@ -292,3 +292,9 @@ def test_more_gpus_than_nccl_has_room_for_are_refused_at_once(tmp_path: Path) ->
     file.write_text(f'<system version="1">{cpu}{gpus}</cpu></system>')
     refused = run("graphs", "--topology", str(file), "--nodes", "1", "--nccl", "2.28.9", code=2).stderr
     assert refused == "nccl-tuner: 641 GPUs of a node; NCCL has room for 640\n"
+
+
+def test_the_table_of_graphs_has_no_words_of_python() -> None:
+    said = run("graphs", "--machine", "ws-2x-a6000", "--nodes", "2", "--nccl", "2.28.9").stdout
+    assert not {"None", "True", "False"} & set(said.split())
+    assert {"yes", "no", "-"} & set(said.split())

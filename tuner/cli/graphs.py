@@ -149,4 +149,9 @@ def _parts(device: str) -> tuple[str, int, str]:
 
 
 def _shown(value: object) -> object:
+    """Of Python's own words none: what is not there is a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return value.name if isinstance(value, Pattern) else value
