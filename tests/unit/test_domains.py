@@ -1,5 +1,7 @@
 """NVLink domains without libnccl: how they are described, what is refused, dumps of a whole domain."""
 
+import random
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from tests.support.gb200_tray import tray
 from tuner.base.errors import BadInput
 from tuner.machine.topology import fused
 from tuner.scenario.describe import describe
+from tuner.scenario.domain import grouped
 from tuner.scenario.exchange import situation
 
 NCCL = "2.28.9"
@@ -131,3 +134,18 @@ def test_devices_of_other_hosts_are_readable() -> None:
     assert str(1 << 56) not in shown
     assert f'"gpu:{1 << 56}"' in run(*words, "--json").stdout
     assert "gpu:0 gpu:1" in run("graphs", "--machine", "ws-2x-a6000", "--nccl", NCCL).stdout
+
+
+def test_domains_are_grouped_as_one_by_one() -> None:
+    """Also where kinds of hosts end within a domain, and where the next are of the same kind."""
+    generator = random.Random(2026)
+    for _ in range(300):
+        kinds: list[Any] = [(generator.choice("abc"), generator.randint(0, 9)) for _ in range(generator.randint(1, 5))]
+        every = [kind for kind, count in kinds for _ in range(count)]
+        sizes, each, first = list[int](), list[tuple[tuple[str, int], ...]](), 0
+        while first < len(every):
+            sizes.append(min(len(every) - first, generator.choice((1, 1, 2, 2, 3, 5, 8))))
+            hosts = every[first : first + sizes[-1]]
+            each.append(tuple((kind, len(list(alike))) for kind, alike in groupby(hosts)))
+            first += sizes[-1]
+        assert grouped(kinds, sizes) == [(domain, len(list(alike))) for domain, alike in groupby(each)]

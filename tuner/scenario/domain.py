@@ -1,10 +1,16 @@
 """NVLink domains: hosts that NVLink joins, which are one node to NCCL (multi-node NVLink, MNNVL)."""
 
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+<<<<<<< HEAD
 from functools import cache, partial
 from itertools import accumulate, chain, groupby, islice, repeat
+=======
+from functools import partial
+from itertools import accumulate, chain, groupby, repeat
+>>>>>>> 132b3804 (Group thousands of NVLink domains at once)
 from typing import TYPE_CHECKING
 
 from tuner.base.errors import BadInput
@@ -150,7 +156,39 @@ def sizes_of_domains(kinds: Sequence[ResolvedNode], hosts: int, described: Seque
 
 
 def grouped(kinds: Sequence[Alike], sizes: Sequence[int]) -> list[tuple[tuple[Alike, ...], int]]:
-    """Hosts as domains of ``sizes`` hosts, in the order of ranks: those of one, and how many such domains follow."""
-    hosts = chain.from_iterable(repeat(kind, count) for kind, count in kinds)
-    each = [tuple((kind, len(list(alike))) for kind, alike in groupby(islice(hosts, size))) for size in sizes]
-    return [(domain, len(list(alike))) for domain, alike in groupby(each)]
+    """Hosts as domains of ``sizes`` hosts, in the order of ranks: those of one, and how many such domains follow.
+
+    Thousands of domains that are alike are one step.
+    """
+    left, found = deque((kind, count) for kind, count in kinds if count), list[tuple[tuple[Alike, ...], int]]()
+    for size, alike in groupby(sizes):
+        number = len(list(alike))
+        while number:
+            (kind, count), taken = left[0], 1
+            if count < size:
+                domain = _taken(left, size)
+            else:
+                domain, taken = ((kind, size),), min(number, count // size)
+                _taken(left, size * taken)
+            if found and found[-1][0] == domain:
+                found[-1] = domain, found[-1][1] + taken
+            else:
+                found.append((domain, taken))
+            number -= taken
+    return found
+
+
+def _taken(left: deque[Alike], hosts: int) -> tuple[Alike, ...]:
+    """The first hosts of those left, which are no longer there then."""
+    taken: list[Alike] = []
+    while hosts:
+        kind, count = left.popleft()
+        some = min(hosts, count)
+        if some < count:
+            left.appendleft((kind, count - some))
+        if taken and taken[-1][0] == kind:
+            taken[-1] = kind, taken[-1][1] + some
+        else:
+            taken.append((kind, some))
+        hosts -= some
+    return tuple(taken)

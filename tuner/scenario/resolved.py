@@ -334,9 +334,12 @@ class ResolvedScenario:
             raise BadInput(f"ranks without fabric: {outside[0]}; valid: 0 to {self.ranks - 1}")
         if self.scenario.hosts_per_domain is not None or not self.domains:
             return without
-        of_kinds = [(kind.trays is None, kind.hosts * len(kind.gpu_of_rank)) for kind in self.kinds]
-        alone = list(chain.from_iterable(repeat(outside, ranks) for outside, ranks in of_kinds))
-        return tuple(rank for rank, outside in enumerate(alone) if outside or rank in without)
+        alone, first = set(without), 0
+        for kind in self.kinds:
+            first, before = first + kind.hosts * len(kind.gpu_of_rank), first
+            if kind.trays is None:
+                alone.update(range(before, first))
+        return tuple(sorted(alone))
 
     def _domain(self, alike: tuple[Alike, ...]) -> ResolvedDomain:
         """A domain of these hosts, the same one each time."""
