@@ -4,13 +4,8 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-<<<<<<< HEAD
 from functools import cache, partial
-from itertools import accumulate, chain, groupby, islice, repeat
-=======
-from functools import partial
 from itertools import accumulate, chain, groupby, repeat
->>>>>>> 132b3804 (Group thousands of NVLink domains at once)
 from typing import TYPE_CHECKING
 
 from tuner.base.errors import BadInput
