@@ -89,7 +89,9 @@ def check(name: str, launches: int, seed: int, buffers: Buffers) -> tuple[Counte
                     group = [replace(each, root=generator.randrange(scenario.ranks)) for each in given], calls
                     selection = Selection(resolved.view_of(rank))
                     try:
-                        different = compare_mixed(selection, situation(resolved, rank), oracle, group, buffers, windows)
+                        different = compare_mixed(
+                            selection, situation(resolved, rank), oracle, group, (buffers, windows)
+                        )
                     except BadInput as error:
                         if "never returns" in str(error) or NOT_DONE in str(error):
                             continue
@@ -138,7 +140,7 @@ def _on(scenario: Scenario, buffers: Buffers, generator: random.Random) -> Scena
         )
     if buffers is not Buffers.plain and release.load(scenario.nccl).rules.symmetric_low_latency:
         drawn |= {WITHOUT_WINDOWS: "1"} if generator.random() < 0.2 else {}
-    return replace(scenario, environment={**(scenario.environment or {}), **drawn})
+    return replace(scenario, environment={**(scenario.environment or {}), **drawn}) if drawn else scenario
 
 
 def _groups(

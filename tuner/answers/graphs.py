@@ -103,8 +103,8 @@ def _request(scenario: Scenario) -> Request:
     if scenario.graphs is not None:
         raise BadInput("graphs: searched, not read; valid without --graphs")
     ((node, count),) = resolved.hosts_and_domains
-    _check_variables(scenario.environment or {}, resolved, count * len(node.parts(count > 1)))
     request = node.for_search(count > 1)
+    _check_variables(scenario.environment or {}, resolved, count * len(node.parts(count > 1)))
     for ranks in node.parts(count > 1)[1:]:  # where NCCL fails on one of them, there is no communicator
         searched(replace(request, rank=ranks[0]), scenario.nccl)
     return request

@@ -30,7 +30,7 @@ def compare(
     windows: Windows = SYMMETRIC_WINDOWS,
 ) -> dict[str, tuple[object, object]]:
     """What differs between the emulator and libnccl: values of both by where they are; empty where all is equal."""
-    return compare_mixed(None, situation, oracle, ((), calls), buffers, windows)
+    return compare_mixed(None, situation, oracle, ((), calls), (buffers, windows))
 
 
 def compare_mixed(
@@ -38,11 +38,10 @@ def compare_mixed(
     situation: Situation,
     oracle: Oracle,
     group: tuple[Sequence[Operation], Sequence[ExchangeCall]],
-    buffers: Buffers = Buffers.plain,
-    windows: Windows = SYMMETRIC_WINDOWS,
+    on: tuple[Buffers, Windows] = (Buffers.plain, SYMMETRIC_WINDOWS),
 ) -> dict[str, tuple[object, object]]:
     """The same of collectives, which need a ``selection``, and of sends and receives, which libnccl gets in turn."""
-    operations, calls = group
+    (operations, calls), (buffers, windows) = group, on
     planned = plan(selection or Selection(situation.communicator), situation, operations, calls, buffers)
     own = [kernel for kernel in planned.kernels if kernel.path is not COPY_ENGINES]
     issued = [IssuedCall(call.function, call.dtype, call.count, call.root) for call in calls]

@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from itertools import accumulate, chain, groupby, repeat
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ class ResolvedDomain:
     alike: tuple[Alike, ...]
     _nodes: dict[bool, Node] = field(default_factory=dict, compare=False, repr=False)
     _parts: dict[bool, tuple[tuple[int, ...], ...]] = field(default_factory=dict, compare=False, repr=False)
+    _peer_links: dict[bool, PeerLinks] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -64,13 +65,15 @@ class ResolvedDomain:
         graphs, net_gbs = self._searched_before(several) or found_graphs(self.for_search(several), self.nccl)
         joined = _joined([(kind.without_graphs, count) for kind, count in self.alike])
         return replace(
-            joined, graphs=graphs, net_gbs=net_gbs, fabric=self.size > 1, links=cache(partial(self._links, several))
+            joined, graphs=graphs, net_gbs=net_gbs, fabric=self.size > 1, links=partial(self._links, several)
         )
 
     def _links(self, several: bool) -> PeerLinks:
         from tuner.search.peer_links import peer_links
 
-        return peer_links(self.for_search(several), self.nccl)
+        if several not in self._peer_links:  # every size asks
+            self._peer_links[several] = peer_links(self.for_search(several), self.nccl)
+        return self._peer_links[several]
 
     @property
     def nccl(self) -> str:

@@ -1,14 +1,13 @@
 """A rank's place in its node, and how it goes to others, of a scenario."""
 
 from collections.abc import Collection
-from functools import cache
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
 from tuner.connect import heads
 from tuner.connect.network import ORDER, network_use
 from tuner.emulator.rules.heads import Heads, NetworkUse
-from tuner.machine.peer_links import AdapterAccess, PeerLinks
+from tuner.machine.peer_links import AdapterAccess
 from tuner.scenario.resolved import ResolvedScenario
 
 RUNTIME_CONNECT = "NCCL_RUNTIME_CONNECT"  # 0: all algorithms are connected at once, not as calls need them
@@ -36,7 +35,6 @@ def network_of(resolved: ResolvedScenario, rank: int, later: Collection[Algorith
 
     BadInput for graphs that were dumped, and for nodes without a topology.
     """
-    links_of = cache(lambda links: links())  # those of a kind of nodes are the same function
     place_of = {each: (ranks[0], place) for ranks in resolved.ranks_of for place, each in enumerate(ranks)}
 
     def access(of: int, adapter: int) -> AdapterAccess:
@@ -46,7 +44,6 @@ def network_of(resolved: ResolvedScenario, rank: int, later: Collection[Algorith
             raise BadInput(
                 "registered buffers depend on adapters, which only a topology tells; valid without it: plain"
             )
-        of_node: PeerLinks = links_of(links)
-        return of_node.adapter_of(place, adapter)
+        return links().adapter_of(place, adapter)
 
     return network_use(resolved.connected, rank, access, later)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,6 +43,7 @@ class ResolvedNode:
         self.nodes = scenario.nodes
         self.name = scenario.name
         self._for_emulator: dict[bool, Node] = {}
+        self._peer_links: dict[bool, PeerLinks] = {}
         self._parts: dict[bool, tuple[tuple[int, ...], ...]] = {}
 
     def with_nodes(self, nodes: int) -> "ResolvedNode":
@@ -135,13 +136,15 @@ class ResolvedNode:
         if (parts := len(self.parts(several))) > 1:
             raise BadInput(f"NCCL takes {self.name} for {parts} nodes here; not answered; valid for: pick, explain")
         searched, net_gbs = self._searched(several)
-        links = None if self.scenario.graphs is not None else cache(partial(self._links, several))
+        links = None if self.scenario.graphs is not None else partial(self._links, several)
         return replace(self.without_graphs, graphs=searched, net_gbs=net_gbs, links=links)
 
     def _links(self, several: bool) -> PeerLinks:
         from tuner.search.peer_links import peer_links
 
-        return peer_links(self.for_search(several), self.nccl)
+        if several not in self._peer_links:  # every size asks
+            self._peer_links[several] = peer_links(self.for_search(several), self.nccl)
+        return self._peer_links[several]
 
     def merges_adapters(self) -> bool:
         """Whether NCCL merges any of its adapters, as one of several nodes."""
