@@ -216,7 +216,7 @@ def _shell(line: str) -> str:
 def parse(words: list[str]) -> None:
     """Fails where the command line has no such command or option."""
     command: click.Command = cli.everything
-    context = click.Context(command)
+    context = click.Context(command, **command.context_settings)  # click keeps the first one's options for help
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         found = command.get_command(context, words[0])
         assert found is not None, words[0]
