@@ -28,7 +28,7 @@ def standard(selection: Selection, requests: Sequence[Request]) -> Iterator[Grou
     """Groups of 2 to 40 calls of these kinds: equal sizes, sizes over six powers of four, kinds mixed.
 
     Each is of one kind of buffers. None where groups are not emulated, and none that NCCL never returns from, as with
-    too small a ring of works, or fails at.
+    too small a ring of works, or fails at; nor of copies between nodes, for which it waits if a communicator has many.
     """
     kinds: dict[object, list[Request]] = {}
     for request in requests:
@@ -36,7 +36,9 @@ def standard(selection: Selection, requests: Sequence[Request]) -> Iterator[Grou
     for same in kinds.values():
         for operations in _groups(selection, same) if _emulated(selection, same) else ():
             with contextlib.suppress(BadInput, NoAlgorithm):
-                yield plan(selection, operations)
+                ours = plan(selection, operations)
+                if selection.communicator.nodes == 1 or all(kernel.path is not COPY_ENGINES for kernel in ours.kernels):
+                    yield ours
 
 
 def _emulated(selection: Selection, requests: Sequence[Request]) -> bool:
