@@ -186,22 +186,23 @@ def calls_of(asked: Asked, size: int, where: Situation) -> list[ExchangeCall]:
 
 
 def _launch(where: Situation, asked: Asked, size: int) -> ExchangeLaunch:
-    if _is_copied(where, asked, size):
+    calls = calls_of(asked, size, where)
+    if _are_copied(where, asked, calls):
         return replace(launched(where, ()), copy_engines=True)
-    return launched(where, plan(where, calls_of(asked, size, where), asked.buffers is Buffers.graph))
+    return launched(where, plan(where, calls, asked.buffers is Buffers.graph))
 
 
-def check_not_copied(where: Situation, asked: Asked, size: int) -> None:
-    """BadInput for a call of a group that copy engines do."""
-    if _is_copied(where, asked, size):
+def check_not_copied(where: Situation, asked: Asked, calls: Sequence[ExchangeCall]) -> None:
+    """BadInput where copy engines do a call of a group, which is made of these :func:`calls_of`."""
+    if _are_copied(where, asked, calls):
         raise BadInput(
             f"{asked.function.name} in a group where copy engines do it; valid: 'nccl-tuner pick' of it alone"
         )
 
 
-def _is_copied(where: Situation, asked: Asked, size: int) -> bool:
-    """Whether copy engines do the call instead of sends and receives."""
-    moves = asked.function not in POINT_TO_POINT and any(call.count for call in calls_of(asked, size, where))
+def _are_copied(where: Situation, asked: Asked, calls: Sequence[ExchangeCall]) -> bool:
+    """Whether copy engines do the calls instead of sends and receives."""
+    moves = asked.function not in POINT_TO_POINT and any(call.count for call in calls)
     sides = asked.windows.symmetric if asked.buffers is Buffers.window else Sides.none
     return moves and symmetric.sends_are_copied(where.communicator, asked.function, sides)
 

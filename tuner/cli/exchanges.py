@@ -106,8 +106,9 @@ def show_group(scenario: Scenario, calls: Sequence[GivenCall], like: Request, ra
         if isinstance(call.function, PeerCall):
             peer = call.peer_of(rank, where.communicator.ranks)
             asked = Asked(call.function, (), dtype, rank, peer, like.buffers, like.windows)
-            exchanges.check_not_copied(where, asked, call.bytes)
-            exchanged += exchanges.calls_of(asked, call.bytes, where)
+            made = exchanges.calls_of(asked, call.bytes, where)
+            exchanges.check_not_copied(where, asked, made)
+            exchanged += made
         else:
             request = replace(like, collective=call.function, dtype=dtype, op=like.op if call.op is None else call.op)
             operations.append(Operation(request, call.bytes, call.peer_of(rank, where.communicator.ranks)))
