@@ -95,7 +95,7 @@ class Gpu:
         """What measuring takes, and no choice depends on."""
         return {
             "NCCL_DEBUG": "INFO",
-            "NCCL_DEBUG_SUBSYS": "INIT,TUNING",
+            "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING,ENV",
             "NCCL_DEBUG_FILE": str(self._log.path),
             # The object is in the process already, and is found by its name in every release.
             "NCCL_TUNER_PLUGIN": self._forcing.path.name,
