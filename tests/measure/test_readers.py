@@ -103,6 +103,48 @@ def test_a_collective_is_given_only_where_the_file_names_none(tmp_path: Path) ->
     assert read(tmp_path, V219, Collective.Broadcast).blocks[0].point == Point(AG, 65536)
 
 
+@pytest.mark.parametrize(
+    ("columns", "bandwidths", "collective"),
+    [
+        ("sum      -1", "100.00  187.50", "AllReduce"),
+        ("sum      -1", "100.00   93.75", "ReduceScatter"),
+        ("sum       0", "100.00  100.00", "Reduce"),
+        ("none      2", "100.00  100.00", "Broadcast"),
+        ("none     -1", "100.00   93.75", "AllGather"),
+        ("none      0", "100.00   93.75", None),  # Gather or Scatter
+        ("none     -1", "100.00  100.00", None),  # SendRecv
+        ("sum      -1", "100.00  120.00", None),  # of no program with so many ranks
+    ],
+)
+def test_columns_show_the_collective_that_no_line_names(
+    tmp_path: Path, columns: str, bandwidths: str, collective: str | None
+) -> None:
+    ranks = "".join(
+        f"#  Rank {n:2d} Group  0 Pid {n} on h{n // 8} device  0 [0000:18:00] NVIDIA H100\n" for n in range(16)
+    )
+    row = f"  1048576  262144  float  {columns}  10.49  {bandwidths}      0  10.49  {bandwidths}      0\n"
+    text = f"#  size  count  type  redop  root  time  algbw  busbw  #wrong\n{row}"
+    if collective is None:
+        with pytest.raises(BadMeasurement, match="does not say which collective was run"):
+            read(tmp_path, ranks + text)
+    else:
+        assert read(tmp_path, ranks + text).blocks[0].point.collective.name == collective
+    assert read(tmp_path, ranks + text, Collective.Broadcast).blocks[0].point.collective is Collective.Broadcast
+
+
+def test_an_all_to_all_is_no_all_gather(tmp_path: Path) -> None:
+    row = "  1048576  262144  float  none  -1  10.49  100.00  50.00      0  10.49  100.00  50.00  N/A\n"
+    with pytest.raises(BadMeasurement, match="does not say which collective was run"):
+        read(tmp_path, "#  size  count  type  redop  root  time  algbw  busbw  #wrong\n" + row)
+
+
+@pytest.mark.parametrize("line", ["NCCL version 2.19.3+cuda12.3", "h:1:2 [0] NCCL INFO NCCL version 2.19.3+cuda12.3"])
+def test_the_release_that_nccl_printed_among_the_rows(tmp_path: Path, line: str) -> None:
+    assert read(tmp_path, f"{V213}{line}\n", AR).header.nccl == "2.19.3"
+    with pytest.raises(BadMeasurement, match=r"several releases in one file \(2.19.3, 2.28.9\)"):
+        read(tmp_path, f"{V213}{line}\n{line.replace('2.19.3', '2.28.9')}\n", AR)
+
+
 def test_version_2_13_counts_wrong_elements(tmp_path: Path) -> None:
     found = read(tmp_path, V213, AR)
     assert rows(found) == [(64, False, 10.5, 0), (64, True, 11.5, 3), (128, False, 9.5, 0), (128, True, 8.5, 0)]
@@ -190,7 +232,10 @@ def test_gzipped(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "not named": (V2, "does not say which collective was run; valid: one name of all_reduce_perf, "),
+    "not named": (
+        V2.replace("5e-07", "N/A"),
+        "does not say which collective was run; valid: one name of all_reduce_perf, ",
+    ),
     "two programs": (V219 + V219.replace("all_gather", "all_reduce"), "several collectives in one file"),
     "other ranks": (V219 + V219.replace("#  Rank  0", "#  Rank  1") + V219, "(2 ranks on 1 node, 1 rank on 1 node)"),
     "another program": (

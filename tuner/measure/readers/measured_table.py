@@ -105,7 +105,7 @@ def _has_columns(text: str) -> bool:
 
 
 def _of_text(path: Path, content: str, given: Given) -> MeasuredTable:
-    text = Text(path, content.rpartition("\n")[0])
+    text = Text(path, content.rpartition("\n")[0], _tuned(given.collective))
     if text.collective is not None and text.other is not None:
         raise BadMeasurement(f"{path}: several programs in one file; valid: a file for each")
     if not text.rows:
@@ -212,6 +212,14 @@ def _executed(row: MeasuredRow, ran: Combination | None) -> MeasuredRow:
     if ran is None:
         return row
     return replace(row, algorithm=ran.algorithm, protocol=ran.protocol, channels=ran.channels or None)
+
+
+def _tuned(name: str) -> Collective | None:
+    """The collective of a name in any of its spellings; None for one that NCCL does not tune, and for no name."""
+    try:
+        return Collective[words.collective(name)] if name else None
+    except (BadInput, KeyError):
+        return None
 
 
 def _collective(path: Path, program: str | None, given: Given) -> str:

@@ -30,8 +30,8 @@ def from_text(path: Path, content: str, collective: Collective | None = None) ->
     A last line without its end is left out, as it may be cut.
     """
     whole, _, cut = content.rpartition("\n")
-    text = Text(path, whole)
-    collective = collective if text.collective is None else text.collective
+    text = Text(path, whole, collective)
+    collective = text.collective
     if text.collective is None and text.other is not None:
         raise BadMeasurement(f"{path}: {text.other} is no collective that NCCL tunes; {one_of(PROGRAMS)}")
     if not text.rows:

@@ -37,14 +37,17 @@ _SETTINGS = re.compile(
     r"# ?nThread (\d{1,9}) nGpus (\d{1,9}) .*?warmup iters: (\d{1,9}) iters: (\d{1,9})(?:.*? graph: (\d{1,9}))?"
 )
 _VERSION = re.compile(r"nccl-library=(\d{1,9})")
+_NCCL_SAYS = re.compile(r"NCCL version (\d+\.\d+\.\d+)")  # NCCL_DEBUG=VERSION prints it alone, INFO in its own lines
 _OUT_OF_BOUNDS = re.compile(r"Out of bounds values\s*:\s*(\d{1,18})")
 
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """Time, bandwidths and errors of one row, in place or not."""
+    """Time, bandwidths in GB/s and errors of one row, in place or not; ``wrong`` is N/A where nothing was checked."""
 
     time_us: float
+    algbw_gbs: float
+    busbw_gbs: float
     wrong: str
 
 
@@ -62,6 +65,8 @@ class _Row:
     op: Op
     graph: bool
     bodies: list[_Body]
+    reduces: bool  # names an operation
+    root: int  # -1 where there is none
 
 
 class Text:
@@ -71,7 +76,8 @@ class Text:
     several collectives or several sets of GPUs are in one text, or times of CPUs.
     """
 
-    def __init__(self, path: Path, content: str) -> None:
+    def __init__(self, path: Path, content: str, otherwise: Collective | None = None) -> None:
+        """Read a text; ``otherwise`` is the collective where it names none, None: the one that its columns show."""
         self._path = path
         self.rows: list[_Row] = []
         self.release: str | None = None
@@ -85,6 +91,10 @@ class Text:
         self._pending: _Row | None = None  # whose second half may follow
         for number, line in _own(content.splitlines()):
             self._read(number, line)
+        self.release = self.release or _printed_release(path, content)
+        if self.collective is None and self.other is None:
+            ranks = len(self._runs[0]) if self._runs else None
+            self.collective = _followed(self.rows, ranks) if otherwise is None else otherwise
         machines = list(dict.fromkeys(map(_machine, self._runs)))
         if len(machines) > 1:
             each = ", ".join(ranks_on_nodes(ranks, nodes) for ranks, nodes, _ in machines)
@@ -135,7 +145,10 @@ class Text:
         if op.strip() in WITHOUT_OP:
             return
         has_root = "root" in self._columns if self._columns else self._width(words) is None
-        self._pending = _Row(number, int(size), TYPES[dtype], OPS[op.strip() or "none"], self._graph, [])
+        reduces = op.strip() not in ("", "none")
+        root = int(words[0]) if has_root and words and re.fullmatch(r"-?\d{1,9}", words[0]) else -1
+        nccl_op = OPS[op.strip() or "none"]
+        self._pending = _Row(number, int(size), TYPES[dtype], nccl_op, self._graph, [], reduces, root)
         self.rows.append(self._pending)
         self._pending.bodies += self._bodies(words[has_root:])
 
@@ -153,7 +166,8 @@ class Text:
             numbers = [time, *bandwidths, *([] if wrong == "N/A" else [wrong])]
             if not all(re.fullmatch(_NUMBER, number) for number in numbers):
                 break
-            bodies.append(_Body(float(time) * (1000 if "bytes" in self._columns else 1), wrong))  # 1.x prints ms
+            time_us = float(time) * (1000 if "bytes" in self._columns else 1)  # 1.x prints ms
+            bodies.append(_Body(time_us, float(bandwidths[0]), float(bandwidths[1]), wrong))
         return bodies[:2]
 
     def _comment(self, line: str) -> None:
@@ -180,6 +194,40 @@ class Text:
             raise BadMeasurement(f"{self._path}: several collectives in one file; valid: a file for each")
         else:
             self.collective = PROGRAMS[program]
+
+
+def _printed_release(path: Path, content: str) -> str | None:
+    """The release that NCCL itself printed. BadMeasurement where it printed several."""
+    releases = list(dict.fromkeys(_NCCL_SAYS.findall(content)))
+    if len(releases) > 1:
+        raise BadMeasurement(f"{path}: several releases in one file ({', '.join(releases)}); valid: a file for each")
+    return releases[0] if releases else None
+
+
+def _followed(rows: Sequence[_Row], ranks: int | None) -> Collective | None:
+    """Collective that no line names, by operation, root and factor of the bus bandwidth; None where others fit.
+
+    The factors are those of nccl-tests (doc/PERFORMANCE.md): 2(n-1)/n of AllReduce, (n-1)/n of AllGather,
+    ReduceScatter, AlltoAll, Gather and Scatter, 1 of Broadcast, Reduce and SendRecv. AlltoAll is not checked in place.
+    """
+    bodies = [(row, body) for row in rows for body in row.bodies if body.algbw_gbs > 0 and body.busbw_gbs > 0]
+    if not bodies:
+        return None
+    row, body = max(bodies, key=lambda pair: pair[1].algbw_gbs)
+    factor = body.busbw_gbs / body.algbw_gbs
+    doubt = factor * (0.006 / body.algbw_gbs + 0.006 / body.busbw_gbs)  # two decimals are printed
+    if ranks is not None:
+        share = (ranks - 1) / ranks
+        near = [name for name, value in (("2", 2 * share), ("part", share), ("1", 1.0)) if abs(factor - value) <= doubt]
+    else:
+        near = ["part"] if factor < 1 - 2 * doubt else ["2"] if factor > 1 + 2 * doubt else ["1", "2"]
+    if row.root >= 0:
+        return (Collective.Reduce if row.reduces else Collective.Broadcast) if "1" in near else None
+    if row.reduces:
+        fitting = [Collective.AllReduce] * ("2" in near) + [Collective.ReduceScatter] * ("part" in near)
+        return fitting[0] if len(fitting) == 1 else None
+    checked_in_place = any(len(each.bodies) > 1 and each.bodies[1].wrong != "N/A" for each in rows)
+    return Collective.AllGather if near == ["part"] and checked_in_place else None
 
 
 def _machine(devices: Mapping[int, tuple[str, str]]) -> tuple[int, int, tuple[str, ...]]:
