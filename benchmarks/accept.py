@@ -18,30 +18,30 @@ from typing import Any
 
 import numpy as np
 
-from tuner import measured
-from tuner.acceptance import curves, diagnosis, judge
-from tuner.acceptance.accept import Acceptance, Asked, accept
-from tuner.acceptance.curves import Curve, Kind, Shape
-from tuner.acceptance.expected import ERROR_BYTES, Expectation
-from tuner.acceptance.faults import Fault, Resource
-from tuner.acceptance.judge import Verdict
-from tuner.analysis.changes import changed
+from tuner.answers.changes import changed
 from tuner.base.errors import TunerError
 from tuner.base.names import Collective, DataType, Op
 from tuner.base.sizes import human_bytes
-from tuner.calibration import calibrate
-from tuner.calibration.accuracy import splits
-from tuner.calibration.accuracy.splits import Split
-from tuner.calibration.calibrate import Measured, Widths
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.measure.readers.measured_table import Given
-from tuner.measured import MeasuredRow, MeasuredTable
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
-from tuner.timemodel import calibration as calibrations
-from tuner.timemodel import predict
-from tuner.timemodel.features import Array
+from tuner.times import measured
+from tuner.times.acceptance import curves, diagnosis, judge
+from tuner.times.acceptance.accept import Acceptance, Asked, accept
+from tuner.times.acceptance.curves import Curve, Kind, Shape
+from tuner.times.acceptance.expected import ERROR_BYTES, Expectation
+from tuner.times.acceptance.faults import Fault, Resource
+from tuner.times.acceptance.judge import Verdict
+from tuner.times.calibration import calibrate
+from tuner.times.calibration.accuracy import splits
+from tuner.times.calibration.accuracy.splits import Split
+from tuner.times.calibration.calibrate import Measured, Widths
+from tuner.times.measured import MeasuredRow, MeasuredTable
+from tuner.times.readers.measured_table import Given
+from tuner.times.timemodel import calibration as calibrations
+from tuner.times.timemodel import predict
+from tuner.times.timemodel.features import Array
 
 RUNS = 40
 SIZES = np.array([1 << power for power in range(13, 34)], np.uint64)

@@ -12,8 +12,8 @@ from tuner.cli.output import human_bytes, print_table
 from tuner.cli.pick import print_answers
 from tuner.emulator.request import Request
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
 from tuner.scenario import Scenario
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 SCENARIO = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
 REQUEST = Request(Collective.AllReduce, DataType.float32, Op.sum)

@@ -2,7 +2,7 @@
 
     python3 nccl-tuner-gpu-sm_90.pyz --out FOLDER            the loop in stages, as benchmarks/gpu_loop.py
     python3 nccl-tuner-gpu-sm_90.pyz verify run.jsonl        a command of nccl-tuner
-    python3 nccl-tuner-gpu-sm_90.pyz -m MODULE               a module, such as tuner.measure.gpu.selftest
+    python3 nccl-tuner-gpu-sm_90.pyz -m MODULE               a module, such as tuner.bench.gpu.selftest
 
 It needs Python 3.11 or later with numpy, cupy and, unless it was packed, scipy; and neither pip nor a network.
 """

@@ -21,11 +21,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.measure.gpu.stages import Ended, Stage, Stages
+from tuner.bench.gpu.stages import Ended, Stage, Stages
 
 SEVEN = "1K,16K,256K,1M,8M,64M,512M"
 CLIMB = (2, 4, 8)
-COUNT_GPUS = "from tuner.measure.gpu.cuda import Cuda; print(Cuda().count)"
+COUNT_GPUS = "from tuner.bench.gpu.cuda import Cuda; print(Cuda().count)"
 NCCL_TUNER = (sys.executable, "-c", "from tuner.cli import main; main()")
 KEPT_S = 150.0  # of the time for the last 'verify', 'fit' and 'decide'
 
@@ -114,7 +114,7 @@ def while_it_works(stages: Stages, several: list[Given]) -> Iterator[Given]:
 def self_test(given: Given, name: str, limit_s: float) -> Stage:
     """Ends itself a little earlier, with the places where it hangs."""
     said = ["--ranks-per-gpu", str(given.ranks_per_gpu), "--limit-s", str(limit_s), *given.of_library()]
-    command = [sys.executable, "-m", "tuner.measure.gpu.selftest", *said, "--log", str(given.log(name))]
+    command = [sys.executable, "-m", "tuner.bench.gpu.selftest", *said, "--log", str(given.log(name))]
     return Stage(given.name(name), command, limit_s + 5)
 
 

@@ -9,9 +9,9 @@ import sys
 import time
 from collections.abc import Iterator
 
+from tuner.graphs import Request
+from tuner.graphs.graphs import search
 from tuner.machine import catalogue
-from tuner.search import Request
-from tuner.search.graphs import search
 
 NCCL = "2.28.9"
 REPEATS = 3

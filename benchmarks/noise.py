@@ -21,8 +21,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.support.planted_noise import GAIN, NOISES, Noise, Outcome, held, idle_gated, pipeline
-from tuner.measure.decision.gate import GateSettings
-from tuner.measure.loop import Settings
+from tuner.bench.decision.gate import GateSettings
+from tuner.bench.loop import Settings
 
 SEEDS = 200
 MOST_FALSE = 0.05  # of tables

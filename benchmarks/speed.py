@@ -16,16 +16,16 @@ import numpy as np
 from tests.support.preflight_records import AMD, Host, with_processor
 from tests.support.preflight_records import write as write_records
 from tuner import release
-from tuner.analysis.choices import choices
-from tuner.analysis.diff import Side, diff
+from tuner.answers.choices import choices
+from tuner.answers.diff import Side, diff
 from tuner.base.names import Collective, DataType, Op
+from tuner.cli.charts import choicemap, save
 from tuner.emulator.ranges import launches
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
-from tuner.plot import choicemap, save
 from tuner.scenario import Scenario
-from tuner.timemodel import predict
+from tuner.times.timemodel import predict
 
 CASE = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
 

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from tuner.api import budget as budget
     from tuner.api import communicator as communicator
     from tuner.api import estimate as estimate
-    from tuner.calibration.workflow import fit as fit
-    from tuner.measure.decide import decide as decide
-    from tuner.measure.verify import verify as verify
+    from tuner.bench.decide import decide as decide
+    from tuner.bench.verify import verify as verify
     from tuner.scenario import Scenario as Scenario
+    from tuner.times.calibration.workflow import fit as fit
 
 # What this package offers, and where it is: loaded when asked for, so that importing a part does not load the whole.
 _API = {
@@ -22,10 +22,10 @@ _API = {
     "Scenario": "tuner.scenario",
     "budget": "tuner.api",
     "communicator": "tuner.api",
-    "decide": "tuner.measure.decide",
+    "decide": "tuner.bench.decide",
     "estimate": "tuner.api",
-    "fit": "tuner.calibration.workflow",
-    "verify": "tuner.measure.verify",
+    "fit": "tuner.times.calibration.workflow",
+    "verify": "tuner.bench.verify",
 }
 __all__ = ["Communicator", "Scenario", "budget", "communicator", "decide", "estimate", "fit", "verify"]
 

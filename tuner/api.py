@@ -7,21 +7,25 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tuner.analysis import calibrated_calls
-from tuner.analysis import explain as explaining
-from tuner.analysis.calibrated import TimesWanted
-from tuner.analysis.calibrated_calls import CalibratedCalls
-from tuner.analysis.call_picks import CallPicks
-from tuner.analysis.diff import Change, Side
-from tuner.analysis.diff import diff as changes
-from tuner.analysis.explain import Explanation
-from tuner.answers import groups
+from tuner.answers import calibrated_calls, groups
+from tuner.answers import explain as explaining
+from tuner.answers.calibrated import TimesWanted
+from tuner.answers.calibrated_calls import CalibratedCalls
+from tuner.answers.call_picks import CallPicks
+from tuner.answers.diff import Change, Side
+from tuner.answers.diff import diff as changes
+from tuner.answers.explain import Explanation
 from tuner.answers.group_calls import GroupCall, operations
 from tuner.base.errors import BadInput
 from tuner.base.frames import Rows
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol, by_name
 from tuner.base.numerics import FloatArray
 from tuner.base.sizes import whole
+from tuner.bench import workflow
+from tuner.bench.gpu.options import GRAPHS_BELOW_BYTES, Options
+from tuner.bench.loop import Settings
+from tuner.bench.plan import How, Wanted
+from tuner.bench.workflow import Measured, Plan
 from tuner.emulator.call_kind import CallKind as CallKind
 from tuner.emulator.call_kind import request as request
 from tuner.emulator.group import Operation
@@ -29,21 +33,16 @@ from tuner.emulator.model import Tables
 from tuner.emulator.path_ranges import answers
 from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges
 from tuner.emulator.selection import Selection
-from tuner.measure import workflow
-from tuner.measure.gpu.options import GRAPHS_BELOW_BYTES, Options
-from tuner.measure.loop import Settings
-from tuner.measure.plan import How, Wanted
-from tuner.measure.workflow import Measured, Plan
+from tuner.jobs.workload import job
+from tuner.jobs.workload.priced import Budget
 from tuner.scenario import Scenario
 from tuner.scenario.describe import Description, describe
-from tuner.workload import job
-from tuner.workload.priced import Budget
 
 if TYPE_CHECKING:
     from tuner.answers.groups import GroupAnswer
     from tuner.answers.launches import LaunchAnswer
     from tuner.answers.order import CallOrder
-    from tuner.connect import Across
+    from tuner.emulator.connect import Across
 
 
 class Communicator:
@@ -87,7 +86,7 @@ class Communicator:
         >>> two_nodes.channels_across_nodes().rings[0].crossings[0]
         Crossing(sender=1, relay=1, send_net=1, receive_net=1, receiver=9)
         """
-        from tuner.connect import summarize  # with the search, which nothing else here needs
+        from tuner.emulator.connect import summarize  # with the search, which nothing else here needs
 
         return summarize(self.scenario.resolve().connected)
 
@@ -244,7 +243,7 @@ def communicator(machine: str | None = None, **description: Unpack[Description])
 
 
 def scenario(machine: str | None = None, **description: Unpack[Description]) -> Scenario:
-    """The same as a description alone, which nothing is computed of yet: what :mod:`tuner.analysis` takes.
+    """The same as a description alone, which nothing is computed of yet: what :mod:`tuner.answers` takes.
 
     Errors: UnknownMachine, UnknownRelease, BadConstants, and BadInput for a value that none can have.
     """

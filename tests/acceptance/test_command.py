@@ -12,15 +12,15 @@ import pytest
 
 from tests.support import nccl_tests_text
 from tests.support.command_line import run
-from tuner import measured
-from tuner.acceptance.curves import Kind, Shape
-from tuner.acceptance.expected import Expectation
-from tuner.acceptance.faults import Fault, Resource
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
-from tuner.measured import MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredTable
 from tuner.scenario.describe import describe
+from tuner.times import measured
+from tuner.times.acceptance.curves import Kind, Shape
+from tuner.times.acceptance.expected import Expectation
+from tuner.times.acceptance.faults import Fault, Resource
+from tuner.times.measured import MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredTable
 
 TABLE = measured.load("h100-8x__2.29.2__aiconfigurator")
 HEALTHY = replace(

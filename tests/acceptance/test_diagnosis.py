@@ -5,16 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tuner.acceptance import diagnosis, faults
-from tuner.acceptance.accept import Asked, accept
-from tuner.acceptance.curves import Curve, Kind, Shape
-from tuner.acceptance.expected import Expectation
-from tuner.acceptance.faults import Fault, Resource
-from tuner.analysis.changes import changed
+from tuner.answers.changes import changed
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
-from tuner.measure.readers.measured_table import Given
 from tuner.scenario.describe import describe
+from tuner.times.acceptance import diagnosis, faults
+from tuner.times.acceptance.accept import Asked, accept
+from tuner.times.acceptance.curves import Curve, Kind, Shape
+from tuner.times.acceptance.expected import Expectation
+from tuner.times.acceptance.faults import Fault, Resource
+from tuner.times.readers.measured_table import Given
 
 SIZES = np.array([1 << power for power in range(13, 34)], np.uint64)
 REQUESTS = [

@@ -7,21 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tuner import measured
-from tuner.acceptance import curves, drift, floors, judge
-from tuner.acceptance.accept import Asked, accept
-from tuner.acceptance.curves import Curve, Kind, Shape
-from tuner.acceptance.expected import NCCL_ERROR, Expectation, Whose
-from tuner.acceptance.faults import Resource
-from tuner.acceptance.judge import Judged, Verdict
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
-from tuner.calibration import calibrate
-from tuner.calibration.accuracy import splits
 from tuner.emulator.request import Request
-from tuner.measure.readers.measured_table import Given
 from tuner.scenario.describe import describe
-from tuner.timemodel.features import Array
+from tuner.times import measured
+from tuner.times.acceptance import curves, drift, floors, judge
+from tuner.times.acceptance.accept import Asked, accept
+from tuner.times.acceptance.curves import Curve, Kind, Shape
+from tuner.times.acceptance.expected import NCCL_ERROR, Expectation, Whose
+from tuner.times.acceptance.faults import Resource
+from tuner.times.acceptance.judge import Judged, Verdict
+from tuner.times.calibration import calibrate
+from tuner.times.calibration.accuracy import splits
+from tuner.times.readers.measured_table import Given
+from tuner.times.timemodel.features import Array
 
 SIZES = np.array([1 << power for power in range(13, 33)], np.uint64)
 REQUEST = Request(Collective.AllGather, DataType.float32, Op.sum)

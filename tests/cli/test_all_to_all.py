@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.command_line import run
-from tuner import measured
+from tuner.times import measured
 
 PICK = ("pick", "alltoall", "--machine", "dgx-h100")
 

@@ -13,7 +13,7 @@ from tests.support import calibrations, nccl_tests_text
 from tests.support.command_line import run
 from tuner.emulator import fitted_constants
 from tuner.emulator.fitted_constants import FittedConstants
-from tuner.timemodel.intervals import CarriedOver
+from tuner.times.timemodel.intervals import CarriedOver
 
 H100 = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
 PICK = ("pick", "allreduce", *H100)
@@ -130,7 +130,8 @@ def test_a_calibration_that_is_named_has_to_be_there(tmp_path: Path) -> None:
 
 def test_a_plain_pick_does_without_the_time_model() -> None:
     """So that it starts as quickly as without one."""
-    asked = "print([name for name in sys.modules if name.startswith(('tuner.timemodel', 'tuner.analysis.calibrated'))])"
+    prefixes = "('tuner.times.timemodel', 'tuner.answers.calibrated')"
+    asked = f"print([name for name in sys.modules if name.startswith({prefixes})])"
     code = f"import sys; from tuner.cli import everything; everything({list(PICK)}, standalone_mode=False); {asked}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.command_line import run
 from tuner.base.errors import OracleFailed
-from tuner.conformance.mismatches import MatchReport
+from tuner.oracle.conformance.mismatches import MatchReport
 from tuner.scenario import Scenario
 
 

@@ -99,7 +99,7 @@ def test_the_file_to_write_has_one_name_and_the_former_a_note(tmp_path: Path) ->
 
 
 def test_a_map_says_how_far_it_is() -> None:
-    from tuner.analysis.choices import choices
+    from tuner.answers.choices import choices
     from tuner.base.names import Collective, DataType, Op
     from tuner.emulator.request import Request
     from tuner.scenario import Scenario
@@ -113,7 +113,7 @@ def test_a_map_says_how_far_it_is() -> None:
 
 def test_the_axis_of_node_counts_is_logarithmic() -> None:
     pytest.importorskip("matplotlib")
-    from tuner.plot.axes import row_edges
+    from tuner.cli.charts.axes import row_edges
 
     edges = row_edges(range(1, 65))
     assert (edges[8] - edges[0]) / (edges[-1] - edges[0]) > 0.4  # from 1 to 8 nodes; alike in height it was 12 %

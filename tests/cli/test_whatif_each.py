@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.command_line import run
-from tuner.analysis.changes import each_of
+from tuner.answers.changes import each_of
 
 ON = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tuner.costmodels
+import tuner.times.costmodels
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective
-from tuner.costmodels import (
+from tuner.times.costmodels import (
     bandwidth,
     fabric,
     ideal,
@@ -28,10 +28,10 @@ from tuner.costmodels import (
     verdict,
     wires,
 )
-from tuner.costmodels.algorithms import HIERARCHICAL, System, cost, costs, names, predict
-from tuner.costmodels.alphabeta import FORMULAS, Linear, crossover_bytes, fastest, level, log2_rounds, terms
-from tuner.costmodels.operations import Operation, size_bytes, timed_bytes
-from tuner.costmodels.step import Cluster, Model, Plan
+from tuner.times.costmodels.algorithms import HIERARCHICAL, System, cost, costs, names, predict
+from tuner.times.costmodels.alphabeta import FORMULAS, Linear, crossover_bytes, fastest, level, log2_rounds, terms
+from tuner.times.costmodels.operations import Operation, size_bytes, timed_bytes
+from tuner.times.costmodels.step import Cluster, Model, Plan
 
 NOTHING = overheads.overheads()
 
@@ -60,8 +60,8 @@ def close(value: Any, rel: float = 1e-9) -> Any:
 
 
 def test_there_is_no_nccl_in_it() -> None:
-    allowed = ("tuner.costmodels", "tuner.base.names", "tuner.base.errors", "tuner.base.numerics")
-    files = list(Path(tuner.costmodels.__file__).parent.glob("*.py"))
+    allowed = ("tuner.times.costmodels", "tuner.base.names", "tuner.base.errors", "tuner.base.numerics")
+    files = list(Path(tuner.times.costmodels.__file__).parent.glob("*.py"))
     assert len(files) > 10
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):

@@ -14,12 +14,13 @@ import pytest
 from tests.support import nccl_tests_text as nccltests_text
 from tests.support.available_releases import HERE
 from tuner import cli
+from tuner.answers import efficiency
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Collective
-from tuner.calibration import efficiency, sweep
 from tuner.cli.cost import VERBS, command, values
-from tuner.costmodels.alphabeta import level, terms
-from tuner.costmodels.operations import Operation
+from tuner.times.calibration import sweep
+from tuner.times.costmodels.alphabeta import level, terms
+from tuner.times.costmodels.operations import Operation
 
 Run = Callable[..., str]
 A100 = Path(__file__).resolve().parents[3] / "shared" / "cases" / "2xA100-pcie-nvlink-nccl2.27.7"
@@ -518,9 +519,9 @@ def test_a_network_that_limits_is_named(run: Run, tmp_path: Path) -> None:
 
 
 def test_pictures_have_every_series(tmp_path: Path) -> None:
-    from tuner.calibration.links import of_case
-    from tuner.plot.efficiency import figure
+    from tuner.cli.charts.efficiency import figure
     from tuner.scenario import Scenario
+    from tuner.times.calibration.links import of_case
 
     file = nccltests_text.write(tmp_path / "run.txt", [(1 << 10, 30.0), (1 << 30, 4500.0)])
     scenario = Scenario("2.28.9", 1, machine="dgx-h100")
@@ -664,8 +665,8 @@ def test_files_that_do_not_fit(run: Run, tmp_path: Path) -> None:
 
 
 def test_links_of_nodes_that_differ_are_refused() -> None:
-    from tuner.calibration.links import of_case
     from tuner.scenario import Scenario
+    from tuner.times.calibration.links import of_case
 
     with pytest.raises(BadInput, match="nodes that differ"):
         of_case(Scenario("2.28.9", 1, machine="dgx-h100", others=(Scenario("", 1, machine="dgx-a100"),)))
@@ -681,7 +682,7 @@ def test_the_picture_of_a_report_has_one_legend_and_no_gap_beside_it(tmp_path: P
     from unittest.mock import patch
 
     drawn = []
-    with patch("tuner.plot.save", lambda figure, path: drawn.append(figure)):
+    with patch("tuner.cli.charts.save", lambda figure, path: drawn.append(figure)):
         log = Path(__file__).parents[2] / "docs" / "examples" / "all_reduce.log"
         run("report", str(log), "--machine", "dgx-h100", "--nccl", "2.28.9", "--plot", str(tmp_path / "x.png"))
     (figure,) = drawn

@@ -7,7 +7,7 @@ import pytest
 from tests.support import published_numbers
 from tests.support.doc_sessions import ROOT
 from tests.support.published_numbers import ROWS, Row
-from tuner.costmodels import fabric
+from tuner.times.costmodels import fabric
 
 
 def digits(value: Any, like: str) -> str:

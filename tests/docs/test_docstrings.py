@@ -132,7 +132,7 @@ def test_errors_that_are_raised_are_named(package: str) -> None:
 def test_modules_and_arrays_are_there_to_be_looked_at() -> None:
     """What is checked above exists: an annotation printed in another way would pass unseen."""
     packages = {module.split(".")[1] for module in MODULES}
-    assert {"api", "scenario", "base", "release", "emulator", "oracle", "measure", "plugin"} <= packages
+    assert {"api", "scenario", "base", "release", "emulator", "oracle", "bench", "plugin"} <= packages
     assert sum(bool(arrays_of(value)) for module in MODULES for _, value, _ in public_of(module)) > 150
 
 

@@ -14,8 +14,8 @@ from tests.support import available_releases as here
 from tests.support import derived_docs as derived
 from tests.support import doc_sessions as sessions
 from tuner import release
-from tuner.conformance.check import KINDS
 from tuner.oracle import library
+from tuner.oracle.conformance.check import KINDS
 
 INDEX = sessions.ROOT / "docs" / "README.md"
 BLOCKS = [block for page in sessions.PAGES for block in sessions.blocks(page)]

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.command_line import run
 from tests.support.damages import FAULTS
-from tuner.doctor.examine import after
-from tuner.doctor.records import KINDS
+from tuner.answers.doctor.examine import after
+from tuner.answers.doctor.records import KINDS
 from tuner.machine import catalogue
 from tuner.machine.topology import edit
 from tuner.machine.topology.xml import to_text

@@ -8,17 +8,17 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from tests.support.damages import FAULTS, Fault, flatten
+from tuner.answers.doctor.examine import after, found, nearest, node_of
+from tuner.answers.doctor.records import Finding
 from tuner.base.errors import BadTopology, TunerError
-from tuner.doctor.examine import after, found, nearest, node_of
-from tuner.doctor.records import Finding
+from tuner.graphs import Request, searched
 from tuner.machine import catalogue, skeleton
 from tuner.machine.graphs import OrderedGraph
 from tuner.machine.topology import read
 from tuner.machine.topology.xml import to_text
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
 from tuner.oracle.search import ordered_graphs
-from tuner.search import Request, searched
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 NCCL = "2.28.9"
 QUICK = ("dgx-h100", "a100-4x-2nic")

@@ -4,8 +4,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from tuner.doctor import parts
-from tuner.doctor.match import link
+from tuner.answers.doctor import parts
+from tuner.answers.doctor.match import link
 from tuner.machine import catalogue, gpus
 
 

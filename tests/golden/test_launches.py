@@ -8,9 +8,9 @@ import pytest
 from tests.support import launch_records
 from tuner import release
 from tuner.base.names import Algorithm
-from tuner.conformance import check_launch
 from tuner.emulator import full_launch
 from tuner.emulator.selection import Selection
+from tuner.oracle.conformance import check_launch
 from tuner.scenario.heads import heads_of
 
 load = cache(launch_records.load)

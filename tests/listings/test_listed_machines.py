@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.listed_machines import lstopo, nvidia_smi
-from tuner.listings import Given, Listing, completed, read
-from tuner.listings.nearest import ranked
-from tuner.listings.shape import of_listing, of_topology
 from tuner.machine import catalogue, gpus
 from tuner.machine.gpus import GpuModel
+from tuner.machine.listings import Given, Listing, completed, read
+from tuner.machine.listings.nearest import ranked
+from tuner.machine.listings.shape import of_listing, of_topology
 from tuner.scenario import Scenario
 
 HOSTS = [name for name in catalogue.names() if catalogue.load(name).trays is None]

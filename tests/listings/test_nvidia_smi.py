@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tuner.base.errors import BadInput, BadTopology
-from tuner.listings import Given, Listing, completed, read
-from tuner.listings.shape import PIX, PXB, of_listing
+from tuner.machine.listings import Given, Listing, completed, read
+from tuner.machine.listings.shape import PIX, PXB, of_listing
 from tuner.machine.topology import Topology
 from tuner.machine.topology import read as read_topology
 

@@ -10,11 +10,11 @@ from tests.support.available_releases import HERE
 from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.conformance.check import ALL_COLLECTIVES, check
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance.check import ALL_COLLECTIVES, check
 from tuner.oracle.groups import Call
 from tuner.scenario import Scenario
 

@@ -10,10 +10,10 @@ from tests.support.available_releases import BUILDS
 from tests.support.plugin_tables import table_of
 from tuner import plugin
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.conformance.check import ALL_COLLECTIVES, check
 from tuner.emulator.request import Request
 from tuner.oracle import library
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance.check import ALL_COLLECTIVES, check
 from tuner.scenario import Scenario
 
 FP8 = [Request(collective, DataType.float8e4m3, Op.sum) for collective in Collective]

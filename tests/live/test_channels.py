@@ -14,7 +14,7 @@ from tests.support.channels_across import both, count, differences
 from tests.support.random_topologies import drawn
 from tuner.base.errors import OracleFailed, TunerError
 from tuner.cli import everything as main
-from tuner.connect import Connected, Tree
+from tuner.emulator.connect import Connected, Tree
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
 

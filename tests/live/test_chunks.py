@@ -9,9 +9,9 @@ from tuner.api import request
 from tuner.base.names import Algorithm, Protocol
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
-from tuner.timemodel import features
-from tuner.timemodel.form import nvls_chunk_bytes
+from tuner.scenario.oracle_configuration import OracleConfiguration
+from tuner.times.timemodel import features
+from tuner.times.timemodel.form import nvls_chunk_bytes
 
 pytestmark = pytest.mark.live
 NVLS = {"NCCL_ALGO": "NVLS"}

@@ -10,17 +10,17 @@ from tests.support.random_topologies import drawn
 from tuner import release
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Algorithm, Collective, DataType, Op
-from tuner.conformance.check import ALL_COLLECTIVES, check
-from tuner.conformance.mismatches import MatchReport
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.graphs import Request as Searched
+from tuner.graphs import find
 from tuner.machine import catalogue
 from tuner.machine.graphs import read_dump
 from tuner.oracle import search
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance.check import ALL_COLLECTIVES, check
+from tuner.oracle.conformance.mismatches import MatchReport
 from tuner.scenario import Scenario
-from tuner.search import Request as Searched
-from tuner.search import find
 
 ON = {"NCCL_COLLNET_ENABLE": "1"}
 # CollNetDirect of all heads, one GPU per node, chains of 30 GB/s over 24 GB/s, three and four nodes.

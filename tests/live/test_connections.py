@@ -9,7 +9,7 @@ from tests.scripts.check_connections import differences, drawn
 from tests.support.available_releases import HERE
 from tuner import release
 from tuner.base.errors import BadInput
-from tuner.connect.network import ORDER
+from tuner.emulator.connect.network import ORDER
 from tuner.oracle.connections import connections, marked
 from tuner.scenario import Scenario
 from tuner.scenario.description import Members

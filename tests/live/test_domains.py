@@ -16,9 +16,9 @@ from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.oracle import library, start
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import Host, OracleConfiguration
 from tuner.oracle.search import ordered_graphs
 from tuner.scenario.describe import describe
+from tuner.scenario.oracle_configuration import Host, OracleConfiguration
 
 JOINS_SINCE = "2.21.5"  # earlier releases have hosts for nodes
 JOINING = [name for name in HERE if release.names().index(name) >= release.names().index(JOINS_SINCE)]

@@ -6,11 +6,11 @@ import pytest
 from tuner import release
 from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.conformance.check import ALL_COLLECTIVES, check, sizes_bytes
-from tuner.conformance.mismatches import MatchReport
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
+from tuner.oracle.conformance.check import ALL_COLLECTIVES, check, sizes_bytes
+from tuner.oracle.conformance.mismatches import MatchReport
 from tuner.scenario import Scenario
 
 NCCL = "2.28.9"

@@ -12,13 +12,13 @@ from tests.support.random_groups import random_groups
 from tuner.answers.exchanges import Asked, answers
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
-from tuner.conformance.check_exchange import compare, compare_mixed
 from tuner.emulator.exchange.mixed import plan
 from tuner.emulator.exchange.plan import ExchangeCall
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance.check_exchange import compare, compare_mixed
 from tuner.oracle.exchanges import IssuedCall
 from tuner.release import load
 from tuner.scenario import Scenario

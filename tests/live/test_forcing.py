@@ -17,10 +17,10 @@ from tuner.emulator.request import Request
 from tuner.machine import catalogue
 from tuner.oracle.answers import Launched
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import loading
 from tuner.plugin.dry_run import DryRun, TunerCall
 from tuner.plugin.forcing import Forcing, ForcingDryRun, forced
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 AR, AG, RS = Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter
 RING, TREE = Algorithm.Ring, Algorithm.Tree

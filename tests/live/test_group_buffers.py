@@ -11,15 +11,15 @@ from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.base.windows import SYMMETRIC, Sides, WindowFlag, Windows
-from tuner.conformance.check_exchange import compare as compare_exchange
-from tuner.conformance.check_exchange import compare_mixed
-from tuner.conformance.check_group import compare
 from tuner.emulator.exchange.plan import ExchangeCall
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
 from tuner.emulator.rules.registered import missing
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance.check_exchange import compare as compare_exchange
+from tuner.oracle.conformance.check_exchange import compare_mixed
+from tuner.oracle.conformance.check_group import compare
 from tuner.oracle.groups import Call
 from tuner.scenario import Scenario
 from tuner.scenario.exchange import situation

@@ -9,12 +9,12 @@ from tests.support.random_groups import ALL, F32_SUM, kinds, random_groups, ring
 from tuner import release
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Collective, DataType, Op
-from tuner.conformance.check_group import compare, reachable
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance.check_group import compare, reachable
 from tuner.oracle.groups import Call
 from tuner.scenario import Scenario
 

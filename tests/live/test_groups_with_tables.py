@@ -10,15 +10,15 @@ from tests.support.random_groups import random_groups
 from tuner import plugin
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
-from tuner.conformance.check_group import compare
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
+from tuner.oracle.conformance.check_group import compare
 from tuner.plugin.asked import opened
 from tuner.scenario import Scenario
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 EMULATED = [nccl for nccl in WITH_PLUGINS if interface(nccl) >= 2]
 KIB = 1 << 10

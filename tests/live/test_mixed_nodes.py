@@ -16,16 +16,16 @@ from tuner import release
 from tuner.base.errors import BadInput, BadTopology
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.base.windows import Sides, WindowFlag, Windows
-from tuner.conformance.check import check
-from tuner.conformance.check_exchange import compare as compare_exchange
-from tuner.conformance.check_exchange import compare_mixed
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import Host, OracleConfiguration
+from tuner.oracle.conformance.check import check
+from tuner.oracle.conformance.check_exchange import compare as compare_exchange
+from tuner.oracle.conformance.check_exchange import compare_mixed
 from tuner.scenario import Scenario
 from tuner.scenario.exchange import situation
+from tuner.scenario.oracle_configuration import Host, OracleConfiguration
 
 H100, A100, B200 = "dgx-h100", "dgx-a100", "dgx-b200"
 INTEL = 'arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143"'

@@ -23,9 +23,9 @@ from tuner.machine import catalogue
 from tuner.oracle import hardware, library, process, tuning_log
 from tuner.oracle.answers import Launched
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import Host, OracleConfiguration
 from tuner.oracle.groups import Call
 from tuner.oracle.messages import Gpu
+from tuner.scenario.oracle_configuration import Host, OracleConfiguration
 
 RELEASE = "2.28.9"
 SIZES = [4 << shift for shift in range(33)]  # 4 B to 16 GiB
@@ -447,7 +447,7 @@ def alive(pid: int) -> bool:
 ORPHAN = """
 import sys
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
+from tuner.scenario.oracle_configuration import OracleConfiguration
 from tuner.machine import catalogue as machines
 from tuner import release
 oracle = Oracle(OracleConfiguration(machines.load("dgx-h100").topology_xml, 1, 2, sys.argv[1], {}))

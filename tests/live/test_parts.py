@@ -2,7 +2,7 @@
 
 import pytest
 
-from tuner.conformance.check import check
+from tuner.oracle.conformance.check import check
 from tuner.scenario import Scenario
 from tuner.scenario.description import Members
 

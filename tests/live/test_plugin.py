@@ -24,10 +24,10 @@ from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.answers import Launched
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import loading, trial
 from tuner.plugin.table.records import HEADER
 from tuner.scenario import Scenario
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 AR, AG = Collective.AllReduce, Collective.AllGather
 RING_LL, RING_SIMPLE = (Algorithm.Ring, Protocol.LL), (Algorithm.Ring, Protocol.Simple)

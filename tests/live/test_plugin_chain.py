@@ -13,8 +13,8 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import loading
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 LOADING = [name for name in HERE if release.load(name).plugin is not None]
 SIZES = [1 << power for power in range(10, 31, 2)]

@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 from tests.support.available_releases import HERE
 from tuner import plugin, release
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
-from tuner.conformance.check import sizes_bytes
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
+from tuner.oracle.conformance.check import sizes_bytes
 from tuner.plugin import compile, loading
 from tuner.plugin.table import text
 from tuner.plugin.table.records import Table
 from tuner.scenario import Scenario
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 MODEL = "2.28.9"
 LOADING = [name for name in HERE if release.load(name).plugin is not None]

@@ -23,8 +23,8 @@ from tuner.machine import catalogue
 from tuner.oracle import library, start
 from tuner.oracle.answers import Launched
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import loading
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 LOADING = [name for name in HERE if release.load(name).plugin is not None]
 WITHOUT = [name for name in HERE if name not in LOADING]

@@ -12,7 +12,7 @@ from tests.support.plugin_tables import table_of
 from tuner import plugin
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 HASH = re.compile(r"TUNER/nccl-tuner: table \S+ \(sha256 ([0-9a-f]{12})\)")
 RANKS = 16

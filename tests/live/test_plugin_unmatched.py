@@ -14,10 +14,10 @@ from tuner.emulator.request import Request
 from tuner.oracle import library
 from tuner.oracle.answers import Launched
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
 from tuner.oracle.exchanges import IssuedCall
 from tuner.plugin import loading
 from tuner.scenario import Scenario
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 SIZES = [*(64 << shift for shift in range(0, 28, 2)), (1 << 20) + 64, 3 << 20, 5 << 26]
 ROWS = [

@@ -16,15 +16,15 @@ from tests.support.preflight_records import AMD, INTEL, Host, with_processor, wr
 from tuner import plugin, release
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
+from tuner.jobs.preflight.alone import Range, asking, parted
+from tuner.jobs.preflight.parting import Parting, RankPick
+from tuner.jobs.preflight.reading import read
+from tuner.jobs.preflight.settings import Nodes, assemble
+from tuner.jobs.preflight.views import Setting, Views, node_of
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import loading
-from tuner.preflight.alone import Range, asking, parted
-from tuner.preflight.parting import Parting, RankPick
-from tuner.preflight.reading import read
-from tuner.preflight.settings import Nodes, assemble
-from tuner.preflight.views import Setting, Views, node_of
 from tuner.scenario.node import ResolvedNode
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 pytestmark = pytest.mark.live
 REQUESTS = tuple(Request(kind, DataType.float32, Op.sum) for kind in (Collective.AllReduce, Collective.AllGather))

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.support.available_releases import HERE
-from tuner.conformance.check import ALL_COLLECTIVES, check
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
+from tuner.oracle.conformance.check import ALL_COLLECTIVES, check
 from tuner.scenario import Scenario
 
 SHAPES = [

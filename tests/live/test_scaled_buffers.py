@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.available_releases import HERE
 from tuner import release
-from tuner.analysis.scale import NodeCounts, scale
+from tuner.answers.scale import NodeCounts, scale
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request

@@ -15,13 +15,13 @@ from tuner import release
 from tuner.answers.graphs import of_scenario
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Algorithm
-from tuner.conformance.check import check
+from tuner.graphs import Request, dump, searched
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
+from tuner.oracle.conformance.check import check
 from tuner.oracle.search import ordered_graphs
 from tuner.scenario import Scenario
-from tuner.search import Request, dump, searched
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 pytestmark = pytest.mark.live
 

@@ -9,15 +9,15 @@ from tests.support.available_releases import HERE, INTERFACES
 from tuner import release
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Algorithm, Buffers
-from tuner.conformance.check import ALL_COLLECTIVES, check
+from tuner.graphs import cached, dump
 from tuner.machine import catalogue
 from tuner.machine.graphs import read_dump
 from tuner.oracle import library, search
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
+from tuner.oracle.conformance.check import ALL_COLLECTIVES, check
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
-from tuner.search import cached, dump
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 REFUSES = ("2.18.1", "2.28.9", "2.29.7")
 SHARING = [

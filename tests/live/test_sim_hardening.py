@@ -22,7 +22,7 @@ from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.oracle import process, start
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 process.SIM = start.SIM = Path(sys.argv[1])
 call = Request(Collective.AllReduce, DataType.float32, Op.sum)

@@ -13,9 +13,9 @@ from tests.support.split_hosts import IN_TURN, SIXTEEN_L20, UNEVEN
 from tuner import plugin, release
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
-from tuner.conformance.check import ALL_COLLECTIVES, check
 from tuner.emulator.request import Request
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance.check import ALL_COLLECTIVES, check
 from tuner.scenario import Scenario
 
 pytestmark = pytest.mark.live

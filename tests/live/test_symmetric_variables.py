@@ -8,11 +8,11 @@ from tests.support.available_releases import HERE
 from tuner import release
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.conformance.check import check
 from tuner.emulator.ranges import combinations
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance.check import check
 from tuner.scenario import Scenario
 
 SIZES = [1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 24, 1 << 28]

@@ -6,10 +6,10 @@ from tests.support.available_releases import HERE
 from tuner import release
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.conformance.check import ALL_COLLECTIVES, check
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance.check import ALL_COLLECTIVES, check
 from tuner.oracle.process import OWN_VARIABLES
 from tuner.scenario import Scenario
 

@@ -6,9 +6,9 @@ from tests.support.available_releases import HERE
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.conformance.check import check
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.oracle.conformance.check import check
 from tuner.scenario import Scenario
 
 pytestmark = pytest.mark.live

@@ -19,19 +19,19 @@ from tuner.base.records import to_json
 from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.measure.records.header import Header
-from tuner.measure.records.samples import Combination, Point, SampleBlock, Writer
+from tuner.jobs.traces.calls import Call, CallList
+from tuner.jobs.traces.read import read
+from tuner.jobs.traces.wanted import Wanted
+from tuner.jobs.workload import regret
+from tuner.jobs.workload.buckets import buckets
+from tuner.jobs.workload.budget import CountedFiles, budget
+from tuner.jobs.workload.count import Counted, Entry, count
+from tuner.jobs.workload.price import Price, Unpriced, Variant, prices
 from tuner.oracle.api import Oracle
 from tuner.oracle.process import Child
 from tuner.scenario import Scenario
-from tuner.traces.calls import Call, CallList
-from tuner.traces.read import read
-from tuner.traces.wanted import Wanted
-from tuner.workload import regret
-from tuner.workload.buckets import buckets
-from tuner.workload.budget import CountedFiles, budget
-from tuner.workload.count import Counted, Entry, count
-from tuner.workload.price import Price, Unpriced, Variant, prices
+from tuner.times.records.header import Header
+from tuner.times.records.samples import Combination, Point, SampleBlock, Writer
 
 DOCS = Path(__file__).parents[2] / "docs"
 CASES = Path(__file__).parents[3] / "shared" / "cases"

@@ -14,10 +14,10 @@ from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.non_classic import COPY_ENGINES
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.jobs.workload.count import Entry
+from tuner.jobs.workload.price import AnyPrice, Price, SymmetricPrice, Unpriced, Variant, prices
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
-from tuner.workload.count import Entry
-from tuner.workload.price import AnyPrice, Price, SymmetricPrice, Unpriced, Variant, prices
 
 AG, AR, RS = Collective.AllGather, Collective.AllReduce, Collective.ReduceScatter
 WITH_WINDOWS = [name for name in HERE if release.load(name).rules.non_classic_path != "classic_path_only"]

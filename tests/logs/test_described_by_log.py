@@ -12,12 +12,12 @@ from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.emulator.ranges import launches
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.logs import choice, importer
-from tuner.logs.imported import Given
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
+from tuner.scenario.logs import choice, importer
+from tuner.scenario.logs.imported import Given
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT.parent / "shared" / "cases"

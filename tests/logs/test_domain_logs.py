@@ -13,13 +13,13 @@ from tests.support.gb200_tray import tray
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
-from tuner.conformance.check_log import Compared, compare
 from tuner.emulator.request import Request
-from tuner.logs import importer, lines, reader
-from tuner.logs.imported import Given, Imported
 from tuner.machine import topology
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
+from tuner.oracle.conformance.check_log import Compared, compare
+from tuner.scenario.logs import importer, lines, reader
+from tuner.scenario.logs.imported import Given, Imported
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "nvlink-domain.log"  # of rank 0, on simulated trays
 JOINING = [name for name in HERE if release.names().index(name) >= release.names().index("2.21.5")]

@@ -15,15 +15,15 @@ from tests.support.command_line import run
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op
-from tuner.conformance.check_log import Compared, compare
 from tuner.emulator.request import Request
-from tuner.logs import choice, devices, importer, lines, printed_graphs, reader
-from tuner.logs.imported import Given, Imported
 from tuner.machine import catalogue
 from tuner.oracle import library
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance.check_log import Compared, compare
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
+from tuner.scenario.logs import choice, devices, importer, lines, printed_graphs, reader
+from tuner.scenario.logs.imported import Given, Imported
 
 CASES = Path(__file__).parents[3] / "shared" / "cases"
 SIZES = [1 << 8, 1 << 13, 1 << 17, 1 << 20, 1 << 24, 1 << 28]

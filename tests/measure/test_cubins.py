@@ -11,12 +11,12 @@ from elftools.elf.elffile import ELFFile
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
+from tuner.bench.gpu.cubins import LINKED, RELOCATABLE, thin
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
-from tuner.measure.gpu.cubins import LINKED, RELOCATABLE, thin
 from tuner.oracle import library
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 CUBIN, PTX = 2, 1
 COLLECTIVES = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)

@@ -15,19 +15,19 @@ from tests.support.simulated_runs import NOTHING, idle, measured
 from tests.support.table_search import find
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.bench.decision.assign import assign
+from tuner.bench.decision.gate import Verdict, verdict
+from tuner.bench.decision.proposed import proposed
+from tuner.bench.decision.rows import DecisionRow, regrets
+from tuner.bench.loop import Loop, Settings
+from tuner.bench.plan import Wanted, points, tasks
+from tuner.bench.simulated.backend import Simulated
 from tuner.cli.decide import command
 from tuner.cli.fit import command as fit_command
 from tuner.cli.plugin.lint import command as lint_command
-from tuner.measure.decision.assign import assign
-from tuner.measure.decision.gate import Verdict, verdict
-from tuner.measure.decision.proposed import proposed
-from tuner.measure.decision.rows import DecisionRow, regrets
-from tuner.measure.loop import Loop, Settings
-from tuner.measure.plan import Wanted, points, tasks
-from tuner.measure.records.samples import Combination, Measurements, Point, SampleBlock, read
-from tuner.measure.simulated.backend import Simulated
 from tuner.plugin.table.parse import read as read_table
 from tuner.scenario import Scenario
+from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock, read
 
 A, B = Combination(Algorithm.Ring, Protocol.LL), Combination(Algorithm.Tree, Protocol.LL)
 SEEDS = range(10)  # benchmarks/decide.py has 200

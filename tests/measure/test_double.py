@@ -12,13 +12,13 @@ from tests.support.available_releases import HERE
 from tuner import release
 from tuner.base.errors import BadInput, BadTable
 from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Protocol
-from tuner.measure.double.backend import Double
-from tuner.measure.double.planted import Planted
-from tuner.measure.double.settings import DoubleSettings, Fault, FaultKind
-from tuner.measure.gpu.options import Options
-from tuner.measure.records.header import from_record, scenario_of, to_record
-from tuner.measure.records.samples import Combination, Point
+from tuner.bench.double.backend import Double
+from tuner.bench.double.planted import Planted
+from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
+from tuner.bench.gpu.options import Options
 from tuner.scenario import Scenario
+from tuner.times.records.header import from_record, scenario_of, to_record
+from tuner.times.records.samples import Combination, Point
 
 AR, AG, RS = Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter
 FIVE = (Collective.Broadcast, Collective.Reduce, AG, RS, AR)

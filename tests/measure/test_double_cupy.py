@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.measure.double.environment import VARIABLE, Environment
-from tuner.measure.double.settings import DoubleSettings, Fault, FaultKind
+from tuner.bench.double.environment import VARIABLE, Environment
+from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
 from tuner.scenario import Scenario
 
 pytestmark = pytest.mark.live
@@ -18,7 +18,7 @@ import cupy
 from cupy import cuda, uint64
 from cupy.cuda import runtime
 from tuner.base.names import DataType, Op
-from tuner.measure.gpu import kernels
+from tuner.bench.gpu import kernels
 
 
 def refused(what, *errors):
@@ -107,7 +107,7 @@ def test_what_cupy_refuses(tmp_path: Path) -> None:
         invalid,
         "TypeError code has to be a str, and options a tuple of str",
         "CUDADriverError CUDA_ERROR_NOT_FOUND: named symbol not found",
-        "NotImplementedError the double knows the kernels fill and check of tuner.measure.gpu, not fill",
+        "NotImplementedError the double knows the kernels fill and check of tuner.bench.gpu, not fill",
         "CompileException fill: KeyError('K_TYPE') in ()",
         "ValueError grid and block have to be tuples of one to three numbers",
         f"TypeError fill takes 4 arguments of 64 bits without a sign: {done.stdout.splitlines()[16].split(': ', 1)[1]}",

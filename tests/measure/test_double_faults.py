@@ -10,14 +10,14 @@ import pytest
 
 from tuner.base.errors import BadInput, BadMeasurement, MeasuringFailed
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.measure.double import backend
-from tuner.measure.double.backend import Double
-from tuner.measure.double.environment import Environment
-from tuner.measure.double.settings import DoubleSettings, Fault, FaultKind
-from tuner.measure.gpu.options import Options
-from tuner.measure.records.header import Header
-from tuner.measure.records.samples import Combination, Point
+from tuner.bench.double import backend
+from tuner.bench.double.backend import Double
+from tuner.bench.double.environment import Environment
+from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
+from tuner.bench.gpu.options import Options
 from tuner.scenario import Scenario
+from tuner.times.records.header import Header
+from tuner.times.records.samples import Combination, Point
 
 NCCL = "2.28.9"
 POINT = Point(Collective.AllReduce, 64 << 10)

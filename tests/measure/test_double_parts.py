@@ -8,11 +8,11 @@ import pytest
 from tests.support.compiled_kernels import FFI, NUMPY, compiled
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType, Op
-from tuner.measure.double import contents, errors, kernels
-from tuner.measure.double.contents import Altered, Contents, Joined, Part, Reduced, Unset, looked_at, shallow
-from tuner.measure.double.settings import DoubleSettings, Fault, FaultKind
-from tuner.measure.double.timeline import Mark, Own, PlantedError, Stream
-from tuner.measure.gpu.kernels import OPS, definitions
+from tuner.bench.double import contents, errors, kernels
+from tuner.bench.double.contents import Altered, Contents, Joined, Part, Reduced, Unset, looked_at, shallow
+from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
+from tuner.bench.double.timeline import Mark, Own, PlantedError, Stream
+from tuner.bench.gpu.kernels import OPS, definitions
 from tuner.scenario import Scenario
 
 COUNT, SEED, RANKS = 1000, 7, 5

@@ -12,12 +12,12 @@ import pytest
 
 from tuner.base.errors import MeasuringFailed
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.measure.double.backend import Double
-from tuner.measure.double.planted import Planted
-from tuner.measure.double.settings import DoubleSettings, Fault, FaultKind
-from tuner.measure.gpu.options import Options
-from tuner.measure.records.samples import Combination, Point
+from tuner.bench.double.backend import Double
+from tuner.bench.double.planted import Planted
+from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
+from tuner.bench.gpu.options import Options
 from tuner.scenario import Scenario
+from tuner.times.records.samples import Combination, Point
 
 NCCL = "2.28.9"
 BINARIES = Path(sys.executable).parent
@@ -89,7 +89,7 @@ def test_a_launch_is_refused_at_its_rank_alone(tmp_path: Path) -> None:
 
 
 def on_the_double(folder: Path, *words: str, env: dict[str, str] | None = None) -> Any:
-    command = [sys.executable, "-m", "tuner.measure.double", "--machine", "dgx-h100", "--gpus-per-node", "2"]
+    command = [sys.executable, "-m", "tuner.bench.double", "--machine", "dgx-h100", "--gpus-per-node", "2"]
     return subprocess.run(
         [*command, "--nccl", NCCL, *words],
         cwd=folder,
@@ -121,7 +121,7 @@ def test_any_command_finds_the_gpus(tmp_path: Path) -> None:
 def test_a_machine_that_is_not_known(tmp_path: Path) -> None:
     done = on_the_double(tmp_path, "--machine", "dgx-h1000", "--", "true")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("python -m tuner.measure.double: no machine 'dgx-h1000'; did you mean dgx-h100?")
+    assert done.stderr.startswith("python -m tuner.bench.double: no machine 'dgx-h1000'; did you mean dgx-h100?")
 
 
 def test_mpirun(tmp_path: Path) -> None:

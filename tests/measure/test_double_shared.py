@@ -9,14 +9,14 @@ from tests.support.available_releases import HERE
 from tuner import release
 from tuner.base.errors import BadInput, MeasuringFailed
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.measure.double.backend import Double
-from tuner.measure.double.environment import Environment
-from tuner.measure.double.planted import Planted
-from tuner.measure.double.settings import DoubleSettings
-from tuner.measure.gpu.options import Options
-from tuner.measure.records.header import scenario_of
-from tuner.measure.records.samples import Combination, Point
+from tuner.bench.double.backend import Double
+from tuner.bench.double.environment import Environment
+from tuner.bench.double.planted import Planted
+from tuner.bench.double.settings import DoubleSettings
+from tuner.bench.gpu.options import Options
 from tuner.scenario import Scenario
+from tuner.times.records.header import scenario_of
+from tuner.times.records.samples import Combination, Point
 
 NCCL = next(name for name in HERE if release.load(name).environment.shares_gpus is not None)
 POINT = Point(Collective.AllReduce, 8 << 20)

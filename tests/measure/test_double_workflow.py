@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import COMMAND, run
-from tuner.measure.double.planted import Planted
-from tuner.measure.double.settings import DoubleSettings
-from tuner.measure.records.samples import read
+from tuner.bench.double.planted import Planted
+from tuner.bench.double.settings import DoubleSettings
 from tuner.scenario import Scenario
+from tuner.times.records.samples import read
 
 GPUS = ("--machine", "dgx-h100", "--gpus-per-node", "2", "--nccl", "2.28.9")
 MEASURE = ("measure", "allreduce", "--backend", "double", *GPUS, "--rounds", "3", "--repeats", "3")

@@ -17,22 +17,22 @@ from tests.support.table_search import find_cost
 from tuner import release
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.calibration import alphabeta, observations
-from tuner.calibration import fit as model
-from tuner.calibration.constants import constants, tables
-from tuner.calibration.fit import AT_LEAST, IDENTIFIED, KEPT_ALIKE, KEPT_WITHOUT_EFFECT, TOGETHER, Fit
-from tuner.calibration.held_out import held_out
-from tuner.calibration.identify import identify
 from tuner.cli import everything as cli
-from tuner.costmodels.line import deviations
 from tuner.emulator import fitted_constants
 from tuner.emulator.build import with_release
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.selection import Selection
-from tuner.measure.records.header import Header
-from tuner.measure.records.samples import Combination, SampleBlock, Writer
 from tuner.plugin.table.parse import read as read_table
 from tuner.scenario import Scenario
+from tuner.times.calibration import alphabeta, observations
+from tuner.times.calibration import fit as model
+from tuner.times.calibration.constants import constants, tables
+from tuner.times.calibration.fit import AT_LEAST, IDENTIFIED, KEPT_ALIKE, KEPT_WITHOUT_EFFECT, TOGETHER, Fit
+from tuner.times.calibration.held_out import held_out
+from tuner.times.calibration.identify import identify
+from tuner.times.costmodels.line import deviations
+from tuner.times.records.header import Header
+from tuner.times.records.samples import Combination, SampleBlock, Writer
 
 NCCL = "2.28.9"
 TWO = Scenario(NCCL, 2, machine="dgx-h100")

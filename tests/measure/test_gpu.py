@@ -20,22 +20,22 @@ import pytest
 from tests.support.available_releases import HERE
 from tuner.base.errors import BadInput, BadMeasurement, MeasuringFailed, OracleUnavailable
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.bench.gpu import backend as backend_module
+from tuner.bench.gpu import opening
+from tuner.bench.gpu.backend import Gpu, Libraries
+from tuner.bench.gpu.nccl import Nccl
+from tuner.bench.gpu.opening import allows_several, devices_of, open_gpus
+from tuner.bench.gpu.options import Options, options_of
+from tuner.bench.gpu.rendezvous import ALONE, Place, Rendezvous
 from tuner.cli import measured_results
-from tuner.measure.executed import Log
-from tuner.measure.gpu import backend as backend_module
-from tuner.measure.gpu import opening
-from tuner.measure.gpu.backend import Gpu, Libraries
-from tuner.measure.gpu.nccl import Nccl
-from tuner.measure.gpu.opening import allows_several, devices_of, open_gpus
-from tuner.measure.gpu.options import Options, options_of
-from tuner.measure.gpu.rendezvous import ALONE, Place, Rendezvous
-from tuner.measure.records import samples
-from tuner.measure.records.header import Header, Noted, from_record, to_record
-from tuner.measure.records.samples import Combination, Point, SampleBlock
-from tuner.measure.results import record, results
 from tuner.oracle import library
 from tuner.plugin import forcing_path
 from tuner.plugin.forcing import Seen
+from tuner.times.executed import Log
+from tuner.times.records import samples
+from tuner.times.records.header import Header, Noted, from_record, to_record
+from tuner.times.records.samples import Combination, Point, SampleBlock
+from tuner.times.results import record, results
 
 AR, AG, RS = Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter
 _ffi: Any = cffi.FFI()
@@ -137,7 +137,7 @@ def test_libnccl_has_every_function(name: str) -> None:
     script = f"""
 from pathlib import Path
 from tuner.base.errors import MeasuringFailed
-from tuner.measure.gpu.nccl import Nccl
+from tuner.bench.gpu.nccl import Nccl
 nccl = Nccl(Path({str(library.find(name).path)!r}), {{"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/dev/null"}})
 print(nccl.release)
 for function in dir(nccl._library):

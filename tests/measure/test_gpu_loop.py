@@ -13,19 +13,19 @@ import pytest
 from tests.support.available_releases import HERE
 from tuner.base.errors import MeasuringFailed
 from tuner.base.names import Algorithm, Protocol
-from tuner.measure.backend import Run
-from tuner.measure.double.environment import Environment
-from tuner.measure.double.settings import DoubleSettings, Fault
-from tuner.measure.gpu.options import Options
-from tuner.measure.gpu.selftest import SelfTest, passes
-from tuner.measure.gpu.stages import ARCHIVE
-from tuner.measure.records.samples import Combination
+from tuner.bench.backend import Run
+from tuner.bench.double.environment import Environment
+from tuner.bench.double.settings import DoubleSettings, Fault
+from tuner.bench.gpu.options import Options
+from tuner.bench.gpu.selftest import SelfTest, passes
+from tuner.bench.gpu.stages import ARCHIVE
 from tuner.scenario import Scenario
+from tuner.times.records.samples import Combination
 
 ROOT = Path(__file__).parents[2]
 RELEASE = "2.28.9"
 RING_LL, TREE_LL = Combination(Algorithm.Ring, Protocol.LL), Combination(Algorithm.Tree, Protocol.LL)
-SELF_TEST = ("-m", "tuner.measure.gpu.selftest")
+SELF_TEST = ("-m", "tuner.bench.gpu.selftest")
 needs_libnccl = pytest.mark.skipif(RELEASE not in HERE, reason=f"no libnccl {RELEASE} here")
 
 

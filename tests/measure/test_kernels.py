@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tests.support.compiled_kernels import FFI, NUMPY, compiled
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
-from tuner.measure.gpu.kernels import OPS, checked, definitions
+from tuner.bench.gpu.kernels import OPS, checked, definitions
 
 REDUCE = {Op.sum: np.add, Op.prod: np.multiply, Op.max: np.maximum, Op.min: np.minimum}
 COUNT, SEED = 1000, 7

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.available_releases import HERE
-from tuner.measure.double.environment import CUPY, Environment
-from tuner.measure.double.settings import DoubleSettings
+from tuner.bench.double.environment import CUPY, Environment
+from tuner.bench.double.settings import DoubleSettings
 from tuner.scenario import Scenario
 
 RELEASE, RANKS = "2.28.9", 2

@@ -23,21 +23,21 @@ from tests.support import command_line
 from tuner import release
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.bench.backend import Run
+from tuner.bench.loop import AFTER_ROUNDS, LEAST_ROUNDS, End, Loop, Settings, State
+from tuner.bench.plan import SIZES, Wanted, points, tasks
+from tuner.bench.simulated.backend import Simulated, from_header
+from tuner.bench.simulated.truth import CHANNELS_POWER, draw
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.measure.backend import Run
-from tuner.measure.loop import AFTER_ROUNDS, LEAST_ROUNDS, End, Loop, Settings, State
-from tuner.measure.plan import SIZES, Task, Wanted, points, tasks
-from tuner.measure.records import samples
-from tuner.measure.records.header import Header, Noted, from_record, scenario_of, scenario_record, to_record
-from tuner.measure.records.samples import Combination, Point, SampleBlock, Writer
-from tuner.measure.results import results
-from tuner.measure.simulated.backend import Simulated, from_header
-from tuner.measure.simulated.truth import CHANNELS_POWER, draw
-from tuner.measure.statistics import estimate
 from tuner.plugin.dry_run import PluginRefused
 from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS
 from tuner.scenario import Scenario
+from tuner.times.records import samples
+from tuner.times.records.header import Header, Noted, from_record, scenario_of, scenario_record, to_record
+from tuner.times.records.samples import Combination, Point, SampleBlock, Task, Writer
+from tuner.times.results import results
+from tuner.times.statistics import estimate
 
 CASE = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
 CHANGED = {"efficiency": {"ring": {"simple": 0.5}}}

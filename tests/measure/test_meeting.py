@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from tuner.measure.double import meeting
+from tuner.bench.double import meeting
 
 ARRIVAL = (("communicator", 3), "an arrival")
 CONTENT = pickle.dumps(ARRIVAL, pickle.HIGHEST_PROTOCOL)

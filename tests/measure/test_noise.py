@@ -24,15 +24,15 @@ from tests.support.planted_noise import (
 )
 from tuner.base.errors import MeasuringFailed
 from tuner.base.names import Collective
-from tuner.measure.decision.gate import GateSettings, Verdict, gate, of_one_table, verdict
-from tuner.measure.decision.rows import DecisionRow, regrets
-from tuner.measure.evidence import collect
-from tuner.measure.loop import LEAST_ROUNDS, Loop, Settings
-from tuner.measure.plan import Wanted, tasks
-from tuner.measure.records import samples
-from tuner.measure.records.samples import Point, SampleBlock
-from tuner.measure.results import results
-from tuner.measure.statistics import LEAST_PROCESSES, of_blocks
+from tuner.bench.decision.gate import GateSettings, Verdict, gate, of_one_table, verdict
+from tuner.bench.decision.rows import DecisionRow, regrets
+from tuner.bench.loop import LEAST_ROUNDS, Loop, Settings
+from tuner.bench.plan import Wanted, tasks
+from tuner.times.evidence import collect
+from tuner.times.records import samples
+from tuner.times.records.samples import Point, SampleBlock
+from tuner.times.results import results
+from tuner.times.statistics import LEAST_PROCESSES, of_blocks
 
 BY_NAME = {noise.name: noise for noise in NOISES}
 SETTINGS, GATE = Settings(warmup=0), GateSettings(warmup=0)

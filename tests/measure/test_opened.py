@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tuner.base.errors import BadMeasurement
-from tuner.measure import opened
-from tuner.measure.gpu.options import Options
-from tuner.measure.records.header import Header, Noted
-from tuner.measure.records.samples import Measurements
+from tuner.bench import opened
+from tuner.bench.gpu.options import Options
 from tuner.scenario import Scenario
+from tuner.times.records.header import Header, Noted
+from tuner.times.records.samples import Measurements
 
 HEADER = Header(
     backend="gpu",

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tuner.base.errors import BadInput, MeasuringFailed
-from tuner.measure.gpu import opening
-from tuner.measure.gpu.opening import allows_several, library_of, open_gpus
-from tuner.measure.gpu.options import Options
-from tuner.measure.gpu.rendezvous import ALONE, Place, Rendezvous
+from tuner.bench.gpu import opening
+from tuner.bench.gpu.opening import allows_several, library_of, open_gpus
+from tuner.bench.gpu.options import Options
+from tuner.bench.gpu.rendezvous import ALONE, Place, Rendezvous
 
 
 class Met:

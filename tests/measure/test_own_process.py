@@ -13,12 +13,12 @@ import pytest
 
 from tuner.base.errors import BadInput, MeasuringFailed
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.measure.loop import Loop, Settings
-from tuner.measure.own_process import OwnProcess, serve
-from tuner.measure.plan import Wanted, tasks
-from tuner.measure.records.samples import Combination, Point, SampleBlock
-from tuner.measure.simulated.backend import Simulated
+from tuner.bench.loop import Loop, Settings
+from tuner.bench.own_process import OwnProcess, serve
+from tuner.bench.plan import Wanted, tasks
+from tuner.bench.simulated.backend import Simulated
 from tuner.scenario import Scenario
+from tuner.times.records.samples import Combination, Point, SampleBlock
 
 CASE = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
 POINT = Point(Collective.AllReduce, 1 << 20)
@@ -86,8 +86,8 @@ def test_it_goes_with_the_process_that_asks() -> None:
 import sys, time
 from functools import partial
 from pathlib import Path
-from tuner.measure.own_process import OwnProcess, serve
-from tuner.measure.simulated.backend import Simulated
+from tuner.bench.own_process import OwnProcess, serve
+from tuner.bench.simulated.backend import Simulated
 from tuner.scenario import Scenario
 own = OwnProcess(partial(Simulated, Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2), 7))
 print(*own._asked.pids, flush=True)
@@ -108,6 +108,6 @@ time.sleep(60)
 def test_a_rank_that_serves_does_so_until_no_more_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     serve(partial(bool, 0))
     due = iter([True, True, False])
-    monkeypatch.setattr("tuner.measure.own_process._served", lambda opener, folder: next(due))
+    monkeypatch.setattr("tuner.bench.own_process._served", lambda opener, folder: next(due))
     serve(partial(bool, 0))
     assert list(due) == []

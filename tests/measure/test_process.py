@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from tuner.base.errors import BadInput, MeasuringFailed
-from tuner.measure.executed import Log
-from tuner.measure.gpu import process
-from tuner.measure.gpu import within as within_module
-from tuner.measure.gpu.cuda import Lane
-from tuner.measure.gpu.within import within
+from tuner.bench.gpu import process
+from tuner.bench.gpu import within as within_module
+from tuner.bench.gpu.cuda import Lane
+from tuner.bench.gpu.within import within
 from tuner.oracle import library
+from tuner.times.executed import Log
 
 HERE, ELSEWHERE = Path("/a/libnccl.so.2"), Path("/b/libnccl.so.2")
 
@@ -83,7 +83,7 @@ def test_the_plugin_is_loaded_before_ranks_race_for_it(name: str, tmp_path: Path
     script = f"""
 import os
 from pathlib import Path
-from tuner.measure.gpu.nccl import Nccl
+from tuner.bench.gpu.nccl import Nccl
 from tuner.plugin.forcing import Forcing
 own = {{"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,TUNING", "NCCL_DEBUG_FILE": {str(tmp_path / "log")!r},
        "NCCL_TUNER_PLUGIN": Forcing().path.name}}

@@ -16,7 +16,7 @@ from random import SystemRandom
 import pytest
 
 from tuner.base.errors import BadInput, MeasuringFailed
-from tuner.measure.gpu.rendezvous import ALONE, CANDIDATES, Place, Rendezvous, first_node, place
+from tuner.bench.gpu.rendezvous import ALONE, CANDIDATES, Place, Rendezvous, first_node, place
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
 SRUN = {
@@ -106,7 +106,7 @@ def test_srun_speaks_pmi_as_well(env: dict[str, str], by_mpi: bool, monkeypatch:
 RANK = """
     import json, os, sys, time
     from tuner.base.errors import MeasuringFailed
-    from tuner.measure.gpu.rendezvous import Rendezvous, place
+    from tuner.bench.gpu.rendezvous import Rendezvous, place
     here = place(os.environ)
     try:
         met = Rendezvous.meet(here)

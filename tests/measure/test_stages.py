@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tuner.base.errors import BadInput
-from tuner.measure.gpu import stages as stages_module
-from tuner.measure.gpu.stages import ARCHIVE, Ended, Stage, Stages
+from tuner.bench.gpu import stages as stages_module
+from tuner.bench.gpu.stages import ARCHIVE, Ended, Stage, Stages
 
 PLANNED = "h:1:1 [0] NCCL INFO AllReduce: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}\n"
 

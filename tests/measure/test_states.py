@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tuner.bench.gpu.states import States
 from tuner.cli.gpu_options import noting
-from tuner.measure.gpu.states import States
 
 
 class NVMLError(Exception):

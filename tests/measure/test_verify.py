@@ -12,12 +12,12 @@ from tests.support.measurement_files import write
 from tests.support.simulated_runs import NOTHING, best_found, measured
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
+from tuner.bench.verify import read_histogram
 from tuner.cli.verify import command
-from tuner.measure.comparison.compared import Comparison, compare, fewest_segments
-from tuner.measure.comparison.model import Model
-from tuner.measure.records.header import Header
-from tuner.measure.records.samples import Combination, Measurements, Point, SampleBlock
-from tuner.measure.verify import read_histogram
+from tuner.times.comparison.compared import Comparison, compare, fewest_segments
+from tuner.times.comparison.model import Model
+from tuner.times.records.header import Header
+from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock
 
 LL, SIMPLE = Combination(Algorithm.Ring, Protocol.LL), Combination(Algorithm.Ring, Protocol.Simple)
 POINT = Point(Collective.AllReduce, 1024)

@@ -13,14 +13,14 @@ from tuner.api import measure
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Collective
 from tuner.base.records import to_json
-from tuner.calibration.workflow import fit, fit_alpha_beta
+from tuner.bench.decide import decide
+from tuner.bench.decision.gate import GateSettings
+from tuner.bench.verify import verify
 from tuner.cli import everything as cli
 from tuner.emulator import fitted_constants
-from tuner.measure.decide import decide
-from tuner.measure.decision.gate import GateSettings
-from tuner.measure.records.samples import Writer
-from tuner.measure.verify import verify
 from tuner.plugin.table.parse import read as read_table
+from tuner.times.calibration.workflow import fit, fit_alpha_beta
+from tuner.times.records.samples import Writer
 
 
 @pytest.fixture(scope="module")

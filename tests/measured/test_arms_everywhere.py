@@ -16,9 +16,9 @@ from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.plugin.table import parse
-from tuner.regret import measurements, workflow
-from tuner.regret.workflow import Asked
 from tuner.scenario import Scenario
+from tuner.times.regret import measurements, workflow
+from tuner.times.regret.workflow import Asked
 
 SIZES = [1 << power for power in range(10, 29)]
 RING_GAINS = 0.7  # of NCCL's time of the arm: Ring is faster than the model says

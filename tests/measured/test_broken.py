@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tuner import measured
 from tuner.base.errors import BadMeasurement
 from tuner.base.names import Algorithm, DataType, Protocol
-from tuner.calibration import plausible
 from tuner.machine import catalogue
-from tuner.measured import Kind, MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredTable
+from tuner.times import measured
+from tuner.times.calibration import plausible
+from tuner.times.measured import Kind, MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredTable
 
 FIVE = "collective,dtype,gpus,bytes,time_us"
 TWELVE = "source_id,collective,dtype,nodes,gpus_per_node,bytes,time_us,in_place,algorithm,protocol,channels,notes"

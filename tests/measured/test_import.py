@@ -9,15 +9,15 @@ import pytest
 
 from tests.support import nccl_tests_text
 from tests.support.command_line import run
-from tuner import measured
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
-from tuner.calibration import importing
-from tuner.measure.readers import measured_table
-from tuner.measure.readers.measured_table import Given
-from tuner.measure.records.header import Header
-from tuner.measure.records.samples import Combination, Point, SampleBlock, Writer
-from tuner.measured import Launch, MeasuredHeader
+from tuner.times import measured
+from tuner.times.calibration import importing
+from tuner.times.measured import Launch, MeasuredHeader
+from tuner.times.readers import measured_table
+from tuner.times.readers.measured_table import Given
+from tuner.times.records.header import Header
+from tuner.times.records.samples import Combination, Point, SampleBlock, Writer
 
 TIMES = ((1024, 20.0), (2048, 21.5), (1 << 20, 80.25))
 FACTS = MeasuredHeader(title="ours", machine="dgx-h100")

@@ -9,18 +9,18 @@ import pytest
 
 import tuner
 from tests.support import nccl_tests_text
-from tuner import measured
 from tuner.api import measure
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
-from tuner.calibration.measured_calls import Site
-from tuner.measure.records.samples import Combination
 from tuner.plugin.table import parse
-from tuner.regret import arms, forced, kinks, next_runs, noise, workflow
-from tuner.regret.judged import Verdict
-from tuner.regret.noise import NoiseSource
-from tuner.regret.records import Arm, Call, MeasuredArms, MeasuredCall
-from tuner.regret.workflow import Asked, MeasuredRegret
+from tuner.times import measured
+from tuner.times.calibration.measured_calls import Site
+from tuner.times.records.samples import Combination
+from tuner.times.regret import arms, forced, kinks, next_runs, noise, workflow
+from tuner.times.regret.judged import Verdict
+from tuner.times.regret.noise import NoiseSource
+from tuner.times.regret.records import Arm, Call, MeasuredArms, MeasuredCall
+from tuner.times.regret.workflow import Asked, MeasuredRegret
 
 B200 = "b200-8x-64n__2.29.7__together"
 RING, NVLSTREE = Combination(Algorithm.Ring, Protocol.Simple), Combination(Algorithm.NVLSTree, Protocol.Simple)

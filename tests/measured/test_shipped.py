@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tuner import measured, release
+from tuner import release
 from tuner.machine import catalogue
-from tuner.measured.reader import OWN_COLUMNS
+from tuner.times import measured
+from tuner.times.measured.reader import OWN_COLUMNS
 
 FOLDER = Path(__file__).parents[2] / "tables" / "measured"
 TABLES = [measured.load(name) for name in measured.names()]

@@ -11,10 +11,10 @@ from tests.support.table_search import find
 from tuner import release
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.conformance.check import sizes_bytes
 from tuner.emulator.rules import bounds
 from tuner.emulator.rules.call import Call
 from tuner.emulator.selection import Selection
+from tuner.oracle.conformance.check import sizes_bytes
 from tuner.plugin import compile
 from tuner.plugin.dry_run import DryRun, TunerCall
 from tuner.plugin.formats import measured

@@ -14,10 +14,10 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import trial
 from tuner.plugin.bypassed import Say
 from tuner.scenario import Scenario
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 AR, AG = Collective.AllReduce, Collective.AllGather
 LOADING = [name for name in HERE if release.load(name).plugin is not None]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import run
+from tuner.cli.reports.machine_picture import picture
+from tuner.graphs import Request, searched
+from tuner.graphs.explain import Explanation, explain
 from tuner.machine import catalogue
-from tuner.report.machine_picture import picture
-from tuner.search import Request, searched
-from tuner.search.explain import Explanation, explain
 
 SVG = "{http://www.w3.org/2000/svg}"
 WIDEST = 0.66  # of a letter, as a part of its height, on average of a line

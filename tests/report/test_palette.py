@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 
 from tuner.base.names import Algorithm, Protocol
-from tuner.plot import palette
+from tuner.cli.charts import palette
 
 
 def lightness(colour: str) -> float:

@@ -12,26 +12,26 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tuner.analysis.choices import NOTHING, Choices, choices
-from tuner.analysis.curves import curves
+from tuner.answers.choices import NOTHING, Choices, choices
+from tuner.answers.curves import curves
 from tuner.base.errors import BadInput, BadMeasurement, NoAlgorithm
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.measure import read_any
-from tuner.measure.comparison.compared import Comparison
-from tuner.measure.comparison.model import Model
-from tuner.measure.records.header import Header
-from tuner.measure.records.samples import Point, SampleBlock, Writer
 from tuner.scenario import Scenario
+from tuner.times.comparison.compared import Comparison
+from tuner.times.comparison.model import Model
+from tuner.times.readers.any_file import read_any
+from tuner.times.records.header import Header
+from tuner.times.records.samples import Point, SampleBlock, Writer
 
 pytest.importorskip("matplotlib")
 
-from tuner.plot import choicemap, difference, save
-from tuner.plot import curves as curve_figure
-from tuner.plot import measured as measured_figure
-from tuner.plot.cells import PICKS, size_edges
+from tuner.cli.charts import choicemap, difference, save
+from tuner.cli.charts import curves as curve_figure
+from tuner.cli.charts import measured as measured_figure
+from tuner.cli.charts.cells import PICKS, size_edges
 
 SUM = Request(Collective.AllReduce, DataType.float32, Op.sum)
 CASE = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1)
@@ -81,7 +81,7 @@ def test_the_map_shows_the_picks() -> None:
 def test_areas_have_the_colour_of_the_algorithm_and_the_hatch_of_the_protocol() -> None:
     from matplotlib.colors import to_hex
 
-    from tuner.plot.palette import COLOURS, HATCHES
+    from tuner.cli.charts.palette import COLOURS, HATCHES
 
     figure = choicemap.figure(choices(CASE, SUM, SIZES, NODES), "what", "where")
     for area in figure.axes[0].patches:

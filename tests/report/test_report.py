@@ -15,19 +15,19 @@ from click.testing import CliRunner
 
 from tests.support import browser as web
 from tests.support import calibrations
-from tuner.analysis.calibrated import TimesWanted
+from tuner.answers.calibrated import TimesWanted
 from tuner.base.errors import BadInput
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
 from tuner.cli import everything
+from tuner.cli.charts.palette import COLOURS
+from tuner.cli.reports import calibrated
+from tuner.cli.reports.data import NODES, SIZES, collect
+from tuner.cli.reports.page import page
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.plot.palette import COLOURS
-from tuner.report import calibrated
-from tuner.report.data import NODES, SIZES, collect
-from tuner.report.page import page
 from tuner.scenario import Scenario
-from tuner.timemodel import predict
-from tuner.timemodel.intervals import CarriedOver
+from tuner.times.timemodel import predict
+from tuner.times.timemodel.intervals import CarriedOver
 
 RELEASES = ("2.21.5", "2.25.1", "2.29.7")
 
@@ -267,7 +267,7 @@ def test_what_cannot_be_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     missing = tmp_path / "none" / "page.html"
     assert str(run("--out", str(missing)).exception) == f"{missing}: No such file or directory"
     monkeypatch.setitem(sys.modules, "bokeh", None)
-    monkeypatch.delitem(sys.modules, "tuner.report.figures", raising=False)
+    monkeypatch.delitem(sys.modules, "tuner.cli.reports.figures", raising=False)
     assert "pip install 'nccl-tuner[report]'" in str(run("--out", str(tmp_path / "page.html")).exception)
 
 

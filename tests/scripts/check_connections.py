@@ -21,7 +21,7 @@ from tuner import release
 from tuner.base.errors import TunerError
 from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.cli.output import print_table
-from tuner.connect.network import ORDER
+from tuner.emulator.connect.network import ORDER
 from tuner.emulator.request import Request
 from tuner.emulator.rules.heads import NetworkUse
 from tuner.machine import catalogue

@@ -25,7 +25,6 @@ from tuner.base.names import Buffers
 from tuner.base.windows import SYMMETRIC, Windows
 from tuner.cli.named import Named
 from tuner.cli.output import print_table
-from tuner.conformance.check_exchange import compare_mixed
 from tuner.emulator.group import Operation, not_emulated
 from tuner.emulator.request import Request
 from tuner.emulator.rules.registered import missing
@@ -33,6 +32,7 @@ from tuner.emulator.rules.schedule.cells import NOT_DONE
 from tuner.emulator.rules.symmetric_variables import WITHOUT_WINDOWS
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance.check_exchange import compare_mixed
 from tuner.scenario import Scenario
 from tuner.scenario.exchange import situation
 

@@ -24,11 +24,11 @@ from tuner import release
 from tuner.base.errors import OracleFailed, TunerError
 from tuner.base.names import PATHS_WITHOUT_WORD
 from tuner.cli.output import print_table
+from tuner.graphs import Request, dump, searched
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
 from tuner.oracle.search import ordered_graphs
-from tuner.search import Request, dump, searched
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 KINDS = ("machines", "settings", "random", "processors", "adapters")
 

@@ -24,7 +24,6 @@ from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.base.windows import Sides
 from tuner.cli.output import print_table
-from tuner.conformance.check_group import compare
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.non_classic import COPY_ENGINES
 from tuner.emulator.request import Request
@@ -32,6 +31,7 @@ from tuner.emulator.rules.registered import missing
 from tuner.emulator.rules.symmetric_variables import WITHOUT_WINDOWS
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance.check_group import compare
 from tuner.scenario import Scenario
 
 ROOM = {"NCCL_WORK_ARGS_BYTES": ("600", "1000", "2000"), "NCCL_WORK_FIFO_BYTES": ("4096", "65536")}

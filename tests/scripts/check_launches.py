@@ -22,10 +22,10 @@ from tuner.base.errors import BadInput, TunerError
 from tuner.base.names import Algorithm, Buffers
 from tuner.cli.named import Named
 from tuner.cli.output import print_table
-from tuner.conformance import check_launch
 from tuner.emulator.group import Operation
 from tuner.emulator.launch.records import Launch
 from tuner.emulator.rules.registered import missing
+from tuner.oracle.conformance import check_launch
 
 ALONE, GROUPS = 1000, 10  # of each communicator
 FEWER, FEWER_GROUPS = 40, 5  # on registered buffers, where more goes by the machine

@@ -17,9 +17,9 @@ from tests.support import random_exchanges, random_parts
 from tuner import release
 from tuner.base.errors import BadInput, TunerError
 from tuner.cli.output import print_table
-from tuner.conformance.check import KINDS, check
-from tuner.conformance.check_exchange import compare
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance.check import KINDS, check
+from tuner.oracle.conformance.check_exchange import compare
 from tuner.scenario import Scenario
 from tuner.scenario.exchange import situation
 

@@ -29,12 +29,12 @@ from tests.support.searches import Searches
 from tuner import release
 from tuner.base.errors import OracleFailed, TunerError
 from tuner.base.names import PATHS_WITHOUT_WORD
+from tuner.graphs import dump
+from tuner.graphs.graphs import search
 from tuner.machine.graph_tables import release_key
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
 from tuner.scenario import Scenario
-from tuner.search import dump
-from tuner.search.graphs import search
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 FILE = Path(__file__).parents[2] / "docs" / "random.toml"
 FIRST_OF_GROUPS = ("2.18", "2.19", "2.22", "2.25", "2.27", "2.30")

@@ -17,9 +17,9 @@ from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli.output import print_table
-from tuner.conformance.check import check, sizes_bytes
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.oracle.conformance.check import check, sizes_bytes
 from tuner.scenario import Scenario
 
 MACHINES = (

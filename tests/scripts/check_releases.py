@@ -23,11 +23,11 @@ from tests.support.planned_communicators import LEAST_OF_DOMAINS, Planned, plan
 from tuner import release
 from tuner.base.errors import TunerError
 from tuner.cli.output import print_table
-from tuner.conformance.check import KINDS, check
-from tuner.conformance.mismatches import MatchReport
 from tuner.machine import catalogue
 from tuner.machine.graph_tables import release_key
 from tuner.oracle import library
+from tuner.oracle.conformance.check import KINDS, check
+from tuner.oracle.conformance.mismatches import MatchReport
 
 FILE = Path(__file__).parents[2] / "docs" / "releases.toml"
 SHOWN = 20

@@ -13,9 +13,9 @@ from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.base.windows import SYMMETRIC, Sides, WindowFlag, Windows
-from tuner.conformance.check import check
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.oracle.conformance.check import check
 from tuner.scenario import Scenario
 
 # A domain is one node; the others have one to three nodes, between which only some networks let GPUs start transfers.

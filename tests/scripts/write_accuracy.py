@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from tuner.base.records import to_json
-from tuner.calibration.accuracy import exchanges
-from tuner.calibration.accuracy.splits_file import of_splits
+from tuner.times.calibration.accuracy import exchanges
+from tuner.times.calibration.accuracy.splits_file import of_splits
 
 FILE = Path(__file__).parents[2] / "docs" / "accuracy.json"
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from tuner.calibration import calibrate
-from tuner.calibration.accuracy import evaluate, exchanges
-from tuner.calibration.calibrate import Widths
-from tuner.timemodel import calibration
+from tuner.times.calibration import calibrate
+from tuner.times.calibration.accuracy import evaluate, exchanges
+from tuner.times.calibration.calibrate import Widths
+from tuner.times.timemodel import calibration
 
 FOLDER = Path(__file__).parents[2] / "tables" / "calibrations"
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from tests.support import browser as web
 from tests.support import doc_sessions as sessions
-from tuner.analysis.calibrated import TimesWanted
+from tuner.answers.calibrated import TimesWanted
 from tuner.base.names import DataType, Op
-from tuner.report import calibrated
-from tuner.report.data import NODES, collect
-from tuner.report.page import page
+from tuner.cli.reports import calibrated
+from tuner.cli.reports.data import NODES, collect
+from tuner.cli.reports.page import page
 from tuner.scenario import Scenario
 
 DOCS = sessions.ROOT / "docs"

@@ -10,8 +10,8 @@ from tuner.answers.alone import Alone, calls_alone
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.request import Request
+from tuner.emulator.steps.orders import orders
 from tuner.scenario import Scenario
-from tuner.steps.orders import orders
 
 SUM = Request(Collective.AllReduce, DataType.float32, Op.sum)
 

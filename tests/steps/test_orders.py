@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.support import drawn_works, ordered_calls
-from tuner.connect import summarize
-from tuner.steps.orders import orders
+from tuner.emulator.connect import summarize
+from tuner.emulator.steps.orders import orders
 
 # The releases whose works have another form, or whose channels get other parts.
 RELEASES = ("2.18.3", "2.19.3", "2.20.5", "2.21.5", "2.22.3", "2.23.4", "2.28.9", "2.32.3")

@@ -12,8 +12,8 @@ from tests.support.drawn_works import numbers
 from tests.support.ordered_calls import added
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.emulator.launch.records import ChannelShare, ProxyOperation, Sharing, Work
-from tuner.steps import pat
-from tuner.steps.records import Schedule
+from tuner.emulator.steps import pat
+from tuner.emulator.steps.records import Schedule
 
 KINDS = {Collective.ReduceScatter: pat_steps.ReduceScatter, Collective.AllGather: pat_steps.AllGather}
 

@@ -5,10 +5,10 @@ import pytest
 
 from tests.support import drawn_works
 from tuner.base.names import DataType
-from tuner.connect import summarize
-from tuner.steps import same
-from tuner.steps.orders import Orders, orders
-from tuner.steps.terms import Term
+from tuner.emulator.connect import summarize
+from tuner.emulator.steps import same
+from tuner.emulator.steps.orders import Orders, orders
+from tuner.emulator.steps.terms import Term
 
 
 def drawn_orders(random: np.random.Generator, count: int) -> Orders:

@@ -9,9 +9,9 @@ import pytest
 from tests.support import device_steps, drawn_works, scheduled_numbers
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.connect import summarize
-from tuner.steps.records import Fabric, Peer, Pieces, Schedule, Step, wire_bytes
-from tuner.steps.schedule import schedule
+from tuner.emulator.connect import summarize
+from tuner.emulator.steps.records import Fabric, Peer, Pieces, Schedule, Step, wire_bytes
+from tuner.emulator.steps.schedule import schedule
 
 MOVES = {  # how often each element of the count goes over a wire, by number of ranks
     Collective.AllReduce: lambda ranks: 2 * (ranks - 1),

@@ -11,8 +11,8 @@ from tests.support.drawn_works import numbers
 from tests.support.ordered_calls import added
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
-from tuner.steps import symmetric
-from tuner.steps.orders import Orders
+from tuner.emulator.steps import symmetric
+from tuner.emulator.steps.orders import Orders
 
 Kernel = Callable[[list[Any]], list[Any]]
 KERNELS: dict[str, Kernel] = {

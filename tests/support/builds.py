@@ -8,11 +8,11 @@ import numpy as np
 
 from tuner.base.errors import OracleFailed
 from tuner.base.names import Buffers
-from tuner.conformance import check_group
-from tuner.conformance.check import TABLES, name, sizes_bytes
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance import check_group
+from tuner.oracle.conformance.check import TABLES, name, sizes_bytes
 from tuner.oracle.groups import Call
 from tuner.scenario import Scenario
 

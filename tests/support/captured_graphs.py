@@ -3,7 +3,7 @@
 from functools import cache
 from pathlib import Path
 
-from tuner.conformance.capture import Captured, read
+from tuner.oracle.conformance.capture import Captured, read
 
 FOLDER = Path(__file__).parents[1] / "golden" / "graphs"
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from itertools import zip_longest
 
-from tuner.connect import Connected
+from tuner.emulator.connect import Connected
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
 

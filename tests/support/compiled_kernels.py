@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tuner.base.names import DataType, Op
-from tuner.measure.gpu.kernels import SOURCE, definitions
+from tuner.bench.gpu.kernels import SOURCE, definitions
 
 SHIM = """
 #define __device__

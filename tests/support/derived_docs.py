@@ -17,10 +17,11 @@ from scipy.stats import binom
 from tests.scripts import check_arm, check_builds, check_random, write_accuracy
 from tests.scripts import check_releases as releases
 from tests.support import measured_regret, published_numbers
-from tuner import cli, measured, release
-from tuner.conformance.check import KINDS
+from tuner import cli, release
 from tuner.machine import catalogue
-from tuner.timemodel.intervals import COVERED, CarriedOver
+from tuner.oracle.conformance.check import KINDS
+from tuner.times import measured
+from tuner.times.timemodel.intervals import COVERED, CarriedOver
 
 ROOT = Path(__file__).parents[2]
 _COVERED = (0.85, 0.95)  # what 90 % intervals should hold of each split

@@ -2,7 +2,7 @@
 
 It follows src/device (all_reduce.h, reduce_scatter.h, reduce.h, all_gather.h, broadcast.h, prims_*.h; v2.28.9-1,
 v2.21.5-1 and v2.19.4-1) line by line, reads the work of a launch and the neighbours of each rank, and uses nothing of
-tuner.steps: what that claims is compared with this.
+tuner.emulator.steps: what that claims is compared with this.
 """
 
 from collections import defaultdict, deque
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.connect.records import RankChannel
+from tuner.emulator.connect.records import RankChannel
 from tuner.emulator.launch.records import ChannelShare, Sharing, Work
 
 Numbers = NDArray[Any]

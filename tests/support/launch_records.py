@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from tuner.base.names import Algorithm, Collective, DataType, Op
-from tuner.conformance import check_launch
-from tuner.conformance.check_group import reachable
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.oracle.conformance import check_launch
+from tuner.oracle.conformance.check_group import reachable
 from tuner.oracle.exchanges import LaunchedKernel
 from tuner.oracle.launches import LaunchInFull
 from tuner.oracle.works import Batch, KernelWorks

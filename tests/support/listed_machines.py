@@ -3,7 +3,7 @@
 import xml.etree.ElementTree as ET
 from itertools import count
 
-from tuner.listings.shape import WORDS, nearness, of_topology
+from tuner.machine.listings.shape import WORDS, nearness, of_topology
 
 WORD_OF_LINKS = "NV"
 

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import groupby
 
-from tuner import measured
 from tuner.base.errors import TunerError
 from tuner.base.sizes import human_bytes
-from tuner.regret import kinks, workflow
-from tuner.regret.halves import SplitGain
-from tuner.regret.judged import JudgedPick, Verdict
-from tuner.regret.kinks import Kinks
-from tuner.regret.workflow import Asked, MeasuredRegret
+from tuner.times import measured
+from tuner.times.regret import kinks, workflow
+from tuner.times.regret.halves import SplitGain
+from tuner.times.regret.judged import JudgedPick, Verdict
+from tuner.times.regret.kinks import Kinks
+from tuner.times.regret.workflow import Asked, MeasuredRegret
 
 B200 = "b200-8x-64n__2.29.7__together"
 GAIN = 0.1  # of splits that are shown

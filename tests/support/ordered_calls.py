@@ -11,15 +11,15 @@ from tests.support.drawn_works import GRAINS, numbers
 from tuner.answers.alone import Alone, calls_alone
 from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.connect import Connected, summarize
+from tuner.emulator.connect import Connected, summarize
 from tuner.emulator.launch.records import ChannelShare, Sharing, Work
 from tuner.emulator.request import Request
+from tuner.emulator.steps.orders import REDUCING, Orders, orders
+from tuner.emulator.steps.terms import Term
 from tuner.oracle.api import Oracle
 from tuner.oracle.exchanges import IssuedCall
 from tuner.oracle.launches import LaunchInFull
 from tuner.scenario import Scenario
-from tuner.steps.orders import REDUCING, Orders, orders
-from tuner.steps.terms import Term
 
 ALGORITHMS = (Algorithm.Ring, Algorithm.Tree)  # whose orders are claimed
 DEFAULT_BUFFER_BYTES = {Protocol.LL: 512 * 8 * 16 * 8, Protocol.LL128: 640 * 120 * 8 * 8, Protocol.Simple: 1 << 22}

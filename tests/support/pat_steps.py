@@ -1,7 +1,7 @@
 """PAT's ReduceScatter and AllGather on numbers, as the device code does them: buffers, slots, and what is new in them.
 
 It follows PatRSAlgorithm and PatAGAlgorithm of src/include/collectives.h, and patReduce and patCopy of
-src/device/prims_simple.h, v2.28.9-1, line by line, and uses nothing of tuner.steps.
+src/device/prims_simple.h, v2.28.9-1, line by line, and uses nothing of tuner.emulator.steps.
 """
 
 from collections.abc import Iterator

@@ -18,9 +18,9 @@ from tests.support.search_variables import ASSIGNMENTS
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
-from tuner.conformance.check import ALL_COLLECTIVES
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
+from tuner.oracle.conformance.check import ALL_COLLECTIVES
 from tuner.scenario import Scenario
 
 MOST_RANKS = 16  # on 3 and more nodes

@@ -13,9 +13,9 @@ from tuner.emulator.build import with_release
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.measure.records.header import Header
-from tuner.measure.records.samples import Combination, Point, SampleBlock, Writer
 from tuner.scenario import Scenario
+from tuner.times.records.header import Header
+from tuner.times.records.samples import Combination, Point, SampleBlock, Writer
 
 SIZES = tuple(1 << power for power in range(3, 31))
 ALL = tuple(Collective)

@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.measure.backend import Run
-from tuner.measure.comparison.compared import Comparison
-from tuner.measure.decision.gate import GateSettings, Verdict, gate
-from tuner.measure.decision.rows import DecisionRow, Proposal
-from tuner.measure.loop import Loop, Settings
-from tuner.measure.plan import Wanted, tasks
-from tuner.measure.records.header import SIMULATED, Header
-from tuner.measure.records.samples import Combination, Measurements, Point, SampleBlock
-from tuner.measure.results import results
+from tuner.bench.backend import Run
+from tuner.bench.decision.gate import GateSettings, Verdict, gate
+from tuner.bench.decision.rows import DecisionRow, Proposal
+from tuner.bench.loop import Loop, Settings
+from tuner.bench.plan import Wanted, tasks
 from tuner.plugin.table.parse import from_text
 from tuner.plugin.table.records import Decision
+from tuner.times.comparison.compared import Comparison
+from tuner.times.records.header import SIMULATED, Header
+from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock
+from tuner.times.results import results
 
 SIZES = tuple(1 << power for power in range(10, 25))
 POINTS = tuple(Point(Collective.AllReduce, size) for size in SIZES)
@@ -95,7 +95,7 @@ class _Stream:
 
 
 class Planted:
-    """A backend (tuner.measure.backend) whose every combination takes 20 us and more with the size, but for the
+    """A backend (tuner.bench.backend) whose every combination takes 20 us and more with the size, but for the
     planted gain; ``seed`` is of the noise.
     """
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tuner.jobs.preflight import collect, place
 from tuner.machine import catalogue
-from tuner.preflight import collect, place
 
 INTEL = {"architecture": "x86_64", "vendor": "GenuineIntel", "family": 6, "model": 143, "name": "Xeon"}
 AMD = {"architecture": "x86_64", "vendor": "AuthenticAMD", "family": 23, "model": 49, "name": "EPYC"}

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.costmodels import bandwidth, fabric, ideal, measuring, overheads, overlap, step, twolevel, verdict
-from tuner.costmodels.alphabeta import level, terms
-from tuner.costmodels.operations import Operation as O
-from tuner.costmodels.step import Cluster, Model, Plan
+from tuner.times.costmodels import bandwidth, fabric, ideal, measuring, overheads, overlap, step, twolevel, verdict
+from tuner.times.costmodels.alphabeta import level, terms
+from tuner.times.costmodels.operations import Operation as O
+from tuner.times.costmodels.step import Cluster, Model, Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,6 @@ from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm, TunerError
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op
 from tuner.base.windows import SYMMETRIC, Sides, WindowFlag, Windows
-from tuner.conformance import check_launch
-from tuner.conformance.check_group import reachable
 from tuner.emulator import full_launch
 from tuner.emulator.group import Operation, not_emulated
 from tuner.emulator.launch.records import Launch
@@ -19,6 +17,8 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance import check_launch
+from tuner.oracle.conformance.check_group import reachable
 from tuner.oracle.exchanges import IssuedCall
 from tuner.scenario import Scenario
 from tuner.scenario.heads import heads_of

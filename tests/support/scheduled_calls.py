@@ -9,14 +9,14 @@ from tests.support import ordered_calls, scheduled_numbers
 from tuner.answers.alone import Alone, calls_alone, pat_not_read
 from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Algorithm, Collective, DataType, Op
-from tuner.connect import Connected, summarize
+from tuner.emulator.connect import Connected, summarize
 from tuner.emulator.launch.records import ChannelShare, Sharing, Work
 from tuner.emulator.request import Request
+from tuner.emulator.steps.schedule import schedule
 from tuner.oracle.api import Oracle
 from tuner.oracle.exchanges import IssuedCall
 from tuner.oracle.launches import LaunchInFull
 from tuner.scenario import Scenario
-from tuner.steps.schedule import schedule
 
 OF_ALL = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
 COLLNET = (Algorithm.CollNetDirect, Algorithm.CollNetChain)

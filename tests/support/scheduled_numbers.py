@@ -12,7 +12,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tuner.base.names import Collective
-from tuner.steps.records import Fabric, Peer, Pieces, Schedule, Step
+from tuner.emulator.steps.records import Fabric, Peer, Pieces, Schedule, Step
 
 Numbers = NDArray[np.uint64]
 ADDS = (Fabric.switch_adds, Fabric.network_adds)

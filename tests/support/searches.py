@@ -12,9 +12,9 @@ from tests.support.search_server import Asked
 from tuner.base.errors import OracleFailed
 from tuner.oracle import start
 from tuner.oracle.api import serious_warnings
-from tuner.oracle.configuration import Host, OracleConfiguration
 from tuner.oracle.messages import Start
 from tuner.oracle.process import SIM, Child, ChildConfiguration
+from tuner.scenario.oracle_configuration import Host, OracleConfiguration
 
 SERVER = "tests.support.search_server"
 KINDS = 2  # of nodes

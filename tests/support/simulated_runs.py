@@ -7,16 +7,16 @@ from functools import cache
 from typing import Any
 
 from tuner.base.names import AlgoProto, Collective
+from tuner.bench.decision.gate import GateSettings, Verdict, gate
+from tuner.bench.decision.rows import DecisionRow, Proposal
+from tuner.bench.loop import Loop, Settings
+from tuner.bench.plan import Wanted, points, tasks
+from tuner.bench.simulated.backend import Simulated
 from tuner.emulator.selection import Selection
-from tuner.measure.comparison.compared import Comparison
-from tuner.measure.comparison.model import Model
-from tuner.measure.decision.gate import GateSettings, Verdict, gate
-from tuner.measure.decision.rows import DecisionRow, Proposal
-from tuner.measure.loop import Loop, Settings
-from tuner.measure.plan import Wanted, points, tasks
-from tuner.measure.records.samples import Measurements, Point, SampleBlock
-from tuner.measure.simulated.backend import Simulated
 from tuner.scenario import Scenario
+from tuner.times.comparison.compared import Comparison
+from tuner.times.comparison.model import Model
+from tuner.times.records.samples import Measurements, Point, SampleBlock
 
 COLLECTIVES = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
 NOTHING: Mapping[str, Any] = {}  # planted

@@ -16,7 +16,7 @@ RULES = {
     "options": "only tuner/cli knows options; below it, name the parameter or the thing",
     "docstrings": "a docstring begins with a noun or a verb",
 }
-OF_THE_COMMAND_LINE = ("tuner/cli/", "tuner/plot/", "tuner/report/", "tuner/__main__.py")
+OF_THE_COMMAND_LINE = ("tuner/cli/", "tuner/__main__.py")
 # Options of pip and of nvidia-smi, which this project starts.
 OF_OTHERS = {
     "--build", "--dest", "--disable-pip-version-check", "--force-reinstall", "--no-cache-dir", "--no-deps",

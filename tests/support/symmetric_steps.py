@@ -1,7 +1,7 @@
 """The additions of symmetric kernels, as each rank's threads make them, on NumPy's numbers.
 
 It follows src/device/symmetric/*.cuh and src/include/nccl_device/impl/ll_a2a__funcs.h, v2.28.9-1, and uses nothing of
-tuner.steps. Sums of numbers of 16 bits are kept in float32 (ncclSymkAccumType), others in their own type.
+tuner.emulator.steps. Sums of numbers of 16 bits are kept in float32 (ncclSymkAccumType), others in their own type.
 """
 
 from typing import Any

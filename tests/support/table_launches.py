@@ -10,13 +10,13 @@ from tests.support.random_launches import AT_ONCE, Drawn, in_batches, issued
 from tuner import plugin
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.conformance import check_launch
 from tuner.emulator import full_launch
 from tuner.emulator.group import Operation, Tuned
 from tuner.emulator.launch.records import Launch
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance import check_launch
 from tuner.plugin.asked import Asked, opened
 from tuner.scenario.heads import heads_of
 

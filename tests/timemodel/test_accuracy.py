@@ -9,14 +9,14 @@ import pytest
 
 from tests.scripts import write_accuracy
 from tests.support.command_line import run
-from tuner import measured
-from tuner.calibration import calibrate
-from tuner.calibration.accuracy import evaluate, exchanges, splits
-from tuner.calibration.accuracy.evaluate import of_others
-from tuner.calibration.accuracy.splits import Split
-from tuner.calibration.accuracy.widths import Scores, learn
-from tuner.timemodel import calibration
-from tuner.timemodel.intervals import CarriedOver
+from tuner.times import measured
+from tuner.times.calibration import calibrate
+from tuner.times.calibration.accuracy import evaluate, exchanges, splits
+from tuner.times.calibration.accuracy.evaluate import of_others
+from tuner.times.calibration.accuracy.splits import Split
+from tuner.times.calibration.accuracy.widths import Scores, learn
+from tuner.times.timemodel import calibration
+from tuner.times.timemodel.intervals import CarriedOver
 
 KEPT = write_accuracy.read()
 POINTS = 0.002  # by how much a mean error may be worse than what is kept

@@ -12,10 +12,10 @@ from tests.support.command_line import run
 from tuner.api import request
 from tuner.base.errors import BadCalibration, BadInput
 from tuner.base.names import ALGO_PROTOS
-from tuner.calibration import calibrate
-from tuner.timemodel import calibration
-from tuner.timemodel.intervals import CarriedOver
-from tuner.timemodel.predict import of_communicator
+from tuner.times.calibration import calibrate
+from tuner.times.timemodel import calibration
+from tuner.times.timemodel.intervals import CarriedOver
+from tuner.times.timemodel.predict import of_communicator
 
 ALLREDUCE = request("allreduce")
 SIZES = [8, 1 << 16, 1 << 20, 1 << 26, 1 << 30]

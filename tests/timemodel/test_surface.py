@@ -7,8 +7,8 @@ import numpy as np
 import tuner
 from tuner.api import request
 from tuner.base.names import Algorithm, Protocol
-from tuner.timemodel import features, surface
-from tuner.timemodel.features import Features
+from tuner.times.timemodel import features, surface
+from tuner.times.timemodel.features import Features
 
 RING = (Algorithm.Ring, Protocol.Simple)
 SIZES = np.array([1 << power for power in range(20, 31)], np.uint64)

@@ -13,10 +13,10 @@ from tests.support.trace_files import JOB, Made
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective
 from tuner.cli import everything
-from tuner.conformance.check_run import CheckedRun, check
+from tuner.jobs.check_run import CheckedRun, check
+from tuner.jobs.traces.read import read
+from tuner.jobs.workload import job
 from tuner.scenario import Scenario
-from tuner.traces.read import read
-from tuner.workload import job
 
 TWO = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
 PLACE = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")

@@ -10,7 +10,7 @@ import pytest
 from tests.support import trace_files
 from tests.support.command_line import run
 from tests.support.trace_files import RANKS, Made
-from tuner.traces.read import read
+from tuner.jobs.traces.read import read
 
 KIB = 1024
 

@@ -17,8 +17,8 @@ from tests.support import trace_files
 from tests.support.trace_files import JOB, NODES, RANKS, Made
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
-from tuner.traces.calls import CallList, Executed
-from tuner.traces.read import read
+from tuner.jobs.traces.calls import CallList, Executed
+from tuner.jobs.traces.read import read
 
 MIB = 1 << 20
 SIZES = {

@@ -9,8 +9,8 @@ import pytest
 
 import tuner
 from tuner import release
-from tuner.analysis.diff import Side, diff
-from tuner.analysis.explain import explain
+from tuner.answers.diff import Side, diff
+from tuner.answers.explain import explain
 from tuner.api import request
 from tuner.base.errors import BadInput, UnknownMachine, UnknownRelease
 from tuner.base.names import Buffers, Collective, DataType, Op

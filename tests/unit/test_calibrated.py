@@ -9,15 +9,15 @@ import pytest
 
 import tuner
 from tests.support import calibrations
-from tuner.analysis import calibrated
-from tuner.analysis.calibrated import Estimate, TimesWanted
-from tuner.analysis.calibrated_ratio import difference, ratio
+from tuner.answers import calibrated
+from tuner.answers.calibrated import Estimate, TimesWanted
+from tuner.answers.calibrated_ratio import difference, ratio
 from tuner.base.errors import BadCalibration, BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
-from tuner.timemodel import predict
-from tuner.timemodel.intervals import CarriedOver
-from tuner.timemodel.predict import TimeModel
+from tuner.times.timemodel import predict
+from tuner.times.timemodel.intervals import CarriedOver
+from tuner.times.timemodel.predict import TimeModel
 
 H100 = tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9")
 SIZES = [8, 1 << 10, 1 << 20, 1 << 28]

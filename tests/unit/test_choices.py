@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tuner.analysis.choices import choices
+from tuner.answers.choices import choices
 from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.ranges import largest

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tuner.base.errors import BadInput, BadTopology
 from tuner.base.names import Pattern
-from tuner.conformance.capture import Captured, render
 from tuner.emulator.rules import collnet
 from tuner.emulator.rules.bounds import _fewer_direct_channels
 from tuner.machine.graph_tables import GraphTable, from_table
 from tuner.machine.graphs import Graph, read_dump
+from tuner.oracle.conformance.capture import Captured, render
 from tuner.release.environment import Environment
 
 

@@ -9,9 +9,9 @@ from click.testing import CliRunner
 from tuner import communicator
 from tuner.base.errors import BadInput
 from tuner.cli import everything as main
-from tuner.connect import summarize
-from tuner.connect.binary_trees import binary_tree, double_tree
-from tuner.connect.heads import heads_of
+from tuner.emulator.connect import summarize
+from tuner.emulator.connect.binary_trees import binary_tree, double_tree
+from tuner.emulator.connect.heads import heads_of
 from tuner.scenario import Scenario
 
 NCCL = "2.28.9"

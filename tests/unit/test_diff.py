@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from tuner import release
-from tuner.analysis.bypassing import NonClassicPick
-from tuner.analysis.changes import changed
-from tuner.analysis.diff import Change, Side, diff, loss, share_changed
-from tuner.analysis.whatif import at_sizes
+from tuner.answers.bypassing import NonClassicPick
+from tuner.answers.changes import changed
+from tuner.answers.diff import Change, Side, diff, loss, share_changed
+from tuner.answers.whatif import at_sizes
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.cli import everything

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tuner.analysis.exchange_ways import taken
 from tuner.answers import exchanges
+from tuner.answers.exchange_ways import taken
 from tuner.base.names import DataType, PeerCall
 from tuner.scenario import Scenario
 from tuner.scenario.exchange import situation

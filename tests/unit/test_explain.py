@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from tuner import release
-from tuner.analysis.explain import explain, last
-from tuner.analysis.symmetric import explain_window
+from tuner.answers.explain import explain, last
+from tuner.answers.symmetric import explain_window
 from tuner.base import trace
 from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, DataType, Op, Protocol

@@ -14,25 +14,25 @@ import pytest
 from tests.support.command_line import run
 from tests.support.small_topologies import INTEL, PEER
 from tuner import release
-from tuner.analysis.changes import changed
+from tuner.answers.changes import changed
 from tuner.answers.graphs import explained as explained_scenario
 from tuner.answers.graphs import of_scenario
 from tuner.base.errors import BadInput
+from tuner.graphs import Request, cached
+from tuner.graphs.explain import Explanation, explain
+from tuner.graphs.explain.again import Again, again
+from tuner.graphs.explain.changes import more_nvlinks, twice_the_speed
+from tuner.graphs.explain.limits import Limits
+from tuner.graphs.explain.links import LinkClass
+from tuner.graphs.explain.loads import loads
+from tuner.graphs.explain.records import Found
+from tuner.graphs.explain.runs import Freed
+from tuner.graphs.explain.runs import run as run_search
+from tuner.graphs.graphs import search
+from tuner.graphs.recorded import Recorder
+from tuner.graphs.system import Kind
 from tuner.machine import catalogue
 from tuner.scenario import Scenario
-from tuner.search import Request, cached
-from tuner.search.explain import Explanation, explain
-from tuner.search.explain.again import Again, again
-from tuner.search.explain.changes import more_nvlinks, twice_the_speed
-from tuner.search.explain.limits import Limits
-from tuner.search.explain.links import LinkClass
-from tuner.search.explain.loads import loads
-from tuner.search.explain.records import Found
-from tuner.search.explain.runs import Freed
-from tuner.search.explain.runs import run as run_search
-from tuner.search.graphs import search
-from tuner.search.recorded import Recorder
-from tuner.search.system import Kind
 
 NCCL = "2.28.9"
 OLD_INTEL = 'arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85"'  # 10 GB/s between sockets
@@ -328,7 +328,7 @@ def test_numbers_are_kept_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     asked, nccl = request(system(*pair(2)), 2, False), release.load(NCCL)
     found = Again(asked, nccl, Freed(), "key").found("tree")
     (file,) = cached.folder().iterdir()
-    monkeypatch.setattr("tuner.search.explain.again.begun", None)
+    monkeypatch.setattr("tuner.graphs.explain.again.begun", None)
     assert Again(asked, nccl, Freed(), "key").found("tree") == found
     for key in (None, "other"):
         with pytest.raises(TypeError):
@@ -345,7 +345,7 @@ def test_each_search_is_kept_under_a_key_of_its_own(monkeypatch: pytest.MonkeyPa
         keys.append(key)
         return {}
 
-    monkeypatch.setattr("tuner.search.explain.again._of_disk", nothing)
+    monkeypatch.setattr("tuner.graphs.explain.again._of_disk", nothing)
     asked = request(system(*pair(3)), 2, False)
     wide = LinkClass((Kind.GPU, Kind.GPU), "NVL", 60.0)
     freed = [Freed(), Freed(tries=4), Freed(channels=4), Freed(steps_gbs=(4.0,)), Freed(links=frozenset({wide}))]

@@ -9,7 +9,7 @@ import polars
 import pytest
 
 import tuner
-from tuner.analysis.choices import choices
+from tuner.answers.choices import choices
 from tuner.base.errors import BadInput
 from tuner.base.frames import Costs, Framed
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol

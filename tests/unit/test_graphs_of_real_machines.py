@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from tuner import release
+from tuner.graphs import Request, dump, find
 from tuner.machine import catalogue
-from tuner.search import Request, dump, find
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from tests.support.random_groups import F32_SUM, random_groups
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.conformance.check import sizes_bytes
 from tuner.emulator.group import Operation, Tuned, plan
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
+from tuner.oracle.conformance.check import sizes_bytes
 from tuner.scenario import Scenario
 
 RELEASES = catalogue.load("dgx-h100").releases

@@ -14,10 +14,10 @@ import nccl_tuner
 import nccl_tuner.base.names
 import tuner.base.names
 from tests.support.command_line import run, run_process
-from tuner import installation
 from tuner.base import extras
 from tuner.base.extras import EXTRAS, MissingExtra
 from tuner.base.files import cache_folder
+from tuner.cli import installation
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

@@ -10,11 +10,11 @@ import pytest
 from tests.support import trace_files
 from tests.support.command_line import run
 from tuner.base.errors import BadInput
+from tuner.jobs.traces.read import read
+from tuner.jobs.workload import job
+from tuner.jobs.workload.grouped import Job, JobBudget, of_lists
+from tuner.jobs.workload.layout import layout_of
 from tuner.scenario.describe import describe
-from tuner.traces.read import read
-from tuner.workload import job
-from tuner.workload.grouped import Job, JobBudget, of_lists
-from tuner.workload.layout import layout_of
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "job.csv"
 WHOLE = describe("dgx-h100", nodes=4, nccl="2.28.9")

@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
-from tuner import installation, release
+from tuner import release
 from tuner.base.errors import BadInput, OracleUnavailable
 from tuner.base.files import cache_folder, recall, remember
+from tuner.cli import installation
 from tuner.oracle import library, symbols
 from tuner.release.schema import LibraryFile
 

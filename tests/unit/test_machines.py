@@ -16,13 +16,13 @@ from tests.support import captured_graphs
 from tuner import release as releases
 from tuner.base.errors import BadInput, OracleFailed, UnknownMachine
 from tuner.base.names import PATH_NAMES, Pattern
-from tuner.conformance.capture import Captured, ask, render
 from tuner.machine import catalogue, graph_tables
 from tuner.machine.catalogue import Alias, Machine
 from tuner.machine.graph_tables import GraphTable, from_table
 from tuner.machine.graphs import Graph, Graphs
 from tuner.machine.topology import Target, read
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance.capture import Captured, ask, render
 from tuner.scenario import Scenario
 
 

@@ -9,9 +9,9 @@ import pytest
 from tests.support.command_line import run
 from tests.support.two_ports import with_two_ports
 from tuner.base.errors import BadInput
+from tuner.graphs import Request, find
 from tuner.machine import catalogue
 from tuner.machine.adapters import Named, NameList, used
-from tuner.search import Request, find
 
 PORTS = {f"net:{number}" for number in range(4)}  # of the adapters of the first two GPUs
 FOUR = [Named(f"mlx5_{number}", 1, f"0000:1{number}:00.0") for number in (0, 1, 2, 10)]

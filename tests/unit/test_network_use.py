@@ -4,9 +4,9 @@ import pytest
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op
-from tuner.connect import Adapter, Connected, RankChannel, RankView, Tree
-from tuner.connect.network import network_use
 from tuner.emulator import full_launch
+from tuner.emulator.connect import Adapter, Connected, RankChannel, RankView, Tree
+from tuner.emulator.connect.network import network_use
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.emulator.rules.heads import Heads, NetworkUse

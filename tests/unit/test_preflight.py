@@ -18,12 +18,12 @@ from tests.support.preflight_records import AMD, INTEL, Host, as_json, with_proc
 from tuner.base.errors import TunerError
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
+from tuner.jobs.preflight import collect
+from tuner.jobs.preflight.alone import Range
+from tuner.jobs.preflight.reach import Reach
+from tuner.jobs.preflight.settings import Nodes
+from tuner.jobs.preflight.workflow import Question, Report, Verdict, check, letters
 from tuner.machine import catalogue
-from tuner.preflight import collect
-from tuner.preflight.alone import Range
-from tuner.preflight.reach import Reach
-from tuner.preflight.settings import Nodes
-from tuner.preflight.workflow import Question, Report, Verdict, check, letters
 
 ALLREDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
 SCRIPT = Path(collect.__file__)
@@ -440,7 +440,7 @@ def test_the_order_of_nccls_files(nccl: str, algorithm: str, tmp_path: Path) -> 
     made = collect.record(host)
     made["libraries"] = [{"found_by": "given", "path": "x", "release": nccl, "cuda": None, "bytes": 1}]
     from tuner import release
-    from tuner.preflight.facts import of_json
+    from tuner.jobs.preflight.facts import of_json
 
     settled = of_json(made).settled(release.load(nccl))
     assert (settled["NCCL_ALGO"], settled["NCCL_DEBUG"], settled["NCCL_NTHREADS"]) == (algorithm, "system", "512")

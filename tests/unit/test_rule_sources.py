@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tuner import release
-from tuner.analysis.explain import explain
+from tuner.answers.explain import explain
 from tuner.base.names import Collective, DataType, Op
 from tuner.base.registry import FromBinary, NotNccl, Registry, Source, found_in, source_of, sources_of
 from tuner.emulator import nccl_source

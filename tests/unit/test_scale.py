@@ -5,9 +5,9 @@ import pytest
 
 from tuner import release
 from tuner.base.names import Algorithm, Collective
-from tuner.conformance.check import ALL_COLLECTIVES, sizes_bytes
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
+from tuner.oracle.conformance.check import ALL_COLLECTIVES, sizes_bytes
 from tuner.scenario import Scenario
 
 MOST = 4096

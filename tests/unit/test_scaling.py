@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.support.command_line import run
-from tuner.analysis import scale as module
-from tuner.analysis.bypassing import picks_of
-from tuner.analysis.scale import NodeCounts, Range, scale
+from tuner.answers import scale as module
+from tuner.answers.bypassing import picks_of
+from tuner.answers.scale import NodeCounts, Range, scale
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.request import Request

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tuner import release, search
+from tuner import graphs, release
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
 from tuner.cli import everything
 from tuner.emulator.rules import time as timing
+from tuner.graphs.result import SearchResult
 from tuner.machine import catalogue, skeleton
 from tuner.machine.graphs import OrderedGraph
 from tuner.machine.topology import reader
 from tuner.scenario import Scenario
-from tuner.search.result import SearchResult
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, calls: list[Any]) -> None:
@@ -49,7 +49,7 @@ def test_one_pick_parses_a_topology_once_and_computes_each_time_once(
     known = catalogue.load("dgx-h100").graph_table.graphs["2.28.9", 8, True]
     found = {name: OrderedGraph(graph, ()) for name, graph in known.items()}
     whole = SearchResult(found, 50.0, part_of_rank=(0,) * 8)
-    monkeypatch.setattr(search, "searched", lambda *_: whole)  # which reads the text by itself
+    monkeypatch.setattr(graphs, "searched", lambda *_: whole)  # which reads the text by itself
     words = f"pick allreduce --topology {topology} --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB"
     done = CliRunner().invoke(everything, shlex.split(words), catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -85,7 +85,7 @@ def test_what_was_searched_before_is_not_searched_again(monkeypatch: pytest.Monk
     def ask(*_: object) -> SearchResult:
         raise AssertionError("searched")
 
-    monkeypatch.setattr(search, "searched", ask)
+    monkeypatch.setattr(graphs, "searched", ask)
     machine = catalogue.load("pcie-l40s-4nic")
     assert machine.environment
     for environment in ({}, {"NCCL_ALGO": "Ring"}, {"NCCL_COLLNET_ENABLE": "1"}, dict(machine.environment)):

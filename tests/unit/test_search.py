@@ -16,21 +16,21 @@ from tests.support.random_topologies import drawn
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Pattern
+from tuner.graphs import Request, cached, dump, find
+from tuner.graphs.alike import Alike
+from tuner.graphs.channels import ChannelSearch
+from tuner.graphs.explain import explain
+from tuner.graphs.graphs import search
+from tuner.graphs.load import Given, Taken
+from tuner.graphs.local import mirrored
+from tuner.graphs.prepare import prepared
+from tuner.graphs.system import Kind
+from tuner.graphs.trial import Trial
 from tuner.machine import catalogue
 from tuner.machine.graph_tables import Shape
 from tuner.machine.graphs import COLLNET_GRAPHS, PLAIN_GRAPHS, WITH_COLLNET, Graph, Graphs, read_dump, read_orders
 from tuner.machine.topology.edit import edited
 from tuner.release.environment import Environment
-from tuner.search import Request, cached, dump, find
-from tuner.search.alike import Alike
-from tuner.search.channels import ChannelSearch
-from tuner.search.explain import explain
-from tuner.search.graphs import search
-from tuner.search.load import Given, Taken
-from tuner.search.local import mirrored
-from tuner.search.prepare import prepared
-from tuner.search.system import Kind
-from tuner.search.trial import Trial
 
 SEVERAL = (False, True)
 # Each machine with one release, in turn; and two whose search is short with all of them.
@@ -128,7 +128,7 @@ def test_a_second_question_is_answered_from_disk(monkeypatch: pytest.MonkeyPatch
     first, other = request_of("ws-2x-a6000", None, False), request_of("ws-2x-a6000", 1, False)
     found = find(first, "2.28.9")
     (file,) = cached.folder().iterdir()
-    monkeypatch.setattr("tuner.search.graphs.search", None)
+    monkeypatch.setattr("tuner.graphs.graphs.search", None)
     assert find(first, "2.28.9") == found
     with pytest.raises(TypeError):
         find(other, "2.28.9")  # another request is another file

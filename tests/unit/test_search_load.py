@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from tuner import release
 from tuner.base.numerics import f32
+from tuner.graphs import Request
+from tuner.graphs.load import Load, given_by, in_thousandths, taken_by
+from tuner.graphs.prepare import prepared
+from tuner.graphs.system import Kind
 from tuner.machine import catalogue
 from tuner.release.environment import Environment
-from tuner.search import Request
-from tuner.search.load import Load, given_by, in_thousandths, taken_by
-from tuner.search.prepare import prepared
-from tuner.search.system import Kind
 
 BELOW = 999_999  # thousandths of a GB/s
 

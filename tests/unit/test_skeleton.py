@@ -13,15 +13,15 @@ from tests.support.available_releases import HERE
 from tuner.base.errors import BadInput, BadTopology, UnknownGpu
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import everything
-from tuner.conformance.check import check
 from tuner.emulator.request import Request
 from tuner.machine import gpus, skeleton
 from tuner.machine.topology import Target, Topology, read
 from tuner.oracle import search
 from tuner.oracle.api import Oracle
-from tuner.oracle.configuration import OracleConfiguration
+from tuner.oracle.conformance.check import check
 from tuner.oracle.search import of_skeleton
 from tuner.scenario import Scenario
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 NCCL = "2.28.9"
 ALLREDUCE = [Request(Collective.AllReduce, DataType.float32, Op.sum)]

@@ -8,17 +8,17 @@ import pytest
 
 from tests.support.command_line import run
 from tests.support.split_hosts import IN_TURN, SIXTEEN_L20, UNEVEN, two_sockets
-from tuner.acceptance.curves import Kind, Shape
-from tuner.acceptance.expected import Expectation
-from tuner.acceptance.faults import Fault, Resource
 from tuner.base.errors import BadInput
-from tuner.conformance.check import ALL_COLLECTIVES
 from tuner.emulator import group
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.selection import Selection
+from tuner.oracle.conformance.check import ALL_COLLECTIVES
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
-from tuner.timemodel import predict
+from tuner.times.acceptance.curves import Kind, Shape
+from tuner.times.acceptance.expected import Expectation
+from tuner.times.acceptance.faults import Fault, Resource
+from tuner.times.timemodel import predict
 
 NCCL = "2.28.9"
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from tests.support.available_releases import is_here
 from tuner import release
-from tuner.analysis.beyond import differences
+from tuner.answers.beyond import differences
 from tuner.cli import everything
 from tuner.release.defaults import changed_defaults, defaults
 from tuner.release.regressions import Regression, Run, between, regressions

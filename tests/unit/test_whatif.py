@@ -10,21 +10,21 @@ import pytest
 
 from tests.support.available_releases import HERE
 from tests.support.command_line import run, run_process
-from tuner import search
-from tuner.analysis.changes import changed
-from tuner.analysis.diff import Side
-from tuner.analysis.whatif import at_sizes
+from tuner import graphs
+from tuner.answers.changes import changed
+from tuner.answers.diff import Side
+from tuner.answers.whatif import at_sizes
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
-from tuner.conformance.check import check
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.graphs.result import SearchResult
 from tuner.machine import catalogue
 from tuner.machine.topology import read
 from tuner.machine.topology.edit import edited
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance.check import check
 from tuner.scenario import Scenario
-from tuner.search.result import SearchResult
 
 ALLREDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
 SIZES = [4 << shift for shift in range(0, 31, 2)]
@@ -329,16 +329,16 @@ def test_the_search_is_asked_as_described(monkeypatch: pytest.MonkeyPatch) -> No
     class AskedError(Exception):
         pass
 
-    def ask(request: search.Request, nccl: str) -> SearchResult:
+    def ask(request: graphs.Request, nccl: str) -> SearchResult:
         raise AskedError(request, nccl)
 
-    monkeypatch.setattr(search, "searched", ask)
+    monkeypatch.setattr(graphs, "searched", ask)
     machine, several = catalogue.load("pcie-l40s-no-p2p"), changed(H100, ["machine=pcie-l40s-no-p2p", "nic-gbps=26"])
     for nodes, together in ((1, False), (2, True), (4096, True)):
         with pytest.raises(AskedError) as asked:
             replace(several, nodes=nodes).communicator()
         topology = edited(machine.topology_xml, {"nic-gbps": "26"})
-        expected = search.Request(topology, 8, together, dict(machine.environment), peer_to_peer_across_sockets=False)
+        expected = graphs.Request(topology, 8, together, dict(machine.environment), peer_to_peer_across_sockets=False)
         assert asked.value.args == (expected, "2.28.9")
 
 

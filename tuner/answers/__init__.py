@@ -1,1 +1,1 @@
-"""What commands print, whoever answered: the emulator or the real library."""
+"""Questions of users: what NCCL picks and why, where that changes, what it costs, what another machine would do."""

@@ -7,7 +7,7 @@ from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
 from tuner.base.sizes import human_bytes
-from tuner.connect import Across, summarize
+from tuner.emulator.connect import Across, summarize
 from tuner.emulator.full_launch import launch
 from tuner.emulator.group import Operation
 from tuner.emulator.launch.records import Work

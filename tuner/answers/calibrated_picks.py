@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tuner.analysis import calibrated
-from tuner.analysis.calibrated import NoCalibration, TimesWanted
+from tuner.answers import calibrated
+from tuner.answers.calibrated import NoCalibration, TimesWanted
 from tuner.answers.picks import PickAnswer
 from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
@@ -17,7 +17,7 @@ def with_times(
 ) -> list[PickAnswer]:
     """The answers with the times of a calibration, or with the reason why there are none.
 
-    Errors: those of :func:`tuner.analysis.calibrated.answering`.
+    Errors: those of :func:`tuner.answers.calibrated.answering`.
     """
     selection = Selection(scenario.communicator())
     model = calibrated.answering(wanted, scenario, selection, request.buffers)

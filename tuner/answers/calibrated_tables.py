@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tuner.analysis import calibrated
-from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed, Estimate, NoCalibration, TimesWanted
+from tuner.answers import calibrated
+from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, Estimate, NoCalibration, TimesWanted
 from tuner.answers.tables import TableCell
 from tuner.base.names import Collective, DataType, Op
-from tuner.costmodels.bandwidth import algorithm_gbs
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
+from tuner.times.costmodels.bandwidth import algorithm_gbs
 
 LARGE_BYTES = 1 << 30
 
@@ -38,7 +38,7 @@ class CalibratedTable:
 
 
 def with_times(cells: Sequence[TableCell], scenario: Scenario, wanted: TimesWanted) -> CalibratedTable:
-    """Of float32 sums. Errors: those of :func:`tuner.analysis.calibrated.answering`."""
+    """Of float32 sums. Errors: those of :func:`tuner.answers.calibrated.answering`."""
     selection = Selection(scenario.communicator())
     model = calibrated.answering(wanted, scenario, selection)
     if isinstance(model, NoCalibration):

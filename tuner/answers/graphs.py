@@ -7,14 +7,14 @@ from pathlib import Path
 from tuner.base.errors import BadInput, TunerError, one_of
 from tuner.base.files import write_text
 from tuner.base.records import json_form
-from tuner.connect import Across, summarize
+from tuner.emulator.connect import Across, summarize
+from tuner.graphs import Request, dump, find, searched
+from tuner.graphs.explain import Explanation, explain
 from tuner.machine.adapters import network_of, selecting
 from tuner.machine.graphs import OrderedGraph
 from tuner.release.variables import nearest, not_emulated
 from tuner.scenario import Scenario
 from tuner.scenario.resolved import ResolvedScenario
-from tuner.search import Request, dump, find, searched
-from tuner.search.explain import Explanation, explain
 
 LIMIT_CHANNELS = (
     "NCCL_MAX_NCHANNELS",

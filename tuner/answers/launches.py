@@ -8,8 +8,8 @@ from tuner.answers.picks import PickAnswer
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers
 from tuner.base.records import json_form
-from tuner.connect import Across, RingOrder, TreeOrder, summarize
 from tuner.emulator import full_launch
+from tuner.emulator.connect import Across, RingOrder, TreeOrder, summarize
 from tuner.emulator.group import Operation, Tuner
 from tuner.emulator.launch.records import Launch
 from tuner.emulator.non_classic import COPY_ENGINES

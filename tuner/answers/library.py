@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tuner.analysis.bypassing import NonClassicPick
 from tuner.answers import picks
+from tuner.answers.bypassing import NonClassicPick
 from tuner.answers.graphs import GraphsAcross
 from tuner.answers.groups import CallInKernel, ChoiceAnswer, GroupAnswer, KernelAnswer
 from tuner.answers.picks import PickAnswer
 from tuner.base.names import Collective
 from tuner.base.numerics import shortest
-from tuner.connect import summarize
+from tuner.emulator.connect import summarize
 from tuner.emulator.group import Operation
 from tuner.emulator.model import Tables
 from tuner.emulator.non_classic import NonClassicPath

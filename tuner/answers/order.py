@@ -13,11 +13,11 @@ from tuner.base.names import DataType
 from tuner.base.records import json_form
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
+from tuner.emulator.steps import orders as of_works
+from tuner.emulator.steps import symmetric
+from tuner.emulator.steps.orders import LAST_READ, REDUCING, Orders, any_order, orders
+from tuner.emulator.steps.terms import Term, text
 from tuner.scenario import Scenario
-from tuner.steps import orders as of_works
-from tuner.steps import symmetric
-from tuner.steps.orders import LAST_READ, REDUCING, Orders, any_order, orders
-from tuner.steps.terms import Term, text
 
 if TYPE_CHECKING:
     from tuner.answers.same_bits import SameBits

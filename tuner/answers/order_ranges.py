@@ -12,10 +12,10 @@ from tuner.base.records import json_form
 from tuner.emulator import path_ranges
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.emulator.steps import symmetric
+from tuner.emulator.steps.orders import any_order, terms_of_every_size
+from tuner.emulator.steps.terms import Term
 from tuner.scenario import Scenario
-from tuner.steps import symmetric
-from tuner.steps.orders import any_order, terms_of_every_size
-from tuner.steps.terms import Term
 
 SAME, BY_SIZE, NOT_CLAIMED = "the same", "by size", "not claimed"
 

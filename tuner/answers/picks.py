@@ -4,18 +4,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tuner.analysis.bypassing import NonClassicPick, RunnerUp, bypassing_pick
+from tuner.answers.bypassing import NonClassicPick, RunnerUp, bypassing_pick
 from tuner.base.names import ALGO_PROTOS, Collective
 from tuner.base.numerics import FloatArray, shortest
 from tuner.base.records import json_form
-from tuner.costmodels.bandwidth import algorithm_gbs, bus_gbs
 from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import ConstantsUsed, Scenario
+from tuner.times.costmodels.bandwidth import algorithm_gbs, bus_gbs
 
 if TYPE_CHECKING:
-    from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed
+    from tuner.answers.calibrated import CalibratedTime, CalibrationUsed
     from tuner.answers.launches import LaunchAnswer
 
 

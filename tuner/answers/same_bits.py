@@ -9,9 +9,9 @@ from tuner.base.names import Algorithm, Collective, DataType
 from tuner.base.numerics import shortest
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.emulator.steps import same
+from tuner.emulator.steps.terms import short, text
 from tuner.scenario import Scenario
-from tuner.steps import same
-from tuner.steps.terms import short, text
 
 YES, NO, NOT_CLAIMED = "yes", "no", "not claimed"
 FEWER_CHANNELS = "NCCL_MAX_NCHANNELS"

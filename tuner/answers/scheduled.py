@@ -12,12 +12,12 @@ from tuner.emulator.exchange.plan import POINT_TO_POINT, plan
 from tuner.emulator.exchange.records import ExchangeKernel
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
+from tuner.emulator.steps import exchanges
+from tuner.emulator.steps.records import Schedule
+from tuner.emulator.steps.schedule import schedule
 from tuner.scenario import Scenario
 from tuner.scenario.exchange import situation
 from tuner.scenario.resolved import ResolvedScenario
-from tuner.steps import exchanges
-from tuner.steps.records import Schedule
-from tuner.steps.schedule import schedule
 
 BY_LOADS = "its kernels load and store in peers' memory, and send no messages"
 

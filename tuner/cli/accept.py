@@ -8,12 +8,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from tuner.acceptance import accept as acceptance
-from tuner.acceptance import floors as floor_tables
-from tuner.acceptance import junit
-from tuner.acceptance.accept import Acceptance, Asked, JudgedSize
-from tuner.acceptance.expected import Expectation, Whose
-from tuner.acceptance.judge import Verdict
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
@@ -21,7 +15,13 @@ from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.cli.rank_options import of_all_ranks
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.measure.readers.measured_table import Given
+from tuner.times.acceptance import accept as acceptance
+from tuner.times.acceptance import floors as floor_tables
+from tuner.times.acceptance import junit
+from tuner.times.acceptance.accept import Acceptance, Asked, JudgedSize
+from tuner.times.acceptance.expected import Expectation, Whose
+from tuner.times.acceptance.judge import Verdict
+from tuner.times.readers.measured_table import Given
 
 COLUMNS = ("size", "pick", "us", "expected us", "from", "to", "busbw GB/s", "floor GB/s", "verdict")
 FLOOR_COLUMNS = ("collective", "size", "pick", "expected us", "busbw GB/s", "floor GB/s")

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import click
 
-from tuner.calibration.accuracy.evaluate import SplitResult
-from tuner.calibration.accuracy.of_file import FileAccuracy, Held, of_path
-from tuner.calibration.accuracy.splits_file import of_splits
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table
 from tuner.cli.release_names import release_option
+from tuner.times.calibration.accuracy.evaluate import SplitResult
+from tuner.times.calibration.accuracy.of_file import FileAccuracy, Held, of_path
+from tuner.times.calibration.accuracy.splits_file import of_splits
 
 
 @click.command(name="accuracy")

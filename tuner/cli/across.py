@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import click
 
 from tuner.cli.output import print_table
-from tuner.connect import Across, Crossing, RingOrder, TreeOrder
+from tuner.emulator.connect import Across, Crossing, RingOrder, TreeOrder
 
 
 def print_across(title: str, across: Across, *, only_present: bool = False) -> None:

@@ -11,12 +11,12 @@ from tuner.cli import options
 from tuner.cli.log_facts import described_by_log, say_log
 from tuner.cli.release_names import release_option
 from tuner.cli.stacked import F, stacked
-from tuner.measure.readers import measured_table
-from tuner.regret import workflow
-from tuner.regret.records import MeasuredArms
-from tuner.regret.workflow import Asked
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
+from tuner.times.readers import measured_table
+from tuner.times.regret import workflow
+from tuner.times.regret.records import MeasuredArms
+from tuner.times.regret.workflow import Asked
 
 
 class ArmFile(click.ParamType):  # type: ignore[type-arg]

@@ -6,8 +6,8 @@ from itertools import chain
 
 import click
 
-from tuner.analysis.beyond import BY_LIBRARY, EMULATED, RECORDED, Difference, differences
-from tuner.analysis.diff import Change, Side, diff
+from tuner.answers.beyond import BY_LIBRARY, EMULATED, RECORDED, Difference, differences
+from tuner.answers.diff import Change, Side, diff
 from tuner.cli.output import print_table
 from tuner.emulator.request import Request
 from tuner.release.regressions import Regression, between
@@ -34,7 +34,7 @@ def upgrade(old: Side, new: Side, changes: Mapping[Request, list[Change]], libra
     """With libnccl's own answers where there is a limit to wait for them, in seconds."""
     found = differences(old.scenario, new.scenario)
     if library_timeout_s is not None:
-        from tuner.analysis import beyond_library
+        from tuner.answers import beyond_library
 
         found += beyond_library.differences(old.scenario, new.scenario, list(changes), library_timeout_s)
     releases = [side.selection.communicator.release.name for side in (old, new)]

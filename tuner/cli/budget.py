@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tuner.analysis.calibrated import TimesWanted
+from tuner.answers.calibrated import TimesWanted
 from tuner.base.names import Buffers, DataType, Op
 from tuner.cli import budget_groups, budgeted, options
 from tuner.cli.arm_options import arm_option, runs_there
@@ -14,10 +14,10 @@ from tuner.cli.exports import Exports, export_options
 from tuner.cli.metrics import of_budget
 from tuner.cli.output import print_json
 from tuner.cli.trace_files import communicators_options, count_or_part, read_files
-from tuner.measure.readers import measured_table
-from tuner.regret.measurements import of_communicator
+from tuner.jobs.workload import grouped, job, regret
 from tuner.scenario import Scenario
-from tuner.workload import grouped, job, regret
+from tuner.times.readers import measured_table
+from tuner.times.regret.measurements import of_communicator
 
 
 @click.command(name="budget")

@@ -9,9 +9,9 @@ from tuner.base.errors import BadInput
 from tuner.cli import budgeted
 from tuner.cli.output import print_json, print_table
 from tuner.cli.stacked import F, stacked
-from tuner.traces.calls import number
-from tuner.workload.grouped import GroupBudget, Job, JobBudget
-from tuner.workload.layout import layout_of
+from tuner.jobs.traces.calls import number
+from tuner.jobs.workload.grouped import GroupBudget, Job, JobBudget
+from tuner.jobs.workload.layout import layout_of
 
 
 def group_options(function: F) -> F:

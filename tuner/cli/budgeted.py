@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 import click
 
-from tuner.analysis.calibrated import CalibratedTime
+from tuner.answers.calibrated import CalibratedTime
 from tuner.base.names import Op
 from tuner.cli import times
 from tuner.cli.exchanges import in_words
 from tuner.cli.output import human_bytes, print_table, span
-from tuner.traces.calls import number
-from tuner.workload.buckets import Bucket, buckets
-from tuner.workload.exchanges import ExchangesOf
-from tuner.workload.priced import (
+from tuner.jobs.traces.calls import number
+from tuner.jobs.workload.buckets import Bucket, buckets
+from tuner.jobs.workload.exchanges import ExchangesOf
+from tuner.jobs.workload.priced import (
     AllKernels,
     AllToAllBudget,
     Budget,
@@ -30,7 +30,7 @@ from tuner.workload.priced import (
     SizedCall,
     VariantBudget,
 )
-from tuner.workload.regret import NotMeasured
+from tuner.jobs.workload.regret import NotMeasured
 
 MOST_ROWS = 32  # of sizes one by one
 TOP = 10  # rows of what makes up a difference or a regret

@@ -5,12 +5,12 @@ from pathlib import Path
 import click
 
 from tuner.base.files import write_text
-from tuner.calibration import calibrate
-from tuner.calibration.calibrate import Measured
 from tuner.cli import options
 from tuner.cli.output import print_json
 from tuner.cli.release_names import release_option
-from tuner.timemodel import calibration
+from tuner.times.calibration import calibrate
+from tuner.times.calibration.calibrate import Measured
+from tuner.times.timemodel import calibration
 
 
 @click.command(name="calibrate")

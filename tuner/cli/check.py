@@ -13,10 +13,10 @@ from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.base.windows import Windows
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table
-from tuner.conformance.check import KINDS, check
-from tuner.conformance.mismatches import MatchReport
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
+from tuner.oracle.conformance.check import KINDS, check
+from tuner.oracle.conformance.mismatches import MatchReport
 from tuner.scenario import Scenario
 
 

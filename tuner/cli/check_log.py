@@ -10,7 +10,7 @@ from tuner.base.names import DataType, Op
 from tuner.cli import options
 from tuner.cli.log_options import LogOptions, log_options, read_log
 from tuner.cli.output import print_json, print_table
-from tuner.conformance.check_log import KINDS, Compared, compare
+from tuner.oracle.conformance.check_log import KINDS, Compared, compare
 
 
 @click.command(name="check-log")

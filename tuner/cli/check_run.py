@@ -11,9 +11,9 @@ from tuner.base.names import Buffers, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.cli.trace_files import communicators_options, count_or_part, read_files
-from tuner.conformance.check_run import CheckedCall, CheckedRun, check
-from tuner.traces.calls import number
-from tuner.workload import job
+from tuner.jobs.check_run import CheckedCall, CheckedRun, check
+from tuner.jobs.traces.calls import number
+from tuner.jobs.workload import job
 
 MOST_ROWS = 32  # of calls that differ; --json has all
 

@@ -8,6 +8,11 @@ import click
 
 from tuner.base.errors import BadInput
 from tuner.base.records import to_json
+from tuner.bench.decide import Decided, DecidedRow, decide
+from tuner.bench.decide_arms import decide as decide_runs
+from tuner.bench.decision.gate import GateSettings
+from tuner.bench.decision.interpolated import interpolate as interpolated
+from tuner.bench.opened import OtherRank
 from tuner.cli import options
 from tuner.cli.arm_options import asked, check_place, is_asked, place_options
 from tuner.cli.exports import Exports, export_options
@@ -16,13 +21,8 @@ from tuner.cli.metrics import of_decision
 from tuner.cli.output import print_json
 from tuner.cli.provenance import command_line
 from tuner.cli.renamed import Renamed
-from tuner.measure.decide import Decided, DecidedRow, decide
-from tuner.measure.decision.gate import GateSettings
-from tuner.measure.decision.interpolated import interpolate as interpolated
-from tuner.measure.opened import OtherRank
 from tuner.plugin.between import Shape
 from tuner.plugin.table.text import size_text
-from tuner.regret.decide import decide as decide_runs
 
 
 @click.command(name="decide")

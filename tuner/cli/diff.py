@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner import release
-from tuner.analysis.bypassing import AnyPick, NonClassicPick
-from tuner.analysis.diff import Change, Side, diff
+from tuner.answers.bypassing import AnyPick, NonClassicPick
+from tuner.answers.diff import Change, Side, diff
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.base.windows import Windows
@@ -20,8 +20,8 @@ from tuner.cli.release_names import exact
 from tuner.emulator.request import Request
 
 if TYPE_CHECKING:
-    from tuner.analysis.calibrated import TimesWanted
-    from tuner.analysis.calibrated_changes import CalibratedChange
+    from tuner.answers.calibrated import TimesWanted
+    from tuner.answers.calibrated_changes import CalibratedChange
 
 
 class CollectiveOrRelease(options.AnyCall):
@@ -129,7 +129,7 @@ def command(
     requests = options.runnable({"before": old.selection, "after": new.selection}, collectives, like)
     changes_of = {request.collective: diff(old, new, request) for request in requests}
     if times is not None:
-        from tuner.analysis.calibrated_changes import CalibratedSides
+        from tuner.answers.calibrated_changes import CalibratedSides
 
         calibrated = CalibratedSides(times, old, new, buffers)
         changes_of = {

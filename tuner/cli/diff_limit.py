@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tuner.analysis.diff import Change, loss
+from tuner.answers.diff import Change, loss
 from tuner.cli.output import human_bytes
 
 

@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 import click
 
 from tuner import release
-from tuner.analysis.diff import Change, Side, diff, share_changed
+from tuner.answers.diff import Change, Side, diff, share_changed
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers
 from tuner.cli.output import print_json, print_table

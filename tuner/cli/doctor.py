@@ -8,7 +8,7 @@ from tuner.cli import options
 from tuner.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from tuner.installation import CachedLibrary
+    from tuner.cli.installation import CachedLibrary
 
 
 @click.command(name="doctor")
@@ -24,7 +24,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     nccl-tuner doctor
     nccl-tuner doctor --json
     """
-    from tuner.installation import inspect
+    from tuner.cli.installation import inspect
 
     found = inspect()
     if as_json:

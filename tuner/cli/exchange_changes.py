@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import click
 
-from tuner.analysis.exchange_ways import ExchangeSides, Taken, WaysAtSize, WaysChange
+from tuner.answers.exchange_ways import ExchangeSides, Taken, WaysAtSize, WaysChange
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, PeerCall
 from tuner.cli.output import human_bytes, print_json, print_table

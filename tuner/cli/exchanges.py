@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tuner.analysis.exchange_ways import Way, ways
 from tuner.answers import exchanges, mixed
+from tuner.answers.exchange_ways import Way, ways
 from tuner.answers.exchanges import Asked, ExchangeAnswer, TransferAnswer
 from tuner.answers.groups import CallInKernel
 from tuner.answers.mixed import MixedAnswer
@@ -24,7 +24,7 @@ from tuner.scenario.exchange import situation
 from tuner.scenario.resolved import ResolvedScenario
 
 if TYPE_CHECKING:
-    from tuner.analysis.calibrated import TimesWanted
+    from tuner.answers.calibrated import TimesWanted
 
 NO_MODEL = "NCCL makes it of sends and receives: it picks no algorithm and predicts no time"
 COPIED = "copy engines move it: no kernel runs, and NCCL predicts no time"

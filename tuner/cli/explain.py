@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.analysis.explain import Explanation, Slower, explain, with_times
+from tuner.answers.explain import Explanation, Slower, explain, with_times
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.base.trace import Step
@@ -16,7 +16,7 @@ from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
-    from tuner.analysis.calibrated import CalibrationUsed, TimesWanted
+    from tuner.answers.calibrated import CalibrationUsed, TimesWanted
 
 
 @click.command(name="explain")
@@ -72,7 +72,7 @@ def command(
 def _explain_off_classic_path(
     scenario: Scenario, request: Request, size: int, times: "TimesWanted | None", as_json: bool
 ) -> None:
-    from tuner.analysis.symmetric import explain_window
+    from tuner.answers.symmetric import explain_window
     from tuner.cli import explained_windows
 
     if times is not None:

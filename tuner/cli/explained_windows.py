@@ -5,7 +5,7 @@ from itertools import groupby
 
 import click
 
-from tuner.analysis.symmetric import WindowExplanation
+from tuner.answers.symmetric import WindowExplanation
 from tuner.cli.output import human_bytes, print_table
 
 COLUMNS = ("kernel", "CTAs", "NCCL us", "with CTAs counted us")

@@ -16,7 +16,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 
 if TYPE_CHECKING:
-    from tuner.analysis.calibrated import TimesWanted
+    from tuner.answers.calibrated import TimesWanted
 
 FORMATS = ("xla", "xla-iota", "choices", "simai")
 

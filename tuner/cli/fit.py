@@ -9,15 +9,15 @@ import click
 
 from tuner.base.errors import BadInput
 from tuner.base.records import to_json
-from tuner.calibration.fit import KEPT_ALIKE, KEPT_WITHOUT_EFFECT, Fitted
-from tuner.calibration.workflow import AlphaBetaReport, FitReport, FittedFiles, fit, fit_alpha_beta
 from tuner.cli import options
 from tuner.cli.arm_options import asked, check_place, is_asked, place_options
 from tuner.cli.gpu_options import library_option
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.cli.provenance import command_line
-from tuner.measure.records.samples import NEAR
-from tuner.regret import measurements, workflow
+from tuner.times.calibration.fit import KEPT_ALIKE, KEPT_WITHOUT_EFFECT, Fitted
+from tuner.times.calibration.workflow import AlphaBetaReport, FitReport, FittedFiles, fit, fit_alpha_beta
+from tuner.times.records.samples import NEAR
+from tuner.times.regret import measurements, workflow
 
 MODELS = ("nccl", "alpha-beta")
 WORSE = 2.0  # times what the model misses in the middle: sizes that are named

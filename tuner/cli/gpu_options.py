@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.base.sizes import size_bytes
+from tuner.bench.gpu.states import States
 from tuner.cli.stacked import F, stacked
-from tuner.measure.gpu.states import States
 
 if TYPE_CHECKING:
-    from tuner.measure.loop import Loop
-    from tuner.measure.workflow import Progress
+    from tuner.bench.loop import Loop
+    from tuner.bench.workflow import Progress
 
 
 class _Size(click.ParamType):  # type: ignore[type-arg]

@@ -16,9 +16,9 @@ from tuner.cli import options
 from tuner.cli.across import print_across
 from tuner.cli.graphs_explained import print_explained
 from tuner.cli.output import print_json, print_table
+from tuner.cli.reports.machine_picture import picture
+from tuner.graphs.system import HOST_BIT
 from tuner.machine.graphs import COLLNET_GRAPHS, Graph, OrderedGraph
-from tuner.report.machine_picture import picture
-from tuner.search.system import HOST_BIT
 
 COLLNET, OF_COLLNET = "collnet", "collnet_direct"  # the short name is the graph that moves most
 GRAPHS = ("ring", "tree", "nvls", *COLLNET_GRAPHS)

@@ -10,8 +10,8 @@ import click
 from tuner.answers.graphs import Explained
 from tuner.base.words import plural
 from tuner.cli.output import print_table
-from tuner.search.explain.records import Explanation, SearchTried
-from tuner.search.explain.sentences import PATHS, of_found
+from tuner.graphs.explain.records import Explanation, SearchTried
+from tuner.graphs.explain.sentences import PATHS, of_found
 
 WIDTH = 80
 LINK_KINDS = frozenset({"adapter", "pcie", "nvlink", "c2c", "sockets"})

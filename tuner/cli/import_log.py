@@ -10,7 +10,7 @@ from tuner.base.words import plural
 from tuner.cli import options
 from tuner.cli.log_options import LogOptions, log_options, read_log
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.logs.imported import Imported, LoggedChoice, NodeFacts
+from tuner.scenario.logs.imported import Imported, LoggedChoice, NodeFacts
 
 
 @click.command(name="import-log")

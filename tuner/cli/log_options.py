@@ -10,10 +10,10 @@ from tuner.cli.log_facts import fact_options
 from tuner.cli.options import Named
 from tuner.cli.release_names import release_option
 from tuner.cli.stacked import F, stacked
-from tuner.logs import importer
-from tuner.logs.imported import Given, Imported
 from tuner.machine import graphs, topology
 from tuner.release.environment import parse_assignments
+from tuner.scenario.logs import importer
+from tuner.scenario.logs.imported import Given, Imported
 
 
 def log_options(function: F) -> F:

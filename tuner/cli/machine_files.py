@@ -14,7 +14,7 @@ from tuner.cli.output import print_json, print_table
 from tuner.cli.release_names import release_option
 
 if TYPE_CHECKING:
-    from tuner.listings.shape import Shape
+    from tuner.machine.listings.shape import Shape
 
 MOST_SHOWN = 5
 
@@ -56,7 +56,7 @@ def complete(
     nccl-tuner machines complete topo.txt --gpu h100-sxm --net-gbps 400 --cpu GenuineIntel:6:143 -o node.xml
     nccl-tuner machines complete lstopo.xml --gpu h100-sxm --net-gbps 400 -o node.xml
     """
-    from tuner.listings import Given, completed
+    from tuner.machine.listings import Given, completed
 
     name = release.load(nccl or release.names()[-1]).name
     made = completed(file, Given(gpu, net_gbps, net_latency_us, cpu, pcie))
@@ -83,7 +83,7 @@ def nearest(file: Path, gpu: str | None, as_json: bool) -> None:
     \b
     nccl-tuner machines nearest topo.txt --gpu h100-sxm
     """
-    from tuner.listings.nearest import ranked
+    from tuner.machine.listings.nearest import ranked
 
     every = ranked(_shape(file, gpu))
     if as_json:
@@ -100,9 +100,9 @@ def nearest(file: Path, gpu: str | None, as_json: bool) -> None:
 
 
 def _shape(file: Path, gpu: str | None) -> "Shape":
-    from tuner.listings import read
-    from tuner.listings.shape import of_listing, of_topology
     from tuner.machine import gpus, skeleton
+    from tuner.machine.listings import read
+    from tuner.machine.listings.shape import of_listing, of_topology
 
     model = None if gpu is None else gpus.load(gpu)
     listing = read(file)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from tuner import release
-from tuner.analysis.changes import changed
+from tuner.answers.changes import changed
 from tuner.base.errors import BadInput
 from tuner.base.files import check_writable, write_text
 from tuner.base.records import json_form, to_json
@@ -92,7 +92,7 @@ def search(name: str, releases: tuple[str, ...], every: bool, as_json: bool) -> 
     \b
     nccl-tuner machines search dgx-h100 --all
     """
-    from tuner.search import machine_graphs
+    from tuner.graphs import machine_graphs
 
     machine = catalogue.load(name)
     names = _releases(machine, releases, every)
@@ -120,7 +120,7 @@ def capture(name: str, releases: tuple[str, ...], every: bool, out: Path | None,
     nccl-tuner machines capture dgx-h100 --nccl 2.28.9
     nccl-tuner machines capture dgx-h100 --all -o tests/golden/graphs/dgx-h100.toml
     """
-    from tuner.conformance.capture import capture as write_graphs
+    from tuner.oracle.conformance.capture import capture as write_graphs
 
     machine = catalogue.load(name)
     file, written = out or Path(f"{machine.name}.graphs.toml"), []

@@ -12,16 +12,16 @@ import click
 
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
+from tuner.bench.gpu.options import Options
+from tuner.bench.gpu.states import States
+from tuner.bench.loop import End, Loop, Settings
+from tuner.bench.plan import How, Wanted
+from tuner.bench.workflow import DEFAULT, INTERRUPTED, Plan, Progress, double, gpus, measure, simulated
 from tuner.cli import measured_results, options
 from tuner.cli.gpu_options import gpu_options, noting
 from tuner.cli.output import print_json
 from tuner.cli.rank_options import of_all_ranks
-from tuner.measure.double.settings import DoubleSettings, Fault, FaultKind
-from tuner.measure.gpu.options import Options
-from tuner.measure.gpu.states import States
-from tuner.measure.loop import End, Loop, Settings
-from tuner.measure.plan import How, Wanted
-from tuner.measure.workflow import DEFAULT, INTERRUPTED, Plan, Progress, double, gpus, measure, simulated
 from tuner.plugin.table.records import MAX_CHANNELS
 
 BACKENDS = ("simulated", "gpu", "double")

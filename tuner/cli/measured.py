@@ -5,20 +5,20 @@ from pathlib import Path
 
 import click
 
-from tuner import measured
 from tuner.base.errors import BadInput, one_of
 from tuner.base.records import to_json
-from tuner.calibration import importing, plausible
 from tuner.cli import options
 from tuner.cli.lazy import Group
 from tuner.cli.output import print_json, print_table, span
 from tuner.cli.release_names import release_option
 from tuner.machine import catalogue, skeleton
 from tuner.machine.topology import Topology
-from tuner.measure.readers import measured_table
-from tuner.measure.readers.measured_table import Given
-from tuner.measured import Launch, MeasuredHeader, MeasuredSource, MeasuredTable, Problem
 from tuner.release.environment import parse_assignments
+from tuner.times import measured
+from tuner.times.calibration import importing, plausible
+from tuner.times.measured import Launch, MeasuredHeader, MeasuredSource, MeasuredTable, Problem
+from tuner.times.readers import measured_table
+from tuner.times.readers.measured_table import Given
 
 LAUNCHES = {launch.name.replace("_", "-"): launch for launch in Launch}
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tuner.base.names import Collective
-from tuner.costmodels.bandwidth import algorithm_gbs, bus_factor
-from tuner.measure.records.samples import Combination, Point
-from tuner.measure.results import Result
+from tuner.times.costmodels.bandwidth import algorithm_gbs, bus_factor
+from tuner.times.records.samples import Combination, Point
+from tuner.times.results import Result
 
 HOST_BOUND = "h: host-bound: no slower than the host starts such calls, whatever the GPUs would take"
 _Row = dict[bool, Result]  # by in_place

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from tuner.base.names import Algorithm, Protocol
+from tuner.bench.decide import Decided, DecidedRow
 from tuner.cli.exports import Metric
-from tuner.measure.decide import Decided, DecidedRow
-from tuner.workload.priced import Budget, CallPrice, MeasuredPrice, PriceOf
+from tuner.jobs.workload.priced import Budget, CallPrice, MeasuredPrice, PriceOf
 
 # As NCCL Inspector spells them (ncclAlgoToString, src/collectives.cc, v2.30.7-1), so that its metrics can be joined.
 _SPELLED = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.analysis.changes import KEYS, changed
+from tuner.answers.changes import KEYS, changed
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.base.sizes import size_bytes as size_bytes
@@ -33,7 +33,7 @@ from tuner.scenario import MOST_NODES, Scenario, notes
 from tuner.scenario.describe import describe, names_of_nodes
 
 if TYPE_CHECKING:
-    from tuner.analysis.calibrated import TimesWanted
+    from tuner.answers.calibrated import TimesWanted
 
 
 class Sizes(click.ParamType):  # type: ignore[type-arg]
@@ -238,7 +238,7 @@ def _times_wanted(whose: str, calibration: str | None) -> "TimesWanted | None":
         if calibration is not None:
             raise BadInput(f"--calibration {calibration} with --time nccl; valid with it: --time calibrated, both")
         return None
-    from tuner.analysis.calibrated import TimesWanted  # plain answers do without it
+    from tuner.answers.calibrated import TimesWanted  # plain answers do without it
 
     return TimesWanted(whose == "both", calibration)
 

@@ -17,9 +17,9 @@ from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator.path_ranges import goes_on
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.emulator.steps.orders import LAST_READ
+from tuner.emulator.steps.terms import Term, short, text
 from tuner.scenario import Scenario
-from tuner.steps.orders import LAST_READ
-from tuner.steps.terms import Term, short, text
 
 MOST_CLASSES = 16  # of a call that a table shows
 MOST_RANGES = 3  # of a class that a table shows

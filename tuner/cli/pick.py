@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.analysis.bypassing import NonClassicPick
 from tuner.answers import picks
+from tuner.answers.bypassing import NonClassicPick
 from tuner.answers.picks import PickAnswer
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
@@ -20,7 +20,7 @@ from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 
 if TYPE_CHECKING:
-    from tuner.analysis.calibrated import TimesWanted
+    from tuner.answers.calibrated import TimesWanted
 
 
 @click.command(name="pick")

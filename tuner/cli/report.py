@@ -9,16 +9,16 @@ from typing import Any
 import click
 
 from tuner import release
-from tuner.analysis.calibrated import TimesWanted
+from tuner.answers.calibrated import TimesWanted
 from tuner.base import extras
 from tuner.base.files import write_text
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import print_json
 from tuner.cli.rank_options import of_all_ranks
+from tuner.cli.reports import calibrated, data
+from tuner.cli.reports.page import page
 from tuner.machine.graph_tables import release_key
-from tuner.report import calibrated, data
-from tuner.report.page import page
 
 
 @click.command(name="report")

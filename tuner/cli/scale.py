@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.analysis.scale import TO_NODES, NodeCounts, Range, Scale, scale
-from tuner.analysis.scale_gpus import over_gpus
+from tuner.answers.scale import TO_NODES, NodeCounts, Range, Scale, scale
+from tuner.answers.scale_gpus import over_gpus
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.base.windows import Windows
@@ -20,7 +20,7 @@ from tuner.emulator.selection import Selection
 from tuner.scenario import MOST_NODES, Scenario
 
 if TYPE_CHECKING:
-    from tuner.analysis.calibrated import TimesWanted
+    from tuner.answers.calibrated import TimesWanted
 
 
 @click.command(name="scale")
@@ -115,7 +115,7 @@ def command(
         counts = NodeCounts(low, high, every, progress=lambda: bar.update(1))
         scaled = scale(described, requests, sizes, counts, per_rank=per_rank)
     if times is not None:
-        from tuner.analysis import calibrated_scale
+        from tuner.answers import calibrated_scale
 
         scaled = calibrated_scale.with_times(scaled, described, requests, times, per_rank=per_rank)
     if as_json:

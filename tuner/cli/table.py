@@ -19,7 +19,7 @@ from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
-    from tuner.analysis.calibrated import TimesWanted
+    from tuner.answers.calibrated import TimesWanted
 
 
 DEFAULT_SIZES = "1K,16K,64K,256K,1M,16M,256M,1G"
@@ -74,7 +74,7 @@ def command(
 
 
 def _windows(described: Scenario, like: Request, sizes: list[int] | None, as_json: bool) -> None:
-    from tuner.analysis.symmetric import explain_windows
+    from tuner.answers.symmetric import explain_windows
     from tuner.cli.explained_windows import show_table
 
     explanations = explain_windows(described, like, size_list(DEFAULT_SIZES) if sizes is None else sizes)

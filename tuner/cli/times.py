@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from tuner.analysis.calibrated import CalibratedTime, CalibrationUsed, merged
-from tuner.analysis.calibrated_ratio import CalibratedRatio
+from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, merged
+from tuner.answers.calibrated_ratio import CalibratedRatio
 
 INTERVAL = "90 % interval"
 ALONE = "predictions are of calls alone, with no compute beside them"

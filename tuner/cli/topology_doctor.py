@@ -18,8 +18,8 @@ from tuner.cli.output import number, print_json, print_table
 from tuner.cli.release_names import release_option
 
 if TYPE_CHECKING:
-    from tuner.doctor.examine import Examination
-    from tuner.doctor.records import Finding
+    from tuner.answers.doctor.examine import Examination
+    from tuner.answers.doctor.records import Finding
 
 SIZES = (8, 64 << 10, 1 << 20, 64 << 20, 1 << 30)
 MOST_CHANGES = 6  # of a finding that are shown; --json has all
@@ -60,7 +60,7 @@ def doctor(
     nccl-tuner machines doctor node.xml -o repaired.xml
     nccl-tuner machines doctor skeleton.xml --gpu h100-sxm --net-gbps 400 --like azure-nd-h100-v5
     """
-    from tuner.doctor.examine import Asked, examine
+    from tuner.answers.doctor.examine import Asked, examine
     from tuner.emulator.request import Request
 
     name = release.load(nccl or release.names()[-1]).name
@@ -78,8 +78,8 @@ def doctor(
 
 
 def _text(file: Path, gpu: str | None, net_gbps: float | None, net_latency_us: float | None) -> str:
-    from tuner.listings import Given, completed, read
     from tuner.machine import skeleton
+    from tuner.machine.listings import Given, completed, read
 
     if gpu is None and (listing := read(file)) is not None:
         raise BadInput(f"{file}: {listing.tool} is no topology of NCCL; valid: what 'machines complete' makes of it")
@@ -89,7 +89,7 @@ def _text(file: Path, gpu: str | None, net_gbps: float | None, net_latency_us: f
 
 
 def _print(seen: "Examination", where: str) -> None:
-    from tuner.doctor.records import KINDS
+    from tuner.answers.doctor.records import KINDS
 
     near = seen.nearness
     _echo(

@@ -9,8 +9,8 @@ import click
 from tuner.cli.output import human_bytes
 from tuner.cli.rank_options import Ranks
 from tuner.cli.stacked import F, stacked
-from tuner.traces.calls import CallList
-from tuner.traces.read import read
+from tuner.jobs.traces.calls import CallList
+from tuner.jobs.traces.read import read
 
 LARGE_BYTES = 16 << 20  # from which reading takes long enough to be said
 

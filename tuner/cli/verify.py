@@ -8,16 +8,16 @@ import click
 
 from tuner.base.errors import BadInput
 from tuner.base.records import to_json
+from tuner.bench.verify import VerifiedFile, verify
 from tuner.cli import options, verify_arms
 from tuner.cli.arm_options import asked, is_asked, place_options
 from tuner.cli.gpu_options import library_option
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.measure.comparison.compared import mean_regrets
-from tuner.measure.comparison.judged import Judged
-from tuner.measure.comparison.model_errors import ModelError
-from tuner.measure.verify import VerifiedFile, verify
-from tuner.regret import next_runs, workflow
-from tuner.regret.workflow import Asked
+from tuner.times.comparison.compared import mean_regrets
+from tuner.times.comparison.judged import Judged
+from tuner.times.comparison.model_errors import ModelError
+from tuner.times.regret import next_runs, workflow
+from tuner.times.regret.workflow import Asked
 
 
 @click.command(name="verify")
@@ -79,7 +79,7 @@ def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, 
         raise click.UsageError("Missing argument 'FILE...'.")
     verified = verify(files, histogram=histogram)
     if plot is not None:
-        from tuner.plot import measured, save
+        from tuner.cli.charts import measured, save
 
         names = [f"{file.file}: {file.origin}" for file in verified.files]
         save(measured.figure([file.comparison for file in verified.files], names), plot)

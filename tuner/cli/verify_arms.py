@@ -7,10 +7,10 @@ from itertools import groupby
 import click
 
 from tuner.cli.output import human_bytes, print_table
-from tuner.regret.halves import SplitGain
-from tuner.regret.judged import JudgedPick, Verdict
-from tuner.regret.next_runs import NextRuns
-from tuner.regret.workflow import Agreement, MeasuredRegret
+from tuner.times.regret.halves import SplitGain
+from tuner.times.regret.judged import JudgedPick, Verdict
+from tuner.times.regret.next_runs import NextRuns
+from tuner.times.regret.workflow import Agreement, MeasuredRegret
 
 SPLITS_SHOWN = 10
 NEXT_SHOWN = 8

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.analysis.changes import KEYS, each_of
-from tuner.analysis.diff import Change, Side, diff
-from tuner.analysis.whatif import AtSize, at_sizes
+from tuner.answers.changes import KEYS, each_of
+from tuner.answers.diff import Change, Side, diff
+from tuner.answers.whatif import AtSize, at_sizes
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.base.records import json_form
@@ -31,8 +31,8 @@ from tuner.emulator.ranges import FOLLOWED_BYTES
 from tuner.emulator.request import Request
 
 if TYPE_CHECKING:
-    from tuner.analysis.beyond import Difference
-    from tuner.analysis.calibrated import TimesWanted
+    from tuner.answers.beyond import Difference
+    from tuner.answers.calibrated import TimesWanted
 
 
 class CollectiveOrChange(options.AnyCall):
@@ -115,7 +115,7 @@ def command(
         requests = options.runnable({"before": old.selection, "after": new.selection}, collectives, like)
         one = _compared(old, new, dict.fromkeys(requests, sizes), times)
         if ask_libnccl:
-            from tuner.analysis import beyond_library
+            from tuner.answers import beyond_library
 
             asked = beyond_library.differences(described, after, requests, timeout_s)
             one = dataclasses.replace(one, libnccl=asked)
@@ -150,7 +150,7 @@ def _compared(
     sizes = {request: at_sizes(old, new, request, sizes) for request, sizes in sizes_of.items()}
     changes = {request: diff(old, new, request) for request in sizes_of}
     if times is not None:
-        from tuner.analysis.calibrated_changes import CalibratedSides
+        from tuner.answers.calibrated_changes import CalibratedSides
 
         buffers = next(iter(sizes_of)).buffers
         calibrated = CalibratedSides(times, old, new, buffers)

@@ -1,1 +1,1 @@
-"""Machines: the catalogue, GPU models, topology files and the graphs found on them."""
+"""Machines: the catalogue, GPU models, topology files and the graphs found on them, and what tools list of a node."""

@@ -12,14 +12,14 @@ from tuner import release
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op
 from tuner.base.windows import SYMMETRIC, Windows
-from tuner.connect.records import Connected
+from tuner.emulator.connect.records import Connected
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
 from tuner.oracle import channels, exchanges, facts, groups, launches, messages, start
 from tuner.oracle.answers import Contradiction, Launched, Observation, Reader, Requested
-from tuner.oracle.configuration import OracleConfiguration
 from tuner.plugin import forcing_path
 from tuner.plugin.forcing import Seen
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 # Warnings after which NCCL does what it would do on the real machine: about hardware that is not simulated and takes no
 # part in a choice, about CollNet that it then does without, about values of variables that it corrects (later releases

@@ -11,7 +11,7 @@ from tuner.base.names import Collective
 from tuner.emulator.request import Request
 from tuner.oracle import messages, start
 from tuner.oracle.api import serious_warnings
-from tuner.oracle.configuration import OracleConfiguration
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 PROGRAM = "tuner.oracle.child.connected"
 INIT = "initialisation"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from tuner.base.errors import BadInput, BadTopology
 from tuner.machine import adapters
-from tuner.oracle.configuration import Host
 from tuner.oracle.messages import Gpu, Net
+from tuner.scenario.oracle_configuration import Host
 
 MAX_GPUS_PER_NODE = 64  # SIM_MAX_LOCAL_GPUS in csrc/sim/hardware.h
 MAX_NETS_PER_NODE = 64  # SIM_MAX_NETS

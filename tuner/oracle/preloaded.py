@@ -13,9 +13,9 @@ from pathlib import Path
 
 from tuner.base.errors import BadInput
 from tuner.oracle import start
-from tuner.oracle.configuration import OracleConfiguration
 from tuner.oracle.messages import Start
 from tuner.oracle.process import NO_TUNER, NOT_A_PLUGIN, SIM, SIM_NAMES, check_platform
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 PLAN = "NCCL_TUNER_SIM_PLAN"  # names the file
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")

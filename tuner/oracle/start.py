@@ -14,7 +14,6 @@ from tuner.emulator.rules import init, shared
 from tuner.machine import adapters
 from tuner.machine.skeleton import Skeleton
 from tuner.oracle import facts, hardware, library, symbols, work_symbols
-from tuner.oracle.configuration import Host, OracleConfiguration, SplitOff
 from tuner.oracle.connection_messages import AdapterOffsets, RingOffsets
 from tuner.oracle.messages import (
     GraphFile,
@@ -32,6 +31,7 @@ from tuner.oracle.messages import (
 )
 from tuner.oracle.process import CHILD, SIM, Child, ChildConfiguration
 from tuner.plugin import loading
+from tuner.scenario.oracle_configuration import Host, OracleConfiguration, SplitOff
 
 MAX_RANKS = 512  # each rank is a thread with NCCL's memory for a rank
 RANK_BYTES = 40 << 20  # of host memory per rank; 21 MB were measured with 128 ranks, 8 per node

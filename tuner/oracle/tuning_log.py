@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tuner.base.errors import OracleFailed
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.logs import choice
+from tuner.scenario.logs import choice
 
 # 2.27 and later, of a kernel on symmetric windows
 _SYMMETRIC = re.compile(rb"\[Symmetric\]: (\d+) Bytes -> Kernel (\w+) nchannels \d+ nthreads \d+(?: nWorks (\d+))?")

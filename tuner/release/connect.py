@@ -1,6 +1,6 @@
 """What a release's file says of how NCCL joins the graphs of nodes into channels: named rules, table ``[connect]``.
 
-``tuner.connect`` has what the names stand for.
+``tuner.emulator.connect`` has what the names stand for.
 """
 
 from dataclasses import dataclass

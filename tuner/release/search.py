@@ -1,6 +1,6 @@
 """What a release's file says of NCCL's topology search: constants and named rules, table ``[search]``.
 
-``tuner.search`` has what the names stand for.
+``tuner.graphs`` has what the names stand for.
 """
 
 from collections.abc import Mapping

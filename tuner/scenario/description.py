@@ -15,9 +15,9 @@ from tuner.release import BUILDS
 
 if TYPE_CHECKING:
     from tuner.emulator.fitted_constants import FittedConstants
-    from tuner.oracle.configuration import OracleConfiguration
     from tuner.scenario.from_log import FromLog
     from tuner.scenario.logged import LoggedNode
+    from tuner.scenario.oracle_configuration import OracleConfiguration
     from tuner.scenario.resolved import ResolvedScenario
 
 MOST_NODES = 2**20  # beyond any machine there is, and still quick to answer

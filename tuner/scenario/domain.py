@@ -15,7 +15,7 @@ from tuner.machine.peer_links import PeerLinks
 from tuner.scenario.node import ResolvedNode, found_graphs, found_parts
 
 if TYPE_CHECKING:
-    from tuner.search import Request
+    from tuner.graphs import Request
 
 Alike = tuple[ResolvedNode, int]  # a kind of host, and how many of it follow each other
 
@@ -43,7 +43,7 @@ class ResolvedDomain:
 
     def for_search(self, several: bool) -> "Request":
         """The domain as the search of graphs takes it, alone or one of several. BadInput where settings differ."""
-        from tuner.search import Hosts
+        from tuner.graphs import Hosts
 
         first, *others = [replace(kind.for_search(several), hosts=hosts) for kind, hosts in self.alike]
         if any(other.environment != first.environment for other in others):
@@ -69,7 +69,7 @@ class ResolvedDomain:
         )
 
     def _links(self, several: bool) -> PeerLinks:
-        from tuner.search.peer_links import peer_links
+        from tuner.graphs.peer_links import peer_links
 
         if several not in self._peer_links:  # every size asks
             self._peer_links[several] = peer_links(self.for_search(several), self.nccl)

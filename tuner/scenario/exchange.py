@@ -37,7 +37,7 @@ def situation(resolved: "ResolvedScenario", rank: int = 0) -> Situation:
 
 def _links(resolved: "ResolvedScenario", rank: int) -> list[PeerLinks]:
     """Those of the rank's node, then of other kinds of nodes."""
-    from tuner.search.peer_links import peer_links
+    from tuner.graphs.peer_links import peer_links
 
     several, kinds = sum(count for _, count in resolved.nodes) > 1, {id(node): node for node, _ in resolved.nodes}
     own = next(node for node, ranks in zip(_each(resolved), resolved.ranks_of, strict=True) if rank in ranks)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.records import json_form
-from tuner.logs import importer
-from tuner.logs.imported import Given, Imported
-from tuner.logs.variables import FILES_AND_ADAPTERS
 from tuner.machine import catalogue, gpus, graphs
 from tuner.machine.nearness import Nearness
 from tuner.release.variables import not_emulated
 from tuner.scenario.description import Scenario
 from tuner.scenario.logged import LoggedNode
+from tuner.scenario.logs import importer
+from tuner.scenario.logs.imported import Given, Imported
+from tuner.scenario.logs.variables import FILES_AND_ADAPTERS
 from tuner.scenario.nearest import compared, ranked, same
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from collections.abc import Collection
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
-from tuner.connect import heads
-from tuner.connect.network import ORDER, network_use
+from tuner.emulator.connect import heads
+from tuner.emulator.connect.network import ORDER, network_use
 from tuner.emulator.rules.heads import Heads, NetworkUse
 from tuner.machine.peer_links import AdapterAccess
 from tuner.scenario.resolved import ResolvedScenario

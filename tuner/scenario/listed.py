@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from tuner.base.errors import BadInput
-from tuner.listings import Given, completed, read
-from tuner.listings.nearest import ranked
-from tuner.listings.shape import of_listing
 from tuner.machine import gpus
+from tuner.machine.listings import Given, completed, read
+from tuner.machine.listings.nearest import ranked
+from tuner.machine.listings.shape import of_listing
 
 MOST_NEAR = 2
 

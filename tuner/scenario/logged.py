@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, NoReturn
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.emulator.communicator import Node
-from tuner.logs import network
-from tuner.logs.imported import NodeFacts, as_node
 from tuner.release.schema import SEARCHED_FOR
+from tuner.scenario.logs import network
+from tuner.scenario.logs.imported import NodeFacts, as_node
 from tuner.scenario.node import ResolvedNode
 
 if TYPE_CHECKING:
+    from tuner.graphs import Request
     from tuner.machine.topology import Topology
-    from tuner.oracle.configuration import OracleConfiguration
     from tuner.scenario.description import Scenario
-    from tuner.search import Request
+    from tuner.scenario.oracle_configuration import OracleConfiguration
 
 OTHERWISE = "valid beside --log for that: --topology FILE.xml or --machine NAME"
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tuner.base.errors import TunerError
-from tuner.logs.imported import Imported
 from tuner.machine import catalogue, gpus
 from tuner.machine.catalogue import Machine
 from tuner.machine.nearness import Compared, Nearness, nearness
 from tuner.scenario.description import Scenario
+from tuner.scenario.logs.imported import Imported
 
 if TYPE_CHECKING:
     from tuner.scenario.describe import Description

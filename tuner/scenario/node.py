@@ -23,8 +23,8 @@ from tuner.machine.topology import read as read_topology
 from tuner.scenario.description import PEER_TO_PEER, Scenario
 
 if TYPE_CHECKING:
-    from tuner.oracle.configuration import OracleConfiguration
-    from tuner.search import Request
+    from tuner.graphs import Request
+    from tuner.scenario.oracle_configuration import OracleConfiguration
 
 MOST_RANKS = 640  # of a node, each of which is a GPU to NCCL: NCCL_TOPO_MAX_NODES (src/include/graph.h, v2.30.7-1)
 GRAPH_FILE = "NCCL_GRAPH_FILE"
@@ -140,7 +140,7 @@ class ResolvedNode:
         return replace(self.without_graphs, graphs=searched, net_gbs=net_gbs, links=links)
 
     def _links(self, several: bool) -> PeerLinks:
-        from tuner.search.peer_links import peer_links
+        from tuner.graphs.peer_links import peer_links
 
         if several not in self._peer_links:  # every size asks
             self._peer_links[several] = peer_links(self.for_search(several), self.nccl)
@@ -148,7 +148,7 @@ class ResolvedNode:
 
     def merges_adapters(self) -> bool:
         """Whether NCCL merges any of its adapters, as one of several nodes."""
-        from tuner.search.xml import merges
+        from tuner.graphs.xml import merges
 
         return merges(self.for_search(several=True), self.topology, release.load(self.nccl).search.merging)
 
@@ -201,7 +201,7 @@ class ResolvedNode:
 
     def for_oracle(self, nodes: int) -> "OracleConfiguration":
         """``nodes`` such nodes as the oracle takes them."""
-        from tuner.oracle.configuration import OracleConfiguration
+        from tuner.scenario.oracle_configuration import OracleConfiguration
 
         scenario = self.scenario
         return OracleConfiguration(
@@ -233,7 +233,7 @@ class ResolvedNode:
 
     def for_search(self, several: bool) -> "Request":
         """The node as the search of graphs takes it, alone or one of several."""
-        from tuner.search import Request
+        from tuner.graphs import Request
 
         nccl = release.load(self.scenario.nccl)
         asked, nvls_off = self.for_oracle(1), resolved.of(nccl).nvls_if_shared
@@ -334,7 +334,7 @@ def found_graphs(request: "Request", nccl: str) -> tuple[Graphs, float]:
     One without channels is absent, but for NVLS where latencies go by its type all the same. Errors: those of the
     search.
     """
-    from tuner.search import searched
+    from tuner.graphs import searched
 
     found = searched(request, nccl)
     kept = {"nvls"} if resolved.of(release.load(nccl)).nvls_search_start is not None else set()
@@ -344,7 +344,7 @@ def found_graphs(request: "Request", nccl: str) -> tuple[Graphs, float]:
 
 def found_parts(request: "Request", nccl: str) -> tuple[tuple[int, ...], ...]:
     """The ranks of a node in as many parts as NCCL takes it for nodes. Errors: those of the search."""
-    from tuner.search import searched
+    from tuner.graphs import searched
 
     found = searched(request, nccl)
     return tuple(

@@ -13,7 +13,7 @@ from tuner.scenario.domain import ResolvedDomain
 from tuner.scenario.node import ResolvedNode, found_graphs
 
 if TYPE_CHECKING:
-    from tuner.search import Request
+    from tuner.graphs import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def what_hosts_are(nodes: ResolvedNodes) -> str | None:
     first = {node.whole: node for node, _ in nodes if isinstance(node, ResolvedPart) and 0 in node.ranks}
     if not first:
         return None
-    from tuner.search.explain import explain
+    from tuner.graphs.explain import explain
 
     wholes = sum(count for node, count in nodes if not isinstance(node, ResolvedPart) or 0 in node.ranks)
     several = sum(count for _, count in nodes)

@@ -22,8 +22,8 @@ from tuner.scenario.node import ResolvedNode
 from tuner.scenario.part import ResolvedNodes, ResolvedPart, ranks_of, split
 
 if TYPE_CHECKING:
-    from tuner.connect import Across, Connected, Nodes
-    from tuner.oracle.configuration import OracleConfiguration
+    from tuner.emulator.connect import Across, Connected, Nodes
+    from tuner.scenario.oracle_configuration import OracleConfiguration
 
 
 class ResolvedScenario:
@@ -188,7 +188,7 @@ class ResolvedScenario:
 
         BadInput for graphs that were dumped.
         """
-        from tuner.connect import connect
+        from tuner.emulator.connect import connect
 
         return connect(self.views, self._joined)
 
@@ -198,15 +198,15 @@ class ResolvedScenario:
 
         BadInput as there.
         """
-        from tuner.connect import rings_and_trees, summarize
+        from tuner.emulator.connect import rings_and_trees, summarize
 
         alike = len(self._joined.kinds) == 1
         return rings_and_trees(self.views[0], self._joined) if alike else summarize(self.connected)
 
     @cached_property
     def _joined(self) -> "Nodes":
-        from tuner.connect import NodeKind, Nodes
-        from tuner.search import searched
+        from tuner.emulator.connect import NodeKind, Nodes
+        from tuner.graphs import searched
 
         if any(kind.scenario.graphs is not None for kind in self.kinds):
             raise BadInput("--graphs: channels across nodes need the search's own graphs; valid without it")
@@ -362,7 +362,7 @@ class ResolvedScenario:
         if any(kind.scenario.graphs is not None for kind in self.kinds):
             raise BadInput("--graphs: libnccl searches its own graphs; valid for it: --machine, --topology")
         if (made := self.scenario.members) is not None:
-            from tuner.oracle.configuration import SplitOff
+            from tuner.scenario.oracle_configuration import SplitOff
 
             return replace(self.whole.oracle_configuration(), split_off=SplitOff(made.ranks, self.shares, made.by))
         own, *others = (kind.for_oracle(kind.hosts) for kind in self.kinds)

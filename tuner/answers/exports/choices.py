@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tuner.analysis.bypassing import picks_of
+from tuner.answers.bypassing import picks_of
 from tuner.base.names import Buffers
 from tuner.base.records import json_form
 from tuner.emulator.path_ranges import answers

@@ -12,8 +12,8 @@ from typing import Any, TextIO
 
 from tuner.answers.scheduled import ScheduledCall
 from tuner.base.errors import BadInput
-from tuner.steps.operations import Operation, operations
-from tuner.steps.records import Fabric, Peer
+from tuner.emulator.steps.operations import Operation, operations
+from tuner.emulator.steps.records import Fabric, Peer
 
 COLUMNS = (
     *("rank", "channel", "threads", "step", "operation", "peer"),

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.analysis import calibrated_calls
-from tuner.analysis.calibrated import TimesWanted
-from tuner.costmodels.bandwidth import bus_gbs
+from tuner.answers import calibrated_calls
+from tuner.answers.calibrated import TimesWanted
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
+from tuner.times.costmodels.bandwidth import bus_gbs
 
 BY_NCCL = "predicted by NCCL's own model"
 Array = NDArray[np.float64]

@@ -4,7 +4,7 @@ import click
 
 from tuner.cli.cost import collective
 from tuner.cli.lazy import LazyGroup
-from tuner.costmodels.operations import Operation
+from tuner.times.costmodels.operations import Operation
 
 VERBS = {
     "busbw": "algorithm and bus bandwidth from a time, and the time from a bandwidth",

@@ -12,8 +12,8 @@ from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_table
-from tuner.costmodels import bandwidth, wires
-from tuner.costmodels.operations import Operation, size_bytes
+from tuner.times.costmodels import bandwidth, wires
+from tuner.times.costmodels.operations import Operation, size_bytes
 
 
 @click.command(name="busbw")

@@ -11,9 +11,9 @@ from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_table
-from tuner.costmodels import algorithms, verdict
-from tuner.costmodels.operations import Operation
-from tuner.costmodels.overheads import USUAL, Overheads, overheads
+from tuner.times.costmodels import algorithms, verdict
+from tuner.times.costmodels.operations import Operation
+from tuner.times.costmodels.overheads import USUAL, Overheads, overheads
 
 
 def command_of(operation: Operation) -> click.Command:

@@ -9,9 +9,9 @@ import click
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_table
-from tuner.costmodels import algorithms
-from tuner.costmodels.alphabeta import crossover_bytes, fastest
-from tuner.costmodels.operations import Operation
+from tuner.times.costmodels import algorithms
+from tuner.times.costmodels.alphabeta import crossover_bytes, fastest
+from tuner.times.costmodels.operations import Operation
 
 
 @click.command(name="crossover")

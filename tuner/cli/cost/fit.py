@@ -5,14 +5,14 @@ from pathlib import Path
 import click
 
 from tuner.base.names import Collective
-from tuner.calibration import sweep
-from tuner.calibration.sweep_fit import SweepFit, described
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.costmodels import algorithms
-from tuner.costmodels.alphabeta import FORMULAS
-from tuner.costmodels.line import Repeated
-from tuner.costmodels.operations import Operation
+from tuner.times.calibration import sweep
+from tuner.times.calibration.sweep_fit import SweepFit, described
+from tuner.times.costmodels import algorithms
+from tuner.times.costmodels.alphabeta import FORMULAS
+from tuner.times.costmodels.line import Repeated
+from tuner.times.costmodels.operations import Operation
 
 _ALGORITHMS = sorted({name for collective in Collective for name in FORMULAS[Operation[collective.name]]})
 

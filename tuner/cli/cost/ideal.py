@@ -9,7 +9,7 @@ from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_table
-from tuner.costmodels import ideal
+from tuner.times.costmodels import ideal
 
 
 @dataclass(frozen=True, slots=True)

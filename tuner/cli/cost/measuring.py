@@ -8,9 +8,9 @@ from tuner.base.errors import BadInput, one_of
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_json, print_table
-from tuner.costmodels import measuring
-from tuner.costmodels.line import Repeated, repeated
-from tuner.costmodels.measuring import EXPERIMENTS, Experiment
+from tuner.times.costmodels import measuring
+from tuner.times.costmodels.line import Repeated, repeated
+from tuner.times.costmodels.measuring import EXPERIMENTS, Experiment
 
 
 @dataclass(frozen=True, slots=True)

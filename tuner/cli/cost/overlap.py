@@ -5,7 +5,7 @@ import click
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_table
-from tuner.costmodels import overlap
+from tuner.times.costmodels import overlap
 
 
 @click.command(name="overlap")

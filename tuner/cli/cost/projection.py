@@ -11,8 +11,8 @@ from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_json, print_table
-from tuner.costmodels import fabric
-from tuner.costmodels.fabric import PATHS, Fabric
+from tuner.times.costmodels import fabric
+from tuner.times.costmodels.fabric import PATHS, Fabric
 
 
 @click.command(name="projection")

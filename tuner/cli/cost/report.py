@@ -6,11 +6,9 @@ from typing import Any
 
 import click
 
-from tuner.analysis.calibrated import CalibrationUsed, TimesWanted
-from tuner.base.names import Collective
-from tuner.base.records import json_form
-from tuner.calibration import efficiency, links, sweep
-from tuner.calibration.efficiency import (
+from tuner.answers import efficiency
+from tuner.answers.calibrated import CalibrationUsed, TimesWanted
+from tuner.answers.efficiency import (
     ALPHA_INTER_US,
     ALPHA_INTRA_US,
     Assumed,
@@ -18,13 +16,16 @@ from tuner.calibration.efficiency import (
     EfficiencyReport,
     EfficiencyRow,
 )
-from tuner.calibration.links import Links
+from tuner.base.names import Collective
+from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli import times as calibrated_times
 from tuner.cli.cost import values
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.cli.rank_options import of_all_ranks
-from tuner.costmodels.alphabeta import Level
+from tuner.times.calibration import links, sweep
+from tuner.times.calibration.links import Links
+from tuner.times.costmodels.alphabeta import Level
 
 
 @click.command(name="report")
@@ -101,7 +102,7 @@ def command(
     nccl-tuner cost report all_reduce.txt --machine dgx-h100 --nodes 2 --nccl 2.28.9 --plot report.png
     """
     if plot is not None:
-        from tuner.plot import check_ending
+        from tuner.cli.charts import check_ending
 
         check_ending(plot)
     measured = sweep.read(file, collective)
@@ -114,8 +115,8 @@ def command(
         times,
     )
     if plot is not None:
-        from tuner.plot import efficiency as picture
-        from tuner.plot import save
+        from tuner.cli.charts import efficiency as picture
+        from tuner.cli.charts import save
 
         save(picture.figure(report), plot)
     if as_json:

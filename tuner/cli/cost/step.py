@@ -2,10 +2,10 @@
 
 import click
 
-from tuner.analysis import training_step
-from tuner.analysis.calibrated import CalibratedTime, TimesWanted
-from tuner.analysis.step_report import Computation, StepReport, report
-from tuner.analysis.training_step import StepRow, Types
+from tuner.answers import training_step
+from tuner.answers.calibrated import CalibratedTime, TimesWanted
+from tuner.answers.step_report import Computation, StepReport, report
+from tuner.answers.training_step import StepRow, Types
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType
 from tuner.cli import options
@@ -13,9 +13,9 @@ from tuner.cli import times as calibrated_times
 from tuner.cli.cost import values
 from tuner.cli.output import print_json, print_table
 from tuner.cli.release_names import release_option
-from tuner.costmodels import step
-from tuner.costmodels.alphabeta import level
-from tuner.costmodels.step import Cluster, Model, Plan
+from tuner.times.costmodels import step
+from tuner.times.costmodels.alphabeta import level
+from tuner.times.costmodels.step import Cluster, Model, Plan
 
 
 @click.command(name="step")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.analysis.curves import curves
+from tuner.answers.curves import curves
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.plot import shared
@@ -59,7 +59,7 @@ def command(
         )
 
     def draw() -> "Figure":
-        from tuner.plot import curves as picture
+        from tuner.cli.charts import curves as picture
 
         what = f"{request.title}: predicted time and bus bandwidth"
         return picture.figure(drawn, what, described.heading)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.analysis.choices import changed, choices, ratio
+from tuner.answers.choices import changed, choices, ratio
 from tuner.base.errors import BadInput
 from tuner.cli import options
 from tuner.cli.plot import shared
@@ -52,7 +52,7 @@ def command(
         )
 
     def draw() -> "Figure":
-        from tuner.plot import difference
+        from tuner.cli.charts import difference
 
         where = shared.nodes_alike(first), shared.nodes_alike(second)
         return difference.figure(before, after, f"{request.title}: what changes", where)

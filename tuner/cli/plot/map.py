@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from tuner.analysis.choices import choices
+from tuner.answers.choices import choices
 from tuner.cli.plot import shared
 from tuner.cli.plot.records import PicturedCall, PicturedMachine, PicturedMap, PicturedPicks
 
@@ -37,7 +37,7 @@ def command(
         return PicturedMap(PicturedCall.of(request), where, tuple(drawn.nodes), drawn.bytes, picks)
 
     def draw() -> "Figure":
-        from tuner.plot import choicemap
+        from tuner.cli.charts import choicemap
 
         return choicemap.figure(drawn, f"{request.title}: what NCCL picks", shared.nodes_alike(described))
 

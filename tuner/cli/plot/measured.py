@@ -10,21 +10,21 @@ from click.core import ParameterSource
 
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Collective
+from tuner.bench.series import Series, series
 from tuner.cli import options
 from tuner.cli.arm_options import arm_option, runs_there
 from tuner.cli.plot import shared
 from tuner.cli.plot.records import PicturedMachine, PicturedMeasurements, PicturedSeries
 from tuner.cli.rank_options import of_all_ranks
 from tuner.emulator.selection import Selection
-from tuner.measure import read_any
-from tuner.measure.comparison.compared import Comparison
-from tuner.measure.comparison.model import Model
-from tuner.measure.readers import measured_table
-from tuner.measure.records import header
-from tuner.measure.records.samples import Measurements, Point
-from tuner.measure.series import Series, series
-from tuner.regret.measurements import of_communicator
 from tuner.scenario import Scenario
+from tuner.times.comparison.compared import Comparison
+from tuner.times.comparison.model import Model
+from tuner.times.readers import measured_table
+from tuner.times.readers.any_file import read_any
+from tuner.times.records import header
+from tuner.times.records.samples import Measurements, Point
+from tuner.times.regret.measurements import of_communicator
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,7 +79,7 @@ def command(
         return [_pictured(described, kind, series(comparison, kind)) for kind in comparison.kinds]
 
     def draw() -> "Figure":
-        from tuner.plot import measured
+        from tuner.cli.charts import measured
 
         simulated = ", simulated times" if given.is_simulated else ""
         return measured.figure([comparison], [f"{file.name}: {described.heading}{simulated}"])

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.analysis.choices import Choices
+from tuner.answers.choices import Choices
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.base.numerics import shortest
 from tuner.base.records import json_form
+from tuner.bench.series import Series
 from tuner.emulator.request import Request
-from tuner.measure.series import Series
 from tuner.scenario import Scenario
 from tuner.scenario.description import ConstantsUsed
 

@@ -165,7 +165,7 @@ def deliver(
     if out is None and not as_json:
         raise BadInput("nothing to do; valid: --out FILE.png (.svg, .pdf) for a picture, --json for what it would show")
     if out is not None:
-        from tuner.plot import save
+        from tuner.cli.charts import save
 
         save(draw(), out)
     if as_json:

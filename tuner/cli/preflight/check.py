@@ -12,13 +12,13 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table, span
 from tuner.emulator.request import Request
-from tuner.preflight.alone import Range
-from tuner.preflight.settings import Nodes
-from tuner.preflight.workflow import Kind, Question, Report, Verdict, check
+from tuner.jobs.preflight.alone import Range
+from tuner.jobs.preflight.settings import Nodes
+from tuner.jobs.preflight.workflow import Kind, Question, Report, Verdict, check
 
 if TYPE_CHECKING:
-    from tuner.preflight.differences import Difference, Value
-    from tuner.preflight.parting import Parting, RankPick
+    from tuner.jobs.preflight.differences import Difference, Value
+    from tuner.jobs.preflight.parting import Parting, RankPick
 
 MOST_SHOWN = 12  # kinds, ranges of one collective, values
 WIDTH = 42

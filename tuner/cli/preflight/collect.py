@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from tuner.base.errors import BadInput
-from tuner.preflight import collect
+from tuner.jobs.preflight import collect
 
 
 @click.command(name="collect")

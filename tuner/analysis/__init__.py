@@ -1,1 +1,0 @@
-"""Questions about what NCCL picks: why, where it changes, what another release or machine would do."""

@@ -1,0 +1,142 @@
+"""What two communicators have differently beside the algorithm and protocol of a call: what an upgrade may change.
+
+Channels, graphs, where LL128 is legal, symmetric kernels and defaults of variables are emulated or from tables;
+buffers, chunks and point-to-point channels are libnccl's own, in :mod:`tuner.answers.beyond_library`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from itertools import groupby
+
+import numpy as np
+
+from tuner.base.errors import BadInput, NoAlgorithm
+from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
+from tuner.base.numerics import shortest
+from tuner.base.sizes import human_bytes
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.machine.graphs import Graph
+from tuner.release.defaults import changed_defaults
+from tuner.scenario import Scenario
+
+EMULATED, RECORDED, BY_LIBRARY = "emulated", "recorded from libnccl", "libnccl"
+WINDOW_SIZES = tuple(1 << power for power in range(6, 31))  # bytes, 64 B to 1 GiB
+SYMMETRIC = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that differs: what it is of, its name, both values in words, and whose answer that is.
+
+    A value is None where that side has no such thing, such as a variable that the release does not read.
+    """
+
+    topic: str
+    name: str
+    before: str | None
+    after: str | None
+    source: str
+
+
+def differences(before: Scenario, after: Scenario) -> list[Difference]:
+    """All that is emulated or recorded, topic by topic. Errors: those of the scenarios' communicators."""
+    old, new = (Selection(scenario.communicator()) for scenario in (before, after))
+    found = [
+        difference
+        for topic, facts in _TOPICS.items()
+        for difference in between(topic, facts(old), facts(new), EMULATED)
+    ]
+    return [*found, *_defaults(old.communicator.release.name, new.communicator.release.name)]
+
+
+def between(topic: str, before: Mapping[str, str], after: Mapping[str, str], source: str) -> Iterator[Difference]:
+    """Of facts in words by name those that differ, in their order."""
+    for name in dict.fromkeys((*before, *after)):
+        if before.get(name) != after.get(name):
+            yield Difference(topic, name, before.get(name), after.get(name), source)
+
+
+def _channels(selection: Selection) -> dict[str, str]:
+    communicator = selection.communicator
+    low, high = communicator.ctas
+    return {
+        "of collectives": str(communicator.channels),
+        "of one collective alone": str(communicator.coll_channels),
+        "of NVLS": str(communicator.nvls_channels),
+        "CTAs": f"{low} to {high}",
+    }
+
+
+def _graphs(selection: Selection) -> dict[str, str]:
+    graphs: dict[str, str] = {}
+    for algorithm, graph in selection.communicator.graphs.items():
+        if graph.channels:
+            graphs |= {f"{algorithm.name}: {name}": value for name, value in _of_graph(graph).items()}
+    return graphs
+
+
+def _of_graph(graph: Graph) -> dict[str, str]:
+    values = {one.name: getattr(graph, one.name) for one in fields(graph) if one.name != "heads"}
+    return {
+        name.replace("_", " ").replace(" gbs", " GB/s").replace(" us", " us"): (
+            str(shortest(np.float32(value))) if isinstance(value, float) else str(getattr(value, "name", value))
+        )
+        for name, value in values.items()
+    }
+
+
+def _ll128(selection: Selection) -> dict[str, str]:
+    """The algorithms whose bandwidth with LL128 is not 0."""
+    bandwidths_gbs = selection.tables.bandwidth_gbs[:, :, Protocol.LL128]
+    return {
+        collective.name: ", ".join(each.name for each in Algorithm if bandwidths_gbs[collective, each] > 0) or "none"
+        for collective in Collective
+    }
+
+
+def _symmetric(selection: Selection) -> dict[str, str]:
+    """Kernels of calls on symmetric windows, by ranges of the sizes that are powers of two."""
+    return {collective.name: _kernels(selection, collective) for collective in SYMMETRIC}
+
+
+def _kernels(selection: Selection, collective: Collective) -> str:
+    request = Request(collective, DataType.float32, Op.sum, buffers=Buffers.window)
+    try:
+        paths = selection.non_classic_paths(request, WINDOW_SIZES)
+    except (BadInput, NoAlgorithm):  # a release without windows, or a collective that this one does not have
+        return "none"
+    if not any(paths):
+        return "none"
+    names = ["as without windows" if path is None else path.name for path in paths]
+    ranges = [
+        (name, [size for _, size in sizes])
+        for name, sizes in groupby(zip(names, WINDOW_SIZES, strict=True), lambda pair: pair[0])
+    ]
+    return ", ".join(f"{name} to {human_bytes(sizes[-1])}" for name, sizes in ranges)
+
+
+def _limits(selection: Selection) -> dict[str, str]:
+    limits, plugin = selection.communicator.release.limits, selection.communicator.release.plugin
+    return {
+        "most channels": str(limits.max_channels),
+        "most threads of a block": str(limits.max_threads),
+        "tuner plugin interface": str(plugin.api) if plugin else "none",
+    }
+
+
+def _defaults(before: str, after: str) -> Iterable[Difference]:
+    words = partial(map, lambda value: None if value is None else str(value))
+    for one in changed_defaults(before, after):
+        old, new = words((one.before, one.after))
+        yield Difference("defaults", one.variable, old, new, RECORDED)
+
+
+_TOPICS: Mapping[str, Callable[[Selection], dict[str, str]]] = {
+    "channels": _channels,
+    "graphs": _graphs,
+    "LL128 is legal for": _ll128,
+    "symmetric kernels": _symmetric,
+    "limits": _limits,
+}

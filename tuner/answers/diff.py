@@ -1,0 +1,196 @@
+"""What changes between two communicators: releases, machines, node counts or settings."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tuner.answers.bypassing import AnyPick, picks_of, ratio, times_us
+from tuner.base.errors import BadInput, NoAlgorithm
+from tuner.base.numerics import SizeArray
+from tuner.base.records import json_form
+from tuner.emulator.path_ranges import answers
+from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.scenario import Scenario
+
+if TYPE_CHECKING:
+    from tuner.answers.calibrated_changes import CalibratedChange
+
+ROUNDING = 10_000  # a shorter range, as a part of its size, is two times that float32 rounds alike
+
+
+class Side:
+    """One of the two, with its ranges computed once.
+
+    ``whole``: ranges of channels and threads too, not only of algorithm and protocol.
+    """
+
+    def __init__(
+        self, scenario: Scenario, low: int | None = None, high: int = FOLLOWED_BYTES, whole: bool = False
+    ) -> None:
+        self.scenario = scenario
+        self.selection = Selection(scenario.communicator())
+        self._low, self._high = low, high
+        self.whole = whole
+        self.ranges = cache(self._ranges)
+
+    def _ranges(self, request: Request) -> Ranges:
+        with self._named():
+            return answers(self.selection, request, self._low, self._high, self.whole)
+
+    def picks(self, request: Request, sizes: SizeArray) -> list[AnyPick]:
+        """:func:`tuner.answers.bypassing.picks_of` of ``sizes`` in bytes, [size]; errors with the side."""
+        with self._named():
+            return picks_of(self.selection, request, sizes)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except (BadInput, NoAlgorithm) as error:
+            raise type(error)(f"{self.scenario.title}: {error}") from error
+
+    def times_us(self, request: Request, sizes: SizeArray, picks: Sequence[AnyPick]) -> list[float | None]:
+        """:func:`tuner.answers.bypassing.times_us` of ``sizes`` in bytes, [size]; errors with the side."""
+        with self._named():
+            return times_us(self.selection, request, sizes, picks)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A range of sizes with other picks; ``before`` and ``after`` are those at ``at_bytes`` in its (geometric) middle.
+
+    ``ratio`` is the predicted time after over that before, each by its own side; at both ends too. ``ratio_by_before``
+    and ``ratio_by_after`` leave the models out of it: the new pick's time over the old pick's, both by one side; None
+    where that side cannot run the other's pick. All of these are None where one of both bypasses the algorithms, or is
+    run by copy engines: NCCL compares no time of a symmetric kernel with one of an algorithm. ``calibrated`` are
+    calibrated times, where they were asked for.
+    """
+
+    collective: str
+    from_bytes: int
+    to_bytes: int
+    at_bytes: int
+    before: AnyPick
+    after: AnyPick
+    ratio: float | None
+    ratio_from: float | None
+    ratio_to: float | None
+    ratio_by_before: float | None
+    ratio_by_after: float | None
+    calibrated: "CalibratedChange | None" = field(default=None, metadata=json_form(optional=True))
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether the range is so short that float32 does not part the times of the two picks."""
+        return self.to_bytes - self.from_bytes < self.from_bytes // ROUNDING
+
+
+def diff(before: Side, after: Side, request: Request) -> list[Change]:
+    """The ranges of sizes (nBytes, from one element to 1 TiB unless the sides say otherwise) whose pick changes.
+
+    Neighbours with the same two picks are one range. Errors: those of
+    :func:`tuner.emulator.ranges.launches`, with the side.
+    """
+    starts, ends = _changed(before.ranges(request), after.ranges(request), before.whole)
+    if not len(starts):
+        return []
+    unit = request.dtype.size_bytes
+    middles = np.exp2((np.log2(starts.astype(np.float64)) + np.log2(ends.astype(np.float64))) / 2).astype(np.uint64)
+    middles = np.clip(middles // np.uint64(unit) * np.uint64(unit), starts, ends)
+    return list(_changes(before, after, request, np.stack([starts, middles, ends])))
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a change loses at the middle of its range: 0.1 where the new pick takes 10 % longer than the old one.
+
+    ``whose`` time says so: measurements where there is a calibrated time; else the model of before, which ranked both
+    picks; where that cannot run the new pick, each side's own model.
+    """
+
+    change: Change
+    part: float
+    whose: str
+
+
+def loss(change: Change) -> Loss | None:
+    """Negative where the new pick is faster; None where no model has both picks."""
+    measured = change.calibrated.ratio if change.calibrated else None
+    if measured is not None:
+        return Loss(change, measured.ratio - 1, "measurements")
+    if change.ratio_by_before is not None:
+        return Loss(change, change.ratio_by_before - 1, "the model before")
+    return None if change.ratio is None else Loss(change, change.ratio - 1, "each side's own model")
+
+
+def share_changed(changes: list[Change], low: int, high: int) -> float:
+    """The part of the sizes from ``low`` to ``high``, by their logarithm, that lies in the changes."""
+    ends = [(max(change.from_bytes, low), min(change.to_bytes, high) + 1) for change in changes]
+    return math.fsum(math.log2(end / start) for start, end in ends if start < end) / math.log2((high + 1) / low)
+
+
+def _changed(before: Ranges, after: Ranges, whole: bool) -> tuple[SizeArray, SizeArray]:
+    """First and last sizes of the ranges that both sides have, and pick differently."""
+    low = max(before.from_bytes[0], after.from_bytes[0])
+    high = min(before.to_bytes[-1], after.to_bytes[-1])
+    starts = np.union1d(before.from_bytes, after.from_bytes)
+    starts = np.union1d(starts[(starts > low) & (starts <= high)], [low])
+    ends = np.append(starts[1:] - np.uint64(1), high)
+    at = [np.searchsorted(side.from_bytes, starts, side="right") - 1 for side in (before, after)]
+    names = ("algorithm", "protocol", "channels", "threads") if whole else ("algorithm", "protocol")
+    numbers = {name: at for at, name in enumerate({*before.bypass_kernel, *after.bypass_kernel, None})}
+    picks = [
+        np.column_stack(
+            [
+                np.array([numbers[name] for name in side.bypass_kernel or (None,) * len(side)])[where],
+                *(getattr(side, name)[where] for name in names),
+            ]
+        )
+        for side, where in zip((before, after), at, strict=True)
+    ]
+    differ = (picks[0] != picks[1]).any(axis=1)
+    # A range goes on where both sides keep their picks.
+    both = np.column_stack(picks)
+    begins = np.append(True, (both[1:] != both[:-1]).any(axis=1))
+    ends_here = np.append(begins[1:], True)
+    return starts[differ & begins], ends[differ & ends_here]
+
+
+def _changes(before: Side, after: Side, request: Request, ranges: SizeArray) -> Iterator[Change]:
+    """``ranges`` are [start, middle, end][range] in bytes."""
+    starts, middles, ends = ranges
+    ratio_from, ratio_to = (
+        [_ratio(*both) for both in zip(before.picks(request, sizes), after.picks(request, sizes), strict=True)]
+        for sizes in (starts, ends)
+    )
+    olds, news = (side.picks(request, middles) for side in (before, after))
+    by_before, by_after = (
+        [side.times_us(request, middles, picks) for picks in (olds, news)] for side in (before, after)
+    )
+    for row, (start, end, middle) in enumerate(zip(starts, ends, middles, strict=True)):
+        old, new = olds[row], news[row]
+        yield Change(
+            request.collective.name,
+            int(start),
+            int(end),
+            int(middle),
+            old,
+            new,
+            _ratio(old, new),
+            ratio_from[row],
+            ratio_to[row],
+            ratio((old, by_before[0][row]), (new, by_before[1][row])),
+            ratio((old, by_after[0][row]), (new, by_after[1][row])),
+        )
+
+
+def _ratio(old: AnyPick, new: AnyPick) -> float | None:
+    """Each by its own side."""
+    return ratio((old, old.time_us), (new, new.time_us))

@@ -1,0 +1,5 @@
+"""What is wrong or unusual in a topology, by the parts that are recognised, what it costs, and its repair."""
+
+from tuner.answers.doctor.examine import Examination, examine
+
+__all__ = ["Examination", "examine"]

@@ -1,0 +1,197 @@
+"""GPUs: NVLinks fewer than the model has, links that lead nowhere, GPUDirect RDMA, compute capability, unknown ids."""
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping
+
+from tuner.answers.doctor.match import counterparts
+from tuner.answers.doctor.records import NOTE, UNUSUAL, WRONG, Finding, Node, gpu_name, listed, most_common, number
+from tuner.machine.topology import Gpu, Target
+
+
+def check(node: Node) -> Iterator[Finding]:
+    """All of them."""
+    yield from _capability(node)
+    yield from _dangling(node)
+    switched = any(gpu.count_nvlinks(Target.SWITCH) for gpu in node.topology.gpus)
+    direct = any(gpu.count_nvlinks(Target.GPU) for gpu in node.topology.gpus)
+    if direct and not switched:
+        yield from _between(node)
+    else:
+        yield from _to_switches(node)
+    yield from _gpudirect(node)
+    yield from _unknown(node)
+
+
+def _capability(node: Node) -> Iterator[Finding]:
+    pairs = counterparts(node)
+    for pci in node.gpus:
+        part, other, has = node.part(pci), pairs.get(pci), number(pci.find("gpu"), "sm")
+        known = None if part is None else part.comp_cap
+        if known is None and other is not None and other.get("device") == pci.get("device") is not None:
+            known = number(other.find("gpu"), "sm")
+        if known not in (None, has):
+            yield Finding(
+                "compute-capability",
+                WRONG,
+                f"{gpu_name(pci)}: sm={has}, and a GPU of device {pci.get('device')} has {known}",
+                (gpu_name(pci),),
+                "write the right one; NCCL itself asks CUDA",
+                (f"sm={known}@{gpu_name(pci)}",),
+            )
+
+
+def _dangling(node: Node) -> Iterator[Finding]:
+    """Links to a GPU that is none, which NCCL drops, and to a GPU by the class of a switch."""
+    busids = {gpu.busid: f"gpu:{gpu.dev}" for gpu in node.topology.gpus}
+    for gpu in node.topology.gpus:
+        for link in gpu.nvlinks:
+            if link.kind is Target.GPU and (link.target not in busids or link.target == gpu.busid):
+                what = "itself" if link.target == gpu.busid else f"{link.target}, which is no GPU here"
+                yield Finding(
+                    "nvlink-target",
+                    WRONG,
+                    f"gpu:{gpu.dev}: {link.count} NVLinks lead to {what}: NCCL makes no use of them",
+                    (f"gpu:{gpu.dev}",),
+                    "nvidia-smi nvlink -R says where they lead",
+                )
+            elif link.kind is Target.SWITCH and link.target in busids:
+                yield Finding(
+                    "nvlink-target",
+                    WRONG,
+                    f"gpu:{gpu.dev}: NVLinks to {busids[link.target]} have the class of a switch ({link.tclass})",
+                    (f"gpu:{gpu.dev}",),
+                    'tclass="0x030200"',
+                    (f"link-gpus={link.count}@gpu:{gpu.dev}-{busids[link.target]}",),
+                )
+
+
+def _to_switches(node: Node) -> Iterator[Finding]:
+    """GPUs with fewer links to NVSwitches than their model, the machine or most of them have."""
+    have = [gpu.count_nvlinks(Target.SWITCH) for gpu in node.topology.gpus]
+    expected = _expected(node, have)
+    fewer = [at for at, links in enumerate(have) if expected and links < expected]
+    names = [f"gpu:{node.topology.gpus[at].dev}" for at in fewer]
+    if not fewer or expected is None:
+        return
+    counts = ", ".join(map(str, sorted({have[at] for at in fewer})))
+    if any(have) or _certain(node):
+        yield Finding(
+            "nvlinks",
+            WRONG,
+            f"{listed(names)}: {counts} NVLinks of {expected}; NCCL counts with the fewest of all GPUs",
+            tuple(names),
+            "nvidia-smi nvlink -s; a virtual machine wants all NVSwitches of a GPU, or the host's fabric manager",
+            tuple(f"nvswitch={expected}@{name}" for name in names),
+        )
+
+
+def _certain(node: Node) -> bool:
+    """Whether these GPUs are a model that always leads to NVSwitches."""
+    return len(node.gpus) > 1 and _same_model(node) and _like_switched(node)
+
+
+def _same_model(node: Node) -> bool:
+    """Whether the machine has GPUs of these device ids, or the file does not say them."""
+    devices = {pci.get("device") for pci in node.gpus}
+    there = set() if node.like_root is None else {pci.get("device") for pci in node.like_root.iter("pci")}
+    return devices <= {None, *there}
+
+
+def _like_switched(node: Node) -> bool:
+    like = node.like
+    return like is not None and like.topology.has_nvswitch(len(like.topology.gpus))
+
+
+def _expected(node: Node, have: list[int]) -> int | None:
+    like = node.like
+    if like is not None and _like_switched(node) and _same_model(node):
+        counts = {gpu.count_nvlinks(Target.SWITCH) for gpu in like.topology.gpus}
+        return counts.pop() if len(counts) == 1 else None
+    parts = {part.nvlinks for pci in node.gpus if (part := node.part(pci)) is not None}
+    if any(have) and len(parts) == 1 and (links := parts.pop()):
+        return links
+    return most_common(have)
+
+
+def _between(node: Node) -> Iterator[Finding]:
+    """Links that only one of two GPUs has, or fewer than between the same GPUs of the machine."""
+    gpus = node.topology.gpus
+    same = node.like is not None and len(node.like.topology.gpus) == len(gpus) and _same_model(node)
+    there = _pairs(node.like.topology.gpus) if node.like is not None and same else {}
+    here = _pairs(gpus)
+    for pair in sorted({tuple(sorted(each)) for each in (*here, *there)}):
+        a, b = pair
+        one, other = here.get((a, b), 0), here.get((b, a), 0)
+        most = max(one, other, there.get((a, b), 0))
+        if min(one, other) < most:
+            names = f"gpu:{gpus[a].dev}", f"gpu:{gpus[b].dev}"
+            yield Finding(
+                "nvlinks",
+                WRONG,
+                f"NVLinks from {names[0]} to {names[1]}: {one}, and back: {other}; usual are {most}",
+                names,
+                "nvidia-smi nvlink -s; a link that is down is so at both ends",
+                (f"link-gpus={most}@{names[0]}-{names[1]}",),
+            )
+
+
+def _pairs(gpus: tuple[Gpu, ...]) -> Mapping[tuple[int, int], int]:
+    at = {gpu.busid: number for number, gpu in enumerate(gpus)}
+    return {
+        (number, at[link.target]): link.count
+        for number, gpu in enumerate(gpus)
+        for link in gpu.nvlinks
+        if link.kind is Target.GPU and link.target in at and at[link.target] != number
+    }
+
+
+def _gpudirect(node: Node) -> Iterator[Finding]:
+    """GPUs that adapters cannot read and write, where their model can."""
+    pairs = counterparts(node)
+    off = [pci for pci in node.gpus if _is_off(pci.find("gpu")) and not _is_off(_gpu(pairs.get(pci)))]
+    able = [pci for pci in off if (part := node.part(pci)) is None or part.gpudirect_rdma]
+    if able:
+        names = [gpu_name(pci) for pci in able]
+        known = all(node.part(pci) is not None for pci in able)
+        yield Finding(
+            "gpudirect",
+            WRONG if known else UNUSUAL,
+            f'{listed(names)}: gdr="0": data to and from adapters goes over the CPU\'s memory',
+            tuple(names),
+            "load nvidia-peermem (lsmod), or have a kernel and driver with DMA-BUF",
+            ("gpudirect=" + ",".join(f"on@{name}" for name in names),),
+        )
+
+
+def _gpu(pci: ET.Element | None) -> ET.Element | None:
+    return None if pci is None else pci.find("gpu")
+
+
+def _is_off(element: ET.Element | None) -> bool:
+    return element is not None and element.get("gdr") == "0"
+
+
+def _unknown(node: Node) -> Iterator[Finding]:
+    strange = [
+        pci
+        for pci in node.root.iter("pci")
+        if pci.get("device") is not None and node.part(pci) is None and pci not in counterparts(node)
+    ]
+    ids = dict.fromkeys(f"{pci.get('vendor')}:{pci.get('device')}" for pci in strange)
+    if ids:
+        yield Finding(
+            "unknown-device",
+            NOTE,
+            f"{listed(list(ids))}: not among the parts known here: what they can is not judged",
+            tuple(pci.get("busid", "") for pci in strange),
+            "nothing",
+        )
+    count = len(node.gpus)
+    if count > 2 and count & (count - 1) and node.topology.has_nvswitch(count):
+        yield Finding(
+            "gpus",
+            UNUSUAL,
+            f"{count} GPUs with NVSwitches, which come as 4, 8 or 16",
+            (),
+            "nvidia-smi and dmesg (Xid 79): a GPU may have fallen off the bus; all of a job's have to be visible",
+        )

@@ -1,0 +1,162 @@
+"""A topology examined: what is found, the repaired text, and what NCCL picks before and after."""
+
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+
+from tuner.answers.diff import Side
+from tuner.answers.doctor import check_adapters, check_gpus, check_links, check_places
+from tuner.answers.doctor.records import NOTE, Finding, Node
+from tuner.answers.whatif import AtSize, at_sizes
+from tuner.base.errors import BadTopology, TunerError
+from tuner.emulator.request import Request
+from tuner.machine import catalogue
+from tuner.machine.listings.nearest import compared, ranked
+from tuner.machine.listings.shape import of_topology
+from tuner.machine.nearness import Nearness
+from tuner.machine.topology import edit, read
+from tuner.scenario import Scenario
+from tuner.scenario.node import MOST_RANKS
+
+LINKS = "pcie"  # the change of which there may be one for each device
+CHECKS = (check_places.check, check_links.check, check_gpus.check, check_adapters.check)
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What is found in ``file``. ``nearness`` is of the machine it is held against; ``topology`` the repaired text.
+
+    ``left`` is found in that, too. ``sizes`` have the picks before and after, empty where one of both cannot be
+    answered for, which ``not_priced`` says why.
+    """
+
+    file: str
+    nearness: Nearness | None
+    findings: tuple[Finding, ...]
+    changes: tuple[str, ...]
+    left: tuple[Finding, ...]
+    topology: str
+    sizes: tuple[AtSize, ...]
+    not_priced: str | None
+
+    @property
+    def sound(self) -> bool:
+        """Whether there are notes alone."""
+        return all(finding.severity == NOTE for finding in self.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """For which release and nodes, which call and sizes (bytes) it is priced; the last size prices each finding."""
+
+    nccl: str
+    nodes: int
+    request: Request
+    sizes: tuple[int, ...]
+
+
+def examine(file: str, text: str, like: str | None, asked: Asked) -> Examination:
+    """The topology ``text`` of ``file``; ``like`` is a machine by name, None: the nearest with as many GPUs alike.
+
+    Errors: those of :func:`tuner.machine.topology.read`; BadTopology for more GPUs than NCCL has room for;
+    UnknownMachine.
+    """
+    if (gpus := len(read(text).gpus)) > MOST_RANKS:
+        raise BadTopology(f"{file}: {gpus} GPUs of a node; NCCL has room for {MOST_RANKS}")
+    near = nearest(text, like)
+    node = node_of(text, near)
+    findings = found(node)
+    changes = tuple(change for finding in findings for change in finding.changes)
+    repaired = after(text, changes)
+    left = found(node_of(repaired, near)) if changes else findings
+    sizes: tuple[AtSize, ...] = ()
+    why = None
+    if changes:
+        try:
+            sizes, findings = _priced(text, repaired, findings, asked)
+        except TunerError as error:
+            why = str(error)
+    return Examination(file, near, tuple(findings), changes, tuple(left), repaired, sizes, why)
+
+
+def nearest(text: str, like: str | None) -> Nearness | None:
+    """The machine to hold it against: the one that is named, else the nearest with as many GPUs that are alike."""
+    shape = of_topology(text)
+    if like is not None:
+        return compared(catalogue.load(like).name, shape)
+    for near in ranked(shape, trays=True):
+        of_machine = of_topology(catalogue.load(near.machine).topology_xml)
+        same = bool(set(shape.devices) & set(of_machine.devices)) or shape.comp_cap == of_machine.comp_cap
+        if same and shape.gpus == of_machine.gpus:
+            return near
+    return None
+
+
+def found(node: Node) -> list[Finding]:
+    """All findings, those that are wrong first."""
+    every = [finding for check in CHECKS for finding in check(node)]
+    order = ("wrong", "unusual", "note")
+    return sorted(every, key=lambda finding: order.index(finding.severity))
+
+
+def after(text: str, changes: Sequence[str]) -> str:
+    """The text after changes in the words of ``whatif``, in their order; those of links go by names that stay."""
+    pairs = [(key, value) for key, _, value in (change.partition("=") for change in changes)]
+    for key, alike in groupby(pairs, key=itemgetter(0)):
+        values = [value for _, value in alike]
+        for value in [",".join(values)] if key == LINKS and all("@" in each for each in values) else values:
+            text = edit.edited(text, {key: value})
+    return text
+
+
+def node_of(text: str, near: Nearness | None) -> Node:
+    """The node of a topology, and the machine ``near`` beside it. Errors: those of reading it."""
+    root = ET.fromstring(text)
+    like = None if near is None else catalogue.load(near.machine)
+    return Node(
+        text,
+        root,
+        read(text),
+        of_topology(text),
+        {child: parent for parent in root.iter() for child in parent},
+        like,
+        None if like is None else ET.fromstring(like.topology_xml),
+    )
+
+
+def _priced(
+    text: str, repaired: str, findings: Sequence[Finding], asked: Asked
+) -> tuple[tuple[AtSize, ...], list[Finding]]:
+    """Picks before and after, and of each finding the bus bandwidth where it alone is left, at the last size."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        before, whole = _side(folder / "before", text, asked), _side(folder / "after", repaired, asked)
+        sizes = tuple(at_sizes(before, whole, asked.request, asked.sizes))
+        alone = [finding for finding in findings if finding.changes]
+        left: dict[int, float | None]
+        if len(alone) < 2:
+            left = {id(finding): sizes[-1].busbw_gbs_before for finding in alone}
+        else:
+            left = {id(each): _left(folder, text, each, (alone, whole, asked)) for each in alone}
+        return sizes, [replace(each, busbw_gbs_left=left.get(id(each))) for each in findings]
+
+
+def _left(folder: Path, text: str, left: Finding, among: tuple[Sequence[Finding], Side, Asked]) -> float | None:
+    """The bus bandwidth where all but one finding is repaired; None where that cannot be answered for."""
+    findings, whole, asked = among
+    changes = [change for finding in findings if finding is not left for change in finding.changes]
+    try:
+        side = _side(folder / f"without-{findings.index(left)}", after(text, changes), asked)
+        (last,) = at_sizes(side, whole, asked.request, asked.sizes[-1:])
+    except TunerError:
+        return None
+    return last.busbw_gbs_before
+
+
+def _side(file: Path, text: str, asked: Asked) -> Side:
+    file.write_text(text, encoding="utf-8")
+    return Side(Scenario(asked.nccl, asked.nodes, topology=file))

@@ -1,0 +1,113 @@
+"""What is found in a topology, and the node as the checks see it."""
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tuner.answers.doctor.parts import Part
+from tuner.base.records import json_form
+from tuner.machine.catalogue import Machine
+from tuner.machine.listings.shape import Shape
+from tuner.machine.topology import Topology
+
+KINDS = (
+    *(
+        "pci-flat",
+        "numa-nodes",
+        "numa",
+        "place",
+        "another-layout",
+        "link-speed",
+        "link-slow",
+        "nvlinks",
+        "nvlink-target",
+    ),
+    *("gpudirect", "adapter-speed", "adapter-far", "adapters", "gpus", "guid", "keep", "compute-capability"),
+    *("processors", "processor-family", "affinity", "virtual-machine", "unknown-device"),
+)
+WRONG, UNUSUAL, NOTE = "wrong", "unusual", "note"  # a fault; what may be as it is; what is good to know
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing: of which ``kind``, ``wrong``, ``unusual`` or a ``note``, in words, on which devices.
+
+    ``changes`` repair it, in the words of ``whatif``; empty where only the machine can. ``do`` is what to do there.
+    ``busbw_gbs_left`` is predicted where all else is repaired and this is not, at the last size that is asked for.
+    """
+
+    kind: str
+    severity: str
+    says: str
+    devices: tuple[str, ...]
+    do: str
+    changes: tuple[str, ...] = ()
+    busbw_gbs_left: float | None = field(default=None, metadata=json_form(optional=True))
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node's topology as text, tree and records, its shape, and the machine that it is held against, if any.
+
+    ``above`` is what each element is in. ``like_root`` is the tree of the machine.
+    """
+
+    text: str
+    root: ET.Element
+    topology: Topology
+    shape: Shape
+    above: Mapping[ET.Element, ET.Element]
+    like: Machine | None
+    like_root: ET.Element | None
+
+    @property
+    def gpus(self) -> list[ET.Element]:
+        """The <pci> of GPUs, by dev."""
+        slots = [pci for pci in self.root.iter("pci") if pci.find("gpu") is not None]
+        return sorted(slots, key=lambda pci: number(pci.find("gpu"), "dev"))
+
+    @property
+    def adapters(self) -> list[ET.Element]:
+        """The <net>, by dev, each once."""
+        by_name = {net.get("name"): net for net in self.root.iter("net")}
+        return sorted(by_name.values(), key=lambda net: number(net, "dev"))
+
+    def slot(self, net: ET.Element) -> ET.Element | None:
+        """The <pci> of an adapter; None for one that is no PCI device."""
+        above = self.above[self.above[net]]
+        return above if above.tag == "pci" else None
+
+    def part(self, pci: ET.Element) -> Part | None:
+        """What the device is, as far as its ids are known."""
+        from tuner.answers.doctor import parts
+
+        return parts.of(pci.get("vendor"), pci.get("device"))
+
+
+def number(element: ET.Element | None, name: str) -> int:
+    """An attribute that the reader has checked."""
+    return 0 if element is None else int(element.get(name, "0"), 0)
+
+
+def gpu_name(pci: ET.Element) -> str:
+    """As changes call it."""
+    return f"gpu:{number(pci.find('gpu'), 'dev')}"
+
+
+def listed(names: Sequence[str], most: int = 4) -> str:
+    """Names in words: all, or the first and how many there are."""
+    return (
+        ", ".join(names) if len(names) <= most else f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
+    )
+
+
+def most_common(values: Sequence[int]) -> int | None:
+    """What more than half of them are; None where there is no such value."""
+    return next((value for value in values if 2 * values.count(value) > len(values)), None)
+
+
+def ancestors(node: Node, element: ET.Element) -> Iterator[ET.Element]:
+    """What an element is in, the innermost first, up to its <cpu>."""
+    while element.tag not in ("cpu", "system"):
+        element = node.above[element]
+        yield element

@@ -1,0 +1,172 @@
+"""Why NCCL picks what it picks for a size: the pick's numbers step by step, what the others lack, how far it holds."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from tuner.base.errors import BadInput
+from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
+from tuner.base.records import json_form
+from tuner.base.sizes import human_bytes
+from tuner.base.trace import Step
+from tuner.emulator.pick import Pick, of_picks
+from tuner.emulator.ranges import FOLLOWED_BYTES, combinations
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.scenario import ConstantsUsed, Scenario
+from tuner.scenario.part import what_hosts_are
+
+if TYPE_CHECKING:
+    from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, TimesWanted
+
+
+@dataclass(frozen=True, slots=True)
+class Slower:
+    """A combination that the call may use: its numbers at this size, and how much slower than the pick it is."""
+
+    algorithm: Algorithm
+    protocol: Protocol
+    time_us: float
+    latency_us: float
+    bandwidth_gbs: float
+    slower_us: float
+    slower_percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """A combination that the call may not use, and why."""
+
+    algorithm: Algorithm
+    protocol: Protocol
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """The sizes around the explained one that get the same algorithm and protocol, both ends among them."""
+
+    from_bytes: int
+    to_bytes: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation:
+    """Why a call of ``bytes`` (NCCL's nBytes) gets its pick.
+
+    ``steps`` lead to the pick's numbers; ``others`` are the slower combinations, the fastest first, then those that
+    cannot be used. ``calibrated`` are the times of all that the call may use by a calibration, where such were asked
+    for. As printed by ``nccl-tuner explain --json``.
+    """
+
+    collective: Collective
+    bytes: int
+    constants: ConstantsUsed = field(metadata=json_form(merged=True))
+    pick: Pick
+    steps: tuple[Step, ...]
+    others: tuple[Slower | Unavailable, ...]
+    holds: Holds
+    domains: str | None = field(default=None, metadata=json_form(optional=True))  # what NCCL makes of NVLink domains
+    split_hosts: str | None = field(default=None, metadata=json_form(optional=True))  # those that are several nodes
+    calibrated: "Mapping[str, CalibratedTime] | None" = field(default=None, metadata=json_form(optional=True))
+    calibration: "CalibrationUsed | None" = field(default=None, metadata=json_form(optional=True))
+
+    def __repr__(self) -> str:
+        call = f"{self.collective.name} of {human_bytes(self.bytes)}"
+        return (
+            f"<{type(self).__name__}: {call}, {self.pick.name} in {self.pick.time_us:.2f} us, {len(self.steps)} steps>"
+        )
+
+    @property
+    def slower(self) -> list[Slower]:
+        """What else the call may use, the fastest first."""
+        return [other for other in self.others if isinstance(other, Slower)]
+
+    @property
+    def unavailable(self) -> list[Unavailable]:
+        """What the call may not use."""
+        return [other for other in self.others if isinstance(other, Unavailable)]
+
+
+_Steps: TypeAlias = Mapping[AlgoProto, list[Step]]
+
+
+def explain(scenario: Scenario, request: Request, size: int) -> Explanation:
+    """The pick of ``size`` bytes as rank 0 sees it.
+
+    Errors: those of :meth:`Selection.pick`; BadInput for windows, and where NCCL_CTA_POLICY moved the pick.
+    """
+    explanation = explain_pick(Selection(scenario.communicator()), scenario.constants, request, size)
+    resolved = scenario.resolve()
+    return replace(explanation, domains=resolved.what_domains_are, split_hosts=what_hosts_are(resolved.nodes))
+
+
+def explain_pick(selection: Selection, constants: ConstantsUsed, request: Request, size: int) -> Explanation:
+    """The same of a communicator whose model is there already; the same errors, BadInput among them."""
+    if request.symmetric:
+        raise BadInput("explain: buffers window may leave the classic path at any size; valid: plain, registered")
+    picks = selection.pick(request, size)
+    (pick,) = of_picks(picks)
+    (algo_proto,) = picks.algo_protos()
+    steps = {each: selection.steps(request, size, each) for each in selection.candidates(request)}
+    if algo_proto not in steps or last(steps[algo_proto], "time") != pick.time_us:
+        raise BadInput(f"NCCL_CTA_POLICY moves this pick to {pick.algorithm}, whatever its time; valid: without it")
+    return Explanation(
+        collective=request.collective,
+        bytes=size,
+        constants=constants,
+        pick=pick,
+        steps=tuple(steps[algo_proto]),
+        others=(*_slower(steps, algo_proto), *_unavailable(selection, request, steps)),
+        holds=_holds(selection, request, size),
+    )
+
+
+def with_times(explanation: Explanation, scenario: Scenario, request: Request, wanted: "TimesWanted") -> Explanation:
+    """The same with calibrated times. Errors: those of :func:`tuner.answers.calibrated.answering`."""
+    from tuner.answers import calibrated
+
+    model = calibrated.answering(wanted, scenario, Selection(scenario.communicator()), request.buffers)
+    if isinstance(model, calibrated.NoCalibration):
+        return replace(explanation, calibration=calibrated.used(model))
+    names = [explanation.pick.name, *(f"{each.algorithm.name}/{each.protocol.name}" for each in explanation.slower)]
+    several = calibrated.of_combinations(model, request, [explanation.bytes], names)
+    estimates = {name: estimate for name, (estimate,) in several.items()}
+    times = {name: each.time for name, each in estimates.items()}
+    return replace(explanation, calibrated=times, calibration=calibrated.used(model, estimates.items()))
+
+
+def last(steps: list[Step], *quantities: str) -> float:
+    """What the last step of any of the quantities left. ValueError where there is none."""
+    *_, value = (step.after for step in steps if step.quantity in quantities)
+    return value
+
+
+def _slower(steps: _Steps, pick: AlgoProto) -> Iterator[Slower]:
+    """The other candidates, the fastest first."""
+    times_us = {algo_proto: last(seen, "time") for algo_proto, seen in steps.items()}
+    for algo_proto in sorted(steps.keys() - {pick}, key=lambda algo_proto: (times_us[algo_proto], algo_proto)):
+        seen, slower_us = steps[algo_proto], times_us[algo_proto] - times_us[pick]
+        yield Slower(
+            *algo_proto,
+            time_us=times_us[algo_proto],
+            latency_us=last(seen, "latency", "latency at this size"),
+            bandwidth_gbs=last(seen, "bandwidth", "bandwidth at this size"),
+            slower_us=slower_us,
+            slower_percent=100 * slower_us / times_us[pick],
+        )
+
+
+def _unavailable(selection: Selection, request: Request, steps: _Steps) -> Iterator[Unavailable]:
+    for algo_proto, reason in selection.excluded(request).items():
+        if algo_proto not in steps:  # Ring stands in where nothing is left
+            yield Unavailable(*algo_proto, reason)
+
+
+def _holds(selection: Selection, request: Request, size: int) -> Holds:
+    """Looked for from 1 byte to 1 TiB or ``size``."""
+    ranges = combinations(selection, request, 1, max(FOLLOWED_BYTES, size))
+    at = int(np.searchsorted(ranges.from_bytes, np.uint64(size), side="right")) - 1
+    return Holds(int(ranges.from_bytes[at]), int(ranges.to_bytes[at]))

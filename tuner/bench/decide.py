@@ -1,0 +1,304 @@
+"""From files of measurements to a decision table for the plugin, and what each of its rows gains."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from tuner.base.errors import BadMeasurement
+from tuner.base.frames import Column, Framed, Named
+from tuner.base.names import Collective
+from tuner.base.provenance import Files, paths, sha256, today
+from tuner.base.records import json_form
+from tuner.bench.decision.gate import GateSettings, Verdict, of_one_table, tried
+from tuner.bench.decision.proposed import proposed
+from tuner.bench.decision.rows import DecisionRow, Proposal, Regrets, regrets, table
+from tuner.bench.opened import OtherRank, again, serves
+from tuner.plugin.headers import GPUS, NCCL
+from tuner.plugin.lint import GAPS
+from tuner.plugin.table.text import size_text, write
+from tuner.times.records.header import scenario_of
+from tuner.times.records.samples import Combination, SampleBlock, Writer, check_same, existing, sha256s
+
+DEFAULT_GATE = GateSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedRow:
+    """One row, for communicators of so many ranks and nodes; ``row`` is its text in the table.
+
+    ``high_bytes`` None: for everything from ``low_bytes`` on. ``gain``, the 95 % interval of it from ``gain_low`` to
+    ``gain_high``, and the ``probability`` of improvement are shares of 1, None where nothing was gated; the probability
+    is that of all rows of the table together. ``sizes`` are those that were tried, in bytes; ``cut`` measured ones that
+    the row lost, as it was slower there or beyond. ``reason`` says why it was dropped.
+    """
+
+    ranks: int
+    nodes: int
+    row: str
+    collective: Collective
+    low_bytes: int
+    high_bytes: int | None
+    choice: Combination = field(metadata=json_form(convert=str))
+    gain: float | None
+    probability: float | None
+    sizes: tuple[int, ...]
+    reason: str | None = field(metadata=json_form(optional=True))
+    gain_low: float | None = None
+    gain_high: float | None = None
+    cut: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedFile:
+    """One file: mean regrets at its sizes, by NCCL's picks and with the table.
+
+    ``hold_out`` are those of rows made from every other size, at the sizes in between. ``origin`` says whose times they
+    are.
+    """
+
+    file: Path
+    ranks: int
+    nodes: int
+    regret_before: float
+    regret_after: float
+    hold_out: Regrets
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRanks:
+    """What rows that were decided for one number of ranks would do at another; no row is for others than its own."""
+
+    decided_at: int
+    tried_at: int
+    regrets: Regrets = field(metadata=json_form(merged=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Decided(Framed):
+    """What :func:`decide` did: the table it wrote, the rows it kept and dropped, and mean regrets over all files.
+
+    As a frame it has a row for each row of a table, the kept ones first.
+    """
+
+    table: Path
+    gate: bool
+    kept: tuple[DecidedRow, ...]
+    dropped: tuple[DecidedRow, ...]
+    regret_before: float
+    regret_after: float
+    files: tuple[DecidedFile, ...]
+    other_ranks: tuple[OtherRanks, ...]
+
+    def columns(self) -> dict[str, Column]:
+        """collective, low_bytes, high_bytes (-1: none), choice, ranks, nodes, gain, probability (NaN: none); [row]."""
+        rows = [*self.kept, *self.dropped]
+        return {
+            "collective": Named(Collective, np.array([row.collective for row in rows], int)),
+            "low_bytes": np.array([row.low_bytes for row in rows], int),
+            "high_bytes": np.array([-1 if row.high_bytes is None else row.high_bytes for row in rows], int),
+            "choice": [str(row.choice) for row in rows],
+            "ranks": np.array([row.ranks for row in rows], int),
+            "nodes": np.array([row.nodes for row in rows], int),
+            "gain": np.array([row.gain for row in rows], np.float64),
+            "probability": np.array([row.probability for row in rows], np.float64),
+            "gain_low": np.array([row.gain_low for row in rows], np.float64),
+            "gain_high": np.array([row.gain_high for row in rows], np.float64),
+            "reason": [row.reason for row in rows],
+        }
+
+
+def decide(
+    files: Files,
+    *,
+    out: str | PathLike[str],
+    constants: str | PathLike[str] | None = None,
+    gate: GateSettings | None = DEFAULT_GATE,
+    command: str | None = None,
+) -> Decided:
+    """Writes ``out``, a table of few rows from files that ``nccl-tuner measure`` wrote, one for each communicator size.
+
+    A row stays only if an A/B run through the plugin, on the backend that measured the file and in several fresh
+    processes, shows that it gains more than 2 %, with a probability of 0.975 at least for all rows of the table
+    together; that run is kept beside ``out``, as out.ab.jsonl. ``gate`` None: no
+    such run, and the table says so. With a file of fitted ``constants`` rows end where these say, not halfway between
+    two sizes. ``command`` is named in the table.
+    Errors: BadMeasurement for files that cannot be judged, or two of one communicator size; BadConstants; BadInput
+    where the table cannot be written; MeasuringFailed where the A/B run fails; OtherRank on processes of a launcher
+    other than the first, which have the A/B run done with them and write nothing.
+    """
+    given, out = paths(files), Path(out)
+    fitted = None if constants is None else Path(constants)
+    proposals = [proposed(path, fitted) for path in given]
+    read = dict(zip(given, sha256s(given), strict=True))
+    sizes = [(proposal.ranks, proposal.nodes) for proposal in proposals]
+    if len(set(sizes)) < len(sizes):
+        raise BadMeasurement("two FILEs of as many ranks and nodes; valid: one for each")
+    serving = gate is not None and serves(proposal.comparison.measurements.header for proposal in proposals)
+    verdicts = [
+        [_not_gated(row) for row in proposal.rows]
+        if gate is None
+        else _tried(path, proposal, _beside(out, proposal, proposals), gate)
+        for path, proposal in zip(given, proposals, strict=True)
+    ]
+    if serving:
+        raise OtherRank("this process has served rank 0's, which decides and writes the table")
+    if gate is not None:
+        controlled = iter(of_one_table(list(chain.from_iterable(verdicts))))
+        verdicts = [[next(controlled) for _ in its] for its in verdicts]
+    decisions = [_Decision(*each) for each in zip(given, proposals, verdicts, strict=True)]
+    rows = [(each.proposal.ranks, each.proposal.nodes, row) for each in decisions for row in each.rows]
+    sources = [f"{path} sha256 {digest}" for path, digest in read.items()]
+    origin = {"by": "nccl-tuner decide", "date": today(), **({} if command is None else {"command": command})}
+    write(out, table(rows, {**origin, **_measured(sources, proposals), **_constants(fitted), **_rows(decisions, gate)}))
+    decided = [each.file for each in decisions]
+    return Decided(
+        table=out,
+        gate=gate is not None,
+        kept=tuple(row for each in decisions for row in each.kept),
+        dropped=tuple(row for each in decisions for row in each.dropped),
+        regret_before=sum(file.regret_before for file in decided) / len(decided),
+        regret_after=sum(file.regret_after for file in decided) / len(decided),
+        files=tuple(decided),
+        other_ranks=tuple(
+            OtherRanks(own.proposal.ranks, other.ranks, regrets(other.sizes, own.rows))
+            for own in decisions
+            for other in proposals
+            if other is not own.proposal
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """One file's rows and what the gate says of them."""
+
+    path: Path
+    proposal: Proposal
+    verdicts: list[Verdict]
+
+    @property
+    def rows(self) -> list[DecisionRow]:
+        return [verdict.row for verdict in self.verdicts if verdict.why_not is None]
+
+    @property
+    def kept(self) -> list[DecidedRow]:
+        return [self._row(verdict) for verdict in self.verdicts if verdict.why_not is None]
+
+    @property
+    def dropped(self) -> list[DecidedRow]:
+        return [self._row(verdict) for verdict in self.verdicts if verdict.why_not is not None]
+
+    @property
+    def file(self) -> DecidedFile:
+        proposal, total = self.proposal, regrets(self.proposal.sizes, self.rows)
+        return DecidedFile(
+            self.path,
+            proposal.ranks,
+            proposal.nodes,
+            total.before,
+            total.after,
+            hold_out=proposal.hold_out(),
+            origin=proposal.comparison.measurements.header.origin,
+        )
+
+    def _row(self, verdict: Verdict) -> DecidedRow:
+        row, gated = verdict.row, verdict.gain == verdict.gain
+        return DecidedRow(
+            ranks=self.proposal.ranks,
+            nodes=self.proposal.nodes,
+            row=str(row),
+            collective=row.collective,
+            low_bytes=row.low,
+            high_bytes=row.high,
+            choice=row.choice,
+            gain=verdict.gain if gated else None,
+            probability=verdict.probability if gated else None,
+            sizes=verdict.sizes,
+            reason=verdict.why_not,
+            gain_low=_finite(verdict.interval[0]) if gated else None,
+            gain_high=_finite(verdict.interval[1]) if gated else None,
+            cut=verdict.cut,
+        )
+
+
+def _beside(out: Path, proposal: Proposal, proposals: Sequence[Proposal]) -> Path:
+    """Where the A/B run is kept: a file for each communicator, named by what distinguishes it."""
+    names = [out.name, *([str(proposal.ranks)] if len(proposals) > 1 else [])]
+    if [other.ranks for other in proposals].count(proposal.ranks) > 1:
+        names.append(str(proposal.nodes))
+    return out.with_name(".".join([*names, "ab.jsonl"]))
+
+
+def _not_gated(row: DecisionRow) -> Verdict:
+    return Verdict(row, float("nan"), float("nan"), row.sizes, None)
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _tried(path: Path, proposal: Proposal, beside: Path, settings: GateSettings) -> list[Verdict]:
+    if not proposal.rows:
+        return []
+    measurements = proposal.comparison.measurements
+    opened = again(path, measurements)
+    if opened is None:
+        return []
+    with closing(opened) as backend:
+        header = backend.describe()
+        if (there := existing(beside)) is not None:
+            check_same(beside, there, header)
+        first = 0 if there is None else 1 + max((block.process for block in there.blocks), default=-1)
+        with Writer(beside, header) as writer:
+
+            def add(block: SampleBlock) -> None:
+                writer.add(replace(block, process=first + block.process))
+
+            return tried(backend, proposal, settings, add)
+
+
+def _measured(sources: Sequence[str], proposals: Sequence[Proposal]) -> dict[str, str]:
+    """What the table says of the files."""
+    said = {}
+    for number, (source, proposal) in enumerate(zip(sources, proposals, strict=True), start=1):
+        header = proposal.comparison.measurements.header
+        said[f"measured-{number}"] = source
+        said[f"communicator-{number}"] = header.title
+        said[f"backend-{number}"] = str(header.backend)
+        if header.is_simulated:
+            said[f"times-{number}"] = header.origin
+    headers = [proposal.comparison.measurements.header for proposal in proposals]
+    said[NCCL] = ", ".join(dict.fromkeys(scenario_of(header).nccl for header in headers))
+    known = [[header.gpu] if header.gpu else scenario_of(header).gpu_names for header in headers]
+    if all(known):
+        said[GPUS] = ", ".join(dict.fromkeys(chain.from_iterable(known)))
+    return said
+
+
+def _constants(path: Path | None) -> dict[str, str]:
+    return {} if path is None else {"layer": f"{path} sha256 {sha256(path)}"}
+
+
+def _rows(decisions: Sequence[_Decision], settings: GateSettings | None) -> dict[str, str]:
+    """What the table says of its rows."""
+    none = "none: rows are as measured"
+    run = "" if settings is None else f"A/B run of {settings.rounds} rounds in {settings.count} processes"
+    said = {"gate": f"{run} through the plugin" if run else none}
+    kept = [row for each in decisions for row in each.kept]
+    for number, row in enumerate(kept if settings is not None else [], start=1):
+        assert row.gain is not None
+        said[f"gate-{number}"] = (
+            f"{row.row}, {row.ranks} ranks: gains {100 * row.gain:.1f} %, "
+            f"probability {row.probability:.4f}, at " + ", ".join(map(size_text, row.sizes))
+        )
+    if kept:
+        said[GAPS] = "sizes without a row keep NCCL's own choice: nothing better is proven there"
+    else:
+        said["result"] = "no row: NCCL's default is the best that was found"
+    return said

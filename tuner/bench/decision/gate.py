@@ -1,0 +1,242 @@
+"""The gate that rows have to pass: an A/B run through the plugin, and what it says of each row.
+
+The unit is the process. Each process runs both sides in turn, and says once by how much a row's sizes are faster with
+the table; rounds within it only make that one number better known.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.errors import MeasuringFailed
+from tuner.bench.backend import Backend
+from tuner.bench.decision.rows import LEAST_GAIN, LOG_GAIN, DecisionRow, Proposal, table
+from tuner.plugin.table.text import size_text, to_text
+from tuner.times.comparison.judged import middle
+from tuner.times.evidence import LEVEL, gain_of
+from tuner.times.records.samples import Combination, Point, SampleBlock
+from tuner.times.statistics import LEAST_PROCESSES
+
+PROBABILITY = 0.975  # one-sided: the 95 % interval of a gain is above 0, in all rows of a table together
+TEST_SIZES = 8  # of a row
+CANDIDATE = "candidate"  # the name that blocks under the table give it
+
+Times = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the gate found of a row: its gain with the 95 % interval, and the probability of improvement, shares of 1.
+
+    ``sizes`` are those that were tried, ``cut`` the measured ones that the row no longer has because it was slower
+    there, all in bytes. ``why_not`` None: the row stays.
+    """
+
+    row: DecisionRow
+    gain: float
+    probability: float
+    sizes: tuple[int, ...]
+    why_not: str | None
+    interval: tuple[float, float] = (-1.0, float("inf"))
+    cut: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GateSettings:
+    """The A/B run: ``rounds`` of it, dealt out to so many fresh ``processes``, at least 3; ``repeats`` runs kept of
+    each sample block, ``warmup`` runs before those.
+
+    ``seed`` is that of its order.
+    """
+
+    rounds: int = 20
+    repeats: int = 10
+    warmup: int = 2
+    seed: int = 0
+    processes: int = 5
+
+    def rounds_of(self, process: int) -> int:
+        """How many of the rounds a process has, at least one."""
+        each, more = divmod(max(self.rounds, self.count), self.count)
+        return each + (process < more)
+
+    @property
+    def count(self) -> int:
+        """How many processes there are: no more than rounds, where these allow the fewest."""
+        return max(LEAST_PROCESSES, min(self.processes, self.rounds))
+
+
+def gate(
+    backend: Backend, proposal: Proposal, settings: GateSettings, add: Callable[[SampleBlock], None]
+) -> list[Verdict]:
+    """An A/B run through the plugin, and what it says of each row of one table; ``add`` is handed every sample block.
+
+    Errors: those of :func:`tried`.
+    """
+    return of_one_table(tried(backend, proposal, settings, add))
+
+
+def tried(
+    backend: Backend, proposal: Proposal, settings: GateSettings, add: Callable[[SampleBlock], None]
+) -> list[Verdict]:
+    """The A/B run, and what it says of each row by itself.
+
+    Each round runs every row's sizes with the table and without, whichever first, in one random order. The first of two
+    rounds' order is turned round in the second, so that drift counts for both alike.
+    Errors: those of the backend; MeasuringFailed where it has no other process.
+    """
+    if not proposal.rows:
+        return []
+    tests = {row: points_to_test(proposal, row) for row in proposal.rows}
+    executed = _Run()
+    for block in _blocks(backend, proposal, settings, [point for those in tests.values() for point in those]):
+        add(block)
+        executed.take(block)
+    return [
+        verdict(row, points, {point: executed.log_gains(point) for point in points}, executed.executed)
+        for row, points in tests.items()
+    ]
+
+
+def of_one_table(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts of all rows of a table, whose probabilities are then of all of them together, as Holm has it.
+
+    So of forty tables in which nothing is to be gained one keeps a row.
+    """
+    order = sorted(range(len(verdicts)), key=lambda index: -verdicts[index].probability)
+    chances = [(len(order) - place) * (1 - verdicts[index].probability) for place, index in enumerate(order)]
+    controlled = list(verdicts)
+    for index, chance in zip(order, np.minimum(np.maximum.accumulate(chances), 1.0).tolist(), strict=True):
+        one = verdicts[index]
+        unsure = f"probability of improvement {1 - chance:.3f}, below {PROBABILITY}"
+        why_not = unsure if one.why_not is None and chance > 1 - PROBABILITY else one.why_not
+        controlled[index] = replace(one, probability=1 - chance, why_not=why_not)
+    return controlled
+
+
+@dataclass
+class _Run:
+    """By point, and by whether the table was in use, the logarithms of median times by process and round."""
+
+    log_us: dict[tuple[Point, bool], dict[tuple[int, int], float]] = field(default_factory=dict)
+    executed: dict[Point, set[Combination]] = field(default_factory=dict)  # under the table
+
+    def take(self, block: SampleBlock) -> None:
+        log_us = float(np.log(block.median_us)) if block.counts else np.nan
+        self.log_us.setdefault((block.point, block.table is not None), {})[block.process, block.round] = log_us
+        if block.table is not None and block.executed is not None:
+            self.executed.setdefault(block.point, set()).add(block.executed)
+
+    def log_gains(self, point: Point) -> Times:
+        """One a process, the mean over its rounds; NaN where none counts."""
+        without, with_table = self.log_us[point, False], self.log_us[point, True]
+        gains: dict[int, list[float]] = {}
+        for process, number in without:
+            gains.setdefault(process, []).append(without[process, number] - with_table[process, number])
+        return np.array([_mean(each) for each in gains.values()])
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if np.isfinite(value)]
+    return float(np.mean(known)) if known else np.nan
+
+
+def _blocks(backend: Backend, proposal: Proposal, settings: GateSettings, points: list[Point]) -> Iterator[SampleBlock]:
+    text = to_text(table([(proposal.ranks, proposal.nodes, row) for row in proposal.rows], {}))
+    shuffled, start_s = random.Random(settings.seed), backend.now_s()
+    order, number = [False, True], 0
+    for process in range(settings.count):
+        if process and not backend.renew():
+            valid = "valid: one process with all GPUs, or --no-gate"
+            raise MeasuringFailed(f"the gate asks {settings.count} processes, and here is one; {valid}")
+        for _ in range(settings.rounds_of(process)):
+            if number % 2 == 0:
+                shuffled.shuffle(order)
+            else:
+                order.reverse()
+            shuffled.shuffle(points)
+            for with_table in order:
+                backend.use_table(text if with_table else None)
+                for point in points:
+                    if settings.warmup:
+                        backend.run(point, None, settings.warmup)
+                    run = backend.run(point, None, settings.repeats)
+                    at_s, name = backend.now_s() - start_s, CANDIDATE if with_table else None
+                    times = run.executed, run.times_us, number, at_s, run.wrong, name
+                    yield SampleBlock(point, None, *times, run.host_us, process)
+            number += 1
+    backend.use_table(None)
+
+
+def points_to_test(proposal: Proposal, row: DecisionRow) -> list[Point]:
+    """Of every kind of call: sizes that were measured and, between them, sizes that were not."""
+    unit = Point(row.collective, 0).unit_bytes(proposal.ranks)
+    ends = (row.low, *row.sizes, *(() if row.high is None else (row.high + 1,)))
+    between = {middle(low, high) // unit * unit for low, high in pairwise(ends)}
+    sizes = sorted({*row.sizes, *(size for size in between if row.holds(size) and size > 0)})
+    chosen = [sizes[round(at)] for at in np.linspace(0, len(sizes) - 1, min(len(sizes), TEST_SIZES))]
+    kinds = [kind for kind in proposal.comparison.kinds if kind.collective is row.collective]
+    return [
+        replace(kind, bytes=size) for kind in kinds for size in chosen if size % kind.unit_bytes(proposal.ranks) == 0
+    ]
+
+
+def verdict(
+    row: DecisionRow,
+    points: Sequence[Point],
+    log_gains: Mapping[Point, Times],
+    executed: Mapping[Point, set[Combination]],
+) -> Verdict:
+    """What became of a row: ``log_gains`` are logarithms of ratios, numbers [process].
+
+    A row that is slower towards an end ends before that.
+    """
+    measured = row.sizes
+    slower = [point.bytes for point in points if _is_slower(log_gains[point], len(points))]
+    good = [point.bytes for point in points if point.bytes not in slower]
+    if slower and good:
+        row = _trimmed(row, [point.bytes for point in points], slower)
+    points = [point for point in points if row.holds(point.bytes)]
+    sizes = tuple(sorted({point.bytes for point in points}))
+    # One gain a process, so that processes, not sizes that share them, count as independent.
+    found = gain_of(np.nanmedian(np.array([log_gains[point] for point in points]), axis=0))
+    gain, probability = float(np.expm1(found.estimate)), 1 - found.p
+    why_not = next(
+        (
+            f"NCCL ran {each} instead at {size_text(point.bytes)}"
+            for point in points
+            for each in sorted(executed.get(point, ()))
+            if each.algo_proto != row.choice.algo_proto
+        ),
+        None,
+    )
+    if why_not is None and (inside := [size for size in slower if row.holds(size)]):
+        why_not = f"slower at {size_text(inside[0])}"
+    if why_not is None and not gain > LEAST_GAIN:
+        why_not = f"gains {100 * gain:.1f} %, not more than {100 * LEAST_GAIN:.0f} %"
+    if why_not is None and probability < PROBABILITY:
+        why_not = f"probability of improvement {probability:.3f}, below {PROBABILITY}"
+    interval = float(np.expm1(found.low)), float(np.expm1(found.high))
+    cut = tuple(size for size in measured if size not in row.sizes)
+    return Verdict(row, gain, probability, sizes, why_not, interval, cut)
+
+
+def _is_slower(log_gains: Times, comparisons: int) -> bool:
+    loss = gain_of(-log_gains)
+    return loss.estimate > LOG_GAIN and loss.p * comparisons <= LEVEL
+
+
+def _trimmed(row: DecisionRow, tried_bytes: Sequence[int], slower: Sequence[int]) -> DecisionRow:
+    """Without what is slower at its ends, and what is beyond that: measured sizes next to it stay, tried or not."""
+    good = [size for size in tried_bytes if size not in slower]
+    below = [size for size in slower if size < min(good)]
+    above = [size for size in slower if size > max(good)]
+    known = {*row.sizes, *good}
+    low = min(size for size in known if size > max(below)) if below else row.low
+    high = max(size for size in known if size < min(above)) if above else row.high
+    inside = tuple(size for size in row.sizes if low <= size and (high is None or size <= high))
+    return replace(row, low=low, high=high, sizes=inside)

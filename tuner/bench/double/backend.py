@@ -1,0 +1,165 @@
+"""The code for GPUs as a backend, run in processes of its own on simulated GPUs."""
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tuner.base.errors import BadMeasurement, MeasuringFailed
+from tuner.bench.backend import Run
+from tuner.bench.double.environment import STARTED, Environment
+from tuner.bench.double.requests import Opened
+from tuner.bench.double.settings import DoubleSettings
+from tuner.bench.exchange import Asked, Question
+from tuner.bench.gpu.options import Options, options_of
+from tuner.times.records.header import DOUBLE, Header
+from tuner.times.records.samples import Combination, Point
+
+NAME = DOUBLE
+CHILD = "tuner.bench.double.child"
+START_S = 120.0  # that a start may take, besides what the ranks wait for each other
+_LAST_LINES = 3
+
+
+class Double:
+    """A Backend (tuner.bench.backend) whose processes have one GPU code, :mod:`tuner.bench.gpu`, as it is.
+
+    Errors: those of that code; MeasuringFailed where a process dies, or takes longer than the code's own limit.
+    """
+
+    def __init__(self, settings: DoubleSettings, options: Options) -> None:
+        self.settings, self._limit_s = settings, options.limit_s
+        self._environment = Environment(settings, options.library)
+        self._asked = Asked("the double's process", options.limit_s + START_S, self._last_words)
+        self.launched: Mapping[tuple[Point, Combination], int] = {}  # by rank 0's process, in the last request
+        self._options = replace(options, ranks_per_gpu=settings.ranks_per_gpu, library=self._environment.library)
+        self._started = 0
+        self._table: str | None = None
+        opened = self._begin()
+        self.header, self.release, self.ranks = opened.header, opened.release, opened.ranks
+
+    def _begin(self) -> Opened:
+        # with its temporary files in the folder, so that a process that is killed leaves none behind
+        own_files = {"TMPDIR": str(self._environment.folder)}
+        self._variables = {**self._environment.variables(), **own_files, STARTED: str(self._started)}
+        self._started += 1
+        self._port = _free_port()
+        try:
+            self._asked.start(self._begun, self.settings.ranks if self.settings.process_per_rank else 1)
+            opened: Opened = self._asked.answer("opening").result
+        except BaseException:
+            self._asked.end()
+            self._environment.close()
+            raise
+        return opened
+
+    def _begun(self, rank: int, descriptor: int) -> "subprocess.Popen[bytes]":
+        with self._output(rank).open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", CHILD, str(descriptor)],
+                env={**self._variables, **(self._launched(rank) if self.settings.process_per_rank else {})},
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                pass_fds=() if descriptor < 0 else (descriptor,),
+                start_new_session=True,
+            )
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin as stdin:
+            stdin.write(pickle.dumps(self._options))
+        return process
+
+    def _launched(self, rank: int) -> dict[str, str]:
+        """What torchrun says to a process."""
+        per_node = self.settings.ranks // self.settings.scenario.nodes
+        said = {
+            "RANK": rank,
+            "LOCAL_RANK": rank % per_node,
+            "WORLD_SIZE": self.settings.ranks,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": self._port,
+            "TORCHELASTIC_RUN_ID": f"double-{os.getpid()}-{self._port}",
+        }
+        return {name: str(value) for name, value in said.items()}
+
+    def _output(self, rank: int) -> Path:
+        return self._environment.folder / f"output-{rank}"
+
+    # --- Backend ---
+
+    def describe(self) -> Header:
+        """As the code for GPUs says it."""
+        return self.header
+
+    def combinations(self, point: Point) -> list[Combination]:
+        """The cells that NCCL hands its tuner."""
+        found: list[Combination] = self._ask("combinations", point)
+        return found
+
+    def run(self, point: Point, requested: Combination | None, repeats: int) -> Run:
+        """Planted times of what was launched. MeasuringFailed where NCCL's log says that it was something else."""
+        run: Run = self._ask("run", point, requested, repeats)
+        launched = {combination for _, combination in self.launched}
+        if run.executed is not None and not (launched and all(_is_that(run.executed, each) for each in launched)):
+            names = ", ".join(map(str, sorted(launched)))
+            raise MeasuringFailed(f"NCCL's log says that {run.executed} ran, and it launched {names or 'nothing'}")
+        return run
+
+    def now_s(self) -> float:
+        """Seconds of a clock that only goes forwards: real ones."""
+        return time.monotonic()
+
+    def use_table(self, text: str | None) -> None:
+        """The decision table from here on, in later processes as well."""
+        self._table = text
+        self._ask("use_table", text)
+
+    def renew(self) -> bool:
+        """Ends the processes and begins others."""
+        self._asked.leave("close", self._limit_s)
+        self._begin()
+        if self._table is not None:
+            self._ask("use_table", self._table)
+        return True
+
+    def close(self) -> None:
+        """Ends the processes."""
+        self._asked.leave("close", self._limit_s)
+        self._environment.close()
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        answer = self._asked.ask(Question(name, arguments), name)
+        self.launched = answer.launched
+        return answer.result
+
+    def _last_words(self) -> str:
+        lines = self._output(0).read_text(errors="replace").splitlines()[-_LAST_LINES:]
+        return " | ".join(line.strip() for line in lines)
+
+
+def from_header(header: Header) -> Double:
+    """The double that a file was made with; BadMeasurement where the header does not say all of it."""
+    try:
+        settings = DoubleSettings.from_record(header.others[DOUBLE])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadMeasurement(f"the header does not say how to build the double again: {error!r}") from None
+    return Double(settings, options_of(header))
+
+
+def _is_that(said: Combination, launched: Combination) -> bool:
+    """Whether a log that says this, up to 2.23 without channels, is of that launch."""
+    return said in (launched, launched.plain)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port

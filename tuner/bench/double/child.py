@@ -1,0 +1,53 @@
+"""A process of the double: it opens the simulated GPUs as real ones are opened, and serves the process that started it.
+
+``python -m tuner.bench.double.child DESCRIPTOR``, in an environment of the double; rank 0's descriptor is a socket,
+the others' is -1: they serve rank 0.
+"""
+
+import pickle
+import socket
+import sys
+from functools import partial
+from typing import Any
+
+from tuner.base.errors import TunerError
+from tuner.bench.double.computer import computer
+from tuner.bench.double.faults import plant
+from tuner.bench.double.requests import CountedAnswer, Opened
+from tuner.bench.exchange import Question, answer_all, send
+from tuner.bench.gpu.opening import open_gpus
+
+
+def main() -> None:
+    """The first request opens, the last one closes."""
+    descriptor = int(sys.argv[1])
+    options = pickle.loads(sys.stdin.buffer.read())
+    stream = None if descriptor < 0 else socket.socket(fileno=descriptor).makefile("rwb")
+    backend: Any = None
+    try:
+        plant(computer().settings)
+        backend = open_gpus(options)
+        answer = CountedAnswer(Opened(backend.describe(), backend.release, backend.ranks) if backend else None)
+    except TunerError as error:
+        answer = CountedAnswer(error=error)
+    if stream is None:
+        if answer.error is not None:
+            sys.exit(f"{answer.error}")
+        return
+    send(stream, answer)
+    if backend is not None:
+        answer_all(stream, partial(_answered, backend))
+
+
+def _answered(backend: Any, question: Question) -> CountedAnswer:
+    launched = computer().launched
+    launched.clear()
+    try:
+        result = getattr(backend, question.name)(*question.arguments)
+    except TunerError as error:
+        return CountedAnswer(error=error, launched=dict(launched))
+    return CountedAnswer(result, launched=dict(launched))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,294 @@
+"""The simulated computer as a process uses it: its devices, memory and streams, and the collectives on them."""
+
+import functools
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from tuner._native._sim import ffi, lib
+from tuner.base.names import Collective
+from tuner.bench.double import errors, machine
+from tuner.bench.double.contents import Altered, Contents, Formula, Part, Reduced, gathered, shallow
+from tuner.bench.double.launches import Launch, Launches
+from tuner.bench.double.meeting import Arrival, Key, Meeting
+from tuner.bench.double.planted import Planted
+from tuner.bench.double.settings import Fault, FaultKind
+from tuner.bench.double.timeline import Mark, PlantedError, Stream, Work
+from tuner.times.records.samples import Combination, Point
+
+MULTIPROCESSORS = 132  # of each GPU, as csrc/sim tells NCCL
+MEMORY_BYTES = 80 << 30  # of each GPU, as csrc/sim tells NCCL
+CONTEXT_BYTES = 1 << 30  # of it that CUDA and NCCL have
+
+
+@dataclass(eq=False)
+class Running:
+    """One rank's kernel of a collective. ``number`` counts the communicator's collectives at this rank."""
+
+    computer: "Computer"
+    launch: Launch
+    number: int | None = None
+    ended: bool = False
+
+    def done_us(self, start_us: float) -> float | None:
+        """When the slowest rank's kernel has begun and the planted time is over; None as long as one is missing."""
+        computer, launch = self.computer, self.launch
+        communicator = launch.communicator
+        if self.number is None:
+            self.number = computer.begin(launch, start_us)
+        if computer.fault(FaultKind.hang, communicator.rank, self.number):
+            return None
+        key = communicator.name, self.number
+        arrived = computer.meeting.all_arrived(key, communicator.ranks)
+        if arrived is None or not _fit(arrived.values()):
+            return None
+        if fault := computer.fault(FaultKind.error, communicator.rank, self.number):
+            raise PlantedError(errors.number(fault.error))
+        time_us = computer.planted.time_us(launch.point, launch.combination, communicator.ranks, self.number)
+        computer.write(launch, key, arrived)
+        if computer.planted_wrong(communicator.rank, self.number):
+            computer.spoil(launch)
+        computer.meeting.leave(key, computer.local_ranks(communicator.name))
+        if computer.settings.of_rank(FaultKind.slow, communicator.rank):
+            time_us *= 2
+        return max(each.at_us for each in arrived.values()) + time_us
+
+
+@dataclass(eq=False)
+class Again:
+    """A graph's work: each launch of the graph does it anew."""
+
+    work: list[Work] = field(default_factory=list)
+
+    def copies(self) -> list[Work]:
+        """What one launch puts on a stream."""
+        return [Running(each.computer, each.launch) if isinstance(each, Running) else each for each in self.work]
+
+
+def _fit(arrived: Collection[Arrival]) -> bool:
+    """Whether the kernels come to an end: they run the same, and a GPU's blocks fit on its multiprocessors at once."""
+    blocks: Counter[int] = Counter()
+    for each in arrived:
+        blocks[each.gpu] += each.combination.channels
+    return len({each.combination for each in arrived}) == 1 and max(blocks.values()) <= MULTIPROCESSORS
+
+
+class Computer:
+    """There is one in a process: :func:`computer`."""
+
+    def __init__(self) -> None:
+        self.machine = machine.machine()
+        settings = self.settings = self.machine.settings
+        processes = settings.ranks if settings.process_per_rank else 1
+        self.meeting = Meeting(self.machine.folder, self.machine.process, processes)
+        self.planted = Planted(settings)
+        self.contents = Contents()
+        self.streams: dict[int, Stream] = {}
+        self.marks: dict[int, Mark] = {}  # of events that were recorded
+        self.event_device: dict[int, int] = {}
+        self._events = 0
+        self._objects: list[Any] = []  # whose addresses are streams
+        self.host_us = 0.0
+        self.free_bytes = dict.fromkeys(range(self.machine.gpus), MEMORY_BYTES - CONTEXT_BYTES)
+        self._launches = Launches()
+        self._counts: Counter[tuple[str, int]] = Counter()  # collectives begun, by communicator and rank
+        self._begun: Counter[int] = Counter()  # launches by rank
+        self._results: dict[Key, tuple[Formula, int]] = {}
+        self._ranks: dict[str, set[int]] = {}
+        self.launched: Counter[tuple[Point, Combination]] = Counter()  # what ran how often; whoever asks may clear it
+        for fault in settings.faults:
+            here = not settings.process_per_rank or fault.rank == self.machine.process
+            if here and fault.kind is FaultKind.launch_error:
+                lib.sim_plant_launch_error(errors.number(fault.error), fault.after)
+
+    # --- devices ---
+
+    @property
+    def gpu(self) -> int:
+        """The current one, among those of this process' node."""
+        return self.machine.gpu(lib.sim_current_device())
+
+    def use(self, gpu: int) -> None:
+        """Makes it the thread's."""
+        lib.sim_select_device(self.machine.device(gpu))
+
+    def stream(self, address: int) -> Stream:
+        """KeyError where there is none there."""
+        return self.streams[address]
+
+    def new_stream(self) -> int:
+        """The address of one on the current device."""
+        self._objects.append(ffi.new("char[16]"))
+        address = int(ffi.cast("uintptr_t", self._objects[-1]))
+        self.streams[address] = Stream(self.gpu)
+        return address
+
+    def new_event(self) -> int:
+        """The address of one on the current device."""
+        self._events += 1
+        self.event_device[self._events] = self.gpu
+        return self._events
+
+    def forget_event(self, event: int) -> None:
+        """It is not asked for any more."""
+        self.marks.pop(event, None)
+        del self.event_device[event]
+
+    def begin_capture(self, stream: int) -> None:
+        """What is put on the stream is not done, here and for libnccl."""
+        if lib.sim_capture_begin(ffi.cast("void *", stream)) != 0:
+            raise MemoryError
+        self.streams[stream].captured = []
+
+    def end_capture(self, stream: int) -> tuple[Again, int]:
+        """What was put on it, and the graph that libnccl knows."""
+        graph = lib.sim_capture_end(ffi.cast("void *", stream))
+        work = Again(self.streams[stream].captured or [])
+        self.streams[stream].captured = None
+        return work, int(ffi.cast("uintptr_t", graph))
+
+    # --- work ---
+
+    def take_launches(self) -> None:
+        """Puts what libnccl has launched on its streams."""
+        for launch in self._launches.new():
+            rank = launch.communicator.rank
+            self._ranks.setdefault(launch.communicator.name, set()).add(rank)
+            stream = self.streams[launch.stream]
+            if self.machine.gpu(launch.device) != stream.device:
+                stream.error = errors.number("cudaErrorInvalidResourceHandle")
+            if stream.captured is None:
+                self.issue()
+            stream.put(Running(self, launch), self.host_us)
+            if stream.captured is None:
+                self.launched[launch.point, launch.combination] += 1
+            killed = self.settings.of_rank(FaultKind.killed, rank)
+            if killed is not None and self._begun[rank] >= killed.after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._begun[rank] += 1
+
+    def issue(self) -> None:
+        """The host issues one launch."""
+        self.host_us += self.settings.host_us
+
+    def put(self, stream: Stream, work: Work) -> None:
+        """Behind what libnccl has launched before."""
+        self.take_launches()
+        stream.put(work, self.host_us)
+
+    def launch(self, graph: Again, stream: Stream) -> None:
+        """All of a graph's work, issued at once."""
+        self.take_launches()
+        self.issue()
+        for work in graph.copies():
+            stream.put(work, self.host_us)
+            if isinstance(work, Running):
+                self.launched[work.launch.point, work.launch.combination] += 1
+
+    def go_on(self) -> None:
+        """Does what can be done on all streams: one may wait for another."""
+        self.take_launches()
+        before: list[float] = []
+        while before != (now := [stream.at_us for stream in self.streams.values()]):
+            before = now
+            for stream in list(self.streams.values()):
+                stream.go_on()
+
+    # --- collectives ---
+
+    def begin(self, launch: Launch, start_us: float) -> int:
+        """Informs the other ranks; the number of the collective."""
+        communicator = launch.communicator
+        counted = communicator.name, communicator.rank
+        number = self._counts[counted]
+        self._counts[counted] += 1
+        spread = communicator.ranks if launch.collective is Collective.ReduceScatter else 1
+        sent = self.contents.read(launch.send, launch.count * spread, launch.dtype.size_bytes)
+        arrival = Arrival(
+            communicator.rank,
+            self.machine.start.machine.kind[0].gpus_per_host * self.machine.host + self.machine.gpu(launch.device),
+            start_us,
+            launch.combination,
+            shallow(sent, launch.dtype.size_bytes),
+        )
+        self.meeting.arrive((communicator.name, number), arrival)
+        return number
+
+    def write(self, launch: Launch, key: Key, arrived: dict[int, Arrival]) -> None:
+        """This rank's result of a collective."""
+        communicator, bytes_each = launch.communicator, launch.dtype.size_bytes
+        if launch.collective is Collective.Reduce and communicator.rank != launch.root:
+            return
+        sent = [arrived[rank].sent for rank in range(communicator.ranks)]
+        if launch.collective is Collective.Broadcast:
+            result, count = sent[launch.root], launch.count
+        elif launch.collective is Collective.AllGather:
+            result, count = gathered(sent, launch.count), launch.count * communicator.ranks
+        else:
+            if key not in self._results:
+                self._results.clear()  # of the last one: all ranks of a process have one after the other the same
+                self._results[key] = Reduced(tuple(sent), launch.dtype, launch.op), launch.count
+            result, count = self._results[key]
+            if launch.collective is Collective.ReduceScatter:
+                result = Part(result, communicator.rank * count)
+        self.contents.write(launch.receive, count, bytes_each, result)
+
+    def spoil(self, launch: Launch) -> None:
+        """Makes one element of a rank's result wrong."""
+        count = launch.count * (launch.communicator.ranks if launch.collective is Collective.AllGather else 1)
+        found = self.contents.read(launch.receive, count, launch.dtype.size_bytes)
+        self.contents.write(launch.receive, count, launch.dtype.size_bytes, Altered(found, count - 1))
+
+    def local_ranks(self, communicator: str) -> int:
+        """How many of its ranks are in this process."""
+        return len(self._ranks[communicator])
+
+    def fault(self, kind: FaultKind, rank: int, number: int) -> Fault | None:
+        """The one that is planted at this collective."""
+        found = self.settings.of_rank(kind, rank)
+        return found if found is not None and found.after == number else None
+
+    def planted_wrong(self, rank: int, number: int) -> bool:
+        """Whether results are to be wrong, from one on."""
+        found = self.settings.of_rank(FaultKind.wrong, rank)
+        return found is not None and number >= found.after
+
+    # --- memory ---
+
+    def allocate(self, size_bytes: int) -> int | None:
+        """An address on the current device; None where memory is short."""
+        if size_bytes > self.free_bytes[self.gpu]:
+            return None
+        self.free_bytes[self.gpu] -= size_bytes
+        return int(ffi.cast("uintptr_t", lib.sim_allocate(size_bytes)))
+
+    def fill(self, address: int, value: int, size_bytes: int) -> None:
+        """Bytes of one value; as memory, not as a formula."""
+        self.contents.forget(address, address + size_bytes)
+        ffi.memmove(ffi.cast("char *", address), bytes([value]) * size_bytes, size_bytes)
+
+    def add(self, address: int, number: int) -> None:
+        """To a counter of 64 bits."""
+        ffi.cast("uint64_t *", address)[0] += number
+
+    def release(self, address: int, size_bytes: int, gpu: int) -> None:
+        """Gives memory back."""
+        self.free_bytes[gpu] += size_bytes
+        self.contents.forget(address, address + size_bytes)
+        lib.sim_release(ffi.cast("void *", address))
+
+
+@functools.cache
+def computer() -> Computer:
+    """This process' own. KeyError outside of a double's environment.
+
+    The clock that measuring reads the host's time from is the virtual one from here on: a busy computer is no slow
+    host.
+    """
+    made = Computer()
+    time.perf_counter = lambda: made.host_us * 1e-6
+    return made

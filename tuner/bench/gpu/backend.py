@@ -1,0 +1,309 @@
+"""Measuring on GPUs: one communicator of libnccl on all local GPUs, or of all processes that a launcher started.
+
+Rank 0 runs the loop and says what is next; the others do the same until it ends. Calls are forced by the forcing plugin
+(csrc/force), without a new communicator. Times are of CUDA events around a few calls in a row, the slowest rank's.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from tuner import release
+from tuner.base.errors import BadInput, MeasuringFailed, TunerError
+from tuner.bench.backend import Run
+from tuner.bench.gpu import kernels, orders, process
+from tuner.bench.gpu.calls import CALLS, Calls, Rank
+from tuner.bench.gpu.options import Options
+from tuner.bench.gpu.orders import Answer, Order
+from tuner.bench.gpu.rendezvous import Rendezvous
+from tuner.bench.gpu.within import within
+from tuner.oracle import library
+from tuner.plugin import loading
+from tuner.plugin.forcing import forced
+from tuner.scenario import Scenario
+from tuner.times.executed import Log
+from tuner.times.records.header import GPU, Header, as_written
+from tuner.times.records.samples import Combination, Point
+
+NAME = GPU
+SEVERAL = "NCCL_MULTI_RANK_GPU_ENABLE"
+MOST_BLOCKS = "NCCL_MAX_CTAS"
+REGISTERS = "NCCL_GRAPH_REGISTER"
+OWN = "NCCL_TUNER_"
+LEFT_BYTES = 2 << 30  # of a GPU's memory, for NCCL and CUDA
+_FREE_S = 5.0  # that a broken communicator is given to end
+_LATER_S = 5.0  # after the limit of a block, which what hangs inside NCCL does not look at
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """What a backend works with; ``nccl`` loads libnccl in an environment with these variables."""
+
+    cuda: Any  # tuner.bench.gpu.cuda.Cuda, or what stands for it in a test, as of the others
+    nccl: Callable[[Mapping[str, str]], Any]
+    forcing: Any
+
+
+class Gpu:
+    """A Backend of :mod:`tuner.bench.backend` on rank 0; what serves it on the others."""
+
+    def __init__(
+        self,
+        met: Rendezvous,
+        devices: Sequence[int],
+        options: Options,
+        libraries: Libraries,
+    ) -> None:
+        self._met, self._options = met, options
+        self._cuda, self._forcing = libraries.cuda, libraries.forcing
+        self._log = Log(process.log(options.log if met.place.rank == 0 else None))
+        self._conditions = {**self._sharing(devices), **self._registering()}
+        self._nccl = libraries.nccl({**self._instruments(), **self._conditions})
+        try:
+            self._open(devices)
+        except BaseException:
+            self._nccl.close()
+            raise
+
+    def _open(self, devices: Sequence[int]) -> None:
+        met, options = self._met, self._options
+        self.release: str = self._nccl.release
+        _check_release(self.release)
+        self.ranks = met.place.world * len(devices)
+        first = met.place.rank * len(devices)
+        self._local = [Rank(first + number, self._cuda.lane(device)) for number, device in enumerate(devices)]
+        self._free_bytes: int = self._cuda.free_bytes(devices[0])
+        self._calls = Calls(self._nccl, met, self._local, self.ranks, options)
+        self._table: str | None = None
+        self._offered: dict[Point, list[Combination]] = {}
+        self._seed = 0
+        self._closed = False
+        self._hosts = met.gather([socket.gethostname(), len(devices)])
+        try:
+            within(options.limit_s + _LATER_S, "the communicator's init", self._init)
+        except MeasuringFailed as error:
+            warning = self._log.last_warning()
+            raise MeasuringFailed(f"{error}; NCCL's last warning: {warning}" if warning else str(error)) from None
+
+    def _instruments(self) -> dict[str, str]:
+        """What measuring takes, and no choice depends on."""
+        return {
+            "NCCL_DEBUG": "INFO",
+            "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING,ENV",
+            "NCCL_DEBUG_FILE": str(self._log.path),
+            # The object is in the process already, and is found by its name in every release.
+            "NCCL_TUNER_PLUGIN": self._forcing.path.name,
+            "NCCL_TOPO_DUMP_FILE": str(self._options.topology.resolve()),
+        }
+
+    def _sharing(self, devices: Sequence[int]) -> dict[str, str]:
+        """What ranks need that share a GPU: their kernels wait for each other, so all of them have to fit at once.
+
+        Without a limit NCCL takes up to 64 blocks for each rank, of which a multiprocessor surely runs one.
+        """
+        if self._options.ranks_per_gpu == 1:
+            return {}
+        blocks = max(1, self._cuda.multiprocessors(devices[0]) // self._options.ranks_per_gpu)
+        return {SEVERAL: "1", MOST_BLOCKS: os.environ.get(MOST_BLOCKS, str(blocks))}
+
+    def _registering(self) -> dict[str, str]:
+        """Calls that are only timed in graphs are to be as outside: there, NCCL would register their buffers."""
+        return {} if self._options.registered else {REGISTERS: os.environ.get(REGISTERS, "0")}
+
+    def _init(self) -> None:
+        if len(self._local) > 1:
+            self._nccl.load_tuner()
+        unique = self._met.share(self._nccl.unique_id().hex() if self._met.place.rank == 0 else None)
+        handles = []
+        self._nccl.start_group()
+        for rank in self._local:
+            with rank.lane.current():
+                handles.append(self._nccl.init_rank(self.ranks, bytes.fromhex(unique), rank.number))
+        self._nccl.end_group()
+        for rank, handle in zip(self._local, handles, strict=True):
+            rank.comm = handle[0]
+
+    # --- Backend ---
+
+    def describe(self) -> Header:
+        """Machine, libraries and settings, for the head of the samples."""
+        topology, per_gpu = self._options.topology, self._options.ranks_per_gpu
+        nodes: dict[str, int] = {}
+        for host, count in self._hosts:
+            nodes[host] = nodes.get(host, 0) + count
+        header = Header(
+            backend=NAME,
+            ranks=self.ranks,
+            nccl=self.release,
+            library_sha256=library.sha256(self._nccl.path),
+            scenario=as_written(
+                Scenario(
+                    self.release,
+                    len(nodes),
+                    topology=topology,
+                    gpus_per_node=next(iter(nodes.values())) // per_gpu,
+                    ranks_per_gpu=per_gpu if per_gpu > 1 else None,
+                    environment=self._environment(),
+                )
+            ),
+            gpu=self._cuda.name(self._local[0].lane.device),
+            ranks_per_gpu=self._options.ranks_per_gpu,
+            launcher=self._met.place.launcher,
+            calls_per_time=CALLS,
+            graphs_below_bytes=self._options.graphs_below_bytes,
+            graph_buffers_registered=self._options.registered,
+            variables=self._environment(),
+            topology_xml=topology.read_text() if topology.is_file() else None,
+            noted=replace(
+                self._cuda.noted(),
+                date=datetime.now(UTC).isoformat(timespec="seconds"),
+                hosts=tuple(sorted(nodes)),
+                library=self._nccl.path,
+            ),
+        )
+        return replace(header, **self._cuda.stood_in())
+
+    def _environment(self) -> dict[str, str]:
+        """NCCL's variables but those that only measuring takes, and this project's own."""
+        left_out = self._instruments()
+        given = {name: value for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")}
+        given |= self._conditions
+        return {name: given[name] for name in given if name not in left_out and not name.startswith(OWN)}
+
+    def combinations(self, point: Point) -> list[Combination]:
+        """The cells that NCCL hands its tuner for this very call, channels NCCL's own; none where memory is short."""
+        kernels.definitions(point.dtype, point.op, self.ranks)
+        if not self._fits(point):
+            return []
+        if (key := replace(point, in_place=False, graph=False)) not in self._offered:
+            self._all(key, None, 0)
+            costs = self._forcing.seen().costs_us
+            self._offered[key] = [Combination(algorithm, protocol) for algorithm, protocol, _ in costs]
+        return self._offered[key]
+
+    def run(self, point: Point, requested: Combination | None, repeats: int) -> Run:
+        """Runs one collective ``repeats`` times on all ranks.
+
+        MeasuringFailed where a rank fails, BadInput for what cannot run.
+        """
+        table = self._table
+        if requested is not None:
+            table = forced(point.collective, requested.algorithm, requested.protocol, requested.channels)
+        self._log.skip()
+        answers = self._all(point, table, repeats)
+        seen, executed = self._forcing.seen(), self._log.since(point.collective, requested)
+        if requested is not None and not seen.decided:
+            raise BadInput(f"{requested} cannot run {point.collective.name} of {point.bytes} bytes here")
+        times = tuple(max(each) for each in zip(*(answer.times_us for answer in answers), strict=True))
+        host_us = max((answer.host_us for answer in answers if answer.host_us is not None), default=None)
+        return Run(times, executed, sum(answer.wrong for answer in answers), host_us)
+
+    def now_s(self) -> float:
+        """Seconds of a clock that only goes forwards."""
+        return time.monotonic()
+
+    def use_table(self, text: str | None) -> None:
+        """Lets a decision table decide what nobody asked for; None takes it away."""
+        self._forcing.use_table(text)  # a mistake in it is said here and now
+        self._table = text
+
+    def renew(self) -> bool:
+        """There is none: the processes are those that were started."""
+        return False
+
+    def close(self) -> None:
+        """Ends the communicator on all ranks."""
+        self._leave(orders.CLOSE)
+
+    def make_way(self) -> None:
+        """The same, and lets the other ranks know that a fresh process will come in the place of each."""
+        self._leave(orders.RENEW)
+
+    def _leave(self, message: orders.Message) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        with suppress(TunerError):
+            self._met.share(message)
+        self._end(broken=False)
+
+    # --- all ranks ---
+
+    def _all(self, point: Point, table: str | None, repeats: int) -> list[Answer]:
+        """What every process measured. MeasuringFailed ends the communicator."""
+        if self._closed:
+            raise MeasuringFailed("the communicator has ended")
+        self._seed += 1
+        order = Order(point, table, repeats, self._seed)
+        try:
+            self._met.share(order.message())
+            return list(map(orders.answer, self._met.gather(self._do(order).message())))
+        except BaseException:
+            self._closed = True
+            self._end(broken=True)
+            raise
+
+    def serve(self) -> bool:
+        """On other ranks: what rank 0 says, until it says close or is gone; whether fresh processes are to meet again.
+
+        MeasuringFailed where a rank fails.
+        """
+        broken = True
+        try:
+            while (order := orders.order(message := self._met.share())) is not None:
+                said = self._said(order)
+                self._met.gather(said)
+                orders.answer(said)
+            broken = False
+        finally:
+            self._end(broken)
+        return bool(message == orders.RENEW)
+
+    def _said(self, order: Order) -> orders.Message:
+        try:
+            return self._do(order).message()
+        except TunerError as error:
+            return orders.failed(self._met.place.rank, error)
+
+    def _end(self, broken: bool) -> None:
+        def free() -> None:
+            for rank in self._local:
+                with suppress(TunerError), rank.lane.current():
+                    (self._nccl.abort if broken else self._nccl.destroy)(rank.comm)
+
+        freeing = threading.Thread(target=free, daemon=True)
+        freeing.start()
+        freeing.join(_FREE_S)
+        self._met.close()
+        self._nccl.close()
+
+    # --- one block ---
+
+    def _do(self, order: Order) -> Answer:
+        """One call whose result is checked, one that is not timed, then the repeats."""
+        return within(self._options.limit_s + _LATER_S, "a block of calls", lambda: self._block(order))
+
+    def _block(self, order: Order) -> Answer:
+        deadline_s = time.monotonic() + self._options.limit_s
+        self._forcing.use_table(order.table)
+        wrong = self._calls.checked(order.point, order.seed, deadline_s)
+        if not order.repeats:
+            return Answer((), wrong)
+        timed = self._calls.timed(order.point, order.repeats, deadline_s)
+        return Answer(timed.times_us, wrong, timed.host_us)
+
+    def _fits(self, point: Point) -> bool:
+        """Both buffers of all ranks on the GPU, whatever is allocated of them already."""
+        return 2 * point.bytes * self._options.ranks_per_gpu + LEFT_BYTES <= self._free_bytes
+
+
+def _check_release(name: str) -> None:
+    """BadInput where it has no tuner plugins; one that has no table is taken for one that has."""
+    if name in release.names():
+        loading.interface(release.load(name))

@@ -1,0 +1,181 @@
+"""One rank's GPU, by cupy: memory, a stream, events, graphs, and the kernels that fill and check its data."""
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tuner.base.errors import BadInput, MeasuringFailed
+from tuner.bench.gpu import kernels
+from tuner.bench.gpu.kernels import Check, Values
+from tuner.times.records.header import Noted
+
+_BLOCKS, _THREADS = 1024, 256
+_NOT_READY = 600  # cudaErrorNotReady
+_NVRTC = "valid: pip install 'cupy-cuda12x[ctk]' (or 13x, as the driver), which brings NVRTC"
+_SMI = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,mig.mode.current"
+
+
+class Cuda:
+    """The GPUs of this process. BadInput says what is missing."""
+
+    def __init__(self) -> None:
+        try:
+            import cupy
+        except ImportError as error:
+            raise BadInput(f"no cupy: {error}; valid: pip install 'nccl-tuner[gpu]', or cupy for your CUDA") from None
+        self.cupy: Any = cupy
+        try:
+            self.count = int(cupy.cuda.runtime.getDeviceCount())
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            raise BadInput(f"no GPU: {error}; valid: a computer with NVIDIA GPUs and their driver") from None
+        if self.count == 0:
+            raise BadInput("no GPU: CUDA_VISIBLE_DEVICES leaves none; valid: one or more")
+
+    def lane(self, device: int) -> "Lane":
+        """A stream on a GPU."""
+        return Lane(self.cupy, device)
+
+    def name(self, device: int) -> str:
+        """The GPU's name as CUDA says it."""
+        return str(self.cupy.cuda.runtime.getDeviceProperties(device)["name"].decode())
+
+    def multiprocessors(self, device: int) -> int:
+        """How many blocks of NCCL's kernels a GPU surely runs at once: one on each of its multiprocessors."""
+        return int(self.cupy.cuda.runtime.getDeviceProperties(device)["multiProcessorCount"])
+
+    def error(self, number: int) -> str:
+        """CUDA's name of an error and what it means; the driver's errors have the runtime's numbers."""
+        return str(self.cupy.cuda.runtime.CUDARuntimeError(number))
+
+    def free_bytes(self, device: int) -> int:
+        """Free memory of a GPU."""
+        with self.cupy.cuda.Device(device):
+            return int(self.cupy.cuda.runtime.memGetInfo()[0])
+
+    def stood_in(self) -> dict[str, Any]:
+        """What a header says where something stands in for the GPUs (tuner.bench.double); nothing on real ones."""
+        stood_in: Callable[[], dict[str, Any]] = getattr(self.cupy, "nccl_tuner_header", dict)
+        return stood_in()
+
+    def noted(self) -> Noted:
+        """Driver, CUDA and clocks, as far as they can be had."""
+        runtime = self.cupy.cuda.runtime
+        return Noted(
+            cuda_driver=runtime.driverGetVersion(), cuda_runtime=runtime.runtimeGetVersion(), nvidia_smi=_nvidia_smi()
+        )
+
+
+def _nvidia_smi() -> tuple[dict[str, str], ...] | None:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    command = [program, f"--query-gpu={_SMI}", "--format=csv,noheader"]
+    asked = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    names = _SMI.split(",")
+    lines = (map(str.strip, line.split(",")) for line in asked.stdout.splitlines())
+    return tuple(dict(zip(names, line, strict=False)) for line in lines)
+
+
+class Lane:
+    """What one rank has of its GPU. Nothing here waits but ``wrong``."""
+
+    def __init__(self, cupy: Any, device: int) -> None:
+        self.device = device
+        self._cupy = cupy
+        self._memory: dict[str, Any] = {}
+        self._modules: dict[tuple[tuple[str, str], ...], Any] = {}
+        with self.current():
+            self._stream = cupy.cuda.Stream(non_blocking=True)
+            self._wrong = cupy.cuda.Memory(8)
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        """Makes it the thread's device; errors of CUDA become MeasuringFailed, a missing NVRTC BadInput."""
+        cuda = self._cupy.cuda
+        try:
+            with cuda.Device(self.device):
+                yield
+        except (
+            cuda.runtime.CUDARuntimeError,
+            cuda.driver.CUDADriverError,
+            cuda.memory.OutOfMemoryError,
+            cuda.compiler.CompileException,
+        ) as error:
+            raise MeasuringFailed(f"GPU {self.device}: {' '.join(str(error).split())}") from None
+        except Exception as error:
+            if type(error).__name__ != "DynamicLibNotFoundError":  # cuda.pathfinder's, which cupy asks for NVRTC
+                raise
+            raise BadInput(f"a library of CUDA is missing: {' '.join(str(error).split())}; {_NVRTC}") from None
+
+    @property
+    def stream(self) -> int:
+        """The address of the CUDA stream."""
+        return int(self._stream.ptr)
+
+    def buffer(self, name: str, size_bytes: int) -> int:
+        """The address of a buffer of that name, which keeps the largest size it ever had."""
+        if name not in self._memory or self._memory[name].size < size_bytes:
+            self._memory.pop(name, None)
+            self._memory[name] = self._cupy.cuda.Memory(size_bytes)
+        return int(self._memory[name].ptr)
+
+    def fill(self, address: int, count: int, rank: int, values: Values) -> None:
+        """Fills ``count`` elements with what ``rank`` sends."""
+        arguments = self._numbers(address, count, rank, values.seed)
+        self._kernel("fill", values)((_BLOCKS,), (_THREADS,), arguments, stream=self._stream)
+
+    def wrong(self, address: int, check: Check, values: Values) -> int:
+        """How many elements are not what they should be; waits for everything before."""
+        cupy = self._cupy
+        cupy.cuda.runtime.memsetAsync(self._wrong.ptr, 0, 8, self._stream.ptr)
+        arguments = self._numbers(
+            address, check.elements, check.first, values.ranks, check.per_rank, values.seed, self._wrong.ptr
+        )
+        self._kernel("check", values)((_BLOCKS,), (_THREADS,), arguments, stream=self._stream)
+        self._stream.synchronize()
+        return int(cupy.ndarray((1,), cupy.uint64, cupy.cuda.MemoryPointer(self._wrong, 0)).get()[0])
+
+    def _numbers(self, *values: int) -> tuple[Any, ...]:
+        return tuple(map(self._cupy.uint64, values))
+
+    def _kernel(self, name: str, values: Values) -> Any:
+        defined = kernels.definitions(values.dtype, values.op, values.ranks)
+        key = tuple(defined.items())
+        if key not in self._modules:
+            options = tuple(f"-D{word}={value}" for word, value in defined.items())
+            self._modules[key] = self._cupy.RawModule(code=kernels.SOURCE, options=options)
+        return self._modules[key].get_function(name)
+
+    def mark(self) -> Any:
+        """An event; once recorded, it has its time when the work before it is done."""
+        return self._cupy.cuda.Event()
+
+    def record(self, mark: Any) -> None:
+        """Puts a mark behind the work so far. Asks for no current device, as all that is called between times."""
+        mark.record(self._stream)
+
+    def done(self, mark: Any) -> bool:
+        """Whether a mark has been reached. CUDARuntimeError where the work before it failed."""
+        runtime = self._cupy.cuda.runtime
+        status = int(runtime.eventQuery(mark.ptr))
+        if status not in (0, _NOT_READY):
+            raise runtime.CUDARuntimeError(status)
+        return status == 0
+
+    def between_us(self, start: Any, end: Any) -> float:
+        """Time between two marks, us."""
+        return float(self._cupy.cuda.get_elapsed_time(start, end)) * 1e3
+
+    def begin_capture(self) -> None:
+        """Lets what is launched next become a graph."""
+        self._stream.begin_capture()
+
+    def end_capture(self) -> Any:
+        """The graph of what was launched since."""
+        return self._stream.end_capture()
+
+    def launch(self, graph: Any) -> None:
+        """Launches a graph on the stream; asks for no current device."""
+        graph.launch(self._stream)

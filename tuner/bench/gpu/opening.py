@@ -1,0 +1,102 @@
+"""What GPUs, which libnccl and which processes there are to measure on, or why none."""
+
+import os
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+
+from tuner.base.errors import BadInput
+from tuner.bench.gpu import process
+from tuner.bench.gpu.backend import SEVERAL, Gpu, Libraries
+from tuner.bench.gpu.cuda import Cuda
+from tuner.bench.gpu.nccl import Nccl
+from tuner.bench.gpu.options import Options
+from tuner.bench.gpu.rendezvous import ALONE, Place, Rendezvous, place
+from tuner.oracle import library
+from tuner.plugin.forcing import Forcing
+
+WHEELS = tuple(library.WHEELS.values())
+# Each rank's stream has a queue of the GPU to itself, so that none waits behind another rank's; CUDA reads it at first.
+_CONNECTIONS = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+FORBIDDEN = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_TUNER_PLUGIN", "NCCL_TUNER_TABLE", "NCCL_TUNER_CONFIG_FILE")
+
+
+def open_gpus(options: Options | None = None) -> Gpu | None:
+    """The backend, on rank 0. On other ranks it serves until rank 0 is done, and returns None.
+
+    BadInput says what is missing here: cupy, GPUs, a libnccl with tuner plugins, a second rank.
+    """
+    here = place(os.environ)
+    gpu = open_at(here, options or Options())
+    if here.rank == 0:
+        return gpu
+    gpu.serve()
+    return None
+
+
+def open_at(here: Place, options: Options) -> Gpu:
+    """What this process is of the communicator. BadInput as of :func:`open_gpus`."""
+    if set_here := [name for name in FORBIDDEN if name in os.environ]:
+        raise BadInput(f"{', '.join(set_here)} is set, and measuring forces what NCCL takes; valid: unset")
+    with process.environment(_CONNECTIONS if options.ranks_per_gpu > 1 else {}):
+        return _opened(here, options)
+
+
+def _opened(here: Place, options: Options) -> Gpu:
+    cuda = Cuda()
+    path = library_of(options)
+    if options.ranks_per_gpu > 1 and not allows_several(path):
+        raise BadInput(f"{path} refuses several ranks on one GPU; valid: --ranks-per-gpu 1, or NCCL 2.30.3 and later")
+    devices = devices_of(here, cuda.count, options.ranks_per_gpu)
+    if here.world * len(devices) < 2:
+        raise BadInput(
+            "one rank has nothing to choose, NCCL only copies; valid: two GPUs or more, or --ranks-per-gpu 2 with "
+            "NCCL 2.30.3 and later"
+        )
+    met = Rendezvous.meet(here, options.limit_s)
+    try:
+        return Gpu(
+            met, devices, options, Libraries(cuda, lambda variables: Nccl(path, variables, cuda.error), Forcing())
+        )
+    except BaseException:
+        met.close()
+        raise
+
+
+def devices_of(here: Place, count: int, ranks_per_gpu: int) -> list[int]:
+    """The GPU of each rank of this process: all of them where nobody started it, else one.
+
+    BadInput for more ranks than GPUs.
+    """
+    if here == ALONE:
+        return [device for device in range(count) for _ in range(ranks_per_gpu)]
+    device = here.local_rank // ranks_per_gpu
+    if count > 1 and device >= count:
+        raise BadInput(
+            f"rank {here.rank} is number {here.local_rank} on its node, which has {count} GPUs; valid: no more ranks "
+            f"than GPUs times --ranks-per-gpu"
+        )
+    return [device % count]  # a launcher may show each process its own GPU alone
+
+
+def allows_several(path: Path) -> bool:
+    """Whether this libnccl knows the variable that lets ranks share a GPU (src/init.cc, v2.30.3-1)."""
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        return content.find(SEVERAL.encode()) >= 0
+
+
+def library_of(options: Options) -> Path:
+    """The one given, else that of an installed wheel, of any CUDA: the program that is tuned has it too.
+
+    BadInput where there is none.
+    """
+    if options.library is not None:
+        if not options.library.is_file():
+            raise BadInput(f"{options.library} does not exist; valid: a libnccl.so.2")
+        return options.library.resolve()
+    for wheel in WHEELS:
+        with suppress(PackageNotFoundError):
+            if (installed := Path(str(distribution(wheel).locate_file(library.MEMBER)))).is_file():
+                return installed
+    raise BadInput(f"no libnccl: none of {', '.join(WHEELS)} is installed; valid: pip install {WHEELS[0]}")

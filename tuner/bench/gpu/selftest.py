@@ -1,0 +1,179 @@
+"""Which layer of measuring on GPUs fails here, in seconds and before anything is measured.
+
+    python -m tuner.bench.gpu.selftest [--library FILE] [--ranks-per-gpu 2] [--limit-s 20]
+
+Prints each layer when it is begun and when it is done; the exit code is 0 where all are. What hangs is ended at the
+limit with the places in the code where it does, and the layer that was begun last is the one.
+"""
+
+import argparse
+import faulthandler
+import importlib.metadata
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+from tuner.base.errors import BadInput, MeasuringFailed, TunerError
+from tuner.base.names import Collective, DataType, Op
+from tuner.bench.gpu import opening
+from tuner.bench.gpu.backend import Gpu
+from tuner.bench.gpu.cuda import Cuda
+from tuner.bench.gpu.kernels import Check, Values
+from tuner.bench.gpu.options import Options
+from tuner.plugin.forcing import Forcing
+from tuner.times.records.samples import Combination, Point
+
+NEEDED = ("numpy", "scipy", "cffi", "click", "rich", "platformdirs", "elftools", "cupy")
+_NAMED = ("nccl-tuner", "numpy", "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-ml-py")
+_SIZE_BYTES = 1 << 20
+_ELEMENTS = 1 << 20
+
+
+class SelfTest:
+    """Layers, each of which needs those before: ``layers`` are their names and what each does, and says."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._cuda: Cuda | None = None
+        self._gpu: Gpu | None = None
+        self.layers: tuple[tuple[str, Callable[[], str]], ...] = (
+            ("packages", self._packages),
+            ("driver", self._driver),
+            ("NVRTC", self._nvrtc),
+            ("libnccl", self._libnccl),
+            ("ranks", self._ranks),
+            ("a plain call", lambda: self._call(graph=False)),
+            ("a call in a graph", lambda: self._call(graph=True)),
+            ("forced calls", self._forced),
+        )
+
+    def close(self) -> None:
+        """Ends the communicator."""
+        if self._gpu is not None:
+            self._gpu.close()
+
+    def _packages(self) -> str:
+        missing = []
+        for name in NEEDED:
+            try:
+                import_module(name)
+            except ImportError as error:
+                missing.append(f"{name} ({error})")
+        if missing:
+            raise BadInput(f"missing: {', '.join(missing)}")
+        Forcing()
+        found = [f"Python {platform.python_version()}"]
+        for name in _NAMED:
+            try:
+                found.append(f"{name} {importlib.metadata.version(name)}")
+            except importlib.metadata.PackageNotFoundError:
+                continue
+        return ", ".join(found)
+
+    def _driver(self) -> str:
+        self._cuda = cuda = Cuda()
+        noted = cuda.noted()
+        gpus = ", ".join(
+            f"{cuda.name(device)} ({cuda.multiprocessors(device)} multiprocessors, "
+            f"{cuda.free_bytes(device) >> 20} MiB free)"
+            for device in range(cuda.count)
+        )
+        return f"{gpus}; CUDA of the driver {noted.cuda_driver}, of cupy {noted.cuda_runtime}"
+
+    def _nvrtc(self) -> str:
+        """The kernels that make and check data, on one rank's own."""
+        assert self._cuda is not None
+        lane, values = self._cuda.lane(0), Values(DataType.float32, Op.sum, 2, 1)
+        with lane.current():
+            address = lane.buffer("send", 4 * _ELEMENTS)
+            lane.fill(address, _ELEMENTS, 0, values)
+            wrong = lane.wrong(address, Check(_ELEMENTS, 0, _ELEMENTS), values)
+        if wrong:
+            raise MeasuringFailed(f"{wrong} of {_ELEMENTS} elements are not what the kernel was to write")
+        return f"{_ELEMENTS} elements written and checked"
+
+    def _libnccl(self) -> str:
+        path = opening.library_of(self._options)
+        if self._options.ranks_per_gpu > 1 and not opening.allows_several(path):
+            raise BadInput(f"{path} refuses several ranks on one GPU; valid: NCCL 2.30.3 and later")
+        return str(path)
+
+    def _ranks(self) -> str:
+        gpu = opening.open_gpus(self._options)
+        assert gpu is not None  # there is no launcher
+        self._gpu = gpu
+        variables = ", ".join(f"{name}={value}" for name, value in (gpu.describe().variables or {}).items())
+        return f"{gpu.ranks} ranks, NCCL {gpu.release}; {variables}"
+
+    def _call(self, graph: bool) -> str:
+        return self._run(Point(Collective.AllReduce, _SIZE_BYTES, graph=graph), None)
+
+    def _forced(self) -> str:
+        assert self._gpu is not None
+        point = Point(Collective.AllReduce, _SIZE_BYTES)
+        said = []
+        for requested in self._gpu.combinations(point):
+            said.append(f"{requested}: {self._run(point, requested)}")
+        if not said:
+            raise MeasuringFailed("NCCL offers nothing that could be forced")
+        return "; ".join(said)
+
+    def _run(self, point: Point, requested: Combination | None) -> str:
+        assert self._gpu is not None
+        run = self._gpu.run(point, requested, 5)
+        if run.wrong:
+            raise MeasuringFailed(f"{requested or 'the call'}: {run.wrong} elements of the results are wrong")
+        replaced = requested and run.executed and requested.algo_proto != run.executed.algo_proto
+        if replaced:
+            raise MeasuringFailed(f"{requested} was forced, and {run.executed} ran")
+        return f"{sorted(run.times_us)[len(run.times_us) // 2]:.2f} us, {run.executed or 'NCCL does not say what'} ran"
+
+
+def passes(options: Options, say: Callable[[str], None]) -> bool:
+    """Goes through the layers until one fails; whether none did."""
+    tested = SelfTest(options)
+    try:
+        for name, do in tested.layers:
+            say(f"{name} ...")
+            start_s = time.monotonic()
+            try:
+                said = do()
+            except (TunerError, OSError, ImportError) as error:
+                say(f"{name}: FAILED: {' '.join(str(error).split())}")
+                return False
+            say(f"{name}: ok, {time.monotonic() - start_s:.1f} s: {said}")
+    finally:
+        tested.close()
+    say("all layers: ok")
+    return True
+
+
+def main() -> int:
+    """Of ``python -m``."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", type=Path, help="a libnccl.so.2 [default: that of the installed wheel]")
+    parser.add_argument("--ranks-per-gpu", type=int, default=1)
+    parser.add_argument("--limit-s", type=float, default=20.0, help="for all layers [default: 20]")
+    parser.add_argument("--log", type=Path, help="keep NCCL's log there")
+    given = parser.parse_args()
+    faulthandler.dump_traceback_later(given.limit_s, exit=True)
+    with tempfile.TemporaryDirectory() as folder:
+        options = Options(
+            given.ranks_per_gpu,
+            given.library,
+            topology=Path(folder) / "topology.xml",
+            limit_s=given.limit_s,
+            log=given.log,
+            graphs_below_bytes=0,
+        )
+        works = passes(options, lambda line: print(line, flush=True))
+    faulthandler.cancel_dump_traceback_later()
+    return 0 if works else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""Stages of a run on borrowed GPUs: each a process of its own with a time limit, and its results copied out after it.
+
+What a stage writes is on the disk before the next begins, a stage that hangs is ended, and a run that is started again
+goes on after the stages that succeeded.
+"""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import IO
+
+from tuner.base.errors import BadInput
+from tuner.scenario.logs import choice
+
+_LET_END_S = 15.0  # after the limit, to write what is there: SIGINT, and then SIGKILL
+_LONGEST = 500  # characters of what a stage said last
+_STAGES = "stages.json"
+ARCHIVE = "results.tar.gz"
+INTERRUPTED = 130  # the exit code of a command that was interrupted and has kept what it had
+NCCL_LOG = ".nccl."  # in the names of NCCL's logs, which are packed without the lines of single calls
+
+
+class Ended(StrEnum):
+    """How a stage came to its end."""
+
+    ok = "ok"
+    failed = "failed"
+    limit = "limit"  # it took too long
+    left_out = "left out"  # no time, or what it needs is not there
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One command. ``needs`` are stages that have to succeed before; its output goes to NAME.out and NAME.err.
+
+    ``goes_on``: the command continues from what it wrote. To be interrupted at its limit is a success then, and it is
+    called again in a run that is started again.
+    """
+
+    name: str
+    command: Sequence[str]
+    limit_s: float
+    needs: tuple[str, ...] = ()
+    goes_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of a stage: in how many seconds, and the last line that it said."""
+
+    name: str
+    ended: Ended
+    seconds: float
+    said: str = ""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether stages that need it may begin."""
+        return self.ended is Ended.ok
+
+
+class Stages:
+    """Does stages in the folder ``out`` until ``seconds`` are over, and copies the results to ``copies`` after each."""
+
+    def __init__(
+        self, out: Path, seconds: float, copies: Path | None = None, say: Callable[[str], None] = print
+    ) -> None:
+        self._out, self._copies, self._say = out, copies, say
+        self._end_s = time.monotonic() + seconds
+        try:
+            for folder in filter(None, (out, copies)):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"{error.filename}: {error.strerror}") from error
+        self.done: dict[str, Done] = self._before()
+
+    def left_s(self) -> float:
+        """Until all of it is to be over."""
+        return max(0.0, self._end_s - time.monotonic())
+
+    def succeeded(self, name: str) -> bool:
+        """Whether a stage succeeded, in this run or before."""
+        return name in self.done and self.done[name].succeeded
+
+    def run(self, stage: Stage) -> bool:
+        """Does a stage unless it was done before; whether it succeeded."""
+        if self.succeeded(stage.name) and not stage.goes_on:
+            self._say(f"== {stage.name}: done before")
+            return True
+        limit_s = min(stage.limit_s, self.left_s() - _LET_END_S)
+        missing = [name for name in stage.needs if not self.succeeded(name)]
+        if missing or limit_s <= 0:
+            why = f"needs {', '.join(missing)}" if missing else "no time left"
+            done = Done(stage.name, Ended.left_out, 0.0, why)
+        else:
+            self._say(f"== {stage.name}, at most {limit_s:.0f} s")
+            done = self._ran(replace(stage, limit_s=limit_s))
+        self._say(f"{stage.name}: {done.ended}, {done.seconds:.1f} s: {done.said}")
+        self.done[stage.name] = done
+        self._write()
+        return done.succeeded
+
+    def _ran(self, stage: Stage) -> Done:
+        start_s = time.monotonic()
+        out, err = (self._out / f"{stage.name}.{end}" for end in ("out", "err"))
+        with out.open("wb") as output, err.open("wb") as errors:
+            try:
+                code, at_limit = _code(stage, output, errors)
+            except OSError as error:
+                return Done(stage.name, Ended.failed, 0.0, str(error))
+        seconds = round(time.monotonic() - start_s, 1)
+        kept = code == 0 or (at_limit and stage.goes_on and code == INTERRUPTED)
+        said = _last_line(out) if kept else _last_line(err) or _last_line(out)
+        if code < 0 and not at_limit:
+            said = f"killed by {signal.Signals(-code).name}: {said}"
+        return Done(stage.name, Ended.ok if kept else Ended.limit if at_limit else Ended.failed, seconds, said)
+
+    def _before(self) -> dict[str, Done]:
+        path = self._out / _STAGES
+        if not path.is_file():
+            return {}
+        try:
+            records = json.loads(path.read_text())
+            return {each["name"]: Done(**{**each, "ended": Ended(each["ended"])}) for each in records}
+        except (ValueError, TypeError, KeyError) as error:
+            raise BadInput(f"{path}: not the stages of an earlier run: {error!r}; valid: another folder") from None
+
+    def _write(self) -> None:
+        text = json.dumps([asdict(done) for done in self.done.values()], indent=1) + "\n"
+        (self._out / _STAGES).write_text(text)
+        if self._copies is not None:
+            pack(self._out, self._copies / ARCHIVE)
+
+
+def _code(stage: Stage, output: IO[bytes], errors: IO[bytes]) -> tuple[int, bool]:
+    """The exit code of the command, and whether it was ended at its limit."""
+    process = subprocess.Popen(
+        list(stage.command), stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True
+    )
+    at_limit = False
+    try:
+        process.wait(stage.limit_s)
+    except subprocess.TimeoutExpired:
+        at_limit = True
+    finally:
+        for number in (signal.SIGINT, signal.SIGKILL):
+            if process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_LET_END_S)
+    return process.wait(), at_limit
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").split("\n")
+    return next((line.strip()[:_LONGEST] for line in reversed(lines) if line.strip()), "")
+
+
+def pack(folder: Path, archive: Path) -> None:
+    """All files below a folder as one archive, whole or not at all; NCCL's logs without the lines of single calls."""
+    growing = archive.with_name(f"{archive.name}.part")
+    with tarfile.open(growing, "w:gz") as packed:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            name = str(path.relative_to(folder))
+            if NCCL_LOG not in path.name:
+                packed.add(path, name)
+                continue
+            lines = path.read_text(errors="replace").splitlines(keepends=True)
+            content = "".join(line for line in lines if choice.printed(line) is None).encode()
+            info = packed.gettarinfo(path, name)
+            info.size = len(content)
+            packed.addfile(info, io.BytesIO(content))
+    growing.replace(archive)

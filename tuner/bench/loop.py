@@ -1,0 +1,245 @@
+"""The measuring loop: rounds in random order over everything, until each median is known well enough.
+
+Everything is sampled once in a round, so that drift reaches all combinations alike. After a few rounds it goes on in a
+fresh process, so that what is fixed in one is not taken for the machine's.
+"""
+
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from tuner.bench.backend import Backend
+from tuner.times.records.samples import Combination, Point, SampleBlock, Task
+from tuner.times.statistics import Blocks, Estimate, estimate
+
+AFTER_ROUNDS = 2  # before anything is dropped
+LEAST_ROUNDS = 8  # before anything is known well: of fewer sample blocks nobody knows how much they differ
+HOPELESS = 3.0  # times slower than the best, beyond both intervals
+# Who looks after each round whether an interval is narrow enough stops at those that are so by luck. So one of more
+# confidence has to be narrow, too, at the sizes beside it as well.
+SURE, SURE_SHARE = 0.99, 1.5  # times the precision
+BESIDE = 2  # sizes, to either side
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """``precision`` is half the confidence interval over the median; ``budget_s`` counts the backend's seconds.
+
+    ``rounds`` is the most blocks of a combination, ``repeats`` the runs of a block that are kept, ``warmup`` those that
+    are not, before them. ``rounds_per_process``: after how many the loop goes on in a fresh process; None for never.
+    """
+
+    precision: float = 0.02
+    rounds: int = 30
+    repeats: int = 10
+    warmup: int = 5
+    budget_s: float | None = None
+    seed: int = 0
+    rounds_per_process: int | None = 3
+
+
+class State(StrEnum):
+    open = "open"
+    precise = "precise"
+    hopeless = "hopeless"
+    replaced = "replaced"
+    wrong = "wrong"
+
+
+class End(StrEnum):
+    """Why a loop came to its end."""
+
+    precise = "precise"
+    rounds = "rounds"
+    budget = "budget"
+    process = "process"  # there can be no other here
+
+
+@dataclass
+class Known:
+    """What is known of one task, from all of its sample blocks."""
+
+    state: State = State.open
+    times_us: list[float] = field(default_factory=list)
+    medians_us: list[float] = field(default_factory=list)  # of the blocks that count
+    processes: list[int] = field(default_factory=list)  # of each of those
+    blocks: int = 0
+    replaced: int = 0
+    wrong: int = 0
+    last_round: int = -1
+    estimate: Estimate | None = None
+    sure_width: float = math.inf  # half of the interval of SURE, over the median
+    runs: Estimate | None = None  # of all runs that count, which is all there is to know after two rounds
+
+    def add(self, block: SampleBlock) -> None:
+        """Takes in what one more run of this point has shown."""
+        self.blocks += 1
+        self.replaced += block.replaced
+        self.wrong += block.wrong > 0
+        self.last_round = block.round
+        if block.counts:
+            self.times_us.extend(block.times_us)
+            self.medians_us.append(block.median_us)
+            self.processes.append(block.process)
+
+    def judge(self) -> None:
+        """What the blocks so far say, where there are new ones."""
+        if self.medians_us and (self.runs is None or self.runs.samples != len(self.times_us)):
+            known = Blocks.of(self.medians_us, self.processes)
+            self.estimate, self.sure_width = known.estimate(), known.estimate(SURE).half_width
+            self.runs = estimate(self.times_us)
+
+
+class Loop:
+    """Measures ``tasks``; ``before`` are blocks of earlier starts, which are taken into account and not repeated."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        tasks: Sequence[Task],
+        settings: Settings,
+        add: Callable[[SampleBlock], None],
+        before: Iterable[SampleBlock] = (),
+    ) -> None:
+        self._backend, self._settings, self._add = backend, settings, add
+        self.known = {task: Known() for task in tasks}
+        self.round = self.process = self._since_renewed = 0
+        self._offset_s = 0.0
+        self._blocks = 0
+        for block in before:
+            self._offset_s = max(self._offset_s, block.at_s)
+            self.process = max(self.process, block.process + 1)
+            if block.table is None and (known := self.known.get(Task(block.point, block.requested))) is not None:
+                known.add(block)
+                self.round = max(self.round, block.round)
+        self._beside = _beside(tasks)
+        self._start_s = backend.now_s()
+        self.end: End | None = None
+        self._judge()
+
+    @property
+    def open(self) -> list[Task]:
+        """Not known well enough."""
+        return [task for task, known in self.known.items() if known.state is State.open]
+
+    def share_done(self) -> float:
+        """An estimate of how much of this start is over: an interval narrows with the square root of the samples."""
+        left = sum(self._blocks_left(self.known[task]) for task in self.open)
+        share = self._blocks / max(1, self._blocks + left)
+        budget_s = self._settings.budget_s
+        return max(share, min(1.0, self._spent_s() / budget_s)) if budget_s else share
+
+    def _blocks_left(self, known: Known) -> int:
+        most = max(0, self._settings.rounds - known.blocks)
+        if known.estimate is None or not known.estimate.is_bounded:
+            return min(most, LEAST_ROUNDS)
+        needed = known.blocks * (known.estimate.half_width / self._settings.precision) ** 2
+        return min(most, max(1, LEAST_ROUNDS - known.blocks, math.ceil(needed - known.blocks)))
+
+    def run(self) -> Iterator[SampleBlock]:
+        """Each block after it was added; ``end`` says afterwards why there are no more. Stop at any of them."""
+        while any(self.known[task].blocks < self._settings.rounds for task in self.open):
+            if not self._renewed():
+                self.end = End.process
+                return
+            for task in self._order():
+                if self._settings.budget_s is not None and self._spent_s() >= self._settings.budget_s:
+                    self._judge()
+                    self.end = End.budget if self.open else End.precise
+                    return
+                yield self._block(task)
+            self._judge()
+            self.round += 1
+            self._since_renewed += 1
+        self.end = End.rounds if self.open else End.precise
+
+    def _renewed(self) -> bool:
+        """In a fresh process where this one had its rounds; False where there can be no other."""
+        if self._settings.rounds_per_process is None or self._since_renewed < self._settings.rounds_per_process:
+            return True
+        if not self._backend.renew():
+            return False
+        self.process, self._since_renewed = self.process + 1, 0
+        return True
+
+    def _order(self) -> list[Task]:
+        """What this round still has to sample; the same order in every start with the same seed."""
+        order = list(self.known)
+        random.Random(f"{self._settings.seed} {self.round}").shuffle(order)
+        return [
+            task
+            for task in order
+            if (known := self.known[task]).state is State.open
+            and known.blocks < self._settings.rounds
+            and known.last_round < self.round
+        ]
+
+    def _spent_s(self) -> float:
+        return self._backend.now_s() - self._start_s
+
+    def _block(self, task: Task) -> SampleBlock:
+        if self._settings.warmup:
+            self._backend.run(task.point, task.requested, self._settings.warmup)
+        run = self._backend.run(task.point, task.requested, self._settings.repeats)
+        at_s = self._offset_s + self._spent_s()
+        block = SampleBlock(
+            task.point,
+            task.requested,
+            run.executed,
+            run.times_us,
+            self.round,
+            at_s,
+            run.wrong,
+            host_us=run.host_us,
+            process=self.process,
+        )
+        self._add(block)
+        self.known[task].add(block)
+        self._blocks += 1
+        return block
+
+    def _judge(self) -> None:
+        """Which tasks need no further block."""
+        best_us: dict[Point, float] = {}
+        for task, known in self.known.items():
+            known.judge()
+            if known.runs is not None:
+                best_us[task.point] = min(best_us.get(task.point, float("inf")), known.runs.high_us)
+        for task, known in self.known.items():
+            if known.state is not State.precise:  # what is known well is not measured any more, and stays known
+                known.state = self._state(task, known, best_us.get(task.point, float("inf")))
+
+    def _state(self, task: Task, known: Known, best_us: float) -> State:
+        if known.blocks < AFTER_ROUNDS:
+            return State.open
+        if known.replaced >= AFTER_ROUNDS:
+            return State.replaced
+        if known.wrong >= AFTER_ROUNDS:
+            return State.wrong
+        if known.estimate is None or known.runs is None:
+            return State.open
+        if known.blocks >= LEAST_ROUNDS and self._is_precise(task, known):
+            return State.precise
+        hopeless = task.requested is not None and known.runs.low_us > HOPELESS * best_us
+        return State.hopeless if hopeless else State.open
+
+    def _is_precise(self, task: Task, known: Known) -> bool:
+        beside = [self.known[each].sure_width for each in self._beside[task] if self.known[each].blocks >= LEAST_ROUNDS]
+        typical = math.sqrt(sum(width**2 for width in beside) / max(1, len(beside)))
+        sure = max(known.sure_width, typical) <= SURE_SHARE * self._settings.precision
+        return sure and known.estimate is not None and known.estimate.half_width <= self._settings.precision
+
+
+def _beside(tasks: Sequence[Task]) -> dict[Task, list[Task]]:
+    """Each task with those of the same request at sizes next to its own, itself included."""
+    kinds: dict[tuple[Point, Combination | None], list[Task]] = {}
+    for task in tasks:
+        kinds.setdefault((replace(task.point, bytes=0), task.requested), []).append(task)
+    found = {}
+    for same in kinds.values():
+        same.sort(key=lambda task: task.point.bytes)
+        for place, task in enumerate(same):
+            found[task] = same[max(0, place - BESIDE) : place + BESIDE + 1]
+    return found

@@ -1,0 +1,256 @@
+"""A measuring backend without GPUs: a planted truth, seen through the noise of a real machine, on a virtual clock.
+
+The same seed gives the same times. docs/measuring.md describes what is planted.
+"""
+
+import math
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective, Protocol
+from tuner.bench.backend import Run
+from tuner.bench.simulated.truth import Truth, draw
+from tuner.emulator.selection import Selection
+from tuner.plugin import asked, loading
+from tuner.plugin.dry_run import DryRun, TunerCall
+from tuner.scenario import Scenario
+from tuner.times.records.header import SIMULATED, Header, as_written, scenario_of
+from tuner.times.records.samples import Combination, Point
+
+NAME = SIMULATED
+SEED, NCCLS, GIVEN = "of the seed", "NCCL's own", "given"  # what "truth" in the header says
+_TRUTH_STREAM, _NOISE_STREAM, _PROCESS_STREAM = 0, 1, 2
+_BETWEEN_RUNS_S = 2e-4  # what a block costs besides its runs
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """What multiplies the true times; shares of 1 where the name has no unit."""
+
+    sigma: float  # of every run, lognormal
+    spike_chance: float
+    spikes: tuple[float, float]  # factors, log-uniform
+    drift_sigma: float  # common to all points, from block to block
+    drift_memory: float
+    switch: float  # the first run after another combination is slower by this
+    switch_runs: float  # in so many runs it fades by e
+    process_sigma: float = 0.0  # of each combination, fixed in a process
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """Sizes at which NCCL runs its own pick instead, without saying so but in its log."""
+
+    collective: Collective
+    algorithm: Algorithm
+    protocol: Protocol
+    from_bytes: int
+    to_bytes: int  # inclusive
+
+    def holds(self, point: Point, algo_proto: AlgoProto) -> bool:
+        """Whether this combination is replaced for that call."""
+        here = self.collective is point.collective and algo_proto == (self.algorithm, self.protocol)
+        return here and self.from_bytes <= point.bytes <= self.to_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """What only tests may know of a simulated backend."""
+
+    truth: Truth
+    noise: Noise
+    replaced: tuple[Replaced, ...]
+
+
+class Simulated:
+    """A backend (tuner.bench.backend) for ``scenario``.
+
+    ``truth`` is a change of the release's constants (see tuner.bench.simulated.truth); {} for a machine that is
+    as NCCL's model says, None for one that the seed draws. ``after`` counts blocks of earlier runs
+    that this one goes on from, so that it does not repeat their noise. BadInput where nodes differ, for which a truth
+    of one table does not hold.
+    """
+
+    def __init__(
+        self, scenario: Scenario, seed: int, truth: Mapping[str, Any] | None = None, *, after: int = 0
+    ) -> None:
+        if scenario.others:
+            raise BadInput("--backend simulated: nodes that differ are not simulated; valid: nodes that are alike")
+        self.scenario, self.seed = scenario, seed
+        communicator = scenario.communicator()
+        planting = np.random.default_rng([seed, _TRUTH_STREAM])
+        drawn = draw(communicator.release, planting)
+        self._from = SEED if truth is None else GIVEN if truth else NCCLS
+        self._truth = Truth(communicator, drawn if truth is None else truth)
+        self._selection = Selection(communicator)
+        self._noise = _noise(planting)
+        self._replaced = tuple(_replacements(planting))
+        self._rng = np.random.default_rng([seed, _NOISE_STREAM, after])
+        self._processes = np.random.default_rng([seed, _PROCESS_STREAM, after])
+        self._of_process: dict[AlgoProto, float] = {}  # logarithms
+        self._drift = self._rng.normal(0, self._noise.drift_sigma)
+        self._now_s = 0.0
+        self._last: tuple[Point, AlgoProto, int] | None = None
+        self._since_switch = 0
+        self.renew()
+        self._plugin: DryRun | None = None
+        self._table = ""  # that the plugin has
+        self._picks: dict[Point, Combination] = {}
+        self._decided: dict[tuple[str, Point], Combination] = {}  # by the plugin with this table
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return self._selection.communicator.ranks
+
+    def describe(self) -> Header:
+        """The scenario, and what the planted times are, for the head of the samples."""
+        return Header(NAME, scenario=as_written(self.scenario), ranks=self.ranks, seed=self.seed, truth=self._from)
+
+    def combinations(self, point: Point) -> list[Combination]:
+        """Each as NCCL would run it, with NCCL's own number of channels."""
+        return [Combination(*algo_proto) for algo_proto in self._truth.costs(point)]
+
+    def run(self, point: Point, requested: Combination | None, repeats: int) -> Run:
+        """Times of one collective by the planted truth. BadInput for what cannot run here."""
+        wanted = self._own(point) if requested is None else requested
+        costs = self._truth.costs(point)
+        if any(each.holds(point, wanted.algo_proto) for each in self._replaced):
+            wanted = self._pick(point)
+        algo_proto = wanted.algo_proto
+        if algo_proto not in costs:
+            raise BadInput(f"{wanted} cannot run {point.collective.name} of {point.bytes} bytes here")
+        channels = min(wanted.channels or costs[algo_proto].channels, costs[algo_proto].channels)
+        times_us = np.round(
+            costs[algo_proto].time_us(channels) * self._factors((point, algo_proto, channels), repeats), 4
+        )
+        self._now_s += _BETWEEN_RUNS_S + float(times_us.sum()) * 1e-6
+        return Run(tuple(times_us.tolist()), Combination(*algo_proto, channels))
+
+    def now_s(self) -> float:
+        """Seconds that the runs so far would have taken."""
+        return self._now_s
+
+    def use_table(self, text: str | None) -> None:
+        """Errors: PluginRefused for a table the plugin refuses, BadInput for releases that hand a plugin no costs."""
+        self.close()
+        if text is None:
+            return
+        communicator = self._selection.communicator
+        interface = loading.interface(communicator.release)
+        if not interface.hands_costs:
+            since = loading.first(lambda each: each.hands_costs)
+            name = communicator.release.name
+            raise BadInput(f"NCCL {name} hands tuner plugins no costs to decide on; valid: {since} and later")
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "decide.table")
+            path.write_text(text, "utf-8")
+            self._table = text
+            described = asked.size(communicator, interface)
+            self._plugin = DryRun.of(path, described, version=interface.version, env={"NCCL_TUNER_STRICT": "1"})
+
+    def renew(self) -> bool:
+        """Draws anew what is fixed in a process."""
+        drawn = self._processes.normal(0, self._noise.process_sigma, len(ALGO_PROTOS))
+        self._of_process = dict(zip(ALGO_PROTOS, drawn.tolist(), strict=True))
+        self._last = None
+        return True
+
+    def close(self) -> None:
+        """Unloads the plugin."""
+        if self._plugin is not None:
+            self._plugin.close()
+            self._plugin = None
+
+    def reveal(self) -> Planted:
+        """What a measuring run has to find out; for tests."""
+        return Planted(self._truth, self._noise, self._replaced)
+
+    def _own(self, point: Point) -> Combination:
+        """What runs where nothing is forced."""
+        if self._plugin is None:
+            return self._pick(point)
+        known = self._table, point
+        if known not in self._decided:
+            self._decided[known] = self._pick_by_table(point, self._plugin)
+        return self._decided[known]
+
+    def _pick(self, point: Point) -> Combination:
+        """NCCL's, without a table."""
+        if point not in self._picks:
+            picks = self._selection.pick(point.request, [point.bytes])
+            self._picks[point] = Combination(
+                Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0]), int(picks.channels[0])
+            )
+        return self._picks[point]
+
+    def _pick_by_table(self, point: Point, plugin: DryRun) -> Combination:
+        (table_us,) = self._selection.cost_table(point.request, [point.bytes])
+        answer = plugin.ask(TunerCall(point.collective, point.bytes), table_us)
+        best, _ = self._selection.pick_by(answer.cost_us[None])
+        return Combination(*ALGO_PROTOS[int(best[0])], channels=answer.channels)
+
+    def _factors(self, what: tuple[Point, AlgoProto, int], repeats: int) -> NDArray[np.float64]:
+        noise, rng = self._noise, self._rng
+        if what != self._last:
+            self._last, self._since_switch = what, 0
+        slower = _after_switch(noise, self._since_switch, repeats)
+        self._since_switch += repeats
+        fresh = math.sqrt(1 - noise.drift_memory**2) * noise.drift_sigma
+        self._drift = noise.drift_memory * self._drift + rng.normal(0, fresh)
+        spikes = np.exp(rng.uniform(math.log(noise.spikes[0]), math.log(noise.spikes[1]), repeats))
+        factors = np.exp(rng.normal(self._drift + self._of_process[what[1]], noise.sigma, repeats))
+        factors *= np.where(rng.random(repeats) < noise.spike_chance, spikes, 1.0)
+        drawn: NDArray[np.float64] = factors * slower
+        return drawn
+
+
+@lru_cache
+def _after_switch(noise: Noise, runs: int, repeats: int) -> NDArray[np.float64]:
+    """Factors on the times of runs that come after so many ``runs`` of the same call, [repeat]."""
+    factors: NDArray[np.float64] = 1 + noise.switch * np.exp(-(runs + np.arange(repeats)) / noise.switch_runs)
+    return factors
+
+
+def from_header(header: Header, *, after: int = 0) -> Simulated:
+    """The backend that a file was measured with; BadMeasurement where the header does not say all of it."""
+    if header.backend != NAME:
+        raise BadMeasurement(f"measured with backend {header.backend!r}, not with {NAME!r}")
+    truth, seed = header.truth, header.seed
+    if truth not in (SEED, NCCLS) or seed is None:
+        raise BadMeasurement(f"the header does not say how to build the backend again: truth {truth!r}, seed {seed!r}")
+    return Simulated(scenario_of(header), seed, None if truth == SEED else {}, after=after)
+
+
+def _noise(rng: np.random.Generator) -> Noise:
+    return Noise(
+        sigma=rng.uniform(0.01, 0.03),
+        spike_chance=rng.uniform(0.005, 0.02),
+        spikes=(1.5, 5.0),
+        drift_sigma=rng.uniform(0.005, 0.015),
+        drift_memory=0.98,
+        switch=rng.uniform(0.1, 0.3),
+        switch_runs=1.5,
+        process_sigma=0.003,
+    )
+
+
+def _replacements(rng: np.random.Generator) -> list[Replaced]:
+    """One to three ranges of some octaves, of any combination: some are NCCL's own pick there, or cannot run at all."""
+    replacements = []
+    for _ in range(rng.integers(1, 4)):
+        collective = (Collective.AllGather, Collective.ReduceScatter, Collective.AllReduce)[rng.integers(3)]
+        choices = [(algorithm, protocol) for algorithm in (Algorithm.Tree, Algorithm.Ring) for protocol in Protocol]
+        choices += [(Algorithm.NVLS, Protocol.Simple), (Algorithm.NVLSTree, Protocol.Simple)]
+        low = int(rng.integers(3, 28))
+        sizes = 1 << low, (1 << low + int(rng.integers(2, 7))) - 1
+        replacements.append(Replaced(collective, *choices[rng.integers(len(choices))], *sizes))
+    return replacements

@@ -1,0 +1,205 @@
+"""Is NCCL's pick the fastest? Files of measurements, judged, as one record."""
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.frames import Column, Framed, Named
+from tuner.base.names import Collective, DataType, Op, by_name
+from tuner.base.provenance import Files, paths
+from tuner.base.records import json_form
+from tuner.base.sizes import size_bytes
+from tuner.times.comparison.compared import Comparison, Crossover, Total, compare, mean_regrets
+from tuner.times.comparison.judged import Judged, Skipped
+from tuner.times.comparison.model_errors import ModelError
+from tuner.times.records.samples import Combination
+
+Histogram = Mapping[tuple[Collective, int], float]  # calls by collective and nBytes
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedSize:
+    """NCCL's pick against the measured best at one size, times in us.
+
+    ``regret`` is the pick's time over the best's, minus 1, None where nothing else was measured, or a single other
+    choice that is no faster; ``others`` counts them. ``regret_low`` and ``regret_high`` are its 95 % interval, None
+    where the rounds are too few for one; ``significant`` is one beyond the noise. ``emulated_pick`` is the emulator's,
+    None where it has none. ``bytes`` is NCCL's nBytes, ``ranks`` what the file says of them, if it does.
+    """
+
+    collective: Collective
+    bytes: int
+    pick: Combination = field(metadata=json_form(convert=str))
+    best: Combination = field(metadata=json_form(convert=str))
+    regret: float | None
+    significant: bool
+    pick_us: float
+    best_us: float
+    regret_low: float | None
+    regret_high: float | None
+    rounds: int
+    emulated_pick: Combination | None = field(metadata=json_form(convert=lambda pick: pick and str(pick)))
+    dtype: DataType
+    op: Op
+    in_place: bool
+    graph: bool
+    ranks: int | None
+    others: int
+    file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChanges:
+    """``bytes`` are the sizes from which the emulated pick is another."""
+
+    collective: Collective
+    bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedFile:
+    """One file: where the measured best and the emulated pick change, and how well the model knows its times.
+
+    ``origin`` says whose times they are: simulated or measured, of which machine and release.
+    ``truncated``: its last line was cut off. ``rank_agreement`` is Kendall's tau of the model's order of combinations,
+    by collective. ``histogram`` is the total over the calls of a histogram, if one was given. ``comparison`` has the
+    measurements themselves.
+    """
+
+    file: Path
+    truncated: bool
+    crossovers: tuple[Crossover, ...]
+    model_changes: tuple[ModelChanges, ...]
+    model_errors: tuple[ModelError, ...]
+    rank_agreement: Mapping[Collective, float]
+    skipped: tuple[Skipped, ...]
+    histogram: Total | None = field(metadata=json_form(optional=True))
+    origin: str
+    comparison: Comparison = field(repr=False, metadata=json_form(omitted=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Verification(Framed):
+    """What :func:`verify` says: ``regret_mean`` over all sizes at which something beside NCCL's pick was measured, and
+    what of it is beyond the noise; None where nothing was.
+
+    As a frame it has a row for each of ``sizes``.
+    """
+
+    regret_mean: float | None
+    regret_mean_beyond_noise: float | None
+    sizes: tuple[VerifiedSize, ...]
+    files: tuple[VerifiedFile, ...]
+
+    def columns(self) -> dict[str, Column]:
+        """collective, bytes, pick, pick_us, best, best_us, regret with its interval (NaN: none), and more; [size]."""
+        return {
+            "collective": Named(Collective, np.array([one.collective for one in self.sizes])),
+            "bytes": np.array([one.bytes for one in self.sizes]),
+            "pick": [str(one.pick) for one in self.sizes],
+            "pick_us": np.array([one.pick_us for one in self.sizes]),
+            "best": [str(one.best) for one in self.sizes],
+            "best_us": np.array([one.best_us for one in self.sizes]),
+            "regret": np.array([one.regret for one in self.sizes], np.float64),
+            "regret_low": np.array([one.regret_low for one in self.sizes], np.float64),
+            "regret_high": np.array([one.regret_high for one in self.sizes], np.float64),
+            "significant": np.array([one.significant for one in self.sizes]),
+            "rounds": np.array([one.rounds for one in self.sizes]),
+            "dtype": Named(DataType, np.array([one.dtype for one in self.sizes])),
+            "op": Named(Op, np.array([one.op for one in self.sizes])),
+            "in_place": np.array([one.in_place for one in self.sizes]),
+            "graph": np.array([one.graph for one in self.sizes]),
+            "file": [str(one.file) for one in self.sizes],
+        }
+
+
+def verify(files: Files, *, histogram: str | PathLike[str] | Histogram | None = None) -> Verification:
+    """NCCL's pick against the measured best, for files that ``nccl-tuner measure`` or nccl-tests wrote.
+
+    ``histogram`` says how often which size is called: {(collective, nBytes): calls}, or a CSV of
+    collective,bytes,count; each file then has the total over these calls.
+    Errors: BadMeasurement for a file of which nothing can be judged, and for calls outside of the measured sizes.
+    """
+    given = paths(files)
+    compared = [compare(path) for path in given]
+    calls = read_histogram(Path(histogram)) if isinstance(histogram, str | PathLike) else histogram
+    means = mean_regrets([one for comparison in compared for one in comparison.sizes])
+    mean, beyond = means if means is not None else (None, None)
+    return Verification(
+        mean,
+        beyond,
+        tuple(
+            _size(path, comparison, one)
+            for path, comparison in zip(given, compared, strict=True)
+            for one in comparison.sizes
+        ),
+        tuple(_file(path, comparison, calls) for path, comparison in zip(given, compared, strict=True)),
+    )
+
+
+def read_histogram(path: Path) -> dict[tuple[Collective, int], float]:
+    """A CSV of collective,bytes,count, with or without that line; sizes as in 64K. BadMeasurement names the line."""
+    histogram: dict[tuple[Collective, int], float] = {}
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = [(number, row) for number, row in enumerate(csv.reader(file), start=1) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadMeasurement(f"{path}: {error}") from error
+    if rows and rows[0][1][-1].strip() == "count":
+        del rows[0]
+    for number, row in rows:
+        try:
+            name, size, count = row
+            key = by_name(Collective, name.strip(), "collective"), size_bytes(size)
+            calls = float(count)
+            if not 0 <= calls < float("inf"):
+                raise ValueError(count)
+        except (ValueError, BadInput) as error:
+            raise BadMeasurement(f"{path}:{number}: not collective,bytes,count: {error}") from None
+        histogram[key] = histogram.get(key, 0.0) + calls
+    return histogram
+
+
+def _size(path: Path, comparison: Comparison, one: Judged) -> VerifiedSize:
+    point, (low, high) = one.point, one.interval
+    return VerifiedSize(
+        collective=point.collective,
+        bytes=point.bytes,
+        pick=one.pick,
+        best=one.best,
+        regret=one.regret if one.is_known else None,
+        significant=one.significant,
+        pick_us=one.pick_us,
+        best_us=one.best_us,
+        regret_low=low if one.rounds > 1 and abs(low) < float("inf") else None,
+        regret_high=high if high < float("inf") else None,
+        rounds=one.rounds,
+        emulated_pick=one.model_pick,
+        dtype=point.dtype,
+        op=point.op,
+        in_place=point.in_place,
+        graph=point.graph,
+        ranks=comparison.measurements.header.ranks,
+        others=one.others,
+        file=path,
+    )
+
+
+def _file(path: Path, comparison: Comparison, calls: Histogram | None) -> VerifiedFile:
+    return VerifiedFile(
+        path,
+        comparison.measurements.truncated,
+        tuple(comparison.crossovers()),
+        tuple(ModelChanges(kind.collective, tuple(sizes)) for kind, sizes in comparison.model_changes().items()),
+        tuple(comparison.model_errors()),
+        comparison.rank_agreement(),
+        tuple(comparison.skipped),
+        None if calls is None else comparison.total(calls),
+        comparison.measurements.header.origin,
+        comparison,
+    )

@@ -1,0 +1,155 @@
+"""Measuring into a file, on a simulated machine or on GPUs: the workflow of ``nccl-tuner measure``."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuner.base.errors import BadMeasurement
+from tuner.base.frames import Rows
+from tuner.base.names import Collective
+from tuner.base.records import json_form
+from tuner.bench.backend import Backend
+from tuner.bench.gpu.options import Options
+from tuner.bench.loop import Loop, Settings
+from tuner.bench.plan import PLAIN_CALLS, How, Wanted, points, tasks
+from tuner.scenario import Scenario
+from tuner.times.records import samples
+from tuner.times.records.header import scenario_of
+from tuner.times.results import MeasuredResult, Result, record, results
+
+if TYPE_CHECKING:
+    from tuner.bench.double.settings import DoubleSettings
+
+DEFAULT = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
+INTERRUPTED = "interrupted"
+
+Opener = Callable[[Path, int], Backend | None]  # of the file, and how many sample blocks it has
+Progress = Callable[[Loop], AbstractContextManager[Callable[[int], None]]]  # which takes the blocks so far
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure, and how well. Without ``sizes`` (nBytes): powers of two from 8 B to 1 GiB."""
+
+    collectives: Sequence[Collective] = DEFAULT
+    sizes: Sequence[int] | None = None
+    how: How = PLAIN_CALLS
+    wanted: Wanted = field(default_factory=Wanted)
+    settings: Settings = field(default_factory=Settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What is in a file after it was measured into.
+
+    ``ended`` says why measuring stopped: ``precise``, ``rounds``, ``budget`` or ``interrupted``. ``blocks`` are the
+    sample blocks of the whole file, ``new_blocks`` those that this start added. ``results`` are of the calls of the
+    plan, times in us; they are a frame as well.
+    """
+
+    file: Path
+    ended: str
+    blocks: int = field(metadata=json_form("visits"))
+    new_blocks: int = field(metadata=json_form("new_visits"))
+    ranks: int
+    results: Rows[MeasuredResult] = field(metadata=json_form(convert=list))
+    backend: str
+    scenario: Scenario = field(repr=False, metadata=json_form(omitted=True))
+    title: str = field(repr=False, metadata=json_form(omitted=True))  # of the communicator
+    summaries: tuple[Result, ...] = field(repr=False, metadata=json_form(omitted=True))  # the results with estimates
+
+
+def simulated(scenario: Scenario, seed: int = 0, *, nothing_planted: bool = False) -> Opener:
+    """A simulated machine whose hidden times the seed draws; with ``nothing_planted`` they are NCCL's own model's."""
+
+    def opened(out: Path, blocks: int) -> Backend:
+        from tuner.bench.simulated.backend import Simulated
+
+        return Simulated(scenario, seed, {} if nothing_planted else None, after=blocks)
+
+    return opened
+
+
+def double(settings: "DoubleSettings", options: Options | None = None) -> Opener:
+    """The code for GPUs on simulated ones, under the real libnccl; times are planted by what was launched."""
+
+    def opened(out: Path, blocks: int) -> Backend:
+        from tuner.bench.double.backend import Double
+
+        return Double(settings, replace(options or Options(), topology=_topology_beside(out)))
+
+    return opened
+
+
+def gpus(options: Options | None = None) -> Opener:
+    """The GPUs at hand. NCCL's view of the machine is written beside the file of measurements."""
+
+    def opened(out: Path, blocks: int) -> Backend | None:
+        from tuner.bench.opened import fresh
+
+        return fresh(replace(options or Options(), topology=_topology_beside(out)))
+
+    return opened
+
+
+def _topology_beside(out: Path) -> Path:
+    return out.with_name(f"{out.name}.topology.xml")
+
+
+def _silent(loop: Loop) -> AbstractContextManager[Callable[[int], None]]:
+    return nullcontext(lambda blocks: None)
+
+
+def measure(out: Path, opener: Opener, plan: Plan = Plan(), progress: Progress = _silent) -> Measured | None:
+    """Measures into ``out``, going on where the file ends; None on ranks other than 0, which only serve.
+
+    Ctrl-C ends it as well: what was measured is kept. Errors: BadInput for what cannot be measured here,
+    BadMeasurement for a file that was measured otherwise, MeasuringFailed.
+    """
+    there = samples.existing(out)
+    before = there.blocks if there else ()
+    opened = opener(out, len(before))
+    if opened is None:
+        return None
+    with closing(opened) as backend:
+        header = backend.describe()
+        if there is not None:
+            try:
+                samples.check_same(out, there, header)
+            except BadMeasurement:
+                if there.header.topology_xml is not None:  # NCCL has just dumped that of another communicator there
+                    _topology_beside(out).write_text(there.header.topology_xml)
+                raise
+        calls = points(list(dict.fromkeys(plan.collectives)), plan.sizes, backend.ranks, plan.how)
+        wanted = tasks(backend, calls, plan.wanted)
+        with samples.Writer(out, header) as writer:
+            ended = _run(Loop(backend, wanted, plan.settings, writer.add, before), progress)
+            kept = samples.read(out).blocks  # not what the loop gave: Ctrl-C may come when a block is only in the file
+    requested = set(calls)
+    summaries = tuple(results(block for block in kept if block.point in requested))
+    return Measured(
+        file=out,
+        ended=ended,
+        blocks=len(kept),
+        new_blocks=len(kept) - len(before),
+        ranks=backend.ranks,
+        results=Rows(tuple(record(each, backend.ranks) for each in summaries)),
+        backend=str(header.backend),
+        scenario=scenario_of(header),
+        title=header.title,
+        summaries=summaries,
+    )
+
+
+def _run(loop: Loop, progress: Progress) -> str:
+    """Measures; why there are no more blocks."""
+    try:
+        with progress(loop) as show:
+            for blocks, _ in enumerate(loop.run(), start=1):
+                show(blocks)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    assert loop.end is not None
+    return loop.end

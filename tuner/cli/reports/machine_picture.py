@@ -1,0 +1,203 @@
+"""A machine as a picture (SVG): its devices, and on each link what the channels of a graph take of it.
+
+Each socket is a block: CPU, PCIe switches, and below them GPUs and adapters, in rows. A device's box has the links that
+end at it as bars, one for each direction, divided by channel.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from tuner.cli.reports.nvlink_table import draw_table, linked_gpus, table_size
+from tuner.cli.reports.svg import CHANNEL_COLOURS, LIMIT, Canvas, Rectangle
+from tuner.graphs.explain.records import Device, Explanation, LoadedLink
+from tuner.graphs.explain.sentences import of_found
+
+LEAF, GAP, PAGE = 156, 10, 1600
+LINE, BAR, PADDING = 14, 9, 6
+BETWEEN = 16  # levels of the tree
+MARGIN = 24
+HEAD = 92
+WORDS = {"pcie": "PCIe", "nvlink": "NVLink", "c2c": "C2C", "adapter": "port", "sockets": "sockets"}
+MOST_SOCKET_LINKS = 4
+MOST_GPUS_WHOLE = 16  # of larger machines only what channels use is drawn
+SWITCH = 30  # height of the box of all NVSwitches
+
+
+@dataclass(slots=True)
+class _Box:
+    device: Device
+    names: list[str]
+    bars: list[tuple[str, LoadedLink]]
+    below: list["_Box"] = field(default_factory=list)
+
+    @property
+    def width(self) -> int:
+        return max(LEAF, sum(each.width + GAP for each in self.below) - GAP)
+
+    @property
+    def own_height(self) -> int:
+        return 2 * PADDING + LINE * len(self.names) + (LINE + BAR) * len(self.bars)
+
+    @property
+    def height(self) -> int:
+        return self.own_height + max((BETWEEN + each.height for each in self.below), default=0)
+
+
+def picture(explanation: Explanation, title: str) -> str:
+    """The text of the SVG. ``title`` names the machine."""
+    blocks = _blocks(explanation)
+    rows = _rows(blocks)
+    width = max(MARGIN * 2 + max(_row_width(row) for row in rows), 760)
+    mesh = linked_gpus(explanation)
+    tall = HEAD + sum(max(each.height for each in row) + 2 * MARGIN for row in rows)
+    below = table_size(mesh) if mesh else (0, 0)
+    switched = any(device.kind == "nvs" for device in explanation.devices)
+    tall += SWITCH if switched else 0
+    width = max(width, below[0] + 2 * MARGIN)
+    canvas = Canvas(width, tall + below[1], _title(explanation, title), _description(explanation))
+    _legend(canvas, explanation, title)
+    y = HEAD
+    for row in rows:
+        x = MARGIN
+        for block in row:
+            _draw(canvas, block, x, y)
+            x += block.width + 2 * GAP
+        y += max(each.height for each in row) + 2 * MARGIN
+    if switched:
+        switch = Rectangle(MARGIN, y - MARGIN, width - 2 * MARGIN, SWITCH - 6)
+        canvas.rectangle(switch, "box", 4)
+        canvas.write((2 * MARGIN, y - 8), "NVSwitch: the NVLinks of all GPUs above lead to it", "name")
+        y += SWITCH
+    if mesh:
+        draw_table(canvas, mesh, explanation, (MARGIN, y))
+    return canvas.text()
+
+
+def _title(explanation: Explanation, title: str) -> str:
+    return f"{explanation.graph} of {title}"
+
+
+def _description(explanation: Explanation) -> str:
+    found = of_found(explanation.found, explanation.several_nodes)
+    full = [link for link in explanation.links if link.limits]
+    of = "; ".join(f"{link.link}: {link.carries_gbs:.4g} of {link.link_gbs:.4g} GB/s" for link in full)
+    return f"{found}. {f'Links that keep it from having more: {of}.' if full else 'No link keeps it from having more.'}"
+
+
+def _legend(canvas: Canvas, explanation: Explanation, title: str) -> None:
+    canvas.write((MARGIN, 28), _title(explanation, title), "title")
+    canvas.write((MARGIN, 48), of_found(explanation.found, explanation.several_nodes), "text")
+    says = "bars and numbers: GB/s that channels take of the GB/s of a link, as NCCL counts them; in: to the device"
+    says += ", out: from it"
+    says += "; links that carry nothing are left out" if _is_large(explanation) else ""
+    canvas.write((MARGIN, 66), says, "small")
+    x = MARGIN
+    if explanation.found.channels <= len(CHANNEL_COLOURS):
+        for channel in range(explanation.found.channels):
+            canvas.rectangle(Rectangle(x, 74, 10, 10), f"c{channel % len(CHANNEL_COLOURS)}")
+            canvas.write((x + 13, 83), f"{channel}", "small")
+            x += 32
+        canvas.write((x, 83), "channel", "small")
+        x += 64
+    canvas.rectangle(Rectangle(x, 74, 26, 10), "gauge limit")
+    canvas.write((x + 32, 83), f"{LIMIT} keeps the graph from having more", "limit-text")
+
+
+def _blocks(explanation: Explanation) -> list[_Box]:
+    into: dict[str, list[LoadedLink]] = defaultdict(list)
+    for link in explanation.links:
+        into[link.end].append(link)
+    below: dict[str | None, list[Device]] = defaultdict(list)
+    for device in explanation.devices:
+        below[device.above].append(device)
+    pairs = {(link.start, link.end, link.kind): link for link in explanation.links}
+
+    def box(device: Device) -> _Box:
+        children = below[device.name]
+        nets = [each for each in children if each.kind == "net"] if device.kind == "nic" else []
+        names = _names(device, nets)
+        bars = []
+        for net in (device, *nets):
+            for link in into[net.name]:
+                if not _shown(link, device, net):
+                    continue
+                bars.append((f"{WORDS[link.kind]} in", link))
+                back = pairs.get((link.end, link.start, link.kind))
+                if back is not None:
+                    bars.append((f"{WORDS[link.kind]} out", back))
+        own = _Box(device, names, bars)
+        own.below = [box(each) for each in children if each not in nets]
+        return own
+
+    blocks = [box(device) for device in below[None] if device.kind != "nvs"]
+    return [_used(each) for each in blocks] if _is_large(explanation) else blocks
+
+
+def _is_large(explanation: Explanation) -> bool:
+    return sum(device.kind == "gpu" for device in explanation.devices) > MOST_GPUS_WHOLE
+
+
+def _used(box: _Box) -> _Box:
+    """A box with the links that carry something, and below it the devices that have such links, and all GPUs."""
+    bars = [(what, link) for what, link in box.bars if link.carries_gbs > 0]
+    below: list[_Box] = []
+    for each in map(_used, box.below):
+        below += [each] if each.bars or each.device.kind == "gpu" else each.below
+    return _Box(box.device, box.names, bars, below)
+
+
+def _shown(link: LoadedLink, device: Device, end: Device) -> bool:
+    """Whether a link is drawn in a device's box: those to what is above it, to NVSwitches and the network."""
+    if device.kind == "cpu":
+        return link.kind == "sockets" and link.carries_gbs > 0
+    return link.start in (device.above, "NVSwitch") or (end is not device and link.kind == "adapter")
+
+
+def _names(device: Device, nets: list[Device]) -> list[str]:
+    if nets:
+        return [", ".join(each.says for each in nets), device.says.removeprefix("the adapter at ")]
+    if device.kind in ("pci", "nic"):
+        what = "PCIe switch" if device.kind == "pci" else "adapter"
+        return [what, device.says.removeprefix("PCIe switch ").removeprefix("the adapter at ")]
+    return [device.says]
+
+
+def _rows(blocks: list[_Box]) -> list[list[_Box]]:
+    rows: list[list[_Box]] = [[]]
+    for block in blocks:
+        if rows[-1] and _row_width([*rows[-1], block]) > PAGE:
+            rows.append([])
+        rows[-1].append(block)
+    return rows
+
+
+def _row_width(row: list[_Box]) -> int:
+    return sum(block.width + 2 * GAP for block in row) - 2 * GAP
+
+
+def _draw(canvas: Canvas, box: _Box, x: int, y: int) -> None:
+    canvas.rectangle(Rectangle(x, y, box.width, box.own_height), f"box {box.device.kind}", 4)
+    line = y + PADDING
+    for number, text in enumerate(box.names):
+        line += LINE
+        canvas.write((x + PADDING, line - 3), text, "small" if number else "name")
+    width = min(box.width, 2 * LEAF) - 2 * PADDING
+    for what, link in box.bars[: None if box.device.kind != "cpu" else 2 * MOST_SOCKET_LINKS]:
+        line += LINE
+        text = f"{_far(what, link, box.device)} {link.carries_gbs:.4g}/{link.link_gbs:.4g}"
+        marked = (f"{LIMIT} {text}", "limit-text") if link.limits else (text, "small")
+        canvas.write((x + PADDING, line - 3), *marked)
+        canvas.bar(Rectangle(x + PADDING, line, width, BAR - 3), link)
+        line += BAR
+    at, top = x, y + box.own_height
+    for each in box.below:
+        middle = at + each.width // 2
+        canvas.line((middle, top), (middle, top + BETWEEN))
+        _draw(canvas, each, at, top + BETWEEN)
+        at += each.width + GAP
+
+
+def _far(what: str, link: LoadedLink, device: Device) -> str:
+    if device.kind != "cpu":
+        return what
+    return f"from {link.start}" if link.end == device.name else f"to {link.end}"

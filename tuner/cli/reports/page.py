@@ -1,0 +1,152 @@
+"""A report as one HTML page: the figures, the packed data and the script that brings them together."""
+
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Any
+
+from tuner.answers import graphs
+from tuner.base import extras
+from tuner.base.errors import TunerError
+from tuner.base.names import ALGO_PROTOS, Collective, DataType, Op
+from tuner.cli.charts.palette import COLOURS, DASHES, HATCHES, INKS, NOTHING_COLOUR, NOTHING_HATCH, NOTHING_INK
+from tuner.cli.reports.calibrated import CalibratedLines
+from tuner.cli.reports.data import PageData
+from tuner.cli.reports.machine_picture import picture
+from tuner.cli.reports.pack import Packer
+from tuner.machine import catalogue
+from tuner.scenario import Scenario
+
+FIRST_BYTES = 1 << 20  # of the cell that is explained when the page opens
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The text of a page; of its bytes so many are data, in so many different lines."""
+
+    html: str
+    data_bytes: int
+    different_lines: int
+
+
+def page(report: PageData, calibrated: CalibratedLines | None = None) -> Page:
+    """The page, with ``calibrated`` times where such are given; the same report makes the same text.
+
+    Errors: MissingExtra where bokeh is not installed.
+    """
+    extras.require("bokeh", "report")
+    import bokeh
+    from bokeh.core.types import ID
+    from bokeh.embed import json_item
+    from bokeh.resources import Resources
+    from jinja2 import Environment
+    from markupsafe import Markup as Raw  # what is no text of a user's, and cannot end a script
+
+    from tuner.cli.reports.figures import figures
+
+    packed = Packer(report, calibrated).pack(_described(report))
+    template = Environment(autoescape=True).from_string(_text("page.html"))
+    html = template.render(
+        title=f"What NCCL picks on {report.scenario.name}",
+        subtitle=_subtitle(report),
+        provenance=f"Computed by nccl-tuner {version('nccl-tuner')}, which emulates NCCL's tuning model and selection "
+        f"bit for bit and is checked against libnccl; drawn with Bokeh {bokeh.__version__}. The page loads nothing.",
+        calibrated=calibrated is not None,
+        machine=Raw(_machine(report.scenario)),
+        style=Raw(_text("page.css")),
+        libraries=[Raw(script) for script in Resources(mode="inline", components=["bokeh"]).js_raw],
+        figures=Raw(_renumbered(json.dumps(json_item(figures(report), ID("plots")))).replace("<", "\\u003c")),
+        index=packed.index,
+        numbers=packed.numbers,
+        script=Raw("\n".join(map(_text, ("data.js", "figures.js", "panel.js")))),
+    )
+    return Page(html, len(packed.index) + len(packed.numbers), packed.lines)
+
+
+def _machine(scenario: Scenario) -> str:
+    """The picture of a node; none where its graphs are not searched here."""
+    try:
+        return picture(graphs.limited(scenario, "ring"), scenario.title)
+    except TunerError:
+        return ""
+
+
+def _described(report: PageData) -> dict[str, Any]:
+    """What the page says besides the lines: how combinations look, and where it begins."""
+    nothing = {"colour": NOTHING_COLOUR, "ink": NOTHING_INK, "hatch": NOTHING_HATCH}
+    return {
+        "gpus_per_node": report.scenario.gpus(),
+        "options": _options(report),
+        "nothing": nothing,
+        "cells": [
+            {
+                "name": f"{algorithm.name}/{protocol.name}",
+                "colour": COLOURS[algorithm],
+                "ink": INKS[algorithm],
+                "hatch": HATCHES[protocol],
+                "dash": DASHES[protocol],
+            }
+            for algorithm, protocol in ALGO_PROTOS
+        ],
+        "first": {
+            "release": len(report.releases) - 1,
+            "collective": list(Collective).index(Collective.AllReduce),
+            "node": report.nodes.index(max(report.scenario.nodes, report.nodes[0])),
+            "size": report.sizes.tolist().index(FIRST_BYTES),
+        },
+    }
+
+
+def _options(report: PageData) -> str:
+    """Those of `nccl-tuner explain` that are the same all over the page."""
+    scenario = report.scenario
+    given = {
+        "--machine": scenario.machine,
+        "--topology": scenario.topology,
+        "--log": scenario.logged and scenario.logged.file,
+        "--log-communicator": scenario.logged and scenario.from_log and scenario.from_log.communicator,
+        "--comp-cap": scenario.logged and scenario.logged.comp_caps_in_words,
+        "--gpu": scenario.gpu,
+        "--net-gbps": scenario.net_gbps,
+        "--net-latency-us": scenario.net_latency_us,
+        "--trays": scenario.trays,
+        "--gpus-per-tray" if scenario.resolve().own.trays else "--gpus-per-node": scenario.gpus_per_node,
+        "--ranks-per-gpu": scenario.ranks_per_gpu,
+        "--hosts-per-domain": scenario.hosts_per_domain_in_words,
+        "--constants": scenario.fitted_constants and scenario.fitted_constants.file,
+    }
+    words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    for name, value in (scenario.environment or {}).items():
+        words += ["--env", f"{name}={value}"]
+    if report.dtype is not DataType.float32:
+        words += ["--dtype", report.dtype.name]
+    if report.op is not Op.sum:
+        words += ["--op", report.op.name]
+    return shlex.join(words)
+
+
+def _subtitle(report: PageData) -> str:
+    settings = "".join(f", {name}={value}" for name, value in (report.scenario.environment or {}).items())
+    kind = f"{catalogue.load(report.scenario.machine).title}: " if report.scenario.machine else ""
+    fitted = report.scenario.fitted_constants
+    constants = f", constants of {fitted.file}" if fitted else ""
+    one = report.scenario.with_nodes(1).resolve()
+    releases = f"{report.releases[0]} to {report.releases[-1]}" if len(report.releases) > 1 else report.releases[0]
+    return (
+        f"{kind}{report.scenario.gpus()} GPUs per node{one.own.sharing}{one.each_in_words}, "
+        f"{report.nodes[0]} to {report.nodes[-1]} nodes; "
+        f"NCCL {releases}; {report.dtype.name}, {report.op.name}{settings}{constants}."
+    )
+
+
+def _renumbered(figures: str) -> str:
+    """With bokeh's ids in the order they appear: they count what a process has made before."""
+    seen: dict[str, str] = {}
+    return re.sub(r'"p\d+"', lambda match: seen.setdefault(match[0], f'"p{len(seen)}"'), figures)
+
+
+def _text(name: str) -> str:
+    return files("tuner.cli.reports").joinpath(name).read_text("utf-8")

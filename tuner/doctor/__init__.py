@@ -1,5 +1,0 @@
-"""What is wrong or unusual in a topology, by the parts that are recognised, what it costs, and its repair."""
-
-from tuner.doctor.examine import Examination, examine
-
-__all__ = ["Examination", "examine"]

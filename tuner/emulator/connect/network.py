@@ -1,0 +1,103 @@
+"""The connections between nodes: over which adapters, over other GPUs (PXN) or not, with GPUDirect RDMA or not.
+
+Source: ncclTransportRingConnect, ncclTransportTreeConnect, ncclTransportPatConnect, src/transport/generic.cc;
+ncclNvlsTreeConnect, src/transport/nvls.cc; sendSetup, recvSetup, src/transport/net.cc, v2.28.9-1.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tuner.base.names import Algorithm
+from tuner.emulator.connect.records import Adapter, Connected
+from tuner.emulator.rules.heads import NetworkUse
+from tuner.machine.peer_links import AdapterAccess
+
+AccessOf = Callable[[int, int], AdapterAccess]  # a rank's to the adapter that graphs give this number
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One direction of a rank's connection to a peer on another node, on one channel."""
+
+    channel: int
+    peer: int
+    sends: bool  # else it receives
+    adapter: Adapter
+
+
+def network_use(connected: Connected, rank: int, access_of: AccessOf, later: Collection[Algorithm] = ()) -> NetworkUse:
+    """How a rank goes to other nodes.
+
+    NCCL tells all ranks of the rings, which count anew as they are connected. Algorithms connected ``later`` add the
+    rank's own connections, as far as rings do not have them.
+    """
+    of_all = [list(_of_rings(connected, each)) for each in range(len(connected.ranks))]
+    own = of_all[rank]
+    ways = [(each, way) for each, ways in enumerate(of_all) for way in ways]
+    ways += [(rank, way) for way in _of_others(connected, rank, own, later)]
+    met = {(each, way.adapter.id, way.sends) for each, way in ways}
+    accesses = ((access_of(each, adapter), sends) for each, adapter, sends in met)
+    return NetworkUse(
+        reached=bool(own),
+        relayed=any(way.sends and way.adapter.relay != each for each, way in ways),
+        direct=all(access.reads if sends else access.writes for access, sends in accesses),
+    )
+
+
+def _of_rings(connected: Connected, rank: int) -> Iterator[Way]:
+    for number, channel in enumerate(connected.ranks[rank].channels):
+        neighbours = ((channel.next, True), (channel.previous, False))
+        yield from _between_nodes(connected, rank, number, channel.ring_adapter, neighbours)
+
+
+def _of_others(
+    connected: Connected, rank: int, rings: Iterable[Way], algorithms: Collection[Algorithm]
+) -> Iterator[Way]:
+    """Those of these algorithms, which share the first connection to a peer on a channel with rings."""
+    known = {(way.channel, way.peer, way.sends) for way in rings}
+    for algorithm in ORDER:
+        for way in OF[algorithm](connected, rank) if algorithm in algorithms else ():
+            if (way.channel, way.peer, way.sends) not in known:
+                known.add((way.channel, way.peer, way.sends))
+                yield way
+
+
+def _of_trees(connected: Connected, rank: int) -> Iterator[Way]:
+    for number, channel in enumerate(connected.ranks[rank].channels):
+        yield from _both_ways(connected, rank, number, channel.tree_adapter, channel.tree.peers)
+
+
+def _of_pat(connected: Connected, rank: int) -> Iterator[Way]:
+    """By the graph of trees (sic)."""
+    own = connected.ranks[rank]
+    for number, channel in enumerate(own.channels):
+        yield from _both_ways(connected, rank, number, channel.tree_adapter, own.pat_peers)
+
+
+def _of_nvls_trees(connected: Connected, rank: int) -> Iterator[Way]:
+    for number, nvls in enumerate(connected.ranks[rank].nvls):
+        yield from _both_ways(connected, rank, number, nvls.adapter, nvls.tree.peers)
+
+
+def _both_ways(
+    connected: Connected, rank: int, number: int, adapter: Adapter | None, peers: Iterable[int]
+) -> Iterator[Way]:
+    both = ((peer, sends) for peer in peers for sends in (True, False))
+    return _between_nodes(connected, rank, number, adapter, both)
+
+
+def _between_nodes(
+    connected: Connected, rank: int, number: int, adapter: Adapter | None, peers: Iterable[tuple[int, bool]]
+) -> Iterator[Way]:
+    node_of = connected.node_of_rank
+    for peer, sends in peers:
+        if adapter is not None and node_of[peer] != node_of[rank]:
+            yield Way(number, peer, sends, adapter)
+
+
+OF: Mapping[Algorithm, Callable[[Connected, int], Iterator[Way]]] = {
+    Algorithm.Tree: _of_trees,
+    Algorithm.PAT: _of_pat,
+    Algorithm.NVLSTree: _of_nvls_trees,
+}
+ORDER = tuple(OF)  # in which they are connected at once: initTransportsRank, src/init.cc, v2.28.9-1

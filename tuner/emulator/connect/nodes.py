@@ -1,0 +1,114 @@
+"""The graphs of each kind of node by ranks of the node, as every rank gives them to all (ncclTopoPreset)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tuner.base.names import Pattern
+from tuner.emulator.connect.records import Adapter
+from tuner.graphs.system import HOST_BIT
+from tuner.machine.graphs import EMPTY, OF_ALGORITHM, OrderedGraph
+
+NOT_SEARCHED = OrderedGraph(EMPTY, ())
+
+
+@dataclass(frozen=True, eq=False)
+class NodeKind:
+    """Nodes that are alike, in a row: what NCCL's search found on one of them."""
+
+    nodes: int
+    graphs: Mapping[str, OrderedGraph]  # by name
+    relays: tuple[tuple[int, int, int], ...]  # a rank of the node, the device it sends to, and over whom (PXN)
+    domain_ranks: int = 0  # of the NVLink domain that the node is a part of; 0: it is none
+
+    @cached_property
+    def ranks(self) -> int:
+        """Ranks of a node."""
+        return len(self.orders("ring")[0])
+
+    @cached_property
+    def relay_of(self) -> Mapping[tuple[int, int], int]:
+        """The relays by rank of the node and network device."""
+        return {(rank, net): over for rank, net, over in self.relays}
+
+    def adapter(self, rank: int, net: int, ranks: Sequence[int]) -> Adapter:
+        """How a rank of a node, which has these ranks of all, sends to a network device as graphs number it."""
+        on_its_host = net & (1 << HOST_BIT) - 1 if net > 0 else net
+        return Adapter(on_its_host, ranks[self.relay_of.get((rank, net), rank)], net)
+
+    @property
+    def cross_nic(self) -> int:
+        """How the ring's channels enter and leave by different adapters."""
+        return self.graphs["ring"].graph.cross_nic
+
+    @property
+    def tree_pattern(self) -> Pattern | None:
+        """Which ranks of a tree's channel talk to other nodes."""
+        return self.graphs["tree"].graph.pattern
+
+    def orders(self, name: str) -> tuple[tuple[int, ...], ...]:
+        """Each channel's ranks of the node, in the order of the graph; of NVLS its head alone."""
+        return self._of_graph[name][0]
+
+    def adapters(self, name: str) -> tuple[tuple[int, int], ...]:
+        """The network devices at both ends of each channel; none on one node."""
+        return self._of_graph[name][1]
+
+    @cached_property
+    def _of_graph(self) -> Mapping[str, tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, int], ...]]]:
+        return {name: (tuple(self._ranks_of(name)), tuple(self._ends_of(name))) for name in set(OF_ALGORITHM.values())}
+
+    def _ranks_of(self, name: str) -> Iterator[tuple[int, ...]]:
+        for order in self._orders(name):
+            yield tuple(map(self._rank, _of_kind(order, "gpu")))
+
+    def _ends_of(self, name: str) -> Iterator[tuple[int, int]]:
+        for order in self._orders(name):
+            nets = tuple(map(_number, _of_kind(order, "net")))
+            if nets:
+                yield nets[0], nets[-1]
+
+    def _orders(self, name: str) -> Sequence[Sequence[str]]:
+        return self.graphs.get(name, NOT_SEARCHED).orders
+
+    @cached_property
+    def _devices(self) -> Sequence[int]:
+        return sorted(map(_of_device, _of_kind(self._orders("ring")[0], "gpu")))
+
+    def _rank(self, device: str) -> int:
+        return self._devices.index(_of_device(device))
+
+
+def _of_kind(order: Sequence[str], kind: str) -> Iterator[str]:
+    return (device for device in order if device.startswith(f"{kind}:"))
+
+
+def _of_device(gpu: str) -> int:
+    """What a GPU's ranks are ordered by: its number, or where ranks share GPUs its rank on the host."""
+    _, shared, rank = gpu.partition("/")
+    return int(rank) if shared else _number(gpu)
+
+
+def _number(device: str) -> int:
+    return int(device.partition(":")[2].partition("/")[0])
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """All nodes of a communicator, in the order of ranks."""
+
+    kinds: tuple[NodeKind, ...]
+    ranks_of: tuple[Sequence[int], ...]  # of each node, by rank of the node: the rank of all
+
+    @cached_property
+    def kind(self) -> tuple[NodeKind, ...]:
+        """The kind of each node."""
+        return tuple(kind for kind in self.kinds for _ in range(kind.nodes))
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def of_kind(self, own: int) -> range:
+        """The nodes of a kind."""
+        start = sum(kind.nodes for kind in self.kinds[:own])
+        return range(start, start + self.kinds[own].nodes)

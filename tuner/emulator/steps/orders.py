@@ -1,0 +1,159 @@
+"""In which order the numbers of each element are added: ranges of elements, and the order of each.
+
+Offsets are of elements of the whole buffer that is reduced: for ReduceScatter of all ranks' parts, one after the other.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.base.names import Algorithm, Collective, DataType, Op
+from tuner.base.numerics import IntArray
+from tuner.emulator.connect import Across
+from tuner.emulator.launch.records import ChannelShare, Work
+from tuner.emulator.steps import pat
+from tuner.emulator.steps.loops import loops
+from tuner.emulator.steps.terms import Term, of_ring, of_tree
+
+LAST_READ = "2.32.3"  # the last release whose device code was read
+REDUCING = (Collective.AllReduce, Collective.ReduceScatter, Collective.Reduce)
+BY_SWITCH = "the switch adds (NVLink SHARP); NVIDIA does not say in which order"
+BY_NETWORK = "the network adds (SHARP); NVIDIA does not say in which order"
+NOT_CLAIMED = {
+    Algorithm.NVLS: BY_SWITCH,
+    Algorithm.NVLSTree: BY_SWITCH,
+    Algorithm.CollNetDirect: BY_NETWORK,
+    Algorithm.CollNetChain: BY_NETWORK,
+}
+INTEGERS = (
+    *(DataType.int8, DataType.uint8, DataType.int32),
+    *(DataType.uint32, DataType.int64, DataType.uint64),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """Range i is from element ``starts[i]`` up to the next start, the last up to ``count``, all numbers of elements.
+
+    Its elements are added as ``terms[which[i]]`` says; neighbours have different terms. Arrays are [range].
+    """
+
+    count: int
+    starts: IntArray
+    which: IntArray
+    terms: tuple[Term, ...]
+    sums_in: DataType  # what sums are rounded to after each addition; to the call's type at the end
+
+    def at(self, offsets: IntArray) -> IntArray:
+        """The number of the term of each element of ``offsets``, [element]."""
+        found: IntArray = self.which[np.searchsorted(self.starts, offsets, side="right") - 1]
+        return found
+
+    def ends(self) -> IntArray:
+        """The number of the first element behind each range, [range]."""
+        return np.append(self.starts[1:], self.count)
+
+
+def any_order(dtype: DataType, op: Op) -> str | None:
+    """Why the bits of the result do not depend on the order; None where they do."""
+    if dtype in INTEGERS:
+        return "integers: every order gives the same bits"
+    if op in (Op.min, Op.max):
+        return f"{op.name}: every order gives the same number (NaN and the sign of zero left aside)"
+    return None
+
+
+def orders(work: Work, across: Across) -> Orders:
+    """The orders of one call alone. ValueError where none is claimed; :func:`not_claimed` says why."""
+    _check_claimed(work, across)
+    ranks = sum(map(len, across.ranks_of_nodes))
+    numbers: dict[Term, int] = {}
+    firsts, counts, which = [], [], []
+    of_share: dict[tuple[object, ...], list[tuple[int, int, Term]]] = {}
+    for share in work.shares:
+        shape = _shape(work, share, across)
+        if shape not in of_share:
+            of_share[shape] = list(_terms(work, share, across, ranks))
+        of_channel = list(loops(work, share, ranks))
+        for part, moved, term in of_share[shape]:
+            number = numbers.setdefault(term, len(numbers))
+            for each in of_channel:
+                first, elements = each.chunks(part)
+                firsts.append(first + moved * work.count)
+                counts.append(elements)
+                which.append(np.full(each.times, number, np.int64))
+    whole = work.count * (ranks if work.collective is Collective.ReduceScatter else 1)
+    ranges = np.concatenate(firsts), np.concatenate(counts), np.concatenate(which)
+    return _merged(whole, work.dtype, tuple(numbers), ranges)
+
+
+def terms_of_every_size(work: Work, across: Across) -> tuple[Term, ...] | None:
+    """The order that every element has whatever the size, on the channels of the work; None where it depends on that.
+
+    One, or for ReduceScatter that of each rank's part. ValueError where none is claimed, as :func:`orders`.
+    """
+    _check_claimed(work, across)
+    ranks = sum(map(len, across.ranks_of_nodes))
+    found: dict[int, set[Term]] = {}
+    for share in {_shape(work, share, across): share for share in work.shares}.values():
+        for _, moved, term in _terms(work, share, across, ranks):
+            found.setdefault(moved, set()).add(term)
+    if any(len(terms) > 1 for terms in found.values()):
+        return None
+    return tuple(term for _, terms in sorted(found.items()) for term in terms)
+
+
+def not_claimed(work: Work, across: Across) -> str | None:
+    """Why no order of a call is claimed; None where one is."""
+    if work.algorithm is Algorithm.PAT and not across.pat_peers:
+        return f"PAT of several ranks per node: {BY_SWITCH}"
+    return NOT_CLAIMED.get(work.algorithm)
+
+
+def _check_claimed(work: Work, across: Across) -> None:
+    if not_claimed(work, across) is not None or work.collective not in REDUCING:
+        raise ValueError(f"no order of {work.collective.name} by {work.algorithm.name}")
+
+
+def _shape(work: Work, share: ChannelShare, across: Across) -> tuple[object, ...]:
+    """What the orders of a channel depend on: channels of the same ring or tree have the same."""
+    if work.algorithm is Algorithm.Tree:
+        tree = across.trees[share.channel]
+        return tree.parents, tree.children
+    if work.algorithm is Algorithm.PAT:
+        return (pat.aggregation(work, share, sum(map(len, across.ranks_of_nodes))),)
+    return across.rings[share.channel].ranks
+
+
+def _terms(work: Work, share: ChannelShare, across: Across, ranks: int) -> Iterator[tuple[int, int, Term]]:
+    """Of each kind of chunk its part in a loop, the rank whose part of the buffer it is in, and how it is added.
+
+    Source: runRing and runTreeSplit, src/device/all_reduce.h; runRing, reduce_scatter.h and reduce.h, v2.28.9-1; of PAT
+    see :mod:`tuner.emulator.steps.pat`.
+    """
+    if work.algorithm is Algorithm.Tree:
+        tree = across.trees[share.channel]
+        yield 0, 0, of_tree(tree.children, tree.parents.index(None))
+        return
+    if work.algorithm is Algorithm.PAT:
+        yield from ((0, owner, pat.term(work, share, ranks, owner)) for owner in range(ranks))
+        return
+    ring = across.rings[share.channel].ranks
+    if work.collective is Collective.Reduce:
+        yield 0, 0, of_ring(ring, ring.index(work.root))
+    for place in range(ranks):
+        if work.collective is Collective.AllReduce:  # rank 0 is at place 0, and the chunk of a place ends there
+            yield place, 0, of_ring(ring, place)
+        elif work.collective is Collective.ReduceScatter:
+            yield 0, ring[place], of_ring(ring, place)
+
+
+def _merged(whole: int, dtype: DataType, terms: Sequence[Term], ranges: tuple[IntArray, IntArray, IntArray]) -> Orders:
+    """Ranges in their order, neighbours of one term as one."""
+    first, _, which = (each[ranges[1] > 0] for each in ranges)
+    by_first = np.argsort(first, kind="stable")
+    first, which = first[by_first], which[by_first]
+    begins = np.append(True, which[1:] != which[:-1])
+    used, numbers = np.unique(which[begins], return_inverse=True)
+    return Orders(whole, first[begins], numbers.astype(np.int64), tuple(terms[number] for number in used), dtype)

@@ -1,0 +1,155 @@
+"""The paths between GPUs and network devices, as GPUDirect RDMA, other GPUs (PXN) and C2C links change them.
+
+Source: ncclTopoComputePaths after its loop over pairs of GPUs, ncclTopoCheckGdr, src/graph/paths.cc, v2.28.9-1.
+"""
+
+from tuner.base.errors import BadInput
+from tuner.graphs.local import LocalNets, nearest
+from tuner.graphs.paths import divert, joined, near_cpu
+from tuner.graphs.peers import level
+from tuner.graphs.system import Adapter, Gpu, Kind, Path, System
+from tuner.release.environment import Environment
+from tuner.release.search import Routing
+
+FIRST_WITH_GPU_DIRECT_READ = 80  # compute capability from which it does not take NVLinks
+
+
+class Adapters:
+    """Changes the paths between the GPUs and the network devices of a system."""
+
+    def __init__(self, system: System, routing: Routing, local: LocalNets, variables: Environment) -> None:
+        self.system = system
+        self.routing = routing
+        self.local = local
+        types = system.types
+        self.pxn = variables.c_int("NCCL_PXN_DISABLE", 0) != 1
+        pxn_c2c = routing.pxn_c2c is not None and variables.number("NCCL_PXN_C2C", int(routing.pxn_c2c)) != 0
+        self.relay_type = types.P2C if pxn_c2c else types.PXB
+        self.pxn_c2c = pxn_c2c
+        c2c = routing.gpu_direct_c2c != "none"
+        self.c2c = c2c and variables.number("NCCL_NET_GDR_C2C", int(routing.gpu_direct_c2c_default)) != 0
+        self.read = variables.c_int("NCCL_NET_GDR_READ", -2)
+        set_level = level(types, variables, None, "NCCL_NET_GDR_LEVEL")
+        default = types.P2C if self.c2c and routing.gpu_direct_c2c == "as_level" else types.PXB
+        self.level = default if set_level is None else set_level
+        self._relay: int | None = None  # of the device that is looked at, where the paths are still those it comes from
+
+    def change_all(self) -> None:
+        """All changes, in NCCL's order; then each network device has its own GPU."""
+        self._mark_p2c()
+        for net in self.system.nets:
+            self._forget_relay()
+            for gpu in self.system.gpus:
+                if self.pxn:
+                    self._over_another_gpu(net, gpu)
+                near = self._path(gpu, net).type < self.system.types.PHB
+                if (near or not self.routing.gpu_direct_below_phb_only) and not self.gpu_direct(gpu, net, read=False):
+                    cpu = self.system.cpus[near_cpu(self.system, gpu, self.routing)]
+                    divert(self.system, net, cpu, gpu, self.routing)
+                    divert(self.system, gpu, cpu, net, self.routing)
+                    self._forget_relay()
+        if self.routing.local_nets != "by_masks":  # then NCCL only asks for it where GPUs relay
+            for net in self.system.nets:
+                net.local_gpu = self.local.gpu_of(net)
+
+    def _path(self, gpu: Gpu, net: Adapter) -> Path:
+        return gpu.paths[Kind.NET][self.system.number(net)]
+
+    def _back(self, net: Adapter, gpu: Gpu) -> Path:
+        return net.paths[Kind.GPU][self.system.number(gpu)]
+
+    def _mark_p2c(self) -> None:
+        """Paths that go over C2C to the CPU and over PCI from there."""
+        types, routing, system = self.system.types, self.routing, self.system
+        if routing.p2c == "none":
+            return
+        for gpu in system.gpus:
+            cpu = near_cpu(system, gpu, routing)
+            to_cpu = gpu.paths[Kind.CPU][cpu].type
+            nets = nearest(system, gpu, Kind.NET)[0] if routing.p2c == "of_local_adapters" else range(len(system.nets))
+            for net in [system.nets[number] for number in nets]:
+                path = self._path(gpu, net)
+                if routing.p2c == "of_phb_paths":
+                    if path.type == types.PHB and to_cpu == types.C2C:
+                        path.type = self._back(net, gpu).type = types.P2C
+                elif joined(system, to_cpu, net.paths[Kind.CPU][cpu].type, routing) == types.P2C:
+                    back = self._back(net, gpu)
+                    path.type, back.type = min(types.P2C, path.type), min(types.P2C, back.type)
+
+    def _over_another_gpu(self, net: Adapter, gpu: Gpu) -> None:
+        """Sends over the GPU that the network device belongs to, where that is better (PXN)."""
+        system, types = self.system, self.system.types
+        number = self._relay_of(net)
+        if number == -1 or system.gpus[number] is gpu:
+            return
+        over = system.gpus[number]
+        if over.host != gpu.host:
+            return
+        allowed = not self.routing.pxn_needs_gpu_direct or self.gpu_direct(over, net, read=True)
+        there, own = self._path(over, net), self._path(gpu, net)
+        if self.routing.pxn_instead_of == "farther_than_pxb":
+            near = there.type <= types.PXB or (self.pxn_c2c and there.type == types.P2C)
+        else:
+            near = there.type <= self.relay_type
+        limits = {
+            "farther_than_pxb": types.PXB,
+            "farther_than_relay": self.relay_type,
+            "farther_than_pxn": types.PXN,
+        }
+        linked = over.paths[Kind.GPU][system.number(gpu)].type <= types.NVL
+        better = there.gbs > own.gbs or own.type > limits[self.routing.pxn_instead_of]
+        if allowed and near and linked and better:
+            divert(system, gpu, over, net, self.routing)
+            self._forget_relay()
+
+    def _relay_of(self, net: Adapter) -> int:
+        """The number of the GPU that a network device belongs to, as the paths are by now; -1: none."""
+        if self._relay is None:
+            self._relay = self.local.gpu_of(net)
+        return self._relay
+
+    def _forget_relay(self) -> None:
+        self._relay = None
+
+    def gpu_direct(self, gpu: Gpu, net: Adapter, read: bool) -> bool:
+        """Whether a network device may write a GPU's memory, or read it."""
+        types = self.system.types
+        if not (net.gpu_direct and gpu.gpu_direct) or (read and not self._may_read(gpu)):
+            return False
+        path = self._path(gpu, net)
+        if path.type == types.PXN:
+            gpu = relay(self.system, path)
+            path = self._path(gpu, net)
+        distance = path.type
+        if self.c2c and self.routing.gpu_direct_c2c == "of_p2c_paths" and distance == types.P2C:
+            distance = types.C2C
+        if self.c2c and self.routing.gpu_direct_c2c == "of_phb_paths" and distance == types.PHB:
+            cpu = near_cpu(self.system, gpu, self.routing)
+            distance = types.C2C if gpu.paths[Kind.CPU][cpu].type == types.C2C else distance
+        return distance <= self.level
+
+    def _may_read(self, gpu: Gpu) -> bool:
+        if self.read == 0:
+            return False
+        newer = self.routing.gpu_direct_read_on_ampere and gpu.compute_capability >= FIRST_WITH_GPU_DIRECT_READ
+        if self.read > 0 or newer or len(self.system.gpus) == 1:
+            return True
+        paths = gpu.paths[Kind.GPU]
+        own = self.system.number(gpu)
+        return any(path.type == self.system.types.NVL for number, path in enumerate(paths) if number != own)
+
+
+def relay(system: System, path: Path) -> Gpu:
+    """The GPU that a path over another GPU (PXN) goes through (ncclTopoGetIntermediateRank).
+
+    BadInput where NCCL does not find it.
+    """
+    kind = Kind.DEV if system.nodes[Kind.DEV] else Kind.GPU
+    skipped = path.links[1:] if kind is Kind.DEV else path.links
+    hardware = next(link.to for link in skipped if link.to.kind is not Kind.NVS)
+    if hardware.kind is not kind:
+        raise BadInput(
+            "NCCL fails where GPUs whose NVLinks lead to a processor would use each other's adapters; "
+            "valid with NCCL_PXN_DISABLE=1"
+        )
+    return next(gpu for gpu in system.gpus if gpu.id == hardware.id)

@@ -1,0 +1,264 @@
+"""The system graph of a topology XML: devices, and the links between them.
+
+Source: ncclTopoGetSystemFromXml and what it calls, src/graph/topo.cc, v2.28.9-1. All bandwidths are rounded to float32
+where NCCL stores them.
+"""
+
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+
+from tuner.base.errors import BadInput, BadTopology
+from tuner.base.numerics import f32
+from tuner.graphs.bandwidths import LOCAL_GBS, cpu_gbs, nvlink_gbs, pci_gbs
+from tuner.graphs.switches import flatten, sort
+from tuner.graphs.system import HOST_BIT, UNKNOWN, Adapter, Cpu, Gpu, Kind, Link, Node, PathTypes, System
+from tuner.graphs.xml import HOST, integer
+from tuner.release.search import CpuAbove, Devices
+
+UNKNOWN_MBPS = 10000
+FUNCTION_OF_BUS_ID = 0xF
+RANK_OF_GPU_BIT = 40  # NCCL_TOPO_GPU_LOCAL_RANK_SHIFT, topo.h: the id of a rank is its GPU's and this number
+NO_PCI_DEVICE = 0  # the id of an adapter that is none
+
+
+PeerGroups = Sequence[Mapping[str, int]]  # of each host the GPUs between which peer-to-peer works, by bus id
+
+
+def build(root: ET.Element, devices: Devices, types: PathTypes, peer_groups: PeerGroups) -> System:
+    """The system graph of a <system>. BadTopology for one that NCCL cannot make any of."""
+    return _Builder(devices, types, peer_groups).build(root)
+
+
+class _Builder:
+    def __init__(self, devices: Devices, types: PathTypes, peer_groups: PeerGroups) -> None:
+        self.devices = devices
+        self.system = System(types)
+        self.peer_groups = peer_groups
+        self.host = 0  # that of the CPU which is read
+        self._hosts: list[str] = []  # as the file tells them apart
+
+    def build(self, root: ET.Element) -> System:
+        for read in (self.add_cpu, self.add_nvlinks, self.add_c2c, self.add_pci_links):
+            for cpu in root.findall("cpu"):
+                self.host = self.host_of(cpu)
+                read(cpu)
+        self.system.hosts = len(self._hosts)
+        flatten(self.system, self.devices)
+        self.connect_cpus()
+        sort(self.system)
+        return self.system
+
+    def host_of(self, cpu: ET.Element) -> int:
+        """The number of a CPU's host, in the order in which they are met (ncclGetSystemId)."""
+        host = cpu.get(HOST, "")
+        if host not in self._hosts:
+            self._hosts.append(host)
+        return self._hosts.index(host)
+
+    def own(self, number: int) -> int:
+        """The id of a device of the host that is read (NCCL_TOPO_ID, topo.h)."""
+        return (self.host << HOST_BIT) + (number & (1 << HOST_BIT) - 1)
+
+    def add_cpu(self, element: ET.Element) -> None:
+        cpu = Cpu(Kind.CPU, self.own(integer(element, "numaid")), arch=element.get("arch", ""))
+        if cpu.arch == "x86_64":
+            cpu.vendor = element.get("vendor")
+            cpu.family, cpu.model = integer(element, "familyid", 0), integer(element, "modelid", 0)
+        self.system.nodes[Kind.CPU].append(cpu)
+        for child in element:
+            if child.tag == "pci":
+                self.add_pci(child, cpu)
+            elif child.tag == "nic":
+                # One for all CPUs, below the first (sic).
+                without = NO_PCI_DEVICE if self.devices.ports_share_nic else self.own(NO_PCI_DEVICE)
+                nic = self.system.find(Kind.NIC, without)
+                if nic is None:
+                    nic = self.new(Node(Kind.NIC, self.own(NO_PCI_DEVICE)))
+                    join(cpu, nic, "PIX", LOCAL_GBS)
+                self.add_nets(child, nic, "")
+
+    def new(self, node: Node) -> Node:
+        self.system.nodes[node.kind].append(node)
+        return node
+
+    def add_pci(self, element: ET.Element, parent: Node) -> None:
+        bus = self.own(bus_id(element.get("busid", "")))
+        gpus, nic = element.findall("gpu"), element.find("nic")
+        kind = self.kind_of(element.get("class", ""))
+        node: Node | None = None
+        for rank_of_gpu, gpu in enumerate(gpus):
+            if gpu.get("rank") is None:
+                return
+            node = self.add_gpu(element, gpu, bus | rank_of_gpu << RANK_OF_GPU_BIT)
+        if nic is not None:
+            own = bus & ~FUNCTION_OF_BUS_ID if self.devices.ports_share_nic else bus
+            there = self.system.find(Kind.NIC, own)
+            if there is None:
+                there = node = self.new(Node(Kind.NIC, own))
+            self.add_nets(nic, there, element.get("busid", ""))
+        elif kind == "PCI" and not gpus:
+            node = self.new(Node(Kind.PCI, bus, device=_device(element)))
+            for child in element:
+                if child.tag == "pci":
+                    self.add_pci(child, node)
+        if node is not None:
+            join(parent, node, "PIX", pci_gbs(element))
+
+    def kind_of(self, pci_class: str) -> str:
+        return next((kind for prefix, kind in self.devices.pci_classes if pci_class.startswith(prefix)), "PCI")
+
+    def add_gpu(self, pci: ET.Element, element: ET.Element, own: int) -> Node:
+        gpu = Gpu(
+            Kind.GPU,
+            own,
+            dev=integer(element, "dev"),
+            rank=integer(element, "rank"),
+            compute_capability=integer(element, "sm"),
+            gpu_direct=integer(element, "gdr") != 0,
+            peer_group=self.peer_groups[self.host][pci.get("busid", "").lower()],
+        )
+        self.new(gpu)
+        if not self.devices.gpu_and_rank_apart:
+            return gpu
+        bus = self.own(own & (1 << RANK_OF_GPU_BIT) - 1)
+        hardware = self.system.find(Kind.DEV, bus)
+        if hardware is None:
+            hardware = self.new(
+                Gpu(Kind.DEV, bus, dev=gpu.dev, rank=gpu.rank, compute_capability=gpu.compute_capability)
+            )
+        join(gpu, hardware, "LOC", LOCAL_GBS)
+        return hardware
+
+    def add_nets(self, element: ET.Element, nic: Node, pci: str) -> None:
+        for child in element:
+            if child.get("dev") is None or child.get("net") == "0":
+                continue
+            dev, mbps = integer(child, "dev"), integer(child, "speed", 0)
+            gbs = float(f32((mbps if mbps > 0 else UNKNOWN_MBPS) / 8000.0))
+            guid = child.get("guid")
+            net = Adapter(
+                Kind.NET,
+                self.own(dev),
+                dev=dev,
+                guid=self.own(dev) if guid is None else int(guid, 16),
+                port=integer(child, "port", 0),
+                pci=pci,
+                rail=integer(child, "rail", UNKNOWN),
+                plane=integer(child, "plane", UNKNOWN),
+                gbs=gbs,
+                latency_us=float(f32(child.get("latency", "0"))),
+                gpu_direct=integer(child, "gdr", 0) != 0,
+                in_network=integer(child, "coll", 0) != 0,
+                most_channels=integer(child, "maxconn", 1 << 20),
+            )
+            self.new(net)
+            join(net, nic, "NET", gbs)
+
+    def hardware(self, bus: int) -> Node:
+        """The GPU that links end at."""
+        kind = Kind.DEV if self.devices.gpu_and_rank_apart else Kind.GPU
+        gpu = self.system.find(kind, self.own(bus))
+        if gpu is None:
+            raise BadTopology(f"no GPU in use has the bus id {bus:x}, which a link begins at")
+        return gpu
+
+    def add_nvlinks(self, element: ET.Element, own: str | None = None) -> None:
+        for child in _each_gpu_once(element):
+            if child.tag != "nvlink":
+                self.add_nvlinks(child, child.get("busid") or own)
+                continue
+            gpu = self.hardware(bus_id(own or ""))
+            gbs = float(f32(integer(child, "count")) * f32(nvlink_gbs(gpu, self.devices)))
+            far = self.far_end(gpu, child)
+            if far is not None:
+                connect(gpu, far, "NVL", gbs)
+                if far.kind is not gpu.kind:
+                    connect(far, gpu, "NVL", gbs)
+
+    def far_end(self, gpu: Node, link: ET.Element) -> Node | None:
+        kind = self.kind_of(link.get("tclass", ""))
+        if kind == "GPU":
+            return self.system.find(gpu.kind, self.own(bus_id(link.get("target", ""))))
+        if kind == "CPU":
+            return cpu_above(gpu, self.devices.cpu_above)
+        return (self.system.nodes[Kind.NVS] or [self.new(Node(Kind.NVS, 0))])[0]
+
+    def add_c2c(self, element: ET.Element, own: str | None = None) -> None:
+        for child in _each_gpu_once(element):
+            if child.tag != "c2c":
+                self.add_c2c(child, child.get("busid") or own)
+                continue
+            gpu = self.hardware(bus_id(own or ""))
+            cpu = cpu_above(gpu, self.devices.cpu_above)
+            if cpu is not None:
+                gbs = float(f32(integer(child, "bw") * integer(child, "count") / 1000.0))
+                join(cpu, gpu, self.devices.c2c, gbs)
+
+    def add_pci_links(self, element: ET.Element, own: str | None = None) -> None:
+        for child in element:
+            if child.tag != "pcilink":
+                self.add_pci_links(child, child.get("busid") or own)
+                continue
+            near = self.system.find(Kind.PCI, self.own(bus_id(own or "")))
+            far = self.system.find(Kind.PCI, self.own(bus_id(child.get("target", ""))))
+            if near is not None and far is not None:
+                connect(near, far, "LOC", LOCAL_GBS)
+
+    def connect_cpus(self) -> None:
+        cpus = self.system.cpus
+        for cpu in cpus:
+            for other in cpus:
+                if other is not cpu and other.host == cpu.host:
+                    connect(cpu, other, "SYS", float(f32(cpu_gbs(cpu, self.devices.cpu_links))))
+
+
+def _each_gpu_once(element: ET.Element) -> list[ET.Element]:
+    """The children, without the <gpu> of further ranks on the same GPU (ncclTopoXmlIsPrimaryGpuForDev)."""
+    first = element.find("gpu")
+    return [child for child in element if child.tag != "gpu" or child is first]
+
+
+def join(parent: Node, node: Node, kind: str, gbs: float) -> None:
+    """Adds both directions of a link."""
+    connect(node, parent, kind, gbs)
+    connect(parent, node, kind, gbs)
+
+
+def connect(node: Node, far: Node, kind: str, gbs: float) -> None:
+    """Adds one direction: to a link that is there, or a new one; wide links come first (ncclTopoConnectNodes)."""
+    links = node.links
+    at = next((at for at, link in enumerate(links) if link.to is far and link.kind == kind), len(links))
+    link = links.pop(at) if at < len(links) else Link(kind, far, 0.0)
+    link.gbs = float(f32(link.gbs) + f32(gbs))
+    while at > 0 and links[at - 1].gbs < link.gbs:
+        at -= 1
+    links.insert(at, link)
+
+
+def cpu_above(node: Node, how: CpuAbove, below: tuple[Node, ...] = ()) -> Node | None:
+    """The CPU that a device hangs on (findLocalCpu); ``below``: the way there. BadInput where NCCL goes in circles."""
+    if node.kind is Kind.CPU:
+        return node
+    if node in below:
+        raise BadInput("this release of libnccl crashes: it looks for a GPU's CPU between two devices without an end")
+    for link in node.links:
+        followed = how == "over_any_device" or link.to.kind in (Kind.PCI, Kind.CPU)
+        if link.kind == "PIX" and followed and not (how == "upwards" and link.to in below[-1:]):
+            found = cpu_above(link.to, how, (*below, node))
+            if found is not None:
+                return found
+    return None
+
+
+def bus_id(text: str) -> int:
+    """The hexadecimal digits of a bus id, as one number (busIdToInt64). BadTopology for other ones."""
+    digits = "".join(char for char in text if char not in ".:-")
+    try:
+        return int(digits, 16)
+    except ValueError:
+        raise BadTopology(f"bus id {text!r} is not of hexadecimal digits, such as 0000:1b:00.0") from None
+
+
+def _device(element: ET.Element) -> int:
+    names = ("vendor", "device", "subsystem_vendor", "subsystem_device")
+    return sum(integer(element, name, 0) << shift for name, shift in zip(names, (48, 32, 16, 0), strict=True))

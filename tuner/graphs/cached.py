@@ -1,0 +1,115 @@
+"""Graphs that were searched before, kept on disk by all that they depend on: request, rules, and the code."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from tuner import release
+from tuner.base.files import cache_folder, remember
+from tuner.base.names import Pattern
+from tuner.base.records import to_json
+from tuner.graphs.request import Hosts, Request
+from tuner.graphs.result import SearchResult
+from tuner.machine.graphs import Graph, OrderedGraph
+
+
+def find(request: Request, nccl: str) -> Mapping[str, OrderedGraph]:
+    """The graphs with channels that NCCL ``nccl`` finds, by name; a request is searched once.
+
+    Errors: those of :func:`tuner.graphs.graphs.search`.
+    """
+    return {name: found for name, found in searched(request, nccl).graphs.items() if found.graph.channels}
+
+
+@cache
+def _searched(key: str, request: str, nccl: str) -> SearchResult:
+    try:
+        return _result(kept(key))
+    except (OSError, ValueError, KeyError, TypeError):
+        from tuner.graphs.graphs import search  # not where the answer is there
+
+        found = search(request_of(request), nccl)
+        keep(key, to_json(found))
+        return found
+
+
+def searched(request: Request, nccl: str) -> SearchResult:
+    """All of it, with the graphs that have no channels. Errors: those of :func:`tuner.graphs.graphs.search`."""
+    text = json.dumps(asdict(request), sort_keys=True)
+    return _searched(key_of(text, rules_of(nccl)), text, nccl)
+
+
+def key_of(*asked: str) -> str:
+    """The name under which the answer to a question is kept, whose texts, with the code, are all that it goes by."""
+    return _sha256("\n".join([*asked, _code()]))
+
+
+def kept(key: str) -> dict[str, Any]:
+    """A kept answer. OSError where there is none, ValueError, KeyError or TypeError where it is not as it was kept."""
+    return _intact((folder() / f"{key}.json").read_text("utf-8"))
+
+
+def keep(key: str, answer: object) -> None:
+    """Keeps an answer, for every process of this user, where the folder can be written to."""
+    text = json.dumps(answer)
+    remember(folder() / f"{key}.json", json.dumps({"sha256": _sha256(text), "answer": text}))
+
+
+@cache
+def rules_of(nccl: str) -> str:
+    """The sha256 of what the search reads of a release; releases with the same one find the same graphs."""
+    loaded = release.load(nccl)
+    search = {part.name: getattr(loaded.search, part.name) for part in fields(loaded.search) if part.name != "dump"}
+    read = search, loaded.limits.max_channels, loaded.paths.types, loaded.environment.non_numeric_is_default
+    return _sha256(json.dumps(to_json(read), sort_keys=True))
+
+
+def request_of(text: str) -> Request:
+    """A request that was written as JSON."""
+    table: dict[str, Any] = json.loads(text)
+    return Request(**{**table, "others": [Hosts(**hosts) for hosts in table["others"]]})
+
+
+def folder() -> Path:
+    """Where the graphs are kept: below NCCL_TUNER_CACHE, or the user's cache folder."""
+    return cache_folder() / "graphs"
+
+
+@cache
+def _code() -> str:
+    """The sha256 of what searches."""
+    folders = files("tuner.graphs"), files("tuner.graphs") / "explain"
+    modules = [module for folder in folders for module in folder.iterdir() if module.name.endswith(".py")]
+    contents = (module.read_bytes() for module in sorted(modules, key=str))
+    return hashlib.sha256(b"".join(contents)).hexdigest()
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _intact(text: str) -> dict[str, Any]:
+    """ValueError or KeyError where the file is not as it was written."""
+    kept = json.loads(text)
+    if kept["sha256"] != _sha256(kept["answer"]):
+        raise ValueError("changed since it was written")
+    answer: dict[str, Any] = json.loads(kept["answer"])
+    return answer
+
+
+def _result(table: Mapping[str, Any]) -> SearchResult:
+    graphs = {name: _ordered(found) for name, found in table["graphs"].items()}
+    relays = tuple((rank, net, over) for rank, net, over in table["relays"])
+    return SearchResult(graphs, table["net_gbs"], tuple(table["part_of_rank"]), relays)
+
+
+def _ordered(table: Mapping[str, Any]) -> OrderedGraph:
+    row = {field.name: table[field.name] for field in fields(Graph)}
+    heads = None if row["heads"] is None else tuple(row["heads"])
+    graph = Graph(**{**row, "pattern": Pattern[row["pattern"]], "heads": heads})
+    return OrderedGraph(graph, tuple(tuple(order) for order in table["orders"]))

@@ -1,0 +1,275 @@
+"""Lays channels over the system, depth first, and keeps the best graph found.
+
+Source: ncclTopoSearchRec, ncclTopoSearchRecNet, ncclTopoSearchRecGpu and what they call, src/graph/search.cc,
+v2.28.9-1. A try is an entry of ncclTopoSearchRecGpu; NCCL limits their number, so their order is kept exactly.
+"""
+
+from collections.abc import Hashable
+
+from tuner.base.names import Pattern
+from tuner.graphs.alike import Alike
+from tuner.graphs.compare import better
+from tuner.graphs.ends import DONE, FREE, NEVER, PCI_ORDER, REPLAY, NetworkEnds, State, Ways, begun
+from tuner.graphs.load import Route
+from tuner.graphs.recorded import Recorder
+from tuner.graphs.routes import UNKNOWN, Parts, Routes, all_to_all, through_switch
+from tuner.graphs.seen import Place
+from tuner.graphs.system import Kind, System
+from tuner.graphs.trial import Trial
+from tuner.graphs.vain import Vain
+from tuner.release import Release
+from tuner.release.environment import Environment
+
+
+class ChannelSearch(NetworkEnds):
+    """All searches for the graphs of one system; what one takes of a link's bandwidth, it gives back."""
+
+    def __init__(self, system: System, nccl: Release, variables: Environment) -> None:
+        super().__init__(system, nccl, variables)
+        self.best: Trial
+        self._vain = Vain(system)
+        self._alike = Alike(self.gpus, self.rules)
+        self._fewest_hops: dict[int, int]  # by the number of channels laid
+
+    def record(self) -> Recorder:
+        """What the searches from here on are written to."""
+        self.recorder = self.load.recorder = self.seen.recorder = Recorder()
+        return self.recorder
+
+    def stop_recording(self) -> None:
+        """The searches from here on are written nowhere."""
+        self.recorder = self.load.recorder = self.seen.recorder = None
+
+    def search(self, trial: Trial, best: Trial, tries: int) -> int:
+        """Lays channels as ``trial`` asks for them; ``best`` becomes what compares better. Returns the tries left."""
+        trial.channels = 0
+        key = self._vain.key(trial, best, self.load.left, self.net_left)
+        known = self._vain.known(key)
+        self._found = False
+        if self.recorder:
+            self.recorder.begin(trial)
+        left = None if known is not None else self._left_by_alike(trial, best, tries)
+        if left is not None:
+            self.left = left
+            self._vain.remember(key, (left, list(self.load.left), list(self.net_left), trial.hops))
+        elif known is not None:
+            self.left, self.load.left[:], self.net_left[:], trial.hops = known
+        else:
+            self.trial, self.best, self.left = trial, best, tries
+            self.routes = Routes(self.system, self.load, self.rules, trial)
+            self.load.begin()
+            self.order.by_load, self._fewest_hops = False, {}
+            before = self._key_at_any_gbs(trial, tries)
+            self.seen.begin(trial)
+            self._lay()
+            if not self._found:
+                self._vain.remember(key, (self.left, list(self.load.left), list(self.net_left), trial.hops))
+                alike = before == self._key_at_any_gbs(trial, tries)
+                if alike and self._goes_by_loads_alone(trial):
+                    looked = ((start, table) for (start, _), table in self.load.looked.items())
+                    self._alike.remember(before, trial, looked, self._fewest_hops, self.left)
+        if self.recorder:
+            self.recorder.end(best, (tries, self.left), self._found, known is not None)
+        return self.left
+
+    def _key_at_any_gbs(self, trial: Trial, tries: int) -> Hashable:
+        # A simple tree leaves through the adapter that it came from, whether channels may cross adapters or not.
+        unique = len(self.nets.number_of) == len(self.net_left)
+        either = trial.pattern is Pattern.Tree and unique and self.rules.alternate != "any_pattern"
+        cross_nic = 0 if either else trial.cross_nic
+        return tries, cross_nic, self._vain.key_at_any_gbs(trial, self.load.left, self.net_left)
+
+    def _left_by_alike(self, trial: Trial, best: Trial, tries: int) -> int | None:
+        """The tries left of a search that goes as another one went; None where it has to be made, or written down."""
+        if self.recorder or trial.bw_intra != trial.bw_inter:
+            return None
+        return self._alike.left(self._key_at_any_gbs(trial, tries), trial, best, self.net_left)
+
+    def _goes_by_loads_alone(self, trial: Trial) -> bool:
+        """Whether bandwidths said only what links and adapters had enough of, in the search that was made."""
+        heads = trial.heads_only or self.rules.starts not in ("nearest", "own_then_nearest")
+        return not (heads or self.order.by_load or self.load.takes_twice or trial.bw_intra != trial.bw_inter)
+
+    def _deepest_look(self) -> int:
+        """Up to which step of a channel it is worth the while to look whether the search was there before."""
+        if not self._looks or (self.order.only_near and not self.system.several_nodes):
+            return NEVER
+        return 0 if self.order.only_near else max(0, self.gpus - 3)
+
+    def _lay(self) -> None:
+        """Depth first over all ways to go on: each generator yields states, and takes back what it did after each."""
+        # Heads and connections go by more than a place is told by.
+        self._looks = self.seen.worth_it and not (self.trial.heads_only or self.rules.connections_limit_nets)
+        self._looks_between_channels = self._looks and not self.trial.same_channels
+        self._repeats_orders = not self.system.several_nodes or self.rules.replay == "always"
+        self._deepest = self._deepest_look()
+        ways, above = self._next_channel(), list[Ways]()
+        while True:
+            for state in ways:
+                if self.left > 0:
+                    self.left -= 1
+                    looks = state[1] <= self._deepest and state[4] == FREE
+                    above.append(ways)
+                    ways = self._unless_in_vain(state) if looks else self._from_state(state)
+                    break
+            else:
+                if not above:
+                    return
+                ways = above.pop()
+
+    def _unless_in_vain(self, state: State) -> Ways:
+        """The ways on, but for a place from which channels were laid in vain: that only costs the tries again."""
+        place = self.seen.place(state, self.left)
+        if not self._in_vain(place):
+            yield from self._from_state(state)
+            self.seen.leave(place, self.left)
+
+    def _in_vain(self, place: Place) -> bool:
+        """Whether channels were laid from a place in vain, which costs the tries again."""
+        tries = self.seen.tries(place)
+        self.left -= tries or 0
+        if not self.seen.worth_it:
+            self._deepest, self._looks_between_channels = NEVER, False
+        return tries is not None
+
+    def _next_channel(self) -> Ways:
+        """The ways to begin a channel."""
+        trial = self.trial
+        while len(trial.intra) <= trial.channels:
+            trial.intra.append([0] * self.gpus)
+            trial.inter.append([0, 0])
+        last = self.gpus - 1
+        if self.system.several_nodes:
+            return self.from_nets({Pattern.Ring: last, Pattern.SplitTree: 1}.get(trial.pattern, 0))
+        return self._from_gpus(last if trial.pattern is Pattern.Ring else NEVER)
+
+    def _from_gpus(self, round_: int) -> Ways:
+        trial = self.trial
+        if trial.pattern is Pattern.NVLS:
+            yield begun(trial.channels, FREE, NEVER, round_)
+            return
+        if trial.channels == 0:
+            yield begun(0, PCI_ORDER, NEVER, round_)
+        else:
+            self.seen.repeated[trial.channels - 1] += 1
+            yield begun(trial.intra[trial.channels - 1][0], REPLAY, NEVER, round_)
+        if not trial.same_channels or trial.channels == 0:
+            for gpu in range(self.gpus):
+                yield begun(gpu, FREE, NEVER, round_)
+
+    def _from_state(self, state: State) -> Ways:
+        """The ways on from one GPU of a channel."""
+        gpu, step, back, round_, forced, used = state
+        trial = self.trial
+        if step == self.gpus:
+            return self._channel_done()
+        order = trial.intra[trial.channels]
+        order[step] = gpu
+        if step == back:
+            return self.to_nets(gpu, step, round_, forced, used)
+        if trial.pattern is Pattern.NVLS:
+            return self._through_all(through_switch(self.gpus, gpu))
+        if trial.pattern is Pattern.CollNetDirect:
+            others = [peer for peer in range(self.gpus) if peer != gpu]
+            return self._through_all(all_to_all(self.gpus, gpu), others)
+        if step < self.gpus - 1:
+            peers = self._peers(gpu, step, back, forced, used)
+            if len(peers) == 1 and (forced != FREE or self.order.only_near):
+                return self._straight_on(state, peers[0])
+            return self._to_peers(state, peers)
+        if step == round_:
+            return self._to_first(order[0], state)
+        return iter(((gpu, self.gpus, NEVER, NEVER, forced, used),))
+
+    def _to_peers(self, state: State, peers: list[int]) -> Ways:
+        """To each of the next GPUs."""
+        gpu, step, back, round_, forced, used = state
+        trial, routes, load = self.trial, self.routes.between[gpu], self.load
+        for peer in peers:
+            route = routes[peer] if routes[peer] is not UNKNOWN else self.routes.new_between(gpu, peer)
+            if route is not None and load.take(route):
+                trial.hops += route.hops
+                yield peer, step + 1, back, round_, forced, used | 1 << peer
+                load.give(route)
+                trial.hops -= route.hops
+
+    def _to_first(self, first: int, state: State) -> Ways:
+        """From the last GPU of a ring to its first."""
+        gpu, step, back, _, forced, used = state
+        route = self.routes.route((Kind.GPU, gpu, Kind.GPU, first))
+        if route is not None and self.routes.take(route):
+            yield first, step + 1, back, NEVER, forced, used
+            self.routes.give(route)
+
+    def _straight_on(self, state: State, peer: int) -> Ways:
+        """Over GPUs that are the only ones to try each, and all ways on from the last: as if each were yielded."""
+        gpu, step, back, round_, forced, used = state
+        trial, load, between, last = self.trial, self.load, self.routes.between, self.gpus - 1
+        order, taken = trial.intra[trial.channels], list[Route]()
+        while True:
+            route = between[gpu][peer]
+            if route is UNKNOWN:
+                route = self.routes.new_between(gpu, peer)
+            if route is None or not load.take(route):
+                break
+            taken.append(route)
+            trial.hops += route.hops
+            if self.left <= 0:
+                break
+            self.left -= 1
+            gpu, step, used = peer, step + 1, used | 1 << peer
+            if step in (last, back):
+                yield from self._from_state((gpu, step, back, round_, forced, used))
+                break
+            order[step] = gpu
+            peers = self._peers(gpu, step, back, forced, used)
+            if len(peers) != 1:
+                yield from self._from_state((gpu, step, back, round_, forced, used))
+                break
+            peer = peers[0]
+        for route in reversed(taken):
+            load.give(route)
+            trial.hops -= route.hops
+
+    def _peers(self, gpu: int, step: int, back: int, forced: int, used: int) -> list[int]:
+        order = self.order
+        if forced == FREE and order.only_near:
+            return order.near(gpu, used, self.trial.pattern)
+        if forced == PCI_ORDER:
+            return [step + 1]
+        trial = self.trial
+        if forced == REPLAY:
+            return [trial.intra[trial.channels - 1][step + 1]]
+        near_net = 0 if back == NEVER else 1 if back == step + 1 else -1
+        net = self.nets.number_of[trial.inter[trial.channels][0]] if near_net else NEVER
+        return order.after(gpu, used, trial.pattern, near_net, net)
+
+    def _channel_done(self) -> Ways:
+        trial = self.trial
+        trial.channels += 1
+        fewest = self._fewest_hops.get(trial.channels)
+        if fewest is None or trial.hops < fewest:
+            self._fewest_hops[trial.channels] = trial.hops
+        if better(trial, self.best, self.gpus, self.rules):
+            self.best.take(trial)
+            self._found = True
+            self.seen.better()
+            if trial.channels == trial.max_channels:
+                self.left = DONE
+        if trial.channels < trial.max_channels:
+            place = None
+            if self._looks_between_channels:
+                place = self.seen.between_channels(self.left, self._repeats_orders)
+            if place is None or not self._in_vain(place):
+                yield from self._next_channel()
+                if place is not None:
+                    self.seen.leave(place, self.left)
+        trial.channels -= 1
+
+    def _through_all(self, parts: Parts, others: list[int] | None = None) -> Ways:
+        taken = self.routes.take_parts(parts)
+        if len(taken) == len(parts):
+            if others is not None:
+                self.trial.intra[self.trial.channels][1:] = others
+            yield NEVER, self.gpus, NEVER, NEVER, FREE, 0
+        self.routes.give_parts(parts, taken)

@@ -1,0 +1,101 @@
+"""Links by their ends, in words: what NCCL calls a device, and what joins it to another."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tuner.graphs.build import RANK_OF_GPU_BIT
+from tuner.graphs.system import HOST_BIT, Adapter, Gpu, Kind, Link, Node
+
+OF_HOST = (1 << HOST_BIT) - 1  # of an id: without the host
+OF_BUS = (1 << RANK_OF_GPU_BIT) - 1  # without the rank either
+KINDS = {"PIX": "pcie", "NVL": "nvlink", "C2C": "c2c", "SYS": "sockets", "NET": "adapter", "LOC": "local"}
+WORDS = {
+    "PIX": "PCIe link",
+    "NVL": "NVLink connection",
+    "C2C": "C2C link",
+    "SYS": "link between sockets",
+    "NET": "network port",
+    "LOC": "link",
+}
+
+
+class LinkClass(NamedTuple):
+    """Links that are alike, in both directions: kinds of both ends in their order, kind, bandwidth."""
+
+    ends: tuple[Kind, Kind]
+    kind: str
+    gbs: float
+
+
+def class_of(owner: Node, link: Link, gbs: float | None = None) -> LinkClass:
+    """The class of a device's link, with what it has when nothing is on it."""
+    first, second = sorted((owner.kind, link.to.kind), key=lambda kind: kind.value)
+    return LinkClass((first, second), link.kind, link.gbs if gbs is None else gbs)
+
+
+def name(node: Node) -> str:
+    """A device by its number, or the bus id where it has none; of a NVLink domain with its host, but the first one."""
+    if node.kind is Kind.NVS:
+        return "NVSwitch"
+    number = _number(node)
+    return f"{_kind(node).name.lower()}{' ' if number is None else ':'}{_numbered(node, number)}"
+
+
+def called(node: Node) -> str:
+    """The same in a sentence."""
+    if node.kind is Kind.NVS:
+        return "the NVSwitch"
+    number = _number(node)
+    if number is None:
+        what = "the adapter at" if node.kind is Kind.NIC else "PCIe switch"
+    else:
+        what = "adapter" if node.kind is Kind.NET else _kind(node).name
+    return f"{what} {_numbered(node, number)}"
+
+
+def _kind(node: Node) -> Kind:
+    return Kind.GPU if isinstance(node, Gpu) else node.kind  # also where NCCL keeps a GPU and its rank apart
+
+
+def _number(node: Node) -> int | None:
+    """NCCL's number of a GPU, an adapter or a CPU on its host."""
+    if isinstance(node, Gpu):
+        return node.dev
+    if isinstance(node, Adapter):
+        return node.dev & OF_HOST
+    return node.id & OF_HOST if node.kind is Kind.CPU else None
+
+
+def _numbered(node: Node, number: int | None) -> str:
+    return f"{bus_id(node.id) if number is None else number}{f' of host {node.host}' if node.host else ''}"
+
+
+def bus_id(number: int) -> str:
+    """Such as 0000:1b:00.0, of a device's id."""
+    number &= OF_BUS
+    domain, bus, device, function = number >> 20, number >> 12 & 0xFF, number >> 4 & 0xFF, number & 0xF
+    return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
+
+
+def between(owner: Node, link: Link) -> str:
+    """From which device to which, such as ``gpu:3 -> pci 0000:1b:00.0``."""
+    return f"{name(owner)} -> {name(link.to)}"
+
+
+def phrase(owner: Node, link: Link) -> str:
+    """The same in a sentence."""
+    if link.kind == "NET":
+        net = owner if owner.kind is Kind.NET else link.to
+        return f"the network port of {called(net)}"
+    return f"the {WORDS.get(link.kind, 'link')} from {called(owner)} to {called(link.to)}"
+
+
+def gbs(value: float) -> str:
+    """A bandwidth with as many digits as say something."""
+    return f"{value:.4g} GB/s"
+
+
+def listed(words: Iterable[str]) -> str:
+    """Words with commas and an "and"."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

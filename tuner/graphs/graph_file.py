@@ -1,0 +1,153 @@
+"""Graphs that NCCL reads from a file, NCCL_GRAPH_FILE, instead of searching them.
+
+Source: ncclTopoGetGraphFromXml and what it calls, and ncclTopoCompute, src/graph/search.cc;
+ncclTopoGetXmlGraphFromFile, src/graph/xml.cc, v2.28.9-1.
+"""
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+
+from tuner.base.errors import BadInput, one_of
+from tuner.base.names import PATHS_WITHOUT_WORD, Pattern
+from tuner.base.numerics import f32, parse_long
+from tuner.graphs.request import Request
+from tuner.graphs.system import HOST_BIT, Gpu, System
+from tuner.graphs.trial import Trial
+from tuner.release.environment import Environment
+from tuner.release.search import Dump
+
+VARIABLE = "NCCL_GRAPH_FILE"
+VERSION = "1"  # NCCL_GRAPH_XML_VERSION, xml.h
+DECIMAL = re.compile(r"\s*([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)", re.ASCII)
+HEXADECIMAL = re.compile(r"\s*([+-]?)(0[xX])?([0-9a-fA-F]+)", re.ASCII)
+MOST_NUMBER = 2**63 - 1  # of strtol
+
+
+class GraphFile:
+    """A file of graphs as one release reads it. BadInput for one with which NCCL fails."""
+
+    def __init__(self, path: str, text: str, form: Dump) -> None:
+        self.path, self.form = path, form
+        try:
+            root = ET.fromstring(text)
+        except (ET.ParseError, ValueError) as error:
+            raise self._bad(f"not XML: {error}") from None
+        if root.tag != "graphs":
+            raise self._bad(f"root element is <{root.tag}>; valid: <graphs>, as NCCL_GRAPH_DUMP_FILE writes it")
+        if root.get("version") != VERSION:
+            raise self._bad(f"version={root.get('version')!r} is unknown; valid: {VERSION!r}")
+        self.graphs = root.findall("graph")
+
+    def fill(self, trial: Trial, number: int, system: System, variables: Environment) -> bool:
+        """Takes the graph with this id from the file, if it is there; says whether it needs no search.
+
+        One without channels is searched, but with its pattern and from its types on (sic).
+        """
+        for element in self.graphs:
+            if self._integer(element, "id") == number:
+                self._fill(trial, element, system, variables)
+        return trial.channels > 0
+
+    def _fill(self, trial: Trial, element: ET.Element, system: System, variables: Environment) -> None:
+        crosses = self._integer(element, "crossnic")
+        if crosses == 1 and variables.c_int("NCCL_CROSS_NIC", 2) == 0:
+            return
+        trial.cross_nic = crosses
+        trial.pattern = self._pattern(element)
+        trial.channels = self._integer(element, "nchannels")
+        trial.bw_intra, trial.bw_inter = self._decimal(element, "speedintra"), self._decimal(element, "speedinter")
+        trial.latency_us = self._decimal(element, "latencyinter", "0")
+        trial.type_intra = self._type(element, "typeintra", system)
+        trial.type_inter = self._type(element, "typeinter", system)
+        trial.same_channels = self._integer(element, "samechannels") != 0
+        channels = element.findall("channel")
+        if not 0 <= trial.channels <= len(channels):
+            raise self._bad(
+                f"nchannels={trial.channels} of graph {element.get('id')}, which has {len(channels)} channels"
+            )
+        if trial.channels:
+            self._lay(trial, channels, system)
+
+    def _lay(self, trial: Trial, channels: Sequence[ET.Element], system: System) -> None:
+        """All channels in one array, as NCCL has them: what one has too many of begins the next."""
+        gpus = len(system.gpus)
+        intra, inter = [0] * gpus * len(channels), [0] * 2 * len(channels)
+        for number, channel in enumerate(channels):
+            at = {"gpu": gpus * number, "net": 2 * number}
+            for device in channel:
+                if device.tag not in at:
+                    continue
+                array = intra if device.tag == "gpu" else inter
+                if at[device.tag] == len(array):
+                    raise self._bad(f"channel {number} has more devices than NCCL has room for")
+                array[at[device.tag]] = self._gpu(device, system) if device.tag == "gpu" else self._device(device)
+                at[device.tag] += 1
+        trial.intra = [intra[first : first + gpus] for first in range(0, len(intra), gpus)][: trial.channels]
+        trial.inter = [inter[first : first + 2] for first in range(0, len(inter), 2)][: trial.channels]
+
+    def _gpu(self, element: ET.Element, system: System) -> int:
+        """The number of a GPU in the system."""
+        device, rank = self._device(element), element.get("rank") if self.form.ranks else None
+        if rank is not None and system.several_nodes:
+            raise self._bad(
+                "NCCL fails on several nodes, as every node takes these ranks; valid there: <gpu> without rank"
+            )
+        found = [
+            number
+            for number, gpu in enumerate(system.gpus)
+            if (_own(gpu) == device if rank is None else gpu.rank == parse_long(rank))
+        ]
+        if not found:
+            known = [hex(_own(gpu)) if self.form.hexadecimal else str(gpu.dev) for gpu in system.gpus]
+            of_rank = "" if rank is None else f" of rank {rank}"
+            raise self._bad(f"GPU {element.get('dev')}{of_rank} is none of the node; {one_of(known)}")
+        return found[-1]
+
+    def _device(self, element: ET.Element) -> int:
+        text = self._text(element, "dev")
+        if not self.form.hexadecimal:
+            return parse_long(text)
+        digits = HEXADECIMAL.match(text)
+        number = int(digits[3], 16) if digits else 0
+        return min(-number if digits and digits[1] == "-" else number, MOST_NUMBER)
+
+    def _pattern(self, element: ET.Element) -> Pattern:
+        number = self._integer(element, "pattern")
+        if number not in list(Pattern):
+            valid = one_of(f"{known.value} ({known.name})" for known in Pattern)
+            raise self._bad(f"graph pattern {number} is unknown; {valid}")
+        return Pattern(number)
+
+    def _type(self, element: ET.Element, name: str, system: System) -> int:
+        """One that the file has no word for is read as the nearest of all."""
+        text, names = self._text(element, name), system.types.names
+        matching = (at for at, each in enumerate(names) if each not in PATHS_WITHOUT_WORD and text.startswith(each))
+        return next(matching, 0)
+
+    def _integer(self, element: ET.Element, name: str) -> int:
+        return parse_long(self._text(element, name))
+
+    def _decimal(self, element: ET.Element, name: str, default: str | None = None) -> float:
+        number = DECIMAL.match(self._text(element, name, default))
+        return float(f32(number[1])) if number else 0.0
+
+    def _text(self, element: ET.Element, name: str, default: str | None = None) -> str:
+        text = element.get(name, default)
+        if text is None:
+            raise self._bad(f"<{element.tag}> has no {name}")
+        return text
+
+    def _bad(self, why: str) -> BadInput:
+        return BadInput(f"{VARIABLE}={self.path}: {why}")
+
+
+def of_request(request: Request, form: Dump) -> GraphFile | None:
+    """The file of a request; None where it has none. Errors: BadInput."""
+    if request.graph_file is None:
+        return None
+    return GraphFile(request.environment.get(VARIABLE, ""), request.graph_file, form)
+
+
+def _own(gpu: Gpu) -> int:
+    return (gpu.host << HOST_BIT) + gpu.dev

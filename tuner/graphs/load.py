@@ -1,0 +1,252 @@
+"""What is left of every link while channels are laid over them.
+
+NCCL keeps float32 values and rounds them to a thousandth after each change, which is not exactly undone by adding
+again; so each change is looked up in a table of its amount that is filled when it is first needed.
+Source: followPath, ncclTopoFollowPath, src/graph/search.cc, v2.28.9-1.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from tuner.base.numerics import f32
+from tuner.graphs.recorded import Recorder
+from tuner.graphs.system import Cpu, Gpu, Kind, Link, Node, Path, System
+
+THOUSAND = f32(1000)
+REVERSE_TRAFFIC_BELOW = 80  # compute capability of GPUs that answer with an eighth of what they are sent
+
+
+class Taken(dict[float, float | None]):
+    """What is left of a bandwidth when an amount is taken; None where there is not so much."""
+
+    def __init__(self, amount: float) -> None:
+        self.amount = f32(amount)
+
+    def __missing__(self, have: float) -> float | None:
+        left = None if have < self.amount else _rounded(f32(have) - self.amount)
+        self[have] = left
+        return left
+
+
+class Looked(Taken):
+    """The same, as far as one search looks it up."""
+
+    def __init__(self, gbs: float) -> None:
+        super().__init__(gbs)
+        self.gbs = gbs
+        self._whole = taken_by(gbs)
+
+    def __missing__(self, have: float) -> float | None:
+        left = self[have] = self._whole[have]
+        return left
+
+
+class Less(dict[float, float]):
+    """A bandwidth less an amount, rounded to float32 alone, as NCCL counts what is left of an adapter."""
+
+    def __init__(self, amount: float) -> None:
+        self.amount = f32(amount)
+
+    def __missing__(self, have: float) -> float:
+        rest = float(f32(have) - self.amount)
+        self[have] = rest
+        return rest
+
+
+@cache
+def less_by(amount: int) -> Less:
+    """The table of an amount."""
+    return Less(amount)
+
+
+class Given(dict[float, float]):
+    """What a bandwidth is when an amount was given back."""
+
+    def __init__(self, amount: float) -> None:
+        self.amount = f32(amount)
+
+    def __missing__(self, have: float) -> float:
+        sum_ = _rounded(f32(have) + self.amount)
+        self[have] = sum_
+        return sum_
+
+
+@cache
+def taken_by(amount: float) -> Taken:
+    """The table of an amount."""
+    return Taken(amount)
+
+
+@cache
+def given_by(amount: float) -> Given:
+    """The table of an amount."""
+    return Given(amount)
+
+
+def _rounded(value: f32) -> float:
+    thousandths = float(value * THOUSAND)
+    whole = math.floor(abs(thousandths) + 0.5)  # half away from zero, as roundf
+    return float(f32(math.copysign(whole, thousandths)) / THOUSAND)
+
+
+@cache
+def in_thousandths(gbs: float) -> bool:
+    """Whether a bandwidth is a number of thousandths, so small that float32 takes and gives back such without loss."""
+    return 0 <= gbs < 1000 and abs(1000 * gbs - round(1000 * gbs)) < 0.1
+
+
+Step = tuple[int, Taken, Given]
+
+
+@dataclass(slots=True, eq=False)
+class Route:
+    """A path with the amounts that are taken of its links; ``back`` where some links are also taken the other way.
+
+    ``short`` is the step that had too little left when the route was last refused.
+    """
+
+    steps: tuple[Step, ...]
+    hops: int
+    part: float = 0.0  # of hops, where a part of a path's bandwidth is taken
+    back: tuple[Step | None, ...] = ()
+    short: Step | None = None
+
+
+class Load:
+    """The bandwidth that is left of each link, by its number."""
+
+    def __init__(self, system: System, reverse_needs_type: bool, power_only: bool) -> None:
+        self.system = system
+        self.reverse_needs_type = reverse_needs_type
+        self.power_only = power_only  # CPUs of other kinds pay nothing for NVLinks
+        self.left: list[float] = []
+        self.links: list[Link] = []
+        self._numbers: dict[int, int] = {}
+        self._owners: dict[int, Node] = {}
+        for node in system.everything():
+            for link in node.links:
+                self._numbers[id(link)] = len(self.left)
+                self._owners[id(link)] = node
+                self.left.append(link.gbs)
+                self.links.append(link)
+        self.recorder: Recorder | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """Another search: what it looks up is kept, by what is left of a link before, and what is taken of it."""
+        self.looked: dict[tuple[float, float], Looked] = {}
+        self.takes_twice = False  # more than once of a link for one route
+        self.exact = True  # all that is taken for a route and given back leaves each link as it was
+        self._before = tuple(self.left)
+
+    def number(self, link: Link) -> int:
+        """The number of a link in ``left``."""
+        return self._numbers[id(link)]
+
+    def _step(self, link: Link, amount: float) -> Step:
+        number = self._numbers[id(link)]
+        key = self._before[number], amount
+        self.exact = self.exact and all(map(in_thousandths, key)) and _rounded(f32(key[0])) == key[0]
+        if key not in self.looked:
+            self.looked[key] = Looked(amount)
+        return number, self.looked[key], given_by(amount)
+
+    def route(self, start: Node, path: Path, gbs: float, hops: int) -> Route:
+        """A path from a device on which ``gbs`` are taken of each link."""
+        overhead = path.type == self.system.types.PHB and start.kind is Kind.GPU
+        through_intel = any(isinstance(link.to, Cpu) and link.to.vendor == "GenuineIntel" for link in path.links)
+        pci_gbs = float(f32(gbs) * f32(6) / f32(5)) if overhead and through_intel else gbs
+        steps, back = list[Step](), list[Step | None]()
+        for link in path.links:
+            amount = pci_gbs if link.kind == "PIX" else gbs
+            steps.append(self._step(link, amount))
+            reverse = self._reverse(link, start, amount)
+            back.append(None if reverse == 0 else self._step(self._way_back(link), reverse))
+        taken = [step[0] for step in (*steps, *back) if step is not None]
+        self.takes_twice = self.takes_twice or len(set(taken)) < len(taken)
+        return Route(tuple(steps), hops, back=tuple(back) if any(back) else ())
+
+    def _reverse(self, link: Link, start: Node, gbs: float) -> float:
+        """What a link's traffic takes of the other direction."""
+        far, amount = link.to, 0.0
+        hardware = Kind.DEV if self.system.nodes[Kind.DEV] else Kind.GPU
+        if far.kind is hardware and isinstance(far, Gpu) and start.kind is not Kind.GPU:
+            amount += gbs / 8 if far.compute_capability < REVERSE_TRAFFIC_BELOW else 0.0
+        if isinstance(far, Cpu) and link.kind == "NVL" and (far.arch == "ppc64" or not self.power_only):
+            amount += gbs
+        return amount
+
+    def _way_back(self, link: Link) -> Link:
+        owner = self._owners[id(link)]
+        return next(
+            back
+            for back in link.to.links
+            if back.to is owner and (back.kind == link.kind or not self.reverse_needs_type)
+        )
+
+    def take(self, route: Route) -> bool:
+        """Takes what a route needs; says whether there was enough, and else leaves all as NCCL does."""
+        if route.back:
+            return self._take_both_ways(route)
+        left, steps, short = self.left, route.steps, route.short
+        # A route that is refused by one of its links is refused, whatever the links before have left.
+        if short is not None and self.exact and short[1][left[short[0]]] is None:
+            return False
+        for step in steps:
+            link, taken, _ = step
+            rest = taken[left[link]]
+            if rest is None:
+                self._refuse(steps, step)
+                if self.recorder is None:
+                    route.short = step
+                return False
+            left[link] = rest
+        return True
+
+    def _refuse(self, steps: Sequence[Step], short: Step) -> None:
+        """A link has too little left: gives back what was taken of those before."""
+        left = self.left
+        for step in steps:
+            link, taken, given = step
+            if step is short:
+                if self.recorder is not None:
+                    self.recorder.link(link, left[link], float(taken.amount))
+                return
+            left[link] = given[left[link]]
+
+    def _take_both_ways(self, route: Route) -> bool:
+        left = self.left
+        for at, ((link, taken, _), back) in enumerate(zip(route.steps, route.back, strict=True)):
+            rest = taken[left[link]]
+            if rest is None or (back is not None and back[1][left[back[0]]] is None):
+                if self.recorder is not None:
+                    short = link, taken
+                    if rest is not None and back is not None:
+                        short = back[:2]
+                    self.recorder.link(short[0], left[short[0]], float(short[1].amount))
+                self._give_both_ways(route.steps[:at], route.back[:at])
+                return False
+            left[link] = rest
+            if back is not None:
+                there = back[1][left[back[0]]]
+                assert there is not None
+                left[back[0]] = there
+        return True
+
+    def give(self, route: Route) -> None:
+        """Gives back what a route had taken."""
+        if route.back:
+            self._give_both_ways(route.steps, route.back)
+            return
+        left = self.left
+        for link, _, given in route.steps:
+            left[link] = given[left[link]]
+
+    def _give_both_ways(self, steps: Sequence[Step], backs: Sequence[Step | None]) -> None:
+        left = self.left
+        for (link, _, given), back in zip(steps, backs, strict=True):
+            left[link] = given[left[link]]
+            if back is not None:
+                left[back[0]] = back[2][left[back[0]]]

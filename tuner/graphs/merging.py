@@ -1,0 +1,244 @@
+"""Adapters that NCCL merges into virtual ones before it builds its system graph (NIC fusion).
+
+Source: ncclTopoProcessNet and what it calls, src/graph/topo.cc, v2.28.9-1; what the network does then is
+ncclIbMakeVDevice's, src/transport/net_ib.cc.
+"""
+
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tuner.base.errors import BadInput, BadTopology
+from tuner.base.numerics import parse_long
+from tuner.graphs.near import Distance, Parents, between, chain, parents_of, pci_above
+from tuner.machine.adapters import NameList
+from tuner.release.environment import Environment
+from tuner.release.search import Merging
+
+LEVEL, FORCE, NETWORK = "NCCL_NET_MERGE_LEVEL", "NCCL_NET_FORCE_MERGE", "NCCL_IB_MERGE_NICS"
+POLICY, BY_RAIL = "NCCL_NET_MERGE_POLICY", "RAIL"
+BRIDGE = "0x060400"  # class of a PCI switch
+MOST_BUS_IDS = 100  # that are tried for a new PCI device
+Group = tuple[int, ...]  # numbers of adapters
+
+
+@dataclass(frozen=True, slots=True)
+class MergedAdapters:
+    """Which adapters become virtual ones, in the order in which these are numbered; some alone, by the release."""
+
+    rules: Merging
+    names: tuple[str, ...]  # of all adapters, in their order
+    groups: tuple[Group, ...]
+
+    def apply(self, root: ET.Element) -> None:
+        """Puts the virtual adapters into a <system> whose adapters are marked, and unmarks what they are made of."""
+        if not self.groups:
+            return
+        nets = _by_name(root, self.names)
+        if self.rules.adapters == "every":
+            for net in nets:
+                if net.get("coll") != "1":
+                    net.set("keep", "0")
+        for number, group in enumerate(self.groups, start=len(self.names)):
+            self._make(root, [nets[adapter] for adapter in group], number)
+
+    def _make(self, root: ET.Element, nets: Sequence[ET.Element], dev: int) -> None:
+        name = "+".join(net.get("name", "") for net in nets)
+        if self.rules.adapters != "every":
+            self._unmark(nets)
+        old = next((net for net in root.iter("net") if net.get("name") == name), None)
+        if old is not None:
+            if old.get("coll") != "1":
+                old.set("keep", "1")
+            old.set("dev", str(dev))
+            return
+        parent = self._parent(root, nets)
+        nic = parent.find("nic")
+        first = {key: value for key, value in nets[0].attrib.items() if key in ("port", "guid", "maxconn", "gdr")}
+        ET.SubElement(
+            ET.SubElement(parent, "nic") if nic is None else nic,
+            "net",
+            first,
+            name=name,
+            keep="1",
+            dev=str(dev),
+            latency=str(int(float(nets[0].get("latency", "0")))),
+            speed=str(sum(parse_long(net.get("speed", "0")) for net in nets)),
+        )
+
+    def _unmark(self, nets: Sequence[ET.Element]) -> None:
+        for net in nets:
+            if self.rules.collnet_keeps and net.get("coll") == "1":
+                net.set("net", "0")
+            else:
+                net.set("keep", "0")
+
+    def _parent(self, root: ET.Element, nets: Sequence[ET.Element]) -> ET.Element:
+        """What the virtual adapter is put below (ncclTopoGetVNicParent)."""
+        parents = parents_of(root)
+        distance, common = between(nets, parents)
+        if self.rules.below_pci_devices:
+            common = pci_above(common, parents)
+        if common.tag == "system" and self.rules.refuses_sockets:
+            raise BadInput(f"NCCL refuses to merge adapters of different sockets: {_names(nets)}")
+        width = 0
+        if self.rules.widened != "none" and distance in (Distance.PHB, Distance.PXB, Distance.PIX):
+            width = sum(_width(child, nets)[1] for child in common)
+        if width and self.rules.widened == "adapters":
+            _widen([common, *(above for net in nets for above in chain(net, parents, until=common))], width)
+        place = common
+        if _adds_device(common, self.rules.new_devices_below):
+            place = _new_device(root, common, nets[0], parents)
+        if width and self.rules.widened == "virtual_adapter":
+            _widen([place, common], width)
+        return place
+
+
+def merged(
+    file: ET.Element, adapters: Sequence[tuple[str, int]], rules: Merging | None, variables: Environment
+) -> MergedAdapters | None:
+    """What is merged of adapters, by name and port; None for a release that merges none.
+
+    Errors: BadInput for variables with which NCCL fails.
+    """
+    if rules is None:
+        return None
+    names = tuple(name for name, _ in adapters)
+    groups = _Groups(file, adapters, rules, variables).all()
+    return MergedAdapters(rules, names, tuple(groups))
+
+
+class _Groups:
+    """Which adapters are merged: those that are asked for by name, then those that are near each other."""
+
+    def __init__(
+        self, file: ET.Element, adapters: Sequence[tuple[str, int]], rules: Merging, variables: Environment
+    ) -> None:
+        self.adapters, self.rules = adapters, rules
+        self.refuses = variables.number(NETWORK, 1) == 0
+        self.level = _level(variables.text(LEVEL), rules)
+        self.forced = variables.text(FORCE)
+        self.by_rail = rules.by_rail and (variables.text(POLICY) or "").upper() == BY_RAIL
+        self.nets = _by_name(file, [name for name, _ in adapters])
+        self.parents = parents_of(file)
+        self.placed: set[int] = set()
+        self.made: list[Group] = []
+
+    def all(self) -> list[Group]:
+        """Both kinds."""
+        for text in (self.forced or "").split(";"):
+            if text:
+                self._force(text)
+        self._merge_near()
+        return self.made
+
+    def _make(self, group: Group) -> bool:
+        if len(group) > 1 and self.refuses:
+            return False
+        if len(group) > 1 or self.rules.adapters == "every":
+            self.made.append(group)
+        return True
+
+    def _force(self, text: str) -> None:
+        wanted = NameList.parse(text, self.rules.most)
+        if not wanted.entries:
+            raise BadInput(f"{FORCE}={self.forced!r}: NCCL hangs on a group without a name, such as {text!r}")
+        group = tuple(n for n, (name, port) in enumerate(self.adapters) if wanted.matches(name, port, exact=True))
+        if len(group) != len(wanted.entries) or not self._make(group):
+            why = f"{NETWORK} is 0" if len(group) == len(wanted.entries) else f"{len(group)} adapters match it"
+            raise BadInput(f"{FORCE}={self.forced!r}: NCCL refuses the group {text!r}, as {why}")
+        self.placed.update(group)
+
+    def _merge_near(self) -> None:
+        """Sic: after a failure NCCL begins again, but not with the first adapter."""
+        apart: set[frozenset[int]] = set()
+        at = 0
+        while at < len(self.adapters):
+            if at not in self.placed:
+                group = self._near(at, apart)
+                self.placed.update(group)
+                if not self._make(group):
+                    if self.rules.failure == "is_an_error":
+                        raise BadInput(f"{NETWORK}=0: NCCL fails where it would merge adapters; valid: {LEVEL}=LOC")
+                    self.placed.difference_update(group)
+                    apart.update(frozenset((at, other)) for other in group[1:])
+                    at = 0
+            at += 1
+
+    def _near(self, at: int, apart: set[frozenset[int]]) -> Group:
+        group = [at]
+        if self.by_rail:  # only NCCL_IB_HCA says which rail an adapter is on, and such values are refused
+            return tuple(group)
+        for other in range(len(self.adapters)):
+            free = other not in self.placed and other != at and frozenset((at, other)) not in apart
+            if free and between([self.nets[at], self.nets[other]], self.parents)[0] <= self.level:
+                group.append(other)
+            if len(group) == self.rules.most:
+                break
+        return tuple(group)
+
+
+def _level(text: str | None, rules: Merging) -> Distance:
+    if text is None:
+        return Distance.PORT
+    return next((Distance[name] for name in rules.levels if text.startswith(name)), Distance.LOC)
+
+
+def _by_name(root: ET.Element, names: Sequence[str]) -> list[ET.Element]:
+    elements: dict[str, ET.Element] = {}
+    for each in root.iter("net"):
+        elements.setdefault(each.get("name", ""), each)
+    return [elements[name] for name in names]
+
+
+def _names(nets: Sequence[ET.Element]) -> str:
+    return ", ".join(net.get("name", "") for net in nets)
+
+
+def _width(element: ET.Element, nets: Sequence[ET.Element]) -> tuple[bool, int]:
+    """Whether one of the adapters is in an element, and the width of the links to those (ncclTopoFindLinkWidthRec)."""
+    own = 0
+    if element.tag == "pci":
+        text = element.get("link_width")
+        if text is None:
+            raise BadTopology(f"<pci busid={element.get('busid')!r}> has no link_width, which merged adapters need")
+        own = parse_long(text)
+    below = [_width(child, nets) for child in element]
+    total = sum(width for found, width in below if found)
+    if not (any(element is net for net in nets) or any(found for found, _ in below)):
+        return False, 0
+    if not total:
+        return True, own
+    return True, min(own, total) if own > 0 else total
+
+
+def _widen(elements: Sequence[ET.Element], width: int) -> None:
+    for element in elements:
+        if element.tag == "pci":
+            element.set("link_width", str(width))
+
+
+def _adds_device(common: ET.Element, below: Sequence[str]) -> bool:
+    kinds = {common.tag} | ({"bridge"} if common.tag == "pci" and common.get("class") == BRIDGE else set())
+    return not kinds.isdisjoint(below)
+
+
+def _new_device(root: ET.Element, parent: ET.Element, net: ET.Element, parents: Parents) -> ET.Element:
+    """A PCI device like that of an adapter, with a bus id of its own (ncclTopoMakePciParent)."""
+    device = parents[parents[net]]
+    if device.tag != "pci":
+        raise BadInput(f"NCCL merges no adapter that is no PCI device: {net.get('name')}")
+    taken = {pci.get("busid") for pci in root.iter("pci")}
+    digits = "".join(char for char in device.get("busid", "") if char not in ".:-")
+    first = int(digits, 16) + 1
+    bus_ids = map(_bus_id, range(first, first + MOST_BUS_IDS))
+    bus_id = next((bus_id for bus_id in bus_ids if bus_id not in taken), None)
+    if bus_id is None:
+        raise BadInput(f"NCCL finds no bus id for the merged adapter of {net.get('name')}")
+    new = ET.SubElement(parent, "pci", device.attrib)
+    new.set("busid", bus_id)
+    return new
+
+
+def _bus_id(number: int) -> str:
+    return f"{number >> 20:04x}:{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"

@@ -1,0 +1,130 @@
+"""Paths with what a channel of the graph that is searched takes of them.
+
+Source: ncclTopoFollowPath, src/graph/search.cc, v2.28.9-1.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from tuner.base.errors import BadInput
+from tuner.base.numerics import f32
+from tuner.graphs.load import Load, Route
+from tuner.graphs.system import Gpu, Kind, Node, System
+from tuner.graphs.trial import Trial
+from tuner.release.search import Channels
+
+Ends = tuple[Kind, int, Kind, int]  # from a device of a kind, by number, to another
+Parts = list[tuple[Ends, float]]  # paths, and how much of a channel's bandwidth each takes
+UNKNOWN: Final = Route((), 0)
+
+
+class Routes:
+    """All routes of one search, each made when it is first needed."""
+
+    def __init__(self, system: System, load: Load, rules: Channels, trial: Trial) -> None:
+        self.system, self.load, self.rules, self.trial = system, load, rules, trial
+        gpus = len(system.gpus)
+        # from each GPU to each other; UNKNOWN: not made yet
+        self.between: list[list[Route | None]] = [[UNKNOWN] * gpus for _ in range(gpus)]
+        # From each GPU to each network device; and from each of these to the GPUs that a channel may begin with, in the
+        # order in which they are tried. Heads may have a number that is no GPU's, the one after the last.
+        heads = max(gpus + 1, len(system.nets))
+        self.leaving: list[list[Route | None]] = [[UNKNOWN] * len(system.nets) for _ in range(heads)]
+        self.entering: list[list[Route | None]] = [[] for _ in system.nets]
+        self._made: dict[tuple[Ends, float, float | None], Route | None] = {}
+
+    def route(self, ends: Ends, share: float = 1, gbs: float | None = None) -> Route | None:
+        """The path with what it takes, ``share`` of a channel's bandwidth; None where it may not be taken."""
+        key = ends, share, gbs
+        if key not in self._made:
+            self._made[key] = self._new(ends, share, gbs)
+        return self._made[key]
+
+    def new_between(self, gpu: int, peer: int) -> Route | None:
+        """The route between two GPUs, kept in ``between``."""
+        route = self.between[gpu][peer] = self._new((Kind.GPU, gpu, Kind.GPU, peer), 1, None)
+        return route
+
+    def _new(self, ends: Ends, share: float, gbs: float | None) -> Route | None:
+        kind, number, to_kind, to = ends
+        trial, types, rules = self.trial, self.system.types, self.rules
+        start, end = self.system.nodes[kind][number], self.system.nodes[to_kind][to]
+        if to_kind not in start.paths:
+            raise BadInput(f"NCCL refuses a node where {_called(start, number)} reaches no {to_kind.name} at all")
+        path = start.paths[to_kind][to]
+        intra = Kind.NET not in (kind, to_kind)
+        farthest = trial.type_intra if intra else trial.type_inter
+        if rules.no_hops_succeed and not path.hops:
+            return self.load.route(start, path, 0.0, 0)
+        if rules.disconnected != "followed" and path.type >= types.DIS:
+            if rules.disconnected == "refused" and Kind.NVS in (kind, to_kind):
+                joined = f"{_called(start, number)} and {_called(end, to)}"
+                raise BadInput(
+                    f"this release of NCCL refuses a node where nothing joins {joined}; valid with NCCL_NVLS_ENABLE=0"
+                )
+            return None
+        if share == 1 and path.type > farthest:
+            if self.load.recorder is not None:
+                self.load.recorder.path(path.type)
+            return None
+        if share == 1 and rules.trees_need_way_back and trial.is_tree and end.paths[kind][number].type > farthest:
+            return None
+        if gbs is None:
+            gbs = trial.bw_intra if intra else trial.bw_inter
+        amount = float(f32(gbs) * f32(share))
+        if share != int(share):
+            return replace(self.load.route(start, path, amount, 0), part=float(f32(share) * f32(path.hops)))
+        return self.load.route(start, path, amount, path.hops * int(share))
+
+    def take(self, route: Route) -> bool:
+        """Takes what a route needs, and counts its hops, where there is enough."""
+        if not self.load.take(route):
+            return False
+        self._count(route, 1)
+        return True
+
+    def give(self, route: Route) -> None:
+        """Gives it back."""
+        self.load.give(route)
+        self._count(route, -1)
+
+    def _count(self, route: Route, sign: int) -> None:
+        """Counts the hops as a C int, to which parts of a hop are added as a float."""
+        if not route.part:
+            self.trial.hops += sign * route.hops
+        else:
+            self.trial.hops = int(f32(self.trial.hops) + f32(sign * route.part))
+
+    def take_parts(self, parts: Parts) -> list[Route]:
+        """Takes one route after the other up to the first that there is too little for. Those that were taken."""
+        taken = list[Route]()
+        for ends, share in parts:
+            route = self.route(ends, share)
+            if route is None or not self.take(route):
+                break
+            taken.append(route)
+        return taken
+
+    def give_parts(self, parts: Parts, taken: list[Route]) -> None:
+        """Gives them back, in NCCL's order: each half of the parts from its end."""
+        half = len(parts) // 2
+        for route in [*reversed(taken[half:]), *reversed(taken[:half])]:
+            self.give(route)
+
+
+def _called(node: Node, number: int) -> str:
+    """A GPU by its number on the host, of which this may be a part; others by their number in the system."""
+    return f"GPU {node.dev}" if isinstance(node, Gpu) else f"{node.kind.name} {number}"
+
+
+def through_switch(gpus: int, head: int) -> Parts:
+    """What a channel of NVLS needs: all between every GPU and the NVSwitch, and twice as much at the head."""
+    parts: Parts = [((Kind.NVS, 0, Kind.GPU, gpu), 2 if gpu == head else 1) for gpu in range(gpus)]
+    return parts + [((Kind.GPU, gpu, Kind.NVS, 0), 2 if gpu == head else 1) for gpu in range(gpus)]
+
+
+def all_to_all(gpus: int, head: int) -> Parts:
+    """What a channel of CollNet direct needs: between its head and every other GPU, for a part of the data each."""
+    part = float(f32(1.0) / f32(gpus - 1))
+    parts: Parts = [((Kind.GPU, head, Kind.GPU, gpu), part) for gpu in range(gpus)]
+    return parts + [((Kind.GPU, gpu, Kind.GPU, head), part) for gpu in range(gpus)]

@@ -1,0 +1,153 @@
+"""Which node a rank's host is: the topology on record, the machine that was named, or the nearest of the catalogue."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tuner.base.errors import BadInput, BadTopology
+from tuner.jobs.preflight.facts import Facts, Processor
+from tuner.machine import catalogue, skeleton
+from tuner.machine.processors import nccls_family
+from tuner.machine.topology import Cpu, Topology, fused
+
+GPU_DEVICE = re.compile(r'class="0x03[^>]*?device="(0x[0-9a-f]+)"')
+ADAPTERS = "adapters"
+UNPLACED = 3  # adapters that a machine has no place for make it less like a record than so many changes
+ARCHITECTURES = {"aarch64": "arm64", "ppc64le": "ppc64"}  # Linux's words for what NCCL calls otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node as scenarios describe it: exactly one of ``machine`` and ``topology``; ``gpus`` are used of it.
+
+    ``hardware``: what the records say otherwise than the machine, in the words of ``--change``. In words: ``agrees`` is
+    what was recognised, ``assumed`` what is taken from the machine.
+    """
+
+    machine: str | None
+    topology: Path | None
+    gpus: int | None
+    hardware: tuple[tuple[str, str], ...] = ()
+    agrees: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What it is, in words."""
+        own = self.machine or str(self.topology)
+        return " with ".join([own, *(f"{key}={value}" for key, value in self.hardware)])
+
+
+def of_topology(path: Path, gpus: int | None) -> Place | None:
+    """A host's topology that is complete; None for one that only places devices, or cannot be read."""
+    try:
+        _, topology = skeleton.read_complete(path)
+        several_hosts = fused.hosts_of(path)
+    except BadTopology:
+        return None
+    if several_hosts:
+        return None
+    return Place(None, path, _fewer(gpus, topology), agrees=("topology",))
+
+
+def named(machine: str, facts: Facts, variables: Mapping[str, str], gpus: int | None) -> Place:
+    """The machine that the user named, with the record's processor and adapters.
+
+    UnknownMachine, and BadInput for a NVLink domain of several hosts.
+    """
+    found = catalogue.load(machine)
+    if found.trays is not None:
+        raise BadInput(f"{machine}: what ranks of a NVLink domain of several hosts choose is not computed here")
+    return _as_recorded(found, facts, variables, gpus)
+
+
+def nearest(alike: Sequence[Facts]) -> tuple[str, ...]:
+    """The machines of the catalogue that come nearest to records with the same GPUs, equally near, by name.
+
+    They have these GPUs, and the rest most like the records; NVIDIA's own come first.
+    Empty where there is none, or no GPU is on record.
+    """
+    devices = alike[0].gpus
+    fitting = [machine for machine in _hosts() if devices and _devices(machine.name) == set(devices)]
+    fitting = [machine for machine in fitting if machine.gpus_per_node == len(devices)]
+    unlike = {machine.name: sum(_unlike(machine, facts) for facts in alike) for machine in fitting}
+    return tuple(name for name, count in unlike.items() if count == min(unlike.values()))
+
+
+def _unlike(machine: catalogue.Machine, facts: Facts) -> int:
+    place = _as_recorded(machine, facts, facts.settled(None), None)
+    return len(place.hardware) + UNPLACED * any(words.startswith(ADAPTERS) for words in place.assumed)
+
+
+@cache
+def _hosts() -> tuple[catalogue.Machine, ...]:
+    """The machines that are hosts: what NVLink joins between hosts is not on record."""
+    hosts = [machine for machine in map(catalogue.load, catalogue.names()) if machine.trays is None]
+    return tuple(sorted(hosts, key=lambda machine: (machine.vendor != "NVIDIA", machine.name)))
+
+
+@cache
+def _devices(machine: str) -> set[str]:
+    """The PCI device ids of its GPUs."""
+    return set(GPU_DEVICE.findall(catalogue.load(machine).topology_xml))
+
+
+def _fewer(gpus: int | None, topology: Topology) -> int | None:
+    return gpus if gpus is not None and gpus < len(topology.gpus) else None
+
+
+def _as_recorded(machine: catalogue.Machine, facts: Facts, variables: Mapping[str, str], gpus: int | None) -> Place:
+    changes, agrees, assumed = dict[str, str](), list[str](), list[str]()
+    if facts.gpus:
+        agrees.append(f"GPUs: {facts.gpu_words}")
+    processor = facts.processor
+    if processor.vendor is None and processor.architecture == "x86_64":
+        assumed.append("processor")
+    elif same_processor(machine.topology.cpu, processor):
+        agrees.append(f"processor: {processor.in_words}")
+    else:
+        changes["cpu"] = processor_change(processor)
+    _compare_adapters(machine.topology, facts, variables, (changes, agrees, assumed))
+    assumed.append("PCI and NVLink")
+    return Place(
+        machine.name, None, _fewer(gpus, machine.topology), tuple(changes.items()), tuple(agrees), tuple(assumed)
+    )
+
+
+Found = tuple[dict[str, str], list[str], list[str]]  # changes, what agrees, what is assumed
+
+
+def _compare_adapters(topology: Topology, facts: Facts, variables: Mapping[str, str], found: Found) -> None:
+    changes, agrees, assumed = found
+    ports, nets = facts.used_ports(variables), topology.nets
+    speeds = {port.gbps for port in ports}
+    if not ports or None in speeds or len(speeds) > 1 or len(ports) > len(nets):
+        assumed.append(f"{ADAPTERS} ({facts.port_words(variables)} on record)")
+        return
+    (gbps,) = speeds
+    if len(ports) < len(nets):
+        changes["nics"] = str(len(ports))
+    if {net.speed_mbps for net in nets} != {round((gbps or 0) * 1000)}:
+        changes["nic-gbps"] = f"{gbps:g}"
+    if not {"nics", "nic-gbps"} & changes.keys():
+        agrees.append(f"adapters: {facts.port_words(variables)}")
+
+
+def same_processor(cpu: Cpu, processor: Processor) -> bool:
+    """Whether NCCL reads the same from both."""
+    if cpu.arch != ARCHITECTURES.get(processor.architecture, processor.architecture):
+        return False
+    if cpu.arch != "x86_64":
+        return True
+    family = None if processor.family is None else nccls_family(processor.family)
+    return (cpu.vendor, cpu.family, cpu.model) == (processor.vendor, family, processor.model)
+
+
+def processor_change(processor: Processor) -> str:
+    """The change that makes a node's processor this one: ``GenuineIntel:6:143``, or an architecture."""
+    architecture = ARCHITECTURES.get(processor.architecture, processor.architecture)
+    if architecture != "x86_64" or processor.vendor is None:
+        return architecture
+    return f"{processor.vendor}:{nccls_family(processor.family or 0)}:{processor.model or 0}"

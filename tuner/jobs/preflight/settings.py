@@ -1,0 +1,128 @@
+"""What the kinds of ranks choose by, and on which hosts they are: from records to what the emulator takes."""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+
+from tuner.base.errors import BadInput
+from tuner.jobs.preflight import place as places
+from tuner.jobs.preflight.collect import attachment
+from tuner.jobs.preflight.differences import known_release
+from tuner.jobs.preflight.facts import Facts, NamedFile
+from tuner.jobs.preflight.place import Place
+from tuner.jobs.preflight.reach import reaches_choice
+from tuner.jobs.preflight.reading import Collected
+from tuner.jobs.preflight.views import Hosts, Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """What a user says of the nodes: a machine by name, or a topology; neither: as each record comes nearest to."""
+
+    machine: str | None = None
+    topology: Path | None = None
+    recognised: bool = False  # by the records, not named by the user
+    equals: tuple[str, ...] = ()  # other machines that the records come as near to
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """``setting_of_kind``: by the number of the kind. ``ranks_of_setting``: on how many ranks each is."""
+
+    hosts: tuple[Hosts, ...]
+    setting_of_kind: tuple[Setting, ...]
+    ranks_of_setting: dict[Setting, int]
+    notes: tuple[str, ...]
+
+    @property
+    def common(self) -> Setting:
+        """The setting of most ranks."""
+        return max(self.ranks_of_setting, key=self.ranks_of_setting.__getitem__)
+
+
+def machines(collected: Collected, nodes: Nodes) -> tuple[Nodes, ...]:
+    """What the hosts of each kind are taken for: what the user says, or the nearest machine to all with such GPUs."""
+    if nodes != Nodes():
+        return (nodes,) * len(collected.kinds)
+    alike = defaultdict[tuple[str, ...], list[Facts]](list)
+    for facts in collected.kinds:
+        alike[facts.gpus].append(facts)
+    nearest = {gpus: places.nearest(kinds) for gpus, kinds in alike.items()}
+    return tuple(
+        Nodes(names[0], recognised=True, equals=names[1:]) if (names := nearest[facts.gpus]) else nodes
+        for facts in collected.kinds
+    )
+
+
+def assemble(collected: Collected, nodes: Nodes) -> Assembled:
+    """BadInput where a kind's release or node is not known; the message says what would make it known."""
+    of_kind = [
+        _setting(collected, facts, taken_for)
+        for facts, taken_for in zip(collected.kinds, machines(collected, nodes), strict=True)
+    ]
+    by_host = defaultdict[str, list[int]](list)
+    for rank in collected.ranks:
+        by_host[rank.host].append(rank.kind)
+    found = [tuple(dict.fromkeys(of_kind[kind] for kind in kinds)) for kinds in by_host.values()]
+    sizes = [_size(collected.kinds[kinds[0]]) for kinds in by_host.values()]
+    hosts = [Hosts(alike, len(list(same))) for alike, same in groupby(found)]
+    notes, left = list[str](), (collected.expected or 0) - sum(sizes)
+    if left > 0:
+        missing = -(-left // max(Counter(sizes).most_common(1)[0][0], 1))
+        hosts.append(Hosts(Counter(found).most_common(1)[0][0][:1], missing))
+        notes.append(f"{missing} hosts without a record are taken for hosts like most others")
+    ranks_of_setting = Counter(of_kind[rank.kind] for rank in collected.ranks)
+    return Assembled(tuple(hosts), tuple(of_kind), dict(ranks_of_setting), tuple(notes))
+
+
+def _size(facts: Facts) -> int:
+    return facts.ranks_of_host or len(facts.gpus)
+
+
+def _setting(collected: Collected, facts: Facts, nodes: Nodes) -> Setting:
+    nccl = known_release(facts)
+    if nccl is None:
+        release = "no libnccl was found on record" if facts.release is None else f"NCCL {facts.release} has no tables"
+        raise BadInput(f"{release}; valid: collect --library FILE, and the releases of `nccl-tuner pick --help`")
+    variables = facts.settled(nccl)
+    place = place_of(collected, facts, nodes)
+    if place is None:
+        raise BadInput(
+            f"no machine of the catalogue has {facts.gpu_words} in a host; valid: --machine NAME, --topology FILE.xml, "
+            "or NCCL_TOPO_DUMP_FILE at a run before collect"
+        )
+    environment = {name: value for name, value in variables.items() if reaches_choice(name, nccl)}
+    if place.machine is not None:  # its adapters are those that the variable left
+        environment.pop("NCCL_IB_HCA", None)
+    return Setting(nccl.name, tuple(environment.items()), _numbered(place), _table(collected, facts))
+
+
+def place_of(collected: Collected, facts: Facts, nodes: Nodes) -> Place | None:
+    """The node of a kind: a topology, or a machine with processor and adapters on record. None: not known. BadInput."""
+    if nodes.topology is not None:
+        found = places.of_topology(nodes.topology, facts.ranks_of_host)
+        if found is None:
+            raise BadInput(f"{nodes.topology}: not a whole topology; valid: what NCCL_TOPO_DUMP_FILE writes")
+        return found
+    if nodes.machine is None or nodes.recognised:
+        attached = _attached(collected, "topology", facts.topology)
+        dumped = None if attached is None else places.of_topology(attached, facts.ranks_of_host)
+        if dumped is not None or nodes.machine is None:
+            return dumped
+    return places.named(nodes.machine, facts, facts.settled(known_release(facts)), facts.ranks_of_host)
+
+
+def _numbered(place: Place) -> Place:
+    """Without the words, which make no other setting."""
+    return replace(place, agrees=(), assumed=())
+
+
+def _table(collected: Collected, facts: Facts) -> Path | None:
+    return _attached(collected, "table", facts.table) if facts.plugin_is_own else None
+
+
+def _attached(collected: Collected, name: str, file: NamedFile | None) -> Path | None:
+    if file is None or file.sha256 is None:
+        return None
+    return collected.attachment(attachment(name, file.sha256))

@@ -1,0 +1,233 @@
+"""Whether the ranks of a job would choose the same: read a folder of records, compare kinds, say where they part."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+
+from tuner.base.errors import TunerError
+from tuner.base.records import json_form
+from tuner.emulator.request import Request
+from tuner.jobs.preflight import differences as named
+from tuner.jobs.preflight import reach
+from tuner.jobs.preflight.alone import Cost, Range, cost, parted, reach_of
+from tuner.jobs.preflight.differences import Difference
+from tuner.jobs.preflight.parting import Parting
+from tuner.jobs.preflight.reach import Reach
+from tuner.jobs.preflight.reading import Collected, Unreadable, read
+from tuner.jobs.preflight.settings import Assembled, Nodes, assemble, machines, place_of
+from tuner.jobs.preflight.views import Views
+
+HARMFUL = frozenset({Reach.parts, Reach.messages, Reach.network, Reach.start, Reach.exchange})
+
+
+class Verdict(StrEnum):
+    """Of all ranks. The words are those of the JSON."""
+
+    same = "the same"
+    part = "not the same"
+    unknown = "not known"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Ranks whose records are equal: how many, on which hosts, and which node their host is taken for."""
+
+    name: str
+    ranks: int
+    first_rank: int | None
+    hosts: tuple[str, ...]
+    release: str | None
+    node: str | None
+    agrees: tuple[str, ...]
+    assumed: tuple[str, ...]
+    also_like: tuple[str, ...]  # machines that the record comes as near to
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the records come to. The picks of ``partings`` are by kind, in the order of ``kinds``."""
+
+    verdict: Verdict
+    records: int
+    expected: int | None
+    missing: tuple[int, ...]
+    duplicates: dict[int, tuple[str, ...]]
+    unreadable: tuple[Unreadable, ...]
+    kinds: tuple[Kind, ...]
+    differences: tuple[Difference, ...]
+    partings: tuple[Parting, ...]
+    cost: Cost | None = field(metadata=json_form(optional=True))
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of a folder: the calls and their sizes, and what the user says of the nodes."""
+
+    requests: tuple[Request, ...]
+    over: Range
+    nodes: Nodes = field(default_factory=Nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Emulated:
+    """What the emulator says; ``why``: it was not asked, or cannot say."""
+
+    differences: tuple[Difference, ...]
+    partings: tuple[Parting, ...] = ()
+    cost: Cost | None = None
+    notes: tuple[str, ...] = ()
+    why: str | None = None
+
+
+def check(folder: Path, question: Question) -> Report:
+    """BadInput for a folder without a record."""
+    collected = read(folder)
+    ranks_of_kind = Counter(rank.kind for rank in collected.ranks)
+    found = named.differences(collected.kinds, ranks_of_kind)
+    nodes = machines(collected, question.nodes)
+    emulated = _emulated(collected, found, question)
+    harmful = bool(emulated.partings) or any(each.reach in HARMFUL for each in emulated.differences)
+    notes = [*_notes(collected), *emulated.notes, *([emulated.why] if emulated.why else [])]
+    incomplete = bool(collected.missing or collected.duplicates or collected.unreadable or emulated.why)
+    unknown = incomplete or any(each.reach is Reach.unknown for each in emulated.differences)
+    return Report(
+        verdict=Verdict.part if harmful else Verdict.unknown if unknown else Verdict.same,
+        records=len(collected.ranks),
+        expected=collected.expected,
+        missing=collected.missing,
+        duplicates=collected.duplicates,
+        unreadable=collected.unreadable,
+        kinds=tuple(_kind(collected, number, taken_for) for number, taken_for in enumerate(nodes)),
+        differences=emulated.differences,
+        partings=emulated.partings,
+        cost=emulated.cost,
+        notes=tuple(notes),
+    )
+
+
+def letters(number: int) -> str:
+    """A kind's name: A to Z, then AA and so on."""
+    return (letters(number // 26 - 1) if number >= 26 else "") + chr(ord("A") + number % 26)
+
+
+def _kind(collected: Collected, number: int, nodes: Nodes) -> Kind:
+    ranks, facts = [rank for rank in collected.ranks if rank.kind == number], collected.kinds[number]
+    place = place_of(collected, facts, nodes)
+    return Kind(
+        letters(number),
+        len(ranks),
+        ranks[0].rank,
+        tuple(dict.fromkeys(rank.host for rank in ranks)),
+        facts.release,
+        None if place is None else place.name,
+        () if place is None else place.agrees,
+        () if place is None else place.assumed,
+        nodes.equals,
+    )
+
+
+def _notes(collected: Collected) -> list[str]:
+    notes = []
+    jobs = Counter(rank.job for rank in collected.ranks)
+    if len(jobs) > 1:
+        said = ", ".join(f"{job or 'none'} ({count} records)" for job, count in jobs.most_common())
+        notes.append(f"the records are of several jobs: {said}; older ones may have been left in the folder")
+    if len(numbers := _numbers_of_adapters(collected)) > 1:
+        notes.append(
+            f"hosts have {' or '.join(map(str, numbers))} adapters: what is sent over one that another host lacks has "
+            "to reach it over others; a job hung where it did not (NVIDIA/nccl #2428)"
+        )
+    worlds = Counter(rank.ranks for rank in collected.ranks if rank.ranks is not None)
+    if len(worlds) > 1:
+        said = ", ".join(f"{ranks} ({count} records)" for ranks, count in worlds.most_common())
+        notes.append(f"the records say different numbers of ranks: {said}")
+    for number, facts in enumerate(collected.kinds):
+        releases = list(dict.fromkeys(library.release for library in facts.libraries if library.release))
+        if len(releases) > 1:
+            first = facts.libraries[0]
+            notes.append(
+                f"kind {letters(number)} may load NCCL {' or '.join(releases)}: {releases[0]} is taken "
+                f"({first.found_by}); collect --library FILE says which"
+            )
+        if facts.tuner_plugin is not None and not facts.plugin_is_own:
+            notes.append(f"kind {letters(number)} loads tuner plugin {facts.tuner_plugin.path}, which is not emulated")
+    return notes
+
+
+def _emulated(collected: Collected, found: Sequence[Difference], question: Question) -> _Emulated:
+    """Where ranks part, and what each difference reaches."""
+    sorted_out = [_without_emulator(each, collected) for each in found]
+    asked = [each for each in sorted_out if each.reach is Reach.unknown and each.why is None]
+    try:
+        assembled = assemble(collected, question.nodes)
+        views = Views(assembled.hosts)
+        partings = parted(views, question.requests, question.over)
+        reached = {each.what: reach_of(each.what, assembled, question.requests, question.over) for each in asked}
+        costs = None
+        if not partings and len(views.settings) > 1:
+            costs = cost(views, assembled.common, question.requests)
+    except TunerError as error:
+        if not asked:
+            return _Emulated(tuple(sorted_out))
+        return _Emulated(tuple(sorted_out), why=f"what ranks choose was not computed: {error}")
+    named_reach = tuple(_with_reach(each, reached.get(each.what, each.reach)) for each in sorted_out)
+    by_kind = tuple(_by_kind(each, views, assembled) for each in partings)
+    return _Emulated(named_reach, by_kind, costs, assembled.notes)
+
+
+def _with_reach(difference: Difference, reached: Reach) -> Difference:
+    if difference.what == named.RELEASE and reached not in (Reach.start, Reach.parts):
+        reached = Reach.exchange
+    return replace(difference, reach=reached)
+
+
+def _by_kind(parting: Parting, views: Views, assembled: Assembled) -> Parting:
+    """The picks of each kind of ranks instead of each setting."""
+    at = {setting: number for number, setting in enumerate(views.settings)}
+    return replace(parting, picks=tuple(parting.picks[at[setting]] for setting in assembled.setting_of_kind))
+
+
+def _numbers_of_adapters(collected: Collected) -> list[int]:
+    """Of each kind, ascending, each once."""
+    kinds = collected.kinds
+    return sorted({len(facts.used_ports(facts.settled(named.known_release(facts)))) for facts in kinds})
+
+
+def _refused_adapters(collected: Collected) -> str | None:
+    """Why NCCL refuses hosts with other numbers of adapters; None where it does not. Rank 0 looks."""
+    first = collected.kinds[0]
+    nccl = named.known_release(first)
+    refuses = first.settled(nccl).get("NCCL_IGNORE_NET_MISMATCH") == "0"
+    if nccl is None or not nccl.ranks.counts_adapters or not refuses or len(_numbers_of_adapters(collected)) < 2:
+        return None
+    return f"NCCL_IGNORE_NET_MISMATCH=0: NCCL {nccl.name} refuses ranks with other numbers of adapters"
+
+
+def _without_emulator(difference: Difference, collected: Collected) -> Difference:
+    """What is known of a difference by itself; where the emulator is asked, its reach stays unknown without a why."""
+    what = difference.what
+    releases = [nccl for facts in collected.kinds if (nccl := named.known_release(facts)) is not None]
+    if what == named.RELEASE and any(nccl.ranks.checks_release for nccl in releases):
+        return replace(difference, reach=Reach.start, why="NCCL 2.23 and later refuse ranks of other releases")
+    if what == named.TUNER_PLUGIN and any(
+        facts.tuner_plugin is not None and not facts.plugin_is_own for facts in collected.kinds
+    ):
+        return replace(difference, why="a tuner plugin that is not emulated")
+    if what == named.ADAPTERS and (why := _refused_adapters(collected)):
+        return replace(difference, reach=Reach.start, why=why)
+    if what == "NCCL_COLLNET_ENABLE":
+        return replace(difference, why="CollNet on some ranks is not emulated")
+    if what == named.NETWORK_PLUGIN:
+        return replace(difference, reach=Reach.network)
+    if what in named.ASKED:
+        return difference
+    if not what.startswith("NCCL_"):
+        return replace(difference, reach=Reach.nothing)
+    known = {reach.of_variable(what, nccl) for nccl in releases}
+    if known == {Reach.unknown}:
+        return replace(difference, why="a variable that is not known")
+    settled = next((each for each in known if each is not None and each is not Reach.unknown), None)
+    return difference if None in known else replace(difference, reach=settled or Reach.unknown)

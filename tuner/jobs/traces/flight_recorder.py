@@ -1,0 +1,158 @@
+"""PyTorch's Flight Recorder: the last collectives that a rank started, as its dump (a pickle) or as JSON.
+
+Keys: torch/csrc/distributed/c10d/FlightRecorder.hpp and FlightRecorderDetail.hpp. A dump is a pickle of dictionaries,
+lists, tuples, texts and numbers alone (pickle_str, TraceUtils.h); anything else in it is refused before it is made.
+"""
+
+import io
+import pickle
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any, NoReturn
+
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective, DataType, PeerCall
+from tuner.jobs.traces import torch_names
+from tuner.jobs.traces.calls import Call, CallList, duration, exchanged_bytes, number, peer_call, spread_bytes
+
+KIND = "PyTorch Flight Recorder dump"
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+_PREFIX = "nccl:"
+_GROUP = "nccl:coalesced"  # of calls that are entries themselves
+_COMPLETED = "completed"
+
+
+class _PlainUnpickler(pickle._Unpickler):
+    """Makes dictionaries, lists, tuples, texts and numbers; refuses whatever has to be imported.
+
+    It is the one in Python: the one in C takes as much memory as a number in the file says, to tens of gigabytes.
+    """
+
+    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        raise pickle.UnpicklingError(f"it wants {module_name}.{global_name}, which no dump has")
+
+    def persistent_load(self, pid: Any, /) -> NoReturn:
+        raise pickle.UnpicklingError("it refers to something outside of it, which no dump does")
+
+
+def is_pickle(content: bytes) -> bool:
+    """Whether it begins as a pickle does."""
+    return _PICKLE.match(content) is not None
+
+
+def is_dump(value: Any) -> bool:
+    """Whether a value is what the recorder dumps."""
+    return isinstance(value, dict) and isinstance(value.get("entries"), list) and "pg_config" in value
+
+
+def from_pickle(file: str, content: bytes) -> CallList:
+    """BadInput where it is no dump, or holds anything that has to be imported: nothing of it is run."""
+    try:
+        value = _PlainUnpickler(io.BytesIO(content)).load()
+    except Exception as error:  # whatever a broken or a hostile pickle leads to
+        raise BadInput(f"{file}: a pickle that is no Flight Recorder dump: {error}") from None
+    if not is_dump(value):
+        raise BadInput(f"{file}: a pickle that is no Flight Recorder dump: no 'entries' and 'pg_config' in it")
+    return from_value(file, value)
+
+
+def from_value(file: str, value: Mapping[str, Any]) -> CallList:
+    """The calls of a dump, which is of one rank. BadInput names the entry that is none."""
+    counted: Counter[Call] = Counter()
+    durations_us: dict[Call, list[float]] = {}
+    unfinished = 0
+    for place, entry in enumerate(value["entries"]):
+        try:
+            if str(entry["profiling_name"]) == _GROUP:
+                continue
+            members = _members(value, entry)
+            call = replace(_call(entry, len(members) or None), members=members or None)
+            unfinished += entry.get("state") not in (_COMPLETED, None)
+            duration_ms = duration(entry.get("duration_ms"))
+        except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+            raise BadInput(f"{file}: entries[{place}] is not what the Flight Recorder writes: {error!r}") from None
+        counted[call] += 1
+        if duration_ms > 0:
+            durations_us.setdefault(call, []).append(1000.0 * duration_ms)
+    if not counted:
+        raise BadInput(f"{file}: a Flight Recorder dump without entries; valid: TORCH_NCCL_TRACE_BUFFER_SIZE above 0")
+    calls = tuple(
+        replace(call, calls=float(times), kernels_us=tuple(durations_us.get(call, ())))
+        for call, times in counted.items()
+    )
+    sizes = "elements x type, of all ranks together for AllGather and ReduceScatter"
+    release = value.get("comm_lib_version") or value.get("nccl_version")
+    releases = (str(release),) if release else ()
+    return CallList(file, KIND, sizes, calls, tuple(_notes(value, counted, unfinished)), releases)
+
+
+def _notes(value: Mapping[str, Any], counted: Mapping[Call, int], unfinished: int) -> Iterator[str]:
+    total = sum(counted.values())
+    first = min((entry.get("record_id") or 0 for entry in value["entries"]), default=0)
+    if first:
+        yield f"the recorder keeps the last calls alone: {number(total)} of {number(first + len(value['entries']))}"
+    if unfinished:
+        yield f"{number(unfinished)} calls had not completed when it was dumped"
+
+
+def _members(value: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[int, ...]:
+    """Of the entry's process group, by ``pg_config``, whose ranks are a text: ``[0, 1]``."""
+    group = entry.get("process_group")
+    name = group[0] if isinstance(group, list | tuple) and group else str(entry.get("pg_id"))
+    config = value.get("pg_config")
+    ranks = config[name].get("ranks") if isinstance(config, dict) and isinstance(config.get(name), dict) else None
+    listed = re.findall(r"\d+", ranks) if isinstance(ranks, str) else ranks if isinstance(ranks, list | tuple) else ()
+    return tuple(sorted(map(int, listed)))
+
+
+def _call(entry: Mapping[str, Any], ranks: int | None) -> Call:
+    name = str(entry["profiling_name"]).removeprefix(_PREFIX)
+    collective = None if entry.get("is_p2p") else torch_names.collective(name)
+    name = name.partition(" ")[0]  # a send says from whom to whom
+    group = entry.get("process_group")
+    named = " ".join(str(part) for part in group[:1]) if isinstance(group, list | tuple) else ""
+    described = str(group[1]) if isinstance(group, list | tuple) and len(group) > 1 else ""
+    call = Call(
+        name,
+        collective,
+        None,
+        ranks=ranks,
+        communicator=(f"{named} ({described})" if described not in ("", "undefined", named) else named) or None,
+    )
+    function = peer_call(name)
+    if collective is None and function is None:
+        return call
+    types = entry.get("input_dtypes") or entry.get("output_dtypes") or ()
+    dtype = torch_names.dtype(str(types[0])) if types else None
+    if dtype is None:
+        return replace(call, unusable=f"type {types[0]} is none of NCCL's" if types else "their type is not recorded")
+    elements = [sum(prod(map(int, sizes)) for sizes in entry.get(key) or ()) for key in ("input_sizes", "output_sizes")]
+    if function is not None:
+        return replace(call, dtype=dtype, bytes=_exchanged(function, elements, dtype, ranks))
+    return replace(call, dtype=dtype, bytes=_nbytes(elements, collective, dtype, ranks))
+
+
+def _exchanged(function: PeerCall, elements: Sequence[int], dtype: DataType, ranks: int | None) -> int | None:
+    """A message, or what a rank or the root has in all; input and output of all ranks are the root's alone."""
+    sent, received = (count * dtype.size_bytes for count in elements)
+    match function:
+        case PeerCall.Gather:
+            return exchanged_bytes(function, sent, ranks)
+        case PeerCall.Scatter:
+            return exchanged_bytes(function, received, ranks)
+        case PeerCall.Recv:
+            return received or sent
+    return sent
+
+
+def _nbytes(elements: Sequence[int], collective: Collective | None, dtype: DataType, ranks: int | None) -> int:
+    """NCCL's nBytes: input and output as the entry has them."""
+    sent, received = elements
+    if collective is Collective.AllGather:
+        return (spread_bytes(collective, sent, ranks) if ranks and sent else received) * dtype.size_bytes
+    if collective is Collective.ReduceScatter:
+        return (spread_bytes(collective, received, ranks) if ranks and received else sent) * dtype.size_bytes
+    return sent * dtype.size_bytes

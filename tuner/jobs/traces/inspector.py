@@ -1,0 +1,172 @@
+"""NCCL Inspector's JSON: a record for each collective that a process ended, one after the other in a file.
+
+Keys: inspector_json.cc of plugins/profiler/inspector, v2.30.7-1 (ext-profiler/inspector/inspector.cc, v2.28.9-1);
+``coll_algo`` and ``coll_proto`` are later than these. A size is count x type as the call takes it, so of one rank for
+AllGather and ReduceScatter (inspectorComputeCollBw).
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tuner.base.errors import BadInput
+from tuner.jobs.traces.calls import Call, CallList, Executed, duration, number, spread_bytes
+from tuner.scenario.logs import choice
+
+_COLLECTIVE, _POINT_TO_POINT, _STATISTICS = "coll_perf", "p2p_perf", "dump_stats"
+KIND = "NCCL Inspector (JSON)"
+SIZES = "coll_msg_size_bytes, times the ranks for AllGather and ReduceScatter"
+
+
+def is_record(value: Any) -> bool:
+    """Whether it is one of its records."""
+    return isinstance(value, dict) and any(isinstance(value.get(key), dict) for key in _KEYS)
+
+
+_KEYS = (_COLLECTIVE, _POINT_TO_POINT, _STATISTICS)
+
+
+def begins_with_record(content: str) -> bool:
+    """Whether a text begins with one of its records, whole."""
+    try:
+        value, _ = json.JSONDecoder().raw_decode(content.lstrip())
+    except (ValueError, RecursionError):
+        return False
+    return is_record(value)
+
+
+def from_text(file: str, content: str) -> CallList:
+    """The calls of a file, which is of one process. BadInput names the line of what is no JSON."""
+    cut: list[bool] = []
+    return _call_list(file, _records(file, content, cut), cut)
+
+
+def from_records(file: str, records: Iterable[Any]) -> CallList:
+    """The same of a list of records."""
+    return _call_list(file, (each for each in records if is_record(each)), [])
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A rank of a communicator."""
+
+    communicator: str
+    rank: int
+
+
+def _call_list(file: str, records: Iterable[Mapping[str, Any]], cut: list[bool]) -> CallList:
+    durations_us: dict[tuple[_Member, Call], list[float]] = defaultdict(list)
+    dropped = 0
+    for record in records:
+        head = given if isinstance(given := record.get("header"), dict) else {}
+        member = _Member(_name(head), _whole(head.get("rank")) or 0)
+        if isinstance(body := record.get(_COLLECTIVE), dict):
+            try:
+                call, took_us = _collective(head, body), duration(body.get("coll_exec_time_us"))
+            except (KeyError, TypeError, ValueError) as error:
+                raise BadInput(f"{file}: a record that is not what the Inspector writes: {error!r}") from None
+            durations_us[member, call].append(took_us)
+        elif isinstance(body := record.get(_POINT_TO_POINT), dict):
+            ranks, size = _whole(head.get("n_ranks")), _whole(body.get("p2p_msg_size_bytes"))
+            named = Call(str(body.get("p2p")), None, size, ranks=ranks, communicator=member.communicator)
+            durations_us[member, named].append(duration(body.get("p2p_exec_time_us")))
+        elif isinstance(body := record.get(_STATISTICS), dict):
+            dropped = max(dropped, _dropped(body))
+    if not durations_us:
+        raise BadInput(f"{file}: no record of a collective; valid: NCCL Inspector's JSON with coll_perf")
+    first = {name: min(m.rank for m, _ in durations_us if m.communicator == name) for name in _names(durations_us)}
+    calls = tuple(
+        replace(call, calls=float(len(times)), kernels_us=tuple(time_us for time_us in times if time_us > 0))
+        for (member, call), times in durations_us.items()
+        if member.rank == first[member.communicator]
+    )
+    return CallList(file, KIND, SIZES, calls, tuple(_notes(durations_us, calls, dropped, bool(cut))))
+
+
+def _names(durations_us: Iterable[tuple[_Member, Call]]) -> dict[str, None]:
+    return dict.fromkeys(member.communicator for member, _ in durations_us)
+
+
+def _notes(
+    durations_us: Mapping[tuple[_Member, Call], list[float]], calls: tuple[Call, ...], dropped: int, cut: bool
+) -> Iterator[str]:
+    members = {member for member, _ in durations_us}
+    if len(members) > len({member.communicator for member in members}):
+        yield f"records of {len(members)} ranks: counted are those of the lowest rank of each communicator"
+    if any(call.collective is not None for call in calls):
+        yield "the Inspector leaves out calls below NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES, 8192 where it is not set"
+    if dropped:
+        yield f"the Inspector dropped {number(dropped)} collectives, which are in no record"
+    if cut:
+        yield "the last record is cut and not counted"
+
+
+def _dropped(body: Any) -> int:
+    """The largest number of dropped records that a statistic says, wherever it stands in it."""
+    if isinstance(body, dict):
+        own = max((_whole(value) or 0 for key, value in body.items() if key == "dropped_total"), default=0)
+        return max(own, *(_dropped(value) for key, value in body.items() if "p2p" not in key), 0)
+    return 0
+
+
+def _collective(head: Mapping[str, Any], body: Mapping[str, Any]) -> Call:
+    name = str(body["coll"])
+    ranks, size = _whole(head.get("n_ranks")), _whole(body["coll_msg_size_bytes"])
+    collective = choice.collective(name)
+    spread = collective is not None and spread_bytes(collective, 2, 2) != 2
+    unusable = "their size is not recorded" if size is None else None
+    if spread and ranks is None:
+        unusable = "the record does not say of how many ranks"
+    return Call(
+        name,
+        collective,
+        None if size is None or unusable else spread_bytes(collective, size, ranks or 1),
+        ranks=ranks,
+        nodes=_whole(head.get("nnodes")) or None,
+        communicator=_name(head),
+        unusable=unusable,
+        ran=_executed(body),
+    )
+
+
+def _executed(body: Mapping[str, Any]) -> Executed | None:
+    algorithm, protocol = (str(body.get(key) or "") for key in ("coll_algo", "coll_proto"))
+    if not algorithm and "_" in str(body.get("algo_proto") or ""):
+        algorithm, _, protocol = str(body["algo_proto"]).rpartition("_")
+    traced = body.get("event_trace_sn")
+    events = traced.get("kernel_events") if isinstance(traced, dict) else None
+    channels = _whole(body.get("coll_n_channels")) or (len(events) if isinstance(events, list) else 0)
+    ran = Executed(choice.algorithm(algorithm), choice.protocol(protocol), channels or None)
+    return ran if ran.says_anything else None
+
+
+def _name(head: Mapping[str, Any]) -> str:
+    """The user's name of a communicator with its hash, or the hash."""
+    name, number_ = str(head.get("comm_name") or ""), str(head.get("id") or "unknown")
+    return number_ if name in ("", "unknown") else f"{name} ({number_})"
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _records(file: str, content: str, cut: list[bool]) -> Iterator[Mapping[str, Any]]:
+    """Objects one after the other, in lines of their own or not; a last one that is cut is left out."""
+    decoder, at, end = json.JSONDecoder(), 0, len(content)
+    while True:
+        while at < end and content[at] in " \t\r\n,":
+            at += 1
+        if at == end:
+            return
+        try:
+            value, at = decoder.raw_decode(content, at)
+        except (ValueError, RecursionError) as error:
+            if "\n" not in content[at:].strip():
+                cut.append(True)
+                return
+            line = content.count("\n", 0, at) + 1
+            raise BadInput(f"{file}:{line}: not whole JSON: {error}") from None
+        if is_record(value):
+            yield value

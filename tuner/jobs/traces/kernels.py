@@ -1,0 +1,32 @@
+"""What the launch of one of NCCL's kernels says of the collective: channels, threads, and whether it is a tree.
+
+A kernel may run what it is not named after: it is made for Tree or Ring with LL, and runs everything else of the same
+collective, too (best_kernel, src/device/generate.py, v2.19.4-1 to v2.30.7-1). Its blocks are the channels.
+"""
+
+import re
+
+from tuner.base.names import Collective
+from tuner.jobs.traces.calls import Executed
+
+_KERNEL = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+)")
+_NAMED = re.compile(r"ncclDevKernel_[A-Za-z]+_\w*?(TREE|RING)_LL")
+_SYMMETRIC = re.compile(r"nccl\w*?Sym\w*")
+SYMMETRIC = "a symmetric kernel ran, for buffers that are registered as windows"
+# Sends and receives are launched with whatever else is in a group.
+_POINT_TO_POINT = "SendRecv"
+
+
+def is_of_nccl(name: str) -> bool:
+    """Whether a kernel is one of NCCL's."""
+    return _KERNEL.search(name) is not None or _SYMMETRIC.match(name) is not None
+
+
+def executed(name: str, collective: Collective | None, channels: int, threads: int) -> Executed:
+    """Of a kernel with a block a channel, launched for one call alone."""
+    if _KERNEL.search(name) is None and _SYMMETRIC.match(name):
+        return Executed(not_alone=SYMMETRIC)
+    named = _NAMED.search(name)
+    # AllGather and Broadcast have one kernel for everything; of the others AllReduce alone has trees.
+    is_tree = named[1] == "TREE" if named and collective is Collective.AllReduce else None
+    return Executed(channels=channels, threads=threads, is_tree=is_tree)

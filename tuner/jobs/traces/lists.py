@@ -1,0 +1,178 @@
+"""Lists and histograms of collectives: CSV, and JSON lists of the same records."""
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tuner.base.errors import BadInput, one_of
+from tuner.base.names import Collective, DataType, Op, PeerCall, by_name
+from tuner.base.sizes import size_bytes
+from tuner.emulator.selection import MAX_BYTES
+from tuner.jobs.traces.calls import MOST_CALLS, Call, CallList, exchanged_bytes, is_untuned, nbytes, peer_call
+
+COLUMNS = (
+    "collective",
+    "bytes",
+    "bytes_per_rank",
+    "count",
+    "calls",
+    "weight",
+    "dtype",
+    "op",
+    "ranks",
+    "nodes",
+    "communicator",
+)
+_PLAIN = ("collective", "bytes", "calls")  # of a file that does not name its columns
+_SIZES = {
+    "bytes": "column bytes as NCCL's nBytes",
+    "bytes_per_rank": "column bytes_per_rank as count x type, times the ranks for AllGather and ReduceScatter",
+    "count": "count x type, times the ranks for AllGather and ReduceScatter",
+}
+
+
+def from_csv(file: str, text: str, ranks: int) -> CallList:
+    """``ranks`` are those of rows that do not say theirs. BadInput names the line."""
+    rows = _rows(file, text)
+    number, first = next(rows, (1, []))
+    names = [cell.strip().lower() for cell in first]
+    if "collective" not in names:
+        if not 2 <= len(first) <= len(_PLAIN):
+            raise BadInput(f"{file}:{number}: no line names the columns; {one_of(COLUMNS)}")
+        names = list(_PLAIN[: len(first)])
+        rows = _rows(file, text)
+    _check_columns(f"{file}:{number}", names)
+    records = []
+    for number, row in rows:
+        if len(row) != len(names):
+            raise BadInput(f"{file}:{number}: {len(row)} cells in {len(names)} columns ({', '.join(names)})")
+        records.append((f"{file}:{number}", dict(zip(names, map(str.strip, row), strict=True))))
+    return _call_list(file, "CSV", records, ranks)
+
+
+def from_json(file: str, values: list[Any], ranks: int) -> CallList:
+    """The same for a list of objects. BadInput names the object by its place from 1 on."""
+    records = []
+    for number, value in enumerate(values, start=1):
+        place = f"{file}: record {number}"
+        if not isinstance(value, dict):
+            raise BadInput(f"{place}: not an object with {', '.join(COLUMNS[:2])}")
+        record = {str(key).lower(): str(cell) for key, cell in value.items() if cell is not None}
+        _check_columns(place, list(record))
+        records.append((place, record))
+    return _call_list(file, "JSON", records, ranks)
+
+
+def _rows(file: str, text: str) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(io.StringIO(text))
+    try:
+        for row in reader:
+            if any(cell.strip() for cell in row) and not row[0].lstrip().startswith("#"):
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise BadInput(f"{file}:{reader.line_num}: {error}") from None
+
+
+def _check_columns(place: str, names: list[str]) -> None:
+    if unknown := [name for name in names if name not in COLUMNS]:
+        raise BadInput(f"{place}: unknown column {unknown[0]!r}; {one_of(COLUMNS)}")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise BadInput(f"{place}: column {twice[0]!r} twice")
+    if not set(_SIZES).intersection(names):
+        raise BadInput(f"{place}: no size; {one_of(_SIZES)}, where count needs dtype")
+
+
+def _call_list(file: str, kind: str, records: list[tuple[str, dict[str, str]]], ranks: int) -> CallList:
+    calls: list[Call] = []
+    meant: dict[str, None] = {}
+    for place, record in records:
+        try:
+            size, call = _call(record, ranks)
+        except (BadInput, ValueError) as error:
+            raise BadInput(f"{place}: {error}") from None
+        calls.append(call)
+        meant[_SIZES[size]] = None
+    if not calls:
+        raise BadInput(f"{file}: no records; valid: a line or an object for each kind of call")
+    return CallList(file, kind, "; ".join(meant), tuple(calls))
+
+
+def _call(record: Mapping[str, str], default_ranks: int) -> tuple[str, Call]:
+    """Which column gives the size, and the call."""
+    given = {name: cell for name, cell in record.items() if cell}
+    if not given.get("collective"):
+        raise BadInput("no collective")
+    if {"bytes", "bytes_per_rank"} <= given.keys() or not given.keys() & _SIZES.keys():
+        raise BadInput(f"no size, or two; {one_of(_SIZES)}")
+    size = next(name for name in _SIZES if name in given)  # beside bytes, a count is of calls
+    frequency = [name for name in ("calls", "weight", "count") if name in given and name != size]
+    if len(frequency) > 1:
+        raise BadInput(f"{' and '.join(frequency)} say how often; valid: one of them")
+    dtype = by_name(DataType, given["dtype"], "type") if "dtype" in given else None
+    ranks = _whole(given, "ranks")
+    name = given["collective"]
+    collective, function = None if is_untuned(name) else by_name(Collective, name, "collective"), peer_call(name)
+    total: int | None = None
+    if collective is not None:
+        total = _nbytes(given, size, collective, dtype, ranks or default_ranks)
+    elif function is not None:
+        total = _sent_bytes(given, size, dtype, function, ranks or default_ranks)
+    if total is not None and total > MAX_BYTES:
+        raise BadInput(f"{name} of {total} bytes; valid: to 2**62")
+    return size, Call(
+        name,
+        collective,
+        total,
+        dtype,
+        by_name(Op, given["op"], "operation") if "op" in given else None,
+        ranks,
+        _whole(given, "nodes"),
+        given.get("communicator"),
+        _calls(given[frequency[0]]) if frequency else 1.0,
+    )
+
+
+def _nbytes(given: Mapping[str, str], size: str, collective: Collective, dtype: DataType | None, ranks: int) -> int:
+    if size == "bytes":
+        return size_bytes(given[size])
+    if size == "bytes_per_rank":
+        return nbytes(collective, size_bytes(given[size]), DataType.int8, ranks)
+    if dtype is None:
+        raise BadInput("a count of elements needs a dtype")
+    count = _whole(given, size)
+    assert count is not None
+    return nbytes(collective, count, dtype, ranks)
+
+
+def _sent_bytes(
+    given: Mapping[str, str], size: str, dtype: DataType | None, function: PeerCall, ranks: int
+) -> int | None:
+    """A message, or what a rank or the root has in all; a count is for one of them.
+
+    Bytes per rank are those of one rank for Gather and Scatter, and what each sends in all in an AllToAll.
+    """
+    if size == "bytes" or (size == "bytes_per_rank" and function is PeerCall.AlltoAll):
+        return size_bytes(given[size])
+    if size == "bytes_per_rank":
+        return exchanged_bytes(function, size_bytes(given[size]), ranks)
+    count = _whole(given, size)
+    return None if dtype is None or count is None else exchanged_bytes(function, count * dtype.size_bytes, ranks)
+
+
+def _whole(given: Mapping[str, str], name: str) -> int | None:
+    if name not in given:
+        return None
+    if not given[name].isdecimal() or len(given[name]) > 19 or int(given[name]) < 1:
+        raise BadInput(f"{name} {given[name]!r}; valid: a whole number from 1 on")
+    return int(given[name])
+
+
+def _calls(text: str) -> float:
+    try:
+        calls = float(text)
+    except ValueError:
+        calls = -1.0
+    if not 0 <= calls <= MOST_CALLS:
+        raise BadInput(f"{text[:40]!r} calls; valid: a number from 0 to {MOST_CALLS:g}")
+    return calls

@@ -1,0 +1,135 @@
+"""NCCL's logs: the calls of one rank of each communicator, else the choices that rank 0 printed."""
+
+from collections.abc import Iterator
+
+from tuner.base.errors import BadInput
+from tuner.base.names import DataType, Op
+from tuner.jobs.traces.calls import Call, CallList, Executed, exchanged_bytes, nbytes, peer_call
+from tuner.scenario.logs import choice, chosen, lines, reader
+from tuner.scenario.logs.groups import CommunicatorLines, groups
+from tuner.scenario.logs.imported import LoggedChoice
+from tuner.scenario.logs.reader import Log, RankLog
+
+_Member = tuple[tuple[str, int], str]  # process, address of the communicator in it
+
+
+def from_log(file: str, content: bytes) -> CallList:
+    """The calls of a log with NCCL_DEBUG_SUBSYS=COLL, else the choices of one with TUNING. BadInput without either."""
+    read, cut = lines.of(content)
+    log = reader.parse(read)
+    communicators = groups(log.ranks)
+    notes = [f"the log is of NCCL {name}" for name in log.versions]
+    notes += ["the last line is cut and not counted"] if cut else []
+    if log.calls:
+        calls = tuple(_calls(file, log, communicators))
+        if log.symmetric:
+            notes.append(
+                f"{len(log.symmetric)} times a symmetric kernel ran, which has no predicted time: "
+                "those calls are priced as if it had not"
+            )
+        sizes = "count x type, times the ranks for AllGather and ReduceScatter"
+        choices = tuple(_choices(log, communicators))
+        return CallList(file, "NCCL log", sizes, calls, tuple(notes), tuple(log.versions), choices)
+    calls = (*_choices(log, communicators), *_symmetric(log))
+    if not calls:
+        raise BadInput(f"{file}: no calls in this log; valid: one with NCCL_DEBUG_SUBSYS=INIT,COLL (or INIT,TUNING)")
+    notes.append("no COLL lines: counted are rank 0's choices, which up to 2.23 are one for a group of calls")
+    sizes = "nBytes as the choices print them"
+    return CallList(file, "NCCL log (choices)", sizes, calls, tuple(notes), tuple(log.versions))
+
+
+def _calls(file: str, log: Log, communicators: list[CommunicatorLines]) -> Iterator[Call]:
+    there = {(thread.process, call.comm): call.ranks for thread, call in log.calls}
+    names = dict(_one_of_each(communicators, there))
+    in_groups = {_member(rank) for group in communicators for rank in group.logs}
+    for ranks in set(there.values()):
+        unattributed = [member for member, size in there.items() if size == ranks and member not in in_groups]
+        if len(unattributed) > 1:
+            raise BadInput(
+                f"{file}: {len(unattributed)} communicators of {ranks} ranks, or ranks of one: no INIT lines say "
+                f"which; valid: NCCL_DEBUG_SUBSYS=INIT,COLL, or the log of one rank"
+            )
+        names.update({member: member[1] for member in unattributed})
+    for thread, call in log.calls:
+        name = names.get((thread.process, call.comm))
+        if name is not None:
+            yield _call(call, name)
+
+
+def _one_of_each(communicators: list[CommunicatorLines], there: dict[_Member, int]) -> Iterator[tuple[_Member, str]]:
+    """The lowest rank of each communicator that made calls."""
+    for group in communicators:
+        members = [log for log in group.logs if _member(log) in there]
+        if members:
+            yield _member(min(members, key=lambda log: log.rank or 0)), group.name
+
+
+def _member(log: RankLog) -> _Member:
+    return log.thread.process, log.comm or ""
+
+
+def _call(call: reader.Call, communicator: str) -> Call:
+    collective = choice.collective(call.collective)
+    dtype = DataType(call.dtype) if call.dtype in list(DataType) else None
+    size = None if collective is None or dtype is None else nbytes(collective, call.count, dtype, call.ranks)
+    function = peer_call(call.collective)
+    if function is not None and dtype is not None:
+        size = exchanged_bytes(function, call.count * dtype.size_bytes, call.ranks)
+    return Call(
+        call.collective,
+        collective,
+        size,
+        dtype,
+        Op(call.op) if call.op in list(Op) else None,
+        call.ranks,
+        communicator=communicator,
+        unusable=None if dtype is not None else f"type {call.dtype} is none of NCCL's",
+    )
+
+
+def _choices(log: Log, communicators: list[CommunicatorLines]) -> Iterator[Call]:
+    ambiguous: dict[tuple[str, int] | None, int] = {}  # by process, whose communicators share these lines
+    every: list[CommunicatorLines | None] = [*communicators] or [None]
+    for group in every:
+        made, lines_of_several = chosen.choices(log.choices, group, communicators, None)
+        ranks, name = (group.ranks, group.name) if group else (None, None)
+        for each in made:
+            yield Call(
+                "a collective" if each.collective is None else each.collective.name,
+                each.collective,
+                each.bytes,
+                each.dtype,
+                each.op,
+                ranks=ranks,
+                communicator=name,
+                calls=each.count,
+                unusable=None if each.collective is not None else "the log does not name it; COLL lines do",
+                ran=_executed(each),
+            )
+        ambiguous[group.root.thread.process if group and group.root else None] = lines_of_several
+    for count in filter(None, ambiguous.values()):
+        yield Call(
+            "a collective",
+            None,
+            None,
+            calls=count,
+            unusable="one of several communicators'; COLL lines say which",
+        )
+
+
+def _executed(made: LoggedChoice) -> Executed:
+    """Channels are there where the line is of a launch."""
+    grouped = (made.operations or 1) > 1 or made.channel_lo not in (None, 0)
+    channels = None if made.channel_hi is None or made.channel_lo is None else made.channel_hi - made.channel_lo + 1
+    return Executed(
+        choice.algorithm(made.algorithm),
+        choice.protocol(made.protocol),
+        None if grouped else channels,
+        not_alone="launched together with others in one group" if grouped else None,
+    )
+
+
+def _symmetric(log: Log) -> Iterator[Call]:
+    for _, text in log.symmetric:
+        name = text.partition(" ")[0]
+        yield Call(name, choice.collective(name), None, unusable="symmetric kernels, which have no predicted time")

@@ -1,0 +1,125 @@
+"""The trace that NCCL's example of a profiler plugin writes, one event a line: what each collective took and ran.
+
+Events: print_event.cc of plugins/profiler/example, v2.30.7-1 (ext-profiler/example, v2.23.4-1 to v2.28.9-1). Through
+v2.28 some values are without quotes, so that the file is no JSON; lines of collectives always are. A count is the
+call's own, of one rank for AllGather and ReduceScatter. ``nMaxChannels``, through v2.26, is not what was launched.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tuner.base.errors import BadInput
+from tuner.base.names import DataType, PeerCall
+from tuner.jobs.traces.calls import Call, CallList, Executed, nbytes, peer_call
+from tuner.scenario.logs import choice
+
+KIND = "trace of NCCL's example profiler plugin"
+_EVENT = re.compile(r'"cat": ?"(GROUP|GROUP_API|COLL|P2P)", ?"ph": ?"(b|e)"')
+_KEY = '"CommHash"'
+_NCCL_TYPE = "nccl"  # before the types' names
+_Member = tuple[str, int]  # a communicator, and a rank of it
+GROUPED = "launched together with others in one group"
+
+
+def is_trace(content: str) -> bool:
+    """Whether a text is such a trace: a list whose events are of these categories."""
+    return content.lstrip().startswith("[") and _KEY in content and _EVENT.search(content) is not None
+
+
+def from_text(file: str, content: str, ranks: int) -> CallList:
+    """``ranks`` are those of all communicators, which the file does not say. BadInput names a line that is none."""
+    counted: Counter[tuple[_Member, Call]] = Counter()
+    of_group: list[tuple[_Member, Call]] | None = None  # its collectives so far
+    depth = 0
+    for number, line in enumerate(content.splitlines(), start=1):
+        match = _EVENT.search(line)
+        if match is None:
+            continue
+        category, phase = match.groups()
+        if category in ("GROUP", "GROUP_API"):
+            depth += 1 if phase == "b" else -1
+            if depth == 1 and phase == "b":
+                of_group = []
+            elif depth <= 0 and of_group is not None:
+                counted.update(_launched(of_group))
+                of_group, depth = None, 0
+        elif phase == "b":
+            made = _call(f"{file}:{number}", line, category, ranks)
+            if of_group is None:
+                counted[made] += 1
+            else:
+                of_group.append(made)
+    counted.update(_launched(of_group or []))
+    if not counted:
+        raise BadInput(f"{file}: no collective in it; valid: a trace of the example profiler plugin with COLL events")
+    members = {member for member, _ in counted}
+    first = {name: min(rank for of, rank in members if of == name) for name, _ in members}
+    calls = tuple(
+        replace(call, calls=float(times)) for ((name, rank), call), times in counted.items() if rank == first[name]
+    )
+    notes = [f"the trace does not say of how many ranks its communicators are: taken as {ranks}"]
+    if len(members) > len(first):
+        notes.append(f"events of {len(members)} ranks: counted are those of the lowest rank of each communicator")
+    return CallList(
+        file,
+        KIND,
+        "Count x Datatype, times the ranks for AllGather and ReduceScatter",
+        calls,
+        tuple(notes),
+    )
+
+
+def _launched(of_group: list[tuple[_Member, Call]]) -> list[tuple[_Member, Call]]:
+    """The collectives of a group; several of one rank of a communicator are launched together."""
+    several = Counter(member for member, _ in of_group)
+    return [
+        (member, replace(call, ran=replace(call.ran, not_alone=GROUPED)) if several[member] > 1 and call.ran else call)
+        for member, call in of_group
+    ]
+
+
+def _call(where: str, line: str, category: str, ranks: int) -> tuple[_Member, Call]:
+    try:
+        event = json.loads(line.rstrip().rstrip(","))
+        arguments, name = event["args"], str(event["name"])
+        communicator = str(arguments["CommHash"])
+        member = communicator, int(arguments.get("Rank", 0))
+        count, dtype = int(arguments["Count"]), _dtype(arguments["Datatype"])
+        if category == "P2P":
+            message = peer_call(name) in (PeerCall.Send, PeerCall.Recv) and dtype is not None
+            sent = count * dtype.size_bytes if message and dtype is not None else None
+            return member, Call(name, None, sent, dtype, communicator=communicator)
+        collective = choice.collective(name)
+        size = None if collective is None or dtype is None else nbytes(collective, count, dtype, ranks)
+    except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        raise BadInput(f"{where}: not an event of the example profiler plugin: {error!r}") from None
+    return member, Call(
+        name,
+        collective,
+        size,
+        dtype,
+        communicator=communicator,
+        unusable=None if dtype is not None else f"type {arguments['Datatype']} is none of NCCL's",
+        ran=_executed(arguments),
+    )
+
+
+def _executed(arguments: Mapping[str, Any]) -> Executed:
+    channels = arguments.get("nChannels")
+    return Executed(
+        choice.algorithm(str(arguments.get("Algorithm", ""))),
+        choice.protocol(str(arguments.get("Protocol", ""))),
+        channels if isinstance(channels, int) and channels > 0 else None,
+    )
+
+
+def _dtype(value: Any) -> DataType | None:
+    """``ncclFloat32``, or the number that v2.23 writes."""
+    if isinstance(value, int):
+        return DataType(value) if value in list(DataType) else None
+    name = str(value).removeprefix(_NCCL_TYPE).lower()
+    return next((each for each in DataType if each.name.lower() == name), None)

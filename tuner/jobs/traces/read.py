@@ -1,0 +1,94 @@
+"""Collectives from a list, a log, a trace, counters or a dump; the content of the file decides which it is."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tuner.base.errors import BadInput
+from tuner.base.files import read_bytes
+from tuner.jobs.traces import deepspeed, flight_recorder, inspector, nsight, profiler_example, prometheus
+from tuner.jobs.traces.calls import CallList, checked
+from tuner.jobs.traces.kineto import from_trace, is_trace
+from tuner.jobs.traces.lists import from_csv, from_json
+from tuner.jobs.traces.log import from_log
+
+VALID = (
+    "valid: CSV or JSON records, a NCCL log, a trace of PyTorch's profiler or of NCCL's example profiler plugin, "
+    "NCCL Inspector's JSON or Prometheus text, a Flight Recorder dump, Nsight Systems' SQLite export, DeepSpeed's "
+    "communication log, each also gzipped"
+)
+
+
+def read(path: Path, ranks: int) -> CallList:
+    """``ranks`` are those of records that do not say theirs. BadInput names the file, and the line of a record."""
+    return checked(_read(path, ranks))
+
+
+def _read(path: Path, ranks: int) -> CallList:
+    if _begins_with(path, nsight.MAGIC):
+        return nsight.from_file(path, None)
+    content = read_bytes(path, BadInput)
+    if content.startswith(nsight.MAGIC):  # it was gzipped
+        return nsight.from_file(path, content)
+    if flight_recorder.is_pickle(content):
+        return flight_recorder.from_pickle(str(path), content)
+    content = content.removeprefix(b"\xef\xbb\xbf")  # as spreadsheets begin a file
+    if not content.strip():
+        raise BadInput(f"{path}: empty; {VALID}")
+    logged = b" NCCL INFO " in content
+    if content.lstrip()[:1] in (b"{", b"["):
+        try:
+            value = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            if (several := _several_values(str(path), content, ranks)) is not None:
+                return several
+            if not logged and not deepspeed.is_text(content.decode(errors="replace")):  # tags may begin a log
+                raise BadInput(f"{path}: not whole JSON: {error}") from None
+        else:
+            return _of_json(path, value, content, ranks)
+    try:
+        text = content.decode(errors="strict" if not logged else "replace")
+    except UnicodeDecodeError:
+        raise BadInput(f"{path}: not text; {VALID}") from None
+    if prometheus.is_text(text):
+        return prometheus.from_text(str(path), text)
+    if logged and not deepspeed.is_text(text):
+        return from_log(str(path), content)
+    if deepspeed.is_text(text):
+        return deepspeed.from_text(str(path), text, ranks)
+    return from_csv(str(path), text, ranks)
+
+
+def _begins_with(path: Path, magic: bytes) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(magic)) == magic
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+
+
+def _several_values(file: str, content: bytes, ranks: int) -> CallList | None:
+    """What is nearly JSON: one record after the other, and lists that were not ended or have values without quotes."""
+    text = content.decode(errors="replace")
+    if profiler_example.is_trace(text):
+        return profiler_example.from_text(file, text, ranks)
+    return inspector.from_text(file, text) if inspector.begins_with_record(text) else None
+
+
+def _of_json(path: Path, value: Any, content: bytes, ranks: int) -> CallList:
+    file = str(path)
+    if flight_recorder.is_dump(value):
+        return flight_recorder.from_value(file, value)
+    if inspector.is_record(value):
+        return inspector.from_records(file, [value])
+    if deepspeed.is_summary(value):
+        return deepspeed.from_summary(file, value, ranks)
+    if isinstance(value, list) and profiler_example.is_trace(text := content.decode(errors="replace")):
+        return profiler_example.from_text(file, text, ranks)
+    if is_trace(value):
+        return from_trace(file, value)
+    if isinstance(value, list):
+        if value and inspector.is_record(value[0]):
+            return inspector.from_records(file, value)
+        return from_json(file, value, ranks)
+    raise BadInput(f"{path}: JSON that is neither a list of records nor a trace (traceEvents); {VALID}")

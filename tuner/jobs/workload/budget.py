@@ -1,0 +1,352 @@
+"""A job's budget: each kind of call priced in each variant, summed up and compared."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tuner.answers import calibrated
+from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, Estimate, TimesWanted
+from tuner.answers.calibrated_ratio import difference
+from tuner.jobs.traces.calls import CallList
+from tuner.jobs.traces.wanted import Wanted
+from tuner.jobs.workload import exchanges
+from tuner.jobs.workload.calibrated import all_to_all
+from tuner.jobs.workload.calibrated import column as calibrated_column
+from tuner.jobs.workload.count import Counted, Entry
+from tuner.jobs.workload.exchanges import ExchangesOf
+from tuner.jobs.workload.price import AnyPrice, Price, SymmetricPrice, Unpriced, Variant, prices
+from tuner.jobs.workload.priced import (
+    AllKernels,
+    AllToAllBudget,
+    Budget,
+    BudgetRegret,
+    CalibratedBudget,
+    CalibratedPrice,
+    EntryPrices,
+    FileCounted,
+    Kernels,
+    MeasuredPrice,
+    NoPrice,
+    OfCollective,
+    OfCombination,
+    OfKernel,
+    P,
+    Part,
+    PriceChange,
+    PriceOf,
+    SizedCall,
+    SmsTaken,
+    VariantBudget,
+)
+from tuner.jobs.workload.regret import Judged, Measured, NotMeasured
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """A row of one column; without measurements it is not judged, without a calibration not estimated."""
+
+    entry: Entry
+    price: AnyPrice
+    judged: Judged | NotMeasured | None
+    estimate: Estimate | None
+
+    @property
+    def total_us(self) -> float:
+        return self.entry.calls * self.price.time_us
+
+    @property
+    def calibrated(self) -> CalibratedTime | None:
+        return None if self.estimate is None else self.estimate.time.times(self.entry.calls)
+
+
+@dataclass(frozen=True, slots=True)
+class _Without:
+    entry: Entry
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A row for each entry; ``calibration`` is None where calibrated times were not wanted."""
+
+    rows: Sequence[_Priced | _Without]
+    calibration: CalibrationUsed | None
+    all_to_all: AllToAllBudget | None
+
+    @property
+    def priced(self) -> list[_Priced]:
+        return [row for row in self.rows if isinstance(row, _Priced)]
+
+
+@dataclass(frozen=True, slots=True)
+class CountedFiles:
+    """What files have, and what of it counts."""
+
+    files: Sequence[CallList]
+    wanted: Wanted
+    counted: Counted
+
+
+def budget(
+    calls: CountedFiles,
+    variants: Sequence[Variant],
+    measured: Measured | None = None,
+    times: TimesWanted | None = None,
+) -> Budget:
+    """The budget of the calls in each variant; they are compared with the first. Calibrated ``times`` where wanted.
+
+    Errors: those of :func:`prices` and of :func:`tuner.answers.calibrated.answering`.
+    """
+    entries, counted = calls.counted.entries, calls.counted
+    columns = [_column(variant, counted, measured, times) for variant in variants]
+    totals_us = [_total_us(column.priced) for column in columns]
+    return Budget(
+        files=tuple(
+            FileCounted(each.file, each.kind, each.sizes, sum(call.calls for call in each.calls))
+            for each in calls.files
+        ),
+        ranks=calls.wanted.ranks,
+        priced_ranks=calls.wanted.priced_ranks,
+        calls=sum(entry.calls for entry in entries),
+        notes=(*counted.notes, *(measured.notes if measured else ())),
+        left_out=tuple(counted.left_out),
+        variants=tuple(
+            _variant(
+                variant,
+                column,
+                columns[0],
+                measured,
+                exchanges.launched(variant.scenario, counted.exchanges, calls.wanted.buffers),
+            )
+            for variant, column in zip(variants, columns, strict=True)
+        ),
+        entries=tuple(
+            EntryPrices(
+                _call(entry),
+                entry.calls,
+                _kernels(entry),
+                tuple(
+                    _price(variant.name, column.rows[at], total_us)
+                    for variant, column, total_us in zip(variants, columns, totals_us, strict=True)
+                ),
+            )
+            for at, entry in enumerate(entries)
+        ),
+    )
+
+
+def _column(variant: Variant, counted: Counted, measured: Measured | None, times: TimesWanted | None) -> _Column:
+    entries = counted.entries
+    priced = prices(variant, entries)
+    by_calibration = None if times is None else calibrated_column(variant, entries, priced, times)
+    estimates = by_calibration.estimates if by_calibration else [None] * len(entries)
+    rows = [
+        _Without(entry, price.reason)
+        if isinstance(price, Unpriced)
+        else _Priced(entry, price, None if measured is None else _judge(measured, entry, price), estimate)
+        for entry, price, estimate in zip(entries, priced, estimates, strict=True)
+    ]
+    if by_calibration is None:
+        return _Column(rows, None, None)
+    return _Column(rows, by_calibration.used(priced), all_to_all(by_calibration.answers, counted.all_to_all))
+
+
+def _judge(measured: Measured, entry: Entry, price: AnyPrice) -> Judged | NotMeasured:
+    if isinstance(price, Price):
+        return measured.judge(entry, price)
+    return NotMeasured(f"{price.name}: files of times are of algorithms")
+
+
+def _variant(
+    variant: Variant, column: _Column, base: _Column, measured: Measured | None, made: tuple[ExchangesOf, ...]
+) -> VariantBudget:
+    rows = column.priced
+    both = [
+        (before, after)
+        for before, after in zip(base.rows, column.rows, strict=True)
+        if isinstance(before, _Priced) and isinstance(after, _Priced)
+    ]
+    by_one_model = [pair for pair in both if type(pair[0].price) is type(pair[1].price)]
+    apart = sum(after.entry.calls for _, after in both) - sum(after.entry.calls for _, after in by_one_model)
+    symmetric = [row for row in rows if isinstance(row.price, SymmetricPrice)]
+    changes = _changes(by_one_model)
+    difference_us = sum(change.difference_us for change in changes)
+    return VariantBudget(
+        name=variant.name,
+        constants=variant.scenario.constants,
+        environment=variant.scenario.environment or {},
+        table=variant.table,
+        total_us=_total_us(rows),
+        priced_calls=sum(row.entry.calls for row in rows),
+        unpriced_calls=sum(row.entry.calls for row in column.rows if isinstance(row, _Without)),
+        difference_us=difference_us,
+        difference=_share(difference_us, _total_us([before for before, _ in by_one_model])),
+        changes=changes,
+        by_collective=_parts(rows, lambda row: OfCollective(row.entry.request.collective)),
+        by_combination=_parts(rows, _combination),
+        kernels=_all_kernels([row for row in rows if row.entry.kernels_us]),
+        regret=None if measured is None else _regret(rows, measured),
+        calibrated=_calibrated(rows, both),
+        calibration=column.calibration,
+        channels=_sms_taken(rows),
+        all_to_all=column.all_to_all,
+        exchanges=made,
+        symmetric_us=_total_us(symmetric) if symmetric else None,
+        not_compared_calls=apart if len(by_one_model) < len(both) else None,
+    )
+
+
+def _combination(row: _Priced) -> OfCombination | OfKernel:
+    price = row.price
+    return OfCombination(price.algorithm, price.protocol) if isinstance(price, Price) else OfKernel(price.bypass_kernel)
+
+
+def _calibrated(rows: Sequence[_Priced], both: Sequence[tuple[_Priced, _Priced]]) -> CalibratedBudget | None:
+    total = _calibrated_total(rows)
+    if total is None:
+        return None
+    not_measured = _calibrated_total([row for row in rows if row.estimate and not row.estimate.measured])
+    pairs = [
+        (before.estimate, after.estimate, after.entry.calls)
+        for before, after in both
+        if before.estimate and after.estimate
+    ]
+    return CalibratedBudget(
+        total=total,
+        not_measured_share=_share(not_measured.time_us if not_measured else 0.0, total.time_us),
+        compared=difference(pairs),
+    )
+
+
+def _calibrated_total(rows: Sequence[_Priced]) -> CalibratedTime | None:
+    known = [row.calibrated for row in rows if row.calibrated is not None]
+    return calibrated.together(known) if known else None
+
+
+def _sms_taken(rows: Sequence[_Priced]) -> SmsTaken | None:
+    if not rows:
+        return None
+    channels = [row.price.channels for row in rows]
+    weighted = sum(row.price.channels * row.total_us for row in rows)
+    return SmsTaken(min(channels), max(channels), _share(weighted, _total_us(rows)))
+
+
+def _total_us(rows: Sequence[_Priced]) -> float:
+    return sum(row.total_us for row in rows)
+
+
+def _parts(rows: Sequence[_Priced], key: Callable[[_Priced], P]) -> tuple[Part[P], ...]:
+    """Calls and time by what ``key`` says, the longest first."""
+    total_us = _total_us(rows)
+    by_key: dict[P, list[_Priced]] = defaultdict(list)
+    for row in rows:
+        by_key[key(row)].append(row)
+    parts = [
+        Part(
+            of,
+            sum(row.entry.calls for row in part),
+            _total_us(part),
+            _share(_total_us(part), total_us),
+            _calibrated_total(part),
+        )
+        for of, part in by_key.items()
+    ]
+    return tuple(sorted(parts, key=lambda part: -part.total_us))
+
+
+def _changes(both: Sequence[tuple[_Priced, _Priced]]) -> tuple[PriceChange, ...]:
+    """What makes up the difference between two columns, the most first."""
+    changes = [
+        PriceChange(
+            call=_call(after.entry),
+            calls=after.entry.calls,
+            before=before.price.name,
+            after=after.price.name,
+            before_us=before.price.time_us,
+            after_us=after.price.time_us,
+            difference_us=after.total_us - before.total_us,
+        )
+        for before, after in both
+        if before.price != after.price
+    ]
+    return tuple(sorted(changes, key=lambda change: -abs(change.difference_us)))
+
+
+def _call(entry: Entry) -> SizedCall:
+    request = entry.request
+    return SizedCall(request.collective, request.dtype, request.op, entry.bytes)
+
+
+def _kernels(entry: Entry) -> Kernels | None:
+    times_us = entry.kernels_us
+    return Kernels(len(times_us), sum(times_us), min(times_us), median(times_us)) if times_us else None
+
+
+def _all_kernels(rows: Sequence[_Priced]) -> AllKernels | None:
+    if not rows:
+        return None
+    return AllKernels(
+        calls=sum(len(row.entry.kernels_us) for row in rows),
+        measured_us=sum(sum(row.entry.kernels_us) for row in rows),
+        predicted_us=sum(len(row.entry.kernels_us) * row.price.time_us for row in rows),
+    )
+
+
+def _price(variant: str, row: _Priced | _Without, total_us: float) -> PriceOf | NoPrice:
+    if isinstance(row, _Without):
+        return NoPrice(variant, row.reason)
+    price = row.price
+    return PriceOf(
+        variant=variant,
+        algorithm=price.algorithm if isinstance(price, Price) else None,
+        protocol=price.protocol if isinstance(price, Price) else None,
+        channels=price.channels,
+        time_us=price.time_us,
+        total_us=row.total_us,
+        share=_share(row.total_us, total_us),
+        measured=_judged(row.entry, row.judged),
+        calibrated=_calibrated_price(row),
+        bypass_kernel=price.bypass_kernel if isinstance(price, SymmetricPrice) else None,
+    )
+
+
+def _calibrated_price(row: _Priced) -> CalibratedPrice | None:
+    if row.estimate is None or row.calibrated is None:
+        return None
+    return CalibratedPrice(row.estimate.time, row.estimate.measured, row.calibrated)
+
+
+def _judged(entry: Entry, judged: Judged | NotMeasured | None) -> MeasuredPrice | NotMeasured | None:
+    if not isinstance(judged, Judged):
+        return judged
+    return MeasuredPrice(
+        pick_us=judged.pick_us,
+        best=str(judged.best),
+        best_us=judged.best_us,
+        interpolated=judged.interpolated,
+        regret_us=entry.calls * (judged.pick_us - judged.best_us),
+    )
+
+
+def _regret(rows: Sequence[_Priced], measured: Measured) -> BudgetRegret:
+    known = [(row.entry.calls, row.judged) for row in rows if isinstance(row.judged, Judged)]
+    without = [row for row in rows if not isinstance(row.judged, Judged)]
+    pick_us = sum(calls * judged.pick_us for calls, judged in known)
+    best_us = sum(calls * judged.best_us for calls, judged in known)
+    return BudgetRegret(
+        file=str(measured.file),
+        calls=sum(calls for calls, _ in known),
+        interpolated_calls=sum(calls for calls, judged in known if judged.interpolated),
+        unmeasured_calls=sum(row.entry.calls for row in without),
+        unmeasured_share=_share(_total_us(without), _total_us(rows)),
+        pick_us=pick_us,
+        best_us=best_us,
+        regret_us=pick_us - best_us,
+        regret=_share(pick_us - best_us, best_us),
+        times=measured.measurements.header.how,
+    )
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

@@ -1,0 +1,103 @@
+"""The calls that the described communicator makes: each kind and size once, and whatever is left out named."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tuner.base.errors import BadInput, one_of
+from tuner.emulator.request import Request
+from tuner.jobs.traces.calls import Call, CallList, number
+from tuner.jobs.traces.wanted import Wanted
+from tuner.jobs.workload.exchanges import ExchangeCounts
+from tuner.jobs.workload.exchanges import count as count_exchanges
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """All calls of one kind and size; ``kernels_us`` are durations that were measured, a number for some of them."""
+
+    request: Request
+    bytes: int
+    calls: float
+    kernels_us: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Calls that have no price, by the name that the file has for them, and their kernels' time where it is known."""
+
+    name: str
+    reason: str
+    calls: float
+    kernels_us: float
+
+    def __str__(self) -> str:
+        return f"{number(self.calls)} x {self.name}: {self.reason}"
+
+
+@dataclass(slots=True)
+class Counted:
+    """What a trace holds: calls to price, calls that cannot be priced, and what to know about both.
+
+    ``all_to_all`` are of the latter, with measured times: how many by the bytes that a rank sends in all; ``exchanges``
+    are sends, receives and AllToAlls by their bytes.
+    """
+
+    entries: list[Entry]
+    left_out: list[LeftOut]
+    all_to_all: Mapping[int, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    exchanges: ExchangeCounts = field(default_factory=dict)
+
+
+def count(lists: Sequence[CallList], wanted: Wanted, exchanges_alone: bool = False) -> Counted:
+    """Sums up calls of the same kind and size.
+
+    BadInput for an unknown communicator, and where nothing is left, unless sends and receives are and may be alone.
+    """
+    calls = [call for each in lists for call in each.calls]
+    wanted.check_names(calls)
+    counted: dict[tuple[Request, int], tuple[float, list[float]]] = {}
+    without: dict[tuple[str, str], tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+    all_to_all: dict[int, float] = defaultdict(float)
+    used: list[Call] = []
+    for call in calls:
+        reason = wanted.left_out(call)
+        if reason is not None:
+            before, kernels = without[call.name, reason]
+            without[call.name, reason] = before + call.calls, kernels + sum(call.kernels_us)
+            if call.is_all_to_all and call.bytes and call.unusable is None and wanted.elsewhere(call) is None:
+                all_to_all[call.bytes] += call.calls
+            continue
+        assert call.collective is not None
+        assert call.bytes is not None
+        used.append(call)
+        key = wanted.request(call), call.bytes
+        times, durations = counted.setdefault(key, (0.0, []))
+        durations += call.kernels_us
+        counted[key] = times + call.calls, durations
+    left_out = [LeftOut(*key, *sums) for key, sums in without.items()]
+    exchanges = count_exchanges(calls, wanted)
+    if not counted and not (exchanges and exchanges_alone):
+        sizes = {call.ranks for call in calls if call.ranks and not replace(wanted, ranks=call.ranks).left_out(call)}
+        hint = [f"--ranks: {one_of(sorted(sizes))}"] if sizes else []
+        raise BadInput(f"no calls to price; {'; '.join([*map(str, left_out), *hint]) or 'the files have none'}")
+    entries = [Entry(*key, times, tuple(durations)) for key, (times, durations) in counted.items()]
+    entries.sort(key=lambda entry: (entry.request.collective, entry.request.dtype, entry.request.op, entry.bytes))
+    notes = [*(note for each in lists for note in each.notes), *_notes(used, wanted)]
+    return Counted(entries, left_out, all_to_all, notes, exchanges)
+
+
+def _notes(used: Sequence[Call], wanted: Wanted) -> Iterator[str]:
+    if wanted.ranks != wanted.priced_ranks:
+        yield f"calls of communicators of {wanted.ranks} ranks are priced on {wanted.priced_ranks}, of the same bytes"
+    names: dict[str, float] = defaultdict(float)
+    for call in used:
+        names[call.communicator or "without a name"] += call.calls
+    if len(names) > 1:
+        each = ", ".join(f"{name}: {number(calls)}" for name, calls in names.items())
+        yield f"calls of {len(names)} communicators are counted together ({each}); --communicator takes one"
+    reducing = [call for call in used if not wanted.request(call).moves_only]
+    for what, taken in (("dtype", wanted.dtype.name), ("op", wanted.op.name)):
+        if silent := sum(call.calls for call in reducing if getattr(call, what) is None):
+            yield f"{number(silent)} calls that reduce do not say their {what}: taken as {taken}"

@@ -1,0 +1,92 @@
+"""A job's files to its budget: read, count, price."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tuner.answers.calibrated import TimesWanted
+from tuner.base.errors import BadInput
+from tuner.jobs.traces.calls import CallList
+from tuner.jobs.traces.read import read
+from tuner.jobs.traces.wanted import Wanted
+from tuner.jobs.workload import regret
+from tuner.jobs.workload.budget import CountedFiles, budget
+from tuner.jobs.workload.count import count
+from tuner.jobs.workload.price import Variant
+from tuner.jobs.workload.priced import Budget
+from tuner.jobs.workload.regret import Measured
+from tuner.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What a budget compares: each scenario as it is, then with each of the settings and each decision table.
+
+    ``settings`` are ``NAME=VALUE[,NAME=VALUE...]`` of NCCL's variables. ``times``: which calibrated times stand beside
+    NCCL's; None for none.
+    """
+
+    scenarios: Sequence[Scenario]
+    settings: Sequence[str] = ()
+    tables: Sequence[Path] = ()
+    times: TimesWanted | None = None
+
+    def variants(self) -> list[Variant]:
+        """Each once, the first scenario as it is first. Errors: BadInput for a setting that is none."""
+        variants = {
+            each.name: each
+            for one in self.scenarios
+            for each in (
+                Variant(f"NCCL {one.nccl}", one),
+                *(Variant(f"NCCL {one.nccl} with {text}", _with(one, text)) for text in self.settings),
+                *(Variant(f"NCCL {one.nccl} with {path}", one, path) for path in self.tables),
+            )
+        }
+        return list(variants.values())
+
+
+def wanted_of(scenario: Scenario, ranks: int | None = None) -> Wanted:
+    """The calls of communicators like this one; or of so many ``ranks``, whatever their nodes, priced on it."""
+    if scenario.members is not None:
+        nodes: int | None = sum(count for _, count in scenario.resolve().nodes)
+    else:
+        nodes = None if ranks else sum(kind.nodes for kind in scenario.kinds)
+    return Wanted(ranks or scenario.ranks, scenario.ranks, nodes)
+
+
+def of_files(files: Iterable[Path], compared: Compared, wanted: Wanted, measured: Path | None = None) -> Budget:
+    """The budget of the calls in ``files``, priced by NCCL's model; with ``measured`` times also what the picks lose.
+
+    Errors: BadInput for what cannot be read, counted or priced; BadMeasurement, BadTable.
+    """
+    return of_lists([read(path, compared.scenarios[0].ranks) for path in files], compared, wanted, measured)
+
+
+def of_lists(
+    lists: Sequence[CallList], compared: Compared, wanted: Wanted, measured: Path | Measured | None = None
+) -> Budget:
+    """The same of files that were read, also of times that were. Errors: those of :func:`of_files`."""
+    variants, described = compared.variants(), compared.scenarios[0]
+    times = regret.read(measured, described) if isinstance(measured, Path) else measured
+    return budget(CountedFiles(list(lists), wanted, count(list(lists), wanted)), variants, times, compared.times)
+
+
+def of_other_releases(lists: Iterable[CallList], taken: Iterable[str], done: str = "priced") -> list[str]:
+    """A line for each file that is of a release that none of those is that were ``taken``; ``done`` with them."""
+    names = list(taken)
+    return [
+        f"{each.file} is of NCCL {said}, and {done} with {', '.join(names)}; what ran is {done} with --nccl {said}"
+        for each in lists
+        for said in each.releases
+        if said not in names
+    ]
+
+
+def _with(scenario: Scenario, text: str) -> Scenario:
+    """A value may have commas itself, so a comma ends it only before another variable."""
+    pairs = [part.partition("=") for part in re.split(r",(?=NCCL_\w+=)", text)]
+    if not all(name.startswith("NCCL_") and equals for name, equals, _ in pairs):
+        raise BadInput(f"--setting {text!r}: expected NCCL_NAME=VALUE[,NCCL_NAME=VALUE...], such as NCCL_ALGO=Ring")
+    values = {name: value for name, _, value in pairs}
+    return replace(scenario, environment={**(scenario.environment or {}), **values})

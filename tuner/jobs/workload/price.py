@@ -1,0 +1,141 @@
+"""What each kind of call takes, by NCCL's model, in one release with one setting or table."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from tuner.answers.bypassing import AnyPick, NonClassicPick, picks_of
+from tuner.base.errors import NoAlgorithm
+from tuner.base.names import Algorithm, Protocol
+from tuner.base.numerics import shortest
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Picks, Selection
+from tuner.jobs.workload.count import Entry
+from tuner.plugin import trial
+from tuner.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A column: the scenario, and a decision table that a tuner plugin applies in it."""
+
+    name: str
+    scenario: Scenario
+    table: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Of one call, predicted; ``own_channels`` where their number is NCCL's and no table's."""
+
+    algorithm: Algorithm
+    protocol: Protocol
+    channels: int
+    time_us: float
+    own_channels: bool = True
+
+    @property
+    def name(self) -> str:
+        """Algorithm and protocol as one word, such as ``Ring/LL``."""
+        return f"{self.algorithm.name}/{self.protocol.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class SymmetricPrice:
+    """Of one call on a symmetric kernel, by NCCL's model of these, which is another than that of algorithms."""
+
+    bypass_kernel: str
+    channels: int  # its blocks
+    time_us: float
+
+    @property
+    def name(self) -> str:
+        """What takes the call."""
+        return self.bypass_kernel
+
+
+AnyPrice: TypeAlias = Price | SymmetricPrice
+
+
+@dataclass(frozen=True, slots=True)
+class Unpriced:
+    """Why a call has no time."""
+
+    reason: str
+
+
+def prices(variant: Variant, entries: Sequence[Entry]) -> list[AnyPrice | Unpriced]:
+    """One for each entry, which are in the order of their requests; picks are as rank 0 sees them.
+
+    With a table the time is the model's of what the table chooses, with NCCL's own channels. BadInput for buffers that
+    the release does not have, and with a table for a release without plugins; BadTable for a table that the plugin
+    refuses.
+    """
+    selection = Selection(variant.scenario.communicator())
+    priced: list[AnyPrice | Unpriced] = []
+    for request, group in groupby(entries, key=lambda entry: entry.request):
+        sizes = [entry.bytes for entry in group]
+        try:
+            priced += _of(selection, request, sizes, variant.table)
+        except NoAlgorithm:  # of one of them at least
+            priced += [_one(selection, request, size, variant.table) for size in sizes]
+    return priced
+
+
+def _one(selection: Selection, request: Request, size: int, table: Path | None) -> AnyPrice | Unpriced:
+    try:
+        (price,) = _of(selection, request, [size], table)
+    except NoAlgorithm as error:
+        return Unpriced(str(error))
+    return price
+
+
+def _of(selection: Selection, request: Request, sizes: list[int], table: Path | None) -> list[AnyPrice | Unpriced]:
+    if table is not None:
+        return list(_with_table(selection, request, sizes, table))
+    if not selection.may_leave_classic_path(request):
+        return list(_picked(selection.pick(request, np.array(sizes, np.uint64))))
+    return [_of_any(pick) for pick in picks_of(selection, request, np.array(sizes, np.uint64))]
+
+
+def _picked(picks: Picks) -> Iterator[Price]:
+    for at, (algorithm, protocol) in enumerate(picks.algo_protos()):
+        yield Price(algorithm, protocol, int(picks.channels[at]), shortest(picks.time_us[at]))
+
+
+def _of_any(pick: AnyPick) -> AnyPrice | Unpriced:
+    if isinstance(pick, NonClassicPick):
+        return _bypassing(pick.bypass_kernel, pick.channels, pick.symmetric_model_us)
+    return Price(Algorithm[pick.algorithm], Protocol[pick.protocol], pick.channels, pick.time_us)
+
+
+def _bypassing(name: str, channels: int, time_us: float | None) -> SymmetricPrice | Unpriced:
+    return (
+        Unpriced(f"{name}, of which NCCL models no time")
+        if time_us is None
+        else SymmetricPrice(name, channels, time_us)
+    )
+
+
+def _with_table(selection: Selection, request: Request, sizes: list[int], table: Path) -> Iterator[AnyPrice | Unpriced]:
+    """What the plugin itself makes of the sizes; a table's costs choose, but the time is the model's."""
+    trials = trial.run(table, selection, request, sizes).sizes
+    costs_us = selection.cost_table(request, sizes)
+    for each, row_us in zip(trials, costs_us, strict=True):
+        if each.bypass is not None:
+            yield _bypassing(each.bypass.name, each.bypass.channels, each.bypass.time_us)
+            continue
+        assert each.picked is not None
+        algorithm, protocol = each.picked.algorithm, each.picked.protocol
+        own = each.own is not None and (each.own.algorithm, each.own.protocol) == (algorithm, protocol)
+        time_us = each.own.time_us if own and each.own else shortest(row_us[algorithm, protocol])
+        if time_us < 0:
+            yield Unpriced(f"the table takes {algorithm.name}/{protocol.name}, for which the model has no time")
+        else:
+            channels = each.picked.channels
+            own_channels = channels == selection.channels(request, each.bytes, (algorithm, protocol))
+            yield Price(algorithm, protocol, channels, time_us, own_channels)

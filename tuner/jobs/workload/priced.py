@@ -1,0 +1,315 @@
+"""A budget as records, as ``nccl-tuner budget --json`` prints it. Times are us, predicted unless called measured."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from tuner.answers.calibrated import CalibratedTime, CalibrationUsed
+from tuner.answers.calibrated_ratio import CalibratedDifference
+from tuner.base.frames import Rows
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.records import json_form
+from tuner.jobs.traces.calls import number
+from tuner.jobs.workload.count import LeftOut
+from tuner.jobs.workload.exchanges import ExchangesOf
+from tuner.jobs.workload.regret import NotMeasured
+from tuner.scenario import ConstantsUsed
+
+
+@dataclass(frozen=True, slots=True)
+class FileCounted:
+    """A file that was read: what it is, which size it means, and how many calls it has."""
+
+    file: str
+    kind: str
+    sizes: str
+    calls: float
+
+
+@dataclass(frozen=True, slots=True)
+class SizedCall:
+    """A kind of call and its size, NCCL's nBytes."""
+
+    collective: Collective
+    dtype: DataType
+    op: Op
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Measured durations of the kernels of a kind of call."""
+
+    calls: int
+    total_us: float
+    least_us: float
+    median_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class AllKernels:
+    """Measured durations of all kernels, and what is predicted for the same calls."""
+
+    calls: int
+    measured_us: float
+    predicted_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPrice:
+    """The pick's measured time and the best's; ``regret_us`` is of all calls."""
+
+    pick_us: float
+    best: str
+    best_us: float
+    interpolated: bool
+    regret_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedPrice:
+    """By a calibration: one call, and all of them. ``measured``: whether its combination was, for its collective."""
+
+    each: CalibratedTime = field(metadata=json_form(merged=True))
+    measured: bool
+    total: CalibratedTime
+
+
+@dataclass(frozen=True, slots=True)
+class PriceOf:
+    """What a kind of call takes in a variant: one call and all of them, and their share of the variant's time.
+
+    Where ``bypass_kernel`` names what takes it instead of an algorithm, the time is by NCCL's model of symmetric
+    kernels, and ``channels`` are blocks.
+    """
+
+    variant: str
+    algorithm: Algorithm | None
+    protocol: Protocol | None
+    channels: int
+    time_us: float
+    total_us: float
+    share: float
+    measured: MeasuredPrice | NotMeasured | None = field(default=None, metadata=json_form(optional=True))
+    calibrated: CalibratedPrice | None = field(default=None, metadata=json_form(optional=True))
+    bypass_kernel: str | None = field(default=None, metadata=json_form("leaves_for", optional=True))
+
+    @property
+    def name(self) -> str:
+        """Algorithm and protocol, ``Ring/LL``, or what takes the call instead."""
+        if self.algorithm is None or self.protocol is None:
+            return str(self.bypass_kernel)
+        return f"{self.algorithm.name}/{self.protocol.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class NoPrice:
+    """Why a kind of call has no time in a variant."""
+
+    variant: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPrices:
+    """All calls of one kind and size, with what they take in each variant."""
+
+    call: SizedCall = field(metadata=json_form(merged=True))
+    calls: float
+    kernels: Kernels | None
+    prices: tuple[PriceOf | NoPrice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PriceChange:
+    """What one kind of call adds to the difference of two variants."""
+
+    call: SizedCall = field(metadata=json_form(merged=True))
+    calls: float
+    before: str = field(metadata=json_form("from"))
+    after: str = field(metadata=json_form("to"))
+    before_us: float = field(metadata=json_form("from_us"))
+    after_us: float = field(metadata=json_form("to_us"))
+    difference_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class OfCollective:
+    """A part of the calls: those of a collective."""
+
+    collective: Collective
+
+    @property
+    def name(self) -> str:
+        """The collective's."""
+        return self.collective.name
+
+
+@dataclass(frozen=True, slots=True)
+class OfCombination:
+    """A part of the calls: those that get an algorithm and protocol."""
+
+    algorithm: Algorithm
+    protocol: Protocol
+
+    @property
+    def name(self) -> str:
+        """Algorithm and protocol: ``Ring/LL``."""
+        return f"{self.algorithm.name}/{self.protocol.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class OfKernel:
+    """A part of the calls: those that a symmetric kernel takes."""
+
+    bypass_kernel: str = field(metadata=json_form("leaves_for"))
+
+    @property
+    def name(self) -> str:
+        """The kernel's."""
+        return self.bypass_kernel
+
+
+P = TypeVar("P", OfCollective, OfCombination | OfKernel)
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Generic[P]):
+    """Calls and time of a part, and its share of all time."""
+
+    of: P = field(metadata=json_form(merged=True))
+    calls: float
+    total_us: float
+    share: float
+    calibrated: CalibratedTime | None = field(default=None, metadata=json_form(optional=True))
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedBudget:
+    """All calls by a calibration. Bounds are added up, as it is wrong by the same in all calls.
+
+    The difference is to the first variant, over what both price. ``not_measured_share`` is of calls whose combination
+    was never measured.
+    """
+
+    total: CalibratedTime = field(metadata=json_form(merged=True))
+    not_measured_share: float
+    compared: CalibratedDifference = field(metadata=json_form(merged=True))
+
+
+@dataclass(frozen=True, slots=True)
+class AllToAllBudget:
+    """AllToAll, which NCCL has no algorithms for and predicts nothing of, by measured times; in no total.
+
+    ``measured``: whether such calls were measured on as many nodes, one or several.
+    """
+
+    calls: float
+    time: CalibratedTime = field(metadata=json_form(merged=True))
+    measured: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SmsTaken:
+    """Channels of the picks: blocks of NCCL's kernels, each of which takes an SM of every GPU while it runs.
+
+    ``mean`` is weighted by the predicted time of the calls.
+    """
+
+    least: int
+    most: int
+    mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetRegret:
+    """By measured times, of the calls whose pick was measured; ``unmeasured_share`` is the others' predicted time.
+
+    ``times`` says how they were had: ``measured`` or ``simulated``.
+    """
+
+    file: str
+    calls: float
+    interpolated_calls: float
+    unmeasured_calls: float
+    unmeasured_share: float
+    pick_us: float
+    best_us: float
+    regret_us: float
+    regret: float
+    times: str
+
+
+@dataclass(frozen=True, slots=True)
+class VariantBudget:
+    """All calls in one release with one setting or table; differences are to the first variant, over what both price.
+
+    ``changes`` make up the difference, the most first; parts are sorted by their time. ``symmetric_us`` is the part of
+    ``total_us`` that is by NCCL's model of symmetric kernels. ``not_compared_calls`` have one of these in one variant
+    and an algorithm in the other: NCCL does not compare the two models, and no difference has these calls.
+    """
+
+    name: str
+    constants: ConstantsUsed = field(metadata=json_form(merged=True))
+    environment: Mapping[str, str]
+    table: Path | None
+    total_us: float
+    priced_calls: float
+    unpriced_calls: float
+    difference_us: float
+    difference: float
+    changes: tuple[PriceChange, ...]
+    by_collective: tuple[Part[OfCollective], ...]
+    by_combination: tuple[Part[OfCombination | OfKernel], ...]
+    kernels: AllKernels | None
+    regret: BudgetRegret | None
+    calibrated: CalibratedBudget | None = field(default=None, metadata=json_form(optional=True))
+    calibration: CalibrationUsed | None = field(default=None, metadata=json_form(optional=True))
+    channels: SmsTaken | None = field(default=None, metadata=json_form(optional=True))
+    all_to_all: AllToAllBudget | None = field(default=None, metadata=json_form(optional=True))
+    exchanges: tuple[ExchangesOf, ...] = field(default=(), metadata=json_form(optional=True))  # in no total
+    symmetric_us: float | None = field(default=None, metadata=json_form(optional=True))
+    not_compared_calls: float | None = field(default=None, metadata=json_form(optional=True))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Budget:
+    """Predicted times of all calls, one after the other: overlap with each other or with work is not modelled.
+
+    ``ranks`` of the communicators whose calls count, priced on ``priced_ranks``. Shares and ``difference`` are of 1.
+    """
+
+    files: tuple[FileCounted, ...]
+    ranks: int
+    priced_ranks: int
+    calls: float
+    notes: tuple[str, ...]
+    left_out: tuple[LeftOut, ...]
+    variants: tuple[VariantBudget, ...]
+    entries: tuple[EntryPrices, ...]
+
+    def __repr__(self) -> str:
+        variants = ", ".join(f"{variant.name} {variant.total_us / 1000:.3f} ms" for variant in self.variants)
+        return f"<{type(self).__name__}: {number(self.calls)} calls, {variants}>"
+
+    @property
+    def by_size(self) -> "Rows[CallPrice]":
+        """A row for each kind and size of call and each variant that prices it, as a frame too."""
+        return Rows(
+            tuple(
+                CallPrice(entry.call, entry.calls, price)
+                for entry in self.entries
+                for price in entry.prices
+                if isinstance(price, PriceOf)
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CallPrice:
+    """All calls of one kind and size, and what they take in one variant."""
+
+    call: SizedCall = field(metadata=json_form(merged=True))
+    calls: float
+    price: PriceOf = field(metadata=json_form(merged=True))

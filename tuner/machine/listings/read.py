@@ -1,0 +1,32 @@
+"""A listing of any kind, from its file."""
+
+from pathlib import Path
+
+from tuner.base.errors import BadTopology
+from tuner.base.files import read_bytes
+from tuner.machine.listings import hwloc, nvidia_smi, tree
+from tuner.machine.listings.records import Listing
+from tuner.machine.topology.xml import parse
+
+
+def read(file: Path) -> Listing | None:
+    """What a listing shows; None where the file is none, such as a topology in NCCL's format.
+
+    BadTopology for a file that cannot be read, or a listing that is not whole.
+    """
+    data = read_bytes(file, BadTopology)
+    if data.lstrip().startswith(b"<"):
+        if b"<topology" not in data[:4096]:
+            return None
+        elements = parse(data, str(file), by_nccl=False)
+        return hwloc.listing(elements, str(file)) if hwloc.is_it(elements[0]) else None
+    text = data.decode("utf-8", "replace")
+    if not nvidia_smi.is_it(text):
+        return None
+    printed = nvidia_smi.tables(text, str(file))
+    if not printed.connected:
+        raise BadTopology(
+            f"{file}: a table of nvidia-smi topo -p2p alone, which says neither links nor places; valid: with that of "
+            "nvidia-smi topo -m in the same file"
+        )
+    return tree.listing(printed, str(file))

@@ -1,0 +1,127 @@
+"""What of a node can be compared with another: how its GPUs and adapters lie to each other."""
+
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+
+from tuner.machine.gpus import GpuModel
+from tuner.machine.listings.records import Listing
+from tuner.machine.topology import Cpu, Target, Topology, read
+
+PIX, PXB, PHB, SYS = range(4)  # nvidia-smi's words, NODE being PHB to NCCL
+WORDS = ("PIX", "PXB", "PHB", "SYS")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """``sockets``: the GPUs of each NUMA node. ``nvlinks`` between two GPUs, by their numbers, also over switches.
+
+    ``near`` is how near the nearest adapters of each GPU are, and how many are as near. None is not known.
+    """
+
+    sockets: tuple[tuple[int, ...], ...]
+    nvlinks: Mapping[tuple[int, int], int] | None
+    near: tuple[tuple[int, int], ...]
+    adapters: tuple[str, ...]
+    devices: tuple[str, ...]  # PCI device ids of the GPUs, each once
+    comp_cap: int | None
+    cpu: Cpu | None
+    gbps: tuple[float, ...] | None = None  # speeds of adapters, each once
+
+    @property
+    def gpus(self) -> int:
+        """How many."""
+        return sum(map(len, self.sockets))
+
+
+def of_listing(listing: Listing, model: GpuModel | None) -> Shape:
+    """What a listing shows; ``model`` is what a user says its GPUs are."""
+    switched = {
+        (a, b): min(listing.to_switches.get(a, 0), listing.to_switches.get(b, 0))
+        for a, b in combinations(range(listing.gpus), 2)
+    }
+    links = None if listing.nvlinks is None else {pair: listing.nvlinks[pair] or switched[pair] for pair in switched}
+    devices = listing.models or (() if model is None else model.pci_devices)
+    comp_cap = None if model is None else model.compute_capability
+    return Shape(*_places(listing.root, links), listing.adapters, devices, comp_cap, _cpu(listing.root))
+
+
+@lru_cache(maxsize=128)
+def of_topology(text: str) -> Shape:
+    """The same of a topology in NCCL's format. Errors: those of :func:`tuner.machine.topology.read`."""
+    topology, root = read(text), ET.fromstring(text)
+    devices = dict.fromkeys(pci.get("device", "") for pci in root.iter("pci") if pci.find("gpu") is not None)
+    return Shape(
+        *_places(root, _links(topology)),
+        tuple(net.name for net in topology.nets),
+        tuple(filter(None, devices)),
+        topology.gpus[0].sm,
+        topology.cpu,
+        tuple(sorted({net.speed_mbps / 1000 for net in topology.nets})),
+    )
+
+
+def _links(topology: Topology) -> dict[tuple[int, int], int]:
+    """NVLinks between GPUs as nvidia-smi shows them: over switches as many as both have."""
+    to_switches = [gpu.count_nvlinks(Target.SWITCH) for gpu in topology.gpus]
+    numbers = {gpu.busid: number for number, gpu in enumerate(topology.gpus)}
+    direct = Counter[tuple[int, int]]()
+    for own, gpu in enumerate(topology.gpus):
+        for link in gpu.nvlinks:
+            if own < (other := numbers.get(link.target, own)):
+                direct[own, other] += link.count
+    pairs = combinations(range(len(topology.gpus)), 2)
+    return {(a, b): direct.get((a, b)) or min(to_switches[a], to_switches[b]) for a, b in pairs}
+
+
+Placed = tuple[tuple[tuple[int, ...], ...], Mapping[tuple[int, int], int] | None, tuple[tuple[int, int], ...]]
+
+
+def _places(root: ET.Element, links: Mapping[tuple[int, int], int] | None) -> Placed:
+    """Sockets, links, and the nearest adapters of each GPU."""
+    above = {child: parent for parent in root.iter() for child in parent}
+    by_dev = {int(gpu.get("dev", "0"), 0): gpu for gpu in root.iter("gpu")}
+    gpus = [by_dev[dev] for dev in sorted(by_dev)]
+    nets = {net.get("name"): net for net in root.iter("net")}.values()
+    paths = {element: _path(element, above) for element in (*gpus, *nets)}
+    of_cpu: dict[ET.Element, list[int]] = {}
+    for number, gpu in enumerate(gpus):
+        of_cpu.setdefault(paths[gpu][-1], []).append(number)
+    near = []
+    for gpu in gpus:
+        levels = [nearness(paths[gpu], paths[net]) for net in nets]
+        near.append((min(levels, default=SYS), levels.count(min(levels, default=SYS))))
+    return tuple(map(tuple, of_cpu.values())), links, tuple(near)
+
+
+def _path(element: ET.Element, above: Mapping[ET.Element, ET.Element]) -> list[ET.Element]:
+    """What a GPU or adapter is in: PCI devices, its own first, and its <cpu> last."""
+    path = []
+    while element.tag != "system":
+        element = above[element]
+        if element.tag in ("pci", "cpu"):
+            path.append(element)
+    return path
+
+
+def nearness(one: list[ET.Element], other: list[ET.Element]) -> int:
+    """How near two devices are, by what they are in."""
+    if one[-1] is not other[-1]:
+        return SYS
+    common = [element for element in one if any(element is each for each in other)]
+    if common[0].tag == "cpu":
+        return PHB
+    between = len(one) + len(other) - 2 * len(common)  # PCI devices, with both ends, without what is common
+    return PIX if between <= 2 else PXB
+
+
+def _cpu(root: ET.Element) -> Cpu | None:
+    """Of a listing, which says of all CPUs the same."""
+    found = next((cpu for cpu in root.iter("cpu") if cpu.get("arch") is not None), None)
+    if found is None:
+        return None
+    family, model = (None if (text := found.get(name)) is None else int(text) for name in ("familyid", "modelid"))
+    return Cpu(0, found.get("arch", ""), found.get("vendor"), family, model)

@@ -1,0 +1,157 @@
+"""The tree of PCI switches and NUMA nodes that a table of connections leaves open, as NCCL would have found it.
+
+Of nvidia-smi's words PIX and PXB mean in NCCL's topology one PCI switch between two devices, and several of them; PHB
+and NODE are the same CPU, SYS is another. So devices within PIX of each other are below one <pci>, groups of these
+within PXB below a further one, and all that are nearer than SYS, or of one NUMA node, below one <cpu>.
+"""
+
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from tuner.machine.listings.nvidia_smi import Matrix, Printed
+from tuner.machine.listings.records import Listing
+
+GPU_CLASS, ADAPTER_CLASS, SWITCH_CLASS = "0x030200", "0x020700", "0x060400"
+NEAR = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3}  # SYS is beyond all
+REFUSED = {"CNS", "GNS", "TNS", "DR"}  # by chipset, GPU, topology, registry key; NS of NVLinks that are not there
+Group = tuple[str, ...]
+
+
+def listing(printed: Printed, file: str) -> Listing:
+    """The node of these tables, the first of which says how devices are connected."""
+    matrix, notes = printed.connected[0], list[str]()
+    near = _nearness(printed.connected)
+    numa_of = _numa_nodes(matrix, near, notes)
+    buses = _Buses(matrix, printed)
+    root = ET.Element("system", {"version": "1"})
+    for numa in sorted(set(numa_of.values())):
+        cpu = ET.SubElement(root, "cpu", {"numaid": str(numa)})
+        here = tuple(name for name in matrix.devices if numa_of[name] == numa)
+        for together in _groups(here, lambda a, b: near(a, b) <= NEAR["PXB"]):
+            _place(cpu, together, near, buses)
+    links = {
+        (a, b): int(cell.removeprefix("NV")) if cell.startswith("NV") else 0
+        for a, one in enumerate(matrix.gpus)
+        for b, other in enumerate(matrix.gpus)
+        if a < b and (cell := matrix.between(one, other) or "")
+    }
+    if len(printed.connected) == 1 and any(links.values()) and len(matrix.gpus) > 1:
+        notes.append(
+            "NVLinks hide which GPUs are below one PCI switch: taken apart unless an adapter joins them; "
+            "'nvidia-smi topo -mp' in the same file says it"
+        )
+    if matrix.adapters:
+        notes.append("NCCL uses every adapter that is up, but for those that NCCL_IB_HCA excludes")
+    notes += _peer_notes(printed, numa_of)
+    return Listing(file, "nvidia-smi topo -m", root, len(matrix.gpus), links, {}, (), tuple(notes))
+
+
+def _nearness(tables: Sequence[Matrix]) -> Callable[[str, str], int]:
+    """How near two devices are over PCIe: 0 is PIX, and beyond NODE is farthest; NVLinks do not say it."""
+
+    def near(a: str, b: str) -> int:
+        said = [table.between(a, b) for table in tables]
+        return min((NEAR[cell] for cell in said if cell in NEAR), default=len(NEAR))
+
+    return near
+
+
+def _groups(devices: Iterable[str], joined: Callable[[str, str], bool]) -> list[Group]:
+    """Devices that are joined, also over others; in their order."""
+    groups: list[list[str]] = []
+    for name in devices:
+        mine = [group for group in groups if any(joined(name, other) for other in group)]
+        groups = [group for group in groups if group not in mine] + [
+            [*(each for group in mine for each in group), name]
+        ]
+    order = list(devices)
+    return sorted((tuple(sorted(group, key=order.index)) for group in groups), key=lambda group: order.index(group[0]))
+
+
+def _numa_nodes(matrix: Matrix, near: Callable[[str, str], int], notes: list[str]) -> dict[str, int]:
+    """The NUMA node of each device: as the table says of GPUs; others are where what is near them is."""
+    apart = len(NEAR)
+
+    def joined(a: str, b: str) -> bool:
+        numa = matrix.numa.get(a), matrix.numa.get(b)
+        if None not in numa:
+            return numa[0] == numa[1]
+        cpus = matrix.cpus.get(a), matrix.cpus.get(b)
+        return near(a, b) < apart or (None not in cpus and cpus[0] == cpus[1])
+
+    nodes, taken = dict[str, int](), set(matrix.numa.values())
+    for group in _groups(matrix.devices, joined):
+        said = sorted({matrix.numa[name] for name in group if name in matrix.numa})
+        free = next(number for number in range(len(matrix.devices) + 1) if number not in taken)
+        number = said[0] if said else free
+        taken.add(number)
+        for name in group:
+            nodes[name] = matrix.numa.get(name, number)
+        if len(said) > 1:
+            notes.append(
+                f"{', '.join(group)} are of NUMA nodes {', '.join(map(str, said))}: adapters put into the first"
+            )
+    return nodes
+
+
+def _place(cpu: ET.Element, together: Group, near: Callable[[str, str], int], buses: "_Buses") -> None:
+    """Devices within PXB of each other: one switch for those within PIX, and one above where these are several."""
+    inner = _groups(together, lambda a, b: near(a, b) <= NEAR["PIX"])
+    if len(inner) == 1:
+        above = cpu if len(together) == 1 else buses.switch(cpu)
+        for name in together:
+            buses.device(above, name)
+        return
+    upper = buses.switch(cpu)
+    alone = next((group for group in inner if len(group) == 1 and not group[0].startswith("GPU")), None)
+    for group in inner:
+        above = upper if group == alone else buses.switch(upper)
+        for name in group:
+            buses.device(above, name)
+
+
+class _Buses:
+    """Devices with bus ids, which the table does not have: invented, in the order of numbers."""
+
+    def __init__(self, matrix: Matrix, printed: Printed) -> None:
+        self._matrix, self._names, self._switches = matrix, printed.names, 0
+
+    def switch(self, above: ET.Element) -> ET.Element:
+        self._switches += 1
+        busid = f"ff{self._switches // 256:02x}:{self._switches % 256:02x}:00.0"
+        return ET.SubElement(above, "pci", {"busid": busid, "class": SWITCH_CLASS})
+
+    def device(self, above: ET.Element, name: str) -> None:
+        gpus, adapters = self._matrix.gpus, self._matrix.adapters
+        if name in gpus:
+            number = gpus.index(name)
+            pci = ET.SubElement(above, "pci", {"busid": f"0000:{number:02x}:00.0", "class": GPU_CLASS})
+            ET.SubElement(pci, "gpu", {"dev": str(number)})
+            return
+        number = adapters.index(name)
+        busid = f"{1 + number // 256:04x}:{number % 256:02x}:00.0"
+        pci = ET.SubElement(above, "pci", {"busid": busid, "class": ADAPTER_CLASS})
+        net = {"name": self._names.get(name, name), "dev": str(number), "port": "1", "guid": hex(number + 1)}
+        ET.SubElement(ET.SubElement(pci, "nic"), "net", net)
+
+
+def _peer_notes(printed: Printed, numa_of: Mapping[str, int]) -> Iterator[str]:
+    """What the tables of -p2p say of GPUs that do not reach each other's memory."""
+    cells = {pair: cell for table in printed.peer for pair, cell in table.cells.items()}
+    refused = {pair for pair, cell in cells.items() if cell in REFUSED}
+    if refused and refused == set(cells):
+        yield f"no GPU reaches another's memory ({_words(cells, refused)}): NCCL_P2P_DISABLE=1 says it to NCCL's search"
+    elif refused and refused == {pair for pair in cells if len({numa_of.get(name) for name in pair}) > 1}:
+        why = _words(cells, refused)
+        yield f"GPUs of two sockets do not reach each other's memory ({why}): --change p2p=within-sockets"
+    elif refused:
+        pairs = sorted({"-".join(sorted(pair)) for pair in refused})
+        yield f"not taken into the topology: {', '.join(pairs)} do not reach each other ({_words(cells, refused)})"
+    table = printed.connected[0]
+    silent = [(a, b) for (a, b), cell in cells.items() if cell == "NS" and (table.between(a, b) or "").startswith("NV")]
+    if silent:
+        yield f"-p2p says NS between {len(silent) // 2} pairs of GPUs that have NVLinks: NVLinks are not used there"
+
+
+def _words(cells: Mapping[tuple[str, str], str], pairs: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(sorted({cells[pair] for pair in pairs}))

@@ -1,0 +1,236 @@
+"""The emulator against the real library, on one communicator: every cell, pick, channel and thread, exactly."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import zip_longest
+
+import numpy as np
+
+from tuner.base.errors import NoAlgorithm, OracleFailed
+from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
+from tuner.base.numerics import shortest
+from tuner.emulator.connect import Connected
+from tuner.emulator.non_classic import NonClassicPath
+from tuner.emulator.pick import Pick, of_picks
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.graphs import find
+from tuner.machine.graphs import EMPTY, Graph, OrderedGraph
+from tuner.oracle.answers import Launched
+from tuner.oracle.api import Oracle
+from tuner.oracle.conformance import check_group
+from tuner.oracle.conformance.mismatches import Comparing, MatchReport, Mismatch
+from tuner.oracle.facts import Facts, Tables
+from tuner.oracle.search import ordered_graphs
+from tuner.scenario import Scenario
+
+ALL_COLLECTIVES = tuple(Request(collective, DataType.float32, Op.sum) for collective in Collective)
+
+NO_GRAPH = OrderedGraph(EMPTY, ())
+TABLES = ("latency_us", "bandwidth_gbs", "max_threads", "thread_thresholds_bytes")
+
+# What a report counts, in the order it prints them.
+KINDS = ("graphs", "tables", "cells", "picks", "channels", "threads", "groups")
+
+
+def sizes_bytes(request: Request, ranks: int, most: int = 16 << 30) -> list[int]:
+    """Sizes from the smallest possible to ``most``: powers of two, their neighbours, and odd ones in between.
+
+    All are sizes a call can have: a count times the type's size (times the ranks for AllGather and ReduceScatter).
+    """
+    unit = request.unit_bytes(ranks)
+    wanted: set[int] = set()
+    power = 4
+    while power <= most:
+        wanted |= {power - unit, power, power + unit, power * 5 // 4 + 7, power * 31 // 20 + 3}
+        power *= 2
+    return sorted({max(unit, size // unit * unit) for size in wanted if size <= most})
+
+
+def check(
+    scenario: Scenario,
+    requests: Sequence[Request] = ALL_COLLECTIVES,
+    sizes: Sequence[int] | None = None,
+    timeout_s: float = 120.0,
+) -> MatchReport:
+    """Compares one communicator; ``sizes`` default to :func:`sizes_bytes`. Errors are the oracle's and the scenario's.
+
+    Where the emulator says that NCCL refuses a call, libnccl has to refuse it: that counts as one pick.
+    """
+    comparing, requests = Comparing(), tuple(requests)
+    views = scenario.resolve().views
+    selection = Selection(views[0])
+    alone = scenario.resolve().oracle_configuration_to_launch().without_tuner
+    with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
+        _compare_graphs(comparing, scenario, oracle)
+        _compare_across(comparing, scenario.resolve().connected, oracle.connected())
+        _compare_tables(comparing, selection, oracle.tables, oracle.facts)
+        if len(views) > 1:
+            last = Selection(scenario.resolve().last_view)
+            _compare_tables(comparing, last, oracle.last_rank_tables, oracle.last_rank_facts, " of the last rank")
+        taken = []
+        for request in requests:
+            chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
+            if _refused(selection, request, chosen[0]):
+                comparing.compare("picks", name(request), "refused", _refused_or_picked(oracle, request, chosen[0]))
+                continue
+            taken.append(request)
+            # nobody asks what a call costs that leaves the classic path
+            if not selection.may_leave_classic_path(request):
+                _compare_cells(comparing, selection, oracle, request, chosen)
+            if not alone:
+                _compare_picks(comparing, selection, oracle, request, chosen)
+        for number, group in enumerate(check_group.standard(selection, taken)):
+            for where, (ours, theirs) in check_group.compare(selection, oracle, group).items():
+                comparing.compare("groups", f"group {number} of {len(group.picks)} calls, {where}", ours, theirs)
+    if alone:
+        with Oracle(scenario.resolve().oracle_configuration_to_launch(), timeout_s=timeout_s) as oracle:
+            for request in taken:
+                chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
+                _compare_picks(comparing, selection, oracle, request, chosen)
+    return comparing.report(scenario.title)
+
+
+def _compare_graphs(comparing: Comparing, scenario: Scenario, oracle: Oracle) -> None:
+    """Every number and every channel of what our own search finds; not where nodes differ."""
+    nodes = scenario.resolve().nodes
+    if len(nodes) > 1:
+        return
+    ((node, count),) = nodes
+    ours, theirs = _as_ranks_go_on(find(node.for_search(count > 1), scenario.nccl)), ordered_graphs(oracle)
+    for graph in sorted(ours.keys() | theirs.keys()):
+        own, other = ours.get(graph, NO_GRAPH), theirs.get(graph, NO_GRAPH)
+        for each in fields(Graph):
+            number, real = getattr(own.graph, each.name), getattr(other.graph, each.name)
+            comparing.compare("graphs", f"{graph} {each.name}", number, real)
+        for channel, (order, real) in enumerate(zip_longest(own.orders, other.orders)):
+            comparing.compare("graphs", f"{graph} channel {channel}", order, real)
+
+
+def _as_ranks_go_on(found: Mapping[str, OrderedGraph]) -> dict[str, OrderedGraph]:
+    """Of ring and tree NCCL goes on with as many channels as both have (initTransportsRank, src/init.cc)."""
+    pair = {name: found.get(name, NO_GRAPH) for name in ("ring", "tree")}
+    both = min(each.graph.channels for each in pair.values())
+    cut = {name: OrderedGraph(replace(each.graph, channels=both), each.orders[:both]) for name, each in pair.items()}
+    return {**found, **{name: each for name, each in cut.items() if name in found}}
+
+
+def _compare_across(comparing: Comparing, ours: Connected, theirs: Connected) -> None:
+    """Every channel of every rank, with its neighbours and adapters; counted among the graphs they are made of."""
+    comparing.compare("graphs", "nodes of ranks", ours.node_of_rank, theirs.node_of_rank)
+    for rank, (own, real) in enumerate(zip(ours.ranks, theirs.ranks, strict=True)):
+        comparing.compare("graphs", f"peers of PAT of rank {rank}", own.pat_peers, real.pat_peers)
+        for channel, (here, there) in enumerate(zip_longest(own.channels, real.channels)):
+            comparing.compare("graphs", f"channel {channel} of rank {rank}", here, there)
+        for channel, (head, real_head) in enumerate(zip_longest(own.nvls, real.nvls)):
+            comparing.compare("graphs", f"NVLS channel {channel} of rank {rank}", head, real_head)
+
+
+def _refused(selection: Selection, request: Request, size: int) -> bool:
+    if selection.may_leave_classic_path(request):  # such a call may leave the classic path, where nothing refuses it
+        return False
+    try:
+        selection.pick(request, [size])
+    except NoAlgorithm:
+        return True
+    return False
+
+
+def _refused_or_picked(oracle: Oracle, request: Request, size: int) -> str:
+    try:
+        (launched,) = oracle.launch_on_any_path(request, [size])
+    except OracleFailed as error:
+        if "NCCL returned" not in str(error):  # it crashed or hangs
+            raise
+        return "refused"
+    return _launch(launched)[0]
+
+
+def _compare_tables(comparing: Comparing, selection: Selection, tables: Tables, facts: Facts, whose: str = "") -> None:
+    for name in TABLES:
+        ours, theirs = getattr(selection.tables, name), getattr(tables, name)
+        for at in np.ndindex(theirs.shape):  # an older release has fewer algorithms
+            comparing.compare("tables", f"{name}{list(at)}{whose}", ours[at].item(), theirs[at].item())
+    communicator = selection.communicator
+    comparing.compare("tables", f"channels{whose}", communicator.channels, facts.n_channels)
+    comparing.compare("tables", f"nvls_channels{whose}", communicator.nvls_channels, facts.nvls_channels)
+
+
+def _compare_cells(
+    comparing: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
+) -> None:
+    ours = selection.cost_table(request, sizes)
+    theirs = oracle.costs(request, sizes)
+    ours = np.ascontiguousarray(ours[:, : theirs.shape[1]])  # an older release has fewer algorithms
+    differ = ours.view(np.uint32) != theirs.view(np.uint32)
+    mismatches = [
+        Mismatch(
+            "cells",
+            f"{name(request)} {sizes[row]} B {Algorithm(algorithm).name}/{Protocol(protocol).name}",
+            shortest(ours[row, algorithm, protocol]),
+            shortest(theirs[row, algorithm, protocol]),
+        )
+        for row, algorithm, protocol in np.argwhere(differ)
+    ]
+    comparing.add("cells", differ.size, mismatches)
+
+
+def _compare_picks(
+    comparing: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
+) -> None:
+    if selection.may_leave_classic_path(request):
+        _compare_paths(comparing, selection, oracle, request, sizes)
+        return
+    picks = selection.pick(request, sizes)
+    launched = oracle.launch(request, sizes)
+    for row, (size, real) in enumerate(zip(sizes, launched, strict=True)):
+        where = f"{name(request)} {size} B"
+        pick = f"{Algorithm(picks.algorithm[row]).name}/{Protocol(picks.protocol[row]).name}"
+        comparing.compare("picks", where, pick, pick_name(real))
+        comparing.compare("channels", where, int(picks.channels[row]), real.channels)
+        comparing.compare("threads", where, int(picks.threads[row]), real.threads)
+
+
+def _compare_paths(
+    comparing: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
+) -> None:
+    """As :func:`_compare_picks`; a call that leaves the classic path counts with its kernel, blocks and threads."""
+    paths = dict(zip(sizes, selection.non_classic_paths(request, sizes), strict=True))
+    staying = [size for size, path in paths.items() if path is None]
+    if staying and _classic_refuses(selection, request, staying[0]):
+        where = f"{name(request)} {staying[0]} B"
+        comparing.compare("picks", where, "refused", _refused_or_picked(oracle, request, staying[0]))
+        paths, staying = {size: path for size, path in paths.items() if path is not None}, []
+    picks = iter(of_picks(selection.pick(request, staying)) if staying else [])
+    launched = oracle.launch_on_any_path(request, [*paths]) if paths else []
+    for (size, path), real in zip(paths.items(), launched, strict=True):
+        where = f"{name(request)} {size} B"
+        ours, theirs = (_launch(each) for each in (path or next(picks), real))
+        for what, own, library in zip(("picks", "channels", "threads"), ours, theirs, strict=True):
+            comparing.compare(what, where, own, library)
+
+
+def _classic_refuses(selection: Selection, request: Request, size: int) -> bool:
+    try:
+        selection.classic_pick(request, size)
+    except NoAlgorithm:
+        return True
+    return False
+
+
+def _launch(launched: NonClassicPath | Pick | Launched) -> tuple[str, int, int]:
+    if isinstance(launched, NonClassicPath):
+        return launched.name, launched.blocks, launched.threads
+    return launched.name if isinstance(launched, Pick) else pick_name(launched), launched.channels, launched.threads
+
+
+def name(request: Request) -> str:
+    """A request in words: collective, type, operation, buffers where they are not plain, and whether in place."""
+    kind = "" if request.buffers is Buffers.plain else f" {request.buffers.name}{request.windows.words}"
+    where = " in place" if request.in_place else ""
+    return f"{request.collective.name} {request.dtype.name} {request.op.name}{kind}{where}"
+
+
+def pick_name(launched: Launched) -> str:
+    """Algorithm and protocol as one word, such as ``Ring/LL``."""
+    return f"{launched.algorithm.name}/{launched.protocol.name}"

@@ -1,0 +1,148 @@
+"""A communicator as a log shows it: its facts, what the log does not say of it, and what it printed.
+
+Facts that a user gives go before the log's. Nothing is guessed: what the emulator needs and neither says is ``needed``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tuner import release
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective, DataType, Op
+from tuner.base.records import json_form
+from tuner.emulator.build import build
+from tuner.emulator.communicator import Communicator, Node
+from tuner.machine.graphs import Graphs
+from tuner.machine.topology import Topology
+from tuner.release.environment import Environment
+from tuner.scenario.logs.reader import Block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a user says of the run; None and empty leave it to the log."""
+
+    communicator: str | None = None
+    release: str | None = None
+    nodes: int | None = None
+    comp_caps: tuple[int, ...] = ()  # one for all GPUs, or one per rank
+    cpu_arch: str | None = None
+    cpu_vendor: str | None = None
+    nvswitch: bool | None = None
+    net_latency_us: float | None = None
+    net_gbs: float | None = None  # slowest path from a GPU to its own adapter
+    environment: Mapping[str, str] = field(default_factory=dict)
+    topology: Topology | None = None
+    graphs: Graphs | None = None
+    collective: Collective | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """One node; what neither the log nor the user says is None."""
+
+    ranks: tuple[int, ...]  # those that the log shows
+    local_ranks: int | None
+    hosts: int | None  # more than one in a NVLink domain
+    mnnvl: bool  # NVLink between hosts is on
+    comp_caps: tuple[int, ...] | None
+    cpu_arch: str | None
+    cpu_vendor: str | None
+    nvswitch: bool | None
+    graphs: Graphs | None
+    # whether NVLink leads from a GPU to another, and from every one to every other
+    linked: tuple[bool, bool] = field(default=(False, False), metadata=json_form(omitted=True))
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedChoice:
+    """A choice as printed, ``count`` times; ``bytes`` is NCCL's nBytes, None where the collective is not known."""
+
+    collective: Collective | None
+    bytes: int | None
+    algorithm: str
+    protocol: str
+    channel_lo: int | None
+    channel_hi: int | None
+    time_us: str | None
+    dtype: DataType | None
+    op: Op | None
+    operations: int | None  # calls in its group; None where the log has no COLL lines
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What a log without graphs says of the nodes; what it does not say is None or empty.
+
+    ``ranks_of_hosts``: of each host, where all ranks are shown. The others are of the host with rank 0, or the first
+    that says it: ``bus_ids`` of its GPUs as NCCL packs them into a number, ``adapters`` that NCCL's own network uses.
+    """
+
+    instance: str | None  # a cloud's name of the machine
+    gpu_names: tuple[str, ...]  # each once
+    comp_caps: tuple[int, ...]  # each once, as the user says them
+    ranks_of_hosts: tuple[int, ...]
+    bus_ids: tuple[int, ...]
+    adapters: tuple[str, ...]
+    adapters_mbps: tuple[int, ...]  # each speed once
+    multicast: bool | None  # whether the GPUs can NVLS
+    networks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """Everything read of one communicator. ``needed`` is what emulating it lacks, ``missing`` what was not printed."""
+
+    release: str | None
+    printed_releases: tuple[str, ...]  # whatever the user says
+    communicator: str | None
+    communicators: tuple[tuple[str, int | None], ...]  # all of the log: name, ranks
+    ranks: int | None
+    node_count: int | None
+    hardware: Hardware
+    nodes: tuple[NodeFacts, ...]  # one for those that are shown, where their number is not known
+    environment: Mapping[str, str]
+    net_gbs: float | None
+    table: tuple[Block, ...]
+    thresholds: tuple[str, ...] | None
+    coll_channels: str | None
+    nvls_channels: str | None
+    choices: tuple[LoggedChoice, ...]
+    symmetric: tuple[str, ...]
+    needed: tuple[str, ...]
+    missing: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def emulated(self) -> bool:
+        """Whether there is a table of its release."""
+        return self.release in release.names()
+
+
+def in_emulator(imported: Imported) -> Communicator:
+    """The communicator in the emulator. BadInput names what is needed for it."""
+    if imported.needed:
+        raise BadInput("; ".join(imported.needed))
+    nccl = release.load(imported.release or "")
+    known = nccl.environment.known
+    environment = {name: value for name, value in imported.environment.items() if name in known}
+    nodes = [(as_node(node, imported.net_gbs), 1) for node in imported.nodes]
+    return build(nccl, nodes, Environment(environment))
+
+
+def as_node(facts: NodeFacts, net_gbs: float | None) -> Node:
+    """A node as the emulator takes it. ``net_gbs``: the slowest path from a GPU to its own adapter, where it counts."""
+    some_nvlink, all_nvlink = facts.linked
+    return Node(
+        graphs=facts.graphs or {},
+        comp_caps=facts.comp_caps or (),
+        cpu_arch=facts.cpu_arch or "",
+        cpu_vendor=facts.cpu_vendor,
+        has_nvswitch=bool(facts.nvswitch),
+        direct_nvlink=bool(facts.nvswitch) or all_nvlink,
+        some_nvlink=bool(facts.nvswitch) or some_nvlink,
+        net_gbs=net_gbs or 0.0,
+        hosts=facts.hosts or 1,
+        fabric=facts.mnnvl,
+    )

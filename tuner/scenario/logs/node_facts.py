@@ -1,0 +1,226 @@
+"""The nodes of a communicator from what its ranks printed: which ranks, GPUs, processors and graphs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby, pairwise
+
+from tuner.base.errors import BadInput
+from tuner.base.names import CPU_ARCHS, CPU_VENDORS, PATH_NAMES
+from tuner.emulator.rules import domains, init
+from tuner.machine.graphs import Graphs
+from tuner.machine.topology import Topology
+from tuner.release import Release
+from tuner.scenario.logs import devices, network, printed_graphs
+from tuner.scenario.logs.imported import NodeFacts
+from tuner.scenario.logs.reader import RankLog
+from tuner.scenario.logs.reading import Reading
+
+# NCCL_TOPO_CPU_ARCH_* and NCCL_TOPO_CPU_VENDOR_*, src/include/graph.h, v2.28.9-1
+_ARCHS = {1: CPU_ARCHS[0], 2: CPU_ARCHS[2], 3: CPU_ARCHS[1]}
+_VENDORS = {1: CPU_VENDORS[0], 2: CPU_VENDORS[1], 3: CPU_VENDORS[2]}
+
+
+def count(reading: Reading) -> int | None:
+    """How many nodes: as given, as printed, or as the ring has GPUs; None where nothing says it."""
+    assert reading.group is not None
+    if reading.given.nodes is not None:
+        return reading.given.nodes
+    printed = next((log.nodes for log in reading.logs if log.nodes is not None), None)
+    if printed is not None:
+        return printed
+    sizes = {(size, "clique" if log.clique_ranks else "ring") for log in reading.logs if (size := log.node_ranks)}
+    if reading.group.ranks and len(sizes) == 1 and reading.group.ranks % min(sizes)[0] == 0:
+        size, shown_by = min(sizes)
+        nodes = reading.group.ranks // size
+        reading.notes.append(f"{nodes} nodes: no line 'nNodes ...', the {shown_by} has {size} GPUs")
+        return nodes
+    reading.needed.append("the number of nodes: a line 'nNodes ...' or the ring's channels, or --nodes")
+    return None
+
+
+def of_nodes(
+    reading: Reading, nccl: Release | None, environment: Mapping[str, str], count: int | None
+) -> tuple[NodeFacts, ...]:
+    """The facts of each of ``count`` nodes, those that the log does not show like the first that it shows.
+
+    Errors: BadInput for compute capabilities that do not fit the ranks.
+    """
+    assert reading.group is not None
+    ranks = reading.group.ranks
+    by_node = _by_node(reading, count)
+    path_types = nccl.paths.types if nccl else PATH_NAMES
+    latency_us = network.latency_us(reading, count)
+    nodes = [_node(reading, logs, path_types, latency_us) for logs in by_node]
+    nodes = _filled(reading, nodes, count, ranks)
+    _need(reading, nodes, environment)
+    if any(node.mnnvl for node in nodes):
+        _say_domains(reading, nodes, nccl)
+    return tuple(nodes)
+
+
+def _by_node(reading: Reading, count: int | None) -> list[list[RankLog]]:
+    """The ranks by node: by NVLink domain, by host where there are as many hosts as nodes, else by their local ranks.
+
+    Local ranks say it where all are shown and follow each other, or where all nodes are of one size.
+    """
+    logs = sorted(reading.logs, key=lambda log: log.rank or 0)  # whoever logs first, rank 0's node is the first
+    hosts = list(dict.fromkeys(log.thread.host for log in logs))
+    joined = any(log.mnnvl for log in logs)
+    fabrics = list(dict.fromkeys(log.fabric for log in logs)) if joined else []
+    if len(fabrics) == count and None not in fabrics:
+        return [[log for log in logs if log.fabric == fabric] for fabric in fabrics]
+    if len(hosts) == count and not joined:
+        return [[log for log in logs if log.thread.host == host] for host in hosts]
+    starts = [index for index, log in enumerate(logs) if log.local_rank == 0]
+    parts = [logs[start:end] for start, end in pairwise([*starts, len(logs)])]
+    in_order = [local_rank for part in parts for local_rank in range(len(part))]
+    if len(parts) == count and in_order == [log.local_rank for log in logs]:
+        return parts
+    sizes = {size for log in logs if (size := log.node_ranks)}
+    if len(sizes) != 1:
+        return [logs]
+    size = min(sizes)
+    return [list(part) for _, part in groupby(logs, key=lambda log: (log.rank or 0) // size)]
+
+
+def _node(reading: Reading, logs: list[RankLog], path_types: Sequence[str], latency_us: float | None) -> NodeFacts:
+    given, topology = reading.given, reading.given.topology
+    ranks = tuple(sorted(log.rank for log in logs if log.rank is not None))
+    local_ranks = next((size for log in logs if (size := log.node_ranks)), None)
+    hosts = max((len(log.hosts) for log in logs), default=0) or None
+    arch, vendor = next((_cpu(cpu) for log in logs for cpu in log.cpus), (None, None))
+    nvswitch = any(log.nvswitch for log in logs) if any(log.system for log in logs) else None
+    placed = _placed(topology, local_ranks, hosts)
+    if topology is not None and placed is not None:
+        arch, vendor = topology.cpu_arch, topology.cpu_vendor
+        nvswitch = topology.has_nvswitch(max(placed) + 1)
+    graphs = given.graphs or _graphs(reading, logs, path_types, latency_us or 0.0)
+    return NodeFacts(
+        ranks=ranks,
+        local_ranks=local_ranks,
+        hosts=hosts,
+        mnnvl=any(log.mnnvl for log in logs),
+        comp_caps=_comp_caps(reading, ranks, local_ranks, hosts),
+        cpu_arch=given.cpu_arch or arch,
+        cpu_vendor=given.cpu_vendor or vendor,
+        nvswitch=nvswitch if given.nvswitch is None else given.nvswitch,
+        graphs=graphs,
+        linked=_linked(logs),
+    )
+
+
+def _linked(logs: list[RankLog]) -> tuple[bool, bool]:
+    """Whether NVLink leads from a GPU to another without a third, and from every one to every other."""
+    linked: dict[str, set[str]] = next((log.linked for log in logs if log.linked), {})
+    every = bool(linked) and all(set(linked) - {gpu} <= others for gpu, others in linked.items())
+    return any(linked.values()), every and len(linked) > 1
+
+
+def _graphs(reading: Reading, logs: list[RankLog], path_types: Sequence[str], latency_us: float) -> Graphs | None:
+    """The weakest of those that the node's ranks printed; None where no rank printed any."""
+    searched = []
+    for log in logs:
+        graphs, doubts = printed_graphs.of_rank(log.graphs, latency_us)
+        reading.notes.extend([doubt for doubt in doubts if doubt not in reading.notes])
+        searched += [graphs] if graphs else []
+    names = dict.fromkeys(name for graphs in searched for name in graphs)  # one not printed is the others'
+    weakest = {
+        name: init.weakest([graphs[name] for graphs in searched if name in graphs], path_types) for name in names
+    }
+    return {name: graph for name, graph in weakest.items() if graph.channels > 0} or None
+
+
+def _placed(topology: Topology | None, local_ranks: int | None, hosts: int | None) -> tuple[int, ...] | None:
+    """Which GPU of the topology each local rank is on, host by host where it is that of one; None where not known."""
+    if topology is None or local_ranks is None:
+        return None
+    if (placed := topology.placed(local_ranks)) is not None:
+        return placed
+    of_host = topology.placed(local_ranks // hosts) if hosts and local_ranks % hosts == 0 else None
+    return None if of_host is None else of_host * (hosts or 1)
+
+
+def _comp_caps(
+    reading: Reading, ranks: tuple[int, ...], local_ranks: int | None, hosts: int | None
+) -> tuple[int, ...] | None:
+    given, total = reading.given.comp_caps, reading.group.ranks if reading.group else None
+    if local_ranks is None:
+        return None
+    if len(given) == 1:
+        return given * local_ranks
+    if given:
+        if len(given) != total or len(ranks) != local_ranks:
+            raise BadInput(
+                f"--comp-cap: {len(given)} values for {total} ranks, a node showing {len(ranks)} of its "
+                f"{local_ranks}; valid: one, or one per rank where all ranks are in the log"
+            )
+        return tuple(given[rank] for rank in ranks)
+    topology = reading.given.topology
+    if topology is not None and (placed := _placed(topology, local_ranks, hosts)) is not None:
+        return tuple(topology.gpus[gpu].sm for gpu in placed)
+    names = [reading.log.devices.get(rank) for rank in ranks]
+    if len(reading.log.devices) == total and len(ranks) == local_ranks:
+        caps = [devices.comp_cap(name) if name else None for name in names]
+        if None not in caps:
+            return tuple(value for value in caps if value is not None)
+    return None
+
+
+def _filled(reading: Reading, nodes: list[NodeFacts], count: int | None, ranks: int | None) -> list[NodeFacts]:
+    """Nodes, and facts of nodes, that the log does not show are taken to be those of the first that it shows."""
+    whole = next((node for node in nodes if node.graphs), nodes[0])
+    filled = [
+        replace(
+            node,
+            graphs=node.graphs or whole.graphs,
+            cpu_arch=node.cpu_arch or whole.cpu_arch,
+            cpu_vendor=node.cpu_vendor or (whole.cpu_vendor if node.cpu_arch is None else None),
+            nvswitch=whole.nvswitch if node.nvswitch is None else node.nvswitch,
+            mnnvl=node.mnnvl or whole.mnnvl,
+        )
+        for node in nodes
+    ]
+    unseen = (count or len(nodes)) - len(nodes)
+    if unseen > 0:
+        filled += [replace(whole, ranks=())] * unseen
+        reading.notes.append(
+            f"{unseen} of {count} nodes are not in the log: taken to be like the one with rank "
+            f"{', '.join(map(str, whole.ranks)) or '?'}"
+        )
+    sizes = [node.local_ranks for node in filled if node.local_ranks is not None]
+    if ranks is not None and len(sizes) == len(filled) and sum(sizes) != ranks:
+        reading.needed.append(f"ranks per node: {len(filled)} nodes show {sizes}, not {ranks} ranks in all; --nodes")
+    shown = sum(len(node.ranks) for node in nodes)
+    if ranks is not None and shown < ranks and unseen <= 0:
+        reading.notes.append(f"{shown} of {ranks} ranks are in the log: the others are taken to be like those")
+    return filled
+
+
+def _say_domains(reading: Reading, nodes: Sequence[NodeFacts], nccl: Release | None) -> None:
+    hosts = ", ".join(str(node.hosts or "?") for node in nodes)
+    reading.notes.append(f"NVLink joins hosts (multi-node NVLink, MNNVL): nodes are NVLink domains, of hosts: {hosts}")
+    if nccl is not None and nccl.rules.domains == domains.only_the_whole_communicator.__name__:
+        reading.needed.append(
+            f"MNNVL: NCCL {nccl.name} tunes a domain as one node but searches host by host; valid: later releases"
+        )
+
+
+def _need(reading: Reading, nodes: Sequence[NodeFacts], environment: Mapping[str, str]) -> None:
+    if any(node.local_ranks is None for node in nodes):
+        reading.needed.append("ranks per node: a line 'localRanks ...' or the ring's channels")
+    for name in ("ring", "tree"):
+        if any(name not in (node.graphs or {}) for node in nodes):
+            reading.needed.append(f"the {name} graph: a line 'Pattern ...' (NCCL_DEBUG_SUBSYS=GRAPH), or --graphs")
+    if any(node.local_ranks is not None and node.comp_caps is None for node in nodes):
+        reading.needed.append("the GPUs' compute capability: --comp-cap, --topology, or nccl-tests' list of devices")
+    if any(node.cpu_arch is None for node in nodes):
+        reading.needed.append("the CPU: a line 'CPU/... (1/1/2)', --topology, or --cpu-arch and --cpu-vendor")
+    if any(node.cpu_arch == CPU_ARCHS[0] and node.cpu_vendor is None for node in nodes):
+        reading.needed.append("the CPU's vendor: --cpu-vendor")
+    if environment.get("NCCL_COLLNET_ENABLE") == "1" and any(node.nvswitch is None for node in nodes):
+        reading.needed.append("whether there is an NVSwitch: --nvswitch or --no-nvswitch")
+
+
+def _cpu(printed: tuple[int, int]) -> tuple[str | None, str | None]:
+    arch = _ARCHS.get(printed[0])
+    return arch, _VENDORS.get(printed[1]) if arch == CPU_ARCHS[0] else None

@@ -1,0 +1,373 @@
+"""NCCL's lines as records: what each rank printed while a communicator was made, and the choices printed later.
+
+Every line is read for itself, and belongs to the communicator that its thread was making: lines of ranks and hosts may
+come in any order. Sources are named at the expressions; where a release prints a line differently, both forms are read.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from tuner.base.names import Algorithm, Collective
+from tuner.scenario.logs import choice
+from tuner.scenario.logs.lines import Line, Thread
+
+# src/init.cc, initTransportsRank and ncclCommInitRankFunc
+_RANK = re.compile(r"comm (0x[0-9a-f]+) rank (\d+) n[rR]anks (\d+)")
+_NODES = re.compile(r"nNodes (\d+) localRanks (\d+) localRank (\d+) MNNVL (\d+)")
+# src/init.cc, fillInfo; src/mnnvl.cc and before 2.25 src/init.cc, ncclMnnvlCheck
+_FABRIC = re.compile(r"MNNVL busId 0x[0-9a-f]+ fabric UUID (\S+) cliqueId 0x([0-9a-f]+) state")
+_CLIQUE = re.compile(r"MNNVL 1 cliqueId [0-9a-f]+ cliqueSize (\d+) cliqueRank ")
+_COMM_ID = re.compile(r"commId (0x[0-9a-f]+)")
+_SPLIT = re.compile(r"(splitCount \d+ color -?\d+) key")
+_CHANNELS = re.compile(
+    r"(\d+) coll channels, (?:(?:\d+) collnet channels, )?(?:(\d+) nvls channels, )?\d+ p2p channels"
+)
+_NETWORK = re.compile(r"Using network (.+?)\s*$")
+_VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
+_RCCL = re.compile(r"RCCL version (?:: )?(\S+)")  # AMD's
+# src/graph/search.cc, ncclTopoPrintGraph; "speed" up to 2.17
+_PATTERN = re.compile(
+    r"Pattern (\d+), crossNic (\d+), nChannels (\d+), (?:bw|speed) ([\d.]+)/([\d.]+), type (\w+)/(\w+), "
+    r"sameChannels ([01])(?!\S)"
+)
+_CHANNEL = re.compile(r"^ *\d+ :((?: [A-Z]+/[0-9A-Fa-f-]+)+)\s*$")
+# src/graph/topo.cc, ncclTopoPrintRec
+_CPU = re.compile(r"^CPU/(?:([0-9A-Fa-f]+)-)?[0-9A-Fa-f]+ \((-?\d+)/(-?\d+)/-?\d+\)\s*$")
+# src/graph/tuning.cc, ncclTopoTuneModel; src/tuning/tuning.cc from 2.31 on
+_HEADER = re.compile(r"^\s*Algorithm\s+\|(.*)")
+_THREADS = re.compile(r"^\s*Max NThreads\s+\|(.*)")
+_ROW = re.compile(rf"^\s*({'|'.join(c.name for c in Collective)})\s+\|(.*)")
+_CELL = re.compile(r"\s*([^\s/|]+)/\s*([^\s/|]+)\s*\|")
+_THRESHOLDS = re.compile(r"threadThresholds (-?\d+)/(-?\d+)/(-?\d+) \| (-?\d+)/(-?\d+)/(-?\d+) \| (-?\d+) \| (-?\d+)")
+# src/misc/param.cc and many others; integers end with a full stop
+_VARIABLE = re.compile(r"(NCCL_\w+) set by environment to (.*?)\s*$")
+# src/transport/net_ib.cc, ncclIbInit; src/transport/nvls.cc, ncclNvlsInit; aws-ofi-nccl, src/platform-aws.c
+_ADAPTERS = re.compile(r"NET/IB : Using ((?:\[\d+\]\S+ ?)+)")
+_SPEED = re.compile(r"NET/IB ?: \[\d+\] ?([^:\s]+):\S+ .*\bspeed=(\d+)")
+_INSTANCE = re.compile(r"NET/OFI Running on (?:an? )?([a-z]\w*\.\w+)")
+_MULTICAST = re.compile(r"NVLS multicast support is (not )?available on dev")
+_BUS_ID = re.compile(r" busId ([0-9a-f]+)\b")
+_GPU = re.compile(r"\+ PCI\[[\d.]+\] - GPU/(\S+) \(")
+_NVLINK = re.compile(r"\+ NVL\[[\d.]+\] - GPU/(\S+)")
+_CONFIG = re.compile(r"Comm config (\w+) set to (\S+)")
+# src/enqueue.cc, ncclEnqueueCheck
+_CALL = re.compile(
+    r"(\w+): opCount [0-9a-f]+ sendbuff \S+ recvbuff \S+ count (\d+) datatype (\d+) op (\d+) root -?\d+ "
+    r"comm (0x[0-9a-f]+) \[nranks=(\d+)\]"
+)
+_SYMMETRIC = re.compile(r"(\w+) \[Symmetric\]: (\d+) Bytes -> Kernel (\w+)")
+# nccl-tests, src/common.cu
+_DEVICE = re.compile(r"#\s+Rank\s+(\d+)\s.*\bdevice\s+\d+ \[\S+\] (.+?)\s*$")
+
+# Algorithms of a block of the table whose header is missing: three a block, in NCCL's order.
+ALGORITHMS_PER_BLOCK = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedGraph:
+    """A ``Pattern`` line."""
+
+    pattern: int
+    cross_nic: int
+    channels: int
+    bw_intra: str
+    bw_inter: str
+    type_intra: str
+    type_inter: str
+    same_channels: bool
+
+
+@dataclass(slots=True)
+class Block:
+    """Some columns of the tuning table: texts as printed, of whole cells only."""
+
+    algorithms: list[str] | None  # None where the line with their names is missing
+    threads: list[str] = field(default_factory=list)
+    rows: dict[Collective, list[tuple[str, str]]] = field(default_factory=dict)
+
+    def names(self, index: int) -> list[str]:
+        """Names of the algorithms; of a nameless block those that NCCL has at ``index``."""
+        first = index * ALGORITHMS_PER_BLOCK
+        return self.algorithms or [a.name for a in list(Algorithm)[first : first + ALGORITHMS_PER_BLOCK]]
+
+
+@dataclass(slots=True)
+class RankLog:
+    """What one rank printed while it made one communicator; None is not printed."""
+
+    thread: Thread
+    comm: str | None = None
+    group: str | None = None  # the same for all ranks of a communicator: commId, or which split
+    rank: int | None = None
+    ranks: int | None = None
+    nodes: int | None = None
+    local_ranks: int | None = None  # of its node
+    local_rank: int | None = None
+    mnnvl: bool = False
+    fabric: tuple[str, str] | None = None  # cluster and clique of its GPU, whether NCCL uses them or not
+    clique_ranks: int | None = None  # that NVLink joins with it
+    graphs: list[PrintedGraph] = field(default_factory=list)
+    ring_gpus: int | None = None
+    cpus: list[tuple[int, int]] = field(default_factory=list)  # arch, vendor
+    hosts: set[str] = field(default_factory=set)  # of its node, by the numbers that CPUs have
+    system: bool = False
+    nvswitch: bool = False
+    bus_id: int | None = None  # of its GPU, as NCCL packs it into a number
+    gpu: str | None = None  # the last of its node's GPUs that the system lists
+    linked: dict[str, set[str]] = field(default_factory=dict)  # by GPU of its node, those that NVLink leads to
+    table: list[Block] = field(default_factory=list)
+    thresholds: tuple[str, ...] | None = None
+    channels: tuple[str, str | None] | None = None  # coll, nvls
+    config: dict[str, str] = field(default_factory=dict)
+    complete: bool = False
+
+    @property
+    def node_ranks(self) -> int | None:
+        """How many its node has, as far as a line says it."""
+        return self.local_ranks or self.clique_ranks or self.ring_gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a collective, as the COLL subsystem prints it."""
+
+    collective: str
+    count: int
+    dtype: int
+    op: int
+    comm: str
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceLine:
+    """A choice, who printed it, and the calls of that thread since the choice before."""
+
+    thread: Thread
+    printed: choice.Printed
+    calls: tuple[Call, ...]
+
+
+@dataclass(slots=True)
+class Log:
+    """Everything read of a file."""
+
+    versions: dict[str, None] = field(default_factory=dict)  # in order of appearance
+    rccl: str | None = None  # the version of AMD's library, where it wrote the log
+    ranks: list[RankLog] = field(default_factory=list)
+    calls: list[tuple[Thread, Call]] = field(default_factory=list)
+    choices: list[ChoiceLine] = field(default_factory=list)
+    symmetric: list[tuple[Thread, str]] = field(default_factory=list)
+    environment: dict[tuple[str, int], dict[str, str]] = field(default_factory=dict)  # by process
+    networks: dict[tuple[str, int], str] = field(default_factory=dict)
+    adapters: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by host, as NCCL's own network uses them
+    speeds_mbps: dict[tuple[str, str], int] = field(default_factory=dict)  # by host and adapter
+    instance: str | None = None  # a cloud's name of the machine, where a network plugin says it
+    multicast: set[bool] = field(default_factory=set)  # whether GPUs can NVLS, as each rank says it
+    devices: dict[int, str] = field(default_factory=dict)  # GPU names by rank, as nccl-tests lists them
+
+
+def parse(lines: Iterable[Line]) -> Log:
+    """The records of a log's lines; lines that say nothing of interest, or are cut, are passed over."""
+    reader = _Reader()
+    for line in lines:
+        reader.read(line)
+    return reader.log
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.log = Log()
+        self._making: dict[Thread, RankLog] = {}
+        self._calls: dict[Thread, list[Call]] = {}
+        self._chosen: set[Thread] = set()
+
+    def read(self, line: Line) -> None:
+        for part, pattern, method in _METHODS:
+            if part in line.text and (match := pattern.search(line.text)):
+                method(self, line, match)
+                return
+
+    def _rank_log(self, line: Line, fresh: bool = False) -> RankLog:
+        """The communicator this thread is making; a ``fresh`` line is one that starts another after a complete one."""
+        current = self._making.get(line.thread)
+        if current is None or (fresh and current.complete):
+            current = self._making[line.thread] = RankLog(line.thread)
+            self.log.ranks.append(current)
+        return current
+
+    def version(self, line: Line, match: re.Match[str]) -> None:
+        self.log.versions.setdefault(match[1])
+
+    def rccl(self, line: Line, match: re.Match[str]) -> None:
+        self.log.rccl = match[1]
+
+    def rank(self, line: Line, match: re.Match[str]) -> None:
+        nodes = _NODES.search(line.text)
+        starts, completes = "- Init START" in line.text, "- Init COMPLETE" in line.text
+        if not (nodes or starts or completes):
+            return  # of another stage of its life: Destroy, Abort
+        current = self._rank_log(line, fresh=starts)
+        if current.comm not in (None, match[1]):
+            del self._making[line.thread]
+            current = self._rank_log(line)
+        current.comm, current.rank, current.ranks = match[1], int(match[2]), int(match[3])
+        group = _COMM_ID.search(line.text) or _SPLIT.search(line.text)
+        current.group = group[1] if group else current.group
+        if nodes:
+            current.nodes, current.local_ranks, current.local_rank = int(nodes[1]), int(nodes[2]), int(nodes[3])
+            current.mnnvl = nodes[4] != "0"
+        bus_id = _BUS_ID.search(line.text)
+        current.bus_id = int(bus_id[1], 16) if bus_id else current.bus_id
+        current.complete = current.complete or completes
+
+    def fabric(self, line: Line, match: re.Match[str]) -> None:
+        self._rank_log(line, fresh=True).fabric = match[1], match[2]
+
+    def clique(self, line: Line, match: re.Match[str]) -> None:
+        current = self._rank_log(line)
+        current.mnnvl, current.clique_ranks = True, int(match[1])
+
+    def network(self, line: Line, match: re.Match[str]) -> None:
+        self.log.networks.setdefault(line.thread.process, match[1])
+
+    def adapters(self, line: Line, match: re.Match[str]) -> None:
+        names = tuple(word.partition("]")[2].partition(":")[0] for word in match[1].split())
+        self.log.adapters.setdefault(line.thread.host, names)
+
+    def speed(self, line: Line, match: re.Match[str]) -> None:
+        self.log.speeds_mbps.setdefault((line.thread.host, match[1]), int(match[2]))
+
+    def instance(self, line: Line, match: re.Match[str]) -> None:
+        self.log.instance = self.log.instance or match[1]
+
+    def multicast(self, line: Line, match: re.Match[str]) -> None:
+        self.log.multicast.add(match[1] is None)
+
+    def system(self, line: Line, match: re.Match[str]) -> None:
+        self._rank_log(line, fresh=True).system = True
+
+    def cpu(self, line: Line, match: re.Match[str]) -> None:
+        current = self._rank_log(line, fresh=True)
+        current.cpus.append((int(match[2]), int(match[3])))
+        current.hosts.add(match[1] or "0")
+
+    def nvswitch(self, line: Line, match: re.Match[str]) -> None:
+        self._rank_log(line, fresh=True).nvswitch = True
+
+    def system_gpu(self, line: Line, match: re.Match[str]) -> None:
+        current = self._rank_log(line, fresh=True)
+        current.gpu = match[1]
+        current.linked.setdefault(match[1], set())
+
+    def nvlink(self, line: Line, match: re.Match[str]) -> None:
+        current = self._rank_log(line, fresh=True)
+        if current.gpu is not None:
+            current.linked[current.gpu].add(match[1])
+
+    def pattern(self, line: Line, match: re.Match[str]) -> None:
+        pattern, cross_nic, channels, intra, inter, type_intra, type_inter, same = match.groups()
+        current = self._rank_log(line, fresh=True)
+        if current.graphs and pattern == "4":  # each rank starts with its ring: its lines before this are missing
+            del self._making[line.thread]
+            current = self._rank_log(line)
+        current.graphs.append(
+            PrintedGraph(int(pattern), int(cross_nic), int(channels), intra, inter, type_intra, type_inter, same == "1")
+        )
+
+    def channel(self, line: Line, match: re.Match[str]) -> None:
+        current = self._rank_log(line)
+        if current.ring_gpus is None and [graph.pattern for graph in current.graphs] == [4]:
+            current.ring_gpus = match[1].count(" GPU/")
+
+    def header(self, line: Line, match: re.Match[str]) -> None:
+        names = [name.strip() for name in match[1].split("|")[:-1]]
+        self._rank_log(line).table.append(Block(names))
+
+    def threads(self, line: Line, match: re.Match[str]) -> None:
+        block = self._block(line, lambda block: bool(block.threads))
+        block.threads = [text.strip() for text in match[1].split("|")[:-1]]
+
+    def row(self, line: Line, match: re.Match[str]) -> None:
+        collective = Collective[match[1]]
+        block = self._block(line, lambda block: collective in block.rows)
+        cells, at = [], 0
+        while cell := _CELL.match(match[2], at):
+            cells.append((cell[1], cell[2]))
+            at = cell.end()
+        block.rows[collective] = cells
+
+    def _block(self, line: Line, has: Callable[[Block], bool]) -> Block:
+        """The block a row belongs to: a nameless one where the last already has that row, or there is none."""
+        table = self._rank_log(line).table
+        if not table or has(table[-1]):
+            table.append(Block(None))
+        return table[-1]
+
+    def thresholds(self, line: Line, match: re.Match[str]) -> None:
+        self._rank_log(line).thresholds = match.groups()
+
+    def channels(self, line: Line, match: re.Match[str]) -> None:
+        self._rank_log(line).channels = (match[1], match[2])
+
+    def variable(self, line: Line, match: re.Match[str]) -> None:
+        value = re.sub(r"^(-?\d+)\.$", r"\1", match[2])
+        self.log.environment.setdefault(line.thread.process, {}).setdefault(match[1], value)
+
+    def config(self, line: Line, match: re.Match[str]) -> None:
+        self._rank_log(line, fresh=True).config[match[1]] = match[2]
+
+    def call(self, line: Line, match: re.Match[str]) -> None:
+        if line.thread in self._chosen:
+            self._chosen.discard(line.thread)
+            self._calls.pop(line.thread, None)
+        call = Call(match[1], int(match[2]), int(match[3]), int(match[4]), match[5], int(match[6]))
+        self.log.calls.append((line.thread, call))
+        self._calls.setdefault(line.thread, []).append(call)
+
+    def choice(self, line: Line, match: re.Match[str]) -> None:
+        printed = choice.printed(line.text)
+        if printed is not None:
+            calls = tuple(self._calls.get(line.thread, ()))
+            self.log.choices.append(ChoiceLine(line.thread, printed, calls))
+            self._chosen.add(line.thread)
+
+    def symmetric(self, line: Line, match: re.Match[str]) -> None:
+        self.log.symmetric.append((line.thread, match[0]))
+
+    def device(self, line: Line, match: re.Match[str]) -> None:
+        self.log.devices[int(match[1])] = match[2]
+
+
+# In this order: the first expression that is found in a line reads it; looking for a part of it first saves time.
+_METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, Line, re.Match[str]], None]]] = [
+    (": opCount ", _CALL, _Reader.call),
+    (" [Symmetric]: ", _SYMMETRIC, _Reader.symmetric),
+    (" Bytes -> Algo ", re.compile(" Bytes -> Algo "), _Reader.choice),
+    (" |", _ROW, _Reader.row),
+    ("comm 0x", _RANK, _Reader.rank),
+    ("MNNVL busId ", _FABRIC, _Reader.fabric),
+    ("MNNVL 1 ", _CLIQUE, _Reader.clique),
+    ("Pattern ", _PATTERN, _Reader.pattern),
+    (" GPU/", _CHANNEL, _Reader.channel),
+    ("=== System : ", re.compile("^=== System : "), _Reader.system),
+    ("CPU/", _CPU, _Reader.cpu),
+    (" - NVS/", re.compile(r"\+ \w+\[[\d.]+\] - NVS/"), _Reader.nvswitch),
+    (" - GPU/", _GPU, _Reader.system_gpu),
+    (" - GPU/", _NVLINK, _Reader.nvlink),
+    ("Algorithm ", _HEADER, _Reader.header),
+    ("Max NThreads ", _THREADS, _Reader.threads),
+    ("threadThresholds ", _THRESHOLDS, _Reader.thresholds),
+    (" coll channels, ", _CHANNELS, _Reader.channels),
+    (" set by environment to ", _VARIABLE, _Reader.variable),
+    ("Comm config ", _CONFIG, _Reader.config),
+    ("NET/IB : Using ", _ADAPTERS, _Reader.adapters),
+    (" speed=", _SPEED, _Reader.speed),
+    ("NET/OFI Running on ", _INSTANCE, _Reader.instance),
+    ("NVLS multicast support ", _MULTICAST, _Reader.multicast),
+    ("Using network ", _NETWORK, _Reader.network),
+    ("NCCL version ", _VERSION, _Reader.version),
+    ("RCCL version ", _RCCL, _Reader.rccl),
+    ("# ", _DEVICE, _Reader.device),
+]

@@ -1,0 +1,145 @@
+"""Measured rows as curves: the times of one kind of call on one communicator, by size."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+
+from tuner import release
+from tuner.base.names import DataType, Op
+from tuner.base.numerics import SizeArray
+from tuner.emulator.request import Request
+from tuner.machine import catalogue
+from tuner.scenario import Scenario
+from tuner.times.costmodels.operations import Operation
+from tuner.times.measured import MeasuredRow, MeasuredTable
+from tuner.times.timemodel.features import Array
+from tuner.times.timemodel.point_to_point import MODELLED
+
+_FORCED = {"algorithm": "NCCL_ALGO", "protocol": "NCCL_PROTO"}
+SOCKETS = "sockets"  # the network's name in tables of measured times
+_FP8 = (DataType.float8e4m3, DataType.float8e5m2)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A communicator of alike nodes; ``settings`` are the variables that NCCL's model reads."""
+
+    nodes: int
+    gpus_per_node: int
+    settings: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        """All GPUs."""
+        return self.nodes * self.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """AllToAll, which is made of sends and receives: NCCL picks nothing for it."""
+
+    dtype: DataType
+
+    @property
+    def collective(self) -> Operation:
+        """What it is, as a request's collective."""
+        return Operation.AllToAll
+
+    @property
+    def title(self) -> str:
+        """As that of a request."""
+        return f"AllToAll {self.dtype.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the rows of a curve have in common. ``sockets``: they went over TCP sockets between nodes."""
+
+    shape: Shape
+    request: Request | Exchange
+    in_place: bool = False
+    sockets: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """Times of calls of one kind, an element a size, ascending; a size measured several times has their median.
+
+    ``bytes`` is NCCL's nBytes, ``lines`` has the rows' lines in ``file``.
+    """
+
+    file: str
+    kind: Kind
+    bytes: SizeArray
+    time_us: Array
+    lines: tuple[tuple[int, ...], ...]
+
+
+def of_table(table: MeasuredTable, file: str, scenario: Scenario) -> tuple[list[Curve], Counter[str]]:
+    """The curves of a table's rows, and how many rows have none, by reason.
+
+    Rows in place are judged where a kind of call has no others.
+    """
+    skipped = Counter[str]()
+    kinds: dict[Kind, list[MeasuredRow]] = defaultdict(list)
+    for row in table.rows:
+        settings = _settings(table, row, scenario)
+        why = _skipped(row) if isinstance(settings, dict) else settings
+        if why is not None:
+            skipped[why] += 1
+            continue
+        assert isinstance(settings, dict)
+        tuned = row.tuned_collective
+        request = Exchange(row.dtype) if tuned is None else Request(tuned, row.dtype, Op.sum)
+        shape = Shape(row.nodes, row.gpus_per_node, tuple(sorted(settings.items())))
+        kinds[Kind(shape, request, bool(row.in_place), table.network_of(row) == SOCKETS)].append(row)
+    curves = []
+    for kind, rows in kinds.items():
+        if kind.in_place and replace(kind, in_place=False) in kinds:
+            skipped["in place, where the same calls were measured out of place"] += len(rows)
+        else:
+            curves.append(_curve(file, kind, rows))
+    return curves, skipped
+
+
+def _curve(file: str, kind: Kind, rows: list[MeasuredRow]) -> Curve:
+    by_size: dict[int, list[MeasuredRow]] = defaultdict(list)
+    for row in rows:
+        by_size[row.bytes].append(row)
+    sizes = sorted(by_size)
+    return Curve(
+        file,
+        kind,
+        np.array(sizes, np.uint64),
+        np.array([median(row.time_us for row in by_size[size]) for size in sizes]),
+        tuple(tuple(row.line for row in by_size[size]) for size in sizes),
+    )
+
+
+def _skipped(row: MeasuredRow) -> str | None:
+    if row.is_point_to_point and row.collective not in MODELLED:
+        return f"of {row.collective}: no time is expected of it"
+    return "8-bit floats, which NCCL's model was not measured with" if row.dtype in _FP8 else None
+
+
+def _settings(table: MeasuredTable, row: MeasuredRow, scenario: Scenario) -> dict[str, str] | str:
+    """The variables that NCCL's model reads; or why it cannot be asked about the row."""
+    given = scenario.environment or {}
+    own = catalogue.load(scenario.machine).environment if scenario.machine else {}
+    environment = release.load(scenario.nccl).environment
+    of_run: Mapping[str, str] = {**table.environment_of(row), **given}
+    for name in sorted(of_run.keys() & set(environment.search)):
+        if name not in given and own.get(name, of_run[name]) != of_run[name]:
+            return f"{name}={of_run[name]}: another search than the machine's; valid: --env {name}={of_run[name]}"
+    forced = {
+        variable: getattr(row, column).name for column, variable in _FORCED.items() if getattr(row, column) is not None
+    }
+    if row.channels is not None:
+        forced |= {"NCCL_MIN_NCHANNELS": str(row.channels), "NCCL_MAX_NCHANNELS": str(row.channels)}
+    # Whether the network has a CollNet plugin only --env says.
+    known = set(environment.known) - own.keys() - {"NCCL_COLLNET_ENABLE"}
+    read = {name: value for name, value in of_run.items() if name in known}
+    return {**read, **given, **forced}

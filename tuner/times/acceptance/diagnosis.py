@@ -1,0 +1,153 @@
+"""Which single fault explains a loss: its shape over sizes and collectives against what each fault would make of it.
+
+Each fault's times come from the emulator and the time model, for the same calls. What a fault leaves unexplained may be
+a start that is later for all calls (the host), and an offset that healthy machines have as well.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tuner.base.errors import NoAlgorithm
+from tuner.machine.topology import Topology
+from tuner.times.acceptance import faults
+from tuner.times.acceptance.curves import Curve, Shape
+from tuner.times.acceptance.expected import Expectation
+from tuner.times.acceptance.faults import Fault, Resource
+from tuner.times.acceptance.judge import LEAST_START_US, MOST_START_US
+from tuner.times.timemodel.features import Array
+
+_STARTS_US = np.concatenate([[0.0], np.geomspace(LEAST_START_US, MOST_START_US, 40)])
+_WIDEST = 0.5  # what extrapolations may be off by, here
+_NOISE = 0.03  # of single times, natural logarithm
+_COMMON = 0.8  # of what an expected time may be off by, that all sizes of a healthy machine have in common,
+_OWN = 0.6  # and that each has for itself
+_INDEPENDENT = 24  # sizes of one run are not independent: more of them than this count no more
+_HUBER = 2.0  # from how many scatters on a difference counts by itself and not by its square
+_CLEAR = 1.0  # by how much a cost is less where it explains more than healthy times do
+_AS_GOOD = 2.0  # and where another explanation is as good
+_UNEXPLAINED = (0.25, 0.5)  # what a fault that explains a loss leaves of it: at most that, or that share
+_SEVERAL = 0.5  # what speaks against each further part that is missing
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """A fault that explains the loss: what it is, and how far times still are from what it would make of them.
+
+    ``left`` and ``left_if_healthy`` are typical differences of natural logarithms, with this fault and without any.
+    """
+
+    resource: Resource
+    what: str
+    left: float
+    left_if_healthy: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Explained:
+    fault: Fault | None
+    cost: float
+    left: float
+
+
+def diagnose(curves: Sequence[Curve], expectation: Expectation, topology: Topology) -> tuple[Diagnosis, ...]:
+    """The best explanation of the curves' times, then others that are as good; none where no fault explains them."""
+    healthy = _explained(curves, expectation, None)
+    explained = (_tried(curves, expectation, fault) for fault in _faults(curves, expectation, topology))
+    diagnoses = sorted(filter(None, explained), key=lambda each: each.cost)
+    if not diagnoses or diagnoses[0].cost > healthy.cost - _CLEAR:
+        return ()
+    if diagnoses[0].left > max(_UNEXPLAINED[0], _UNEXPLAINED[1] * healthy.left):
+        return ()
+    best: dict[Resource, _Explained] = {}
+    for each in diagnoses:
+        assert each.fault is not None
+        if each.cost < diagnoses[0].cost + _AS_GOOD:
+            best.setdefault(each.fault.resource, each)
+    return tuple(
+        Diagnosis(resource, each.fault.what, each.left, healthy.left)
+        for resource, each in best.items()
+        if each.fault is not None
+    )
+
+
+def _faults(curves: Iterable[Curve], expectation: Expectation, topology: Topology) -> Iterator[Fault]:
+    """Those of any of the communicators, each once."""
+    shapes = dict.fromkeys(curve.kind.shape for curve in curves)
+    communicators = (expectation.selection(shape).communicator for shape in shapes)
+    return iter(dict.fromkeys(fault for each in communicators for fault in faults.of_communicator(each, topology)))
+
+
+def _tried(curves: Sequence[Curve], expectation: Expectation, fault: Fault) -> _Explained | None:
+    """None where NCCL could not have run some of the calls with the fault, such as NVLS forced without NVLS."""
+    try:
+        return _explained(curves, expectation, fault)
+    except NoAlgorithm:
+        return None
+
+
+def _explained(curves: Sequence[Curve], expectation: Expectation, fault: Fault | None) -> _Explained:
+    """How well a fault explains the times, with the start of each communicator's calls and one common offset."""
+    offs: list[Array] = []
+    sds: list[Array] = []
+    for shape, those in _by_shape(curves).items():
+        times = [expectation.times(curve.kind, curve.bytes, _fitting(shape, fault)) for curve in those]
+        measured = np.concatenate([curve.time_us for curve in those])
+        modelled = np.concatenate([each.time_us for each in times])
+        sd = np.concatenate([np.minimum(each.log_half, _WIDEST) for each in times]) / 1.645
+        offs.append(np.log(measured / (modelled + _start_us(measured, modelled, _scatter(sd)))))
+        sds.append(sd)
+    off, sd = np.concatenate(offs), np.concatenate(sds)
+    scatter, shape_of_offset = _scatter(sd), _COMMON * sd
+    weight = min(_INDEPENDENT / len(off), 1.0)
+    common = _common(off / scatter, shape_of_offset / scatter, weight)
+    left = off - common * shape_of_offset
+    cost = weight * len(off) * _loss(left, scatter) + common**2 / 2 + _prior(fault)
+    return _Explained(fault, cost, float(np.median(np.abs(left))))
+
+
+def _scatter(sd: Array) -> Array:
+    scatter: Array = np.hypot(_NOISE, _OWN * sd)
+    return scatter
+
+
+def _common(off: Array, of_offset: Array, weight: float) -> float:
+    """How many standard deviations all times are off alike: least squares with what is believed, all in scatters."""
+    common = 0.0
+    for _ in range(5):
+        size = np.abs(off - common * of_offset)
+        weights = weight * np.minimum(_HUBER / np.maximum(size, 1e-9), 1)
+        common = float((weights * off * of_offset).sum() / ((weights * of_offset**2).sum() + 1))
+    return common
+
+
+def _start_us(measured_us: Array, modelled_us: Array, scatter: Array) -> float:
+    """How much later calls start than modelled, by what makes the differences least."""
+    losses = [_loss(np.log(measured_us / (modelled_us + extra)), scatter) for extra in _STARTS_US]
+    return float(_STARTS_US[int(np.argmin(losses))])
+
+
+def _loss(off: Array, scatter: Array) -> float:
+    """The mean of squares, or of plain differences where these are large, in scatters."""
+    size = np.abs(off) / scatter
+    return float(np.mean(np.where(size < _HUBER, size**2 / 2, _HUBER * (size - _HUBER / 2))))
+
+
+def _prior(fault: Fault | None) -> float:
+    """What speaks against a fault before any time is seen: rare ones, and several at once."""
+    return 0.0 if fault is None else fault.rare + _SEVERAL * (fault.missing - 1)
+
+
+def _fitting(shape: Shape, fault: Fault | None) -> Fault | None:
+    """What of a fault shows on a communicator: nothing between nodes where there is one."""
+    if fault is None or shape.nodes > 1:
+        return fault
+    return replace(fault, inter=1.0, hop=1.0)
+
+
+def _by_shape(curves: Iterable[Curve]) -> Mapping[Shape, list[Curve]]:
+    by_shape: dict[Shape, list[Curve]] = {}
+    for curve in curves:
+        by_shape.setdefault(curve.kind.shape, []).append(curve)
+    return by_shape

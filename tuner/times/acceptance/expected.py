@@ -1,0 +1,203 @@
+"""What calls should take: by a calibration, or where there is none by NCCL's own model with the error that it has."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TypedDict
+
+import numpy as np
+
+from tuner.base.errors import BadInput
+from tuner.base.names import ALGO_PROTOS, Algorithm
+from tuner.base.numerics import SizeArray
+from tuner.emulator.build import build
+from tuner.emulator.selection import Picks, Selection
+from tuner.scenario import Scenario
+from tuner.times.acceptance.curves import Exchange, Kind, Shape
+from tuner.times.acceptance.faults import Fault, faulty
+from tuner.times.timemodel import calibration as calibrations
+from tuner.times.timemodel import predict
+from tuner.times.timemodel.calibration import Calibration
+from tuner.times.timemodel.features import Array
+from tuner.times.timemodel.predict import TimeModel
+
+# How far public measurements lie from NCCL's own time, natural logarithms of measured over NCCL's: where 90 % of the
+# rows of tables/measured are, machines counted alike, for calls below 1 MiB, below 64 MiB and above, on one node and on
+# several. benchmarks/accept.py prints them.
+NCCL_ERROR = {
+    False: ((-0.17, 0.88), (-0.10, 0.68), (0.03, 0.52)),
+    True: ((-0.04, 1.82), (0.00, 1.65), (-0.28, 0.64)),
+}
+ERROR_BYTES = (2**20, 2**26)
+# Where NCCL's search finds no way through a node it counts with 0.1 GB/s a channel.
+# Source: ncclTopoCompute, src/graph/search.cc, v2.28.9-1.
+_NO_WAY_GBS = 0.2
+_NO_WAY = (
+    "NCCL's search finds no way through this node and counts with 0.1 GB/s, so that nothing is too slow here; valid: "
+    "--calibration with a file that 'nccl-tuner calibrate' makes of a healthy machine's times"
+)
+# AllToAll between nodes is in no frozen split: half again as wide, as intervals are of what was never held out.
+_NEVER_HELD_OUT = 1.5
+_LATENCIES = ("net_ll_hop_us", "net_simple_hop_us", "tree_hop_us", "nvls_tree_hop_us", "pat_hop_us")
+
+
+class Whose(StrEnum):
+    """Whose times are expected."""
+
+    calibrated = "calibrated"
+    nccl = "NCCL's model"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expected:
+    """An element a size: the time in us, half its 90 % interval as a natural logarithm, and what NCCL picks.
+
+    ``picks`` is None for AllToAll, which NCCL picks nothing for. ``measured``: whether the calibration has times of the
+    pick's algorithm and protocol; False by NCCL's model.
+    """
+
+    time_us: Array
+    log_half: Array
+    picks: Picks | None
+    measured: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    whose: Whose
+
+    def pick_names(self) -> list[str]:
+        """Algorithm and protocol of each size, as in ``Ring/LL``; ``-`` where NCCL picks nothing."""
+        if self.picks is None:
+            return ["-"] * len(self.time_us)
+        pairs = (ALGO_PROTOS[number] for number in self.picks.combinations.tolist())
+        return [f"{algorithm.name}/{protocol.name}" for algorithm, protocol in pairs]
+
+
+class Expectation:
+    """Expected times on a machine, healthy or with a fault. ``scenario`` describes the machine and release.
+
+    ``calibration``: a name or a file, None for the machine's own or its generation's. BadInput where nodes differ, or
+    the named calibration is none.
+    """
+
+    def __init__(self, scenario: Scenario, calibration: str | None = None) -> None:
+        scenario.check_gpu_for_each_rank("accept")
+        if scenario.others:
+            raise BadInput("nodes that differ have no one expected time; valid: --machine or --topology with --nodes")
+        if calibration is not None:
+            calibrations.load(calibration)
+        self.scenario = scenario
+        self._asked = calibration
+        self._healthy: dict[Shape, Selection] = {}
+        self._models: dict[Shape, TimeModel | None] = {}
+        self._faulty: dict[tuple[Shape, Fault], Selection] = {}
+        self.reasons: dict[str, None] = {}  # why these calibrations, or why none
+
+    def selection(self, shape: Shape) -> Selection:
+        """The healthy communicator."""
+        if shape not in self._healthy:
+            self._healthy[shape] = Selection(self._scenario(shape).communicator())
+        return self._healthy[shape]
+
+    def times(self, kind: Kind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
+        """Of calls of ``sizes``, NCCL's nBytes, [size]. BadInput for AllToAll that no calibration has times of."""
+        selection = self.selection(kind.shape) if fault is None else self._with_fault(kind.shape, fault)
+        model = self._model(kind.shape)
+        if model is not None and fault is not None:
+            calibration = _with_slower_hops(model.calibration, fault.hop)
+            model = TimeModel(calibration, selection, same_machine=model.same_machine, reason=model.reason)
+        if isinstance(kind.request, Exchange):
+            return _of_exchange(model, sizes)
+        picks = selection.pick(kind.request, sizes)
+        if model is None:
+            return _by_nccl(picks, several=selection.communicator.nodes > 1)
+        calibrated = model.of_picks(kind.request, picks)
+        half = np.log(calibrated.high_us / calibrated.time_us)
+        # An extrapolation is trusted no more than NCCL's own model is.
+        guess = _by_nccl(picks, several=selection.communicator.nodes > 1)
+        at_most = np.log(guess.time_us / calibrated.time_us) + guess.log_half
+        half = np.where(calibrated.measured, half, np.maximum(half, at_most))
+        return Expected(calibrated.time_us, half, picks, calibrated.measured, Whose.calibrated)
+
+    def _model(self, shape: Shape) -> TimeModel | None:
+        if shape not in self._models:
+            self._models[shape] = self._found_model(shape)
+        return self._models[shape]
+
+    def _found_model(self, shape: Shape) -> TimeModel | None:
+        try:
+            model = predict.of_communicator(self.selection(shape), self.scenario.site, self._asked)
+        except BadInput as error:
+            if self._asked is not None:
+                raise
+            self.reasons[f"NCCL's own model with its known error: {error}"] = None
+            ring = self.selection(shape).communicator.graphs[Algorithm.Ring]
+            if ring.channels * ring.bw_intra_gbs < _NO_WAY_GBS:
+                self.reasons[_NO_WAY] = None
+            return None
+        launch = model.calibration.launch
+        self.reasons[f"calibrated, by the calibration {model.reason}; measured with {launch}"] = None
+        return model
+
+    def _scenario(self, shape: Shape) -> Scenario:
+        environment = {**(self.scenario.environment or {}), **dict(shape.settings)}
+        nodes, gpus = shape.nodes, shape.gpus_per_node
+        own = self.scenario.resolve().own
+        if own.trays is None:
+            return replace(self.scenario, nodes=nodes, gpus_per_node=gpus, environment=environment)
+        return replace(self.scenario, environment=environment, **_of_trays(nodes, gpus, own.gpus, own.trays))
+
+    def _with_fault(self, shape: Shape, fault: Fault) -> Selection:
+        if (shape, fault) not in self._faulty:
+            resolved = self._scenario(shape).resolve()
+            healthy = self.selection(shape).communicator
+            several = healthy.nodes > 1
+            nodes = [
+                (faulty(node.for_emulator(several), node.for_emulator(False), fault, several), count)
+                for node, count in resolved.nodes
+            ]
+            communicator = build(resolved.release, nodes, healthy.environment)
+            self._faulty[shape, fault] = Selection(communicator)
+        return self._faulty[shape, fault]
+
+
+class _OfTrays(TypedDict):
+    nodes: int
+    trays: int
+    gpus_per_node: int
+
+
+def _of_trays(nodes: int, gpus: int, gpus_per_tray: int, trays: int) -> _OfTrays:
+    """Domains of ``trays``, as results count them: by host, a tray of which has ``gpus``, or by domain. BadInput."""
+    if gpus > gpus_per_tray and gpus % gpus_per_tray == 0 and gpus // gpus_per_tray <= trays:
+        return {"nodes": nodes, "trays": gpus // gpus_per_tray, "gpus_per_node": gpus_per_tray}
+    if gpus <= gpus_per_tray and (nodes <= trays or nodes % trays == 0):
+        return {"nodes": max(nodes // trays, 1), "trays": min(nodes, trays), "gpus_per_node": gpus}
+    raise BadInput(
+        f"{nodes} x {gpus} GPUs: not of NVLink domains of {trays} trays with {gpus_per_tray} GPUs; valid: up to "
+        f"{trays} hosts or a multiple of {trays}, with --trays"
+    )
+
+
+def _of_exchange(model: TimeModel | None, sizes: SizeArray) -> Expected:
+    """NCCL has no model of AllToAll, which a calibration alone has times of."""
+    if model is None:
+        raise BadInput("of AllToAll: no calibration has times of it here, and NCCL's model has none")
+    calibrated = model.all_to_all(sizes)
+    half = np.log(calibrated.high_us / calibrated.time_us)
+    if model.selection.communicator.nodes > 1:
+        half *= _NEVER_HELD_OUT
+    return Expected(calibrated.time_us, half, None, calibrated.measured, Whose.calibrated)
+
+
+def _by_nccl(picks: Picks, several: bool) -> Expected:
+    """NCCL's own times, moved to the middle of where measured ones are."""
+    errors = np.array(NCCL_ERROR[several])[np.searchsorted(ERROR_BYTES, picks.bytes, side="right")]
+    times_us = picks.time_us.astype(np.float64) * np.exp(errors.mean(axis=1))
+    half = (errors[:, 1] - errors[:, 0]) / 2
+    return Expected(times_us, half, picks, np.zeros(len(times_us), np.bool_), Whose.nccl)
+
+
+def _with_slower_hops(calibration: Calibration, factor: float) -> Calibration:
+    if factor == 1:
+        return calibration
+    parameters: Mapping[str, float] = calibration.parameters
+    slower = {name: parameters[name] * factor for name in _LATENCIES}
+    return replace(calibration, parameters={**parameters, **slower})

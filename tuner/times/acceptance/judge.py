@@ -1,0 +1,139 @@
+"""Measured curves against expected times: which sizes pass, which are too slow or too fast, which the host delays."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+
+import numpy as np
+
+from tuner.times.acceptance.curves import Curve
+from tuner.times.acceptance.expected import Expected
+from tuner.times.costmodels.bandwidth import bus_gbs
+from tuner.times.timemodel.features import Array
+
+# The band: 90 % intervals of single times, joined with how far healthy machines of one kind differ, natural logarithm,
+# and widened, so that 95 % of healthy machines pass with all sizes of a curve. benchmarks/accept.py prints how many do.
+BETWEEN_MACHINES = 0.04
+WIDENED = 1.2
+IN_A_ROW = 3  # slow sizes that fail; two where one of them is the largest
+HOST_BYTES = 2**20  # smaller calls take mostly what the host takes to start them
+MOST_START_US = 60.0  # what no way of launching adds
+FIRST_BYTES = 2**22  # where no size is below HOST_BYTES, those up to here show the start as well,
+MOST_FIRST_US = 25.0  # but may be slow by more than it
+LEAST_START_US = 1.0
+
+
+class Verdict(StrEnum):
+    """What is said of a size."""
+
+    passed = "pass"
+    faster = "faster than expected"
+    host_bound = "host-bound"
+    isolated = "slow alone"
+    slow = "too slow"
+    fast = "too fast"
+
+    @property
+    def fails(self) -> bool:
+        """Whether it fails the run."""
+        return self in (Verdict.slow, Verdict.fast)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """A curve with its expected times and a verdict a size. ``low_us`` to ``high_us`` is the band, [size].
+
+    ``start_us``: how much later than expected its calls start.
+    """
+
+    curve: Curve
+    expected: Expected
+    low_us: Array
+    high_us: Array
+    verdicts: tuple[Verdict, ...]
+    start_us: float | None
+
+    @property
+    def busbw_gbs(self) -> Array:
+        """Bus bandwidth in GB/s as measured, [size]."""
+        return self._gbs(self.curve.time_us)
+
+    @property
+    def floor_gbs(self) -> Array:
+        """The least bus bandwidth in GB/s that passes, [size]."""
+        return self._gbs(self.high_us)
+
+    @property
+    def passes(self) -> bool:
+        """Whether no size fails."""
+        return not any(verdict.fails for verdict in self.verdicts)
+
+    def _gbs(self, time_us: Array) -> Array:
+        kind = self.curve.kind
+        return np.asarray(bus_gbs(kind.request.collective, self.curve.bytes, time_us, kind.shape.ranks))
+
+
+def start_us(curve: Curve, expected: Expected) -> float | None:
+    """By how much calls of a curve start later than expected, us, not below 0; None where no size shows it.
+
+    It is the median over sizes below 1 MiB, where there are none over those up to 4 MiB. The start belongs to the way
+    of launching and not to the fabric, so that it is no more than such ways differ by.
+    """
+    extra = curve.time_us - expected.time_us
+    for below, most_us in ((HOST_BYTES, MOST_START_US), (FIRST_BYTES + 1, MOST_FIRST_US)):
+        if (small := curve.bytes < below).any():
+            typical = float(np.median(extra[small]))
+            return min(max(typical, 0.0), most_us)
+    return None
+
+
+def band(expected: Expected) -> Array:
+    """Half the band that passes, [size]: numbers, natural logarithms of times over the expected ones."""
+    half: Array = WIDENED * np.hypot(expected.log_half, BETWEEN_MACHINES)
+    return half
+
+
+def judge(curve: Curve, expected: Expected, least_us: Array) -> Judged:
+    """The verdicts of a curve. ``least_us`` is what the links alone take, [size].
+
+    Sizes above the band are too slow where three are in a row, or the two largest are: one or two alone are noise, and
+    so is one in the band between others.
+    """
+    start = start_us(curve, expected)
+    allowed = start if start is not None and start > LEAST_START_US else 0.0
+    width = np.exp(band(expected))
+    high_us = expected.time_us * width
+    excess = np.log(curve.time_us / (high_us + allowed))
+    slow = _in_a_row((_smoothed(excess) > 0).tolist())
+    verdicts = []
+    for at, time_us in enumerate(curve.time_us.tolist()):
+        verdict = Verdict.passed
+        if time_us < least_us[at]:
+            verdict = Verdict.fast
+        elif time_us * width[at] < expected.time_us[at]:
+            verdict = Verdict.faster
+        elif excess[at] > 0:
+            verdict = Verdict.slow if slow[at] else Verdict.isolated
+        elif time_us > high_us[at] and curve.bytes[at] <= FIRST_BYTES:
+            verdict = Verdict.host_bound
+        verdicts.append(verdict)
+    return Judged(curve, expected, expected.time_us / width, high_us + allowed, tuple(verdicts), start)
+
+
+def _smoothed(values: Array) -> Array:
+    """The median of each value and its two neighbours; those at the ends as they are."""
+    smoothed = values.copy()
+    if len(values) > 2:
+        smoothed[1:-1] = np.median(np.stack([values[:-2], values[1:-1], values[2:]]), axis=0)
+    return smoothed
+
+
+def _in_a_row(above: Sequence[bool]) -> list[bool]:
+    """Which of the sizes above the band have enough others beside them."""
+    kept: list[bool] = []
+    for is_above, group in groupby(above):
+        length = len(list(group))
+        at_the_end = length > 1 and len(kept) + length == len(above)
+        kept += [is_above and (length >= IN_A_ROW or at_the_end or length == len(above))] * length
+    return kept

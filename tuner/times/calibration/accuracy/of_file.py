@@ -1,0 +1,202 @@
+"""How far off calibrated times are on a file of measured times."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner import release
+from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.records import to_json
+from tuner.machine import catalogue, skeleton
+from tuner.machine.topology import Topology
+from tuner.times import measured
+from tuner.times.calibration import plausible, point_to_point_fit, scaled
+from tuner.times.calibration.accuracy.evaluate import half_widths, mean_absolute_error, predicted_us
+from tuner.times.calibration.measured_calls import MeasuredCalls, Site, of_table, point_to_point_reason
+from tuner.times.calibration.point_to_point_fit import MeasuredExchanges
+from tuner.times.measured import Kind, MeasuredRow, MeasuredTable, Problem
+from tuner.times.timemodel.point_to_point import MODELLED
+from tuner.times.timemodel.predict import Choice, choose, exchange_times
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Mean absolute errors as shares (|predicted / measured - 1|) and what 90 % intervals hold, over ``rows``.
+
+    ``half_width_90``: half an interval as a share of the time, mean; ``nccl_model_error`` is NCCL's own prediction's.
+    """
+
+    rows: int
+    mean_absolute_error: float
+    coverage_90: float
+    half_width_90: float
+    nccl_model_error: float | None
+
+
+_NO_ROWS = {"rows": 0} | {each.name: None for each in fields(Accuracy) if each.name != "rows"}
+
+
+@dataclass(frozen=True, slots=True)
+class FileAccuracy:
+    """``collectives`` is None where the file has sends and receives alone.
+
+    ``skipped`` counts the rows that are left out by reason, ``reason`` says why this calibration answers.
+
+    ``problems`` are what looks wrong with rows that count.
+    """
+
+    file: str
+    collectives: Accuracy | None
+    point_to_point: Accuracy | None
+    calibration: str
+    reason: str
+    skipped: Mapping[str, int]
+    problems: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The collectives' keys on top, those of sends and receives below ``point_to_point``."""
+        return {
+            **(to_json(self.collectives) if self.collectives else _NO_ROWS),
+            "calibration": self.calibration,
+            "reason": self.reason,
+            "skipped": dict(self.skipped),
+            "problems": list(self.problems),
+            "point_to_point": to_json(self.point_to_point),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a file is held against: the machine or topology, the release and the calibration; None is what fits."""
+
+    machine: str | None = None
+    topology: Path | None = None
+    nccl: str | None = None
+    calibration: str | None = None
+
+
+def of_path(path: Path, held: Held) -> FileAccuracy:
+    """The same for a file.
+
+    Rows that the machine's links rule out are left out. Errors: BadMeasurement also where the file cannot be read, or
+    no row is left; BadInput where it does not say what was measured.
+    """
+    table = measured.named_or_read(path)
+    nccl = held.nccl or table.header.nccl
+    machine = held.machine or (None if held.topology else table.header.machine or None)
+    if machine is None and held.topology is None:
+        raise BadInput(f"{path}: which machine was measured is not said; valid: --machine, --topology")
+    if not nccl:
+        raise BadInput(f"{path}: which release was measured is not said; valid: --nccl")
+    name = catalogue.load(machine).name if machine else None
+    judged = plausible.judge(table, _node(name, held.topology))
+    if not judged.rows:
+        raise BadMeasurement(f"{path}: no row is left; {'; '.join(each.text for each in judged.refused)}")
+    site = Site(name, release.load(nccl).name, held.topology)
+    result = of_file(replace(table, rows=judged.rows), site, held.calibration)
+    refused, counted = dict[str, int](), set[int]()
+    for each in judged.refused:
+        if rest := set(each.lines) - counted:
+            refused[each.text] = len(rest)
+            counted |= rest
+    said = tuple(f"{each.text} ({each.where})" for each in judged.problems if not each.refused)
+    said += tuple(_contradictions(table, name, site.nccl))
+    return replace(result, skipped={**result.skipped, **refused}, problems=(*result.problems, *said))
+
+
+def _contradictions(table: MeasuredTable, machine: str | None, nccl: str) -> Iterator[str]:
+    """What the file says otherwise than what it is held against."""
+    head = table.header
+    if head.nccl and head.nccl != nccl:
+        yield f"the file says NCCL {head.nccl}, and is held against {nccl}"
+    if machine and head.machine and catalogue.load(head.machine).gpu != catalogue.load(machine).gpu:
+        yield f"the file says {head.machine}, and is held against {machine}, which has other GPUs"
+
+
+def _node(machine: str | None, topology: Path | None) -> Topology | None:
+    if topology is not None:
+        return skeleton.read_complete(topology)[1]
+    return catalogue.load(machine).topology if machine else None
+
+
+def of_file(table: MeasuredTable, site: Site, calibration: str | None = None) -> FileAccuracy:
+    """The rows of a file that NCCL's model can be asked about, against the calibration that answers for their machine.
+
+    Errors: BadMeasurement where there is no such row, BadInput and BadCalibration as :func:`choose`.
+    """
+    exchanges = point_to_point_fit.of_tables([table], [site])
+    alone = exchanges is not None and all(row.is_point_to_point for row in table.rows)
+    calls = None if alone else of_table(table, site)
+    placed = calls if calls is not None else exchanges
+    assert placed is not None
+    chosen = _chosen(placed.rows, site, calibration)
+    of_exchanges = _of_exchanges(exchanges, chosen)
+    counted = {row.line for row in exchanges.rows} if exchanges and of_exchanges else set[int]()
+    return FileAccuracy(
+        table.name,
+        _accuracy(calls, chosen) if calls else None,
+        of_exchanges,
+        chosen.calibration.name,
+        chosen.reason,
+        _skipped(table, calls, counted),
+        _all_off_alike(calls, chosen) if calls else (),
+    )
+
+
+def _all_off_alike(calls: MeasuredCalls, chosen: Choice) -> tuple[str, ...]:
+    """Said where all times are off by one factor, with the lines; the rows count all the same."""
+    ratios = calls.measured.times_us / predicted_us(chosen.calibration, calls)
+    factor = scaled.common_factor(ratios, calls.measured.calls.bytes)
+    if factor is None:
+        return ()
+    lines = tuple(row.line for row in calls.rows)
+    text = f"all times are {factor:.3g} times what is expected, the smallest calls' as the largest's"
+    return (f"{text}; {scaled.likely(factor)} ({Problem(Kind.scaled, lines, text).where})",)
+
+
+def _skipped(table: MeasuredTable, calls: MeasuredCalls | None, counted: Set[int]) -> Mapping[str, int]:
+    """Rows left out by reason; ``counted`` are lines of sends and receives that are not."""
+    reasons = {point_to_point_reason(row.collective) for row in table.rows if row.is_point_to_point}
+    skipped = Counter({why: count for why, count in (calls.skipped if calls else {}).items() if why not in reasons})
+    for row in table.rows:
+        if row.is_point_to_point and row.line not in counted:
+            in_place = row.in_place and row.collective in MODELLED
+            skipped["in place" if in_place else point_to_point_reason(row.collective)] += 1
+    return dict(skipped)
+
+
+def _chosen(rows: Sequence[MeasuredRow], site: Site, calibration: str | None) -> Choice:
+    """The calibration that answers for the largest communicator of the rows."""
+    row = max(rows, key=lambda each: (each.nodes, each.gpus_per_node))
+    return choose(site.selection(row.nodes, row.gpus_per_node, {}).communicator, site.name, calibration)
+
+
+def _of_exchanges(rows: MeasuredExchanges | None, chosen: Choice) -> Accuracy | None:
+    """Of AllToAll; None where the file has none, or the calibration has none."""
+    if rows is None or chosen.calibration.exchange is None:
+        return None
+    said = exchange_times(chosen.calibration, rows.calls, same_machine=chosen.same_machine)
+    held = (said.low_us <= rows.times_us) & (rows.times_us <= said.high_us)
+    return Accuracy(
+        rows=len(rows.rows),
+        mean_absolute_error=mean_absolute_error(said.time_us, rows.times_us),
+        coverage_90=float(held.mean()),
+        half_width_90=float(((said.high_us - said.low_us) / said.time_us).mean() / 2),
+        nccl_model_error=None,
+    )
+
+
+def _accuracy(calls: MeasuredCalls, chosen: Choice) -> Accuracy:
+    measured_us, times_us = calls.measured.times_us, predicted_us(chosen.calibration, calls)
+    half = half_widths(calls, chosen.calibration.certainty(same_machine=chosen.same_machine))
+    return Accuracy(
+        rows=len(calls),
+        mean_absolute_error=mean_absolute_error(times_us, measured_us),
+        coverage_90=float((np.abs(np.log(times_us / measured_us)) <= half).mean()),
+        half_width_90=float(np.sinh(half).mean()),
+        nccl_model_error=mean_absolute_error(calls.nccl_us, measured_us),
+    )

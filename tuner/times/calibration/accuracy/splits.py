@@ -1,0 +1,159 @@
+"""The frozen splits of ``tables/splits.toml``: which rows a model is fitted to, and which it has to predict."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.errors import BadInput, one_of
+from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType
+from tuner.times import measured
+from tuner.times.calibration.measured_calls import MeasuredCalls, Site, of_table
+from tuner.times.measured import MeasuredTable
+from tuner.times.timemodel.intervals import CarriedOver
+
+Rows = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One split. ``kind``: a name of :class:`CarriedOver`; conditions are lists of values by column."""
+
+    kind: str
+    fit: tuple[str, ...]
+    test: tuple[str, ...] = ()
+    hold_out: Mapping[str, Sequence[Any]] | None = None
+    keep: Mapping[str, Sequence[Any]] | None = None
+    test_rows: Mapping[str, Sequence[Any]] | None = None
+    from_bytes: int = 1
+
+    @property
+    def machine(self) -> str:
+        """The machine that is predicted."""
+        return measured.load((self.test or self.fit)[0]).header.machine
+
+    @property
+    def title(self) -> str:
+        """In words: what is fitted to, and what is held out."""
+        kept = f", {_words(self.keep)} only" if self.keep else ""
+        held = f"{', '.join(self.test)} {_words(self.test_rows)}".strip() if self.test else _words(self.hold_out)
+        large = f" from {self.from_bytes >> 20} MiB" if self.from_bytes > 1 else ""
+        return f"{', '.join(self.fit)}{kept} -> {held or 'the rest'}{large}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Halves:
+    """The rows to fit to, and those to predict."""
+
+    fit: MeasuredCalls
+    test: MeasuredCalls
+
+
+def splits() -> tuple[Split, ...]:
+    """All of them, in the order of the file."""
+    read = []
+    for entry in _file()["split"]:
+        lists = {key: tuple(entry[key]) for key in ("fit", "test") if key in entry}
+        read.append(Split(**{**entry, **lists}))
+    return tuple(read)
+
+
+@cache
+def one_way_runs() -> Mapping[str, Sequence[str]]:
+    """Of tables whose runs set the network up in several ways, by name, the runs that fits take."""
+    runs: Mapping[str, Sequence[str]] = _file()["runs"]
+    return runs
+
+
+def halves(split: Split) -> Halves:
+    """The rows of a split, placed on their machines."""
+    (own,) = [shipped(name) for name in split.fit]
+    if split.test:
+        (test,) = [shipped(name) for name in split.test]
+        kept = np.ones(len(own), np.bool_) if split.keep is None else matching(own, split.keep)
+        wanted = np.ones(len(test), np.bool_) if split.test_rows is None else matching(test, split.test_rows)
+        return Halves(own.chosen(kept), test.chosen(wanted & _large(test, split)))
+    if split.keep is not None:
+        kept = matching(own, split.keep)
+        return Halves(own.chosen(kept), own.chosen(~kept & _large(own, split)))
+    held = matching(own, split.hold_out or {})
+    # What the held-out rows' other conditions leave is not fitted to, either: it would tell of them.
+    around = matching(own, {key: value for key, value in (split.hold_out or {}).items() if not key.endswith("_not")})
+    return Halves(own.chosen(~around), own.chosen(held & _large(own, split)))
+
+
+def table_of_one_way(name: str) -> MeasuredTable:
+    """A table of ``tables/measured`` with the runs that set the network up in one way."""
+    table, runs = measured.load(name), one_way_runs().get(name)
+    return table if runs is None else replace(table, rows=tuple(row for row in table.rows if row.run in runs))
+
+
+@cache
+def shipped(name: str) -> MeasuredCalls:
+    """The rows of such a table on its own machine. BadInput where that is not known."""
+    table = table_of_one_way(name)
+    if not table.header.machine or not table.header.nccl:
+        raise BadInput(f"{name}: machine or release not known: {table.header.machine_note or table.header.nccl_note}")
+    return of_table(table, Site(table.header.machine, table.header.nccl))
+
+
+def matching(calls: MeasuredCalls, conditions: Mapping[str, Sequence[Any]]) -> Rows:
+    """A mask of the rows that meet all conditions, [row]."""
+    kept = np.ones(len(calls), np.bool_)
+    for name, values in conditions.items():
+        kept &= _matching(calls, name, values)
+    return kept
+
+
+def _matching(calls: MeasuredCalls, name: str, values: Sequence[Any]) -> Rows:
+    features = calls.measured.calls
+    if name == "sizes":
+        first, step = values
+        return np.isin(features.bytes, np.unique(features.bytes)[first::step])
+    if name == "algorithm_not":
+        return ~np.isin(features.algorithm, [Algorithm[value] for value in values])
+    columns = {
+        "gpus_per_node": (calls.gpus_per_node, list(values)),
+        "nodes": (features.nodes, list(values)),
+        "dtype": (calls.dtype, [DataType[value].value for value in values if name == "dtype"]),
+        "collective": (features.collective, [_collective(value) for value in values if name == "collective"]),
+        "algo_proto": (features.algo_proto, [_algo_proto(value) for value in values if name == "algo_proto"]),
+    }
+    if name not in columns:
+        raise BadInput(f"splits.toml: unknown condition {name!r}; {one_of((*columns, 'sizes', 'algorithm_not'))}")
+    column, wanted = columns[name]
+    return np.isin(column, wanted)
+
+
+def _large(calls: MeasuredCalls, split: Split) -> Rows:
+    large: Rows = calls.measured.calls.bytes >= split.from_bytes
+    return large
+
+
+def _collective(name: str) -> int:
+    return next(each.value for each in Collective if each.name.lower() == name)
+
+
+def _algo_proto(name: str) -> int:
+    return next(at for at, (a, p) in enumerate(ALGO_PROTOS) if f"{a.name}/{p.name}" == name)
+
+
+def _file() -> Any:
+    return tomllib.loads((files("tuner.tables") / "splits.toml").read_text(encoding="utf-8"))
+
+
+def _words(conditions: Mapping[str, Sequence[Any]] | None) -> str:
+    if conditions and "sizes" in conditions:
+        first, step = conditions["sizes"]
+        return f"every {step}rd size from the {first + 1}nd" if (first, step) == (1, 3) else f"sizes [{first}::{step}]"
+    return ", ".join(f"{name} {'/'.join(map(str, values))}" for name, values in (conditions or {}).items())
+
+
+def carried_over(split: Split) -> CarriedOver:
+    """The kind as what is carried over."""
+    return CarriedOver[split.kind]

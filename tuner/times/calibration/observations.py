@@ -1,0 +1,282 @@
+"""Measured times as a fit takes them: medians by call and combination, with how far they are known."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.errors import BadMeasurement
+from tuner.base.names import AlgoProto
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.request import Request, Sizes
+from tuner.emulator.rules import time as timing
+from tuner.emulator.rules.call import Call
+from tuner.emulator.selection import Selection
+from tuner.release import Release
+from tuner.scenario import Scenario
+from tuner.times.calibration import floors
+from tuner.times.calibration.floors import Floor
+from tuner.times.records import samples
+from tuner.times.records.header import Header, scenario_of
+from tuner.times.records.samples import NEAR, Measurements, Point, SampleBlock
+from tuner.times.statistics import Estimate, of_runs_or_blocks
+
+HOLD_OUT_EVERY = 4
+LEAST_DEVIATION = 0.01  # of a median: times of another day differ by that
+UNKNOWN_DEVIATION = 0.05  # where the samples are too few to say
+_OF_ONE_NODE = re.compile(r' (host_hash|guid)="[^"]*"')  # what tells nodes of one kind apart in NCCL's XML
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Medians of a call's sample blocks in us, their times, and the session of each."""
+
+    medians_us: list[float] = field(default_factory=list)
+    times_us: list[tuple[float, ...]] = field(default_factory=list)
+    sessions: list[int] = field(default_factory=list)
+
+    def of(self, session: int) -> "Blocks":
+        """Those of one session."""
+        own = [at for at, of in enumerate(self.sessions) if of == session]
+        return Blocks([self.medians_us[at] for at in own], [self.times_us[at] for at in own], [session] * len(own))
+
+    @property
+    def estimate(self) -> Estimate:
+        """What the call takes, and how far that is known."""
+        times_us = list(chain.from_iterable(self.times_us))
+        return of_runs_or_blocks(self.medians_us, self.sessions, times_us)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ObservationGroup:
+    """The calls of one kind and combination on one communicator; arrays have an element a call.
+
+    ``deviation`` is of the logarithm of ``median_us``; ``held_out`` calls are not fitted. ``shape`` numbers the
+    communicators; ``session`` is the process that measured, None for all of them together.
+    """
+
+    communicator: Communicator
+    request: Request
+    algo_proto: AlgoProto
+    sizes: Sizes
+    median_us: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+    held_out: NDArray[np.bool_]
+    shape: int = 0
+    session: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observations:
+    """What some files of one machine and one release say; ``left_out`` counts calls and sample blocks by the reason.
+
+    ``titles`` are the communicators ``cases`` in words. ``times`` says how they were had: ``measured`` or
+    ``simulated``, or both. ``of_sessions`` are the same calls by session, where there are several of a communicator.
+    ``floors`` say where the host's time hid that of the GPUs.
+    """
+
+    cases: tuple[Scenario, ...]
+    titles: tuple[str, ...]
+    release: Release
+    groups: tuple[ObservationGroup, ...]
+    left_out: Counter[str]
+    files: tuple[tuple[str, str], ...]  # with their sha256
+    times: str
+    of_sessions: tuple[ObservationGroup, ...] = ()
+    floors: tuple[Floor, ...] = ()
+
+    @property
+    def calls(self) -> int:
+        """How many calls were measured."""
+        return sum(len(group.median_us) for group in self.groups)
+
+
+def read(paths: Sequence[Path]) -> Observations:
+    """BadMeasurement where a file has nothing to fit to, is given twice, or is of another machine or release."""
+    return _observations(paths, [(path, samples.read(path)) for path in paths])
+
+
+def of(paths: Sequence[Path], measured: Sequence[Measurements]) -> Observations:
+    """The same of what was read from the files already, as one or several communicators."""
+    together = Path(" ".join(path.name for path in paths))
+    return _observations(paths, [(together, each) for each in measured])
+
+
+def _observations(paths: Sequence[Path], read_files: Sequence[tuple[Path, Measurements]]) -> Observations:
+    cases = _of_one_topology([(_case(path, measured.header), measured.header) for path, measured in read_files])
+    for (path, _), scenario in zip(read_files, cases, strict=True):
+        if _where(scenario) != _where(cases[0]):
+            raise BadMeasurement(
+                f"{path}: measured on {_where(scenario)}, {read_files[0][0]} on {_where(cases[0])}; "
+                "valid together: one machine, one release"
+            )
+    files = tuple(zip([path.name for path in paths], samples.sha256s(paths), strict=True))
+    left_out: Counter[str] = Counter()
+    calls = []
+    shapes = list(dict.fromkeys(scenario.title for scenario in cases))
+    sessions: Counter[int] = Counter()  # so far, by shape
+    for (path, measured), scenario in zip(read_files, cases, strict=True):
+        if measured.truncated:
+            left_out["last lines that were cut off"] += 1
+        shape = shapes.index(scenario.title)
+        blocks_of = _measured(measured.blocks, left_out, sessions[shape])
+        sessions[shape] += 1 + max((block.process for block in measured.blocks), default=0)
+        if not blocks_of:
+            why = _counts(left_out) or "there is none"
+            raise BadMeasurement(f"{path}: no sample block counts of {len(measured.blocks)}: {why}")
+        calls.append(_OfFile(scenario.communicator(), shape, blocks_of))
+    of_cases = zip(cases, read_files, strict=True)
+    titles = {scenario.title: measured.header.title for scenario, (_, measured) in reversed(list(of_cases))}
+    floors = tuple(_without_floor(each, titles[shapes[each.shape]], left_out) for each in calls)
+    held_out = _held_out(point.bytes for each in calls for point, _ in each.blocks_of)
+    groups = [group for each in calls for group in _groups(each, held_out, left_out)]
+    if not groups:
+        raise BadMeasurement(f"{paths[0]}: the model has a time for nothing that was measured: {_counts(left_out)}")
+    return Observations(
+        tuple(cases),
+        tuple(titles[scenario.title] for scenario in cases),
+        calls[0].communicator.release,
+        tuple(groups),
+        left_out,
+        files,
+        times=" and ".join(dict.fromkeys(measured.header.how for _, measured in read_files)),
+        of_sessions=tuple(group for each in calls for group in _of_sessions(each)),
+        floors=tuple(floor for floor in floors if floor is not None),
+    )
+
+
+def _case(path: Path, header: Header) -> Scenario:
+    try:
+        return replace(scenario_of(header), fitted_constants=None)
+    except BadMeasurement as error:
+        raise BadMeasurement(f"{path}: {error}") from None
+
+
+def _of_one_topology(cases: Sequence[tuple[Scenario, Header]]) -> list[Scenario]:
+    """With the first of equal topologies that NCCL dumped, one beside each file: runs may begin on another node."""
+    first: dict[str, Path | None] = {}
+    alike = []
+    for scenario, header in cases:
+        if header.topology_xml is not None:
+            kind = _OF_ONE_NODE.sub("", header.topology_xml)
+            alike.append(replace(scenario, topology=first.setdefault(kind, scenario.topology)))
+        else:
+            alike.append(scenario)
+    return alike
+
+
+def _where(scenario: Scenario) -> str:
+    return " + ".join([f"{scenario.name}", *(other.name for other in scenario.others)]) + f", NCCL {scenario.nccl}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _OfFile:
+    communicator: Communicator
+    shape: int
+    blocks_of: dict[tuple[Point, AlgoProto], Blocks]
+
+
+def _measured(
+    blocks: Iterable[SampleBlock], left_out: Counter[str], first_session: int
+) -> dict[tuple[Point, AlgoProto], Blocks]:
+    """All sample blocks that count, by call and by what was executed."""
+    blocks_of: dict[tuple[Point, AlgoProto], Blocks] = {}
+    for block in blocks:
+        what = block.requested or (block.executed if block.table is None else None)
+        if reason := _useless(block):
+            left_out[reason] += 1
+        elif what is not None:
+            of_call = blocks_of.setdefault((block.point, what.algo_proto), Blocks())
+            of_call.medians_us.append(block.median_us)
+            of_call.times_us.append(block.times_us)
+            of_call.sessions.append(first_session + block.process)
+    return blocks_of
+
+
+def _useless(block: SampleBlock) -> str | None:
+    if block.replaced:
+        return "sample blocks that NCCL replaced"
+    if block.wrong:
+        return "sample blocks with wrong results"
+    if block.host_bound:
+        return "sample blocks whose times are the host's, not the GPUs'"
+    if not block.times_us:
+        return "sample blocks without times"
+    if block.requested is not None and block.requested.channels:
+        return "sample blocks with forced channels, of which the model knows nothing"
+    if block.requested is None and (block.executed is None or block.table is not None):
+        return "sample blocks of NCCL's own choice, not seen or by a table"
+    return None
+
+
+def _held_out(sizes: Iterable[int]) -> set[int]:
+    """Every fourth size, neither the smallest nor the largest."""
+    return set(sorted(set(sizes))[2:-1:HOLD_OUT_EVERY])
+
+
+def _without_floor(of_file: _OfFile, title: str, left_out: Counter[str]) -> Floor | None:
+    """Leaves out the calls near the host's floor, where there is one."""
+    typical_us = {call: float(np.median(blocks.medians_us)) for call, blocks in of_file.blocks_of.items()}
+    floor_us = floors.floor_us([(point, algo_proto, time_us) for (point, algo_proto), time_us in typical_us.items()])
+    if floor_us is None:
+        return None
+    near = [call for call, time_us in typical_us.items() if time_us <= NEAR * floor_us]
+    left_out[f"calls near the {floor_us:.1f} us that the host takes to start one ({title})"] += len(near)
+    for call in near:
+        del of_file.blocks_of[call]
+    return Floor(title, floor_us, len(near), max(point.bytes for point, _ in near))
+
+
+def _groups(of_file: _OfFile, held_out: set[int], left_out: Counter[str]) -> Iterable[ObservationGroup]:
+    shape = of_file.communicator
+    selection = Selection(shape)
+    kinds: dict[tuple[Request, AlgoProto], list[tuple[int, Blocks]]] = {}
+    for (point, algo_proto), blocks in of_file.blocks_of.items():
+        kinds.setdefault((point.request, algo_proto), []).append((point.bytes, blocks))
+    excluded = {request: selection.excluded(request) for request, _ in kinds}
+    for (request, algo_proto), calls in sorted(kinds.items(), key=lambda item: (item[0][0].collective, item[0][1])):
+        one = np.ones(1, np.float32)
+        if algo_proto in excluded[request]:
+            left_out[f"calls without a model: {excluded[request][algo_proto]}"] += len(calls)
+        elif (timing.penalised(one, Call(shape, request, algo_proto)) != one).any():
+            left_out["calls that the model only makes the last choice"] += len(calls)
+        else:
+            group = _group(of_file, request, algo_proto, calls)
+            yield replace(group, held_out=np.isin(group.sizes.nbytes, list(held_out)))
+
+
+def _of_sessions(of_file: _OfFile) -> Iterable[ObservationGroup]:
+    """The same by session; none of a file with one."""
+    sessions = sorted({session for blocks in of_file.blocks_of.values() for session in blocks.sessions})
+    for session in sessions:
+        own_blocks = {call: own for call, blocks in of_file.blocks_of.items() if (own := blocks.of(session)).medians_us}
+        for group in _groups(replace(of_file, blocks_of=own_blocks), set(), Counter()):
+            yield replace(group, session=session)
+
+
+def _group(
+    of_file: _OfFile, request: Request, algo_proto: AlgoProto, calls: Sequence[tuple[int, Blocks]]
+) -> ObservationGroup:
+    calls = sorted(calls, key=lambda call: call[0])
+    medians = [blocks.estimate for _, blocks in calls]
+    deviations = np.array([median.deviation for median in medians])
+    known = np.where(np.isfinite(deviations), deviations, UNKNOWN_DEVIATION)
+    return ObservationGroup(
+        of_file.communicator,
+        request,
+        algo_proto,
+        Sizes(np.array([size for size, _ in calls], np.uint64)),
+        np.array([median.median_us for median in medians]),
+        np.maximum(known, LEAST_DEVIATION),
+        np.zeros(len(calls), np.bool_),
+        of_file.shape,
+    )
+
+
+def _counts(left_out: Counter[str]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in left_out.items())

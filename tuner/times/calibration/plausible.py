@@ -1,0 +1,116 @@
+"""Measured times against the links of the machine: what no hardware of its kind could have done is refused by name.
+
+The bounds are those of the links alone, with the data sheets' bandwidths: neither latencies nor NCCL's algorithms are
+in them, and reductions in switches are allowed for, so that a time below is wrong whatever NCCL did.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tuner.base.errors import BadMeasurement
+from tuner.machine.topology import Topology
+from tuner.times.calibration import links
+from tuner.times.measured import Kind, MeasuredRow, MeasuredTable, Problem, problems
+from tuner.times.measured.checks import SHORTEST_US, named
+
+_ABOVE = 1.02  # clocks of GPUs and hosts differ, and published bandwidths are rounded
+_SLIPS = ((1000.0, "milliseconds for microseconds?"), (8.0, "bits for bytes, or bytes for bits?"))
+_SLIP_WITHIN = 1.25
+_PEAK = 0.6  # the best bandwidth that real machines reach is at least this part of the bound
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Rows that can be used, and what is wrong with these and with the others."""
+
+    rows: tuple[MeasuredRow, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def refused(self) -> tuple[Problem, ...]:
+        """Why the rows that are missing were left out."""
+        return tuple(problem for problem in self.problems if problem.refused)
+
+
+def judge(table: MeasuredTable, topology: Topology | None) -> Judged:
+    """The table's rows without those that are refused; ``topology`` is one node, None where it is not known."""
+    seen = [*problems(table), *(() if topology is None else _beyond(table.rows, topology))]
+    out = {line for problem in seen if problem.refused for line in problem.lines}
+    if any(problem.kind in (Kind.mixed_machines, Kind.mixed_releases) for problem in seen):
+        out = {row.line for row in table.rows}
+    return Judged(tuple(row for row in table.rows if row.line not in out), tuple(seen))
+
+
+def refuse(table: MeasuredTable, topology: Topology | None, where: str) -> Judged:
+    """The same, but BadMeasurement for the first reason to refuse rows, with the file ``where`` and the lines."""
+    judged = judge(table, topology)
+    for problem in judged.refused:
+        raise BadMeasurement(f"{where}:{problem.lines[0]}: {problem.kind}: {problem.text} ({problem.where})")
+    return judged
+
+
+def least_us(row: MeasuredRow, topology: Topology) -> float:
+    """The time in us that the links alone take for the row: the GPUs' inside a node, the adapters' between nodes.
+
+    0 where no link is known. BadInput where the machine has fewer GPUs.
+    """
+    gpu_gbs = links.gpu_gbs(topology, row.gpus_per_node)
+    net_gbs = sum(net.speed_mbps for net in topology.nets) / 8000
+    inside = _inside_bytes(row, links.reduces_in_switch(topology, row.gpus_per_node)) / gpu_gbs if gpu_gbs else 0.0
+    between = _between_bytes(row) / net_gbs if net_gbs and row.nodes > 1 else 0.0
+    return max(inside, between) / 1000
+
+
+def fastest_us(row: MeasuredRow, topology: Topology) -> float:
+    """The time in us below which a row is refused: what links take, less what clocks and rounding may differ by."""
+    return max(least_us(row, topology) / _ABOVE, SHORTEST_US)
+
+
+def _inside_bytes(row: MeasuredRow, in_switch: bool) -> float:
+    """Bytes that one GPU has to send or to receive."""
+    others = (row.ranks - 1) / row.ranks
+    if row.collective == "allreduce":
+        return row.bytes * (1 if in_switch or row.nodes > 1 else 2 * others)
+    if row.collective in ("allgather", "reducescatter", "alltoall", "gather", "scatter"):
+        return row.bytes * others
+    return float(row.bytes)
+
+
+def _between_bytes(row: MeasuredRow) -> float:
+    """Bytes that all adapters of one node together have to send or to receive."""
+    if row.collective in ("allgather", "reducescatter", "gather", "scatter"):
+        return row.bytes * (row.nodes - 1) / row.nodes
+    if row.collective == "alltoall":
+        return row.bytes * row.gpus_per_node * (row.nodes - 1) / row.nodes
+    return float(row.bytes)
+
+
+def _beyond(rows: Sequence[MeasuredRow], topology: Topology) -> list[Problem]:
+    beyond = []
+    there = len(topology.gpus)
+    fitting = [row for row in rows if row.gpus_per_node <= there]
+    if many := tuple(row.line for row in rows if row.gpus_per_node > there):
+        most = max(row.gpus_per_node for row in rows)
+        text = f"{len(many)} rows have up to {most} GPUs a node, and the machine has {there}"
+        beyond.append(Problem(Kind.too_many_gpus, many, text))
+    over = [(least_us(row, topology) / row.time_us, row) for row in fitting]
+    above = [(factor, row) for factor, row in over if factor > _ABOVE]
+    if above:
+        factor, row = max(above, key=lambda each: each[0])
+        text = (
+            f"{len(above)} rows are faster than the machine's links "
+            f"({named(row)}, line {row.line}: {row.time_us:g} us, the links alone take {factor * row.time_us:.4g} us)"
+        )
+        beyond.append(Problem(Kind.above_links, tuple(row.line for _, row in above), f"{text}{_slip(over)}"))
+    return beyond
+
+
+def _slip(over: Sequence[tuple[float, MeasuredRow]]) -> str:
+    """What slip of units the file's largest sizes look like, which come near the bound in a file without one."""
+    largest = max(row.bytes for _, row in over)
+    factor = median(factor for factor, row in over if row.bytes == largest)
+    for slip, text in _SLIPS:
+        if _PEAK * slip / _SLIP_WITHIN < factor <= _SLIP_WITHIN * slip:
+            return f"; {text}"
+    return "; wrong factor of the bus bandwidth, or another machine?"

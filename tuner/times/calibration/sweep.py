@@ -1,0 +1,126 @@
+"""A sweep over sizes from a file of measurements: what NCCL took by itself, and latency and bandwidth of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tuner.base.errors import BadMeasurement, one_of
+from tuner.base.names import Collective
+from tuner.times.costmodels import alphabeta, line, verdict
+from tuner.times.costmodels.alphabeta import Level, Terms
+from tuner.times.costmodels.checks import Array, whole
+from tuner.times.costmodels.line import Fit, Repeated
+from tuner.times.costmodels.operations import Operation
+from tuner.times.readers.any_file import read_any
+from tuner.times.results import Result, results
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One file's times of NCCL's own choice, of one collective, ascending in size; out of place where both are.
+
+    ``wrong_bytes`` are the sizes that are left out, as their results were wrong.
+    """
+
+    path: Path
+    collective: Collective
+    ranks: int | None
+    nccl: str | None
+    results: tuple[Result, ...]
+    wrong_bytes: tuple[int, ...] = ()
+
+    @property
+    def in_graphs(self) -> bool:
+        """Whether the calls were in CUDA graphs."""
+        return any(result.point.graph for result in self.results)
+
+    @property
+    def bytes(self) -> Array:
+        """Sizes in bytes, [result]."""
+        return np.array([result.point.bytes for result in self.results], np.float64)
+
+    @property
+    def times_us(self) -> Array:
+        """Medians in us of the results that have one, [result]."""
+        return np.array([result.estimate.median_us for result in self.results if result.estimate])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AlphaBeta:
+    """``fit`` of all runs together; alpha and beta of each run apart as mean and deviation.
+
+    ``error`` is the mean absolute error, ``verdict`` what that is called.
+    """
+
+    fit: Fit
+    level: Level
+    runs: tuple[Level, ...]
+    alpha_us: Repeated
+    beta_gbs: Repeated
+    error: float
+    verdict: verdict.Class
+
+
+def read(path: Path, collective: Collective | None = None) -> Sweep:
+    """BadMeasurement where the file has no such time of a right result, or several collectives and none is named."""
+    measured = read_any(path, collective)
+    own = [each for each in results(measured.blocks) if each.requested is None and (each.estimate or each.wrong)]
+    collectives = sorted({each.point.collective for each in own})
+    if not collectives or (collective is not None and collective not in collectives):
+        what = "anything" if collective is None else collective.name
+        raise BadMeasurement(f"{path}: no times of {what} that NCCL chose itself; {_one_of(collectives)}")
+    if collective is None and len(collectives) > 1:
+        raise BadMeasurement(f"{path}: several collectives; valid: --collective with {_one_of(collectives)}")
+    collective = collectives[0] if collective is None else collective
+    kinds = {(each.point.dtype, each.point.op, each.point.graph) for each in own if each.point.collective is collective}
+    if len(kinds) > 1:
+        raise BadMeasurement(f"{path}: several types or operations, or some in CUDA graphs; valid: a file of one kind")
+    by_size: dict[int, Result] = {}
+    for each in sorted(own, key=lambda each: each.point.in_place):
+        if each.point.collective is collective:
+            by_size.setdefault(each.point.bytes, each)
+    kept = [by_size[size] for size in sorted(by_size) if size]
+    right = tuple(each for each in kept if each.estimate)
+    if not right:
+        raise BadMeasurement(f"{path}: the results of all sizes are wrong (#wrong); valid: times of right results")
+    wrong_bytes = tuple(each.point.bytes for each in kept if not each.estimate)
+    return Sweep(path, collective, measured.header.ranks, measured.header.release, right, wrong_bytes)
+
+
+def _one_of(collectives: Sequence[Collective]) -> str:
+    return one_of([collective.name for collective in collectives] or ["a file with such times"])
+
+
+def fit(sweeps: Sequence[Sweep], terms: Terms) -> AlphaBeta:
+    """Alpha and beta of an algorithm with these terms. BadInput for fewer than three sizes."""
+    sizes, times = (
+        np.concatenate(parts) for parts in ([sweep.bytes for sweep in sweeps], [sweep.times_us for sweep in sweeps])
+    )
+    together = line.fit(sizes, times)
+    runs = tuple(line.fit(sweep.bytes, sweep.times_us).level(terms) for sweep in sweeps)
+    error = float(np.abs(together.error).mean())
+    return AlphaBeta(
+        together,
+        together.level(terms),
+        runs,
+        line.repeated([float(run.alpha_us) for run in runs]),
+        line.repeated([float(run.beta_gbs) for run in runs]),
+        error,
+        verdict.of_error(error),
+    )
+
+
+def terms_of(sweeps: Sequence[Sweep], algorithm: str, ranks: int | None) -> Terms:
+    """Of one collective over so many ranks as the files say. BadMeasurement where they differ or do not say."""
+    for sweep in sweeps:
+        if ranks is not None and sweep.ranks not in (None, ranks):
+            raise BadMeasurement(f"{sweep.path}: {sweep.ranks} ranks, not {ranks}; valid: without --ranks")
+    names, counts = {sweep.collective for sweep in sweeps}, {sweep.ranks or ranks for sweep in sweeps}
+    if len(names) > 1 or len(counts) > 1:
+        raise BadMeasurement("files of several collectives or numbers of ranks; valid: runs of the same")
+    (count,) = counts
+    if count is None:
+        raise BadMeasurement(f"{sweeps[0].path}: does not say the number of ranks; valid: --ranks N")
+    return alphabeta.terms(Operation[names.pop().name], algorithm, whole("ranks", count, least=2))

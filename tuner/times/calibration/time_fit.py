@@ -1,0 +1,149 @@
+"""Parameters of the time model from measured times: beliefs and measurements weighed against each other."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from tuner.times.timemodel import intervals, surface
+from tuner.times.timemodel.features import Array, Features, Ints, Which
+from tuner.times.timemodel.form import Form
+from tuner.times.timemodel.intervals import BELIEVED_SCATTER, REGIMES, Scatter
+from tuner.times.timemodel.parameters import PARAMETERS
+from tuner.times.timemodel.surface import Surface
+
+# How far a measured time may lie from the form before it counts less, natural log.
+_NODE_SCATTER = 0.03
+_NETWORK_SCATTER = 0.08
+_START_LOG_SD = 1.0
+_NO_EFFECT = 1e-9
+_BELIEVED_ROWS = 10  # what the belief in a regime's scatter weighs
+_PARTS = 5  # of the sizes, each held out once
+_STEPS = 6  # of a search that begins near its end
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """Calls and what they took in us, [call]. ``launch``: which way of launching each belongs to, from 0 on."""
+
+    calls: Features
+    times_us: Array
+    launch: Ints
+
+    def __len__(self) -> int:
+        return len(self.times_us)
+
+    def __getitem__(self, which: Which) -> "Measured":
+        return Measured(self.calls[which], self.times_us[which], self.launch[which])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeFit:
+    """``start_factors``: how start_us of each way of launching stands to that of the first."""
+
+    parameters: Mapping[str, float]
+    start_factors: Array
+    surface: Surface
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Uncertainty:
+    """How far fits are off at sizes that they have not seen: by regime, and near each call in units of that."""
+
+    scatter: Scatter
+    spread: Surface
+
+
+def fit(measured: Measured, beliefs: Mapping[str, float], begin: Mapping[str, float] | None = None) -> TimeFit:
+    """The parameters that explain the times best, beliefs counted; and the surface of what is left.
+
+    ``beliefs``: medians by name; ``begin``: parameters near the result, where there are any. Loss: soft absolute
+    differences of logarithms.
+    """
+    names = _reached(measured.calls, beliefs)
+    believed = np.log([beliefs[name] for name in names])
+    widths = np.array([PARAMETERS[name].log_sd for name in names])
+    scatter = np.where(measured.calls.nodes > 1, _NETWORK_SCATTER, _NODE_SCATTER)
+    log_times = np.log(measured.times_us)
+    launches = int(measured.launch.max()) + 1
+
+    def parts(vector: Array) -> tuple[dict[str, float], Array]:
+        values = dict(beliefs)
+        values.update(zip(names, np.exp(vector[: len(names)]).tolist(), strict=True))
+        return values, np.exp(np.concatenate([[0.0], vector[len(names) :]]))
+
+    def differences(vector: Array) -> Array:
+        values, starts = parts(vector)
+        return log_times - np.log(started_us(values, starts, measured))
+
+    def residuals(vector: Array) -> Array:
+        off = softened(differences(vector) / scatter)
+        return np.concatenate([off, (vector[: len(names)] - believed) / widths, vector[len(names) :] / _START_LOG_SD])
+
+    first = np.log([(begin or beliefs)[name] for name in names])
+    steps = _STEPS if begin else None
+    settled = least_squares(residuals, np.concatenate([first, np.zeros(launches - 1)]), max_nfev=steps).x
+    values, starts = parts(settled)
+    return TimeFit(values, starts, surface.learnt(measured.calls, differences(settled)))
+
+
+def uncertainty(measured: Measured, fitted: TimeFit, beliefs: Mapping[str, float]) -> Uncertainty:
+    """By fits to four fifths of the sizes, held against the others: none has seen the times that it is judged by.
+
+    A few rows are weighed against what other machines show.
+    """
+    sizes = np.searchsorted(np.unique(measured.calls.bytes), measured.calls.bytes)
+    off = np.full(len(measured), np.nan)
+    for part in range(_PARTS):
+        held = sizes % _PARTS == part
+        if held.any() and not held.all():
+            again = fit(measured[~held], beliefs, fitted.parameters)
+            off[held] = np.abs(np.log(measured.times_us[held] / _predicted_us(again, measured[held])))
+    known = np.flatnonzero(np.isfinite(off))
+    calls, off = measured.calls[known], off[known]
+    scatter = _scatter(calls, off)
+    usual = np.array([scatter[regime] for regime in REGIMES])[intervals.regimes(calls)]
+    return Uncertainty(scatter, surface.spread(calls, off / usual))
+
+
+def _predicted_us(fitted: TimeFit, measured: Measured) -> Array:
+    """Times in us, [call]; a way of launching that was not fitted starts as the first."""
+    missing = max(int(measured.launch.max()) + 1 - len(fitted.start_factors), 0)
+    starts = np.concatenate([fitted.start_factors, np.ones(missing)])
+    times: Array = started_us(fitted.parameters, starts, measured)
+    return times * np.exp(fitted.surface.log_factors(measured.calls))
+
+
+def started_us(parameters: Mapping[str, float], start_factors: Array, measured: Measured) -> Array:
+    """The form's times in us, [call], with the start of each call's way of launching."""
+    more = parameters["start_us"] * (start_factors[measured.launch] - 1)
+    return np.maximum(Form(parameters).times_us(measured.calls) + more, 1e-3)
+
+
+def softened(off: Array) -> Array:
+    """Differences as numbers in units of what is expected, [row]: small ones stay, large ones count as their roots."""
+    soft: Array = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1))
+    return soft
+
+
+def _scatter(calls: Features, off: Array) -> Scatter:
+    """Mean absolute logarithms by regime."""
+    regimes = intervals.regimes(calls)
+    return {
+        regime: float(
+            (off[regimes == at].sum() + _BELIEVED_ROWS * BELIEVED_SCATTER[regime])
+            / (np.count_nonzero(regimes == at) + _BELIEVED_ROWS)
+        )
+        for at, regime in enumerate(REGIMES)
+    }
+
+
+def _reached(calls: Features, values: Mapping[str, float]) -> list[str]:
+    """The parameters that any of the times depends on."""
+    times_us = Form(values).times_us(calls)
+    return [
+        name
+        for name in PARAMETERS
+        if np.abs(Form({**values, name: values[name] * 1.1}).times_us(calls) / times_us - 1).max() > _NO_EFFECT
+    ]

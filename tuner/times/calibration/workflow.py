@@ -1,0 +1,195 @@
+"""From files of measurements to fitted constants, or to the textbook's alpha and beta."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.files import write_text
+from tuner.base.frames import Column, Framed, Named
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.provenance import Files, paths, today
+from tuner.base.records import json_form, to_json
+from tuner.emulator import fitted_constants
+from tuner.emulator.fitted_constants import FittedConstants
+from tuner.plugin.table import text
+from tuner.times.calibration import alphabeta, observations
+from tuner.times.calibration import fit as model
+from tuner.times.calibration.alphabeta import AlphaBeta
+from tuner.times.calibration.fit import AT_LEAST, KEPT_ALIKE, Fit, Fitted
+from tuner.times.calibration.floors import Floor
+from tuner.times.calibration.held_out import HeldOut, held_out
+from tuner.times.calibration.observations import Observations
+from tuner.times.records.samples import Measurements
+
+_DTYPES = {"ranks": np.int64, "nodes": np.int64, "calls": np.int64, "known": np.bool_}
+
+
+def _former_reasons(left_out: Mapping[str, int]) -> dict[str, int]:
+    """JSON's keys are older than the word."""
+    return {reason.replace("sample blocks", "visits"): count for reason, count in left_out.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class FittedFiles:
+    """What was read: the release, the communicators in words, how many calls; ``left_out`` counts others by reason.
+
+    ``times`` says how they were had: ``measured`` or ``simulated``, or both; ``floors`` where the host's time hid that
+    of the GPUs.
+    """
+
+    nccl: str
+    communicators: tuple[str, ...]
+    calls: int
+    left_out: Mapping[str, int] = field(metadata=json_form(convert=_former_reasons))
+    times: str
+    floors: tuple[Floor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FitReport(Framed):
+    """What :func:`fit` says: ``out`` is the file that was written, None for none; as a frame its constants.
+
+    ``held_out`` are errors at sessions and communicators that a fit to the others did not see.
+    """
+
+    out: Path | None = field(metadata=json_form("layer"))
+    files: FittedFiles = field(metadata=json_form(merged=True))
+    fit: Fit = field(metadata=json_form(merged=True))
+    held_out: tuple[HeldOut, ...]
+
+    @property
+    def fitted(self) -> tuple[Fitted, ...]:
+        """The constants that were fitted, without those that keep NCCL's value."""
+        return tuple(one for one in self.fit.constants if one.low is not None or one.status == AT_LEAST)
+
+    def columns(self) -> dict[str, Column]:
+        """name, nccl, value, low, high (NaN: no interval), numbers in the constants' own units, status; [constant]."""
+        constants = self.fit.constants
+        return {
+            "name": [one.name for one in constants],
+            "nccl": np.array([one.nccl for one in constants], np.float64),
+            "value": np.array([one.value for one in constants], np.float64),
+            "low": np.array([one.low for one in constants], np.float64),
+            "high": np.array([one.high for one in constants], np.float64),
+            "status": [one.status for one in constants],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AlphaBetaReport(Framed):
+    """What :func:`fit_alpha_beta` says: ``without`` says what has too few sizes; as a frame its fits."""
+
+    files: FittedFiles = field(metadata=json_form(merged=True))
+    fits: tuple[AlphaBeta, ...]
+    without: tuple[str, ...]
+
+    def columns(self) -> dict[str, Column]:
+        """collective, algorithm, protocol, ranks, nodes, calls, alpha_us, beta_gbs, deviations, r2, errors; [fit]."""
+        words: dict[str, type[IntEnum]] = {"collective": Collective, "algorithm": Algorithm, "protocol": Protocol}
+        numbers = [each.name for each in dataclasses.fields(AlphaBeta) if each.name not in words]
+        return {
+            **{name: Named(kind, self._column(name, np.int64)) for name, kind in words.items()},
+            **{name: self._column(name, _DTYPES.get(name, np.float64)) for name in numbers},
+        }
+
+    def _column(self, name: str, dtype: type[np.generic]) -> NDArray[np.generic]:
+        return np.array([getattr(one, name) for one in self.fits], dtype)
+
+
+def fit(
+    files: Files,
+    *,
+    out: str | PathLike[str] | None = None,
+    command: str | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+    measured: Sequence[Measurements] | None = None,
+) -> FitReport:
+    """The constants of NCCL's model that explain measured times best, from files of one machine and one release.
+
+    ``files`` are what ``nccl-tuner measure`` wrote; several numbers of nodes tell more constants apart. What they
+    cannot tell keeps NCCL's value; every fourth size is held out, for honest errors, and so are sessions and
+    communicators, each from a fit of its own. ``out`` is a file of fitted
+    constants to write, which ``communicator(constants=...)`` takes; ``command`` is named in it. ``progress`` is told
+    each step, which may take a while, before it begins. ``measured`` is what was read from the files already, where
+    they are of other kinds.
+    Errors: BadMeasurement for files with nothing to fit to, of several machines or releases; BadInput where ``out``
+    cannot be written.
+    """
+    progress("reading")
+    observed = _observed(files, measured)
+    progress(f"fitting to {observed.calls} calls")
+    fitted = model.fit(observed)
+    written = None if out is None else Path(out)
+    if written is not None:
+        write_text(written, fitted_constants.to_text(_constants(observed, fitted, command)))
+    progress("fitting without what is held out, to see how far off it is there")
+    return FitReport(written, _read(observed), fitted, held_out(observed))
+
+
+def fit_alpha_beta(
+    files: Files,
+    *,
+    cost_table: str | PathLike[str] | None = None,
+    command: str | None = None,
+    measured: Sequence[Measurements] | None = None,
+) -> AlphaBetaReport:
+    """A latency and a bandwidth for each collective and combination, from files of one machine and one release.
+
+    ``cost_table`` is a decision table to write, with the times as ``cost`` rows for the plugin; ``command`` is named
+    in it. ``measured`` is as of :func:`fit`. Errors: those of :func:`fit`.
+    """
+    observed = _observed(files, measured)
+    fits, without = alphabeta.fit(observed)
+    if cost_table is not None:
+        provenance = {
+            "machine": observed.cases[0].name,
+            "nccl": observed.release.name,
+            "measurements": " ".join(f"{name} sha256 {sha256}" for name, sha256 in observed.files),
+            **({} if command is None else {"command": command}),
+            "times": observed.times,
+            "date": today(),
+        }
+        text.write(Path(cost_table), alphabeta.cost_table(fits, provenance))
+    return AlphaBetaReport(_read(observed), tuple(fits), tuple(without))
+
+
+def _observed(files: Files, measured: Sequence[Measurements] | None) -> Observations:
+    return observations.read(paths(files)) if measured is None else observations.of(paths(files), measured)
+
+
+def _read(observed: Observations) -> FittedFiles:
+    left_out = dict(observed.left_out)
+    return FittedFiles(
+        observed.release.name, observed.titles, observed.calls, left_out, observed.times, observed.floors
+    )
+
+
+def _constants(observed: Observations, fitted: Fit, command: str | None) -> FittedConstants:
+    *_, all_errors = fitted.errors
+    first = observed.cases[0]
+    gpus = {scenario.gpus() for scenario in observed.cases}
+    provenance = {
+        "machine": first.machine,
+        "topology": None if first.topology is None else first.topology.name,
+        "gpus_per_node": gpus.pop() if len(gpus) == 1 else None,
+        "nodes": [scenario.nodes for scenario in observed.cases],
+        "measurements": [{"file": name, "sha256": sha256} for name, sha256 in observed.files],
+        "times": observed.times,
+        "date": today(),
+        "command": command,
+        "holdout_mape_percent": all_errors.fitted_held_out_percent,
+        "nccl_holdout_mape_percent": all_errors.nccl_held_out_percent,
+        "residuals": [_known(to_json(error)) for error in fitted.errors],
+        "kept_as_alike": [one.name for one in fitted.constants if one.status == KEPT_ALIKE],
+    }
+    return FittedConstants(observed.release.name, fitted.tables, _known(provenance))
+
+
+def _known(record: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in record.items() if value is not None}

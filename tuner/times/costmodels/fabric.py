@@ -1,0 +1,187 @@
+"""Projection of an AllReduce on nodes of tiled GPUs with their own links, adapters and PCIe, described in a file.
+
+The equations are numbered as in the text (Khalid, "Communication Benchmark Projection", 2025).
+
+Shapes: scalars, or arrays that broadcast and are computed one by one.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tuner.base.errors import BadInput, one_of
+from tuner.times.costmodels.checks import Array, part, positive, whole
+
+PATHS = ("direct", "pcie", "host")
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """A node; bandwidths in GB/s of one direction. ``nic_share`` is what of all adapters together is reached."""
+
+    mdfi_gbs: float  # between the tiles of a GPU
+    xe_gbs: float  # a link between GPUs
+    d2h_gbs: float
+    h2s_gbs: float
+    s2n_gbs: float
+    nic_gbs: float
+    memory_gbs: float
+    pcie_gbs: float
+    gpus_per_node: int
+    tiles_per_gpu: int
+    nics_per_node: int
+    nic_share: float
+
+    def parts_us(
+        self,
+        nbytes: ArrayLike,
+        nodes: ArrayLike,
+        ranks_per_node: ArrayLike,
+        path: str = "direct",
+        one_tile_per_gpu: bool = False,
+    ) -> dict[str, Array]:
+        """What an AllReduce takes, us, by the resource that takes it; the sum is the time.
+
+        ``direct`` is reduce-scatter in the node, AllReduce between nodes, allgather in the node: equation 4 (5), and
+        10 on one node. ``pcie`` adds copies to the host and back in both phases: equation 6. ``host`` is the whole
+        size through host memory, one step after the other: equation 1, and 7 on one node. BadInput for more ranks than
+        tiles, or another path.
+        """
+        z, q, r = positive("bytes", nbytes), whole("nodes", nodes), whole("ranks_per_node", ranks_per_node)
+        whole("ranks in all", q * r, least=2)
+        most = self.gpus_per_node * (1 if one_tile_per_gpu else self.tiles_per_gpu)
+        if np.any(r > most):
+            raise BadInput(f"ranks_per_node: {np.max(r):g}; valid: 1 to {most}, one on each tile that is used")
+        if path not in PATHS:
+            raise BadInput(f"path: {path!r}; {one_of(PATHS)}")
+        if path == "host":
+            return self._host(z, q, r)
+        parts = {**self._inside(z, q, r, one_tile_per_gpu), "NIC": self._network(z, q, r)}
+        if path == "pcie":
+            # Into the host and out of it, once in each of the two phases.
+            parts["PCIe"] = np.where(q > 1, 2 * 2 * z / (r * self.pcie_gbs), 0.0) / 1000
+        return parts
+
+    def time_us(
+        self,
+        nbytes: ArrayLike,
+        nodes: ArrayLike,
+        ranks_per_node: ArrayLike,
+        path: str = "direct",
+        one_tile_per_gpu: bool = False,
+    ) -> Array:
+        """The sum of :meth:`parts_us`."""
+        time: Array = sum(
+            self.parts_us(nbytes, nodes, ranks_per_node, path, one_tile_per_gpu).values(), start=np.asarray(0.0)
+        )
+        return time
+
+    def effective_nic_gbs(
+        self, measured_us: ArrayLike, nbytes: ArrayLike, nodes: ArrayLike, ranks_per_node: ArrayLike
+    ) -> Array:
+        """What each adapter carried in one direction if nothing else had taken time, without ``nic_share``."""
+        q, adapters = whole("nodes", nodes, least=2), self._adapters(whole("ranks_per_node", ranks_per_node))
+        crossing = 2 * positive("bytes", nbytes) * (q - 1) / q
+        gbs: Array = crossing / adapters / positive("measured_us", measured_us) / 1000
+        return gbs
+
+    def _inside(self, z: Array, q: Array, r: Array, one_tile_per_gpu: bool) -> dict[str, Array]:
+        """Two phases, in each of which every rank moves its part: over Xe-links, and over MDFI between tiles.
+
+        Between nodes MDFI is hidden behind Xe-links, where there are some.
+        """
+        tiles = np.minimum(r, 1 if one_tile_per_gpu else self.tiles_per_gpu)
+        xe = np.where(r > tiles, 2 * z / r / self.xe_gbs, 0.0)
+        mdfi = np.where(tiles > 1, 2 * z / r / self.mdfi_gbs, 0.0)
+        return {"Xe-link": xe / 1000, "MDFI": np.where((q > 1) & (xe > 0), 0.0, mdfi) / 1000}
+
+    def _network(self, z: Array, q: Array, r: Array) -> Array:
+        reached = self.nic_share * self._adapters(r) * self.nic_gbs
+        time: Array = 2 * z / reached * (q - 1) / q / 1000
+        return time
+
+    def _adapters(self, r: Array) -> Array:
+        """A rank's own, as long as there are some."""
+        return np.minimum(r, self.nics_per_node)
+
+    def _host(self, z: Array, q: Array, r: Array) -> dict[str, Array]:
+        """Of equation 1: 2 (n - 1) transfers of the whole, over one path; of equation 7 over one Xe-link."""
+        times = 2 * (q * r - 1)
+        several = q > 1
+        over = {"D2H": 1 / self.d2h_gbs, "H2S": 1 / self.h2s_gbs, "NIC": 1 / self.nic_gbs, "H2D": 1 / self.d2h_gbs}
+        parts = {name: np.where(several, z * us * times, 0.0) / 1000 for name, us in over.items()}
+        parts["Xe-link"] = np.where(several, 0.0, z / self.xe_gbs * times) / 1000
+        parts["GPU memory"] = z / self.memory_gbs * times / 1000
+        return parts
+
+
+def read(name: str) -> Mapping[str, Any]:
+    """A fabric's file: a name of ``tables/fabrics``, or a path that ends with .toml; BadInput for others."""
+    folder = files("tuner.tables") / "fabrics"
+    own = sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    try:
+        text = Path(name).read_text("utf-8") if name.endswith(".toml") else (folder / f"{name}.toml").read_text("utf-8")
+        return tomllib.loads(text)
+    except FileNotFoundError:
+        raise BadInput(f"no fabric {name!r}; {one_of([*own, 'a FILE.toml'])}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadInput(f"{name}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A table of measured AllReduces of ``nbytes``: nodes, ranks per node and ms of each row."""
+
+    title: str
+    path: str
+    nbytes: int
+    rows: tuple[tuple[int, int, float], ...]
+    one_tile_per_gpu: tuple[int, ...]  # rows of so many ranks per node
+
+
+def measured(table: Mapping[str, Any]) -> list[Measured]:
+    """A file's tables. BadInput where one is not whole, or there is none."""
+    try:
+        tables = [
+            Measured(
+                one["title"],
+                one["path"],
+                one["bytes"],
+                tuple((nodes, ranks, float(positive("measured ms", ms))) for nodes, ranks, ms in one["rows"]),
+                tuple(one.get("one_tile_per_gpu", ())),
+            )
+            for one in table.get("tables", ())
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadInput(f"tables: {error!r}; valid: title, path, bytes, rows of nodes, ranks per node and ms") from None
+    if not tables:
+        raise BadInput("no tables in the file; valid: --bytes, or tables")
+    return tables
+
+
+def _profile(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    profiles = table.get("profiles")
+    if not isinstance(profiles, Mapping) or not isinstance(profiles.get(name), Mapping):
+        raise BadInput(f"no profile {name!r}; {one_of(profiles if isinstance(profiles, Mapping) else ['none'])}")
+    profile: Mapping[str, Any] = profiles[name]
+    return profile
+
+
+def fabric(table: Mapping[str, Any], profile: str, **other: float | None) -> Fabric:
+    """One of a file's profiles, with ``other`` values instead of its own. BadInput names what is wrong or missing."""
+    values = _profile(table, profile)
+    values = {**table, **(_profile(table, values["parent"]) if "parent" in values else {}), **values}
+    values.update({name: value for name, value in other.items() if value is not None})
+    names = [field.name for field in fields(Fabric)]
+    if missing := [name for name in names if name not in values]:
+        raise BadInput(f"profile {profile!r} lacks {', '.join(missing)}; valid: all of {', '.join(names)}")
+    for name in names:
+        (whole if name in ("gpus_per_node", "tiles_per_gpu", "nics_per_node") else positive)(name, values[name])
+    part("nic_share", values["nic_share"])
+    return Fabric(**{name: values[name] for name in names})

@@ -1,0 +1,118 @@
+"""Latency and bandwidth of times over sizes: a line, fitted so that every size counts by its own relative error."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tuner.base.errors import BadInput
+from tuner.times.costmodels.alphabeta import Level, Terms
+from tuner.times.costmodels.checks import Array, positive
+
+OUTLIER = 2.0  # deviations from which a call counts less
+LEAST_SIZES = 3
+_BOUNDS = (-30.0, 30.0)  # of logarithms, far from any latency and bandwidth
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """``fixed_us + bytes / (1000 * gbs)``, both with their standard deviation.
+
+    ``r2`` is of logarithms of times, with outliers counting as in the fit; ``error`` is each time's, fitted over
+    measured minus 1, of what was held out as well, [size].
+    """
+
+    fixed_us: float
+    fixed_deviation_us: float
+    gbs: float
+    gbs_deviation: float
+    r2: float
+    error: Array
+
+    def level(self, terms: Terms) -> Level:
+        """Alpha of a step and beta of a link, where the times are those of an algorithm with these terms."""
+        return Level(self.fixed_us / terms.steps, self.gbs * terms.share)
+
+
+def fit(
+    nbytes: ArrayLike, times_us: ArrayLike, deviation: ArrayLike = 0.01, used: NDArray[np.bool_] | None = None
+) -> Fit:
+    """A line through ``times_us`` over ``nbytes``, both [size]; ``deviation`` is of the logarithms of the times.
+
+    Only sizes that are ``used`` (true or false, [size]) count. BadInput for fewer than three of them.
+    """
+    from scipy.optimize import least_squares  # slow to load
+
+    kilobytes, measured = positive("bytes", nbytes) / 1000, positive("time_us", times_us)
+    target, spread_of = np.log(measured), np.broadcast_to(np.asarray(deviation, np.float64), measured.shape)
+    kept = np.ones(measured.shape, bool) if used is None else used
+    if len(np.unique(kilobytes[kept])) < LEAST_SIZES:
+        raise BadInput(f"alpha and beta: {len(np.unique(kilobytes[kept]))} sizes; valid: {LEAST_SIZES} or more")
+
+    def line_us(logs: Array) -> Array:
+        made: Array = np.exp(logs[0]) + kilobytes / np.exp(logs[1])
+        return made
+
+    def off(logs: Array) -> Array:
+        residuals: Array = ((np.log(line_us(logs)) - target) / spread_of)[kept]
+        return residuals
+
+    def slope(logs: Array) -> Array:
+        parts = np.stack([np.exp(logs[0]) + 0 * kilobytes, -kilobytes / np.exp(logs[1])], axis=1)
+        jacobian: Array = (parts / (line_us(logs) * spread_of)[:, None])[kept]
+        return jacobian
+
+    largest = int(np.argmax(kilobytes))
+    start = np.log([measured.min(), kilobytes[largest] / measured[largest]])
+    solved = least_squares(off, start, jac=slope, loss="soft_l1", f_scale=OUTLIER, bounds=_BOUNDS)
+    residual = off(solved.x)
+    noise = max(1.0, float(np.sqrt(np.sum(robust(residual)) / max(1, len(residual) - 2))))
+    fixed_us, gbs = np.exp(solved.x)
+    spread = noise * deviations(slope(solved.x))
+    plain = (target[kept] - np.average(target[kept], weights=spread_of[kept] ** -2)) / spread_of[kept]
+    total = float(np.sum(robust(plain)))
+    return Fit(
+        float(fixed_us),
+        float(fixed_us * spread[0]),
+        float(gbs),
+        float(gbs * spread[1]),
+        1 - float(np.sum(robust(residual))) / total if total else 0.0,
+        line_us(solved.x) / measured - 1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Mean and standard deviation over repeated runs; the deviation is None of a single one."""
+
+    mean: float
+    deviation: float | None
+
+
+def repeated(values: Sequence[float]) -> Repeated:
+    """At least one value."""
+    return Repeated(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None)
+
+
+def deviations(jacobian: Array) -> Array:
+    """Of each constant of a ``jacobian`` of numbers [call][constant], [constant]: all of them fitted together.
+
+    Infinite for one without any effect.
+    """
+    lengths = np.linalg.norm(jacobian, axis=0)
+    relative = np.full(len(lengths), np.inf)
+    reached = np.flatnonzero(lengths)
+    if len(reached):
+        scaled = jacobian[:, reached] / lengths[reached]
+        relative[reached] = np.sqrt(np.diag(np.linalg.pinv(scaled.T @ scaled))) / lengths[reached]
+    return relative
+
+
+def robust(off: Array) -> Array:
+    """What each call adds to a fit's loss, [call], of numbers of its deviations.
+
+    The square, as far as it is no outlier (soft_l1).
+    """
+    loss: Array = 2 * OUTLIER**2 * (np.sqrt(1 + (off / OUTLIER) ** 2) - 1)
+    return loss

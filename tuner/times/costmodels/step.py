@@ -1,0 +1,210 @@
+"""What a training step communicates: which collective, over which GPUs, how many bytes, how often; and its time.
+
+Ranks lie as usual: tensor parallelism innermost, then data parallelism (with the experts inside it), pipeline stages
+outermost. A parallelism of degree 1 communicates nothing.
+
+Shapes: scalars, or arrays that broadcast and are computed one by one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tuner.base.errors import BadInput
+from tuner.times.costmodels import twolevel
+from tuner.times.costmodels.alphabeta import Level, terms
+from tuner.times.costmodels.checks import Array, divides, not_negative, positive, whole
+from tuner.times.costmodels.operations import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A transformer. ``expert_parameters`` of the ``parameters`` belong to experts, in ``expert_layers`` layers.
+
+    A token goes to ``experts_per_token`` of them. ``parameters`` and a plan's sizes may be arrays; bytes and times are
+    then arrays, too.
+    """
+
+    parameters: ArrayLike
+    layers: int
+    hidden: int
+    sequence: int
+    element_bytes: int = 2
+    gradient_element_bytes: int = 2
+    expert_parameters: float = 0.0
+    expert_layers: int = 0
+    experts_per_token: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Degrees of parallelism; ``zero`` is the stage, 0 without. ``ep`` divides ``dp``, ``pp`` the layers.
+
+    ``buckets`` is in how many calls gradients go. The two sizes replace what the model gives: of a micro-batch's
+    activations, and of the gradients of one GPU.
+    """
+
+    tp: int = 1
+    dp: int = 1
+    pp: int = 1
+    ep: int = 1
+    sequence_parallel: bool = False
+    zero: int = 0
+    micro_batches: int = 1
+    micro_batch_sequences: ArrayLike = 1.0
+    buckets: int = 1
+    activation_bytes: ArrayLike | None = None
+    gradient_bytes: ArrayLike | None = None
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs the plan needs."""
+        return self.tp * self.dp * self.pp
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """``calls`` of one collective per step and GPU, each of ``bytes``, over ``ranks`` GPUs ``stride`` apart.
+
+    ``gradients`` says that their type is that of gradients, otherwise it is that of activations and parameters.
+    """
+
+    parallelism: str
+    operation: Operation
+    ranks: int
+    stride: int
+    bytes: Array
+    calls: int
+    gradients: bool = False
+
+    def shape(self, gpus_per_node: int) -> tuple[int, int]:
+        """GPUs of the group on a node, and nodes it is on. BadInput where it lies unevenly."""
+        inside = min(self.ranks, max(1, gpus_per_node // self.stride))
+        if self.ranks % inside or (gpus_per_node % self.stride and self.stride < gpus_per_node):
+            raise BadInput(
+                f"{self.parallelism} of {self.ranks} GPUs, {self.stride} apart: not evenly on nodes of "
+                f"{gpus_per_node}; valid: degrees that divide"
+            )
+        return inside, self.ranks // inside
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cluster:
+    """``inter`` is one GPU's share of the network."""
+
+    gpus_per_node: int
+    intra: Level
+    inter: Level
+
+
+def traffic(model: Model, plan: Plan) -> list[Traffic]:
+    """Everything that a GPU takes part in during a step. BadInput for a plan that does not fit the model."""
+    _check(model, plan)
+    return [each for each in _all(model, plan) if each.ranks > 1 and each.calls > 0]
+
+
+def time_us(one: Traffic, cluster: Cluster) -> Array:
+    """The time of a call in us, by alpha and beta of the levels that it is on."""
+    gpus, nodes = one.shape(cluster.gpus_per_node)
+    if one.operation is Operation.SendRecv:  # of all neighbours the slowest: one on another node where there is one
+        network = cluster.intra if nodes == 1 else cluster.inter
+        return terms(one.operation, "direct", 2).time_us(one.bytes, network)
+    phases = twolevel.TWO_LEVEL[one.operation](gpus, nodes, cluster.intra, cluster.inter)
+    return twolevel.total(phases).time_us(one.bytes)
+
+
+def _check(model: Model, plan: Plan) -> None:
+    positive("parameters", model.parameters)
+    for name in ("layers", "hidden", "sequence", "element_bytes", "gradient_element_bytes", "experts_per_token"):
+        whole(name, getattr(model, name))
+    for name in ("tp", "dp", "pp", "ep", "micro_batches", "buckets"):
+        whole(name, getattr(plan, name))
+    for name in ("micro_batch_sequences", "activation_bytes", "gradient_bytes"):
+        if getattr(plan, name) is not None:
+            positive(name, getattr(plan, name))
+    if plan.zero not in range(4):
+        raise BadInput(f"zero: {plan.zero}; valid: 0, 1, 2, 3")
+    if plan.sequence_parallel and plan.tp == 1:
+        raise BadInput("sequence parallelism splits what tensor parallelism repeats; valid: tp of 2 or more")
+    if plan.ep > 1 and not (model.expert_layers and model.expert_parameters):
+        raise BadInput("ep: the model has no experts; valid: with expert_layers and expert_parameters")
+    experts = not_negative("expert_parameters", model.expert_parameters)
+    if np.any(experts >= np.asarray(model.parameters)):
+        raise BadInput(f"expert_parameters: {experts:g}; valid: fewer than all parameters")
+    if model.expert_layers > model.layers:
+        raise BadInput(f"expert_layers: {model.expert_layers} of {model.layers} layers; valid: no more than all")
+    divides("ep", plan.ep, "dp", plan.dp)
+    divides("pp", plan.pp, "layers", model.layers)
+    if model.expert_layers:
+        divides("pp", plan.pp, "expert_layers", model.expert_layers)
+
+
+def _all(model: Model, plan: Plan) -> Iterator[Traffic]:
+    tokens = positive("micro_batch_sequences", plan.micro_batch_sequences) * model.sequence
+    activation = _given(plan.activation_bytes, tokens * model.hidden * model.element_bytes)
+    layers, batches = model.layers // plan.pp, plan.micro_batches
+    own = plan.tp * plan.pp  # GPUs over which each replica's parameters are spread
+    dense = (positive("parameters", model.parameters) - model.expert_parameters) / own
+
+    # Two in the forward and two in the backward pass of a layer; sequence parallelism halves each of them.
+    inside = (Operation.ReduceScatter, Operation.AllGather) if plan.sequence_parallel else (Operation.AllReduce,)
+    for operation in inside:
+        yield Traffic("SP" if plan.sequence_parallel else "TP", operation, plan.tp, 1, activation, 4 * layers * batches)
+    # To the experts and back, forward and backward.
+    own_part = activation / (plan.tp if plan.sequence_parallel else 1)  # what a GPU has of it
+    calls = 4 * (model.expert_layers // plan.pp) * batches
+    yield Traffic("EP", Operation.AllToAll, plan.ep, plan.tp, own_part * model.experts_per_token, calls)
+    yield Traffic("PP", Operation.SendRecv, plan.pp, plan.tp * plan.dp, own_part, 2 * batches)
+    yield from _replicas(model, plan, _Replicas("DP", plan.dp, plan.tp, dense, layers))
+    if model.expert_parameters:
+        experts = np.asarray(model.expert_parameters / own / plan.ep)
+        stride, own_layers = plan.tp * plan.ep, (model.expert_layers or model.layers) // plan.pp
+        own_replicas = _Replicas("DP of experts", plan.dp // plan.ep, stride, experts, own_layers)
+        yield from _replicas(model, plan, own_replicas)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Replicas:
+    """``ranks`` that hold the same ``parameters``, in ``layers``: as many as a GPU computes with."""
+
+    name: str
+    ranks: int
+    stride: int
+    parameters: Array
+    layers: int
+
+
+def _replicas(model: Model, plan: Plan, own: _Replicas) -> Iterator[Traffic]:
+    """Gradients, and with ZeRO the parameters too, over the replicas.
+
+    ZeRO-1 reduces once a step and gathers once. ZeRO-2 keeps only its part of the gradients, so it reduces after each
+    micro-batch. ZeRO-3 gathers each layer in the forward and again in the backward pass as well.
+    """
+    name, ranks, stride, parameters, layers = own.name, own.ranks, own.stride, own.parameters, own.layers
+    gradients = _given(plan.gradient_bytes, parameters * model.gradient_element_bytes)
+    weights = parameters * model.element_bytes
+    batches, buckets = plan.micro_batches, plan.buckets
+    name = f"ZeRO-{plan.zero}{name.removeprefix('DP')}" if plan.zero else name
+    scatter, gather = Operation.ReduceScatter, Operation.AllGather
+    if plan.zero == 0:
+        yield Traffic(name, Operation.AllReduce, ranks, stride, gradients / buckets, buckets, True)
+    elif plan.zero == 3:
+        yield Traffic(name, gather, ranks, stride, weights / layers, 2 * layers * batches)
+        yield Traffic(name, scatter, ranks, stride, gradients / layers, layers * batches, True)
+    else:
+        reductions = buckets * (batches if plan.zero == 2 else 1)
+        yield Traffic(name, scatter, ranks, stride, gradients / buckets, reductions, True)
+        yield Traffic(name, gather, ranks, stride, weights / buckets, buckets)
+
+
+def _given(size: ArrayLike | None, own: Array) -> Array:
+    return own if size is None else np.asarray(size, np.float64)
+
+
+def per_gpu_bytes(one: Traffic) -> Array:
+    """What a GPU sends in a step, by the share that its collective's algorithm moves."""
+    algorithm = {Operation.SendRecv: "direct", Operation.AllToAll: "pairwise"}.get(one.operation, "ring")
+    sent: Array = terms(one.operation, algorithm, one.ranks).share * one.bytes * one.calls
+    return sent

@@ -1,0 +1,158 @@
+"""What the wires carry of a collective, by algorithm, where the bus factor says something else.
+
+A share is of the size S, through one port in its busier direction, as the mean over alike ports: a GPU's links inside
+the node, and all adapters of a node together. docs/cost-models.md derives each of them.
+
+Shapes: scalars, or arrays that broadcast and are computed one by one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tuner.base.errors import BadInput, one_of
+from tuner.times.costmodels.checks import Array, divides, positive, whole
+from tuner.times.costmodels.operations import Operation
+
+AllReduce, AllGather, ReduceScatter = Operation.AllReduce, Operation.AllGather, Operation.ReduceScatter
+Broadcast, Reduce = Operation.Broadcast, Operation.Reduce
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loads:
+    """``gpu_share`` of the bytes over each GPU's links in the node, ``node_share`` over the network of each node."""
+
+    gpu_share: Array
+    node_share: Array
+
+    def time_us(self, nbytes: ArrayLike, intra_gbs: ArrayLike, inter_gbs: ArrayLike) -> Array:
+        """The least time in which links of these bandwidths (a GPU's, a node's) carry it."""
+        size = positive("bytes", nbytes)
+        inside = self.gpu_share * size / positive("intra_gbs", intra_gbs)
+        outside = self.node_share * size / positive("inter_gbs", inter_gbs)
+        time: Array = np.maximum(inside, outside) / 1000
+        return time
+
+    def inter_limits(self, intra_gbs: ArrayLike, inter_gbs: ArrayLike) -> NDArray[np.bool_]:
+        """Whether the network is full before the links inside the node, whose bandwidths are in GB/s."""
+        inside = self.gpu_share / positive("intra_gbs", intra_gbs)
+        limits: NDArray[np.bool_] = self.node_share / positive("inter_gbs", inter_gbs) > inside
+        return limits
+
+
+def loads(operation: Operation, algorithm: str, gpus_per_node: ArrayLike, nodes: ArrayLike) -> Loads:
+    """BadInput where the algorithm does not do the operation, or not on this shape."""
+    gpus, count = whole("gpus_per_node", gpus_per_node), whole("nodes", nodes)
+    rule = _RULES.get((operation, algorithm.lower()))
+    if rule is None:
+        valid = sorted(name for does, name in _RULES if does is operation)
+        raise BadInput(f"{algorithm} {operation.name}: what the wires carry is not known; {one_of(valid or ['none'])}")
+    return rule(gpus, count)
+
+
+def uplink_share(operation: Operation, algorithm: str, ranks: ArrayLike, ranks_per_switch: ArrayLike) -> Array:
+    """Of a collective over one rank per node: the share of the bytes that leaves a switch of so many ranks.
+
+    The ranks of a switch are neighbours. A ring crosses the switch's uplink once for each part, in AllReduce twice. PAT
+    sends 1, 2, 4 ... n/2 parts over distances n/2 ... 2, 1 (the part that s ranks further has, over the lowest set bit
+    of s), and d of the m ranks cross at a distance d < m. BadInput for others.
+    Source: PatAGAlgorithm, src/include/collectives.h, and the peers in src/device/prims_simple.h, v2.28.9-1.
+    """
+    n, m = whole("ranks", ranks, least=2), whole("ranks_per_switch", ranks_per_switch)
+    divides("ranks_per_switch", m, "ranks", n)
+    passes = _UPLINK_PASSES.get((operation, algorithm.lower()))
+    if passes is None:
+        known = [f"{name} {does.name}" for does, name in _UPLINK_PASSES]
+        raise BadInput(f"{algorithm} {operation.name}: what switches' uplinks carry is not known; {one_of(known)}")
+    parts = _pat_parts(n, m) if algorithm.lower() == "pat" else passes * (n - 1)
+    share: Array = np.where(m == n, 0.0, parts / n)[()]
+    return share
+
+
+def _pat_parts(n: Array, m: Array) -> Array:
+    parts = np.zeros(np.broadcast_shapes(n.shape, m.shape))
+    for bit in range(int(np.log2(n.max())) + 1):
+        distance = 2.0**bit
+        sent = np.floor((n - 1 + distance) / (2 * distance))  # numbers below n whose lowest set bit this is
+        parts = parts + sent * np.minimum(np.minimum(distance, n - distance), m)  # ranks lie in a circle
+    return parts
+
+
+_Rule = Callable[[Array, Array], Loads]
+
+
+def _ring(passes: int) -> _Rule:
+    def of(gpus: Array, nodes: Array) -> Loads:
+        """Every rank passes n-1 parts on, once or twice; one of a node's hops leaves it."""
+        n = gpus * nodes
+        whole_way, several = passes * (n - 1) / n, nodes > 1
+        inside, outside = np.where(several, whole_way * (gpus - 1) / gpus, whole_way), np.where(several, whole_way, 0.0)
+        return Loads(inside[()], outside[()])
+
+    return of
+
+
+def _chain(gpus: Array, nodes: Array) -> Loads:
+    """Broadcast and Reduce over a ring: the whole passes each link once; not those of the rank where the ring ends."""
+    several = nodes > 1
+    inside = np.where(several, (gpus - 1) / gpus, np.where(gpus > 1, 1.0, 0.0))
+    return Loads(inside[()], np.where(several, 1.0, 0.0)[()])
+
+
+def _tree(gpus: Array, nodes: Array) -> Loads:
+    """Up and down: a chain through the node, and between nodes two trees of half the size each."""
+    return Loads(2 * (gpus - 1) / gpus, 2 * (nodes - 1) / nodes)
+
+
+def _nvls(up: str) -> _Rule:
+    def of(gpus: Array, nodes: Array) -> Loads:
+        """The switch reads a part from all GPUs, the owner's too, and writes it to all of them.
+
+        So a GPU gives its whole size to be reduced and takes the whole that others multicast; its own part of 1/n goes
+        through once more in AllReduce, which does both.
+        """
+        if np.any(nodes > 1) or np.any(gpus < 2):
+            raise BadInput(f"NVLS {up}: the switches of one node do it; valid: one node, two GPUs or more")
+        more = 1 / gpus if up == "AllReduce" else 0 / gpus
+        return Loads(1 + more, 0 * gpus)
+
+    return of
+
+
+def _nvls_tree(gpus: Array, nodes: Array) -> Loads:
+    """NVLS inside each node, and a pair of trees between the nodes for what the node has reduced."""
+    return Loads(1 + 1 / gpus, 2 * (nodes - 1) / nodes)
+
+
+def _pat(gpus: Array, nodes: Array) -> Loads:
+    """Every rank sends n-1 parts, as in a ring; how far they go is :func:`uplink_share`."""
+    if np.any(gpus > 1):
+        raise BadInput("PAT: NCCL runs it on one GPU per node; valid: --gpus-per-node 1")
+    return Loads(0 * gpus, (nodes - 1) / nodes)
+
+
+_RULES: dict[tuple[Operation, str], _Rule] = {
+    (AllReduce, "ring"): _ring(2),
+    (AllGather, "ring"): _ring(1),
+    (ReduceScatter, "ring"): _ring(1),
+    (Broadcast, "ring"): _chain,
+    (Reduce, "ring"): _chain,
+    (AllReduce, "tree"): _tree,
+    (AllReduce, "nvls"): _nvls("AllReduce"),
+    (AllGather, "nvls"): _nvls("AllGather"),
+    (ReduceScatter, "nvls"): _nvls("ReduceScatter"),
+    (AllReduce, "nvlstree"): _nvls_tree,
+    (AllGather, "pat"): _pat,
+    (ReduceScatter, "pat"): _pat,
+}
+
+# How often each part passes a switch's uplink in a ring; of PAT see above.
+_UPLINK_PASSES = {
+    (AllReduce, "ring"): 2,
+    (AllGather, "ring"): 1,
+    (ReduceScatter, "ring"): 1,
+    (AllGather, "pat"): 1,
+    (ReduceScatter, "pat"): 1,
+}

@@ -1,0 +1,244 @@
+"""What measurements say of one size: typical times, and which differences between them are beyond the noise.
+
+Within a round every combination is sampled once, so what a round has in common (clocks, drift) cancels in ratios. What
+is fixed in a process does not: from three processes on, the process is the unit and not the round.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.names import Collective
+from tuner.times.records.samples import Combination, Point, SampleBlock
+from tuner.times.statistics import LEAST_PROCESSES, MEDIAN_VARIANCE
+
+LEVEL = 0.05  # of significance, for all comparisons of one size together
+FEWEST_UNITS = 3  # to tell anything from noise
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """How much faster one is than the other, logarithm of the ratio of times: estimate, its 95 % interval, and the
+    chance (one-sided, Student's t) of seeing at least this where there is no gain; 1 where rounds are few.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    p: float
+
+
+@dataclass(eq=False)
+class Evidence:
+    """One size: ``log_us`` are logarithms of the medians of blocks, [unit][column], NaN where nothing counts.
+
+    A unit is a round; with ``by_process``, a process, whose times are the medians of its rounds. Columns are what was
+    requested, None for NCCL's own choice; ``executed`` is what it came to. ``rounds`` and ``processes`` are how many
+    there were.
+    """
+
+    columns: tuple[Combination | None, ...]
+    log_us: NDArray[np.float64]
+    executed: Combination | None = None
+    by_process: bool = False
+    rounds: int = 0
+    processes: int = 1
+
+    @cached_property
+    def _common(self) -> NDArray[np.float64]:
+        """What each unit adds to all its times."""
+        return _common(self.log_us)
+
+    @cached_property
+    def levels(self) -> NDArray[np.float64]:
+        """Typical logarithm of the time by column, without what the units have in common."""
+        rest = self.log_us - self._common[:, None]
+        typical: NDArray[np.float64] = np.nanmean(rest, axis=0) if self.by_process else _medians(rest)
+        return typical
+
+    @property
+    def _typical_variance(self) -> float:
+        """Of a typical logarithm, over that of a mean of as many."""
+        return 1.0 if self.by_process else MEDIAN_VARIANCE
+
+    @cached_property
+    def _squares(self) -> NDArray[np.float64]:
+        """Squared residuals, NaN as in ``log_us``."""
+        return np.square(self.log_us - self._common[:, None] - self.levels)
+
+    @cached_property
+    def _counts(self) -> NDArray[np.int64]:
+        """Units by column."""
+        counts: NDArray[np.int64] = np.isfinite(self.log_us).sum(axis=0)
+        return counts
+
+    @property
+    def _freedom(self) -> int:
+        """Of the residuals: what columns and units have in common is taken off."""
+        return int(self._counts.sum()) - len(self.columns) - len(self.log_us) + 1
+
+    def time_us(self, column: Combination | None) -> float:
+        """The typical time of a combination, us."""
+        return float(np.exp(self.levels[self.columns.index(column)]))
+
+    def band_us(self, column: Combination | None) -> tuple[float, float, float]:
+        """The typical time with its 95 % interval, which is the time itself where units are too few."""
+        from scipy.special import stdtrit  # Student's t; slow to load
+
+        index = self.columns.index(column)
+        freedom, half = self._freedom, 0.0
+        if freedom > 0:
+            variance = float(np.nansum(self._squares)) / freedom
+            error = float(np.sqrt(self._typical_variance * variance / self._counts[index]))
+            half = float(stdtrit(freedom, 1 - LEVEL / 2)) * error
+        return tuple(np.exp(self.levels[index] + np.array([0, -half, half])).tolist())
+
+    def gain(self, column: Combination | None, over: Combination | None, comparisons: float = 1) -> Gain:
+        """Of ``column`` over ``over``. The noise is that of all columns, or of these two where they have more of it.
+
+        The interval is of 95 % for all of so many ``comparisons`` together, the chance that of this one.
+        """
+        pair = [self.columns.index(column), self.columns.index(over)]
+        estimate = float(self.levels[pair[1]] - self.levels[pair[0]])
+        counts, total, freedom = self._counts, int(self._counts.sum()), self._freedom
+        if len(self.log_us) < FEWEST_UNITS or freedom < 1 or column == over:
+            return Gain(estimate, -np.inf, np.inf, 1.0)
+        share = freedom / total  # of the residuals that is free
+        variance = max(
+            float(np.nansum(squares)) / (share * size)
+            for squares, size in ((self._squares, total), (self._squares[:, pair], int(counts[pair].sum())))
+        )
+        error = float(np.sqrt(self._typical_variance * variance * (1 / counts[pair]).sum()))
+        return _gain(estimate, error, freedom, comparisons)
+
+    def alike(self, column: Combination | None) -> frozenset[Combination | None]:
+        """Columns that are not slower than ``column`` beyond the noise, itself included."""
+        chance = LEVEL / max(1, len(self.columns) - 1)
+        return frozenset(other for other in self.columns if other == column or self.gain(column, other).p > chance)
+
+
+def gain_of(differences: NDArray[np.float64]) -> Gain:
+    """A gain from logarithms of ratios, numbers [unit]."""
+    known = differences[np.isfinite(differences)]
+    if len(known) < FEWEST_UNITS:
+        return Gain(float(known.mean()) if len(known) else 0.0, -np.inf, np.inf, 1.0)
+    return _gain(float(known.mean()), float(known.std(ddof=1) / np.sqrt(len(known))), len(known) - 1)
+
+
+def _common(log_us: NDArray[np.float64]) -> NDArray[np.float64]:
+    return _medians((log_us - _medians(log_us)).T)
+
+
+def _medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of each column of [row][column] without its NaN, NaN where it has nothing else: np.nanmedian is slow for few."""
+    ordered, counts = np.sort(values, axis=0), np.isfinite(values).sum(axis=0)  # NaN last
+    columns = np.arange(values.shape[1])
+    found: NDArray[np.float64] = (ordered[np.maximum(counts - 1, 0) // 2, columns] + ordered[counts // 2, columns]) / 2
+    return found
+
+
+def _gain(estimate: float, error: float, freedom: int, comparisons: float = 1) -> Gain:
+    from scipy.special import stdtr, stdtrit  # Student's t; slow to load
+
+    if error == 0:
+        return Gain(estimate, estimate, estimate, 0.0 if estimate > 0 else 1.0)
+    half = float(stdtrit(freedom, 1 - LEVEL / 2 / max(1.0, comparisons))) * error
+    return Gain(estimate, estimate - half, estimate + half, float(stdtr(freedom, -estimate / error)))
+
+
+def collect(blocks: Iterable[SampleBlock]) -> dict[Point, Evidence]:
+    """By point, in their order; what was replaced, was wrong, or ran under a table does not count."""
+    by_point: dict[Point, list[SampleBlock]] = {}
+    for block in blocks:
+        if block.counts and block.table is None:
+            by_point.setdefault(block.point, []).append(block)
+    return {point: _evidence(by_point[point]) for point in sorted(by_point)}
+
+
+def _evidence(blocks: Sequence[SampleBlock]) -> Evidence:
+    medians_us: dict[tuple[int, int], dict[Combination | None, list[float]]] = {}  # by process and round
+    for block in blocks:
+        of_round = medians_us.setdefault((block.process, block.round), {})
+        of_round.setdefault(block.requested, []).append(block.median_us)
+    rounds = sorted(medians_us)
+    requested = {column for of_round in medians_us.values() for column in of_round}
+    columns = (*([None] if None in requested else []), *sorted(column for column in requested if column is not None))
+    log_us = np.full((len(rounds), len(columns)), np.nan)
+    for row, number in enumerate(rounds):
+        for column, values in medians_us[number].items():
+            log_us[row, columns.index(column)] = np.log(median(values))
+    executed = Counter(
+        block.executed for block in blocks if block.requested is None and block.executed is not None
+    ).most_common(1)
+    processes = np.array([process for process, _ in rounds])
+    several = np.unique(processes)
+    by_process = len(several) >= LEAST_PROCESSES
+    return Evidence(
+        columns,
+        _of_processes(log_us, processes, several) if by_process else log_us,
+        executed[0][0] if executed else None,
+        by_process,
+        len({number for _, number in rounds}),
+        len(several),
+    )
+
+
+def _of_processes(
+    log_us: NDArray[np.float64], processes: NDArray[np.int64], several: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Medians over the rounds of each process, of ``log_us`` [round][column], without what the rounds have in common.
+
+    ``processes`` are those of the rounds, ``several`` each of them once.
+    """
+    common = _common(log_us)
+    rest = log_us - common[:, None]
+    rows = []
+    for each in several:
+        of_process = rest[processes == each]
+        known = np.isfinite(of_process).any(axis=0)
+        row = np.full(log_us.shape[1], np.nan)
+        row[known] = _medians(of_process[:, known]) + np.median(common[processes == each])
+        rows.append(row)
+    return np.array(rows)
+
+
+def together(parts: Sequence[Evidence]) -> Evidence:
+    """Several kinds of calls of one size (types, in place, graphs) as one: their units after each other."""
+    if len(parts) == 1:
+        return parts[0]
+    common = set(parts[0].columns).intersection(*(part.columns for part in parts))
+    columns = tuple(column for column in parts[0].columns if column in common)
+    rows = [part.log_us[:, [part.columns.index(column) for column in columns]] for part in parts]
+    # Kinds differ in how long they take, which is nothing of a round's: each as a ratio to its own level.
+    centred = [part - np.nanmedian(part) + np.nanmedian(np.concatenate(rows)) for part in rows]
+    by_process = all(part.by_process for part in parts)
+    # Kinds of one process share what is fixed in it, and are no units of their own.
+    same = by_process and len({len(part) for part in rows}) == 1
+    return Evidence(
+        columns,
+        _mean(np.array(centred)) if same else np.concatenate(centred),
+        parts[0].executed,
+        by_process=by_process,
+        rounds=sum(part.rounds for part in parts),
+        processes=parts[0].processes,
+    )
+
+
+def _mean(parts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Over the kinds, [kind][unit][column]; NaN where none has a number."""
+    counts = np.isfinite(parts).sum(axis=0)
+    found: NDArray[np.float64] = np.where(counts, np.nansum(parts, axis=0) / np.maximum(counts, 1), np.nan)
+    return found
+
+
+def by_size(by_point: Mapping[Point, Evidence]) -> dict[tuple[Collective, int], Evidence]:
+    """(collective, bytes) -> evidence of all kinds of calls."""
+    sizes: dict[tuple[Collective, int], list[Evidence]] = {}
+    for point, evidence in by_point.items():
+        sizes.setdefault((point.collective, point.bytes), []).append(evidence)
+    return {size: together(parts) for size, parts in sorted(sizes.items())}

@@ -1,0 +1,34 @@
+"""Measured times as tables: the public ones in ``tables/measured``, and files in the same columns.
+
+``read`` takes any such file, ``load`` one that is shipped (``names``). ``problems`` says what is wrong with the rows of
+a table as far as they alone show it; what the links of a machine allow is judged on a higher floor.
+"""
+
+from tuner.times.measured.catalogue import file_of, load, named_or_read, names
+from tuner.times.measured.checks import Kind, Problem, problems
+from tuner.times.measured.reader import parse, read
+from tuner.times.measured.records import Launch, MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredSource, MeasuredTable
+from tuner.times.measured.words import COLLECTIVES, POINT_TO_POINT
+from tuner.times.measured.writer import text, write
+
+__all__ = [
+    "COLLECTIVES",
+    "POINT_TO_POINT",
+    "Kind",
+    "Launch",
+    "MeasuredHeader",
+    "MeasuredRow",
+    "MeasuredRun",
+    "MeasuredSource",
+    "MeasuredTable",
+    "Problem",
+    "file_of",
+    "load",
+    "named_or_read",
+    "names",
+    "parse",
+    "problems",
+    "read",
+    "text",
+    "write",
+]

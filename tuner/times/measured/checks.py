@@ -1,0 +1,233 @@
+"""What is wrong with the rows of a table, as far as they alone show it: found and said, with the rows' lines."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import pairwise
+from statistics import median
+
+from tuner import release
+from tuner.base.sizes import human_bytes
+from tuner.times.measured import notes
+from tuner.times.measured.records import MeasuredRow, MeasuredTable
+
+SHORTEST_US = 1.0  # no kernel that waits for another GPU takes less
+_AGREE = 1.25  # repeated rows are within this factor of each other; public replicates are, mostly
+_FALLS = 0.9  # a larger size that takes less than this part of a smaller one's time
+_KEEPS = 0.7  # the bandwidth of a curve's last size, as a part of its best
+_SLOW = 1.5  # a run that takes this factor longer than the others of the same points
+_LARGE_BYTES = 2**20
+_SHOWN = 6
+
+
+class Kind(StrEnum):
+    """What may be wrong."""
+
+    unknown_release = "unknown release"
+    mixed_releases = "mixed releases"
+    mixed_machines = "mixed machines"
+    too_short = "times too short"
+    above_links = "above the links"
+    too_many_gpus = "more GPUs than the machine has"
+    unknown_placement = "in place or not unknown"
+    repeated_rows = "repeated rows disagree"
+    not_monotone = "not monotone"
+    slow_run = "slow run"
+    falling_bandwidth = "falling bandwidth"
+    drifting = "times drift"
+    scaled = "all times off alike"
+
+
+# With these the rows' times cannot be used; the others are said, and the rows stay.
+REFUSED = frozenset(
+    {
+        Kind.unknown_release,
+        Kind.mixed_releases,
+        Kind.mixed_machines,
+        Kind.too_short,
+        Kind.above_links,
+        Kind.too_many_gpus,
+        Kind.scaled,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong with rows: their lines, and what it is, in words. ``refused``: they cannot be used."""
+
+    kind: Kind
+    lines: tuple[int, ...]
+    text: str
+
+    @property
+    def refused(self) -> bool:
+        """Whether the rows' times are of no use."""
+        return self.kind in REFUSED
+
+    @property
+    def where(self) -> str:
+        """The first lines, for a message: ``lines 3, 7, 9 and 12 more``."""
+        return _lines(self.lines)
+
+
+def problems(table: MeasuredTable) -> tuple[Problem, ...]:
+    """What the rows alone show, worst first: labels, units, placement, repeated rows, curves."""
+    listed = [
+        *_release(table),
+        *_mixed(table),
+        *_too_short(table),
+        *_placement(table),
+        *_repeated(table),
+        *_curves(table),
+        *_slow_runs(table),
+    ]
+    return tuple(listed)
+
+
+def curves(table: MeasuredTable) -> Iterator[tuple[MeasuredRow, ...]]:
+    """Rows that differ in size alone, by size; replicates of a size stay in the file's order."""
+    by_curve: dict[object, list[MeasuredRow]] = defaultdict(list)
+    for row in table.rows:
+        by_curve[replace(row, line=0, bytes=0, time_us=0.0)].append(row)
+    return (tuple(sorted(rows, key=lambda row: row.bytes)) for rows in by_curve.values())
+
+
+def named(row: MeasuredRow) -> str:
+    """A row in a message: ``allreduce float16 1 MiB on 2 x 8 GPUs``."""
+    return f"{row.collective} {row.dtype.name} {human_bytes(row.bytes)} on {row.nodes} x {row.gpus_per_node} GPUs"
+
+
+def _release(table: MeasuredTable) -> Iterator[Problem]:
+    name = table.header.nccl
+    if name and name not in release.names():
+        yield Problem(
+            Kind.unknown_release,
+            _all(table.rows),
+            f"NCCL {name} is no release that is known here; valid: {', '.join(release.names())}",
+        )
+
+
+def _mixed(table: MeasuredTable) -> Iterator[Problem]:
+    """By what the runs say of themselves."""
+    of = {Kind.mixed_releases: notes.nccl_release, Kind.mixed_machines: notes.gpu}
+    for kind, value_of in of.items():
+        by_run = {key: value_of(f"{key} ; {run.what}") for key, run in table.header.runs.items()}
+        values = sorted({value for value in by_run.values() if value})
+        if len(values) > 1:
+            first = {by_run[row.run]: row.line for row in reversed(table.rows) if by_run.get(row.run)}
+            each = ", ".join(f"{value} from line {first[value]}" for value in values if value in first)
+            yield Problem(kind, tuple(sorted(first.values())), f"{each}; valid: a file for each")
+
+
+def _too_short(table: MeasuredTable) -> Iterator[Problem]:
+    rows = [row for row in table.rows if row.time_us < SHORTEST_US]
+    if rows:
+        least = min(rows, key=lambda row: row.time_us)
+        yield Problem(
+            Kind.too_short,
+            _all(rows),
+            f"{len(rows)} of {len(table.rows)} rows take less than {SHORTEST_US:g} us, which no collective does "
+            f"({named(least)}: {least.time_us:g} us); milliseconds for microseconds?",
+        )
+
+
+def _placement(table: MeasuredTable) -> Iterator[Problem]:
+    rows = [row for row in table.rows if row.in_place is None]
+    if rows:
+        yield Problem(
+            Kind.unknown_placement, _all(rows), f"{len(rows)} rows do not say whether they are in place or out of place"
+        )
+
+
+def _repeated(table: MeasuredTable) -> Iterator[Problem]:
+    apart = []
+    for curve in curves(table):
+        by_size: dict[int, list[MeasuredRow]] = defaultdict(list)
+        for row in curve:
+            by_size[row.bytes].append(row)
+        for rows in by_size.values():
+            times = [row.time_us for row in rows]
+            if max(times) > _AGREE * min(times):
+                apart.append((max(times) / min(times), rows))
+    if apart:
+        worst, rows = max(apart, key=lambda each: each[0])
+        text = f"{len(apart)} points were measured more than once with times apart by up to a factor of {worst:.3g}"
+        yield Problem(
+            Kind.repeated_rows,
+            tuple(sorted(row.line for _, rows in apart for row in rows)),
+            f"{text} ({named(rows[0])}: {_lines(_all(rows))}); several machines, runs or placements in one?",
+        )
+
+
+def _curves(table: MeasuredTable) -> Iterator[Problem]:
+    steps, ends = [], []
+    for curve in curves(table):
+        typical = _medians(curve)
+        for (_, before), (row, after) in pairwise(typical):
+            if after < _FALLS * before:
+                steps.append((after / before, row))
+        large = [(row.bytes / time, row) for row, time in typical if row.bytes >= _LARGE_BYTES]
+        if len(large) > 1 and large[-1][0] < _KEEPS * max(rate for rate, _ in large):
+            ends.append((large[-1][0] / max(rate for rate, _ in large), large[-1][1]))
+    if steps:
+        part, row = min(steps, key=lambda step: step[0])
+        yield Problem(
+            Kind.not_monotone,
+            tuple(sorted(row.line for _, row in steps)),
+            f"{len(steps)} sizes take under {_FALLS:.0%} of the time of the next smaller one "
+            f"({named(row)}: {part:.0%}, line {row.line})",
+        )
+    if ends:
+        part, row = min(ends, key=lambda end: end[0])
+        yield Problem(
+            Kind.falling_bandwidth,
+            tuple(sorted(row.line for _, row in ends)),
+            f"{len(ends)} curves end below {_KEEPS:.0%} of their best bandwidth "
+            f"({named(row)}: {part:.0%}, line {row.line}); a clock that is throttled, or a shared network?",
+        )
+
+
+def _slow_runs(table: MeasuredTable) -> Iterator[Problem]:
+    """Runs against the median of all runs of the same points, by large sizes alone."""
+    by_point: dict[object, list[MeasuredRow]] = defaultdict(list)
+    for row in table.rows:
+        if row.bytes >= _LARGE_BYTES and row.run:
+            settings = tuple(sorted(table.environment_of(row).items()))
+            key = (replace(row, line=0, time_us=0.0, run=""), settings, table.devices_of(row), table.network_of(row))
+            by_point[key].append(row)
+    ratios: dict[str, list[tuple[float, MeasuredRow]]] = defaultdict(list)
+    for rows in by_point.values():
+        if len({row.run for row in rows}) > 2:
+            typical = median(row.time_us for row in rows)
+            for row in rows:
+                ratios[row.run].append((row.time_us / typical, row))
+    slow = {run: each for run, each in ratios.items() if median(ratio for ratio, _ in each) > _SLOW}
+    if slow:
+        worst = max(slow, key=lambda run: median(ratio for ratio, _ in slow[run]))
+        factor = median(ratio for ratio, _ in slow[worst])
+        yield Problem(
+            Kind.slow_run,
+            tuple(sorted(row.line for each in slow.values() for _, row in each)),
+            f"{len(slow)} of {len(ratios)} runs take over {_SLOW:g} times what the others do "
+            f"({worst}: {factor:.3g} times); a faulty node?",
+        )
+
+
+def _medians(curve: Sequence[MeasuredRow]) -> list[tuple[MeasuredRow, float]]:
+    """The first row of each size and the median of its times."""
+    by_size: dict[int, list[MeasuredRow]] = defaultdict(list)
+    for row in curve:
+        by_size[row.bytes].append(row)
+    return [(rows[0], median(row.time_us for row in rows)) for rows in by_size.values()]
+
+
+def _all(rows: Iterable[MeasuredRow]) -> tuple[int, ...]:
+    return tuple(row.line for row in rows)
+
+
+def _lines(lines: Sequence[int]) -> str:
+    shown = ", ".join(map(str, lines[:_SHOWN]))
+    more = f" and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+    return f"line{'s' if len(lines) > 1 else ''} {shown}{more}"

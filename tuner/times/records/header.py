@@ -1,0 +1,245 @@
+"""The head of a file of measurements: where, when and how was measured, as a record and as the file's first line."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.records import json_form, to_json
+from tuner.scenario import Scenario
+from tuner.times.records.run_elsewhere import usable
+
+SIMULATED, GPU, DOUBLE = "simulated", "gpu", "double"  # the backends that write files
+PLANTED = (SIMULATED, DOUBLE)  # those whose times nobody measured: they were made up
+CASE = "case"  # the key of the communicator
+_PATHS = ("topology", "graphs")
+# Of a communicator every file has said these, all else only where it is given: a run goes on in a file that is older.
+_ALWAYS = frozenset(
+    {
+        "nccl",
+        "nodes",
+        "machine",
+        "topology",
+        "graphs",
+        "gpus_per_node",
+        "environment",
+        "gpu",
+        "net_gbps",
+        "net_latency_us",
+        "others",
+        "hardware",
+    }
+)
+_NEVER = frozenset({"fitted_constants", "build"})  # no part of a communicator, but of what is asked of it without GPUs
+
+
+def scenario_record(scenario: Scenario) -> dict[str, Any]:
+    """The scenario as JSON holds it; paths are absolute. BadInput for one whose nodes only a log shows."""
+    if scenario.logged is not None:
+        raise BadInput(f"{scenario.logged.file}: a log is no machine to measure; valid: --machine, --topology")
+    record = {
+        name: value
+        for name, value in asdict(replace(scenario, fitted_constants=None, from_log=None)).items()
+        if name in _ALWAYS or (value and name not in _NEVER)
+    }
+    if scenario.unset:
+        record["unset"] = sorted(scenario.unset)
+    record.update({name: str(path.resolve()) for name in _PATHS if (path := getattr(scenario, name)) is not None})
+    others = [scenario_record(other) for other in scenario.others]
+    # "search" told before that a variable has the graphs searched, as it always has now; a run goes on in such a file.
+    return {**record, "environment": scenario.environment or {}, "others": others, "search": False}
+
+
+def _case(scenario: Scenario | None) -> dict[str, Any] | None:
+    return None if scenario is None else scenario_record(scenario)
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What explains the times and may be another in a second run; None for what is not known.
+
+    ``library`` is the libnccl.so.2; ``cuda_driver`` and ``cuda_runtime`` are releases by CUDA's numbers; ``nvidia_smi``
+    is what that says of each GPU.
+    """
+
+    date: str | None = None
+    hosts: tuple[str, ...] = ()
+    library: Path | None = None
+    cuda_driver: int | None = None
+    cuda_runtime: int | None = None
+    nvidia_smi: tuple[Mapping[str, str], ...] | None = None
+
+
+def _noted_record(noted: Noted | None) -> dict[str, Any] | None:
+    return None if noted is None else _said(to_json(noted))
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What is said of a run by a file of ``measure``, by nccl-tests or by NCCL's log; None for what is not said.
+
+    ``scenario`` is the communicator where the file describes it; else ``ranks`` and ``nodes`` say how large it was.
+    ``nccl`` is a release, ``source`` the file of another program, ``gpus`` each kind's name once. ``calls_per_time``
+    says below which nBytes one time is the mean of how many calls, ``graphs_below_bytes`` below which they were timed
+    inside CUDA graphs, with their buffers registered or not; ``variables`` which of NCCL's were set. ``others`` are
+    keys of the file that are none of these.
+    """
+
+    backend: str | None = None
+    source: str | None = field(default=None, metadata=json_form("from"))
+    scenario: Scenario | None = field(default=None, metadata=json_form(CASE, convert=_case))
+    ranks: int | None = None
+    nodes: int | None = None
+    gpus: tuple[str, ...] = ()
+    nccl: str | None = None
+    date: str | None = None
+    warmup_calls: int | None = field(default=None, metadata=json_form("warmup"))
+    calls: int | None = None
+    out_of_bounds: int | None = None  # values, by nccl-tests
+    seed: int | None = None  # of a simulated machine
+    truth: str | None = None  # whose times it has
+    library_sha256: str | None = None
+    gpu: str | None = None
+    ranks_per_gpu: int | None = None
+    launcher: str | None = None
+    calls_per_time: tuple[tuple[int, int], ...] | None = None
+    graphs_below_bytes: int | None = None
+    graph_buffers_registered: bool | None = None
+    variables: Mapping[str, str] | None = None
+    topology_xml: str | None = None
+    noted: Noted | None = field(default=None, metadata=json_form(convert=_noted_record))
+    others: Mapping[str, Any] = field(default_factory=dict, metadata=json_form(merged=True))
+
+    @property
+    def release(self) -> str | None:
+        """The release of NCCL that was measured."""
+        return self.nccl or (self.scenario.nccl if self.scenario else None)
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the times are planted, and say nothing of any real machine."""
+        return self.backend in PLANTED
+
+    @property
+    def how(self) -> str:
+        """How the times were had: ``simulated`` or ``measured``."""
+        return SIMULATED if self.is_simulated else "measured"
+
+    @property
+    def title(self) -> str:
+        """The communicator in words, with a name for its topology: of the machine that a double is, else the file's.
+
+        BadMeasurement where the header does not say which communicator was measured.
+        """
+        scenario = scenario_of(self)
+        if scenario.topology is None:
+            return scenario.title
+        machine = None
+        with suppress(KeyError, TypeError):
+            machine = self.others[DOUBLE]["scenario"]["machine"]
+        return scenario.title.replace(str(scenario.topology), machine or scenario.topology.name)
+
+    @property
+    def origin(self) -> str:
+        """Whose times these are, in words: simulated or measured, and machine and release as far as they are said."""
+        kind = f"{self.how} times"
+        if self.scenario is not None:
+            return f"{kind} of {self.title}"
+        ranks = [f"{self.ranks} ranks"] if self.ranks else []
+        known = [*self.gpus, *ranks, *([f"NCCL {self.release}"] if self.release else [])]
+        return f"{kind} of {', '.join(known)}" if known else kind
+
+
+# The keys that a backend writes, in their order; each is there, null where there is nothing to say.
+_ON_GPUS = (
+    *("backend", "ranks", "nccl", "library_sha256", CASE, "gpu", "ranks_per_gpu", "launcher", "calls_per_time"),
+    *("graphs_below_bytes", "graph_buffers_registered", "variables", "topology_xml", "noted"),
+)
+_WRITTEN = {SIMULATED: ("backend", CASE, "ranks", "seed", "truth"), GPU: _ON_GPUS, DOUBLE: _ON_GPUS}
+_WHOLE_NUMBERS = ("ranks", "nodes", "warmup", "calls", "out_of_bounds", "seed", "ranks_per_gpu", "graphs_below_bytes")
+_KEYS = {"source": "from", "scenario": CASE, "warmup_calls": "warmup"}  # that are not named as their field
+
+
+def to_record(header: Header) -> dict[str, Any]:
+    """The header as a line of the file has it; paths are absolute."""
+    record: dict[str, Any] = to_json(header)
+    return {key: record[key] for key in _WRITTEN.get(header.backend or "", ())} | _said(record)
+
+
+def from_record(record: Mapping[str, Any]) -> Header:
+    """The header that a line says. BadMeasurement names the key whose value cannot be."""
+    left = {key: value for key, value in record.items() if value is not None}
+    for key in _WHOLE_NUMBERS:
+        if not isinstance(left.get(key, 0), int):
+            raise BadMeasurement(f"the header's '{key}' is {left[key]!r}; valid: a whole number")
+    keys = {each.name: _KEYS.get(each.name, each.name) for each in fields(Header) if each.name != "others"}
+    own = {name: left.pop(key) for name, key in keys.items() if key in left}
+    for name, read in _READ.items():
+        try:
+            own |= {name: read(own[name])} if name in own else {}
+        except (AttributeError, TypeError, ValueError) as error:
+            raise BadMeasurement(f"the header's '{keys[name]}' is {own[name]!r}: {error}") from None
+    return Header(**own, others=left)
+
+
+def as_written(scenario: Scenario) -> Scenario:
+    """The communicator that a file says of ``scenario``: paths are absolute, and NCCL's constants its own."""
+    return scenario_from(scenario_record(scenario))
+
+
+def scenario_of(header: Header) -> Scenario:
+    """The scenario of a header, on whatever computer it is read; BadMeasurement where it has none."""
+    if header.scenario is None:
+        raise BadMeasurement(f"the header does not say which communicator was measured: no '{CASE}' in it")
+    return usable(header.scenario, header.topology_xml)
+
+
+def check(file: Path, header: Header, scenario: Scenario) -> None:
+    """BadMeasurement where the header says another communicator than ``scenario``, or another number of ranks."""
+    valid = f"valid: measurements of {scenario.title}"
+    if header.scenario is not None:
+        theirs = scenario_of(header)
+        alike = None in (theirs.machine, scenario.machine) or theirs.machine == scenario.machine
+        if not alike or (theirs.nodes, theirs.ranks) != (scenario.nodes, scenario.ranks):
+            raise BadMeasurement(f"{file}: measured on {header.title}; {valid}")
+    elif header.ranks not in (None, scenario.ranks):
+        raise BadMeasurement(f"{file}: measured on {header.ranks} ranks; {valid}")
+
+
+def _said(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if value not in (None, [])}
+
+
+def _noted(record: Mapping[str, Any]) -> Noted:
+    own = {each.name: record[each.name] for each in fields(Noted) if record.get(each.name) is not None}
+    if "library" in own:
+        own["library"] = Path(own["library"])
+    return Noted(**{**own, "hosts": tuple(own.get("hosts", ()))})
+
+
+def _calls_per_time(steps: Any) -> tuple[tuple[int, int], ...]:
+    return tuple((int(nbytes), int(calls)) for nbytes, calls in steps)
+
+
+def scenario_from(record: Mapping[str, Any]) -> Scenario:
+    """The scenario of a record that :func:`scenario_record` made; BadMeasurement for any other."""
+    try:
+        paths = {name: Path(record[name]) for name in _PATHS if record.get(name) is not None}
+        own: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
+        }
+        own.pop("search", None)
+        own["unset"] = frozenset(own.get("unset", ()))
+        return Scenario(**{**own, **paths, "others": tuple(map(scenario_from, record["others"]))})
+    except (AttributeError, KeyError, TypeError) as error:
+        raise BadMeasurement(f"the header's '{CASE}' describes no communicator: {error!r}") from None
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "scenario": scenario_from,
+    "noted": _noted,
+    "calls_per_time": _calls_per_time,
+    "gpus": tuple,
+}

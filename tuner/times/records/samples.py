@@ -1,0 +1,352 @@
+"""Measurements and their file: JSON lines, a header that describes the run and then a line for each sample block.
+
+A file is only ever added to, so what was measured survives whatever ends the run; a last line that was cut off is left
+out by the reader. docs/measuring.md describes the fields.
+"""
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
+from statistics import median
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.errors import BadMeasurement, one_of
+from tuner.base.files import GZIPPED, read_bytes
+from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.records import json_form, to_json
+from tuner.base.sizes import LARGEST_BYTES
+from tuner.emulator.request import Request
+from tuner.times.records.header import Header, from_record, to_record
+
+FORMAT = "nccl-tuner-measurements"
+VERSION = 1
+LONGEST_SHOWN = 100  # characters of a value that differs: a topology has thousands
+NEAR = 1.25  # times the host's own time: what is not slower is host-bound
+_NOTED = "noted"  # the part of a header that may be another in a second run
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Combination:
+    """What was requested or executed; without ``channels`` their number was NCCL's own."""
+
+    algorithm: Algorithm
+    protocol: Protocol
+    channels: int = 0
+
+    @property
+    def algo_proto(self) -> AlgoProto:
+        """Algorithm and protocol."""
+        return self.algorithm, self.protocol
+
+    @property
+    def plain(self) -> "Combination":
+        """With NCCL's own channels."""
+        return Combination(self.algorithm, self.protocol)
+
+    def __str__(self) -> str:
+        channels = f" channels={self.channels}" if self.channels else ""
+        return f"{self.algorithm.name}/{self.protocol.name}{channels}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Point:
+    """One call: ``bytes`` is NCCL's nBytes."""
+
+    collective: Collective
+    bytes: int
+    dtype: DataType = DataType.float32
+    op: Op = Op.sum
+    in_place: bool = False
+    graph: bool = False  # inside a CUDA graph
+
+    @property
+    def request(self) -> Request:
+        """The kind of call."""
+        return Request(self.collective, self.dtype, self.op)
+
+    def unit_bytes(self, ranks: int) -> int:
+        """What sizes of such calls are multiples of: one element for each rank whose data they hold."""
+        return self.request.unit_bytes(ranks)
+
+
+def _combination_record(combination: Combination | None) -> dict[str, Any] | None:
+    if combination is None:
+        return None
+    record: dict[str, Any] = {"algorithm": combination.algorithm.name, "protocol": combination.protocol.name}
+    return {**record, "channels": combination.channels} if combination.channels else record
+
+
+def _rounded(at_s: float) -> float:
+    return round(at_s, 6)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One thing to time; ``requested`` is None for NCCL's own choice."""
+
+    point: Point
+    requested: Combination | None
+
+
+@dataclass(frozen=True, slots=True)
+class SampleBlock:
+    """Some runs of one point, one after the other.
+
+    ``requested`` is None where NCCL chose by itself, with the table called ``table`` where there is one;
+    ``executed`` is what NCCL says it ran, None where that could not be seen; ``wrong`` counts wrong
+    results. ``host_us`` is the least that the host took to start one such call on all ranks, None where nobody looked.
+    ``process`` numbers the processes that were measured in one after the other.
+    """
+
+    point: Point = field(metadata=json_form(merged=True))
+    requested: Combination | None = field(metadata=json_form("asked", convert=_combination_record))
+    executed: Combination | None = field(metadata=json_form("ran", convert=_combination_record))
+    times_us: tuple[float, ...]
+    round: int = 0
+    at_s: float = field(default=0.0, metadata=json_form(convert=_rounded))  # since the run began
+    wrong: int = 0
+    table: str | None = field(default=None, metadata=json_form(optional=True))
+    host_us: float | None = field(default=None, metadata=json_form(optional=True))
+    process: int = 0
+
+    @property
+    def median_us(self) -> float:
+        """The typical time of its runs; of none where there are none."""
+        return median(self.times_us) if self.times_us else float("nan")
+
+    @property
+    def host_bound(self) -> bool:
+        """Whether its times are near what the host takes to start such calls, which hides what the GPUs take."""
+        return self.host_us is not None and bool(self.times_us) and self.median_us <= NEAR * self.host_us
+
+    @property
+    def replaced(self) -> bool:
+        """Whether something else was executed than was requested; such times count for nothing."""
+        if self.requested is None or self.executed is None:
+            return False
+        return self.requested.algo_proto != self.executed.algo_proto or (
+            self.requested.channels > 0 and self.executed.channels > self.requested.channels
+        )
+
+    @property
+    def counts(self) -> bool:
+        """Whether its times are of what was requested, with right results."""
+        return bool(self.times_us) and not self.replaced and self.wrong == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """A file: ``header`` says where, when and how; ``blocks`` are in the order of the run."""
+
+    header: Header
+    blocks: tuple[SampleBlock, ...]
+    truncated: bool = False
+
+    @property
+    def points(self) -> list[Point]:
+        """What was called, sorted."""
+        return sorted({block.point for block in self.blocks})
+
+    def times_us(self, point: Point) -> dict[Combination, NDArray[np.float64]]:
+        """All times that count, us, by what was requested, [sample] each."""
+        by_request: dict[Combination, list[float]] = {}
+        for block in self.blocks:
+            if block.point == point and block.requested is not None and block.counts:
+                by_request.setdefault(block.requested, []).extend(block.times_us)
+        return {requested: np.array(times) for requested, times in sorted(by_request.items())}
+
+
+@dataclass
+class Writer:
+    """Adds to a file, a line at a time, each of them on the disk before the next is measured.
+
+    BadMeasurement where that cannot be done; what is in the file stays.
+    """
+
+    path: Path
+    header: Header
+    _file: FileIO | None = field(default=None, repr=False)
+
+    def __enter__(self) -> Self:
+        try:
+            file = self._file = self.path.open("ab", buffering=0)  # so that closing has nothing left to write
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise BadMeasurement(f"{self.path}: another run is writing to it") from None
+        except OSError as error:
+            raise BadMeasurement(f"{self.path}: {error.strerror}") from error
+        if self.path.stat().st_size == 0:
+            self._line({FORMAT: VERSION, **to_record(self.header)})
+        else:
+            _drop_cut_line(self.path)
+        return self
+
+    def add(self, block: SampleBlock) -> None:
+        """Writes one block at once. Errors: BadMeasurement where the file cannot be written."""
+        self._line(to_json(block))
+
+    def _line(self, record: Mapping[str, Any]) -> None:
+        assert self._file is not None
+        try:
+            left = (json.dumps(record, separators=(",", ":")) + "\n").encode()
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            raise BadMeasurement(f"{self.path}: {error.strerror}; what was measured before is in it") from error
+
+    def __exit__(self, *raised: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def read(path: Path) -> Measurements:
+    """BadMeasurement names file and line; a last line without its end is left out (``truncated``)."""
+    return from_content(path, read_bytes(path, BadMeasurement))
+
+
+def from_content(path: Path, content: bytes) -> Measurements:
+    """The same of what was read from ``path`` already. Errors: BadMeasurement."""
+    if not content.strip():
+        raise BadMeasurement(f"{path}: empty; valid: a file of `nccl-tuner measure`")
+    *lines, cut = content.split(b"\n")
+    records = list(_records(path, lines))
+    if not records or records[0].get(FORMAT) != VERSION:
+        raise BadMeasurement(f"{path}:1: not a file of measurements: no '{FORMAT}': {VERSION} in its first line")
+    head, *rest = records
+    try:
+        header = from_record({key: value for key, value in head.items() if key != FORMAT})
+    except BadMeasurement as error:
+        raise BadMeasurement(f"{path}:1: {error}") from None
+    blocks = []
+    for number, record in enumerate(rest, start=2):
+        try:
+            blocks.append(_block(record))
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
+            raise BadMeasurement(f"{path}:{number}: not a sample block: {error!r}") from None
+    return Measurements(header, tuple(blocks), truncated=bool(cut))
+
+
+def sha256s(paths: Sequence[Path]) -> tuple[str, ...]:
+    """Of each file. BadMeasurement where two of them say the same: it would count twice."""
+    by_sha256: dict[str, Path] = {}
+    for path in paths:
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        if sha256 in by_sha256:
+            raise BadMeasurement(f"{path}: the same measurements as {by_sha256[sha256]}; valid: each file once")
+        by_sha256[sha256] = path
+    return tuple(by_sha256)
+
+
+def _records(path: Path, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise BadMeasurement(f"{path}:{number}: not JSON: {error}") from None
+        if not isinstance(record, dict):
+            raise BadMeasurement(f"{path}:{number}: not a JSON object")
+        yield record
+
+
+def _block(record: Mapping[str, Any]) -> SampleBlock:
+    point = Point(
+        _named(Collective, record["collective"]),
+        _size(record["bytes"]),
+        _named(DataType, record["dtype"]),
+        _named(Op, record["op"]),
+        bool(record["in_place"]),
+        bool(record["graph"]),
+    )
+    return SampleBlock(
+        point,
+        _combination(record["asked"]),
+        _combination(record["ran"]),
+        tuple(map(float, record["times_us"])),
+        int(record["round"]),
+        float(record["at_s"]),
+        int(record["wrong"]),
+        record.get("table"),
+        None if record.get("host_us") is None else float(record["host_us"]),
+        int(record.get("process", 0)),
+    )
+
+
+def _size(given: Any) -> int:
+    size = int(given)
+    if not 1 <= size <= LARGEST_BYTES:
+        raise ValueError(f"{size} bytes; valid: 1 to 2**62")
+    return size
+
+
+def _named(members: Any, name: str) -> Any:
+    try:
+        return members[name]
+    except KeyError:
+        raise ValueError(f"{name!r}; {one_of(members.__members__)}") from None
+
+
+def _combination(record: Mapping[str, Any] | None) -> Combination | None:
+    if record is None:
+        return None
+    algorithm, protocol = _named(Algorithm, record["algorithm"]), _named(Protocol, record["protocol"])
+    return Combination(algorithm, protocol, int(record.get("channels", 0)))
+
+
+def existing(path: Path) -> Measurements | None:
+    """What a run that writes to ``path`` goes on from; None where there is nothing yet.
+
+    BadMeasurement where nothing can be added to it: no file, or one that is gzipped.
+    """
+    if path.exists() and not path.is_file():
+        raise BadMeasurement(f"{path}: not a regular file")
+    if not path.exists() or not path.stat().st_size:
+        return None
+    there = read(path)
+    with path.open("rb") as file:
+        if file.read(len(GZIPPED)) == GZIPPED:
+            raise BadMeasurement(
+                f"{path}: gzipped, so that nothing can be added; valid: gunzip it first, or another --out"
+            )
+    return there
+
+
+def check_same(path: Path, there: Measurements, header: Header) -> None:
+    """BadMeasurement where a file's header is not that of the same backend, with what differs."""
+    then, now = to_record(there.header), to_record(header)
+    if then.get("backend") != now.get("backend"):  # everything else differs with it
+        then, now = ({"backend": each.get("backend")} for each in (then, now))
+    elif then.get("topology_xml") and now.get("topology_xml"):  # compared by its text, wherever it is now
+        now = {**now, "case": {**now["case"], "topology": then["case"]["topology"]}}
+    if differing := list(_differing(then, now)):
+        raise BadMeasurement(f"{path}: measured otherwise: {'; '.join(differing)}; valid: the same, or another --out")
+
+
+def _differing(then: Mapping[str, Any], now: Mapping[str, Any], inside: str = "") -> Iterator[str]:
+    for key in sorted((then.keys() | now.keys()) - {_NOTED}):
+        old, new = then.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _differing(old, new, f"{inside}{key}.")
+        elif old != new:
+            yield f"{inside}{key} {_short(old)} there, {_short(new)} now"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}... ({len(text)} characters)"
+
+
+def _drop_cut_line(path: Path) -> None:
+    content = path.read_bytes()
+    if b"\n" not in content:
+        raise BadMeasurement(f"{path}: not a file of measurements: no line in it is whole")
+    if not content.endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(content.rfind(b"\n") + 1)

@@ -1,0 +1,198 @@
+"""Arms from files and tables: which rows NCCL chose by itself, which were forced, and what ran."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.names import ALGO_PROTOS
+from tuner.times.calibration import measured_calls
+from tuner.times.calibration.measured_calls import Site
+from tuner.times.measured import MeasuredRow, MeasuredRun, MeasuredTable
+from tuner.times.readers.measured_table import BY_MEASURE, SIMULATED_TRAP
+from tuner.times.records.samples import Combination
+from tuner.times.regret import forced
+from tuner.times.regret.forced import FORCING, Forced
+from tuner.times.regret.records import DEFAULT, Arm, Call, MeasuredArms, MeasuredCall
+
+# They take algorithms away from NCCL's choice: how runs of one setting are made to differ beside the variables above.
+SWITCHES = ("NCCL_NVLS_ENABLE", "NCCL_COLLNET_ENABLE")
+NO_NVLS = "NCCL_NVLS_ENABLE=0"
+_PICK = "NCCL's pick in "  # before the name of a run: rows that ask the emulator alone
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A table. ``path``: of the file that it is from, where it is not a shipped one; ``said``: what all its rows
+    forced, where the user said so: whoever says so of several files says that they are of one setting.
+    """
+
+    table: MeasuredTable
+    path: Path | None = None
+    said: Forced | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A row that NCCL tunes: its call and arm, what the log says that ran, and the variables of NCCL's own pick."""
+
+    row: MeasuredRow
+    call: Call
+    label: str
+    forced: Forced
+    logged: Combination | None
+    unforced: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Time:
+    ran: Combination
+    logged: Combination | None
+    time_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Pick:
+    of_default: bool
+    combination: Combination
+    environment: tuple[tuple[str, str], ...]
+
+
+def of_sources(sources: Sequence[Source], site: Site) -> MeasuredArms:
+    """All arms of one machine.
+
+    Errors: BadInput where a file names another arm than was said; BadMeasurement where no row can be placed there.
+    """
+    times: dict[Call, dict[str, list[_Time]]] = defaultdict(lambda: defaultdict(list))
+    picks: dict[Call, _Pick] = {}
+    skipped: Counter[str] = Counter()
+    failed: BadMeasurement | None = None
+    for source in sources:
+        read = _read(source)
+        try:
+            placed = measured_calls.of_table(_to_place(source, read), site)
+        except BadMeasurement as error:
+            failed = error
+            continue
+        skipped.update(placed.skipped)
+        asked = placed.measured.calls
+        for row, number, channels in zip(placed.rows, asked.algo_proto.tolist(), asked.channels.tolist(), strict=True):
+            one, emulated = read[row.line], replace(Combination(*ALGO_PROTOS[number]), channels=int(channels))
+            if row.run.startswith(_PICK):
+                pick = _Pick(one.label == DEFAULT, emulated, tuple(sorted(one.unforced.items())))
+                if one.call not in picks or pick.of_default:
+                    picks[one.call] = pick
+            else:
+                ran = replace(one.logged or emulated, channels=one.forced.channels)
+                times[one.call][one.label].append(_Time(ran, one.logged, one.row.time_us))
+    if not times:
+        reasons = "; ".join(f"{rows} rows: {why}" for why, rows in skipped.items())
+        raise failed or BadMeasurement(f"no row that NCCL's model can be asked about; {reasons}")
+    noise = {nodes: value for source in sources for nodes, value in source.table.header.noise_percent.items()}
+    calls = tuple(_measured_call(call, times[call], picks[call]) for call in sorted(times) if call in picks)
+    simulated = [source for source in sources if SIMULATED_TRAP in source.table.header.traps]
+    names = dict.fromkeys(str(source.path or source.table.name) for source in simulated)
+    return MeasuredArms(site, calls, dict(skipped), noise, tuple(names))
+
+
+def _measured_call(call: Call, times: Mapping[str, Sequence[_Time]], pick: _Pick) -> MeasuredCall:
+    arms = {
+        label: Arm(label, its[0].ran, tuple(each.time_us for each in its), its[0].logged)
+        for label, its in sorted(times.items())
+    }
+    default = arms.pop(DEFAULT, None)
+    return MeasuredCall(call, pick.combination, default, tuple(arms.values()), pick.environment)
+
+
+def _read(source: Source) -> dict[int, _Read]:
+    """The rows that NCCL tunes, by their place in the table."""
+    table = source.table
+    without_nvls = {_is_without_nvls(table, row) for row in table.rows if _forced(source, row) == Forced()}
+    read = {}
+    for number, row in enumerate(table.rows):
+        if row.is_point_to_point:
+            continue
+        what = _forced(source, row)
+        environment, label = table.environment_of(row), what.label
+        away = FORCING if label == DEFAULT else (*FORCING, *SWITCHES)
+        if label == DEFAULT and len(without_nvls) == 2 and _is_without_nvls(table, row):
+            label = NO_NVLS
+        logged = _logged(table, row)
+        unforced = {name: value for name, value in environment.items() if name not in away}
+        read[number] = _Read(row, _call(source, row), label, what, logged, unforced)
+    return read
+
+
+def _forced(source: Source, row: MeasuredRow) -> Forced:
+    settings = forced.of_row(source.table, row)
+    if source.said is None or settings == source.said or _says_its_arms(source.table, settings):
+        return settings
+    both = zip(settings.parts, source.said.parts, strict=True)
+    if any(one and other and one != other for one, other in both) or (source.said == Forced() and settings != Forced()):
+        raise BadInput(f"{source.path}:{row.line}: {settings.label} was forced; --arm says {source.said.label}")
+    return Forced(*(one or other for one, other in zip(settings.parts, source.said.parts, strict=True)))  # type: ignore[arg-type]
+
+
+def _says_its_arms(table: MeasuredTable, settings: Forced) -> bool:
+    """Whether a row of NCCL's own choice is one whatever the file is said to force: `measure` has both in a file."""
+    return settings == Forced() and table.header.how_measured.startswith(BY_MEASURE)
+
+
+def _logged(table: MeasuredTable, row: MeasuredRow) -> Combination | None:
+    if row.algorithm is None or row.protocol is None:
+        return None
+    by_columns = forced.Forced(row.algorithm.name, row.protocol.name, row.channels or 0)
+    return (
+        None if forced.of_row(table, row) == by_columns else Combination(row.algorithm, row.protocol, row.channels or 0)
+    )
+
+
+def _is_without_nvls(table: MeasuredTable, row: MeasuredRow) -> bool:
+    return table.environment_of(row).get("NCCL_NVLS_ENABLE") == "0"
+
+
+def _call(source: Source, row: MeasuredRow) -> Call:
+    collective = row.tuned_collective
+    assert collective is not None
+    place = (row.nodes, row.gpus_per_node, bool(row.in_place))
+    is_one_run = {row.run} <= {source.table.name, f"{source.table.name}-forced"}  # of nccl-tests or `measure`
+    setting = "" if is_one_run or source.said is not None else _setting(source.table, row)
+    return Call(collective, row.dtype, *place, setting, row.bytes)
+
+
+def _setting(table: MeasuredTable, row: MeasuredRow) -> str:
+    """What a run of a table set beside what it forced; rows of unlike settings are no arms of one call."""
+    run = table.header.runs.get(row.run)
+    if run is None:
+        return ""
+    own = {name: value for name, value in run.environment.items() if name not in (*FORCING, *SWITCHES)}
+    devices = f"GPUs {','.join(map(str, run.devices))}" if run.devices else ""
+    return ", ".join(filter(None, (run.network, *(f"{name}={value}" for name, value in sorted(own.items())), devices)))
+
+
+def _to_place(source: Source, read: Mapping[int, _Read]) -> MeasuredTable:
+    """The table to ask the emulator with: only what was forced stands in the columns, and a row a call asks for NCCL's
+    own pick. ``line`` is the row's place in ``source``.
+    """
+    header, rows = source.table.header, []
+    runs = dict(header.runs)
+    for number, one in read.items():
+        by_variables = forced.by_variables(source.table.environment_of(one.row)) != Forced()
+        columns = Forced().columns if by_variables else one.forced.columns
+        rows.append(replace(one.row, line=number, in_place=False, **columns))  # type: ignore[arg-type]
+    for number, one in _asked(read):
+        run, name = header.runs.get(one.row.run) or MeasuredRun(""), _PICK + one.row.run
+        cleared = dict.fromkeys(source.table.environment_of(one.row).keys() - one.unforced.keys(), "")
+        runs[name] = replace(run, environment={**run.environment, **cleared})
+        rows.append(replace(one.row, line=number, in_place=False, run=name, **Forced().columns))  # type: ignore[arg-type]
+    return replace(source.table, header=replace(header, runs=runs), rows=tuple(rows))
+
+
+def _asked(read: Mapping[int, _Read]) -> Iterator[tuple[int, _Read]]:
+    """A row of each call to ask for NCCL's pick with: one of NCCL's own choices where there is one."""
+    chosen: dict[Call, int] = {}
+    for number, one in read.items():
+        if one.call not in chosen or (one.label == DEFAULT and read[chosen[one.call]].label != DEFAULT):
+            chosen[one.call] = number
+    return ((number, read[number]) for number in chosen.values())

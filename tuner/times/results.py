@@ -1,0 +1,130 @@
+"""Measurements summed up: a result for everything that was requested at each point."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tuner.base.names import Collective, DataType, Op
+from tuner.base.records import json_form
+from tuner.times.costmodels.bandwidth import algorithm_gbs, bus_factor
+from tuner.times.records.samples import Combination, Point, SampleBlock, Task
+from tuner.times.statistics import Estimate, of_runs_or_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """``executed`` is that of the last block; no ``estimate`` where no time counts. ``wrong`` counts results.
+
+    ``host_bound``: most blocks are no slower than the host starts such calls; None where nobody looked.
+    ``samples`` are the times that count, ``processes`` those they are from.
+    """
+
+    point: Point
+    requested: Combination | None
+    executed: Combination | None
+    estimate: Estimate | None
+    blocks: int
+    replaced: int
+    wrong: int
+    host_bound: bool | None = None
+    samples: int = 0
+    processes: int = 0
+
+
+def _named(combination: Combination | None) -> dict[str, object] | None:
+    """Without channels of NCCL's own number."""
+    if combination is None:
+        return None
+    names = {"algorithm": combination.algorithm.name, "protocol": combination.protocol.name}
+    return {**names, "channels": combination.channels or None}
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredResult:
+    """A result as ``--json`` prints it: times in us, None where none counts.
+
+    ``requested`` is None for NCCL's own choice.
+    """
+
+    collective: Collective
+    bytes: int
+    dtype: DataType
+    op: Op
+    in_place: bool
+    graph: bool
+    requested: Combination | None = field(metadata=json_form("asked", convert=_named))
+    executed: Combination | None = field(metadata=json_form("ran", convert=_named))
+    median_us: float | None
+    low_us: float | None
+    high_us: float | None
+    samples: int
+    blocks: int = field(metadata=json_form("visits"))
+    replaced: int
+    wrong: int
+    algbw_gbs: float | None
+    busbw_gbs: float | None
+    processes: int
+    host_bound: bool | None = field(default=None, metadata=json_form(optional=True))
+
+
+def results(blocks: Iterable[SampleBlock]) -> list[Result]:
+    """By point, NCCL's own choice first and then from the fastest on, what has no time last."""
+    by_task: dict[Task, list[SampleBlock]] = {}
+    for block in blocks:
+        if block.table is None:
+            by_task.setdefault(Task(block.point, block.requested), []).append(block)
+    return sorted((_result(task, own) for task, own in by_task.items()), key=_place)
+
+
+def record(result: Result, ranks: int) -> MeasuredResult:
+    """What ``--json`` prints of a result on so many ranks."""
+    point, known = result.point, result.estimate
+    gbs = float(algorithm_gbs(point.bytes, known.median_us)) if known else None
+    return MeasuredResult(
+        collective=point.collective,
+        bytes=point.bytes,
+        dtype=point.dtype,
+        op=point.op,
+        in_place=point.in_place,
+        graph=point.graph,
+        requested=result.requested,
+        executed=result.executed,
+        median_us=known.median_us if known else None,
+        low_us=known.low_us if known and known.is_bounded else None,
+        high_us=known.high_us if known and known.is_bounded else None,
+        samples=result.samples,
+        blocks=result.blocks,
+        replaced=result.replaced,
+        wrong=result.wrong,
+        algbw_gbs=gbs,
+        busbw_gbs=float(gbs * bus_factor(point.collective, ranks)) if gbs is not None else None,
+        host_bound=result.host_bound,
+        processes=result.processes,
+    )
+
+
+def _result(task: Task, blocks: list[SampleBlock]) -> Result:
+    counted = [block for block in blocks if block.counts]
+    processes = [block.process for block in counted]
+    times_us = [time_us for block in counted for time_us in block.times_us]
+    return Result(
+        task.point,
+        task.requested,
+        blocks[-1].executed,
+        of_runs_or_blocks([block.median_us for block in counted], processes, times_us) if counted else None,
+        len(blocks),
+        sum(block.replaced for block in blocks),
+        sum(block.wrong for block in blocks),
+        _host_bound(counted),
+        len(times_us),
+        len(set(processes)),
+    )
+
+
+def _host_bound(blocks: list[SampleBlock]) -> bool | None:
+    """Of blocks that count."""
+    known = [block.host_bound for block in blocks if block.host_us is not None]
+    return sum(known) * 2 > len(known) if known else None
+
+
+def _place(result: Result) -> tuple[Point, bool, float]:
+    return result.point, result.requested is not None, result.estimate.median_us if result.estimate else float("inf")

@@ -1,0 +1,257 @@
+"""A calibration: what was learnt of one machine's measured times, and from which; shipped ones and one's own files."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner.base.errors import BadCalibration, BadInput, one_of
+from tuner.base.names import ALGO_PROTOS, Collective
+from tuner.base.records import to_json
+from tuner.times.timemodel import point_to_point
+from tuner.times.timemodel.intervals import CarriedOver, Certainty, Factors, Place, Regime, Scatter
+from tuner.times.timemodel.parameters import PARAMETERS, believed
+from tuner.times.timemodel.surface import Curve, Surface
+
+VERSIONS = (1, 2)
+EXCHANGES_CARRIED_OVER = (CarriedOver.sizes, CarriedOver.gpus, CarriedOver.machine)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredFile:
+    """One file of measured times that a calibration was fitted to."""
+
+    name: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeCalibration:
+    """Of AllToAll. ``scatter``: mean absolute logarithm of measured times over the form's; ``factors``: half an
+    interval in scatters, by what is carried over; ``scope`` holds the measured numbers of nodes and GPUs per node."""
+
+    parameters: Mapping[str, float]
+    scatter: float
+    factors: Factors
+    rows: int
+    scope: frozenset[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calibration:
+    """``generation`` is that of the machine's GPUs, as NCCL's tables name it; ``launch`` how the measured calls were
+    launched, which start_us belongs to.
+    """
+
+    name: str
+    machine: str
+    gpu: str
+    generation: str
+    launch: str
+    measured: tuple[MeasuredFile, ...]
+    parameters: Mapping[str, float]
+    surface: Surface
+    scatter: Scatter
+    spread: Surface
+    factors: Factors
+    scope: frozenset[Place]
+    exchange: ExchangeCalibration | None
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        """The releases that it has measured times of."""
+        return tuple(sorted({place.nccl for place in self.scope}))
+
+    def certainty(self, *, same_machine: bool) -> Certainty:
+        """How sure its times are."""
+        return Certainty(self.scope, self.scatter, self.spread, self.factors, same_machine)
+
+    def has_measured(self, collective: Collective, algo_proto: int) -> bool:
+        """Whether any time of such calls was measured."""
+        return any((place.collective, place.algo_proto) == (collective, algo_proto) for place in self.scope)
+
+
+def names() -> tuple[str, ...]:
+    """The shipped calibrations."""
+    folder = _folder()
+    if not folder.is_dir():
+        return ()
+    return tuple(sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json")))
+
+
+def load(name: str) -> Calibration:
+    """A shipped calibration by its name, or one in a file. Errors: BadInput for an unknown name, BadCalibration."""
+    if name in names():
+        return _shipped(name)
+    path = Path(name)
+    if path.suffix or path.exists():
+        return read(path)
+    raise BadInput(f"no calibration {name!r}; {one_of(names())}, or a file of 'nccl-tuner calibrate'")
+
+
+def read(path: Path) -> Calibration:
+    """BadCalibration where the file cannot be read or is none."""
+    try:
+        return _parsed(_json(path))
+    except KeyError as error:
+        raise BadCalibration(f"{path}: not a calibration: {error} is missing") from None
+    except ValueError as error:
+        raise BadCalibration(f"{path}: not a calibration: {error}") from None
+    except (TypeError, IndexError, AttributeError):
+        raise BadCalibration(f"{path}: not a calibration: a value of another kind than it has") from None
+
+
+def _json(path: Path) -> Any:
+    hint = "; fitted constants are another thing, for --constants" if path.suffix == ".toml" else ""
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise BadCalibration(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError):  # also bytes that are no text
+        raise BadCalibration(f"{path}: not a calibration: not JSON{hint}") from None
+
+
+def text(calibration: Calibration) -> str:
+    """The file of a calibration: JSON, numbers with five digits."""
+    beliefs = believed(calibration.generation)
+    scope = sorted(calibration.scope, key=lambda place: (place.nccl, *_numbers(place)))
+    record = {
+        "calibration": VERSIONS[-1],
+        "name": calibration.name,
+        "machine": calibration.machine,
+        "gpu": calibration.gpu,
+        "generation": calibration.generation,
+        "launch": calibration.launch,
+        "measured": to_json(calibration.measured),
+        "parameters": {
+            name: _rounded(value) for name, value in calibration.parameters.items() if value != beliefs[name]
+        },
+        "scatter": {regime.name: _rounded(calibration.scatter[regime]) for regime in Regime},
+        "factors": {kind.name: _rounded(calibration.factors[kind]) for kind in CarriedOver},
+        "scope": [[place.nccl, *_numbers(place)] for place in scope],
+        "alltoall": _exchange_record(calibration.exchange),
+        "surface": _curve_records(calibration.surface, 4),
+        "spread": _curve_records(calibration.spread, 2),
+    }
+    lines = (f"{json.dumps(key)}: {_value(value)}" for key, value in record.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _curve_records(surface: Surface, digits: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "key": curve.key,
+            "nodes": curve.nodes,
+            "first": curve.first,
+            "values": [round(v, digits) for v in curve.values],
+        }
+        for curve in surface.curves
+    ]
+
+
+def _surface(records: Sequence[Mapping[str, Any]]) -> Surface:
+    curves = []
+    for each in records:
+        one, two, three, four = map(int, each["key"])
+        curves.append(Curve((one, two, three, four), int(each["nodes"]), int(each["first"]), np.array(each["values"])))
+    return Surface(curves)
+
+
+def _factors(record: Mapping[str, Any]) -> Factors:
+    """Those of version 1 are in other units: the shipped calibrations' stand in for them, which they were, too."""
+    if record["calibration"] == 1:
+        return _shipped(names()[0]).factors
+    return {kind: float(record["factors"][kind.name]) for kind in CarriedOver}
+
+
+def _exchange_record(exchange: ExchangeCalibration | None) -> dict[str, Any] | None:
+    if exchange is None:
+        return None
+    return {
+        "parameters": {name: _rounded(value) for name, value in exchange.parameters.items()},
+        "scatter": _rounded(exchange.scatter),
+        "factors": {kind.name: _rounded(exchange.factors[kind]) for kind in EXCHANGES_CARRIED_OVER},
+        "rows": exchange.rows,
+        "scope": sorted(exchange.scope),
+    }
+
+
+def _exchange(record: Mapping[str, Any] | None) -> ExchangeCalibration | None:
+    if record is None:
+        return None
+    if "factors" in record:
+        factors = {kind: float(record["factors"][kind.name]) for kind in EXCHANGES_CARRIED_OVER}
+    else:  # version 1, whose factors were those of collectives
+        factors = dict(shipped_exchange_factors())
+    return ExchangeCalibration(
+        {name: float(record["parameters"][name]) for name in point_to_point.PARAMETERS},
+        float(record["scatter"]),
+        factors,
+        int(record["rows"]),
+        frozenset((int(nodes), int(gpus)) for nodes, gpus in record["scope"]),
+    )
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list) and value:
+        return "[\n" + ",\n".join(f"  {json.dumps(item)}" for item in value) + "\n]"
+    return json.dumps(value)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def _numbers(place: Place) -> tuple[int, int, int, int]:
+    return place.collective, place.algo_proto, place.gpus_per_node, place.nodes
+
+
+def _parsed(record: Mapping[str, Any]) -> Calibration:
+    if record["calibration"] not in VERSIONS:
+        raise ValueError(f"version {record['calibration']}, valid: {VERSIONS[-1]}")
+    if unknown := sorted(record["parameters"].keys() - PARAMETERS.keys()):
+        raise ValueError(f"unknown parameters {', '.join(unknown)}")
+    parameters = {
+        name: float(value) for name, value in {**believed(str(record["generation"])), **record["parameters"]}.items()
+    }
+    if wrong := [name for name, value in parameters.items() if not 0 < value < np.inf]:
+        raise ValueError(f"{', '.join(wrong)}: not above 0")
+    scope = frozenset(Place(str(nccl), *map(int, numbers)) for nccl, *numbers in record["scope"])
+    if any(place.algo_proto >= len(ALGO_PROTOS) for place in scope):
+        raise ValueError("an algorithm and protocol that there is not in scope")
+    return Calibration(
+        name=str(record["name"]),
+        machine=str(record["machine"]),
+        gpu=str(record["gpu"]),
+        generation=str(record["generation"]),
+        launch=str(record["launch"]),
+        measured=tuple(MeasuredFile(**each) for each in record["measured"]),
+        parameters=parameters,
+        surface=_surface(record["surface"]),
+        scatter={regime: float(record["scatter"][regime.name]) for regime in Regime},
+        spread=_surface(record.get("spread", ())),
+        factors=_factors(record),
+        scope=scope,
+        exchange=_exchange(record["alltoall"]),
+    )
+
+
+def shipped_exchange_factors() -> Factors:
+    """How wide intervals of AllToAll are, alike in all shipped calibrations."""
+    shipped = (_shipped(name).exchange for name in names())
+    return next(exchange.factors for exchange in shipped if exchange is not None)
+
+
+@cache
+def _shipped(name: str) -> Calibration:
+    return _parsed(json.loads((_folder() / f"{name}.json").read_text(encoding="utf-8")))
+
+
+def _folder() -> Traversable:
+    return files("tuner.tables") / "calibrations"

@@ -1,0 +1,197 @@
+"""The form: times in us from features and parameters, physical in each term.
+
+Ring: what a step takes times the steps, joined with what the data take. LL pays for each pass of a block over a step's
+data; Simple overlaps latency and bandwidth; between nodes a message pays for a rendezvous from some size on, and a link
+is busy with each message. Trees go up and down once; NVLS pays by rounds of its chunks. What nobody has published times
+of (CollNet) goes by NCCL's own latency and bandwidth.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import numpy as np
+
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.times.timemodel.features import Array, Features
+
+LL_MESSAGE_BYTES = 32768  # the most of LL that a step sends at once
+SIMPLE_MESSAGE_BYTES = 524288  # the same of Simple
+INLINE_BYTES = 128.0
+# NVLS's chunk, by how many rounds of it a call would take. Source: calcCollChunking, src/enqueue.cc, v2.28.9-1; libnccl
+# takes the same (tests/live/test_chunks.py), but within a cell of where it changes, where its channels differ.
+NVLS_CHUNKS = ((131072.0, 64, 65536.0), (65536.0, 8, 32768.0), (32768.0, 2, 16384.0))
+_LINK_NORM = 4.0  # how a chain's latency and a busy link join: nearly their maximum
+
+
+class Form:
+    """The form with some parameters: name -> value. Units: us, GB/s (1e9 bytes a second), bytes."""
+
+    def __init__(self, parameters: Mapping[str, float]) -> None:
+        self.parameters = parameters
+
+    def times_us(self, calls: Features) -> Array:
+        """The time of each call, [call]."""
+        times = np.empty(len(calls))
+        for algo_proto, where, one in calls.by_algo_proto:
+            times[where] = self._start_us(one) + self._moving(*algo_proto)(one)
+        return times
+
+    def _moving(self, algorithm: Algorithm, protocol: Protocol) -> Callable[[Features], Array]:
+        if algorithm is Algorithm.Ring:
+            return {Protocol.LL: self._ring_ll, Protocol.LL128: self._ring_ll128}.get(protocol, self._ring_simple)
+        if algorithm is Algorithm.Tree:
+            return self._tree_simple if protocol is Protocol.Simple else self._tree_ll
+        return {
+            Algorithm.NVLS: self._nvls,
+            Algorithm.NVLSTree: self._nvls_tree,
+            Algorithm.PAT: self._pat,
+        }.get(algorithm, self._by_nccl)
+
+    def _of(self, name: str, calls: Features) -> Array:
+        """A parameter with each call's factor for its collective."""
+        factors = np.array([self.parameters[factor] for factor in _factors(name)])
+        values: Array = self.parameters.get(name, 1.0) * factors[calls.collective]
+        return values
+
+    def _start_us(self, calls: Features) -> Array:
+        return self.parameters["start_us"] + self.parameters["channels_start_us"] * (1 - 1 / calls.channels)
+
+    def _slowdown(self, calls: Features) -> Array:
+        return (1 + calls.byte_reduced * self.parameters["byte_slowdown"]) * self._of("step_data", calls)
+
+    def _inter_gbs(self, calls: Features) -> Array:
+        p, doublings = self.parameters, np.log2(np.maximum(calls.nodes / 2, 1))
+        return p["net_share"] * calls.inter_gbs / (1 + p["net_congestion"] * doublings)
+
+    def _ring_ll(self, calls: Features) -> Array:
+        p, step = self.parameters, calls.step_bytes
+        gbs = calls.channels * p["ll_channel_gbs"]
+        gbs = np.where(calls.nodes > 1, np.minimum(gbs, self._inter_gbs(calls) / 2), gbs)
+        passes = np.maximum(np.ceil(step / (8 * calls.channels * calls.threads)) - 1, 0)
+        data_us = step * self._slowdown(calls) / _bytes_per_us(gbs) + p["ll_iteration_us"] * passes
+        latency_us = self._low_latency_chain_us(calls, self._of("ll_hop_us", calls), 2 * step / calls.channels)
+        times_us: Array = latency_us + self._steps_of_data(calls, "ll_extra_steps") * data_us
+        return times_us
+
+    def _ring_ll128(self, calls: Features) -> Array:
+        step, gbs = calls.step_bytes, calls.channels * self.parameters["ll128_channel_gbs"]
+        gbs = np.where(calls.nodes > 1, np.minimum(gbs, self._inter_gbs(calls) * 120 / 128), gbs)
+        latency_us = self._low_latency_chain_us(calls, self._of("ll128_hop_us", calls), step / calls.channels)
+        data_us = step * self._slowdown(calls) / _bytes_per_us(gbs)
+        return latency_us + self._steps_of_data(calls, "ll_extra_steps") * data_us
+
+    def _ring_simple(self, calls: Features) -> Array:
+        p, step = self.parameters, calls.step_bytes
+        gbs = p["ring_share"] * calls.intra_gbs
+        gbs = np.where(calls.nodes > 1, np.minimum(gbs, self._inter_gbs(calls)), gbs)
+        data_us = self._steps_of_data(calls, "bandwidth_extra_steps") * step
+        data_us = data_us * self._slowdown(calls) / _bytes_per_us(gbs)
+        hop_us = self._of("simple_hop_us", calls)
+        waiting = (calls.steps + self._of("latency_extra_steps", calls)) * hop_us
+        message = np.minimum(step / calls.channels, SIMPLE_MESSAGE_BYTES)
+        link_us = self._simple_hop_us("net_simple", message)
+        chain_us = _chain_us(calls, hop_us, link_us, p["net_simple_service_share"])
+        return np.where(
+            calls.nodes > 1, _joined(chain_us, data_us, _LINK_NORM), _joined(waiting, data_us, p["overlap"])
+        )
+
+    def _low_latency_chain_us(self, calls: Features, hop_us: Array, message_bytes: Array) -> Array:
+        return _chain_us(calls, hop_us, self._ll_hop_us(message_bytes), self.parameters["net_ll_service_share"])
+
+    def _ll_hop_us(self, message_bytes: Array) -> Array:
+        p, message = self.parameters, np.minimum(message_bytes, LL_MESSAGE_BYTES)
+        return (
+            p["net_ll_hop_us"]
+            + p["net_ll_past_inline_us"] * _from(message, INLINE_BYTES, 6)
+            + p["net_ll_rendezvous_us"] * _from(message, p["net_ll_rendezvous_bytes"], 6)
+            + message / _bytes_per_us(p["net_ll_message_gbs"])
+        )
+
+    def _simple_hop_us(self, kind: str, message_bytes: Array) -> Array:
+        p = self.parameters
+        later = p[f"{kind}_rendezvous_us"] * _from(message_bytes, p[f"{kind}_rendezvous_bytes"], 3)
+        return p[f"{kind}_hop_us"] + later
+
+    def _tree_ll(self, calls: Features) -> Array:
+        hops_us = self._of("ll_hop_us", calls), self._ll_hop_us(2 * calls.bytes / calls.channels)
+        share = self.parameters["tree_ll_share"]
+        return _up_and_down_us(calls, *hops_us) + calls.bytes / _bytes_per_us(self._tree_gbs(calls, share, share))
+
+    def _tree_simple(self, calls: Features) -> Array:
+        link_us = self._simple_hop_us("tree", calls.bytes / calls.channels)
+        latency_us = _up_and_down_us(calls, self._of("simple_hop_us", calls), link_us)
+        gbs = self._tree_gbs(calls, self.parameters["tree_share"], self.parameters["tree_two_nodes_share"])
+        return _joined(latency_us, calls.bytes / _bytes_per_us(gbs), self.parameters["tree_overlap"])
+
+    def _tree_gbs(self, calls: Features, share: float, two_nodes_share: float) -> Array:
+        """Between more than two nodes data go up and down the same links; two nodes have one way each."""
+        between = self._inter_gbs(calls) * np.where(calls.nodes > 2, share / 2, two_nodes_share)
+        return np.where(calls.nodes > 1, between, self.parameters["ring_share"] * share / 2 * calls.intra_gbs)
+
+    def _nvls(self, calls: Features) -> Array:
+        p, gbs = self.parameters, self._nvls_gbs(calls)
+        gbs = np.where(calls.nodes > 1, np.minimum(gbs, self._inter_gbs(calls)), gbs)
+        rounds = calls.bytes / (calls.channels * calls.heads * nvls_chunk_bytes(calls))
+        return p["nvls_start_us"] + calls.bytes / _bytes_per_us(gbs) + p["nvls_round_us"] * rounds
+
+    def _nvls_tree(self, calls: Features) -> Array:
+        p = self.parameters
+        share = np.where(calls.nodes > 2, p["nvls_tree_share"] / 2, p["nvls_tree_two_nodes_share"])
+        gbs = np.minimum(self._nvls_gbs(calls), self._inter_gbs(calls) * share)
+        levels_us = 2 * np.ceil(np.log2(calls.nodes)) * p["nvls_tree_hop_us"]
+        return p["nvls_start_us"] + levels_us + calls.bytes / _bytes_per_us(gbs)
+
+    def _nvls_gbs(self, calls: Features) -> Array:
+        return self.parameters["nvls_share"] * calls.intra_gbs
+
+    def _pat(self, calls: Features) -> Array:
+        p = self.parameters
+        data_us = calls.steps * calls.step_bytes / _bytes_per_us(self._inter_gbs(calls) * p["pat_share"])
+        return _joined(np.ceil(np.log2(calls.ranks)) * p["pat_hop_us"], data_us, 1.0)
+
+    def _by_nccl(self, calls: Features) -> Array:
+        return calls.nccl_latency_us + calls.bytes / _bytes_per_us(calls.nccl_gbs)
+
+    def _steps_of_data(self, calls: Features, extra: str) -> Array:
+        """How many steps' data a call waits for: those of the ring, and what copies add."""
+        return calls.passes + self._of(extra, calls)
+
+
+@cache
+def _factors(name: str) -> tuple[str, ...]:
+    """The names of a parameter's factors, by NCCL's numbers of the collectives."""
+    return tuple(f"{name}.{collective.name}" for collective in Collective)
+
+
+def nvls_chunk_bytes(calls: Features) -> Array:
+    """What a channel of NVLS sends at once to one head, [call]."""
+    chunk = np.full(len(calls), NVLS_CHUNKS[0][0])
+    for larger, rounds, smaller in NVLS_CHUNKS:
+        few = calls.bytes < rounds * calls.channels * calls.heads * chunk
+        chunk = np.where(few & (chunk >= larger), smaller, chunk)
+    return chunk
+
+
+def _bytes_per_us(gbs: Array | float) -> Array:
+    return np.maximum(gbs, 1e-9) * 1e3
+
+
+def _chain_us(calls: Features, hop_us: Array, link_us: Array, service_share: float) -> Array:
+    """The steps of a ring, some of them between nodes; no link faster than it gets done with its messages."""
+    steps = calls.steps
+    between = np.where(calls.nodes > 1, steps * calls.nodes / calls.ranks, 0)
+    chain_us = (steps - between) * hop_us + between * link_us
+    return _joined(chain_us, np.where(calls.nodes > 1, steps * service_share * link_us, 0), _LINK_NORM)
+
+
+def _up_and_down_us(calls: Features, hop_us: Array, link_us: Array) -> Array:
+    return 2 * ((calls.ranks / calls.nodes - 1) * hop_us + np.log2(calls.nodes) * link_us)
+
+
+def _joined(one_us: Array, other_us: Array, exponent: float) -> Array:
+    return (one_us**exponent + other_us**exponent) ** (1 / exponent)
+
+
+def _from(message_bytes: Array, threshold_bytes: float, sharpness: int) -> Array:
+    """0 for small messages, 1 for large ones, in between at the threshold."""
+    return 1 / (1 + (threshold_bytes / message_bytes) ** sharpness)
