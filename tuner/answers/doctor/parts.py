@@ -35,12 +35,11 @@ def _gpus() -> dict[str, Part]:
     found: dict[str, Part] = {}
     for name in gpus.names():
         model = gpus.load(name)
-        pcie = gpus.pcie_generation(model.compute_capability), 16
         for device in model.pci_devices:
             key = f"{NVIDIA}:{device.removeprefix('0x')}"
             links = model.nvlinks if key not in found else None
             facts = model.gpudirect_rdma, links, model.compute_capability
-            found[key] = Part(found[key].name if key in found else name, "gpu", pcie, None, *facts)
+            found[key] = Part(found[key].name if key in found else name, "gpu", model.pcie_link, None, *facts)
     return found
 
 
