@@ -26,7 +26,7 @@ MOST_CHANGES = 6  # of a finding that are shown; --json has all
 WIDTH = 100  # of text, at most
 
 
-@click.command()
+@click.command(cls=options.Command)
 @click.argument("file", type=click.Path(path_type=Path))
 @options.skeleton_options
 @click.option("--like", metavar="MACHINE", help="The machine to hold it against. [default: the nearest, if any]")
@@ -58,7 +58,7 @@ def doctor(
 
     \b
     nccl-tuner machines doctor node.xml -o repaired.xml
-    nccl-tuner machines doctor skeleton.xml --gpu h100-sxm --net-gbps 400 --like azure-nd-h100-v5
+    nccl-tuner machines doctor skeleton.xml --gpu h100-sxm --nic-gbps 400 --like azure-nd-h100-v5
     """
     from tuner.answers.doctor.examine import Asked, examine
     from tuner.emulator.request import Request
