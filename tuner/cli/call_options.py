@@ -19,7 +19,7 @@ _DEFAULT = Request(Collective.AllReduce, DataType.float32, Op.sum)
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """What :func:`call_options` say; what a command has no option for is as NCCL's plain calls have it."""
+    """Values of :func:`call_options`; what a command has no option for is as NCCL's plain calls have it."""
 
     dtype: DataType = _DEFAULT.dtype
     op: Op = _DEFAULT.op

@@ -111,7 +111,7 @@ class Command(click.Command):
             )
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click does, with examples that fit the width; in a short help the first ones."""
+        """Writes the text as click does, with examples that fit the width; in a short help the first ones."""
         text, shown = inspect.cleandoc(self.help or ""), 0
         lines: list[str] = []
         for line in text.splitlines():
@@ -173,7 +173,7 @@ def _is_example(line: str) -> bool:
 
 
 def _broken(line: str, width: int) -> Iterator[str]:
-    """Of an example that is too long lines that a shell takes for one; any other line as it is."""
+    """Lines that a shell takes for one of an example that is too long; any other line as it is."""
     if not _is_example(line):
         yield line
         return

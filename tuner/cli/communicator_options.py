@@ -80,7 +80,7 @@ class Ranks(click.ParamType):  # type: ignore[type-arg]
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorOptions:
-    """What :func:`communicator_options` say, by the names that :func:`tuner.scenario.describe.describe` takes.
+    """Values of :func:`communicator_options`, by the names that :func:`tuner.scenario.describe.describe` takes.
 
     ``given`` also has ``changes`` of nodes, each KEY=VALUE; ``env`` is as on the command line, NAME=VALUE each. What
     was not given is None, empty or False.
@@ -97,7 +97,7 @@ class CommunicatorOptions:
         return any(self[name] for name in ("machine", "topology", "node", "log"))
 
     def but(self, **others: Any) -> "CommunicatorOptions":
-        """The same with ``others`` in place of what was given under their names."""
+        """A copy with ``others`` in place of what was given under their names."""
         return CommunicatorOptions({**self.given, **others})
 
     def scenario(self, **others: Any) -> Scenario:

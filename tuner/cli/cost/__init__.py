@@ -20,7 +20,7 @@ VERBS = {
 }
 
 
-class Cost(LazyGroup):
+class CostGroup(LazyGroup):
     """The commands by name, and one for each operation, which help shows as one."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -38,7 +38,7 @@ class Cost(LazyGroup):
         return None if found is None else command_of(found)
 
 
-@click.group(name="cost", cls=Cost, verbs=VERBS, package="tuner.cli.cost")
+@click.group(name="cost", cls=CostGroup, verbs=VERBS, package="tuner.cli.cost")
 def command() -> None:
     """How fast could a collective be, how fast should it be, and how good is what was measured.
 
