@@ -104,8 +104,7 @@ class Communicator:
                 return CallPicks(*pick, call, self.selection)
         call = request(collective, **kind)
         picks = self.selection.pick(call, sizes)
-        own = picks.bytes, picks.algorithm, picks.protocol, picks.time_us, picks.channels, picks.threads
-        return CallPicks(*own, call, self.selection)
+        return CallPicks(*picks.stored, call, self.selection)
 
     def compiled(self, collective: Collective | str, **kind: Unpack[CallKind]) -> PickTable | None:
         """The picks of such calls as a table of size ranges, which :meth:`pick` uses by itself once that pays.
@@ -254,9 +253,9 @@ def estimate(
     62.506
     """
     if calibration is None or calibration is False:
-        if type(nbytes) is int and (known := group.known_table(collective, kind)) is not None:
-            if (time_us := known[0].time_us(nbytes)) is not None:
-                return float(time_us)
+        known = group.known_table(collective, kind) if type(nbytes) is int else None
+        if known is not None and (time_us := known[0].time_us(nbytes)) is not None:
+            return float(time_us)
         return float(group.pick(collective, nbytes, **kind).time_us[0])
     named = None if calibration is True else calibration
     return float(group.calibrated(collective, nbytes, named, **kind).time_us[0])

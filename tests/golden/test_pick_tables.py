@@ -10,7 +10,7 @@ import pytest
 from tests.support import golden_files as recorded
 from tuner import communicator
 from tuner.api import Communicator, estimate
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator import compiled
 from tuner.emulator.compiled import CompiledSelection, PickTable
@@ -77,9 +77,9 @@ def test_numpy_finds_what_c_finds(two_nodes: CompiledSelection, by_numpy: None) 
     in_c = two_nodes.pick_table(ALL_REDUCE)
     assert in_c is not None
     in_numpy = PickTable(in_c.from_bytes, in_c.rows)
-    sizes = np.concatenate([drawn(3).astype(np.uint64), around(in_c), np.array([1 << 40, (1 << 40) + 1], np.uint64)])
+    sizes = np.concatenate([drawn(3).astype(np.uint64), around(in_c), np.array([1 << 40, 1 << 41], np.uint64)])
     first, second = in_c.look_up(sizes), in_numpy.look_up(sizes)
-    assert first.unanswered == second.unanswered == np.count_nonzero(sizes > 1 << 40) == 1
+    assert first.unanswered == second.unanswered == np.count_nonzero(sizes > 1 << 40) > 0
     there = first.channels > 0
     assert all(np.array_equal(getattr(first, name)[there], getattr(second, name)[there]) for name in COLUMNS)
 
@@ -90,15 +90,15 @@ def test_c_was_built() -> None:
 
 def test_sizes_beyond_the_table_are_the_models(two_nodes: CompiledSelection) -> None:
     assert two_nodes.pick_table(ALL_REDUCE) is not None
-    sizes = [1, 1 << 40, 1 << 41, 5 << 50]
-    assert not differing(
-        two_nodes.pick(ALL_REDUCE, sizes), two_nodes.model_pick(ALL_REDUCE, np.array(sizes, np.uint64))
-    )
+    sizes = np.array([1, 1 << 40, 1 << 41, 3 << 40], np.uint64)
+    assert not differing(two_nodes.pick(ALL_REDUCE, sizes), two_nodes.model_pick(ALL_REDUCE, sizes))
+    with pytest.raises(NoAlgorithm, match="every candidate is that slow"):
+        two_nodes.pick(ALL_REDUCE, [1, 1 << 60])
 
 
 def test_a_latency_that_fades_is_the_models() -> None:
     """From 2.32.3 on one Blackwell node, Ring/Simple's latency changes with every size of a range."""
-    selection = CompiledSelection(Scenario(nccl="2.32.3", machine="dgx-b200").communicator())
+    selection = CompiledSelection(Scenario(nccl="2.32.3", machine="dgx-b200", nodes=1).communicator())
     request = Request(Collective.AllGather, DataType.float32, Op.sum)
     table = selection.pick_table(request)
     assert table is not None
@@ -109,14 +109,18 @@ def test_a_latency_that_fades_is_the_models() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "kind", "nccl"),
+    ("env", "buffers", "has_one"),
     [
-        ({"NCCL_CTA_POLICY": "1"}, {}, "2.28.9"),
-        ({}, {"buffers": "window"}, "2.28.9"),
+        ({}, "plain", True),
+        ({}, "window", False),
+        ({}, "registered", True),
+        ({"NCCL_CTA_POLICY": "1"}, "registered", False),
     ],
 )
-def test_what_no_table_can_say_has_none(env: dict[str, str], kind: dict[str, Any], nccl: str) -> None:
-    assert communicator("dgx-h100", nodes=1, nccl=nccl, env=env).compiled("allreduce", **kind) is None
+def test_what_no_table_can_say_has_none(env: dict[str, str], buffers: str, has_one: bool) -> None:
+    """Calls on windows may bypass the algorithms; NCCL_CTA_POLICY moves gathers of registered buffers to NVLS."""
+    asked = communicator("dgx-h100", nodes=1, nccl="2.28.9", env=env)
+    assert (asked.compiled("allgather", buffers=buffers) is not None) is has_one
 
 
 def test_a_penalty_is_the_models() -> None:
@@ -124,7 +128,7 @@ def test_a_penalty_is_the_models() -> None:
     asked = communicator("dgx-h100", nodes=2, nccl="2.28.9", env={"NCCL_ALGO": "ring"})
     table = asked.compiled("allreduce", dtype="float8e4m3")
     assert table is None or not table.rows["channels"].any()
-    picks = asked.pick("allreduce", drawn(5, 100), dtype="float8e4m3")
+    picks = asked.pick("allreduce", drawn(5, 100) >> 12 | 1, dtype="float8e4m3")
     model = asked.selection.model_pick(picks.request, picks.bytes)
     assert not differing(picks, model)
 
@@ -153,7 +157,7 @@ def asked_often() -> Communicator:
     return made
 
 
-@pytest.mark.parametrize("size", [1, 2, 1000, 1 << 20, (1 << 40) - 1, 1 << 40, (1 << 40) + 1, 1 << 50])
+@pytest.mark.parametrize("size", [1, 2, 1000, 1 << 20, (1 << 40) - 1, 1 << 40, (1 << 40) + 1, 1 << 41])
 def test_one_size_gets_what_an_array_gets(asked_often: Communicator, size: int) -> None:
     one, model = (
         asked_often.pick("allreduce", size),
@@ -166,10 +170,7 @@ def test_one_size_gets_what_an_array_gets(asked_often: Communicator, size: int) 
 
 
 @pytest.mark.parametrize("size", [0, -1, (1 << 62) + 1, True, 1.5])
-def test_what_is_no_size_is_refused_or_asked_as_before(asked_often: Communicator, size: Any) -> None:
-    if size is True:
-        assert asked_often.pick("allreduce", size).bytes.tolist() == [1]
-        return
+def test_what_is_no_size_is_refused_as_before(asked_often: Communicator, size: Any) -> None:
     with pytest.raises(BadInput, match="sizes"):
         asked_often.pick("allreduce", size)
 
@@ -185,8 +186,8 @@ def test_another_type_has_a_table_of_its_own(asked_often: Communicator) -> None:
 def test_calls_that_a_look_up_takes(asked_often: Communicator) -> None:
     assert calls_of(lambda: asked_often.pick("allreduce", 1 << 20)) < 20
     assert calls_of(lambda: estimate("allreduce", 1 << 20, asked_often)) < 15
-    sizes = drawn(6, 1_000_000)
-    assert calls_of(lambda: asked_often.pick("allreduce", sizes)) < 60  # whatever the number of sizes
+    few, many = drawn(6, 1_000), drawn(6, 1_000_000)
+    assert calls_of(lambda: asked_often.pick("allreduce", many)) == calls_of(lambda: asked_often.pick("allreduce", few))
 
 
 def test_bytes_that_a_pick_keeps(asked_often: Communicator) -> None:

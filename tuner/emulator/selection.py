@@ -56,6 +56,11 @@ class Picks(Framed):
         self._channels, self._threads = channels, threads
 
     @property
+    def stored(self) -> tuple[NDArray[Any], ...]:
+        """The arrays as they are kept, in the order in which a record takes them."""
+        return self.bytes, self.algorithm, self.protocol, self.time_us, self._channels, self._threads
+
+    @property
     def channels(self) -> NDArray[np.int64]:
         """Channels of each launch, [size]."""
         return self._channels.astype(np.int64, copy=False)
