@@ -101,10 +101,10 @@ class Communicator:
         if type(sizes) is int and (known := self.known_table(collective, kind)) is not None:
             table, call = known
             if (pick := table.pick(sizes)) is not None:
-                return CallPicks(*pick, call, self.selection)
+                return CallPicks(pick, call, self.selection)
         call = request(collective, **kind)
         picks = self.selection.pick(call, sizes)
-        return CallPicks(*picks.stored, call, self.selection)
+        return CallPicks(picks.stored, call, self.selection)
 
     def compiled(self, collective: Collective | str, **kind: Unpack[CallKind]) -> PickTable | None:
         """The picks of such calls as a table of size ranges, which :meth:`pick` uses by itself once that pays.

@@ -35,18 +35,8 @@ class CallPicks(Picks):
     nccl-tests' bandwidths at the predicted time and the runner-up, computed when asked for.
     """
 
-    def __init__(
-        self,
-        bytes: SizeArray,
-        algorithm: NDArray[np.int8],
-        protocol: NDArray[np.int8],
-        time_us: FloatArray,
-        channels: NDArray[Any],
-        threads: NDArray[Any],
-        request: Request,
-        selection: Selection,
-    ) -> None:
-        super().__init__(bytes, algorithm, protocol, time_us, channels, threads)
+    def __init__(self, stored: tuple[NDArray[Any], ...], request: Request, selection: Selection) -> None:
+        super().__init__(*stored)
         self.request, self.selection = request, selection
 
     def __repr__(self) -> str:
