@@ -21,7 +21,7 @@ from tuner.machine.gpus import GpuModel
 from tuner.machine.topology.edit import each_gpu_once
 from tuner.machine.topology.reader import of_elements
 from tuner.machine.topology.records import Topology
-from tuner.machine.topology.xml import parse, to_text
+from tuner.machine.topology.xml import MAX_BYTES, parse, to_text
 
 NVIDIA = "0x10de"
 AMAZON = "0x1d0f"  # its network plugin reports a latency, by type of instance
@@ -79,7 +79,7 @@ def name_of(file: Path) -> str:
 
     BadTopology where it cannot be read.
     """
-    return f"{file.name} {sha256(read_bytes(file, BadTopology)).hexdigest()[:8]}"
+    return f"{file.name} {sha256(read_bytes(file, BadTopology, MAX_BYTES)).hexdigest()[:8]}"
 
 
 def read(file: "Path | Text", gpu: str, net_gbps: float | None, net_latency_us: float | None) -> Skeleton:
@@ -156,7 +156,7 @@ class _File:
         if isinstance(file, Text):
             self.where, data = file.where, file.text.encode()
         else:
-            self.where, data = str(file), read_bytes(file, BadTopology)
+            self.where, data = str(file), read_bytes(file, BadTopology, MAX_BYTES)
         self.elements = parse(data, self.where)
         if self.elements[0].tag != "system":
             self.elements[0].fail("is not a topology; valid root: <system>")
