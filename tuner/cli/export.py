@@ -17,7 +17,7 @@ from tuner.emulator.selection import Selection
 if TYPE_CHECKING:
     from tuner.answers.calibrated import TimesWanted
 
-FORMATS = ("xla", "xla-iota", "choices", "simai")
+FORMATS = ("xla", "xla-iota", "choices", "compiled", "simai")
 
 
 @click.command(name="export", cls=options.Command)
@@ -57,7 +57,8 @@ def command(
 
     xla: XLA's collective performance table, a text proto (AllReduce, AllGather, ReduceScatter; float32); xla-iota the
     same for XLA that has the devices in iota_collective_device_list. choices: sizes and picks as JSON, of --from to
-    --to. simai: SimAI's table of ratios of one collective (AllReduce where none is named), for 1 to 128 nodes.
+    --to; compiled: the same with times, as a binary file to look up in. simai: SimAI's table of ratios of one
+    collective (AllReduce where none is named), for 1 to 128 nodes.
 
     \b
     nccl-tuner export --format xla --machine dgx-h100 --nodes 2 --out h100.pbtxt
@@ -68,10 +69,13 @@ def command(
     described, wanted = communicator.scenario(), Times(times)
     if times is not None and times.beside_nccl:
         raise BadInput("--time both: an export has one; valid: --time nccl, --time calibrated")
-    if kind == "choices":
+    if kind in ("choices", "compiled"):
         if times is not None:
-            raise BadInput("choices: picks with NCCL's own times; valid: without --time calibrated")
+            raise BadInput(f"{kind}: picks with NCCL's own times; valid: without --time calibrated")
         like = call.request()
+        if kind == "compiled":
+            _compiled(described, like, collectives, out)
+            return
         _choices(described, like, collectives, (low, high), out)
         return
     if call.buffers is not Buffers.plain or call.in_place:
@@ -109,6 +113,15 @@ def _choices(
         print_json(found)
     else:
         write_text(out, json.dumps(to_json(found), indent=1) + "\n")
+
+
+def _compiled(described: Any, like: Request, collectives: tuple[Collective, ...], out: Path | None) -> None:
+    from tuner.answers.exports.compiled import compiled
+
+    if out is None:
+        raise BadInput("compiled is a binary file; give it a name with --out FILE")
+    requests = options.runnable({"": Selection(described.communicator())}, collectives, like)
+    out.write_bytes(compiled(described, requests))
 
 
 def _write(text: str, out: Path | None) -> None:
