@@ -28,7 +28,8 @@ def main() -> None:
         if not (home / DONE).is_file():
             unpack(packed, manifest, home)
     paths = [str(home / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    # The current folder stays out: a checkout's root has this project, too, without what is built.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
     given = sys.argv[1:]
     if given and not given[0].startswith("-"):
         given = ["-c", NCCL_TUNER, *given]

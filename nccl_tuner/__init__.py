@@ -84,6 +84,5 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> "Any":
     if name in __all__:
-        globals()[name] = value = getattr(tuner, name)
-        return value
+        return getattr(tuner, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has: {', '.join(__all__)}")

@@ -3,7 +3,8 @@
 #ifndef PLUGIN_CHAIN_H
 #define PLUGIN_CHAIN_H
 
-#include "interface.h"
+#include "call.h"
+#include "opening.h"
 
 struct chain;
 

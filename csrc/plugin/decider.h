@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "abi.h"
+#include "call.h"
 #include "counters.h"
 #include "rules.h"
 

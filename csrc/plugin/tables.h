@@ -11,6 +11,7 @@
 #include "file.h"
 #include "rules.h"
 #include "sha256.h"
+#include "shape.h"
 #include "table.h"
 
 struct shared_rules {

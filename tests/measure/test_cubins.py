@@ -11,7 +11,7 @@ from elftools.elf.elffile import ELFFile
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
-from tuner.bench.gpu.cubins import LINKED, RELOCATABLE, thin
+from tuner.bench.gpu.cubins import LINKED, RELOCATABLE, runs_on, thin
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
 from tuner.oracle import library
@@ -67,6 +67,17 @@ def section(path: Path, name: str) -> bytes:
 def emptied(binary: bytes, *kept: bytes) -> bytes:
     content = b"".join(kept)
     return binary[:8] + struct.pack("<Q", len(content)) + content + bytes(len(binary) - 16 - len(content))
+
+
+def test_which_gpus_a_libnccl_has_code_for(made: Path, tmp_path: Path) -> None:
+    def runs(path: Path) -> list[int]:
+        return [capability for capability in (70, 80, 89, 90, 100, 103, 120, 130) if runs_on(path, capability)]
+
+    assert runs(made) == [80, 89, 90, 100, 103, 120, 130], "130 by the PTX"
+    thin(made, tmp_path / "thin.so", "sm_90")
+    assert runs(tmp_path / "thin.so") == [90]
+    with pytest.raises(BadInput, match="not a libnccl"):
+        runs_on(Path(__file__), 90)
 
 
 def test_the_cubins_of_one_gpu_stay(made: Path, tmp_path: Path) -> None:

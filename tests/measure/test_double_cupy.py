@@ -66,6 +66,10 @@ stream.begin_capture()
 print(stream.is_capturing())
 refused(lambda: stream.begin_capture(), runtime_error)
 graph = stream.end_capture()
+stream.begin_capture()
+refused(lambda: graph.upload(stream), runtime_error)
+stream.end_capture()
+graph.upload(stream)
 graph.launch(stream)
 del graph
 print(event.done, runtime.eventQuery(event.ptr))
@@ -116,6 +120,7 @@ def test_what_cupy_refuses(tmp_path: Path) -> None:
         "CUDARuntimeError cudaErrorIllegalState: the operation cannot be performed in the present state",
         "True",
         "CUDARuntimeError cudaErrorIllegalState: the operation cannot be performed in the present state",
+        "CUDARuntimeError cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing",
         "True 0",
         "True 0.0 0",
         invalid,

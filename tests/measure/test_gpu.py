@@ -223,7 +223,14 @@ class FakeLane:
     def end_capture(self) -> int:
         return self.world.calls - self.captured
 
+    def upload(self, graph: int) -> None:
+        assert graph == self.world.calls - self.captured
+        self.world.uploads += 1
+
     def launch(self, graph: int) -> None:
+        assert self.world.uploads % self.world.ranks == 0 < self.world.uploads, (
+            "each graph is on its GPU before the first is launched"
+        )
         self.world.launches += 1
         self.world.clock_us += graph / self.world.ranks
 
@@ -235,6 +242,7 @@ class FakeNccl:
 
     def __init__(self) -> None:
         self.ranks, self.clock_us, self.calls, self.launches, self.ended = 0, 0.0, 0, 0, ""
+        self.uploads = 0
         self._pending = False
 
     def load_tuner(self) -> None:

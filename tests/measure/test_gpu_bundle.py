@@ -62,6 +62,22 @@ def test_it_unpacks_itself_once_and_runs_the_loop(bundle: Path) -> None:
     assert run(bundle, "pick", "--help").stdout.startswith("Usage: ")
 
 
+def test_from_a_checkout_it_runs_what_it_brings(bundle: Path, tmp_path: Path) -> None:
+    """There, the current folder has packages of the same names, without what is built."""
+    checkout = tmp_path / "checkout"
+    (checkout / "inside").mkdir(parents=True)
+    (checkout / "inside" / "__init__.py").write_text("raise SystemExit('the checkout was imported')")
+    said = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', 'import inside']).returncode)"
+    loop = bundle.with_name("loop.pyz")
+    with zipfile.ZipFile(bundle) as packed, zipfile.ZipFile(loop, "w") as out:
+        for name in packed.namelist():
+            out.writestr(name, said if name == "gpu_loop.py" else packed.read(name))
+    for words in (["--out", "folder"], ["-m", "inside"]):
+        command = [sys.executable, str(loop), *words]
+        done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_library_that_is_another_is_refused(bundle: Path) -> None:
     broken = bundle.with_name("broken.pyz")
     with zipfile.ZipFile(bundle) as packed, zipfile.ZipFile(broken, "w") as out:

@@ -6,19 +6,23 @@ import sys
 import tarfile
 from contextlib import nullcontext
 from pathlib import Path
+from runpy import run_path
 from types import SimpleNamespace
 
 import pytest
 
 from tests.support.available_releases import HERE
+from tuner import plugin
 from tuner.base.errors import MeasuringFailed
 from tuner.base.names import Algorithm, Protocol
 from tuner.bench.backend import Run
 from tuner.bench.double.environment import Environment
 from tuner.bench.double.settings import DoubleSettings, Fault
+from tuner.bench.gpu.host_time import SIZES as host_time_sizes
 from tuner.bench.gpu.options import Options
-from tuner.bench.gpu.selftest import SelfTest, passes
-from tuner.bench.gpu.stages import ARCHIVE
+from tuner.bench.gpu.selftest import RANKS, SelfTest, layer_of, passes
+from tuner.bench.gpu.stages import ARCHIVE, TOOK_TOO_LONG, Done, Ended, Stage, Stages
+from tuner.bench.own_choices import compare
 from tuner.scenario import Scenario
 from tuner.times.records.samples import Combination
 
@@ -100,10 +104,26 @@ def test_the_layer_that_fails_is_named(fault: str, layer: str) -> None:
 @needs_libnccl
 def test_a_layer_that_hangs_was_begun_last() -> None:
     code, said = on_simulated_gpus(*SELF_TEST, "--limit-s", "5", fault="hang")
-    assert code == 1, said
-    found = layers(said)
-    assert list(found)[-1] == "a plain call"
-    assert found["a plain call"].startswith(("begun", "FAILED: a collective was not done within 5 s"))
+    # the communicator's own limit, or the self-test's, whichever is there first
+    assert code in (1, TOOK_TOO_LONG), said
+    last = [line for line in said.splitlines() if line.startswith("a plain call:")][-1]
+    assert layer_of(last) == "a plain call"
+    assert last.startswith(
+        ("a plain call: HANGS: not done 5 s", "a plain call: FAILED: a collective was not done within 5 s")
+    )
+
+
+def test_the_layer_that_hangs_is_named_and_it_ends_as_what_took_too_long(tmp_path: Path) -> None:
+    hangs = (
+        "import time; from tuner.bench.gpu import selftest as s; "
+        "watched = s._Watched(1.0); watched.say('ranks ...'); time.sleep(60)"
+    )
+    stages = Stages(tmp_path, 60, say=lambda line: None)
+    assert not stages.run(Stage("selftest", (sys.executable, "-c", hangs), 30))
+    done = stages.done["selftest"]
+    assert (done.ended, done.said) == (Ended.limit, "ranks: HANGS: not done 1 s after the start")
+    assert layer_of(done.said) == layer_of("ranks ...") == RANKS
+    assert "in <module>" in (tmp_path / "selftest.err").read_text(), "where"
 
 
 def test_a_missing_package_and_a_missing_gpu_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,14 +165,134 @@ def with_runs(run: Run) -> SelfTest:
 @needs_libnccl
 def test_the_whole_loop_runs_in_stages_and_goes_on(tmp_path: Path) -> None:
     loop = (str(ROOT / "benchmarks" / "gpu_loop.py"), "--out", str(tmp_path / "out"), "--copies", str(tmp_path / "to"))
-    _, said = on_simulated_gpus(*loop, "--bytes", "16K,8M", "--seconds", "175")
-    done = {each["name"]: each["ended"] for each in json.loads((tmp_path / "out" / "stages.json").read_text())}
-    assert {"selftest", "quick", "verify-quick", "gate", "sweep", "verify", "fit", "decide"} <= done.keys(), said
-    assert "failed" not in done.values(), said  # a slow computer may leave out what comes last
-    assert {done[name] for name in ("quick", "verify-quick")} == {"ok"}, said
-    last = "gate" if done["gate"] == "ok" else "verify-quick"  # a slow computer reaches the limit of the gate's time
-    assert done["gate"] in ("ok", "limit"), said
+    _, said = on_simulated_gpus(*loop, "--bytes", "16K,8M", "--seconds", "170")
+    done = {each["name"]: each for each in json.loads((tmp_path / "out" / "stages.json").read_text())}
+    ended = {name: each["ended"] for name, each in done.items()}
+    assert {"selftest", "own", "check-log", "noise", "quick", "gate", "latency", "sockets"} <= ended.keys(), said
+    assert "failed" not in ended.values(), said  # a slow computer may leave out what comes last
+    assert {ended[name] for name in ("own", "check-log", "noise", "quick")} == {"ok"}, said
+    assert done["own"]["said"].startswith("140 of 140 choices are the emulator's, with channels;"), said
+    last = "gate" if ended["gate"] == "ok" else "own"  # a slow computer reaches the limit of the gate's time
+    assert ended["gate"] in ("ok", "limit"), said
     with tarfile.open(tmp_path / "to" / ARCHIVE) as packed:
-        assert set(packed.getnames()) >= {"run.jsonl", "run.jsonl.topology.xml", "gate.table", "quick.nccl.log"}
+        assert set(packed.getnames()) >= {"own.jsonl", "run.jsonl", "run.jsonl.topology.xml", "own.nccl.log"}
+        log = packed.extractfile("own.nccl.log")
+        assert log is not None
+        (tmp_path / "packed.log").write_bytes(log.read())
+    checked = ("-m", "tuner", "check-log", str(tmp_path / "packed.log"))
+    topology = ("--topology", str(tmp_path / "out" / "own.jsonl.topology.xml"))
+    shown = subprocess.run([sys.executable, *checked, *topology], capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, "what is packed is all that it takes"
+    assert "140/140" in shown.stdout
     _, said = on_simulated_gpus(*loop, "--seconds", "20")
     assert f"== {last}: done before" in said, said
+
+
+@pytest.mark.live
+@needs_libnccl
+def test_own_choices_are_compared_with_the_emulators(tmp_path: Path) -> None:
+    out = tmp_path / "own.jsonl"
+    code, said = on_simulated_gpus("-m", "tuner.bench.own_choices", "--out", str(out), "--most-bytes", "4096")
+    assert code == 0, said
+    assert said.splitlines()[-1] == (
+        "50 of 50 choices are the emulator's, with channels; NCCL did not say 0; 0 results are wrong"
+    )
+    lines = out.read_text().splitlines()
+    for changed, first in (
+        ({"ran": {"algorithm": "Tree", "protocol": "Simple", "channels": 1}}, "AllReduce 8 B: NCCL ran Tree/Simple"),
+        ({"wrong": 1}, "50 of 50 choices are the emulator's, with channels; NCCL did not say 0; 1 results are wrong"),
+    ):
+        number = next(number for number, line in enumerate(lines) if '"AllReduce","bytes":8,' in line)
+        other = [*lines]
+        other[number] = json.dumps({**json.loads(lines[number]), **changed})
+        out.write_text("\n".join([*other, ""]))
+        text, exact = compare(out)
+        assert not exact
+        assert text.startswith(first)
+
+
+@pytest.mark.live
+@needs_libnccl
+def test_the_hosts_time_with_a_plugin_and_without(tmp_path: Path) -> None:
+    table, out = tmp_path / "none.table", tmp_path / "host.jsonl"
+    table.write_text("nccl-tuner-table 1\n")
+    host_time = ("-m", "tuner.bench.gpu.host_time", "--out", str(out))
+    for words in ((), ("--plugin", str(plugin.path()), "--table", str(table))):
+        code, said = on_simulated_gpus(*host_time, *words)
+        assert code == 0, said
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [line["bytes"] for line in lines] == 2 * list(host_time_sizes)
+    assert {line["plugin"] for line in lines} == {"none", str(plugin.path())}
+    assert all(
+        line[name] is not None
+        for line in lines
+        for name in ("events_us", "host_us", "graph_us", "graph_host_us", "host_clock_us")
+    )
+
+
+class Scripted:
+    """Stages that end as they are told to; the others succeed."""
+
+    def __init__(self, **said: str) -> None:
+        self.said = {name.replace("_", "-"): text for name, text in said.items()}
+        self.done: dict[str, Done] = {}
+
+    def succeeded(self, name: str) -> bool:
+        return False
+
+    def run(self, stage: Stage) -> bool:
+        text = self.said.get(stage.name, "all layers: ok")
+        ended = Ended.ok if text == "all layers: ok" else Ended.limit if "HANGS" in text else Ended.failed
+        self.done[stage.name] = Done(stage.name, ended, 1.0, text)
+        return ended is Ended.ok
+
+
+NO_CALL, NO_GRAPH = "a plain call: FAILED: a rank hangs", "a call in a graph: FAILED: cudaErrorStreamCaptureWrongThread"
+ALL_BUT_SOCKETS = ("", "_16_blocks", "_2_blocks", "_1_block", "_no_p2p")
+
+
+@pytest.mark.parametrize(
+    ("said", "tried", "works"),
+    [
+        ({}, ["2", "3", "4", "8"], {2: "", 3: "", 4: "", 8: ""}),
+        (
+            {"selftest_2": NO_CALL, "selftest_2_16_blocks": "a plain call: HANGS: not done 20 s after the start"},
+            ["2", "2-16-blocks", "2-2-blocks", "3-2-blocks", "4-2-blocks", "8-2-blocks"],
+            {2: "-2-blocks", 3: "-2-blocks", 4: "-2-blocks", 8: "-2-blocks"},
+        ),
+        (
+            {"selftest_2": NO_GRAPH, "selftest_8_no_graphs": NO_CALL},
+            ["2", "2-no-graphs", "3-no-graphs", "4-no-graphs", "8-no-graphs", "8-1-block-no-graphs"],
+            {2: "-no-graphs", 3: "-no-graphs", 4: "-no-graphs", 8: "-1-block-no-graphs"},
+        ),
+        (
+            {f"selftest_2{step}": NO_CALL for step in ALL_BUT_SOCKETS} | {"selftest_3_sockets": NO_CALL},
+            [
+                "2",
+                "2-16-blocks",
+                "2-2-blocks",
+                "2-1-block",
+                "2-no-p2p",
+                *(f"{ranks}-sockets" for ranks in (2, 3, 4, 8)),
+            ],
+            {2: "-sockets", 4: "-sockets", 8: "-sockets"},
+        ),
+        ({"selftest_2": "packages: HANGS: not done"}, ["2", "2-again", "3", "4", "8"], {2: "", 3: "", 4: "", 8: ""}),
+        ({"selftest_2": "driver: FAILED: no GPU: cudaErrorInsufficientDriver"}, ["2"], {}),
+        ({f"selftest_2{step}": NO_CALL for step in (*ALL_BUT_SOCKETS, "_sockets")}, None, {}),
+    ],
+)
+def test_what_fails_is_tried_in_simpler_setups(
+    tmp_path: Path, said: dict[str, str], tried: list[str] | None, works: dict[int, str]
+) -> None:
+    loop = run_path(str(ROOT / "benchmarks" / "gpu_loop.py"))
+    stages = Scripted(**said)
+    runs = [loop["Run"](tmp_path, None, ranks, "1K") for ranks in loop["CLIMB"]]
+    found = loop["working_runs"](stages, runs)
+    assert {run.ranks_per_gpu: run.setup.name for run in found} == works
+    assert tried is None or list(stages.done) == [f"selftest-{name}" for name in tried]
+    for run in found:
+        (quick,) = [stage for stage in loop["in_order"](found, found) if stage.name == run.name("quick")]
+        assert quick.variables == run.setup.variables
+        below = quick.command[quick.command.index("--graphs-below") + 1]
+        assert below == ("0" if "no-graphs" in run.setup.name else "128M")

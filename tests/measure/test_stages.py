@@ -1,8 +1,13 @@
 """Stages with time limits, what is written and copied out after each, and how a run goes on."""
 
+import errno
 import json
+import os
+import signal
+import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,7 +53,7 @@ def test_a_stage_writes_and_its_results_are_copied_out(folders: tuple[Path, Path
         assert set(packed.getnames()) == {"first.out", "first.err", "quick.nccl.log", "stages.json"}
         log = packed.extractfile("quick.nccl.log")
         assert log is not None
-        assert log.read() == b"NCCL version 2.30.7\nthe end\n", "without the lines of single calls"
+        assert log.read() == f"NCCL version 2.30.7\n{PLANNED}the end\n".encode(), "each line once"
 
 
 def test_what_fails_is_named_and_what_needs_it_left_out(folders: tuple[Path, Path], said: list[str]) -> None:
@@ -128,3 +133,67 @@ def test_a_run_goes_on_after_what_succeeded(folders: tuple[Path, Path], said: li
     (out / "stages.json").write_text("[{}]")
     with pytest.raises(BadInput, match=r"stages\.json: not the stages of an earlier run"):
         Stages(out, 60, say=said.append)
+
+
+def test_a_full_disk_ends_no_run(folders: tuple[Path, Path], said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    out, copies = folders
+    stages = Stages(out, 60, copies, said.append)
+    assert stages.run(python("first", "print('measured')"))
+    before = (out / "stages.json").read_bytes(), (copies / ARCHIVE).read_bytes()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        patch.setattr(tarfile.TarFile, "addfile", full)
+        assert stages.run(python("second", "print('measured as well')"))
+    assert f"{out / 'stages.json'}: No space left on device; a run that is started again does this stage again" in said
+    assert f"{copies / ARCHIVE}: No space left on device; it is as it was after the last stage" in said[-1]
+    assert before == ((out / "stages.json").read_bytes(), (copies / ARCHIVE).read_bytes()), "nothing is lost"
+    assert [path.name for path in copies.iterdir()] == [ARCHIVE]
+
+
+def test_an_end_in_the_middle_of_a_stage_keeps_what_was_there(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    run = f"""
+import sys
+from pathlib import Path
+from tuner.base.interrupts import sigterm_interrupts
+from tuner.bench.gpu.stages import Stage, Stages
+begun = "import time; print('begun', flush=True); open({str(tmp_path / "begun")!r}, 'w'); time.sleep(60)"
+with sigterm_interrupts():
+    stages = Stages(Path({str(folders[0])!r}), 60, Path({str(folders[1])!r}))
+    stages.run(Stage("slow", (sys.executable, "-c", begun), 50))
+"""
+    process = subprocess.Popen([sys.executable, "-c", run], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end_s = time.monotonic() + 60
+    while not (tmp_path / "begun").exists() and time.monotonic() < end_s:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) != 0
+    (done,) = json.loads((folders[0] / "stages.json").read_text())
+    assert (done["name"], done["ended"]) == ("slow", "interrupted")
+    with tarfile.open(folders[1] / ARCHIVE) as packed:
+        output = packed.extractfile("slow.out")
+        assert output is not None
+        assert output.read() == b"begun\n"
+
+
+def test_a_stage_has_its_variables_and_what_ends_itself_at_its_limit_took_too_long(
+    folders: tuple[Path, Path], said: list[str]
+) -> None:
+    stages = Stages(folders[0], 60, say=said.append)
+    show = (sys.executable, "-c", "import os; print(os.environ['NCCL_MAX_CTAS'])")
+    assert stages.run(Stage("shown", show, 30, variables={"NCCL_MAX_CTAS": "16"}))
+    assert stages.done["shown"].said == "16"
+    hangs = "import sys; print('ranks: HANGS'); print('File \"x\", line 1', file=sys.stderr); sys.exit(124)"
+    assert not stages.run(python("hangs", hangs))
+    assert (stages.done["hangs"].ended, stages.done["hangs"].said) == (Ended.limit, "ranks: HANGS")
+
+
+def test_it_says_how_long_it_will_take(folders: tuple[Path, Path], said: list[str]) -> None:
+    stages = Stages(folders[0], 500, say=said.append)
+    planned = [Stage(name, (sys.executable, "-c", ""), 30, about_s=7) for name in ("a", "b", "c")]
+    stages.run(planned[0])
+    stages.plan(planned)
+    assert said[-1].startswith("== 2 stages, about 14 s, at most 60 s; there are ")

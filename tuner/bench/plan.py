@@ -13,11 +13,15 @@ SIZES = tuple(1 << power for power in range(3, 31))
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which combinations; no names are all of them. ``channels`` come besides NCCL's own number."""
+    """Which combinations; no names are all of them. ``channels`` come besides NCCL's own number.
+
+    ``own_alone``: none, only NCCL's own choice.
+    """
 
     algorithms: Sequence[Algorithm] = ()
     protocols: Sequence[Protocol] = ()
     channels: Sequence[int] = ()
+    own_alone: bool = False
 
     def of(self, offered: Iterable[Combination]) -> list[Combination]:
         """Those of the ``offered`` combinations that are wanted, with all wanted numbers of channels."""
@@ -74,7 +78,8 @@ def tasks(backend: Backend, points: Iterable[Point], wanted: Wanted) -> list[Tas
     for point in points:
         here = backend.combinations(point)
         offered.update(str(combination) for combination in here)
-        if chosen := wanted.of(here):
+        chosen = [] if wanted.own_alone else wanted.of(here)
+        if chosen or (here and wanted.own_alone):
             wanted_tasks += [Task(point, None), *(Task(point, combination) for combination in chosen)]
     if not wanted_tasks:
         raise BadInput(f"nothing to measure: none of the combinations requested runs here; {one_of(sorted(offered))}")

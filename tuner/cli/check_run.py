@@ -3,10 +3,11 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
-from tuner.base.names import Op
+from tuner.base.names import Buffers, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.cli.trace_files import communicators_options, count_or_part, read_files
@@ -17,19 +18,22 @@ from tuner.jobs.workload import job
 MOST_ROWS = 32  # of calls that differ; --json has all
 
 
-@click.command(name="check-run", cls=options.Command)
+@click.command(name="check-run")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
-@options.communicator_options()
-@options.call_options(in_place=False, windows=False)
+@options.scenario_options
+@options.request_options
+@options.buffers_option
 @communicators_options("Compare")
 @options.json_option
 def command(
     files: tuple[Path, ...],
-    call: options.CallOptions,
+    dtype: DataType,
+    op: Op,
+    buffers: Buffers,
     ranks: int | tuple[int, ...] | None,
     communicators: tuple[str, ...],
     as_json: bool,
-    communicator: options.CommunicatorOptions,
+    **scenario: Any,
 ) -> None:
     """Says whether what ran, as FILEs say it, is what the emulator picks for the same calls.
 
@@ -43,14 +47,8 @@ def command(
     nccl-tuner check-run trace.json.gz --log nccl.log --json
     """
     count, part = count_or_part(ranks)
-    described = communicator.scenario(ranks=part)
-    wanted = replace(
-        job.wanted_of(described, count),
-        communicators=communicators,
-        dtype=call.dtype,
-        op=call.op,
-        buffers=call.buffers,
-    )
+    described = options.scenario_of(**scenario, ranks=part)
+    wanted = replace(job.wanted_of(described, count), communicators=communicators, dtype=dtype, op=op, buffers=buffers)
     lists = read_files(files, described.ranks)
     for line in job.of_other_releases(lists, [described.nccl], "compared"):
         click.echo(f"note: {line}", err=True)

@@ -9,6 +9,7 @@ from tuner.answers.exports.timed import Times
 from tuner.base.errors import BadInput
 from tuner.base.files import write_text
 from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.windows import Windows
 from tuner.cli import options
 from tuner.cli.output import print_json
 from tuner.emulator.request import Request
@@ -17,12 +18,10 @@ from tuner.emulator.selection import Selection
 if TYPE_CHECKING:
     from tuner.answers.calibrated import TimesWanted
 
-FORMATS = ("xla", "xla-iota", "choices", "compiled", "simai")
+FORMATS = ("xla", "xla-iota", "choices", "simai")
 
 
-@click.command(name="export", cls=options.Command)
-@options.under("SimAI", "--nvlink-gbs", "--nics-gbs")
-@options.under("Sizes of choices", "--from", "--to")
+@click.command(name="export")
 @click.argument("collectives", nargs=-1, type=options.Named(Collective, "collective"), metavar="[COLLECTIVE]...")
 @click.option("--format", "kind", type=click.Choice(FORMATS), required=True, help="Whose file.")
 @click.option(
@@ -36,8 +35,11 @@ FORMATS = ("xla", "xla-iota", "choices", "compiled", "simai")
 @click.option("--nvlink-gbs", type=float, help="simai: what NVLink carries of a GPU in one direction, in GB/s.")
 @click.option("--nics-gbs", type=float, help="simai: the same of all adapters of a node together.")
 @options.range_options
-@options.communicator_options()
-@options.call_options()
+@options.scenario_options
+@options.request_options
+@options.buffers_option
+@options.window_options
+@options.in_place_option
 @options.time_options("nccl")
 @click.option("-o", "--out", type=click.Path(path_type=Path), metavar="FILE", help="Instead of standard output.")
 def command(
@@ -48,17 +50,20 @@ def command(
     nics_gbs: float | None,
     low: int | None,
     high: int,
-    call: options.CallOptions,
+    dtype: DataType,
+    op: Op,
+    buffers: Buffers,
+    windows: Windows,
+    in_place: bool,
     times: "TimesWanted | None",
     out: Path | None,
-    communicator: options.CommunicatorOptions,
+    **scenario: Any,
 ) -> None:
     """Writes NCCL's picks, or their times, as another program reads them. Each file says whose times it has.
 
     xla: XLA's collective performance table, a text proto (AllReduce, AllGather, ReduceScatter; float32); xla-iota the
     same for XLA that has the devices in iota_collective_device_list. choices: sizes and picks as JSON, of --from to
-    --to; compiled: the same with times, as a binary file to look up in. simai: SimAI's table of ratios of one
-    collective (AllReduce where none is named), for 1 to 128 nodes.
+    --to. simai: SimAI's table of ratios of one collective (AllReduce where none is named), for 1 to 128 nodes.
 
     \b
     nccl-tuner export --format xla --machine dgx-h100 --nodes 2 --out h100.pbtxt
@@ -66,21 +71,18 @@ def command(
     nccl-tuner export allreduce --format choices --machine dgx-h100 --nccl 2.30.7 --buffers window
     nccl-tuner export --format simai --machine dgx-h100 --nvlink-gbs 450 --nics-gbs 400 --time calibrated
     """
-    described, wanted = communicator.scenario(), Times(times)
+    described, wanted = options.scenario_of(**scenario), Times(times)
     if times is not None and times.beside_nccl:
         raise BadInput("--time both: an export has one; valid: --time nccl, --time calibrated")
-    if kind in ("choices", "compiled"):
+    if kind == "choices":
         if times is not None:
-            raise BadInput(f"{kind}: picks with NCCL's own times; valid: without --time calibrated")
-        like = call.request()
-        if kind == "compiled":
-            _compiled(described, like, collectives, out)
-            return
+            raise BadInput("choices: picks with NCCL's own times; valid: without --time calibrated")
+        like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place, windows=windows)
         _choices(described, like, collectives, (low, high), out)
         return
-    if call.buffers is not Buffers.plain or call.in_place:
+    if buffers is not Buffers.plain or in_place:
         raise BadInput(f"{kind}: a table of times, which NCCL has of plain buffers; valid with --buffers: choices")
-    if (call.dtype, call.op) != (DataType.float32, Op.sum):
+    if (dtype, op) != (DataType.float32, Op.sum):
         raise BadInput(f"{kind}: a table of float32 and sum; valid: without --dtype and --op")
     if kind == "simai":
         from tuner.answers.exports import simai
@@ -113,15 +115,6 @@ def _choices(
         print_json(found)
     else:
         write_text(out, json.dumps(to_json(found), indent=1) + "\n")
-
-
-def _compiled(described: Any, like: Request, collectives: tuple[Collective, ...], out: Path | None) -> None:
-    from tuner.answers.exports.compiled import compiled
-
-    if out is None:
-        raise BadInput("compiled is a binary file; give it a name with --out FILE")
-    requests = options.runnable({"": Selection(described.communicator())}, collectives, like)
-    out.write_bytes(compiled(described, requests))
 
 
 def _write(text: str, out: Path | None) -> None:

@@ -7,6 +7,21 @@ from tuner.base.errors import did_you_mean
 from tuner.release.reader import load, names
 from tuner.release.schema import Release
 
+# Set by containers (NVIDIA's images set NCCL_VERSION), builds and frameworks: no release of NCCL reads any of them.
+NOT_NCCLS = frozenset(
+    {
+        "NCCL_VERSION",
+        "NCCL_HOME",
+        "NCCL_ROOT",
+        "NCCL_ROOT_DIR",
+        "NCCL_INCLUDE_DIR",
+        "NCCL_LIB_DIR",
+        "NCCL_LIBRARY",
+        "NCCL_ASYNC_ERROR_HANDLING",
+        "NCCL_BLOCKING_WAIT",
+        "NCCL_DESYNC_DEBUG",
+    }
+)
 # Which network the bytes go over; ranks of one communicator need the same.
 OF_THE_NETWORK = frozenset({"NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE"})
 
@@ -25,7 +40,7 @@ def not_emulated(nccl: Release, variables: Iterable[str]) -> list[str]:
 
     The search's own are among them: who has searched with them takes them out before.
     """
-    unlisted = set(variables) - nccl.listed_variables
+    unlisted = set(variables) - nccl.listed_variables - NOT_NCCLS
     return sorted(unlisted - set(ignored(nccl, unlisted)))
 
 

@@ -9,6 +9,7 @@
 
 #include "../abi.h"
 #include "../parse.h"
+#include "../shape.h"
 #include "../table.h"
 #include "source.h"
 

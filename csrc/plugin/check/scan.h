@@ -2,7 +2,8 @@
 #ifndef CHECK_SCAN_H
 #define CHECK_SCAN_H
 
-#include "../abi.h"
+#include "../call.h"
+#include "../shape.h"
 #include "../table.h"
 
 /* The choices of the first row that matches, or the one that is NCCL's own. */

@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--nothing-planted", action="store_true")
     parser.add_argument("--process-per-rank", action="store_true", help="the command starts a process for each rank")
     parser.add_argument("--fault", action="append", default=[], help=", ".join(FaultKind))
+    parser.add_argument("--library", type=Path, help="this libnccl.so.2 of the release [default: the cached]")
     parser.add_argument("command", nargs="+", help="{library} in it is the path of the libnccl.so.2")
     given = parser.parse_args()
     try:
@@ -61,7 +62,7 @@ def _run(given: argparse.Namespace) -> int:
         process_per_rank=given.process_per_rank,
         faults=tuple(map(Fault.parsed, given.fault)),
     )
-    with Environment(settings) as environment:
+    with Environment(settings, given.library) as environment:
         command = [word.replace("{library}", str(environment.library)) for word in given.command]
         return subprocess.run(command, env=environment.variables(), check=False).returncode
 

@@ -26,6 +26,7 @@ from tuner.bench.gpu.within import within
 from tuner.oracle import library
 from tuner.plugin import loading
 from tuner.plugin.forcing import forced
+from tuner.release.variables import NOT_NCCLS
 from tuner.scenario import Scenario
 from tuner.times.executed import Log
 from tuner.times.records.header import GPU, Header, as_written
@@ -170,8 +171,8 @@ class Gpu:
         return replace(header, **self._cuda.stood_in())
 
     def _environment(self) -> dict[str, str]:
-        """NCCL's variables but those that only measuring takes, and this project's own."""
-        left_out = self._instruments()
+        """NCCL's variables but those that only measuring takes, this project's own, and what NCCL does not read."""
+        left_out = {*self._instruments(), *NOT_NCCLS}
         given = {name: value for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")}
         given |= self._conditions
         return {name: given[name] for name in given if name not in left_out and not name.startswith(OWN)}

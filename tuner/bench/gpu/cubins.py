@@ -17,7 +17,7 @@ import shutil
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from mmap import mmap
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from elftools.common.exceptions import ELFError
@@ -26,6 +26,7 @@ from elftools.elf.elffile import ELFFile
 from tuner.base.errors import BadInput
 
 _MAGIC = 0xBA55ED50
+_MAGIC_BYTES = struct.pack("<I", _MAGIC)
 _HEADER = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQ")
 _ARCH, _ARCH_AT = struct.Struct("<I"), 28
@@ -82,6 +83,21 @@ def thin(library: Path, out: Path, gpu: str, *, linked_only: bool = False) -> Th
     return Thinned(gpu, f"sm_{arch}", kept_bytes, _sha256(library), _sha256(out))
 
 
+def runs_on(library: Path, capability: int) -> bool:
+    """Whether the linked GPU code of a libnccl has some for a compute capability such as 90: cubins, or earlier PTX.
+
+    BadInput for a file that is no libnccl.
+    """
+    place = _sections(library)[LINKED]
+    with library.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        entries = {
+            (each.kind, each.arch)
+            for one in _fat_binaries(library, content, *place, thinned=True)
+            for each in one.entries
+        }
+    return any(arch <= capability and (kind != _CUBIN or arch // 10 == capability // 10) for kind, arch in entries)
+
+
 def _sections(library: Path) -> dict[str, tuple[int, int]]:
     """Where the sections of GPU code begin and end in the file."""
     try:
@@ -100,9 +116,14 @@ def _sections(library: Path) -> dict[str, tuple[int, int]]:
     return places
 
 
-def _fat_binaries(library: Path, content: mmap, begin: int, end: int) -> Iterator[_FatBinary]:
+def _fat_binaries(library: Path, content: mmap, begin: int, end: int, *, thinned: bool = False) -> Iterator[_FatBinary]:
     while begin < end:
         magic, _, header_bytes, size = _HEADER.unpack_from(content, begin)
+        if magic == 0 and thinned:  # what was taken out of the one before
+            begin = content.find(_MAGIC_BYTES, begin, end)
+            if begin < 0:
+                return
+            continue
         first, after = begin + header_bytes, begin + header_bytes + size
         if magic != _MAGIC or after > end:
             raise BadInput(f"{library}: no fat binary at byte {begin}: a format that is not known")

@@ -45,6 +45,11 @@ class Cuda:
         """How many blocks of NCCL's kernels a GPU surely runs at once: one on each of its multiprocessors."""
         return int(self.cupy.cuda.runtime.getDeviceProperties(device)["multiProcessorCount"])
 
+    def capability(self, device: int) -> int:
+        """Compute capability, 90 for 9.0."""
+        properties = self.cupy.cuda.runtime.getDeviceProperties(device)
+        return 10 * int(properties["major"]) + int(properties["minor"])
+
     def error(self, number: int) -> str:
         """CUDA's name of an error and what it means; the driver's errors have the runtime's numbers."""
         return str(self.cupy.cuda.runtime.CUDARuntimeError(number))
@@ -175,6 +180,14 @@ class Lane:
     def end_capture(self) -> Any:
         """The graph of what was launched since."""
         return self._stream.end_capture()
+
+    def upload(self, graph: Any) -> None:
+        """Puts a graph on the GPU, and waits until it is there.
+
+        Else its first launch does it, while kernels of other ranks may already wait for this one's on the same GPU.
+        """
+        graph.upload(self._stream)
+        self._stream.synchronize()
 
     def launch(self, graph: Any) -> None:
         """Launches a graph on the stream; asks for no current device."""

@@ -1,7 +1,7 @@
 """What GPUs, which libnccl and which processes there are to measure on, or why none."""
 
 import os
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -35,15 +35,20 @@ def open_gpus(options: Options | None = None) -> Gpu | None:
     return None
 
 
-def open_at(here: Place, options: Options) -> Gpu:
+def open_at(here: Place, options: Options, backend: type[Gpu] = Gpu) -> Gpu:
     """What this process is of the communicator. BadInput as of :func:`open_gpus`."""
     if set_here := [name for name in FORBIDDEN if name in os.environ]:
         raise BadInput(f"{', '.join(set_here)} is set, and measuring forces what NCCL takes; valid: unset")
-    with process.environment(_CONNECTIONS if options.ranks_per_gpu > 1 else {}):
-        return _opened(here, options)
+    with connections(options):
+        return _opened(here, options, backend)
 
 
-def _opened(here: Place, options: Options) -> Gpu:
+def connections(options: Options) -> AbstractContextManager[None]:
+    """The variables that CUDA reads when it is first called, for as many ranks on a GPU."""
+    return process.environment(_CONNECTIONS if options.ranks_per_gpu > 1 else {})
+
+
+def _opened(here: Place, options: Options, backend: type[Gpu]) -> Gpu:
     cuda = Cuda()
     path = library_of(options)
     if options.ranks_per_gpu > 1 and not allows_several(path):
@@ -56,7 +61,7 @@ def _opened(here: Place, options: Options) -> Gpu:
         )
     met = Rendezvous.meet(here, options.limit_s)
     try:
-        return Gpu(
+        return backend(
             met, devices, options, Libraries(cuda, lambda variables: Nccl(path, variables, cuda.error), Forcing())
         )
     except BaseException:

@@ -2,16 +2,18 @@
 
     python -m tuner.bench.gpu.selftest [--library FILE] [--ranks-per-gpu 2] [--limit-s 20]
 
-Prints each layer when it is begun and when it is done; the exit code is 0 where all are. What hangs is ended at the
-limit with the places in the code where it does, and the layer that was begun last is the one.
+Prints each layer when it is begun and when it is done; the exit code is 0 where all are, 1 where one fails. What hangs
+is ended at the limit with the exit code 124: the last line names its layer, and stderr the places in the code.
 """
 
 import argparse
 import faulthandler
 import importlib.metadata
+import os
 import platform
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -21,34 +23,43 @@ from tuner.base.errors import BadInput, MeasuringFailed, TunerError
 from tuner.base.names import Collective, DataType, Op
 from tuner.bench.gpu import opening
 from tuner.bench.gpu.backend import Gpu
+from tuner.bench.gpu.cubins import runs_on
 from tuner.bench.gpu.cuda import Cuda
 from tuner.bench.gpu.kernels import Check, Values
 from tuner.bench.gpu.options import Options
+from tuner.bench.gpu.stages import TOOK_TOO_LONG
 from tuner.plugin.forcing import Forcing
 from tuner.times.records.samples import Combination, Point
 
 NEEDED = ("numpy", "scipy", "cffi", "click", "rich", "platformdirs", "elftools", "cupy")
 _NAMED = ("nccl-tuner", "numpy", "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-ml-py")
+PACKAGES, DRIVER, NVRTC, LIBNCCL, RANKS = "packages", "driver", "NVRTC", "libnccl", "ranks"
+PLAIN_CALL, CALL_IN_GRAPH, FORCED_CALLS = "a plain call", "a call in a graph", "forced calls"
+_BEGUN = " ..."
+_HANGS_S = 3.0  # after the limit, where Python itself does not come to end it
 _SIZE_BYTES = 1 << 20
 _ELEMENTS = 1 << 20
 
 
 class SelfTest:
-    """Layers, each of which needs those before: ``layers`` are their names and what each does, and says."""
+    """Layers, each of which needs those before: ``layers`` are their names and what each does, and says.
 
-    def __init__(self, options: Options) -> None:
+    Without ``graphs`` there is no call in a CUDA graph.
+    """
+
+    def __init__(self, options: Options, *, graphs: bool = True) -> None:
         self._options = options
         self._cuda: Cuda | None = None
         self._gpu: Gpu | None = None
         self.layers: tuple[tuple[str, Callable[[], str]], ...] = (
-            ("packages", self._packages),
-            ("driver", self._driver),
-            ("NVRTC", self._nvrtc),
-            ("libnccl", self._libnccl),
-            ("ranks", self._ranks),
-            ("a plain call", lambda: self._call(graph=False)),
-            ("a call in a graph", lambda: self._call(graph=True)),
-            ("forced calls", self._forced),
+            (PACKAGES, self._packages),
+            (DRIVER, self._driver),
+            (NVRTC, self._nvrtc),
+            (LIBNCCL, self._libnccl),
+            (RANKS, self._ranks),
+            (PLAIN_CALL, lambda: self._call(graph=False)),
+            *([(CALL_IN_GRAPH, lambda: self._call(graph=True))] if graphs else []),
+            (FORCED_CALLS, self._forced),
         )
 
     def close(self) -> None:
@@ -100,6 +111,13 @@ class SelfTest:
         path = opening.library_of(self._options)
         if self._options.ranks_per_gpu > 1 and not opening.allows_several(path):
             raise BadInput(f"{path} refuses several ranks on one GPU; valid: NCCL 2.30.3 and later")
+        assert self._cuda is not None
+        for device in range(self._cuda.count):
+            if not runs_on(path, capability := self._cuda.capability(device)):
+                raise BadInput(
+                    f"{path} has no code for {self._cuda.name(device)}, sm_{capability}; valid: a wheel's libnccl, or "
+                    "a bundle for such a GPU"
+                )
         return str(path)
 
     def _ranks(self) -> str:
@@ -133,12 +151,17 @@ class SelfTest:
         return f"{sorted(run.times_us)[len(run.times_us) // 2]:.2f} us, {run.executed or 'NCCL does not say what'} ran"
 
 
-def passes(options: Options, say: Callable[[str], None]) -> bool:
+def layer_of(said: str) -> str:
+    """The layer that a line of the self-test names, what it says of it left out."""
+    return said.removesuffix(_BEGUN).partition(": ")[0]
+
+
+def passes(options: Options, say: Callable[[str], None], *, graphs: bool = True) -> bool:
     """Goes through the layers until one fails; whether none did."""
-    tested = SelfTest(options)
+    tested = SelfTest(options, graphs=graphs)
     try:
         for name, do in tested.layers:
-            say(f"{name} ...")
+            say(f"{name}{_BEGUN}")
             start_s = time.monotonic()
             try:
                 said = do()
@@ -152,15 +175,45 @@ def passes(options: Options, say: Callable[[str], None]) -> bool:
     return True
 
 
+class _Watched:
+    """Says what is said, and ends the process ``limit_s`` from now: in what hangs nothing else would.
+
+    The last line names the layer that was begun last.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s, self._last = limit_s, ""
+        self._timer = threading.Timer(limit_s, self._end)
+        self._timer.daemon = True
+        self._timer.start()
+        faulthandler.dump_traceback_later(limit_s + _HANGS_S, exit=True)
+
+    def say(self, line: str) -> None:
+        """Prints a line."""
+        self._last = line
+        print(line, flush=True)
+
+    def cancel(self) -> None:
+        """Everything has ended in time."""
+        self._timer.cancel()
+        faulthandler.cancel_dump_traceback_later()
+
+    def _end(self) -> None:
+        print(f"{layer_of(self._last)}: HANGS: not done {self._limit_s:g} s after the start", flush=True)
+        faulthandler.dump_traceback()
+        os._exit(TOOK_TOO_LONG)
+
+
 def main() -> int:
-    """Of ``python -m``."""
+    """Entry point of ``python -m``; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=Path, help="a libnccl.so.2 [default: that of the installed wheel]")
     parser.add_argument("--ranks-per-gpu", type=int, default=1)
     parser.add_argument("--limit-s", type=float, default=20.0, help="for all layers [default: 20]")
     parser.add_argument("--log", type=Path, help="keep NCCL's log there")
+    parser.add_argument("--no-graphs", action="store_true", help="without the call in a CUDA graph")
     given = parser.parse_args()
-    faulthandler.dump_traceback_later(given.limit_s, exit=True)
+    watched = _Watched(given.limit_s)
     with tempfile.TemporaryDirectory() as folder:
         options = Options(
             given.ranks_per_gpu,
@@ -170,8 +223,9 @@ def main() -> int:
             log=given.log,
             graphs_below_bytes=0,
         )
-        works = passes(options, lambda line: print(line, flush=True))
-    faulthandler.cancel_dump_traceback_later()
+        with opening.connections(options):
+            works = passes(options, watched.say, graphs=not given.no_graphs)
+    watched.cancel()
     return 0 if works else 1
 
 

@@ -11,22 +11,22 @@ import signal
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import IO
 
 from tuner.base.errors import BadInput
-from tuner.scenario.logs import choice
 
 _LET_END_S = 15.0  # after the limit, to write what is there: SIGINT, and then SIGKILL
 _LONGEST = 500  # characters of what a stage said last
 _STAGES = "stages.json"
 ARCHIVE = "results.tar.gz"
 INTERRUPTED = 130  # the exit code of a command that was interrupted and has kept what it had
-NCCL_LOG = ".nccl."  # in the names of NCCL's logs, which are packed without the lines of single calls
+TOOK_TOO_LONG = 124  # that of one that ended itself at its limit, as timeout(1) has it
+NCCL_LOG = ".nccl."  # in the names of NCCL's logs, which are packed with each of their lines once
 
 
 class Ended(StrEnum):
@@ -35,15 +35,17 @@ class Ended(StrEnum):
     ok = "ok"
     failed = "failed"
     limit = "limit"  # it took too long
+    interrupted = "interrupted"  # together with the run
     left_out = "left out"  # no time, or what it needs is not there
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One command. ``needs`` are stages that have to succeed before; its output goes to NAME.out and NAME.err.
+    """One command with these ``variables``. ``needs`` are stages that have to succeed before; its output goes to
+    NAME.out and NAME.err.
 
     ``goes_on``: the command continues from what it wrote. To be interrupted at its limit is a success then, and it is
-    called again in a run that is started again.
+    called again in a run that is started again. ``about_s`` is what it is expected to take.
     """
 
     name: str
@@ -51,6 +53,8 @@ class Stage:
     limit_s: float
     needs: tuple[str, ...] = ()
     goes_on: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+    about_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,7 @@ class Stages:
     ) -> None:
         self._out, self._copies, self._say = out, copies, say
         self._end_s = time.monotonic() + seconds
+        self._packed: dict[Path, tuple[tuple[int, int], bytes]] = {}  # NCCL's logs, by size and time of change
         try:
             for folder in filter(None, (out, copies)):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -103,11 +108,29 @@ class Stages:
             done = Done(stage.name, Ended.left_out, 0.0, why)
         else:
             self._say(f"== {stage.name}, at most {limit_s:.0f} s")
-            done = self._ran(replace(stage, limit_s=limit_s))
-        self._say(f"{stage.name}: {done.ended}, {done.seconds:.1f} s: {done.said}")
-        self.done[stage.name] = done
-        self._write()
+            start_s = time.monotonic()
+            try:
+                done = self._ran(replace(stage, limit_s=limit_s))
+            except KeyboardInterrupt:
+                seconds = round(time.monotonic() - start_s, 1)
+                self._note(Done(stage.name, Ended.interrupted, seconds, "the run was interrupted"))
+                raise
+        self._note(done)
         return done.succeeded
+
+    def plan(self, stages: Iterable[Stage]) -> None:
+        """Says how long these will take that are not done yet, before the first begins."""
+        todo = [stage for stage in stages if stage.goes_on or not self.succeeded(stage.name)]
+        about_s, most_s = sum(stage.about_s for stage in todo), sum(stage.limit_s for stage in todo)
+        self._say(
+            f"== {len(todo)} stages, about {about_s:.0f} s, at most {most_s:.0f} s; there are {self.left_s():.0f} s, "
+            "and what comes last is left out where they are over"
+        )
+
+    def _note(self, done: Done) -> None:
+        self._say(f"{done.name}: {done.ended}, {done.seconds:.1f} s: {done.said}")
+        self.done[done.name] = done
+        self._write()
 
     def _ran(self, stage: Stage) -> Done:
         start_s = time.monotonic()
@@ -119,7 +142,10 @@ class Stages:
                 return Done(stage.name, Ended.failed, 0.0, str(error))
         seconds = round(time.monotonic() - start_s, 1)
         kept = code == 0 or (at_limit and stage.goes_on and code == INTERRUPTED)
-        said = _last_line(out) if kept else _last_line(err) or _last_line(out)
+        at_limit |= code == TOOK_TOO_LONG
+        # What hangs has been told where on stderr, and what it was about to do stands last on stdout.
+        first, second = (out, err) if kept or at_limit else (err, out)
+        said = _last_line(first) or _last_line(second)
         if code < 0 and not at_limit:
             said = f"killed by {signal.Signals(-code).name}: {said}"
         return Done(stage.name, Ended.ok if kept else Ended.limit if at_limit else Ended.failed, seconds, said)
@@ -135,16 +161,60 @@ class Stages:
             raise BadInput(f"{path}: not the stages of an earlier run: {error!r}; valid: another folder") from None
 
     def _write(self) -> None:
+        """What cannot be written or copied is said, and does not end what is still to be measured."""
         text = json.dumps([asdict(done) for done in self.done.values()], indent=1) + "\n"
-        (self._out / _STAGES).write_text(text)
+        path = self._out / _STAGES
+        growing = path.with_name(f"{_STAGES}.part")
+        try:
+            growing.write_text(text)
+            growing.replace(path)
+        except OSError as error:
+            self._say(f"{path}: {error.strerror}; a run that is started again does this stage again")
         if self._copies is not None:
-            pack(self._out, self._copies / ARCHIVE)
+            archive = self._copies / ARCHIVE
+            try:
+                self._pack(archive)
+            except OSError as error:
+                self._say(f"{archive}: {error.strerror}; it is as it was after the last stage that could be packed")
+
+    def _pack(self, archive: Path) -> None:
+        """All files of the folder as one archive, whole or not at all; of NCCL's logs each line once."""
+        growing = archive.with_name(f"{archive.name}.part")
+        try:
+            with tarfile.open(growing, "w:gz", compresslevel=3) as packed:
+                for path in sorted(path for path in self._out.rglob("*") if path.is_file()):
+                    name = str(path.relative_to(self._out))
+                    if NCCL_LOG not in path.name:
+                        packed.add(path, name)
+                        continue
+                    content = self._without_repeats(path)
+                    info = packed.gettarinfo(path, name)
+                    info.size = len(content)
+                    packed.addfile(info, io.BytesIO(content))
+            growing.replace(archive)
+        except OSError:
+            growing.unlink(missing_ok=True)
+            raise
+
+    def _without_repeats(self, path: Path) -> bytes:
+        """A log with the first of each of its lines: repeated calls say the same, and 'check-log' takes it once."""
+        status = path.stat()
+        key = (status.st_size, status.st_mtime_ns)
+        if path not in self._packed or self._packed[path][0] != key:
+            lines = path.read_text(errors="replace").splitlines(keepends=True)
+            self._packed[path] = key, "".join(dict.fromkeys(lines)).encode()
+        return self._packed[path][1]
 
 
 def _code(stage: Stage, output: IO[bytes], errors: IO[bytes]) -> tuple[int, bool]:
     """The exit code of the command, and whether it was ended at its limit."""
     process = subprocess.Popen(
-        list(stage.command), stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True
+        list(stage.command),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=errors,
+        start_new_session=True,
+        env={**os.environ, **stage.variables},
     )
     at_limit = False
     try:
@@ -164,20 +234,3 @@ def _code(stage: Stage, output: IO[bytes], errors: IO[bytes]) -> tuple[int, bool
 def _last_line(path: Path) -> str:
     lines = path.read_text(errors="replace").split("\n")
     return next((line.strip()[:_LONGEST] for line in reversed(lines) if line.strip()), "")
-
-
-def pack(folder: Path, archive: Path) -> None:
-    """All files below a folder as one archive, whole or not at all; NCCL's logs without the lines of single calls."""
-    growing = archive.with_name(f"{archive.name}.part")
-    with tarfile.open(growing, "w:gz") as packed:
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            name = str(path.relative_to(folder))
-            if NCCL_LOG not in path.name:
-                packed.add(path, name)
-                continue
-            lines = path.read_text(errors="replace").splitlines(keepends=True)
-            content = "".join(line for line in lines if choice.printed(line) is None).encode()
-            info = packed.gettarinfo(path, name)
-            info.size = len(content)
-            packed.addfile(info, io.BytesIO(content))
-    growing.replace(archive)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,27 +20,18 @@ from tuner.base.names import Collective
 from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli import times as calibrated_times
-from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.cost import values
 from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.rank_options import of_all_ranks
 from tuner.times.calibration import links, sweep
 from tuner.times.calibration.links import Links
 from tuner.times.costmodels.alphabeta import Level
 
 
-@click.command(name="report", cls=options.Command)
-@options.under(
-    "Links, alpha and beta",
-    "--intra-gbs",
-    "--inter-gbs",
-    "--alpha-us",
-    "--beta-gbs",
-    "--inter-alpha-us",
-    "--inter-beta-gbs",
-)
+@click.command(name="report")
 @click.argument("file", type=click.Path(path_type=Path))
 @of_all_ranks
-@options.communicator_options()
+@options.scenario_options
 @click.option(
     "--collective",
     type=options.Named(Collective, "collective"),
@@ -100,7 +92,7 @@ def command(
     times: TimesWanted | None,
     plot: Path | None,
     as_json: bool,
-    communicator: options.CommunicatorOptions,
+    **scenario: Any,
 ) -> None:
     """By size: measured against NCCL's prediction, calibrated times, the alpha-beta model, the ideal and the links.
 
@@ -114,7 +106,7 @@ def command(
 
         check_ending(plot)
     measured = sweep.read(file, collective)
-    described = communicator.scenario(nccl=communicator["nccl"] or measured.nccl)
+    described = options.scenario_of(**{**scenario, "nccl": scenario["nccl"] or measured.nccl})
     report = efficiency.report(
         measured,
         described,

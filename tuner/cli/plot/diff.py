@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@click.command(name="diff", cls=options.Command)
-@options.under("Sizes and nodes", "--points", "--nodes-list", "--from", "--to")
+@click.command(name="diff")
 @options.change_option
 @shared.over_nodes
 def command(

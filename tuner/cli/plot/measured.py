@@ -1,8 +1,9 @@
 """``nccl-tuner plot measured``: measured times against the model's."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -12,9 +13,9 @@ from tuner.base.names import Collective
 from tuner.bench.series import Series, series
 from tuner.cli import options
 from tuner.cli.arm_options import arm_option, runs_there
-from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.plot import shared
 from tuner.cli.plot.records import PicturedMachine, PicturedMeasurements, PicturedSeries
+from tuner.cli.rank_options import of_all_ranks
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 from tuner.times.comparison.compared import Comparison
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@click.command(name="measured", cls=options.Command)
+@click.command(name="measured")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
 @click.option(
     "--collective",
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 )
 @arm_option
 @of_all_ranks
-@options.communicator_options()
+@options.scenario_options
 @shared.out_option
 @options.json_option
 def command(
@@ -47,7 +48,7 @@ def command(
     collective: Collective | None,
     out: Path | None,
     as_json: bool,
-    communicator: options.CommunicatorOptions,
+    **scenario: Any,
 ) -> None:
     """Times in FILEs, of 'nccl-tuner measure' or nccl-tests, against what NCCL's model predicts, and their ratio.
 
@@ -62,7 +63,7 @@ def command(
     """
     if not files and not labelled:
         raise click.UsageError("Missing argument 'FILE...'.")
-    file, described, measurements = _read(files, labelled, collective, communicator)
+    file, described, measurements = _read(files, labelled, collective, scenario)
     if collective is not None:
         blocks = tuple(block for block in measurements.blocks if block.point.collective is collective)
         if not blocks:
@@ -95,30 +96,30 @@ def _read(
     files: tuple[Path, ...],
     labelled: tuple[tuple[str, Path], ...],
     collective: Collective | None,
-    communicator: options.CommunicatorOptions,
+    scenario: Mapping[str, Any],
 ) -> tuple[Path, Scenario, Measurements]:
     """A file, the communicator, and the times; of several files together, and of one that forces something, by arms."""
-    described_there = any(communicator[name] for name in ("machine", "topology", "log"))
+    described_there = any(scenario[name] for name in ("machine", "topology", "log"))
     if described_there and (labelled or len(files) > 1 or measured_table.forces(files[0])):
-        placed, described = runs_there(files, {**communicator.given, "labelled": labelled})
+        placed, described = runs_there(files, {**scenario, "labelled": labelled})
         return files[0] if files else labelled[0][1], described, of_communicator(placed, described)
     if labelled or len(files) > 1:
         raise BadInput("--arm, and several FILEs: valid with --machine NAME, --topology FILE or --log FILE, and --nccl")
     measurements = read_any(files[0], collective)
-    return files[0], _scenario(files[0], measurements, communicator), measurements
+    return files[0], _scenario(files[0], measurements, scenario), measurements
 
 
-def _scenario(file: Path, measurements: Measurements, communicator: options.CommunicatorOptions) -> Scenario:
+def _scenario(file: Path, measurements: Measurements, scenario: Mapping[str, Any]) -> Scenario:
     """What the options describe, or else the header of the file."""
     given = measurements.header
-    if not communicator.says_where:
+    if not (scenario["machine"] or scenario["topology"] or scenario["node"] or scenario["log"]):
         if given.scenario is None:
             raise BadInput(f"{file} does not say where it was measured; valid: --machine NAME --nodes N --nccl RELEASE")
-        if said := [name for name in communicator.given if _said(name)]:
+        if said := [name for name in scenario if _said(name)]:
             option = f"--{said[0].replace('_', '-')}"
             raise BadInput(f"{option}: {file} says its own communicator; valid: with --machine or --topology, or none")
         return given.scenario
-    described = communicator.scenario(nccl=communicator["nccl"] or given.nccl)
+    described = options.scenario_of(**{**scenario, "nccl": scenario["nccl"] or given.nccl})
     header.check(file, given, described)
     return described
 

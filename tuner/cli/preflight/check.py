@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tuner.base.names import Collective
+from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table, span
+from tuner.emulator.request import Request
 from tuner.jobs.preflight.alone import Range
 from tuner.jobs.preflight.settings import Nodes
 from tuner.jobs.preflight.workflow import Kind, Question, Report, Verdict, check
@@ -23,7 +24,7 @@ MOST_SHOWN = 12  # kinds, ranges of one collective, values
 WIDTH = 42
 
 
-@click.command(name="check", cls=options.Command)
+@click.command(name="check")
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @options.collectives_argument
 @click.option("--machine", metavar="NAME", help="What the hosts are, where the records do not tell.")
@@ -31,7 +32,7 @@ WIDTH = 42
     "--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="The topology of all hosts instead."
 )
 @options.range_options
-@options.call_options(buffers=False, in_place=False, windows=False)
+@options.request_options
 @options.json_option
 def command(
     folder: Path,
@@ -40,7 +41,8 @@ def command(
     topology: Path | None,
     low: int | None,
     high: int,
-    call: options.CallOptions,
+    dtype: DataType,
+    op: Op,
     as_json: bool,
 ) -> None:
     """Says whether the ranks whose records are in DIR would choose the same for COLLECTIVES (default: all five).
@@ -53,7 +55,7 @@ def command(
     nccl-tuner preflight check /shared/preflight
     nccl-tuner preflight check /shared/preflight allreduce --machine dgx-h100 --json
     """
-    requests = tuple(call.request(collective) for collective in dict.fromkeys(collectives or Collective))
+    requests = tuple(Request(collective, dtype, op) for collective in dict.fromkeys(collectives or Collective))
     report = check(folder, Question(requests, Range(low, high), Nodes(machine, topology)))
     if as_json:
         print_json(report)

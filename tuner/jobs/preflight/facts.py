@@ -9,24 +9,10 @@ from tuner.base.errors import BadInput, TunerError
 from tuner.machine import gpus
 from tuner.machine.adapters import Named, used
 from tuner.release.schema import Release
+from tuner.release.variables import NOT_NCCLS
 
 T = TypeVar("T")
 OWN_PLUGIN = "nccl_tuner_plugin"  # in the name of this project's shared object
-# Set by containers, builds and frameworks; NCCL reads none of them.
-NOT_NCCLS = frozenset(
-    {
-        "NCCL_VERSION",
-        "NCCL_HOME",
-        "NCCL_ROOT",
-        "NCCL_ROOT_DIR",
-        "NCCL_INCLUDE_DIR",
-        "NCCL_LIB_DIR",
-        "NCCL_LIBRARY",
-        "NCCL_ASYNC_ERROR_HANDLING",
-        "NCCL_BLOCKING_WAIT",
-        "NCCL_DESYNC_DEBUG",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +141,7 @@ def counted(words: Any) -> str:
 
 def gpu_model(device: str) -> str | None:
     """The first model of ``tables/gpus.toml`` with a PCI device id."""
-    return next(iter(gpus.of_device(device)), None)
+    return next((name for name in gpus.names() if device in gpus.load(name).pci_devices), None)
 
 
 def _is_nccls(name: str) -> bool:

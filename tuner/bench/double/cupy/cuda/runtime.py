@@ -139,6 +139,14 @@ def streamEndCapture(stream: int) -> tuple[Again, int]:
     return here.end_capture(stream)
 
 
+def graphUpload(graph: int, stream: int) -> None:
+    """The graph is on the stream's device; this takes no time here."""
+    if not graph:
+        raise _invalid("cudaErrorInvalidValue")
+    if streamIsCapturing(stream):
+        raise _invalid("cudaErrorStreamCaptureUnsupported")
+
+
 def streamIsCapturing(stream: int) -> bool:
     """Whether what is put on it goes into a graph."""
     return computer().stream(stream).captured is not None

@@ -82,6 +82,10 @@ class Graph:
     def __init__(self, work: Again, address: int) -> None:
         self._work, self._address = work, address
 
+    def upload(self, stream: Stream) -> None:
+        """Puts it on the stream's device, so that the first launch need not."""
+        runtime.graphUpload(self._address, stream.ptr)
+
     def launch(self, stream: Stream) -> None:
         """Does all of it on the stream."""
         here = computer()
