@@ -416,6 +416,9 @@ class Scripted:
     def use_table(self, text: str | None) -> None:
         raise AssertionError
 
+    def rest(self, seconds: float) -> None:
+        raise NotImplementedError
+
     def renew(self) -> bool:
         return True
 

@@ -4,6 +4,7 @@
 """
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from tests.support.planted_noise import (
     BETTER,
+    BLOCK_S,
     GAIN,
     NOISES,
     PICK,
@@ -24,15 +26,15 @@ from tests.support.planted_noise import (
 )
 from tuner.base.errors import MeasuringFailed
 from tuner.base.names import Collective
-from tuner.bench.decision.gate import GateSettings, Verdict, gate, of_one_table, verdict
-from tuner.bench.decision.rows import DecisionRow, regrets
+from tuner.bench.decision.gate import APART_BLOCKS, GateSettings, Verdict, gate, of_one_table, verdict
+from tuner.bench.decision.rows import DecisionRow, Proposal, regrets
 from tuner.bench.loop import LEAST_ROUNDS, Loop, Settings
 from tuner.bench.plan import Wanted, tasks
 from tuner.times.evidence import collect
 from tuner.times.records import samples
 from tuner.times.records.samples import Point, SampleBlock
 from tuner.times.results import results
-from tuner.times.statistics import LEAST_PROCESSES, of_blocks
+from tuner.times.statistics import LEAST_PROCESSES, RunNoise, correlation, of_blocks, timer_steps_us
 
 BY_NAME = {noise.name: noise for noise in NOISES}
 SETTINGS, GATE = Settings(warmup=0), GateSettings(warmup=0)
@@ -128,6 +130,82 @@ def test_the_gate_asks_each_process_with_and_without_the_table() -> None:
     assert [len(each) for each in of_process] == [6, 4, 4]
     assert all({side for _, side in each} == {False, True} for each in of_process)
     assert GateSettings(rounds=2).count == LEAST_PROCESSES == GateSettings(processes=1).count
+
+
+def gate_blocks(proposal: Proposal, settings: GateSettings) -> tuple[list[SampleBlock], Planted]:
+    backend, blocks = Planted(BY_NAME["quiet"], (1, 2), GAIN), list[SampleBlock]()
+    gate(backend, proposal, settings, blocks.append)
+    return blocks, backend
+
+
+def test_each_side_begins_in_turn() -> None:
+    """So that a process that warms up slows neither side more than the other."""
+    proposal = measured(Planted(BY_NAME["quiet"], (1, 1), GAIN), SETTINGS)
+    begins = set()
+    for seed in range(6):
+        blocks, _ = gate_blocks(proposal, replace(GATE, seed=seed))
+        first: dict[int, dict[int, bool]] = {}
+        for block in blocks:
+            first.setdefault(block.process, {}).setdefault(block.round, block.table is not None)
+        sides = [list(of_process.values()) for of_process in first.values()]
+        assert all(one is not other for of_process in sides for one, other in pairwise(of_process))
+        assert all(one[0] is not other[0] for one, other in pairwise(sides))
+        begins.add(sides[0][0])
+    assert begins == {False, True}
+
+
+def test_processes_are_apart() -> None:
+    proposal = measured(Planted(BY_NAME["quiet"], (1, 1), GAIN), SETTINGS)
+    _, backend = gate_blocks(proposal, GATE)
+    assert backend.rested_blocks == pytest.approx(4 * APART_BLOCKS)
+    for apart_s in (0.0, 2.0):
+        _, backend = gate_blocks(proposal, replace(GATE, apart_s=apart_s))
+        assert backend.rested_blocks * BLOCK_S == pytest.approx(4 * apart_s)
+
+
+@pytest.mark.parametrize("name", ["own slow drift", "a neighbour", "a slow rank"])
+def test_what_outlasts_a_process_keeps_nothing(name: str) -> None:
+    alone = [idle_gated(BY_NAME[name], seed, GATE) for seed in range(40)]
+    assert sum(any(one.why_not is None for one in verdicts) for verdicts in alone) <= 2
+    assert np.mean([each for verdicts in alone for each in held(verdicts)]) >= 0.9
+
+
+def test_a_warm_up_keeps_nothing_in_three_processes() -> None:
+    alone = [idle_gated(BY_NAME["warm-up of 15 %"], seed, replace(GATE, rounds=9, processes=3)) for seed in range(40)]
+    assert sum(any(one.why_not is None for one in verdicts) for verdicts in alone) <= 2
+    assert np.mean([each for verdicts in alone for each in held(verdicts)]) >= 0.9
+
+
+def test_intervals_know_how_far_processes_are_correlated() -> None:
+    rng, plain, widened = np.random.default_rng(2), 0, 0
+    for _ in range(100):
+        series = np.empty((12, 9))  # calls, processes
+        series[:, 0] = rng.standard_normal(12)
+        for at in range(1, 9):
+            series[:, at] = 0.6 * series[:, at - 1] + 0.8 * rng.standard_normal(12)
+        noise = RunNoise(correlation(series))
+        for its in series:
+            blocks = np.exp(its / 100).tolist()
+            one, other = of_blocks(blocks, range(9)), of_blocks(blocks, range(9), noise=noise)
+            plain, widened = plain + (one.low_us <= 1 <= one.high_us), widened + (other.low_us <= 1 <= other.high_us)
+    assert plain / 1200 < 0.75
+    assert 0.88 < widened / 1200 < 0.98
+    independent = [correlation(rng.standard_normal((100, 5))) for _ in range(50)]
+    assert np.median(independent) < 0.1 < 0.4 < correlation(np.cumsum(rng.standard_normal((100, 5)), axis=1))
+    assert correlation([[1.0, 2.0], [1.0, 1.0, 1.0]]) == correlation([]) == 0.0
+
+
+def test_intervals_are_no_narrower_than_the_steps_of_the_timer() -> None:
+    """A time that always rounds to 20.0 us is anything from 19.75 to 20.25 us."""
+    of_size = {1024: [[20.0] * 6, [20.0] * 5 + [20.5]], 1 << 20: [[100.0, 100.0, 102.0], [7.0, 7.1, 7.3]]}
+    assert timer_steps_us(of_size) == {1024: 0.5, 1 << 20: 2.0}
+    assert timer_steps_us({8: [[1.0, 1.0, 1.0 + 1e-9], [2.0, 3.0]]}) == {8: 0.0}
+    blocks = [20.0] * 9
+    assert of_blocks(blocks, [0, 1, 2] * 3).half_width == 0
+    known = of_blocks(blocks, [0, 1, 2] * 3, noise=RunNoise(step_us=0.5))
+    assert known.low_us < 19.75 < 20.25 < known.high_us
+    verdicts = [one for seed in range(3) for one in idle_gated(BY_NAME["timer of 0.5 us"], seed, GATE)]
+    assert all(one.interval[1] - one.interval[0] > 0.01 for one in verdicts)
 
 
 def test_the_rows_of_a_table_share_one_level() -> None:

@@ -36,6 +36,9 @@ BETTER_RANGE = range(11586, 741455)  # bytes: halfway, in logarithms, to the siz
 RANKS = 16
 _POOL = 1 << 15
 TREND_BLOCKS = 30 * 105  # 30 rounds of everything
+BLOCK_S = 1e-3  # that a sample block takes, on the clock of the planted machine
+OWN_BLOCKS, NEIGHBOUR_BLOCKS, WARMUP_BLOCKS, CLOCK_BLOCKS = 500, 1000, 20, 30
+IDLE_BLOCKS = 4000  # of the neighbour, on average, between its work
 
 Times = NDArray[np.float64]
 
@@ -56,6 +59,23 @@ class Noise:
     drift_memory: float = 0.98
     process: float = 0.0  # of each combination, fixed in a process
     trend: float = 0.0  # by so much everything is slower TREND_BLOCKS sample blocks later
+    own_drift: float = 0.0  # of each combination, with a memory of OWN_BLOCKS, in whatever process
+    neighbour: float = 0.0  # by so much Ring is slower while a neighbour is busy, NEIGHBOUR_BLOCKS at a time
+    warmup: float = 0.0  # by so much the first WARMUP_BLOCKS of a process are slower
+    timer_us: float = 0.0  # what times are whole multiples of
+    two_modes: float = 0.0  # by so much a combination is slower in three of ten processes
+    two_clocks: float = 0.0  # by so much everything is slower in half of the sample blocks, CLOCK_BLOCKS at a time
+    slow_rank: float = 0.0  # by so much a twentieth of the sample blocks of Tree is slower, for one rank
+
+    @property
+    def has_true_times(self) -> bool:
+        """Whether a combination takes one time: with others, only what is faster than another can be known."""
+        return not (self.trend or self.neighbour or self.two_modes or self.two_clocks)
+
+    @property
+    def in_lumps(self) -> bool:
+        """Whether times have few values, of which intervals of Student's t may hold more than they should."""
+        return bool(self.timer_us or self.neighbour or self.two_modes or self.two_clocks)
 
     @property
     def middle(self) -> float:
@@ -77,6 +97,13 @@ NOISES = (
     Noise("2 % of a process", process=0.02),
     Noise("3 % of a process", process=0.03),
     Noise("5 % of a process", process=0.05),
+    Noise("own slow drift", own_drift=0.03),
+    Noise("a neighbour", neighbour=0.08),
+    Noise("warm-up of 15 %", warmup=0.15),
+    Noise("timer of 0.5 us", timer_us=0.5),
+    Noise("two modes", two_modes=0.06),
+    Noise("two clocks", two_clocks=0.2),
+    Noise("a slow rank", warmup=0.1, slow_rank=0.2),
 )
 
 
@@ -92,6 +119,35 @@ class _Stream:
             self._pool, self._at = self._draw(_POOL), 0
         self._at += count
         return self._pool[self._at - count : self._at]
+
+
+class _Wandering:
+    """A deviation that forgets itself by e in OWN_BLOCKS, asked for at later and later sample blocks."""
+
+    def __init__(self, deviation: float, rng: np.random.Generator) -> None:
+        self._deviation, self._rng, self._block = deviation, rng, 0.0
+        self._value = float(rng.standard_normal()) if deviation else 0.0
+
+    def at(self, block: float) -> float:
+        kept = float(np.exp((self._block - block) / OWN_BLOCKS))
+        self._value = kept * self._value + float(np.sqrt(1 - kept**2) * self._rng.standard_normal())
+        self._block = block
+        return self._deviation * self._value
+
+
+class _Switching:
+    """What is on and off by turns, for exponentially distributed times with these means in sample blocks."""
+
+    def __init__(self, on_blocks: float, off_blocks: float, rng: np.random.Generator) -> None:
+        self._means, self._rng = (off_blocks, on_blocks), rng
+        self._on = bool(rng.random() < on_blocks / (on_blocks + off_blocks))
+        self._until = float(rng.exponential(self._means[self._on]))
+
+    def at(self, block: float) -> bool:
+        while block >= self._until:
+            self._on = not self._on
+            self._until += float(self._rng.exponential(self._means[self._on]))
+        return self._on
 
 
 class Planted:
@@ -111,7 +167,11 @@ class Planted:
         self._rows: tuple[Decision, ...] = ()
         self._tables: dict[str, tuple[Decision, ...]] = {}
         self._of_process: dict[Combination, float] = {}
-        self._now_s, self.processes, self.ranks = 0.0, 0, RANKS
+        self._outlasting_rng = np.random.default_rng([*seed, crc32(noise.name.encode()), 1])
+        self._wandering = {each: _Wandering(noise.own_drift, self._outlasting_rng) for each in COMBINATIONS}
+        self._busy = _Switching(NEIGHBOUR_BLOCKS, IDLE_BLOCKS, self._outlasting_rng)
+        self._slow_clock = _Switching(CLOCK_BLOCKS, CLOCK_BLOCKS, self._outlasting_rng)
+        self._now_s, self.processes, self.ranks, self.rested_blocks = 0.0, 0, RANKS, 0.0
         self.renew()
 
     def true_us(self, point: Point, combination: Combination) -> float:
@@ -158,10 +218,26 @@ class Planted:
             level += self.noise.block * float(self._blocks.take(1)[0])
         if self.noise.drift:
             level += float(self._drift.take(1)[0])
-        level += self.noise.trend * self._now_s * 1e3 / TREND_BLOCKS
-        times_us = np.exp(level + self._runs.take(repeats))
-        self._now_s += 1e-3
+        level += self.noise.trend * self._now_s / BLOCK_S / TREND_BLOCKS
+        times_us = np.exp(level + self._outlasting(combination) + self._runs.take(repeats))
+        if self.noise.timer_us:
+            times_us = np.maximum(1.0, np.round(times_us / self.noise.timer_us)) * self.noise.timer_us
+        self._now_s += BLOCK_S
         return Run(tuple(times_us.tolist()), combination)
+
+    def _outlasting(self, combination: Combination) -> float:
+        """Logarithm of what lasts longer than a sample block and is no process's own."""
+        blocks, noise = self._now_s / BLOCK_S, self.noise
+        level = self._wandering[combination].at(blocks) if noise.own_drift else 0.0
+        if noise.neighbour and combination.algorithm is Algorithm.Ring and self._busy.at(blocks):
+            level += float(np.log1p(noise.neighbour))
+        if noise.warmup:
+            level += float(np.log1p(noise.warmup * (blocks - self._begun_blocks < WARMUP_BLOCKS)))
+        if noise.two_clocks and self._slow_clock.at(blocks):
+            level += float(np.log1p(noise.two_clocks))
+        if noise.slow_rank and combination.algorithm is Algorithm.Tree and self._outlasting_rng.random() < 0.05:
+            level += float(np.log1p(noise.slow_rank))
+        return level
 
     def _own(self, size: int) -> Combination:
         for row in self._rows:
@@ -172,6 +248,10 @@ class Planted:
     def now_s(self) -> float:
         return self._now_s
 
+    def rest(self, seconds: float) -> None:
+        self._now_s += seconds
+        self.rested_blocks += seconds / BLOCK_S
+
     def use_table(self, text: str | None) -> None:
         if text is not None and text not in self._tables:
             self._tables[text] = from_text(text).decisions
@@ -179,6 +259,9 @@ class Planted:
 
     def renew(self) -> bool:
         drawn = self._rng.normal(0, 1, len(COMBINATIONS)) * self.noise.process
+        if self.noise.two_modes:
+            drawn += np.log1p(self.noise.two_modes) * (self._outlasting_rng.random(len(COMBINATIONS)) < 0.3)
+        self._begun_blocks = self._now_s / BLOCK_S
         self._of_process = dict(zip(COMBINATIONS, drawn.tolist(), strict=True))
         self.processes += 1
         return True
@@ -202,6 +285,7 @@ class Outcome:
     processes: int
     measured_blocks: int
     gated_blocks: int
+    waited_blocks: float  # between the gate's processes, in the time of a sample block
     held: Mapping[str, list[bool]] = field(default_factory=dict)
 
     @property
@@ -248,9 +332,9 @@ def pipeline(noise: Noise, seed: int, gain: float, settings: Settings, gate_sett
         backend.processes,
         len(blocks),
         gated_blocks,
-        # With a trend there is no one true time; differences between combinations there are.
+        again.rested_blocks,
         {
-            **({} if noise.trend else {"times": _times_held(backend, proposal)}),
+            **({"times": _times_held(backend, proposal)} if noise.has_true_times else {}),
             "regrets": _regrets_held(backend, proposal),
         },
     )

@@ -49,5 +49,8 @@ class Backend(Protocol):
     def renew(self) -> bool:
         """Goes on in a fresh process, in which everything is set up anew. False where there can be no other here."""
 
+    def rest(self, seconds: float) -> None:
+        """Lets this time pass without any call; a simulated clock goes forwards by it."""
+
     def close(self) -> None:
         """Gives back what it holds; nothing is run afterwards."""

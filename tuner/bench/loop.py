@@ -12,7 +12,8 @@ from enum import StrEnum
 
 from tuner.bench.backend import Backend
 from tuner.times.records.samples import Combination, Point, SampleBlock, Task
-from tuner.times.statistics import Blocks, Estimate, estimate
+from tuner.times.results import noises
+from tuner.times.statistics import Blocks, Estimate, RunNoise, estimate
 
 AFTER_ROUNDS = 2  # before anything is dropped
 LEAST_ROUNDS = 8  # before anything is known well: of fewer sample blocks nobody knows how much they differ
@@ -84,12 +85,13 @@ class Known:
             self.medians_us.append(block.median_us)
             self.processes.append(block.process)
 
-    def judge(self) -> None:
-        """What the blocks so far say, where there are new ones."""
-        if self.medians_us and (self.runs is None or self.runs.samples != len(self.times_us)):
-            known = Blocks.of(self.medians_us, self.processes)
+    def judge(self, noise: RunNoise) -> None:
+        """What the blocks so far say, behind this noise of the run."""
+        if self.medians_us:
+            known = Blocks.of(self.medians_us, self.processes, noise)
             self.estimate, self.sure_width = known.estimate(), known.estimate(SURE).half_width
-            self.runs = estimate(self.times_us)
+            if self.runs is None or self.runs.samples != len(self.times_us):
+                self.runs = estimate(self.times_us)
 
 
 class Loop:
@@ -108,13 +110,15 @@ class Loop:
         self.round = self.process = self._since_renewed = 0
         self._offset_s = 0.0
         self._blocks = 0
+        self._beside = _beside(tasks)
         for block in before:
+            if block.round > self.round:
+                self._judge()  # as the run itself did after each of its rounds: what is known well stays known
             self._offset_s = max(self._offset_s, block.at_s)
             self.process = max(self.process, block.process + 1)
             if block.table is None and (known := self.known.get(Task(block.point, block.requested))) is not None:
                 known.add(block)
                 self.round = max(self.round, block.round)
-        self._beside = _beside(tasks)
         self._start_s = backend.now_s()
         self.end: End | None = None
         self._judge()
@@ -203,8 +207,11 @@ class Loop:
     def _judge(self) -> None:
         """Which tasks need no further block."""
         best_us: dict[Point, float] = {}
+        noise = noises(
+            (task.point, known.medians_us, known.processes, known.times_us) for task, known in self.known.items()
+        )
         for task, known in self.known.items():
-            known.judge()
+            known.judge(noise[task.point.bytes])
             if known.runs is not None:
                 best_us[task.point] = min(best_us.get(task.point, float("inf")), known.runs.high_us)
         for task, known in self.known.items():

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from functools import partial
@@ -94,6 +95,10 @@ class OwnProcess:
         if self._table is not None:
             self._ask("use_table", self._table)
         return True
+
+    def rest(self, seconds: float) -> None:
+        """Waits."""
+        time.sleep(seconds)
 
     def close(self) -> None:
         """Ends the process."""

@@ -46,6 +46,11 @@ from tuner.plugin.table.text import size_text
     help="Fresh ones that the rounds are dealt out to, each with and without the table.",
 )
 @click.option(
+    "--apart-s",
+    type=click.FloatRange(min=0),
+    help="Seconds between those processes. [default: as long as 1,000 of their sample blocks take, at most 60]",
+)
+@click.option(
     "--repeats", type=click.IntRange(min=1), default=10, show_default=True, help="Runs kept per sample block."
 )
 @click.option("--warmup", type=click.IntRange(min=0), default=2, show_default=True, help="Runs before them.")
@@ -65,6 +70,7 @@ def command(
     constants: Path | None,
     rounds: int,
     processes: int,
+    apart_s: float | None,
     repeats: int,
     warmup: int,
     seed: int,
@@ -105,7 +111,7 @@ def command(
     if not files:
         raise click.UsageError("Missing argument 'FILE...'.")
     check_place(files)
-    settings = None if no_gate else GateSettings(rounds, repeats, warmup, seed, processes)
+    settings = None if no_gate else GateSettings(rounds, repeats, warmup, seed, processes, apart_s)
     try:
         decided = decide(files, out=out, constants=constants, gate=settings, command=command_line())
     except OtherRank:

@@ -6,7 +6,7 @@ is fixed in a process does not: from three processes on, the process is the unit
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 
@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from tuner.base.names import Collective
 from tuner.times.records.samples import Combination, Point, SampleBlock
-from tuner.times.statistics import LEAST_PROCESSES, MEDIAN_VARIANCE
+from tuner.times.statistics import (
+    LEAST_PROCESSES,
+    MEDIAN_VARIANCE,
+    ROUNDING_VARIANCE,
+    correlation,
+    of_correlated,
+    timer_steps_us,
+)
 
 LEVEL = 0.05  # of significance, for all comparisons of one size together
 FEWEST_UNITS = 3  # to tell anything from noise
@@ -39,7 +46,7 @@ class Evidence:
 
     A unit is a round; with ``by_process``, a process, whose times are the medians of its rounds. Columns are what was
     requested, None for NCCL's own choice; ``executed`` is what it came to. ``rounds`` and ``processes`` are how many
-    there were.
+    there were. ``correlation`` is that of processes with their neighbours, and ``step_us`` that of the timer, us.
     """
 
     columns: tuple[Combination | None, ...]
@@ -48,6 +55,8 @@ class Evidence:
     by_process: bool = False
     rounds: int = 0
     processes: int = 1
+    correlation: float = 0.0
+    step_us: float = 0.0
 
     @cached_property
     def _common(self) -> NDArray[np.float64]:
@@ -61,15 +70,31 @@ class Evidence:
         typical: NDArray[np.float64] = np.nanmean(rest, axis=0) if self.by_process else _medians(rest)
         return typical
 
+    @cached_property
+    def _correlated(self) -> tuple[float, float]:
+        """Of as many processes: the factor on the variance of a mean, and the share of the freedom that is left."""
+        factor, freedom = of_correlated(len(self.log_us), self.correlation)
+        return factor, freedom / max(1, len(self.log_us) - 1)
+
     @property
     def _typical_variance(self) -> float:
-        """Of a typical logarithm, over that of a mean of as many."""
-        return 1.0 if self.by_process else MEDIAN_VARIANCE
+        """Of a typical logarithm, over that of a mean of as many that are independent."""
+        return self._correlated[0] if self.by_process else MEDIAN_VARIANCE
+
+    def _rounding(self, index: int) -> float:
+        """Variance of a column's typical logarithm for the steps of the timer alone."""
+        return ROUNDING_VARIANCE * (self.step_us / float(np.exp(self.levels[index]))) ** 2
+
+    @property
+    def residuals(self) -> NDArray[np.float64]:
+        """What is left of ``log_us`` without what units and columns have in common, [unit][column]."""
+        rest: NDArray[np.float64] = self.log_us - self._common[:, None] - self.levels
+        return rest
 
     @cached_property
     def _squares(self) -> NDArray[np.float64]:
         """Squared residuals, NaN as in ``log_us``."""
-        return np.square(self.log_us - self._common[:, None] - self.levels)
+        return np.square(self.residuals)
 
     @cached_property
     def _counts(self) -> NDArray[np.int64]:
@@ -94,8 +119,8 @@ class Evidence:
         freedom, half = self._freedom, 0.0
         if freedom > 0:
             variance = float(np.nansum(self._squares)) / freedom
-            error = float(np.sqrt(self._typical_variance * variance / self._counts[index]))
-            half = float(stdtrit(freedom, 1 - LEVEL / 2)) * error
+            error = float(np.sqrt(self._typical_variance * variance / self._counts[index] + self._rounding(index)))
+            half = float(stdtrit(freedom * self._correlated[1], 1 - LEVEL / 2)) * error
         return tuple(np.exp(self.levels[index] + np.array([0, -half, half])).tolist())
 
     def gain(self, column: Combination | None, over: Combination | None, comparisons: float = 1) -> Gain:
@@ -113,8 +138,9 @@ class Evidence:
             float(np.nansum(squares)) / (share * size)
             for squares, size in ((self._squares, total), (self._squares[:, pair], int(counts[pair].sum())))
         )
-        error = float(np.sqrt(self._typical_variance * variance * (1 / counts[pair]).sum()))
-        return _gain(estimate, error, freedom, comparisons)
+        rounding = sum(map(self._rounding, pair))
+        error = float(np.sqrt(self._typical_variance * variance * (1 / counts[pair]).sum() + rounding))
+        return _gain(estimate, error, freedom * self._correlated[1], comparisons)
 
     def alike(self, column: Combination | None) -> frozenset[Combination | None]:
         """Columns that are not slower than ``column`` beyond the noise, itself included."""
@@ -122,12 +148,12 @@ class Evidence:
         return frozenset(other for other in self.columns if other == column or self.gain(column, other).p > chance)
 
 
-def gain_of(differences: NDArray[np.float64]) -> Gain:
-    """A gain from logarithms of ratios, numbers [unit]."""
+def gain_of(differences: NDArray[np.float64], rounding: float = 0.0) -> Gain:
+    """A gain from logarithms of ratios, numbers [unit]; ``rounding`` is the variance that the timer's steps add."""
     known = differences[np.isfinite(differences)]
     if len(known) < FEWEST_UNITS:
         return Gain(float(known.mean()) if len(known) else 0.0, -np.inf, np.inf, 1.0)
-    return _gain(float(known.mean()), float(known.std(ddof=1) / np.sqrt(len(known))), len(known) - 1)
+    return _gain(float(known.mean()), float(np.sqrt(known.var(ddof=1) / len(known) + rounding)), len(known) - 1)
 
 
 def _common(log_us: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -142,7 +168,7 @@ def _medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return found
 
 
-def _gain(estimate: float, error: float, freedom: int, comparisons: float = 1) -> Gain:
+def _gain(estimate: float, error: float, freedom: float, comparisons: float = 1) -> Gain:
     from scipy.special import stdtr, stdtrit  # Student's t; slow to load
 
     if error == 0:
@@ -157,7 +183,20 @@ def collect(blocks: Iterable[SampleBlock]) -> dict[Point, Evidence]:
     for block in blocks:
         if block.counts and block.table is None:
             by_point.setdefault(block.point, []).append(block)
-    return {point: _evidence(by_point[point]) for point in sorted(by_point)}
+    found = {point: _evidence(by_point[point]) for point in sorted(by_point)}
+    correlated = correlation(
+        column[np.isfinite(column)] for each in found.values() if each.by_process for column in each.residuals.T
+    )
+    times_us: dict[int, list[list[float]]] = {}
+    for point, own in by_point.items():
+        by_request: dict[Combination | None, list[float]] = {}
+        for block in own:
+            by_request.setdefault(block.requested, []).extend(block.times_us)
+        times_us.setdefault(point.bytes, []).extend(by_request.values())
+    steps_us = timer_steps_us(times_us)
+    return {
+        point: replace(each, correlation=correlated, step_us=steps_us[point.bytes]) for point, each in found.items()
+    }
 
 
 def _evidence(blocks: Sequence[SampleBlock]) -> Evidence:
@@ -226,6 +265,8 @@ def together(parts: Sequence[Evidence]) -> Evidence:
         by_process=by_process,
         rounds=sum(part.rounds for part in parts),
         processes=parts[0].processes,
+        correlation=max(part.correlation for part in parts),
+        step_us=max(part.step_us for part in parts),
     )
 
 

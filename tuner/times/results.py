@@ -1,13 +1,21 @@
 """Measurements summed up: a result for everything that was requested at each point."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from tuner.base.names import Collective, DataType, Op
 from tuner.base.records import json_form
 from tuner.times.costmodels.bandwidth import algorithm_gbs, bus_factor
 from tuner.times.records.samples import Combination, Point, SampleBlock, Task
-from tuner.times.statistics import Estimate, of_runs_or_blocks
+from tuner.times.statistics import (
+    Estimate,
+    RunNoise,
+    correlation,
+    logs_by_process,
+    of_runs_or_blocks,
+    timer_steps_us,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +80,28 @@ def results(blocks: Iterable[SampleBlock]) -> list[Result]:
     for block in blocks:
         if block.table is None:
             by_task.setdefault(Task(block.point, block.requested), []).append(block)
-    return sorted((_result(task, own) for task, own in by_task.items()), key=_place)
+    counted = {task: [block for block in own if block.counts] for task, own in by_task.items()}
+    noise = noises(
+        (
+            task.point,
+            [block.median_us for block in own],
+            [block.process for block in own],
+            [time_us for block in own for time_us in block.times_us],
+        )
+        for task, own in counted.items()
+    )
+    found = (_result(task, own, counted[task], noise[task.point.bytes]) for task, own in by_task.items())
+    return sorted(found, key=_place)
+
+
+def noises(calls: Iterable[tuple[Point, Sequence[float], Sequence[int], Sequence[float]]]) -> dict[int, RunNoise]:
+    """By nBytes, the noise of a run whose sample blocks have these medians in us, [block], and processes, and runs."""
+    series, times_us = [], dict[int, list[Sequence[float]]]()
+    for point, medians_us, processes, runs_us in calls:
+        series.append([median(its) for its in logs_by_process(medians_us, processes).values()])
+        times_us.setdefault(point.bytes, []).append(runs_us)
+    correlated = correlation(series)
+    return {size: RunNoise(correlated, step_us) for size, step_us in timer_steps_us(times_us).items()}
 
 
 def record(result: Result, ranks: int) -> MeasuredResult:
@@ -102,15 +131,14 @@ def record(result: Result, ranks: int) -> MeasuredResult:
     )
 
 
-def _result(task: Task, blocks: list[SampleBlock]) -> Result:
-    counted = [block for block in blocks if block.counts]
+def _result(task: Task, blocks: list[SampleBlock], counted: list[SampleBlock], noise: RunNoise) -> Result:
     processes = [block.process for block in counted]
     times_us = [time_us for block in counted for time_us in block.times_us]
     return Result(
         task.point,
         task.requested,
         blocks[-1].executed,
-        of_runs_or_blocks([block.median_us for block in counted], processes, times_us) if counted else None,
+        of_runs_or_blocks([block.median_us for block in counted], processes, times_us, noise) if counted else None,
         len(blocks),
         sum(block.replaced for block in blocks),
         sum(block.wrong for block in blocks),

@@ -2,10 +2,11 @@
 
 Runs of one sample block share whatever disturbs the machine just then, and sample blocks of one process share how that
 process was set up. So the unit is the process, or the sample block where there are too few processes: what is known
-of a time is how much the medians of these differ.
+of a time is how much the medians of these differ. Processes follow each other, so what lasts longer than one makes
+neighbours alike: how much they are is estimated from all calls of a run together, as an autoregression of order 1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import exp, inf, log, pi, sqrt
@@ -13,13 +14,16 @@ from statistics import fmean, median
 from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 CONFIDENCE = 0.95
 LEAST_PROCESSES = 3  # for how much they differ to be known
 FEWEST_BLOCKS = 3
 NORMAL_95 = 1.96  # deviations to either side that hold 95 %
 MEDIAN_VARIANCE = pi / 2  # a median's over a mean's
+ROUNDING_VARIANCE = 1 / 12  # of what is rounded to whole steps, in squares of a step
+SAME_TIME = 1e-6  # share of a time below which a difference is that of its floating-point number
+_CORRELATIONS = np.linspace(0, 0.95, 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,61 +54,150 @@ class Estimate:
 class Blocks:
     """What the sample blocks of one call say, as :func:`of_blocks` puts it, for any confidence.
 
-    ``log_us`` is the logarithm of the time in us and ``error`` its deviation, from so many ``units``: processes or
-    sample blocks.
+    ``log_us`` is the logarithm of the time in us and ``error`` its deviation with this ``freedom`` (degrees of it),
+    from so many ``units``: processes or sample blocks.
     """
 
     log_us: float
     error: float
     units: int
     samples: int
+    freedom: float
 
     @classmethod
-    def of(cls, medians_us: Sequence[float], processes: Sequence[int]) -> Self:
-        """Of medians in us and the process of each, [block]."""
-        of_process: dict[int, list[float]] = {}
-        for number, median_us in zip(processes, medians_us, strict=True):
-            of_process.setdefault(number, []).append(log(median_us))
+    def of(cls, medians_us: Sequence[float], processes: Sequence[int], noise: "RunNoise | None" = None) -> Self:
+        """Of medians in us and the process of each, [block]; ``noise`` is that of the run at calls of this size."""
+        of_process = logs_by_process(medians_us, processes)
+        factor, step_us, correlated = MEDIAN_VARIANCE, noise.step_us if noise else 0.0, 0.0
         if len(of_process) >= LEAST_PROCESSES:
-            units, variance_of_centre = [median(log_us) for log_us in of_process.values()], 1.0
+            units, correlated = [median(log_us) for log_us in of_process.values()], noise.correlation if noise else 0.0
             centre = mean = fmean(units)
+            factor, freedom = of_correlated(len(units), correlated)
         else:
-            units, variance_of_centre = [log_us for its in of_process.values() for log_us in its], MEDIAN_VARIANCE
-            centre, mean = log(median(medians_us)), fmean(units)
+            units = [log_us for its in of_process.values() for log_us in its]
+            centre, mean, freedom = log(median(medians_us)), fmean(units), len(units) - 1.0
         if len(units) < FEWEST_BLOCKS:
-            return cls(centre, inf, len(units), len(medians_us))
-        variance = sum([(unit - mean) ** 2 for unit in units]) / (len(units) - 1)
-        return cls(centre, sqrt(variance_of_centre * variance / len(units)), len(units), len(medians_us))
+            return cls(centre, inf, len(units), len(medians_us), 0.0)
+        variance = factor * sum([(unit - mean) ** 2 for unit in units]) / (len(units) - 1) / len(units)
+        rounding = ROUNDING_VARIANCE * (step_us / exp(centre)) ** 2
+        return cls(centre, sqrt(variance + rounding), len(units), len(medians_us), freedom)
 
     def estimate(self, confidence: float = CONFIDENCE) -> Estimate:
         """With Student's interval of this confidence."""
         if self.units < FEWEST_BLOCKS:
             return Estimate(exp(self.log_us), 0.0, inf, self.samples)
-        half = _student(self.units - 1, (1 + confidence) / 2) * self.error
+        half = _student(self.freedom, (1 + confidence) / 2) * self.error
         return Estimate(exp(self.log_us), exp(self.log_us - half), exp(self.log_us + half), self.samples, self.error)
 
 
 @lru_cache(maxsize=4096)
-def _student(freedom: int, share: float) -> float:
+def _student(freedom: float, share: float) -> float:
     """How many deviations Student's t is below in this share of cases."""
     from scipy.special import stdtrit  # slow to load
 
     return float(stdtrit(freedom, share))
 
 
-def of_blocks(medians_us: Sequence[float], processes: Sequence[int], confidence: float = CONFIDENCE) -> Estimate:
+@dataclass(frozen=True, slots=True)
+class RunNoise:
+    """What all calls of a run say together of its noise.
+
+    ``correlation`` is that of a call's times in one process and the next, 0 to 0.95; ``step_us`` is what times of
+    calls of one size are whole multiples of, in us, 0 where that is not seen.
+    """
+
+    correlation: float = 0.0
+    step_us: float = 0.0
+
+
+def logs_by_process(medians_us: Sequence[float], processes: Sequence[int]) -> dict[int, list[float]]:
+    """Logarithms of medians in us, [block] each, by the process that they are of."""
+    found: dict[int, list[float]] = {}
+    for number, median_us in zip(processes, medians_us, strict=True):
+        found.setdefault(number, []).append(log(median_us))
+    return found
+
+
+def correlation(calls: Iterable[ArrayLike]) -> float:
+    """How far processes are correlated with their neighbours, 0 to 0.95; ``calls`` are logarithms of times, [process].
+
+    Calls of fewer than 3 processes say nothing. The lag-1 correlation of residuals, mean over calls, is compared with
+    what an AR(1) process of so many values, less their own mean, would have.
+    """
+    seen: dict[int, list[float]] = {}
+    for each in calls:
+        values = np.asarray(each, dtype=np.float64)
+        rest = values - values.mean() if len(values) >= LEAST_PROCESSES else values[:0]
+        if (square := float(rest @ rest)) > 0:
+            seen.setdefault(len(values), []).append(float(rest[1:] @ rest[:-1]) / square)
+    too_low = sum((sum(its) - len(its) * _autoregressive(n)[0] for n, its in seen.items()), np.zeros(1))
+    # It falls as the correlation rises, and is 0 at that of the run.
+    return float(np.interp(0.0, -too_low, _CORRELATIONS)) if len(too_low) > 1 else 0.0
+
+
+def of_correlated(units: int, correlated: float) -> tuple[float, float]:
+    """How much larger the variance of a mean is than that of as many independent units seems, and the freedom of it."""
+    if units < LEAST_PROCESSES or correlated <= 0:
+        return 1.0, units - 1.0
+    _, factors, freedoms = _autoregressive(units)
+    return float(np.interp(correlated, _CORRELATIONS, factors)), float(np.interp(correlated, _CORRELATIONS, freedoms))
+
+
+@lru_cache(maxsize=256)
+def _autoregressive(units: int) -> NDArray[np.float64]:
+    """By correlation, [what][correlation]: that of neighbouring residuals, the factor on a mean's variance, freedom.
+
+    The freedom is Satterthwaite's.
+    """
+    apart = np.abs(np.subtract.outer(np.arange(units), np.arange(units)))
+    less_mean = np.eye(units) - 1 / units
+    found = []
+    for each in _CORRELATIONS:
+        covariance = each**apart
+        residual = less_mean @ covariance @ less_mean
+        total = np.trace(residual)
+        seeming = total / (units - 1) / units
+        found.append((np.trace(residual, 1) / total, covariance.mean() / seeming, total**2 / np.sum(residual**2)))
+    return np.array(found).T
+
+
+def timer_steps_us(times_us: Mapping[int, Sequence[Sequence[float]]]) -> dict[int, float]:
+    """By nBytes, what times in us are whole multiples of; ``times_us`` are those of each call of that size.
+
+    It is the least difference between times of calls that are as large or larger, since the larger ones are timed in
+    shorter rows: 0 where no two times of one call are the same, as with a timer that is finer than its noise.
+    """
+    found, least_us = {}, inf
+    for size in sorted(times_us, reverse=True):
+        for its in times_us[size]:
+            if len(different := set(its)) < len(its):
+                ordered = np.array(sorted(different))
+                steps_us = np.diff(ordered)
+                least_us = min([least_us, *steps_us[steps_us > SAME_TIME * ordered[1:]].tolist()])
+        found[size] = least_us if least_us < inf else 0.0
+    return found
+
+
+def of_blocks(
+    medians_us: Sequence[float],
+    processes: Sequence[int],
+    confidence: float = CONFIDENCE,
+    noise: RunNoise | None = None,
+) -> Estimate:
     """What a call takes, from the medians of its sample blocks in us, [block], and the process of each.
 
     From three processes on: the geometric mean of each process's median, and Student's interval of those. Else the
     median of the sample blocks, with Student's interval of them: it says nothing of how processes differ. At least one
     sample block.
     """
-    return Blocks.of(medians_us, processes).estimate(confidence)
+    return Blocks.of(medians_us, processes, noise).estimate(confidence)
 
 
-def of_runs_or_blocks(medians_us: Sequence[float], processes: Sequence[int], times_us: Sequence[float]) -> Estimate:
+def of_runs_or_blocks(
+    medians_us: Sequence[float], processes: Sequence[int], times_us: Sequence[float], noise: RunNoise | None = None
+) -> Estimate:
     """By the sample blocks; where they are too few for an interval, by all their ``times_us``."""
-    by_blocks = of_blocks(medians_us, processes)
+    by_blocks = of_blocks(medians_us, processes, noise=noise)
     return by_blocks if by_blocks.is_bounded else estimate(times_us)
 
 

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +20,12 @@ from tuner.plugin.table.text import size_text, to_text
 from tuner.times.comparison.judged import middle
 from tuner.times.evidence import LEVEL, gain_of
 from tuner.times.records.samples import Combination, Point, SampleBlock
-from tuner.times.statistics import LEAST_PROCESSES
+from tuner.times.statistics import LEAST_PROCESSES, ROUNDING_VARIANCE, timer_steps_us
 
 PROBABILITY = 0.975  # one-sided: the 95 % interval of a gain is above 0, in all rows of a table together
 TEST_SIZES = 8  # of a row
+APART_BLOCKS = 1000  # between two processes: what disturbs a machine for as long is then no process's neighbour's, too
+MOST_APART_S = 60.0
 CANDIDATE = "candidate"  # the name that blocks under the table give it
 
 Times = NDArray[np.float64]
@@ -50,7 +53,8 @@ class GateSettings:
     """The A/B run: ``rounds`` of it, dealt out to so many fresh ``processes``, at least 3; ``repeats`` runs kept of
     each sample block, ``warmup`` runs before those.
 
-    ``seed`` is that of its order.
+    ``seed`` is that of its order. Between the end of a process's sample blocks and the next one's first are ``apart_s``
+    seconds; None: as long as APART_BLOCKS of them take, at most MOST_APART_S.
     """
 
     rounds: int = 20
@@ -58,6 +62,7 @@ class GateSettings:
     warmup: int = 2
     seed: int = 0
     processes: int = 5
+    apart_s: float | None = None
 
     def rounds_of(self, process: int) -> int:
         """How many of the rounds a process has, at least one."""
@@ -85,8 +90,9 @@ def tried(
 ) -> list[Verdict]:
     """The A/B run, and what it says of each row by itself.
 
-    Each round runs every row's sizes with the table and without, whichever first, in one random order. The first of two
-    rounds' order is turned round in the second, so that drift counts for both alike.
+    Each round runs every row's sizes with the table and without, in one random order; the side that is first in a round
+    is second in the next, and in the next process's, so that drift and warming up count for both alike. Processes are
+    apart, so that what outlasts one of them is not in all.
     Errors: those of the backend; MeasuringFailed where it has no other process.
     """
     if not proposal.rows:
@@ -96,8 +102,9 @@ def tried(
     for block in _blocks(backend, proposal, settings, [point for those in tests.values() for point in those]):
         add(block)
         executed.take(block)
+    rounding = executed.rounding()
     return [
-        verdict(row, points, {point: executed.log_gains(point) for point in points}, executed.executed)
+        verdict(row, points, {point: executed.log_gains(point) for point in points}, executed.executed, rounding)
         for row, points in tests.items()
     ]
 
@@ -123,41 +130,62 @@ class _Run:
     """By point, and by whether the table was in use, the logarithms of median times by process and round."""
 
     log_us: dict[tuple[Point, bool], dict[tuple[int, int], float]] = field(default_factory=dict)
+    times_us: dict[tuple[Point, bool], list[float]] = field(default_factory=dict)  # of runs that count
     executed: dict[Point, set[Combination]] = field(default_factory=dict)  # under the table
 
     def take(self, block: SampleBlock) -> None:
         log_us = float(np.log(block.median_us)) if block.counts else np.nan
-        self.log_us.setdefault((block.point, block.table is not None), {})[block.process, block.round] = log_us
+        side = block.point, block.table is not None
+        self.log_us.setdefault(side, {})[block.process, block.round] = log_us
+        self.times_us.setdefault(side, []).extend(block.times_us if block.counts else ())
         if block.table is not None and block.executed is not None:
             self.executed.setdefault(block.point, set()).add(block.executed)
 
     def log_gains(self, point: Point) -> Times:
-        """One a process, the mean over its rounds; NaN where none counts."""
+        """One a process, the median over its rounds; NaN where none counts."""
         without, with_table = self.log_us[point, False], self.log_us[point, True]
         gains: dict[int, list[float]] = {}
         for process, number in without:
             gains.setdefault(process, []).append(without[process, number] - with_table[process, number])
-        return np.array([_mean(each) for each in gains.values()])
+        return np.array([_middle(each) for each in gains.values()])
+
+    def rounding(self) -> dict[Point, float]:
+        """By point, the variance that the steps of the timer add to the logarithm of a gain."""
+        of_size: dict[int, list[list[float]]] = {}
+        for (point, _), its in self.times_us.items():
+            of_size.setdefault(point.bytes, []).append(its)
+        steps_us, found = timer_steps_us(of_size), dict[Point, float]()
+        for (point, _), its in self.times_us.items():
+            share = steps_us[point.bytes] / float(np.median(its)) if its else 0.0
+            found[point] = found.get(point, 0.0) + ROUNDING_VARIANCE * share**2
+        return found
 
 
-def _mean(values: Sequence[float]) -> float:
+def _middle(values: Sequence[float]) -> float:
     known = [value for value in values if np.isfinite(value)]
-    return float(np.mean(known)) if known else np.nan
+    return float(np.median(known)) if known else np.nan
 
 
 def _blocks(backend: Backend, proposal: Proposal, settings: GateSettings, points: list[Point]) -> Iterator[SampleBlock]:
     text = to_text(table([(proposal.ranks, proposal.nodes, row) for row in proposal.rows], {}))
     shuffled, start_s = random.Random(settings.seed), backend.now_s()
-    order, number = [False, True], 0
+    first, number, began_s = shuffled.random() < 0.5, 0, start_s
     for process in range(settings.count):
-        if process and not backend.renew():
-            valid = "valid: one process with all GPUs, or --no-gate"
-            raise MeasuringFailed(f"the gate asks {settings.count} processes, and here is one; {valid}")
-        for _ in range(settings.rounds_of(process)):
-            if number % 2 == 0:
-                shuffled.shuffle(order)
-            else:
-                order.reverse()
+        if process:
+            ended_s = backend.now_s()
+            if not backend.renew():
+                valid = "valid: one process with all GPUs, or --no-gate"
+                raise MeasuringFailed(f"the gate asks {settings.count} processes, and here is one; {valid}")
+            apart_s = settings.apart_s
+            if apart_s is None:
+                blocks = 2 * len(points) * settings.rounds_of(process - 1)
+                apart_s = min(APART_BLOCKS * (ended_s - began_s) / blocks, MOST_APART_S)
+            if (left_s := apart_s - (backend.now_s() - ended_s)) > 0:  # what a process takes to begin is part of it
+                backend.rest(left_s)
+            began_s = backend.now_s()
+        for round_of_process in range(settings.rounds_of(process)):
+            with_table = first ^ bool((process + round_of_process) % 2)
+            order = (with_table, not with_table)
             shuffled.shuffle(points)
             for with_table in order:
                 backend.use_table(text if with_table else None)
@@ -190,20 +218,23 @@ def verdict(
     points: Sequence[Point],
     log_gains: Mapping[Point, Times],
     executed: Mapping[Point, set[Combination]],
+    rounding: Mapping[Point, float] = MappingProxyType({}),
 ) -> Verdict:
-    """What became of a row: ``log_gains`` are logarithms of ratios, numbers [process].
+    """What became of a row: ``log_gains`` are logarithms of ratios, numbers [process], whose variance is larger by
+    ``rounding`` for the timer's steps alone.
 
     A row that is slower towards an end ends before that.
     """
     measured = row.sizes
-    slower = [point.bytes for point in points if _is_slower(log_gains[point], len(points))]
+    slower = [point.bytes for point in points if _is_slower(log_gains[point], rounding.get(point, 0.0), len(points))]
     good = [point.bytes for point in points if point.bytes not in slower]
     if slower and good:
         row = _trimmed(row, [point.bytes for point in points], slower)
     points = [point for point in points if row.holds(point.bytes)]
     sizes = tuple(sorted({point.bytes for point in points}))
     # One gain a process, so that processes, not sizes that share them, count as independent.
-    found = gain_of(np.nanmedian(np.array([log_gains[point] for point in points]), axis=0))
+    of_row = float(np.median([rounding.get(point, 0.0) for point in points]))
+    found = gain_of(np.nanmedian(np.array([log_gains[point] for point in points]), axis=0), of_row)
     gain, probability = float(np.expm1(found.estimate)), 1 - found.p
     why_not = next(
         (
@@ -225,8 +256,8 @@ def verdict(
     return Verdict(row, gain, probability, sizes, why_not, interval, cut)
 
 
-def _is_slower(log_gains: Times, comparisons: int) -> bool:
-    loss = gain_of(-log_gains)
+def _is_slower(log_gains: Times, rounding: float, comparisons: int) -> bool:
+    loss = gain_of(-log_gains, rounding)
     return loss.estimate > LOG_GAIN and loss.p * comparisons <= LEVEL
 
 

@@ -129,6 +129,9 @@ class Double:
             self._ask("use_table", self._table)
         return True
 
+    def rest(self, seconds: float) -> None:
+        """Does not wait: nothing of the double's noise lasts longer than a call."""
+
     def close(self) -> None:
         """Ends the processes."""
         self._asked.leave("close", self._limit_s)

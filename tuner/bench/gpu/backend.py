@@ -218,6 +218,10 @@ class Gpu:
         """There is none: the processes are those that were started."""
         return False
 
+    def rest(self, seconds: float) -> None:
+        """Waits; the other ranks wait for what comes next."""
+        time.sleep(seconds)
+
     def close(self) -> None:
         """Ends the communicator on all ranks."""
         self._leave(orders.CLOSE)

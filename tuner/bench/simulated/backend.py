@@ -164,6 +164,10 @@ class Simulated:
         self._last = None
         return True
 
+    def rest(self, seconds: float) -> None:
+        """Sets the clock forwards."""
+        self._now_s += seconds
+
     def close(self) -> None:
         """Unloads the plugin."""
         if self._plugin is not None:
