@@ -8,7 +8,7 @@ JOBS   ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 LOG    := build/install.log
 
-.PHONY: demo test test-exhaustive test-offline test-releases explore docs accuracy calibrations acceptance golden release lint bench gpu-bundle plugin site links pictures man wheels fuzz clean
+.PHONY: demo test test-exhaustive test-offline test-releases explore docs accuracy calibrations acceptance golden release lint bench gpu-bundle rehearse-gpu-bundle plugin site links pictures man wheels fuzz clean
 
 demo: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)
@@ -102,10 +102,26 @@ lint: $(VENV)/.installed
 GPU            ?= sm_90
 BUNDLE_NCCL    ?= 2.30.7
 BUNDLE_OPTIONS ?=
+REHEARSAL_S    ?= 900
 
 gpu-bundle: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(BUNDLE_NCCL)
 	$(BIN)/python benchmarks/gpu_bundle.py --gpu $(GPU) --nccl $(BUNDLE_NCCL) $(BUNDLE_OPTIONS)
+
+# The bundle as it will be run: in the root of a checkout without what is built there, by a Python without this project,
+# with its own libnccl, on the double. Fails where a stage does.
+REHEARSAL := build/rehearsal
+
+rehearse-gpu-bundle: gpu-bundle
+	rm -rf $(REHEARSAL)
+	git clone --quiet . $(REHEARSAL)/checkout
+	$(PYTHON) -m venv $(REHEARSAL)/bare && $(REHEARSAL)/bare/bin/pip install --quiet numpy scipy
+	mkdir $(REHEARSAL)/checkout/build && cp build/nccl-tuner-gpu-$(GPU).pyz $(REHEARSAL)/checkout/build
+	cd $(REHEARSAL)/checkout && ../bare/bin/python build/nccl-tuner-gpu-$(GPU).pyz pick allreduce --machine dgx-h100 && \
+	    ../bare/bin/python build/nccl-tuner-gpu-$(GPU).pyz -m tuner.bench.double \
+	        --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 8 --nccl $(BUNDLE_NCCL) \
+	        --library build/nccl-tuner-gpu-$(GPU)/libnccl.so.2 -- \
+	    ../bare/bin/python build/nccl-tuner-gpu-$(GPU).pyz --out out --copies copies --seconds $(REHEARSAL_S)
 
 bench: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)

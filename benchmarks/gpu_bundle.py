@@ -10,6 +10,7 @@ has the cubins of that GPU alone (tuner/bench/gpu/cubins.py); both sha256 are pr
 import argparse
 import json
 import lzma
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -85,6 +86,8 @@ def bundle(given: argparse.Namespace, out: Path) -> int:
 def fetch_wheels(folder: Path, extra: list[str], python: str) -> list[Path]:
     """This project's own, built here, and those it needs, in the versions that it has here."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    for left in (ROOT / "build").glob("lib*"):  # of an earlier build: what it has would be packed, too
+        shutil.rmtree(left)
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, ROOT], check=True)
     download = [*pip, "download", "--no-deps", "--only-binary=:all:", "--dest", folder]
     subprocess.run([*download, *(f"{name}=={version(name)}" for name in PURE), NVML], check=True)

@@ -161,17 +161,18 @@ class Run:
         """Two combinations at six sizes, 20 sample blocks of each in each of 6 processes."""
         which = ("--algorithms", "ring", "--protocols", "simple", "--bytes", "1K,64K,1M,8M,64M,512M")
         often = ("--precision", "0.01", "--rounds", "120", "--rounds-per-process", "20")
-        return self.measure("noise", 70 * self.scale, *which, *often, about_s=60, collectives=("allreduce",))
+        return self.measure("noise", 70 * self.scale, *which, *often, about_s=50, collectives=("allreduce",))
 
     def latency(self) -> Stage:
         which = ("--algorithms", "ring,tree", "--bytes", "8,64,512,4K,16K,64K", "--channels", "1")
-        often = ("--rounds", "4", "--rounds-per-process", "2")
-        return self.measure("latency", 20 * self.scale, *which, *often, about_s=17, collectives=("allreduce",))
+        often = ("--rounds", "4", "--rounds-per-process", "4")
+        about_s = 12 if self.ranks_per_gpu < 8 else 20
+        return self.measure("latency", 20 * self.scale, *which, *often, about_s=about_s, collectives=("allreduce",))
 
     def channel_rates(self) -> Stage:
         which = ("--algorithms", "ring", "--bytes", "4M,16M,64M,256M", "--channels", "1,2,4,8,16,32,64")
         return self.measure(
-            "channels", 50 * self.scale, *which, "--rounds", "3", about_s=45, collectives=("allreduce",)
+            "channels", 50 * self.scale, *which, "--rounds", "3", about_s=30, collectives=("allreduce",)
         )
 
     def host_times(self, settings: Sequence[tuple[str, int | None]]) -> Iterator[Stage]:
@@ -274,7 +275,7 @@ def in_order(working: Sequence[Run], swept: Sequence[Run]) -> Iterator[Stage]:
     plugins = [("host-none", None), ("host-empty", 0), ("host-1000-rows", 1000)]
     yield from first.host_times([*plugins, *((f"{name}-again", rows) for name, rows in reversed(plugins))])
     for each in swept[1:]:
-        yield from each.host_times(plugins)
+        yield from each.host_times(plugins[:1])
     yield from first.own_choices("no-p2p", NO_P2P)
     yield from first.own_choices("sockets", SOCKETS, str(64 << 20))
     for each in swept:
