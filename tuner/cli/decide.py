@@ -48,7 +48,7 @@ from tuner.plugin.table.text import size_text
 @click.option(
     "--apart-s",
     type=click.FloatRange(min=0),
-    help="Seconds between those processes. [default: as long as 1,000 of their sample blocks take, at most 60]",
+    help="Seconds between those processes. [default: as long as 1,500 of their sample blocks take, at most 60]",
 )
 @click.option(
     "--repeats", type=click.IntRange(min=1), default=10, show_default=True, help="Runs kept per sample block."

@@ -24,7 +24,7 @@ from tuner.times.statistics import LEAST_PROCESSES, ROUNDING_VARIANCE, timer_ste
 
 PROBABILITY = 0.975  # one-sided: the 95 % interval of a gain is above 0, in all rows of a table together
 TEST_SIZES = 8  # of a row
-APART_BLOCKS = 1000  # between two processes: what disturbs a machine for as long is then no process's neighbour's, too
+APART_BLOCKS = 1500  # between two processes: what disturbs a machine for as long is then no process's neighbour's, too
 MOST_APART_S = 60.0
 CANDIDATE = "candidate"  # the name that blocks under the table give it
 
