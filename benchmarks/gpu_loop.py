@@ -150,7 +150,9 @@ class Run:
         return self.measure("quick", 45 * self.scale, *words, into="run", about_s=about_s)
 
     def gate(self, name: str, needs: str, *words: str, limit_s: float = 100.0) -> Stage:
-        said = ["--out", str(self.file(name, ".table")), *self.words[2:], *words]
+        # What lasts for longer than the A/B run is seen by the one that comes minutes later.
+        apart = ["--apart-s", f"{5 * self.scale:.1f}"]
+        said = ["--out", str(self.file(name, ".table")), *apart, *self.words[2:], *words]
         command = [*NCCL_TUNER, "decide", str(self.file("run", ".jsonl")), *said]
         about_s = 25 if self.ranks_per_gpu < 8 else 50
         return Stage(
