@@ -165,7 +165,7 @@ fuzz: $(FUZZ)/table $(FUZZ)/call
 $(FUZZ)/%: $(CHECK)/fuzz_%.c $(wildcard csrc/plugin/*.[ch] csrc/call/*.[ch] $(CHECK)/*.[ch])
 	mkdir -p $(FUZZ)
 	$(CLANG) -std=c11 -O2 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
-	    csrc/plugin/*.c csrc/call/*.c $< $(CHECK)/checks.c $(CHECK)/checks_calls.c $(CHECK)/scan.c $(CHECK)/source.c -o $@
+	    csrc/plugin/*.c csrc/call/*.c $< $(CHECK)/checks.c $(CHECK)/scan.c $(CHECK)/source.c -o $@
 
 $(VENV)/.installed: pyproject.toml setup.py csrc/bindings.py $(wildcard csrc/*.args csrc/*/*.[ch])
 	@mkdir -p $(dir $(LOG)) && echo "installing into $(VENV); $(LOG) has what is printed"

@@ -72,6 +72,7 @@ NATIVE = {
         SharedObject("libnccl_tuner_plugin", Path("csrc/plugin.args")),
         SharedObject("libnccl_tuner_force", Path("csrc/force.args")),
         SharedObject("libnccl_tuner_sim", Path("csrc/sim.args")),
+        SharedObject("libnccl_tuner_picks", Path("csrc/picks.args")),
     ],
     "cffi_modules": ["csrc/bindings.py:plugin", "csrc/bindings.py:force", "csrc/bindings.py:sim"],
 }

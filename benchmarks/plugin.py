@@ -25,7 +25,7 @@ def measure(example: str | None = None) -> dict[str, list[dict[str, Any]]]:
     core = max(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder:
         program, counting_nothing = Path(folder) / "bench", Path(folder) / "counting_nothing.so"
-        sources = [CHECKS / "bench.c", CHECKS / "bench_tables.c", CHECKS / "source.c"]
+        sources = [CHECKS / "bench.c", CHECKS / "source.c"]
         subprocess.run(["cc", "-std=c11", "-O2", "-rdynamic", *sources, "-ldl", "-o", program], check=True)
         without = ["cc", "-DCOUNTERS_COUNT_NOTHING", "@csrc/plugin.args", "-o", counting_nothing]
         subprocess.run(without, check=True, cwd=ROOT)

@@ -58,14 +58,13 @@ static nccl_logger python_logger(void) {
 """
 _CALLS = f"""
 {declarations("plugin/abi.h")}
-{declarations("plugin/call.h")}
 {declarations("call/versions.h")}
 nccl_logger python_logger(void);
 extern "Python" void log_line(int level, const char *text);
 """
 
-plugin = linked("_plugin", "libnccl_tuner_plugin", _LOGGER + '#include "plugin/explain.h"\n', ("call/versions.c",))
-plugin.cdef(_CALLS + declarations("plugin/explain.h"))
+plugin = linked("_plugin", "libnccl_tuner_plugin", _LOGGER, ("call/versions.c",))
+plugin.cdef(_CALLS)
 
 force = linked("_force", "libnccl_tuner_force", _LOGGER + '#include "force/force.h"\n', ("call/versions.c",))
 force.cdef(_CALLS + declarations("force/force.h"))

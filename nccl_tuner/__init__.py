@@ -84,5 +84,6 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> "Any":
     if name in __all__:
-        return getattr(tuner, name)
+        globals()[name] = value = getattr(tuner, name)
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has: {', '.join(__all__)}")

@@ -38,5 +38,6 @@ def __getattr__(name: str) -> "Any":
     if name in _API:
         from importlib import import_module
 
-        return getattr(import_module(_API[name]), name)
+        globals()[name] = value = getattr(import_module(_API[name]), name)
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has: {', '.join(__all__)}")

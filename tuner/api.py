@@ -28,11 +28,12 @@ from tuner.bench.plan import How, Wanted
 from tuner.bench.workflow import Measured, Plan
 from tuner.emulator.call_kind import CallKind as CallKind
 from tuner.emulator.call_kind import request as request
+from tuner.emulator.compiled import CompiledSelection, PickTable
 from tuner.emulator.group import Operation
 from tuner.emulator.model import Tables
 from tuner.emulator.path_ranges import answers
 from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges
-from tuner.emulator.selection import Selection
+from tuner.emulator.request import Request
 from tuner.jobs.workload import job
 from tuner.jobs.workload.priced import Budget
 from tuner.scenario import Scenario
@@ -59,7 +60,8 @@ class Communicator:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.selection = Selection(scenario.communicator())
+        self.selection = CompiledSelection(scenario.communicator())
+        self._tables: dict[object, tuple[PickTable, Request]] = {}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.scenario.heading}>"
@@ -96,10 +98,35 @@ class Communicator:
         Errors: NoAlgorithm where NCCL finds nothing to run; BadInput for an unknown name or a size out of range.
         Source: topoGetAlgoInfo, src/enqueue.cc.
         """
+        if type(sizes) is int and (known := self.known_table(collective, kind)) is not None:
+            table, call = known
+            if (pick := table.pick(sizes)) is not None:
+                return CallPicks(pick, call, self.selection)
         call = request(collective, **kind)
         picks = self.selection.pick(call, sizes)
-        own = picks.bytes, picks.algorithm, picks.protocol, picks.time_us, picks.channels, picks.threads
-        return CallPicks(*own, call, self.selection)
+        return CallPicks(picks.stored, call, self.selection)
+
+    def compiled(self, collective: Collective | str, **kind: Unpack[CallKind]) -> PickTable | None:
+        """The picks of such calls as a table of size ranges, which :meth:`pick` uses by itself once that pays.
+
+        None where no table can say them: calls that may bypass the algorithms, picks that NCCL_CTA_POLICY moves.
+        Errors: BadInput for an unknown name.
+        """
+        return self.selection.pick_table(request(collective, **kind))
+
+    def known_table(self, collective: Collective | str, kind: CallKind) -> tuple[PickTable, Request] | None:
+        """The table of such calls, if one was made, and the call; remembered by how they are named."""
+        name = (collective, *kind.items()) if kind else collective
+        try:
+            return self._tables[name]
+        except KeyError:
+            call = request(collective, **kind)
+        except TypeError:  # a list of window flags
+            return None
+        if (table := self.selection.known_table(call)) is None:
+            return None
+        self._tables[name] = known = table, call
+        return known
 
     def launch(
         self, collective: Collective | str, size: int, rank: int = 0, root: int = 0, **kind: Unpack[CallKind]
@@ -226,6 +253,9 @@ def estimate(
     62.506
     """
     if calibration is None or calibration is False:
+        known = group.known_table(collective, kind) if type(nbytes) is int else None
+        if known is not None and (time_us := known[0].time_us(nbytes)) is not None:
+            return float(time_us)
         return float(group.pick(collective, nbytes, **kind).time_us[0])
     named = None if calibration is True else calibration
     return float(group.calibrated(collective, nbytes, named, **kind).time_us[0])

@@ -1,5 +1,7 @@
 #include "versions.h"
 
+#include <string.h>
+
 #include "../plugin/interface.h"
 
 int call_init(int version, const struct call_communicator *communicator, nccl_logger logger, double *constants,
@@ -20,7 +22,8 @@ int call_init(int version, const struct call_communicator *communicator, nccl_lo
     case 5:
         return ncclTunerPlugin_v5.init(context, 1, ranks, nodes, logger, domains, (struct constants *)constants);
     default:
-        return ncclTunerPlugin_v6.base.init(context, 1, ranks, nodes, logger, domains, (struct constants *)constants);
+        return ncclTunerPlugin_v6.nccl.base.init(context, 1, ranks, nodes, logger, domains,
+                                                 (struct constants *)constants);
     }
 }
 
@@ -37,7 +40,7 @@ int call_finalize(int version, void *context) {
     case 5:
         return ncclTunerPlugin_v5.finalize(context);
     default:
-        return ncclTunerPlugin_v6.base.finalize(context);
+        return ncclTunerPlugin_v6.nccl.base.finalize(context);
     }
 }
 
@@ -49,7 +52,7 @@ int call_with_costs(int version, void *context, const struct call *call, struct 
     }
     coll_info_v4 *get_coll_info = version == 4   ? ncclTunerPlugin_v4.get_coll_info
                                   : version == 5 ? ncclTunerPlugin_v5.get_coll_info
-                                                 : ncclTunerPlugin_v6.base.get_coll_info;
+                                                 : ncclTunerPlugin_v6.nccl.base.get_coll_info;
     return get_coll_info(context, call->collective, call->bytes, call->pipelined, costs, cells.algorithms,
                          cells.protocols, call->registered, channels);
 }
@@ -64,7 +67,29 @@ int call_by_name(int version, void *context, const struct call *call, int *algor
 }
 
 int call_chunk_size(void *context, int collective, int algorithm, int protocol, size_t *chunk_bytes) {
-    chunk_size_v6 *get_chunk_size = __atomic_load_n(&ncclTunerPlugin_v6.get_chunk_size, __ATOMIC_ACQUIRE);
+    chunk_size_v6 *get_chunk_size = __atomic_load_n(&ncclTunerPlugin_v6.nccl.get_chunk_size, __ATOMIC_ACQUIRE);
     return get_chunk_size ? get_chunk_size(context, collective, 0, algorithm, protocol, 1, chunk_bytes)
                           : RESULT_SUCCESS;
+}
+
+/* NULL where a tuner that the process has loaded for all its libraries stands under this plugin's symbol. */
+static const struct trial *own_trial(void) {
+    return strcmp(ncclTunerPlugin_v6.nccl.base.name, TUNER_NAME) == 0 ? ncclTunerPlugin_v6.trial : NULL;
+}
+
+bool call_explain(int version, const void *context, const struct call *call, struct cost_cells cells,
+                  struct explanation *explanation) {
+    const struct trial *trial = own_trial();
+    bool says = trial && trial->explain;
+    if (says) {
+        trial->explain(version, context, call, cells, explanation);
+    }
+    return says;
+}
+
+void call_forget_tables(void) {
+    const struct trial *trial = own_trial();
+    if (trial && trial->forget_tables) {
+        trial->forget_tables();
+    }
 }

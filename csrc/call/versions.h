@@ -2,10 +2,10 @@
 #ifndef CALL_VERSIONS_H
 #define CALL_VERSIONS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "../plugin/abi.h"
-#include "../plugin/call.h"
 
 /* A communicator as NCCL describes it; 0 NVLink domains are not said, as before version 5. */
 struct call_communicator {
@@ -26,5 +26,12 @@ int call_by_name(int version, void *context, const struct call *call, int *algor
 
 /* Version 6: a success without effect where the plugin says no chunk sizes. */
 int call_chunk_size(void *context, int collective, int algorithm, int protocol, size_t *chunk_bytes);
+
+/* Which rows decide a call (interface.h); false in the plugin that forces, which does not say it. */
+bool call_explain(int version, const void *context, const struct call *call, struct cost_cells cells,
+                  struct explanation *explanation);
+
+/* Has a table that is named again read again; no communicator may be left. */
+void call_forget_tables(void);
 
 #endif

@@ -1,17 +1,29 @@
 #include "force.h"
 
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "../plugin/cells.h"
 #include "../plugin/decider.h"
-#include "../plugin/legacy.h"
-#include "../plugin/lock.h"
+#include "../plugin/interface.h"
 #include "../plugin/log.h"
 #include "../plugin/parse.h"
 #include "../plugin/settings.h"
 #include "../plugin/table.h"
 #include "../plugin/tuner.h"
+
+/* A lock that needs no thread library, for what is seldom held at once: whoever waits lets others run. */
+static void lock_take(atomic_flag *lock) {
+    while (atomic_flag_test_and_set_explicit(lock, memory_order_acquire)) {
+        sched_yield();
+    }
+}
+
+static void lock_release(atomic_flag *lock) {
+    atomic_flag_clear_explicit(lock, memory_order_release);
+}
 
 /* A communicator's. */
 struct tuner {
@@ -208,3 +220,6 @@ void tuner_close(struct tuner *tuner) {
     stop_following(tuner);
     free(tuner);
 }
+
+/* Tables come from the process: there is none to try. */
+const struct trial tuner_trial = {0};

@@ -1,13 +1,376 @@
+#include "libdl.h" /* before the headers of the C library */
+
 #include "chain.h"
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
-#include "chain_library.h"
-#include "constants.h"
+#include "abi.h"
+#include "interface.h"
 #include "log.h"
+#include "settings.h"
+
+/* Calls of a tuner of another library, through whichever version of the interface it has. */
+
+enum { OLDEST_VERSION = 1, NEWEST_VERSION = 6 };
+
+struct next_tuner {
+    const void *plugin; /* struct plugin_v1 to v6 */
+    int version;
+    void *context; /* of one communicator; none in version 1 */
+};
+
+/* Which library's tuner comes after this plugin: the one that is named, and else the one that NCCL would have used. */
+
+struct next_library {
+    void *handle;
+    const char *path; /* belongs to the library */
+    struct next_tuner tuner;
+};
+
+/* What differs from version to version. All begin with name, init and get_coll_info. */
+struct adapter {
+    int (*init)(struct next_tuner *next, const struct opening *opening);
+    int (*decide)(const struct next_tuner *next, const struct call *call, struct cost_cells cells, int *channels);
+    int (*choose)(const struct next_tuner *next, const struct call *call, int *algorithm, int *protocol, int *channels);
+    int (*close)(const struct next_tuner *next);
+};
+
+static int next_choose(const struct next_tuner *next, const struct call *call, int *algorithm, int *protocol,
+                       int *channels);
+
+static bool has(struct cost_cells cells, int algorithm, int protocol) {
+    return algorithm >= 0 && algorithm < cells.algorithms && protocol >= 0 && protocol < cells.protocols &&
+           cells.us[algorithm * cells.protocols + protocol] != IGNORED_US;
+}
+
+/* Version 1: 2.19 and 2.20 */
+
+static int init_v1(struct next_tuner *next, const struct opening *opening) {
+    const struct plugin_v1 *plugin = next->plugin;
+    return plugin->init(opening->shape.ranks, opening->shape.nodes, opening->logger);
+}
+
+static int choose_v1(const struct next_tuner *next, const struct call *call, int *algorithm, int *protocol,
+                     int *channels) {
+    const struct plugin_v1 *plugin = next->plugin;
+    return plugin->get_coll_info(call->collective, call->bytes, call->collnet, call->nvls, call->pipelined, algorithm,
+                                 protocol, channels);
+}
+
+static int close_v1(const struct next_tuner *next) {
+    const struct plugin_v1 *plugin = next->plugin;
+    return plugin->destroy ? plugin->destroy() : RESULT_SUCCESS;
+}
+
+/* Version 2: 2.21 */
+
+static int init_v2(struct next_tuner *next, const struct opening *opening) {
+    const struct plugin_v2 *plugin = next->plugin;
+    return plugin->init(opening->shape.ranks, opening->shape.nodes, opening->logger, &next->context);
+}
+
+static int choose_v2(const struct next_tuner *next, const struct call *call, int *algorithm, int *protocol,
+                     int *channels) {
+    const struct plugin_v2 *plugin = next->plugin;
+    return plugin->get_coll_info(next->context, call->collective, call->bytes, call->collnet, call->nvls,
+                                 call->pipelined, algorithm, protocol, channels);
+}
+
+static int close_v2(const struct next_tuner *next) {
+    const struct plugin_v2 *plugin = next->plugin;
+    return plugin->destroy ? plugin->destroy(next->context) : RESULT_SUCCESS;
+}
+
+/* What the communicator supports is read from the cost table, and the cell that is named costs nothing: as NCCL itself
+ * does with a plugin of version 2 (src/plugin/tuner/tuner_v2.cc, v2.28.9-1). */
+static int decide_by_name(const struct next_tuner *next, const struct call *call, struct cost_cells cells,
+                          int *channels) {
+    struct call named = *call;
+    named.collnet = has(cells, ALGORITHM_COLLNET_CHAIN, PROTOCOL_SIMPLE);
+    named.nvls = has(cells, ALGORITHM_NVLS, PROTOCOL_SIMPLE) || has(cells, ALGORITHM_NVLS_TREE, PROTOCOL_SIMPLE);
+    int algorithm = -1, protocol = -1;
+    int result = next_choose(next, &named, &algorithm, &protocol, channels);
+    if (result == RESULT_SUCCESS && has(cells, algorithm, protocol)) {
+        cells.us[algorithm * cells.protocols + protocol] = 0.0f;
+    }
+    return result;
+}
+
+/* Version 3: 2.22 and 2.23. Its init and destroy are those of version 2. */
+
+static int decide_v3(const struct next_tuner *next, const struct call *call, struct cost_cells cells, int *channels) {
+    const struct plugin_v3 *plugin = next->plugin;
+    return plugin->get_coll_info(next->context, call->collective, call->bytes, call->pipelined, (float **)cells.us,
+                                 cells.algorithms, cells.protocols, channels);
+}
+
+/* Version 4: 2.24 to 2.27. Its call is that of all later versions. */
+
+static int decide_v4(const struct next_tuner *next, const struct call *call, struct cost_cells cells, int *channels) {
+    const struct plugin_v4 *plugin = next->plugin;
+    return plugin->get_coll_info(next->context, call->collective, call->bytes, call->pipelined, (float **)cells.us,
+                                 cells.algorithms, cells.protocols, call->registered, channels);
+}
+
+/* Version 5: 2.28 and 2.29; version 6, of 2.30 and later, begins the same. */
+
+static int init_v5(struct next_tuner *next, const struct opening *opening) {
+    const struct plugin_v5 *plugin = next->plugin;
+    return plugin->init(&next->context, opening->communicator, opening->shape.ranks, opening->shape.nodes,
+                        opening->logger, opening->domains, (struct constants *)opening->constants);
+}
+
+static const struct adapter adapters[NEWEST_VERSION + 1] = {
+    [1] = {init_v1, decide_by_name, choose_v1, close_v1}, [2] = {init_v2, decide_by_name, choose_v2, close_v2},
+    [3] = {init_v2, decide_v3, NULL, close_v2},           [4] = {init_v2, decide_v4, NULL, close_v2},
+    [5] = {init_v5, decide_v4, NULL, close_v2},           [6] = {init_v5, decide_v4, NULL, close_v2},
+};
+
+_Static_assert(offsetof(struct plugin_v2, init) == offsetof(struct plugin_v4, init), "read as version 2");
+_Static_assert(offsetof(struct plugin_v2, destroy) == offsetof(struct plugin_v4, destroy), "read as version 2");
+_Static_assert(offsetof(struct plugin_v2, destroy) == offsetof(struct plugin_v5, finalize), "read as version 2");
+_Static_assert(offsetof(struct plugin_v4, get_coll_info) == offsetof(struct plugin_v5, get_coll_info),
+               "read as version 4");
+
+/* Whether all functions are there that NCCL calls unasked. */
+static bool next_is_whole(const struct next_tuner *next) {
+    const struct plugin_v4 *plugin = next->plugin;
+    return plugin->init && plugin->get_coll_info;
+}
+
+static const char *next_name(const struct next_tuner *next) {
+    const struct plugin_v4 *plugin = next->plugin;
+    return plugin->name ? plugin->name : "";
+}
+
+/* Each returns what the tuner does, a ncclResult_t. */
+static int next_init(struct next_tuner *next, const struct opening *opening) {
+    return adapters[next->version].init(next, opening);
+}
+
+static int next_close(const struct next_tuner *next) {
+    return adapters[next->version].close(next);
+}
+
+/* Where NCCL hands over its cost table. Versions 1 and 2 name a choice, which becomes that cell at no cost. */
+static int next_decide(const struct next_tuner *next, const struct call *call, struct cost_cells cells, int *channels) {
+    return adapters[next->version].decide(next, call, cells, channels);
+}
+
+/* Where it does not: versions 1 and 2 only. */
+static int next_choose(const struct next_tuner *next, const struct call *call, int *algorithm, int *protocol,
+                       int *channels) {
+    return adapters[next->version].choose(next, call, algorithm, protocol, channels);
+}
+
+/* Whether it says chunk sizes: version 6, and there it need not. */
+static bool next_sets_chunks(const struct next_tuner *next) {
+    return next->version >= 6 && ((const struct plugin_v6 *)next->plugin)->get_chunk_size;
+}
+
+/* Where it does; a success without effect elsewhere. */
+static int next_chunk(const struct next_tuner *next, const struct chunk_call *call, size_t *chunk_bytes) {
+    const struct plugin_v6 *plugin = next->plugin;
+    if (!next_sets_chunks(next)) {
+        return RESULT_SUCCESS;
+    }
+    return plugin->get_chunk_size(next->context, call->collective, call->bytes, call->algorithm, call->protocol,
+                                  call->channels, chunk_bytes);
+}
+
+/* What NCCL has room for. */
+struct library_name {
+    char text[256];
+};
+
+/* NCCL's own word for the program itself; it takes the beginnings of the word too, which is not imitated. */
+static void *open_library(const char *name, int flags) {
+    bool is_program = strcasecmp(name, "STATIC_PLUGIN") == 0;
+    return dlopen(is_program ? NULL : name, RTLD_NOW | RTLD_LOCAL | flags);
+}
+
+/* As NCCL 2.28 and later: the name as it is, then as a part of a file's name. */
+static void *open_by_name(const char *name, const char *prefix, int flags) {
+    void *handle = open_library(name, flags);
+    if (!handle && !strchr(name, '/')) {
+        struct library_name part;
+        int length = snprintf(part.text, sizeof part.text, "%s-%s.so", prefix, name);
+        handle = length < (int)sizeof part.text ? open_library(part.text, flags) : NULL;
+    }
+    return handle;
+}
+
+static const void *exported(void *handle, int version) {
+    char symbol[32];
+    snprintf(symbol, sizeof symbol, "ncclTunerPlugin_v%d", version);
+    return dlsym(handle, symbol);
+}
+
+/* By name, not by address: this file may have been copied, and a tuner that the process has loaded for all its libraries
+ * would stand under this plugin's own symbols. */
+static bool is_this_plugin(const struct next_tuner *tuner) {
+    return strcmp(next_name(tuner), TUNER_NAME) == 0;
+}
+
+static struct next_tuner newest_of(void *handle, int oldest, int newest) {
+    struct next_tuner tuner = {.version = newest};
+    while (tuner.version >= oldest && !(tuner.plugin = exported(handle, tuner.version))) {
+        tuner.version--;
+    }
+    return tuner;
+}
+
+enum taken { TAKEN, NO_TUNER, THIS_PLUGIN };
+
+static enum taken take(void *handle, int oldest, int newest, struct next_library *found) {
+    *found = (struct next_library){.handle = handle, .tuner = newest_of(handle, oldest, newest)};
+    if (!found->tuner.plugin || !next_is_whole(&found->tuner)) {
+        return NO_TUNER;
+    }
+    Dl_info where = {0};
+    found->path = dladdr(found->tuner.plugin, &where) && where.dli_fname ? where.dli_fname : "";
+    return is_this_plugin(&found->tuner) ? THIS_PLUGIN : TAKEN;
+}
+
+static bool find_named(const char *name, int newest, nccl_logger logger, struct next_library *found) {
+    void *handle = open_by_name(name, "libnccl-tuner", 0);
+    if (!handle) {
+        const char *why = dlerror();
+        log_warn(logger, NEXT_VARIABLE "=%.256s cannot be loaded (%.256s): no other tuner is asked", name,
+                 why ? why : "no reason is given");
+        return false;
+    }
+    switch (take(handle, OLDEST_VERSION, newest, found)) {
+    case TAKEN:
+        return true;
+    case THIS_PLUGIN:
+        log_info(logger, NEXT_VARIABLE "=%.256s is this plugin itself: no other tuner is asked", name);
+        break;
+    case NO_TUNER:
+        log_info(logger,
+                 NEXT_VARIABLE "=%.256s has no ncclTunerPlugin_v%d, which this NCCL looks up, and none before: no "
+                               "other tuner is asked",
+                 name, newest);
+    }
+    dlclose(handle);
+    return false;
+}
+
+static void *open_last_loaded(const char *names) {
+    void *last = NULL;
+    while (*names) {
+        struct library_name name;
+        size_t length = strcspn(names, ",");
+        snprintf(name.text, sizeof name.text, "%.*s", (int)(length < sizeof name.text ? length : 0), names);
+        void *handle = name.text[0] ? open_by_name(name.text, "libnccl-net", RTLD_NOLOAD) : NULL;
+        if (handle) {
+            if (last) {
+                dlclose(last);
+            }
+            last = handle;
+        }
+        names += length + (names[length] == ',');
+    }
+    return last;
+}
+
+/* NCCL's own, of the library that its logger is of; 0 where that does not say. */
+static int nccl_version(nccl_logger logger) {
+    int (*get)(int *version) = NULL;
+    int version = 0;
+    void *address, *symbol;
+    Dl_info where = {0};
+    memcpy(&address, &logger, sizeof address); /* C has no way from a function to an object but through memory */
+    void *handle = logger && dladdr(address, &where) && where.dli_fname
+                       ? dlopen(where.dli_fname, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD)
+                       : NULL;
+    if (handle) {
+        symbol = dlsym(handle, "ncclGetVersion");
+        memcpy(&get, &symbol, sizeof get);
+        if (get && get(&version) != RESULT_SUCCESS) {
+            version = 0;
+        }
+        dlclose(handle);
+    }
+    return version;
+}
+
+/* From 2.21 to 2.25 NCCL's tuner part itself opens the library, whether or not it was good for a network. */
+static bool nccl_opens_it_again(int newest, nccl_logger logger) {
+    enum { FIRST_THAT_DOES_NOT = 22600, FIRST_OF_VERSION_4 = 22400 };
+    int version = newest == 4 ? nccl_version(logger) : 0;
+    return newest < 4 || (version >= FIRST_OF_VERSION_4 && version < FIRST_THAT_DOES_NOT);
+}
+
+/* The library of the network plugin, which NCCL has loaded when it comes to tuners. Since 2.27 several may be named,
+ * and the one that was loaded last is asked for a tuner (ncclGetNetPluginLib, src/plugin/plugin_open.cc, v2.28.9-1). */
+static void *open_network(int newest, nccl_logger logger) {
+    const char *names = getenv("NCCL_NET_PLUGIN");
+    if (!names || !names[0]) {
+        names = "libnccl-net.so";
+    }
+    return nccl_opens_it_again(newest, logger) ? open_by_name(names, "libnccl-net", 0) : open_last_loaded(names);
+}
+
+static bool has_any(void *handle) {
+    return newest_of(handle, OLDEST_VERSION, NEWEST_VERSION + 3).plugin; /* those to come included */
+}
+
+/* What NCCL does where NCCL_TUNER_PLUGIN is not set: openTunerPluginLib, src/misc/tuner.cc, v2.21.5-1 to v2.25.1-1, and
+ * ncclTunerPluginLoad, src/plugin/tuner.cc, v2.26.2-1 to v2.30.7-1. 2.19 and 2.20 look nowhere, and no NCCL takes
+ * version 1 later. */
+static bool find_default(int newest, nccl_logger logger, struct next_library *found) {
+    if (newest < 2) {
+        return false;
+    }
+    for (int network = 0; network < 2; network++) {
+        void *handle = network ? open_network(newest, logger) : open_library("libnccl-tuner.so", 0);
+        if (!handle) {
+            continue;
+        }
+        enum taken taken = take(handle, 2, newest, found);
+        if (taken == TAKEN) {
+            return true;
+        }
+        bool stop = taken == NO_TUNER;
+        if (stop && has_any(handle)) {
+            log_info(logger,
+                     "the tuner in the library of NCCL's %s plugin has none of ncclTunerPlugin_v2 to v%d: it "
+                     "is not asked",
+                     network ? "network" : "tuner", newest);
+        }
+        dlclose(handle);
+        if (stop) {
+            break;
+        }
+    }
+    return false;
+}
+
+/* `name` is NCCL_TUNER_NEXT, or NULL; `newest` the version that NCCL calls this plugin by. False where there is none,
+ * and where a library was named or is a tuner's the log says why. */
+static bool chain_find(const char *name, int newest, nccl_logger logger, struct next_library *found) {
+    if (!libdl_is_there()) {
+        if (name) {
+            log_warn(logger, "this process loads no libraries (it has no libdl): no other tuner is asked");
+        }
+        return false;
+    }
+    if (!name) {
+        return find_default(newest, logger, found);
+    }
+    return strcasecmp(name, "none") != 0 && find_named(name, newest, logger, found);
+}
+
+static void chain_let_go(const struct next_library *library) {
+    dlclose(library->handle);
+}
 
 struct chain {
     struct next_library library;

@@ -3,8 +3,7 @@
 #ifndef PLUGIN_CHAIN_H
 #define PLUGIN_CHAIN_H
 
-#include "call.h"
-#include "opening.h"
+#include "interface.h"
 
 struct chain;
 

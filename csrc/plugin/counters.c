@@ -2,6 +2,9 @@
 
 #include <stdlib.h>
 
+#include "log.h"
+#include "table.h"
+
 bool counters_start(const struct table *table, nccl_logger logger, struct counters *counters) {
     /* Never none, and not touched before a row decides: most pages stay the kernel's. */
     *counters = (struct counters){.choice_count = table->choice_count, .logger = logger};
@@ -64,4 +67,14 @@ void counters_leave(struct counters *counters, enum undecided why, const struct 
     if (call->bytes > value_of(&count->most)) {
         atomic_store_explicit(&count->most, call->bytes, memory_order_relaxed);
     }
+}
+
+/* The one thing that a call does beside its work, once for each row: apart, so that a test can hold the rest of a call
+ * to no allocation, lock or system call. */
+
+__attribute__((cold, noinline)) void counters_say_first(const struct counters *counters, const struct choice *choice,
+                                                        unsigned line, const struct call *call) {
+    log_info(counters->logger, "line %u decides for the first time here: %s of %zu bytes by %s/%s", line,
+             collective_name(call->collective), call->bytes, algorithm_name(choice->algorithm),
+             protocol_name(choice->protocol));
 }

@@ -7,7 +7,6 @@
 #include <stddef.h>
 
 #include "abi.h"
-#include "call.h"
 #include "table.h"
 
 /* Calls of sizes from a power of two up to the next. */

@@ -1,8 +1,6 @@
 #include "decider.h"
 
 #include "cells.h"
-#include "guard.h"
-#include "legacy.h"
 
 void decider_start(const struct rules *rules, bool hands_cells, bool unchecked, struct decider *decider) {
     *decider =

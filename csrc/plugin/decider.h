@@ -9,7 +9,6 @@
 #include <stdint.h>
 
 #include "abi.h"
-#include "call.h"
 #include "counters.h"
 #include "rules.h"
 

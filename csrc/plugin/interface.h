@@ -1,12 +1,49 @@
-/* What the plugin exports: ncclTuner_v1_t to v6_t, one structure for each version of NCCL's tuner interface.
- * Layouts: src/include/nccl_tuner.h, v2.19.3-1 (v1), v2.21.5-1 (v2), v2.22.3-1 (v3), and
- * src/include/plugin/tuner/tuner_v{3,4}.h, v2.27.7-1, tuner_v5.h, v2.28.9-1 (the same through v2.29.7-1), and
- * tuner_v6.h, v2.30.3-1. */
+/* The numbers of NCCL's model that a tuner may change at init, since 2.28: ncclTunerConstants_v5_t, all doubles.
+ * Layout: src/include/plugin/tuner/tuner_v5.h, v2.28.9-1 (the same through 2.32.3). */
 #ifndef PLUGIN_INTERFACE_H
 #define PLUGIN_INTERFACE_H
 
 #include "abi.h"
-#include "constants.h"
+#include "table.h"
+
+enum { LINKS = 3, GENERATIONS = 4, NODE_COUNTS = 3 };
+
+struct constants {
+    double base_latencies[ALGORITHMS][PROTOCOLS];
+    double hw_latencies[LINKS][ALGORITHMS][PROTOCOLS];
+    double ll_max_bws[GENERATIONS][NODE_COUNTS];
+    double ring_ll128_bws[GENERATIONS][NODE_COUNTS];
+    double tree_ll128_bws[GENERATIONS][NODE_COUNTS];
+    double tree_bws[GENERATIONS][NODE_COUNTS];
+    double nvls_tree_bws[GENERATIONS][NODE_COUNTS];
+};
+
+_Static_assert(offsetof(struct constants, base_latencies) == 0, "ncclTunerConstants_v5_t");
+_Static_assert(offsetof(struct constants, hw_latencies) == 21 * 8, "ncclTunerConstants_v5_t");
+_Static_assert(offsetof(struct constants, ll_max_bws) == 84 * 8, "ncclTunerConstants_v5_t");
+_Static_assert(offsetof(struct constants, ring_ll128_bws) == 96 * 8, "ncclTunerConstants_v5_t");
+_Static_assert(offsetof(struct constants, tree_ll128_bws) == 108 * 8, "ncclTunerConstants_v5_t");
+_Static_assert(offsetof(struct constants, tree_bws) == 120 * 8, "ncclTunerConstants_v5_t");
+_Static_assert(offsetof(struct constants, nvls_tree_bws) == 132 * 8, "ncclTunerConstants_v5_t");
+_Static_assert(sizeof(struct constants) == 144 * 8, "ncclTunerConstants_v5_t");
+
+/* Where a number lies among the doubles. */
+static inline int constant_base_latency(int algorithm, int protocol) {
+    return algorithm * PROTOCOLS + protocol;
+}
+
+static inline int constant_link_latency(int link, int algorithm, int protocol) {
+    return (link + 1) * CELLS + algorithm * PROTOCOLS + protocol;
+}
+
+static inline int constant_cap(int cap, int generation, int nodes) {
+    return (LINKS + 1) * CELLS + (cap * GENERATIONS + generation) * NODE_COUNTS + nodes;
+}
+
+/* What the plugin exports: ncclTuner_v1_t to v6_t, one structure for each version of NCCL's tuner interface.
+ * Layouts: src/include/nccl_tuner.h, v2.19.3-1 (v1), v2.21.5-1 (v2), v2.22.3-1 (v3), and
+ * src/include/plugin/tuner/tuner_v{3,4}.h, v2.27.7-1, tuner_v5.h, v2.28.9-1 (the same through v2.29.7-1), and
+ * tuner_v6.h, v2.30.3-1. */
 
 /* 2.19 and 2.20: no context. */
 struct plugin_v1 {
@@ -103,6 +140,36 @@ _Static_assert(offsetof(struct plugin_v6, base) == 0, "ncclTuner_v6_t begins as 
 _Static_assert(offsetof(struct plugin_v6, get_chunk_size) == 32, "ncclTuner_v6_t");
 _Static_assert(sizeof(struct plugin_v6) == 40, "ncclTuner_v6_t");
 
+/* For whoever tries a table without NCCL. It lies behind what NCCL reads of version 6, so that the object exports no
+ * symbol but those NCCL looks for. */
+struct trial {
+    /* Which rows decide a call by a plugin of `version` with this context; it is neither counted nor answered. Versions
+     * 1 and 2 hand over no cells; those of the others are written as the plugin would. */
+    void (*explain)(int version, const void *context, const struct call *call, struct cost_cells cells,
+                    struct explanation *explanation);
+    /* Has a table that is named again read again. No communicator may be left, and none in the making. */
+    void (*forget_tables)(void);
+};
+
+struct plugin_v6_and_trial {
+    struct plugin_v6 nccl;
+    const struct trial *trial; /* without functions in the plugin that forces */
+};
+
+/* A new communicator, and what NCCL says of it. */
+#define TUNER_NAME "nccl-tuner"
+
+struct opening {
+    struct shape shape;      /* where it is not known whose calls will come, that of the first who might */
+    int version;             /* of the interface, that NCCL calls by */
+    bool hands_cells;        /* NCCL hands over its cost table, in which what it cannot run is ignored: 2.22 on */
+    bool chained;            /* another tuner is asked where the table leaves a call */
+    double *constants;       /* of NCCL's model, which may be changed; NULL where it does not hand them over */
+    uint64_t communicator;   /* from version 5 on */
+    struct domains *domains; /* from version 5 on */
+    nccl_logger logger;
+};
+
 #define EXPORTED __attribute__((visibility("default"))) extern const
 
 EXPORTED struct plugin_v1 ncclTunerPlugin_v1;
@@ -113,6 +180,6 @@ EXPORTED struct plugin_v5 ncclTunerPlugin_v5;
 
 /* Its get_chunk_size is NULL until a communicator needs it: NCCL cuts what is answered to the size of a buffer's step,
  * even its own size (calcCollChunking, src/enqueue.cc, v2.30.3-1). NCCL looks at it before each call. */
-__attribute__((visibility("default"))) extern struct plugin_v6 ncclTunerPlugin_v6;
+__attribute__((visibility("default"))) extern struct plugin_v6_and_trial ncclTunerPlugin_v6;
 
 #endif

@@ -1,9 +1,127 @@
 #include "parse.h"
 
+#include <stdint.h>
 #include <string.h>
 
-#include "csv.h"
+#include "abi.h"
 #include "rows.h"
+#include "table.h"
+#include "text.h"
+
+/* The CSV of NVIDIA's example tuner plugin (plugins/tuner/example, v2.30.3-1):
+ * collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks[,numPipeOps[,regBuff]], -1 for any.
+ * What that plugin would quietly take for something else is an error here. */
+
+enum { COLLECTIVE, LEAST, MOST, ALGORITHM, PROTOCOL, CHANNELS, NODES, RANKS, PIPELINED, REGISTERED, FIELDS };
+enum { LEAST_FIELDS = RANKS + 1 };
+
+#define MOST_COUNT (UINT32_MAX - 1) /* the largest stands for no end */
+
+/* Whether a file whose first line is this one is such a CSV. */
+static bool csv_is_row(struct slice line) {
+    struct slice before, after;
+    return cut(line, ',', &before, &after);
+}
+
+/* The number of fields; what is past the last known one is counted, not kept. */
+static int split(struct slice line, struct slice fields[FIELDS]) {
+    int count = 0;
+    struct slice field, rest = line;
+    for (bool more = true; more; count++) {
+        more = cut(rest, ',', &field, &rest);
+        if (count < FIELDS) {
+            fields[count] = trimmed(more ? field : rest);
+        }
+    }
+    return count;
+}
+
+static bool read_bytes(struct slice field, size_t *bytes, struct table_error *error) {
+    bool overflow = false;
+    return read_number(field, bytes, &overflow) || table_fail(error, "'%s' is not a number of bytes", show(field).text);
+}
+
+/* A number, or -1 for any. */
+static bool read_exact(struct slice field, const char *what, uint32_t least, uint32_t most, struct counts *counts,
+                       struct table_error *error) {
+    size_t number;
+    bool overflow;
+    if (slice_is(field, "-1")) {
+        return true;
+    }
+    if (!read_number(field, &number, &overflow) || number < least || number > most) {
+        return table_fail(error, "%s '%s' is neither -1 nor a number from %u to %u", what, show(field).text, least,
+                          most);
+    }
+    *counts = (struct counts){(uint32_t)number, (uint32_t)number};
+    return true;
+}
+
+/* Exactly as NVIDIA's reader spells them: it takes every other word, "LL128" among them, for its default. */
+static const char *const collectives[COLLECTIVES] = {"broadcast", "reduce", "allgather", "reducescatter", "allreduce"};
+static const char *const algorithms[ALGORITHMS] = {"tree",      "ring", "collnet_direct", "collnet_chain", "nvls",
+                                                   "nvls_tree", "pat"};
+static const char *const protocols[PROTOCOLS] = {"ll", "ll128", "simple"};
+
+static bool read_choice(const struct slice *fields, struct choice *choice, struct table_error *error) {
+    int algorithm = slice_among(fields[ALGORITHM], algorithms, ALGORITHMS, slice_is);
+    int protocol = slice_among(fields[PROTOCOL], protocols, PROTOCOLS, slice_is);
+    if (algorithm < 0) {
+        return table_fail(error,
+                          "unknown algorithm '%s' (valid: tree, ring, collnet_direct, collnet_chain, nvls, nvls_tree, "
+                          "pat)",
+                          show(fields[ALGORITHM]).text);
+    }
+    if (protocol < 0) {
+        return table_fail(error, "unknown protocol '%s' (valid: ll, ll128, simple)", show(fields[PROTOCOL]).text);
+    }
+    struct counts channels = {0, 0};
+    if (!read_exact(fields[CHANNELS], "channels", 0, MAX_CHANNELS, &channels, error)) {
+        return false;
+    }
+    *choice =
+        (struct choice){.algorithm = (int8_t)algorithm, .protocol = (int8_t)protocol, .channels = (int8_t)channels.low};
+    return true;
+}
+
+static bool read_condition(const struct slice *fields, int count, struct condition *when, struct table_error *error) {
+    int collective = slice_among(fields[COLLECTIVE], collectives, COLLECTIVES, slice_is);
+    if (collective < 0) {
+        return table_fail(error,
+                          "unknown collective '%s' (valid: broadcast, reduce, allgather, reducescatter, allreduce)",
+                          show(fields[COLLECTIVE]).text);
+    }
+    *when = condition_of(collective);
+    struct counts registered = {UINT32_MAX, UINT32_MAX};
+    if (!read_bytes(fields[LEAST], &when->bytes.low, error) ||
+        (!slice_is(fields[MOST], "-1") && !read_bytes(fields[MOST], &when->bytes.high, error)) ||
+        !read_exact(fields[NODES], "nNodes", 1, MOST_COUNT, &when->nodes, error) ||
+        !read_exact(fields[RANKS], "nRanks", 1, MOST_COUNT, &when->ranks, error) ||
+        (count > PIPELINED && !read_exact(fields[PIPELINED], "numPipeOps", 0, MOST_COUNT, &when->pipelined, error)) ||
+        (count > REGISTERED && !read_exact(fields[REGISTERED], "regBuff", 0, 1, &registered, error))) {
+        return false;
+    }
+    if (when->bytes.low > when->bytes.high) {
+        return table_fail(error, "min_bytes is above max_bytes");
+    }
+    when->registered = registered.low > 1 ? -1 : (int8_t)registered.low;
+    return true;
+}
+
+static bool csv_read(struct slice line, struct table *table, struct table_error *error) {
+    struct slice fields[FIELDS];
+    int count = split(line, fields);
+    if (count < LEAST_FIELDS || count > FIELDS) {
+        return table_fail(error,
+                          "%d fields, not 8 to 10: collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,"
+                          "nRanks[,numPipeOps[,regBuff]]",
+                          count);
+    }
+    struct decision decision = {.choice = (uint32_t)table->choice_count};
+    struct choice choice;
+    return read_condition(fields, count, &decision.when, error) && read_choice(fields, &choice, error) &&
+           table_add_choice(table, choice, error) && table_add_decision(table, decision, error);
+}
 
 /* What a comment "# rows: N" says; line 0 for none. */
 struct announced {

@@ -1,13 +1,105 @@
-/* What a table says to communicators of one size: built once for all that are alike, and never changed. */
+/* The decisions that apply to one communicator, cut at init into steps of sizes so that a call is one short search. */
 #ifndef PLUGIN_RULES_H
 #define PLUGIN_RULES_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
-#include "costs.h"
-#include "lookup.h"
-#include "shape.h"
+#include "abi.h"
+#include "steps.h"
 #include "table.h"
+
+/* One set of steps for each class of pipelined operations, and those twice where rows ask for registered buffers. */
+struct function {
+    struct steps *planes;
+    struct falls *falls;                /* one for each plane, or NULL: a table whose rows do not fall through */
+    uint32_t ends[MOST_PIPELINED_ENDS]; /* where the classes after the first begin, sorted */
+    uint32_t end_count;
+    uint32_t registered; /* how many planes further on registered buffers are; 0 where no row asks */
+};
+
+struct lookup {
+    struct choice *choices; /* [0] is NCCL's own */
+    uint32_t *lines;        /* of the rows that the choices are of */
+    struct function functions[COLLECTIVES];
+    size_t rows;              /* that apply to this communicator */
+    size_t shapeless;         /* that ask for a communicator which is not known: NCCL decides where they would */
+    size_t channels_withheld; /* choices whose channels NCCL would use unchecked */
+};
+
+/* False when there is no memory; the lookup is empty then. */
+bool lookup_build(const struct table *table, const struct shape *shape, struct lookup *lookup);
+void lookup_free(struct lookup *lookup);
+
+static inline uint32_t lookup_plane(const struct function *function, const struct call *call) {
+    uint32_t plane = 0;
+    while (plane < function->end_count && call->pipelined >= 0 && function->ends[plane] <= (uint32_t)call->pipelined) {
+        plane++;
+    }
+    return plane + (call->registered ? function->registered : 0);
+}
+
+static inline bool lookup_is_tuned(int collective) {
+    return (unsigned)collective < COLLECTIVES;
+}
+
+/* The choices of the first row that holds the call, best first; NCCL's own where there is none. Never NULL. Here, for it
+ * is most of a call. */
+static inline const struct choice *lookup_find(const struct lookup *lookup, const struct call *call) {
+    if (!lookup_is_tuned(call->collective)) {
+        return lookup->choices;
+    }
+    const struct function *function = &lookup->functions[call->collective];
+    return &lookup->choices[steps_find(&function->planes[lookup_plane(function, call)], call->bytes)];
+}
+
+/* Of a tuned collective, where rows fall through and NCCL can run nothing of the first: the choice of the first row whose
+ * cell has its bit in `runnable` (of cells_runnable); NULL where there is none. */
+const struct choice *lookup_fall(const struct lookup *lookup, const struct call *call, uint32_t runnable);
+
+/* The line of the row that a found choice is of; 0 for NCCL's own. */
+uint32_t lookup_line(const struct lookup *lookup, const struct choice *choice);
+
+/* The table's own times: which rows of `cost` apply to one communicator, and what they make of a call's cells. */
+
+/* What time = latency * ceil(pipelined / batch) + bytes / kilobytes_per_ms needs. */
+struct rate {
+    float latency_us;
+    float bytes_per_us; /* 1000 times the bandwidth in GB/s, rounded as NCCL rounds it; 0: never */
+    uint32_t batch;
+};
+
+/* The steps' values are numbers of rates, from 1. */
+struct costed {
+    struct steps steps;
+    int8_t algorithm, protocol;
+};
+
+struct costs {
+    struct rate *rates;
+    uint32_t *lines; /* of the rows that the rates are of */
+    struct costed cells[COLLECTIVES][CELLS];
+    int counts[COLLECTIVES];
+    size_t rows;      /* that apply to this communicator */
+    size_t shapeless; /* that ask for a communicator which is not known: they have no effect */
+};
+
+/* False when there is no memory; the costs are empty then. */
+bool costs_build(const struct table *table, const struct shape *shape, struct costs *costs);
+void costs_free(struct costs *costs);
+
+/* Writes the times of one call into the cells that NCCL does not ignore; how many it wrote. `guarded`: NCCL may hold
+ * Ring back there (guard.h), and the table's times follow. `counts`, where not NULL: one for each row
+ * of the table, of the calls to which it gave a time. */
+int costs_write(const struct costs *costs, const struct call *call, struct cost_cells cells, bool guarded,
+                atomic_size_t *counts);
+
+/* The line of the row that gives the time of a cell that NCCL does not ignore; 0 where none does. */
+uint32_t costs_line(const struct costs *costs, int collective, size_t bytes, int algorithm, int protocol);
+
+/* What a table says to communicators of one size: built once for all that are alike, and never changed. */
 
 struct rules {
     struct shape shape;

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 #include "abi.h"
+#include "table.h"
 
 #define TABLE_VARIABLE "NCCL_TUNER_TABLE"
 #define CSV_VARIABLE "NCCL_TUNER_CONFIG_FILE"
@@ -33,5 +34,15 @@ struct settings settings_read(nccl_logger logger);
 
 /* Whether a content of this hash may be used. */
 bool settings_allow(const struct settings *settings, const char *hash);
+
+/* The %-words in the path of a table: what is the same on all ranks of a communicator. Never the host. */
+
+struct expanded {
+    char path[4096];
+    char reason[160];
+};
+
+/* %g the GPUs' name, %n nodes, %l ranks per node, %% a percent sign; false with a reason. */
+bool expand(const char *name, const struct shape *shape, struct expanded *expanded);
 
 #endif

@@ -5,13 +5,70 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "json.h"
 #include "log.h"
-#include "names.h"
+#include "table.h"
+
+/* Text that grows, and JSON's strings. */
+
+struct json {
+    char *bytes; /* terminated, or NULL */
+    size_t count, room;
+    bool lost; /* there was no memory */
+};
+
+static bool make_room(struct json *json, size_t more) {
+    if (json->lost || more <= json->room - json->count) {
+        return !json->lost;
+    }
+    size_t room = 2 * json->room + more;
+    char *bytes = realloc(json->bytes, room);
+    json->lost = !bytes;
+    if (bytes) {
+        json->bytes = bytes;
+        json->room = room;
+    }
+    return bytes;
+}
+
+__attribute__((format(printf, 2, 3))) static void json_add(struct json *json, const char *format, ...) {
+    va_list values, again;
+    va_start(values, format);
+    va_copy(again, values);
+    int length = vsnprintf(NULL, 0, format, values);
+    if (length >= 0 && make_room(json, (size_t)length + 1)) {
+        vsnprintf(json->bytes + json->count, (size_t)length + 1, format, again);
+        json->count += (size_t)length;
+    }
+    va_end(again);
+    va_end(values);
+}
+
+/* As a string in quotation marks. */
+static void json_add_text(struct json *json, const char *text) {
+    json_add(json, "\"");
+    for (const char *at = text; *at; at++) {
+        bool plain = (unsigned char)*at >= ' ' && *at != '"' && *at != '\\';
+        if (plain) {
+            json_add(json, "%c", *at);
+        } else {
+            json_add(json, "\\u%04x", (unsigned)(unsigned char)*at);
+        }
+    }
+    json_add(json, "\"");
+}
+
+static void json_free(struct json *json) {
+    free(json->bytes);
+    *json = (struct json){0};
+}
 
 struct host {
     char name[256];

@@ -1,10 +1,12 @@
 #include "table.h"
 
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "abi.h"
 #include "text.h"
 
 bool table_fail(struct table_error *error, const char *format, ...) {
@@ -133,4 +135,115 @@ void table_free(struct table *table) {
     free(table->costs);
     free(table->constants);
     *table = (struct table){0};
+}
+
+static bool holds(struct counts counts, size_t number) {
+    return counts.low <= number && (number <= counts.high || counts.high == UINT32_MAX);
+}
+
+static bool is_any(struct counts counts) {
+    return counts.low <= 1 && counts.high == UINT32_MAX;
+}
+
+/* Any number at all, and none where there is no whole one. */
+static bool is_any_share(struct counts counts) {
+    return counts.low == 0;
+}
+
+static bool asks_for_shape(const struct condition *when) {
+    return when->per_rank || !is_any(when->ranks) || !is_any(when->nodes) || !is_any_share(when->ranks_per_node) ||
+           !is_any(when->nvlink_domains);
+}
+
+static bool holds_ranks_per_node(const struct shape *shape, struct counts counts) {
+    if (is_any_share(counts)) {
+        return true;
+    }
+    return shape->nodes > 0 && shape->ranks % shape->nodes == 0 && holds(counts, shape->ranks / shape->nodes);
+}
+
+enum match shape_match(const struct shape *shape, const struct condition *when) {
+    if (!shape->known) {
+        return asks_for_shape(when) ? MATCH_UNKNOWN : MATCH_YES;
+    }
+    bool yes = holds(when->ranks, shape->ranks) && holds(when->nodes, shape->nodes) &&
+               holds_ranks_per_node(shape, when->ranks_per_node);
+    if (!yes || is_any(when->nvlink_domains)) {
+        return yes ? MATCH_YES : MATCH_NO;
+    }
+    return shape->domains == 0 ? MATCH_UNKNOWN : holds(when->nvlink_domains, shape->domains) ? MATCH_YES : MATCH_NO;
+}
+
+bool shape_bytes(const struct shape *shape, const struct condition *when, struct sizes *bytes) {
+    *bytes = when->bytes;
+    if (!when->per_rank) {
+        return true;
+    }
+    if (!shape->known || shape->ranks == 0) {
+        *bytes = (struct sizes){0, SIZE_MAX};
+        return true;
+    }
+    /* nBytes / ranks is rounded down: the interval ends just before the next whole number of bytes per rank. */
+    size_t most = SIZE_MAX / shape->ranks;
+    if (bytes->low > most) {
+        return false;
+    }
+    bytes->low *= shape->ranks;
+    bytes->high = bytes->high >= most ? SIZE_MAX : bytes->high * shape->ranks + (shape->ranks - 1);
+    return true;
+}
+
+#define COUNT(names) ((int)(sizeof(names) / sizeof *(names)))
+
+/* In the order of NCCL's numbers. */
+static const char *const collectives[COLLECTIVES] = {"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"};
+static const char *const algorithms[ALGORITHMS] = {"Tree",     "Ring", "CollNetDirect", "CollNetChain", "NVLS",
+                                                   "NVLSTree", "PAT"};
+static const char *const protocols[PROTOCOLS] = {"LL", "LL128", "Simple"};
+
+/* In the order of ncclTunerConstants_v5_t. */
+static const char *const links[] = {"nvlink", "pci", "net"};
+static const char *const caps[] = {"ll-gbs", "ring-ll128-per-channel-gbs", "tree-ll128-per-channel-gbs",
+                                   "tree-per-channel-gbs", "nvlstree-per-channel-gbs"};
+static const char *const generations[] = {"volta", "ampere", "hopper", "blackwell"};
+static const char *const node_counts[] = {"1", "2", "more"};
+
+int collective_by_name(struct slice name) {
+    return slice_among(name, collectives, COUNT(collectives), slice_is_any_case);
+}
+
+int algorithm_by_name(struct slice name) {
+    return slice_among(name, algorithms, COUNT(algorithms), slice_is_any_case);
+}
+
+int protocol_by_name(struct slice name) {
+    return slice_among(name, protocols, COUNT(protocols), slice_is_any_case);
+}
+
+int cap_by_name(struct slice name) {
+    return slice_among(name, caps, COUNT(caps), slice_is);
+}
+
+int link_by_name(struct slice name) {
+    return slice_among(name, links, COUNT(links), slice_is);
+}
+
+int generation_by_name(struct slice name) {
+    return slice_among(name, generations, COUNT(generations), slice_is);
+}
+
+int node_count_by_name(struct slice name) {
+    return slice_among(name, node_counts, COUNT(node_counts), slice_is);
+}
+
+const char *collective_name(int collective) {
+    return collective >= 0 && collective < COLLECTIVES ? collectives[collective] : "?";
+}
+
+const char *algorithm_name(int algorithm) {
+    return algorithm >= 0 && algorithm < ALGORITHMS ? algorithms[algorithm] : "?";
+}
+
+const char *protocol_name(int protocol) {
+    return protocol >= 0 && protocol < PROTOCOLS ? protocols[protocol] : "?";
 }

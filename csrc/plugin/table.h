@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "text.h"
+
 /* Both ends belong to an interval. */
 struct sizes {
     size_t low, high;
@@ -93,5 +95,50 @@ bool table_names_gpu(const struct table *table, const char *name);
 
 /* A condition that holds for every call of the collective. */
 struct condition condition_of(int collective);
+
+/* The communicator, as far as a row can ask for it. */
+
+struct shape {
+    size_t ranks, nodes;
+    bool known;     /* NCCL 2.19 and 2.20 do not say which communicator asks */
+    size_t domains; /* of NVLink; 0 where NCCL does not say it, before 2.28 */
+};
+
+enum match { MATCH_NO, MATCH_YES, MATCH_UNKNOWN };
+
+/* Whether the row is for this communicator at all. */
+enum match shape_match(const struct shape *shape, const struct condition *when);
+
+/* The row's sizes as NCCL's nBytes; false when there is none. Of an unknown shape: all that may be meant. */
+bool shape_bytes(const struct shape *shape, const struct condition *when, struct sizes *bytes);
+
+/* The words of a decision table. */
+
+/* NCCL's number for its name, in upper or lower case, or -1. */
+int collective_by_name(struct slice name);
+int algorithm_by_name(struct slice name);
+int protocol_by_name(struct slice name);
+
+/* The names, "?" for what is none of NCCL's numbers. */
+const char *collective_name(int collective);
+const char *algorithm_name(int algorithm);
+const char *protocol_name(int protocol);
+
+/* The table, row or column of NCCL's constants, or -1; lower case, like keys. */
+int cap_by_name(struct slice name);
+int link_by_name(struct slice name);
+int generation_by_name(struct slice name);
+int node_count_by_name(struct slice name);
+
+/* For the end of an error message. */
+#define VALID_COLLECTIVES "valid: Broadcast, Reduce, AllGather, ReduceScatter, AllReduce"
+#define VALID_ALGORITHMS "valid: Tree, Ring, CollNetDirect, CollNetChain, NVLS, NVLSTree, PAT"
+#define VALID_PROTOCOLS "valid: LL, LL128, Simple"
+#define VALID_LINKS "valid: nvlink, pci, net"
+#define VALID_CONSTANTS                                                                                         \
+    "valid: base-latency-us, link-latency-us, ll-gbs, ring-ll128-per-channel-gbs, tree-ll128-per-channel-gbs, " \
+    "tree-per-channel-gbs, nvlstree-per-channel-gbs"
+#define VALID_GENERATIONS "valid: volta, ampere, hopper, blackwell"
+#define VALID_NODE_COUNTS "valid: 1, 2, more"
 
 #endif

@@ -11,7 +11,6 @@
 #include "file.h"
 #include "rules.h"
 #include "sha256.h"
-#include "shape.h"
 #include "table.h"
 
 struct shared_rules {

@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cells.h"
 #include "chain.h"
 #include "decider.h"
-#include "expand.h"
 #include "hardware.h"
-#include "legacy.h"
+#include "interface.h"
 #include "log.h"
 #include "settings.h"
 #include "stats.h"
@@ -319,10 +319,6 @@ bool tuner_silence(struct tuner *tuner) {
     return tuner->decider.rules && !atomic_exchange_explicit(&tuner->silent, true, memory_order_relaxed);
 }
 
-const struct decider *tuner_decider(const struct tuner *tuner) {
-    return tuner && decides(tuner) ? &tuner->decider : NULL;
-}
-
 bool tuner_is_unchecked(const struct tuner *tuner) {
     return tuner && tuner->decider.unchecked;
 }
@@ -347,3 +343,30 @@ void tuner_close(struct tuner *tuner) {
     counters_free(&decider->counters);
     free(tuner);
 }
+
+static void explain(int version, const void *context, const struct call *call, struct cost_cells cells,
+                    struct explanation *explanation) {
+    const struct tuner *tuner = version == 1 ? tuner_v1_deciding() : context;
+    const struct decider *decider = tuner && decides(tuner) ? &tuner->decider : NULL;
+    float own[CELLS];
+    *explanation = (struct explanation){0};
+    if (!decider) {
+        return;
+    }
+    struct call asked = *call;
+    if (version < 3) {
+        legacy_fill(own, call, &decider->rules->shape, decider->unchecked);
+        cells = (struct cost_cells){own, ALGORITHMS, PROTOCOLS};
+    }
+    if (version < 4) {
+        asked.registered = 0;
+    }
+    decider_explain(decider, &asked, cells, explanation);
+}
+
+static void forget_tables(void) {
+    tuner_v1_forget();
+    tables_forget();
+}
+
+const struct trial tuner_trial = {explain, forget_tables};

@@ -6,11 +6,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "call.h"
-#include "opening.h"
+#include "abi.h"
 
 struct tuner;
-struct decider;
+struct opening;
 
 /* *tuner becomes the communicator's tuner, or NULL when there is nothing to do: no table asked for, or a table that
  * cannot be used. Says which in the log. A ncclResult_t: not a success only with NCCL_TUNER_STRICT, where no
@@ -32,9 +31,6 @@ bool tuner_sets_chunks(const struct tuner *tuner);
 /* The chunk size of the last decision about this collective, where NCCL runs what it says. */
 void tuner_chunk(struct tuner *tuner, const struct chunk_call *call, size_t *chunk_bytes);
 
-/* What decides, or NULL; not behind the forcing plugin's tuner. */
-const struct decider *tuner_decider(const struct tuner *tuner);
-
 /* Whether NCCL_TUNER_UNCHECKED is set. */
 bool tuner_is_unchecked(const struct tuner *tuner);
 
@@ -49,5 +45,14 @@ void tuner_close(struct tuner *tuner);
 void tuner_join(struct tuner *tuner, const struct opening *opening);
 void tuner_leave(struct tuner *tuner);
 bool tuner_silence(struct tuner *tuner);
+
+/* Of the adapter of version 1: the tuner that its calls reach, NULL where NCCL decides; and the end of what communicators
+ * that are gone have left. */
+const struct tuner *tuner_v1_deciding(void);
+void tuner_v1_forget(void);
+
+/* What a table can be tried by: interface.h. Of the forcing plugin's tuner there is nothing in it. */
+struct trial;
+extern const struct trial tuner_trial;
 
 #endif

@@ -30,17 +30,20 @@ static struct sim_bill bills[SIM_MAX_RANKS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct item *find(const struct items *items, uintptr_t key) {
-    for (int i = items->n; i-- > 0;) /* the newest first */
-        if (items->all[i].key == key)
+    for (int i = items->n; i-- > 0;) { /* the newest first */
+        if (items->all[i].key == key) {
             return &items->all[i];
+        }
+    }
     return NULL;
 }
 
 static void append(struct items *items, struct item item) {
     if ((items->n & (items->n - 1)) == 0) {
         items->all = realloc(items->all, (items->n == 0 ? 1 : 2 * (size_t)items->n) * sizeof item);
-        if (items->all == NULL)
+        if (items->all == NULL) {
             abort();
+        }
     }
     items->all[items->n++] = item;
 }
@@ -56,8 +59,9 @@ static void charge(const struct item *item) {
         return;
     }
     bill->device_bytes += item->bytes;
-    if (bill->device_bytes > bill->peak_device_bytes)
+    if (bill->device_bytes > bill->peak_device_bytes) {
         bill->peak_device_bytes = bill->device_bytes;
+    }
 }
 
 static void refund(const struct item *item) {
@@ -92,8 +96,9 @@ void sim_bill_create(uint64_t handle, size_t bytes, int on_host) {
 /* The lock must be held. Handles that others exported are not among them. */
 static void hold(uint64_t handle, int more) {
     struct item *item = find(&created, handle);
-    if (item == NULL)
+    if (item == NULL) {
         return;
+    }
     item->holders += more;
     if (item->holders == 0) {
         refund(item);

@@ -12,8 +12,6 @@
 #include "redirect.h"
 #include "zeros.h"
 
-typedef int status; /* ncclResult_t */
-
 enum { SUCCESS = 0, INTERNAL_ERROR = 3 };
 
 /* Where a set of ranks meets: all of them (0), or those of a node (1 + its first rank). */
@@ -47,8 +45,9 @@ void sim_meet_alone(int one_acts) {
 }
 
 static status meet(struct meeting *meeting, int ranks) {
-    if (alone)
+    if (alone) {
         return SUCCESS;
+    }
     pthread_mutex_lock(&lock);
     unsigned int round = meeting->round;
     if (++meeting->arrived == ranks) {
@@ -56,8 +55,9 @@ static status meet(struct meeting *meeting, int ranks) {
         meeting->round++;
         pthread_cond_broadcast(&changed);
     }
-    while (meeting->round == round && !abandoned)
+    while (meeting->round == round && !abandoned) {
         pthread_cond_wait(&changed, &lock);
+    }
     pthread_mutex_unlock(&lock);
     return abandoned ? INTERNAL_ERROR : SUCCESS;
 }
@@ -65,30 +65,39 @@ static status meet(struct meeting *meeting, int ranks) {
 /* `ranks` lists the members, NULL for all; `own` is the caller's place in it. */
 static status all_gather_among(struct meeting *meeting, const int *ranks, int own, int n, char *data, size_t bytes) {
     if (alone) {
-        for (int i = 0; i < n; i++)
-            if (i != own)
+        for (int i = 0; i < n; i++) {
+            if (i != own) {
                 memcpy(data + i * bytes, data + own * bytes, bytes);
+            }
+        }
         return SUCCESS;
     }
     shown[ranks == NULL ? own : ranks[own]] = data;
-    if (meet(meeting, n) != SUCCESS)
+    if (meet(meeting, n) != SUCCESS) {
         return INTERNAL_ERROR;
-    for (int i = 0; i < n; i++)
-        if (i != own)
+    }
+    for (int i = 0; i < n; i++) {
+        if (i != own) {
             sim_copy_sparse(data + i * bytes, (char *)shown[ranks == NULL ? i : ranks[i]] + i * bytes, bytes);
+        }
+    }
     return meet(meeting, n);
 }
 
 static status broadcast_among(struct meeting *meeting, const int *ranks, int own, int n, int root, void *data,
                               size_t bytes) {
-    if (alone)
+    if (alone) {
         return SUCCESS;
-    if (own == root)
+    }
+    if (own == root) {
         shown[ranks == NULL ? own : ranks[own]] = data;
-    if (meet(meeting, n) != SUCCESS)
+    }
+    if (meet(meeting, n) != SUCCESS) {
         return INTERNAL_ERROR;
-    if (own != root)
+    }
+    if (own != root) {
         memcpy(data, shown[ranks == NULL ? root : ranks[root]], bytes);
+    }
     return meet(meeting, n);
 }
 
@@ -120,8 +129,9 @@ static const struct sim_part_layout *part_layout;
 
 void sim_part(const int *devices, int n) {
     part_members = n;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         rank_in_part[devices[i]] = i;
+    }
 }
 
 SIM_EXPORT void sim_locate_part(const struct sim_part_layout *layout) {
@@ -142,11 +152,13 @@ static status split(uint64_t handle SIM_UNUSED, char *comm, char *whole, int col
                     const int *ranks_in_whole) {
     void *named = &part;
     memcpy(comm + part_layout->bootstrap, &named, sizeof named);
-    if (!part_layout->shares)
+    if (!part_layout->shares) {
         return SUCCESS;
+    }
     int *own = pointer_at(comm, part_layout->ranks), *of_whole = pointer_at(whole, part_layout->ranks);
-    for (int i = 0; i < part_members; i++)
+    for (int i = 0; i < part_members; i++) {
         own[i] = of_whole[ranks_in_whole[i]];
+    }
     void *proxy = pointer_at(whole, part_layout->proxy);
     memcpy(comm + part_layout->proxy, &proxy, sizeof proxy);
     return SUCCESS;
@@ -162,8 +174,9 @@ static struct meeting *node_of(const int *ranks) {
 
 static status all_gather(void *state, void *data, int bytes) {
     sim_search_is_over();
-    if (state == &part)
+    if (state == &part) {
         return all_gather_among(everyone(), NULL, rank_in_part[sim_device()], part_members, data, (size_t)bytes);
+    }
     return all_gather_among(everyone(), NULL, own_rank(), ranks_of_all(), data, (size_t)bytes);
 }
 

@@ -31,10 +31,12 @@ SIM_EXPORT uint64_t sim_buffer_bytes(int kind) {
 }
 
 static int prepare(int kind) {
-    if (buffers[kind].send == NULL)
+    if (buffers[kind].send == NULL) {
         buffers[kind].send = sim_map_untouchable(bytes_of(kind));
-    if (buffers[kind].receive == NULL)
+    }
+    if (buffers[kind].receive == NULL) {
         buffers[kind].receive = sim_map_untouchable(bytes_of(kind));
+    }
     return buffers[kind].send == NULL || buffers[kind].receive == NULL ? -1 : 0;
 }
 
@@ -60,13 +62,15 @@ static struct side side_of(int kind, int rank, int which) {
 static void register_sides(struct rank *rank) {
     for (int which = 0; which < 2 && rank->result == 0; which++) {
         struct side side = side_of(used, rank->rank, which);
-        if ((known[used].sides & side.bit) == 0)
+        if ((known[used].sides & side.bit) == 0) {
             continue;
-        if (used == SIM_REGISTERED)
+        }
+        if (used == SIM_REGISTERED) {
             rank->result = sim_nccl.comm_register(rank->comm, side.buffer, REGISTERED_BYTES, side.handle);
-        else
+        } else {
             rank->result =
                 sim_nccl.window_register(rank->comm, side.buffer, REGISTERED_BYTES, side.handle, known[used].flags);
+        }
     }
 }
 
@@ -76,8 +80,9 @@ static void deregister_sides(struct rank *rank) {
         used == SIM_REGISTERED ? sim_nccl.comm_deregister : sim_nccl.window_deregister;
     for (int which = 0; which < 2 && rank->result == 0; which++) {
         struct side side = side_of(used, rank->rank, which);
-        if (*side.handle != NULL)
+        if (*side.handle != NULL) {
             rank->result = deregister(rank->comm, *side.handle);
+        }
         *side.handle = NULL;
     }
 }
@@ -95,16 +100,20 @@ static status of_all_ranks(void **comms, int ranks, void (*act)(struct rank *ran
         return each.result;
     }
     struct rank *all = calloc((size_t)ranks, sizeof *all);
-    if (all == NULL)
+    if (all == NULL) {
         return -1;
-    for (int r = 0; r < ranks; r++)
+    }
+    for (int r = 0; r < ranks; r++) {
         all[r] = (struct rank){.rank = r, .comm = comms[r]};
+    }
     sim_meet_alone(0);
-    if (sim_run_ranks(all, ranks, act) != 0)
+    if (sim_run_ranks(all, ranks, act) != 0) {
         return -1;
+    }
     status result = 0;
-    for (int r = 0; r < ranks && result == 0; r++)
+    for (int r = 0; r < ranks && result == 0; r++) {
         result = all[r].result;
+    }
     sim_meet_alone(1);
     free(all);
     return result;
@@ -112,18 +121,23 @@ static status of_all_ranks(void **comms, int ranks, void (*act)(struct rank *ran
 
 SIM_EXPORT int sim_use_buffers(void **comms, int ranks, const struct sim_registration *wanted) {
     int kind = wanted->kind;
-    if (kind < 0 || kind >= SIM_BUFFER_KINDS || prepare(kind) != 0)
+    if (kind < 0 || kind >= SIM_BUFFER_KINDS || prepare(kind) != 0) {
         return -1;
+    }
     used = kind;
     sim_set_device(0);
-    if (kind != SIM_REGISTERED && kind != SIM_WINDOW)
+    if (kind != SIM_REGISTERED && kind != SIM_WINDOW) {
         return 0;
-    if (known[kind].sides == wanted->sides && known[kind].flags == wanted->flags)
+    }
+    if (known[kind].sides == wanted->sides && known[kind].flags == wanted->flags) {
         return 0;
-    if (handles[kind] == NULL)
+    }
+    if (handles[kind] == NULL) {
         handles[kind] = calloc(2 * (size_t)ranks, sizeof(void *));
-    if (handles[kind] == NULL)
+    }
+    if (handles[kind] == NULL) {
         return -1;
+    }
     status result = known[kind].sides == 0 ? 0 : of_all_ranks(comms, ranks, deregister_sides);
     known[kind] = *wanted;
     return result == 0 ? of_all_ranks(comms, ranks, register_sides) : result;

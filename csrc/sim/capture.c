@@ -8,8 +8,6 @@
 #include "record.h"
 #include "redirect.h"
 
-typedef int status; /* cudaError_t */
-
 enum { SUCCESS = 0, OUT_OF_MEMORY = 2 };
 
 /* What is to be called when a graph that keeps it is destroyed. */
@@ -32,8 +30,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 SIM_EXPORT int sim_capture_begin(const void *stream) {
     static unsigned long long last;
     struct graph *graph = malloc(sizeof *graph);
-    if (graph == NULL)
+    if (graph == NULL) {
         return -1;
+    }
     pthread_mutex_lock(&lock);
     *graph = (struct graph){stream, ++last, NULL, captured};
     captured = graph;
@@ -44,8 +43,9 @@ SIM_EXPORT int sim_capture_begin(const void *stream) {
 static struct graph *graph_of(const void *stream) {
     pthread_mutex_lock(&lock);
     struct graph *graph = captured;
-    while (graph != NULL && graph->stream != stream)
+    while (graph != NULL && graph->stream != stream) {
         graph = graph->next;
+    }
     pthread_mutex_unlock(&lock);
     return graph;
 }
@@ -53,11 +53,12 @@ static struct graph *graph_of(const void *stream) {
 SIM_EXPORT void *sim_capture_end(const void *stream) {
     struct graph *graph = graph_of(stream);
     pthread_mutex_lock(&lock);
-    for (struct graph **at = &captured; graph != NULL && *at != NULL; at = &(*at)->next)
+    for (struct graph **at = &captured; graph != NULL && *at != NULL; at = &(*at)->next) {
         if (*at == graph) {
             *at = graph->next;
             break;
         }
+    }
     pthread_mutex_unlock(&lock);
     return graph;
 }
@@ -80,34 +81,40 @@ static status is_capturing(const void *stream, int *capturing) {
 
 static status info(const void *stream, int *capturing, unsigned long long *id) {
     is_capturing(stream, capturing);
-    if (id != NULL && *capturing)
+    if (id != NULL && *capturing) {
         *id = graph_of(stream)->id;
+    }
     return SUCCESS;
 }
 
 /* Nodes that the stream's next one would depend on: none. */
 static status info_v2(const void *stream, int *capturing, unsigned long long *id, void **captured_in, void **nodes,
                       size_t *n_nodes) {
-    if (captured_in != NULL)
+    if (captured_in != NULL) {
         *captured_in = stream == NULL ? NULL : graph_of(stream);
-    if (nodes != NULL)
+    }
+    if (nodes != NULL) {
         *nodes = NULL;
-    if (n_nodes != NULL)
+    }
+    if (n_nodes != NULL) {
         *n_nodes = 0;
+    }
     return info(stream, capturing, id);
 }
 
 static status info_v3(const void *stream, int *capturing, unsigned long long *id, void **captured_in, void **nodes,
                       void **edges, size_t *n_nodes) {
-    if (edges != NULL)
+    if (edges != NULL) {
         *edges = NULL;
+    }
     return info_v2(stream, capturing, id, captured_in, nodes, n_nodes);
 }
 
 static status create_object(struct user_object **object, void *argument, void (*destroy)(void *)) {
     *object = malloc(sizeof **object);
-    if (*object == NULL)
+    if (*object == NULL) {
         return OUT_OF_MEMORY;
+    }
     **object = (struct user_object){destroy, argument, NULL};
     return SUCCESS;
 }
@@ -139,8 +146,9 @@ static status add_kernel_node(void **node, void *added_to SIM_UNUSED, const void
 }
 
 static status launch_host_function(void *stream SIM_UNUSED, void (*function)(void *), void *argument) {
-    if (captured == NULL)
+    if (captured == NULL) {
         function(argument);
+    }
     return SUCCESS;
 }
 

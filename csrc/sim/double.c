@@ -24,8 +24,9 @@ static int n_joined, n_called;
 /* Room for one more item behind n. */
 static void *room(void *items, int n, size_t bytes) {
     void *moved = realloc(items, ((size_t)n + 1) * bytes);
-    if (moved == NULL)
+    if (moved == NULL) {
         abort();
+    }
     return moved;
 }
 
@@ -85,8 +86,9 @@ static int own_device(const struct unique_id *id) {
     }
     int device = sim_device(), gpu = sim_gpu_of(device), host = sim_host_of(device);
     while (taken[device] && device + 1 < sim_devices() && sim_host_of(device + 1) == host &&
-           sim_gpu_of(device + 1) == gpu)
+           sim_gpu_of(device + 1) == gpu) {
         device++;
+    }
     taken[device] = 1;
     return device;
 }

@@ -14,8 +14,6 @@
 #include "record.h"
 #include "redirect.h"
 
-typedef int status; /* CUresult */
-
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NOT_FOUND = 500, NOT_SUPPORTED = 801 };
 
 static const size_t granularity_bytes = (size_t)2 << 20;
@@ -30,24 +28,27 @@ static status error_string(status error SIM_UNUSED, const char **text) {
 }
 
 static status device_get(int *device, int ordinal) {
-    if (sim_device_numbered(ordinal) < 0)
+    if (sim_device_numbered(ordinal) < 0) {
         return INVALID_DEVICE;
+    }
     *device = ordinal;
     return SUCCESS;
 }
 
 static status device_get_attribute(int *value, int attribute, int number) {
     int device = sim_device_numbered(number);
-    if (device < 0)
+    if (device < 0) {
         return INVALID_DEVICE;
+    }
     *value = sim_device_attribute(attribute, device);
     return SUCCESS;
 }
 
 static status device_get_uuid(unsigned char uuid[16], int number) {
     int device = sim_device_numbered(number);
-    if (device < 0)
+    if (device < 0) {
         return INVALID_DEVICE;
+    }
     int gpu[] = {sim_host_of(device), sim_gpu_of(device)};
     memset(uuid, 0, 16);
     memcpy(uuid, gpu, sizeof gpu);
@@ -72,8 +73,9 @@ static status context_get_current(void **context) {
 }
 
 static status context_set_current(void *context) {
-    if (context != NULL)
+    if (context != NULL) {
         sim_set_device((int)(uintptr_t)context - 1);
+    }
     return SUCCESS;
 }
 
@@ -222,8 +224,9 @@ static status get_proc_address(const char *name, void **function, int version SI
 static status get_proc_address_v2(const char *name, void **function, int version, unsigned long long flags,
                                   int *result) {
     status found = get_proc_address(name, function, version, flags);
-    if (result != NULL)
+    if (result != NULL) {
         *result = found != SUCCESS;
+    }
     return found;
 }
 
@@ -279,9 +282,11 @@ static const struct sim_redirect functions[] = {
 
 void *sim_driver_function(const char *name) {
     /* A driver without multicast is what a machine without NVLS has, but only the attribute says so: keep it one way. */
-    for (const struct sim_redirect *row = functions; row->name != NULL; row++)
-        if (strcmp(row->name, name) == 0)
+    for (const struct sim_redirect *row = functions; row->name != NULL; row++) {
+        if (strcmp(row->name, name) == 0) {
             return row->replacement;
+        }
+    }
     return NULL;
 }
 

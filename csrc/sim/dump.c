@@ -7,7 +7,6 @@
 #include "oracle.h"
 #include "trampoline.h"
 
-typedef int status; /* ncclResult_t */
 typedef status dump(void *system, int n, void **graphs);
 
 enum { SUCCESS = 0, SYSTEM_ERROR = 2, LOCAL = 0 /* the type that every file can have */ };
@@ -18,8 +17,9 @@ static struct sim_graph_file file;
 static void make_writable(unsigned char *graph, size_t at) {
     int type;
     memcpy(&type, graph + at, sizeof type);
-    if (type < 0 || type >= 32 || !(file.writable >> type & 1))
+    if (type < 0 || type >= 32 || !(file.writable >> type & 1)) {
         memset(graph + at, LOCAL, sizeof type);
+    }
 }
 
 static status write_copies(void *system, int n, void **graphs) {
@@ -31,8 +31,9 @@ static status write_copies(void *system, int n, void **graphs) {
         make_writable(copied[i], file.type_intra);
         make_writable(copied[i], file.type_inter);
     }
-    if (result == SUCCESS)
+    if (result == SUCCESS) {
         result = original(system, n, copied);
+    }
     free(copied);
     free(copies);
     return result;

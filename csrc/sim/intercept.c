@@ -15,8 +15,6 @@
 #include "record.h"
 #include "redirect.h"
 
-typedef int status; /* ncclResult_t */
-
 enum { INTERNAL_ERROR = 3 };
 
 /* --- graphs --- */
@@ -37,13 +35,16 @@ typedef status make_model(void *comm, int min_capability, int max_capability, vo
  * runs instructions that are being replaced. */
 static status intercepted_model(void *comm, int min_capability, int max_capability, void **of_algorithm) {
     unsigned char *copies = graphs.copies + (size_t)sim_device() * (size_t)graphs.n * graphs.bytes;
-    for (int i = 0; i < graphs.n; i++)
+    for (int i = 0; i < graphs.n; i++) {
         memcpy(copies + (size_t)i * graphs.bytes, of_algorithm[i], graphs.bytes);
-    if (sim_meet_everyone() != 0)
+    }
+    if (sim_meet_everyone() != 0) {
         return INTERNAL_ERROR;
+    }
     pthread_mutex_lock(&lock);
-    if (!graphs.seen)
+    if (!graphs.seen) {
         sim_hook_set(&graphs.hook, 0);
+    }
     graphs.seen = 1;
     pthread_mutex_unlock(&lock);
     make_model *function;
@@ -67,18 +68,21 @@ typedef status read_file(const char *path, void *xml, int warn);
 
 /* Every rank comes here once. When all have, one takes the redirection away for good, and each reads its own file. */
 static status own_file(const char *path SIM_UNUSED, void *xml, int warn) {
-    if (sim_meet_everyone() != 0)
+    if (sim_meet_everyone() != 0) {
         return INTERNAL_ERROR;
+    }
     pthread_mutex_lock(&lock);
-    if (!file_seen)
+    if (!file_seen) {
         sim_hook_set(&file_hook, 0);
+    }
     file_seen = 1;
     pthread_mutex_unlock(&lock);
     read_file *function;
     memcpy(&function, &file_hook.function, sizeof function);
     const char *file = sim_own_host()->topology;
-    if (sim_domain_of(sim_device()) == SIM_NO_DOMAIN)
+    if (sim_domain_of(sim_device()) == SIM_NO_DOMAIN) {
         return function(file, xml, warn);
+    }
     char numbered[SIM_PATH_CHARS + 16];
     snprintf(numbered, sizeof numbered, "%s.%d", file, sim_host_of(sim_device()));
     return function(numbered, xml, warn);
@@ -86,10 +90,12 @@ static status own_file(const char *path SIM_UNUSED, void *xml, int warn) {
 
 void sim_intercept_again(void) {
     graphs.seen = file_seen = 0;
-    if (graphs.hook.function != NULL)
+    if (graphs.hook.function != NULL) {
         sim_hook_set(&graphs.hook, 1);
-    if (file_hook.function != NULL)
+    }
+    if (file_hook.function != NULL) {
         sim_hook_set(&file_hook, 1);
+    }
 }
 
 SIM_EXPORT int sim_intercept_topology_file(void *function) {

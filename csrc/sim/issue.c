@@ -31,8 +31,9 @@ static int stream; /* its address is the stream */
 
 static status issue_one(void *comm, const struct sim_call *call) {
     struct sim_buffers at = sim_buffers();
-    if (call->in_place)
+    if (call->in_place) {
         at.receive = at.send;
+    }
     switch (call->collective) {
     case BROADCAST:
         return sim_nccl.broadcast(at.send, at.receive, call->count, call->type, call->root, comm, &stream);
@@ -94,8 +95,9 @@ static void collect(struct sim_answer *answer, int log_file) {
 
 SIM_EXPORT int sim_issue(const struct sim_issue *issue, const struct sim_call *calls, int n,
                          struct sim_answer *answers) {
-    if (begin(issue) != 0)
+    if (begin(issue) != 0) {
         return -1;
+    }
     for (int i = 0; i < n; i++) {
         struct sim_answer *answer = &answers[i];
         memset(answer, 0, sizeof *answer);
@@ -103,35 +105,43 @@ SIM_EXPORT int sim_issue(const struct sim_issue *issue, const struct sim_call *c
         if (issue->simulated) {
             answer->result = simulate(issue->comm, &calls[i], &answer->simulated_us);
         } else {
-            if (issue->captured && sim_capture_begin(&stream) != 0)
+            if (issue->captured && sim_capture_begin(&stream) != 0) {
                 return -1;
+            }
             answer->result = issue_one(issue->comm, &calls[i]);
-            if (issue->captured)
+            if (issue->captured) {
                 sim_graph_destroy(sim_capture_end(&stream));
+            }
         }
         collect(answer, issue->log_file);
-        if (answer->result != 0)
+        if (answer->result != 0) {
             return i + 1;
+        }
     }
     return n;
 }
 
 SIM_EXPORT int sim_issue_group(const struct sim_issue *issue, const struct sim_call *calls, int n,
                                struct sim_answer *answer) {
-    if (begin(issue) != 0)
+    if (begin(issue) != 0) {
         return -1;
+    }
     memset(answer, 0, sizeof *answer);
     sim_record_start();
-    if (issue->captured && sim_capture_begin(&stream) != 0)
+    if (issue->captured && sim_capture_begin(&stream) != 0) {
         return -1;
+    }
     sim_nccl.group_start();
-    for (int i = 0; i < n && answer->result == 0; i++)
+    for (int i = 0; i < n && answer->result == 0; i++) {
         answer->result = issue_one(issue->comm, &calls[i]);
+    }
     status ended = sim_nccl.group_end();
-    if (issue->captured)
+    if (issue->captured) {
         sim_graph_destroy(sim_capture_end(&stream));
-    if (answer->result == 0)
+    }
+    if (answer->result == 0) {
         answer->result = ended;
+    }
     collect(answer, issue->log_file);
     return 0;
 }
@@ -145,23 +155,28 @@ static void issue_own(struct rank *rank) {
 
 SIM_EXPORT int sim_issue_everywhere(void **comms, int ranks, const struct sim_call *call, int *results, int *blocks) {
     struct rank *all = calloc((size_t)ranks, sizeof *all);
-    if (all == NULL)
+    if (all == NULL) {
         return -1;
-    for (int r = 0; r < ranks; r++)
+    }
+    for (int r = 0; r < ranks; r++) {
         all[r] = (struct rank){.rank = r, .ranks = ranks, .comm = comms[r]};
+    }
     sim_record_start();
     sim_buffers(); /* made once, before there are threads */
     everywhere = call;
-    if (sim_run_ranks(all, ranks, issue_own) != 0)
+    if (sim_run_ranks(all, ranks, issue_own) != 0) {
         return -1;
+    }
     sim_work_done();
     int kernels = sim_record().kernels;
     for (int r = 0; r < ranks; r++) {
         results[r] = all[r].result;
         blocks[r] = 0;
-        for (int k = kernels; k-- > 0;)
-            if (sim_kernels()[k].device == r)
+        for (int k = kernels; k-- > 0;) {
+            if (sim_kernels()[k].device == r) {
                 blocks[r] = (int)sim_kernels()[k].grid_x;
+            }
+        }
     }
     free(all);
     return 0;

@@ -27,23 +27,27 @@ static int rank_of[SIM_MAX_RANKS]; /* of each device, NO_MEMBER where it is not 
 static void forget_members(void) {
     memset(ranks_of_host, 0, sizeof ranks_of_host);
     memset(ranks_of_domain, 0, sizeof ranks_of_domain);
-    for (int device = 0; device < SIM_MAX_RANKS; device++)
+    for (int device = 0; device < SIM_MAX_RANKS; device++) {
         rank_of[device] = NO_MEMBER;
+    }
 }
 
 static void count_member(int device, int rank) {
     int host = host_of[device], domain = sim_machine.domain_of_host[host];
     rank_of[device] = rank;
-    if (ranks_of_host[host]++ == 0)
+    if (ranks_of_host[host]++ == 0) {
         first_of_host[host] = device;
-    if (domain != SIM_NO_DOMAIN && ranks_of_domain[domain]++ == 0)
+    }
+    if (domain != SIM_NO_DOMAIN && ranks_of_domain[domain]++ == 0) {
         first_of_domain[domain] = device;
+    }
 }
 
 void sim_keep_members(const int *members, int n) {
     forget_members();
-    for (int rank = 0; rank < n; rank++)
+    for (int rank = 0; rank < n; rank++) {
         count_member(members[rank], rank);
+    }
 }
 
 int sim_host_ranks(int host) {
@@ -52,34 +56,42 @@ int sim_host_ranks(int host) {
 
 SIM_EXPORT int sim_configure(const struct sim_machine *machine) {
     if (machine->hosts < 1 || machine->hosts > SIM_MAX_RANKS || machine->kinds < 1 || machine->kinds > SIM_MAX_KINDS ||
-        machine->ranks_per_process < 1)
+        machine->ranks_per_process < 1) {
         return -1;
+    }
     for (int k = 0; k < machine->kinds; k++) {
         const struct sim_host *kind = &machine->kind[k];
         if (kind->gpus_per_host < 1 || kind->gpus_per_host > SIM_MAX_LOCAL_GPUS || kind->nets_per_host < 1 ||
             kind->nets_per_host > SIM_MAX_NETS || kind->ranks_per_host < 1 ||
-            kind->ranks_per_host > SIM_MAX_LOCAL_RANKS)
+            kind->ranks_per_host > SIM_MAX_LOCAL_RANKS) {
             return -1;
-        for (int rank = 0; rank < kind->ranks_per_host; rank++)
-            if (kind->gpu_of_rank[rank] < 0 || kind->gpu_of_rank[rank] >= kind->gpus_per_host)
+        }
+        for (int rank = 0; rank < kind->ranks_per_host; rank++) {
+            if (kind->gpu_of_rank[rank] < 0 || kind->gpu_of_rank[rank] >= kind->gpus_per_host) {
                 return -1;
+            }
+        }
     }
     devices = 0;
     for (int host = 0; host < machine->hosts; host++) {
         int kind = machine->kind_of_host[host];
-        if (kind < 0 || kind >= machine->kinds || devices + machine->kind[kind].ranks_per_host > SIM_MAX_RANKS)
+        if (kind < 0 || kind >= machine->kinds || devices + machine->kind[kind].ranks_per_host > SIM_MAX_RANKS) {
             return -1;
+        }
         first_device[host] = devices;
         int domain = machine->domain_of_host[host];
-        if (domain != SIM_NO_DOMAIN && (domain < 0 || domain > machine->hosts))
+        if (domain != SIM_NO_DOMAIN && (domain < 0 || domain > machine->hosts)) {
             return -1;
-        for (int i = 0; i < machine->kind[kind].ranks_per_host; i++)
+        }
+        for (int i = 0; i < machine->kind[kind].ranks_per_host; i++) {
             host_of[devices++] = host;
+        }
     }
     sim_machine = *machine;
     forget_members();
-    for (int device = 0; device < devices; device++)
+    for (int device = 0; device < devices; device++) {
         count_member(device, device);
+    }
     sim_configure_merging();
     return 0;
 }
@@ -103,17 +115,21 @@ int sim_seen_devices(void) {
 }
 
 int sim_number_of(int device) {
-    if (n_seen == 0)
+    if (n_seen == 0) {
         return device;
-    for (int number = 0; number < n_seen; number++)
-        if (seen[number] == device)
+    }
+    for (int number = 0; number < n_seen; number++) {
+        if (seen[number] == device) {
             return number;
+        }
+    }
     return -1;
 }
 
 int sim_device_numbered(int number) {
-    if (number < 0 || number >= sim_seen_devices())
+    if (number < 0 || number >= sim_seen_devices()) {
         return -1;
+    }
     return n_seen > 0 ? seen[number] : number;
 }
 
@@ -128,15 +144,17 @@ int sim_device(void) {
 }
 
 SIM_EXPORT int sim_start_on(int device) {
-    if (device < 0 || device >= sim_devices())
+    if (device < 0 || device >= sim_devices()) {
         return -1;
+    }
     first_device_of_process = device;
     return 0;
 }
 
 int sim_set_device(int device) {
-    if (device < 0 || device >= sim_devices())
+    if (device < 0 || device >= sim_devices()) {
         return -1;
+    }
     current_device = device;
     return 0;
 }
@@ -159,8 +177,9 @@ int sim_first_of_domain(int domain) {
 
 int sim_first_of_system(int device, int gpus) {
     int host = host_of[device], domain = sim_domain_of(device);
-    if (gpus == ranks_of_host[host])
+    if (gpus == ranks_of_host[host]) {
         return first_of_host[host];
+    }
     return domain != SIM_NO_DOMAIN && gpus == ranks_of_domain[domain] ? first_of_domain[domain] : -1;
 }
 
@@ -168,21 +187,24 @@ int sim_first_of_system(int device, int gpus) {
 static int alike(int one, int other) {
     if (sim_machine.kind_of_host[one] != sim_machine.kind_of_host[other] ||
         ranks_of_host[one] != ranks_of_host[other] || sim_machine.domain_of_host[one] != SIM_NO_DOMAIN ||
-        sim_machine.domain_of_host[other] != SIM_NO_DOMAIN)
+        sim_machine.domain_of_host[other] != SIM_NO_DOMAIN) {
         return 0;
+    }
     int later = rank_of[first_of_host[other]] - rank_of[first_of_host[one]];
     for (int i = 0; i < sim_host(one)->ranks_per_host; i++) {
         int rank = rank_of[first_device[one] + i], same = rank_of[first_device[other] + i];
-        if ((rank == NO_MEMBER) != (same == NO_MEMBER) || (rank != NO_MEMBER && same - rank != later))
+        if ((rank == NO_MEMBER) != (same == NO_MEMBER) || (rank != NO_MEMBER && same - rank != later)) {
             return 0;
+        }
     }
     return 1;
 }
 
 int sim_first_alike(int device, int *ranks_before) {
     int own = host_of[device], host = 0;
-    while (host < own && (ranks_of_host[host] == 0 || !alike(host, own)))
+    while (host < own && (ranks_of_host[host] == 0 || !alike(host, own))) {
         host++;
+    }
     *ranks_before = rank_of[first_of_host[own]] - rank_of[first_of_host[host]];
     return first_of_host[host];
 }
@@ -203,11 +225,14 @@ int sim_gpu_of(int device) {
 static int device_of_gpu(int gpu, int host) {
     const struct sim_host *kind = sim_host(host);
     int device = sim_device();
-    if (host_of[device] == host && sim_gpu_of(device) == gpu)
+    if (host_of[device] == host && sim_gpu_of(device) == gpu) {
         return device;
-    for (int rank = 0; rank < kind->ranks_per_host; rank++)
-        if (kind->gpu_of_rank[rank] == gpu)
+    }
+    for (int rank = 0; rank < kind->ranks_per_host; rank++) {
+        if (kind->gpu_of_rank[rank] == gpu) {
             return first_device[host] + rank;
+        }
+    }
     return -1;
 }
 
@@ -218,8 +243,9 @@ int sim_device_of_bus_id(const char *bus_id, int host) {
         const char *own = kind->gpus[i].bus_id;
         size_t own_chars = strlen(own), chars = strlen(bus_id);
         const char *tail = chars > own_chars ? bus_id + (chars - own_chars) : bus_id;
-        if (strcasecmp(own, tail) == 0)
+        if (strcasecmp(own, tail) == 0) {
             return device_of_gpu(i, host);
+        }
     }
     return -1;
 }

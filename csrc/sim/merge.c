@@ -34,8 +34,9 @@ static struct virtual *own_virtual(void) {
 
 static status init(void) {
     const char *asked = getenv("NCCL_NET_FORCE_MERGE");
-    if (asked != NULL && forced == NULL)
+    if (asked != NULL && forced == NULL) {
         forced = strdup(asked);
+    }
     return SUCCESS;
 }
 
@@ -46,16 +47,18 @@ static status init_context(void **context) {
 
 static status devices(int *count) {
     *count = sim_own_host()->nets_per_host + made;
-    if (forced != NULL)
+    if (forced != NULL) {
         setenv("NCCL_NET_FORCE_MERGE", forced, 1); /* 2.24.3 cuts it to pieces where it lies */
+    }
     return SUCCESS;
 }
 
 status sim_net_properties_v12(int index, struct sim_net_properties_v12 *properties) {
     const struct sim_host *host = sim_own_host();
     int physical = host->nets_per_host;
-    if (index < 0 || index >= physical + MOST_VIRTUAL)
+    if (index < 0 || index >= physical + MOST_VIRTUAL) {
         return INVALID_ARGUMENT;
+    }
     struct sim_merged of = {1, {index}};
     const char *name = host->nets[index < physical ? index : 0].name;
     if (index >= physical) {
@@ -64,8 +67,9 @@ status sim_net_properties_v12(int index, struct sim_net_properties_v12 *properti
     }
     const struct sim_net *first = &host->nets[of.device[0]];
     int speed_mbps = 0;
-    for (int i = 0; i < of.devices; i++)
+    for (int i = 0; i < of.devices; i++) {
         speed_mbps += host->nets[of.device[i]].speed_mbps;
+    }
     /* Without a path NCCL finds the device in the topology file by its name. */
     const char *pci_path = first->pci_path[0] == '\0' ? NULL : first->pci_path;
     *properties = (struct sim_net_properties_v12){
@@ -91,8 +95,9 @@ status sim_net_properties_v12(int index, struct sim_net_properties_v12 *properti
 status sim_net_properties_v9(int index, struct sim_net_properties_v9 *properties) {
     struct sim_net_properties_v12 all;
     status result = sim_net_properties_v12(index, &all);
-    if (result != SUCCESS)
+    if (result != SUCCESS) {
         return result;
+    }
     properties->common = all.common;
     properties->merged.devices = all.merged.devices;
     memcpy(properties->merged.device, all.merged.device, sizeof properties->merged.device);
@@ -104,17 +109,20 @@ status sim_net_properties_v9(int index, struct sim_net_properties_v9 *properties
 static status make_virtual(int *index, const struct sim_merged *of) {
     const char *merge = getenv("NCCL_IB_MERGE_NICS");
     const struct sim_host *host = sim_own_host();
-    if (of->devices > 1 && merge != NULL && merge[0] != '\0' && strtoll(merge, NULL, 0) == 0)
+    if (of->devices > 1 && merge != NULL && merge[0] != '\0' && strtoll(merge, NULL, 0) == 0) {
         return INVALID_USAGE;
-    if (made == MOST_VIRTUAL)
+    }
+    if (made == MOST_VIRTUAL) {
         return INVALID_USAGE;
+    }
     struct virtual *new = &own_virtual()[made];
     new->of.devices = of->devices;
     memcpy(new->of.device, of->device, (size_t)of->devices * sizeof of->device[0]);
     size_t chars = 0;
-    for (int i = 0; i < of->devices; i++)
+    for (int i = 0; i < of->devices; i++) {
         chars += (size_t)snprintf(new->name + chars, sizeof new->name - chars, i > 0 ? "+%s" : "%s",
                                   host->nets[of->device[i]].name);
+    }
     *index = host->nets_per_host + made++;
     return SUCCESS;
 }
@@ -174,9 +182,11 @@ SIM_EXPORT struct {
 
 void sim_configure_merging(void) {
     void *function = NULL;
-    for (int kind = 0; kind < sim_machine.kinds; kind++)
-        if (sim_machine.kind[kind].merges_nets)
+    for (int kind = 0; kind < sim_machine.kinds; kind++) {
+        if (sim_machine.kind[kind].merges_nets) {
             function = FUNCTION(make_virtual);
+        }
+    }
     ncclNetPlugin_v9.functions[MAKE_VIRTUAL] = function;
     ncclNetPlugin_v12.functions[MAKE_VIRTUAL] = function;
 }
@@ -196,8 +206,9 @@ static get_system *make_system;
 static size_t network_at;
 
 static status make_system_of_host(void *comm, void **system, const char *file) {
-    if (sim_own_host()->merges_nets)
+    if (sim_own_host()->merges_nets) {
         return make_system(comm, system, file);
+    }
     struct network *merging, own = {0};
     memcpy(&merging, (char *)comm + network_at, sizeof merging);
     memcpy(&own, merging, offsetof(struct network, later));
@@ -212,8 +223,9 @@ static status make_system_of_host(void *comm, void **system, const char *file) {
 SIM_EXPORT int sim_merge_by_host(void *function, uint64_t net) {
     network_at = net;
     void *kept = sim_redirect_keeping(function, (void *)(uintptr_t)make_system_of_host);
-    if (kept == NULL)
+    if (kept == NULL) {
         return 0;
+    }
     memcpy(&make_system, &kept, sizeof kept);
     return 1;
 }
@@ -234,10 +246,12 @@ static _Thread_local const void *known[KINDS_OF_NETWORK]; /* NCCL's own lists of
 /* 2.24 to 2.27. */
 static status counts_of(struct counts **found, const char *name, const void *all) {
     int kind = 0;
-    while (kind < KINDS_OF_NETWORK && known[kind] != NULL && known[kind] != all)
+    while (kind < KINDS_OF_NETWORK && known[kind] != NULL && known[kind] != all) {
         kind++;
-    if (kind == KINDS_OF_NETWORK)
+    }
+    if (kind == KINDS_OF_NETWORK) {
         return INTERNAL_ERROR;
+    }
     if (known[kind] == NULL) {
         known[kind] = all;
         counts[kind] = (struct counts){UNKNOWN_COUNT, UNKNOWN_COUNT, name};

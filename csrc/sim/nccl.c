@@ -27,8 +27,9 @@ static void find(void *entry, const char *name) {
 
 SIM_EXPORT const char *sim_load_nccl(const char *path) {
     library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL)
+    if (library == NULL) {
         return dlerror();
+    }
     find(&sim_nccl.unique_id, "ncclGetUniqueId");
     find(&sim_nccl.comm_init_rank, "ncclCommInitRank");
     find(&sim_nccl.comm_split, "ncclCommSplit");

@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-typedef int status; /* ncclResult_t */
+#include "export.h"
 
 struct unique_id {
     char bytes[128];

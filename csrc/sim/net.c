@@ -50,17 +50,21 @@ static status init(void *log SIM_UNUSED) {
 /* NCCL asks once per process, so the answer is the most that a host has. */
 static status devices(int *count) {
     *count = 0;
-    for (int k = 0; k < sim_machine.kinds; k++)
-        if (sim_machine.kind[k].nets_per_host > *count)
+    for (int k = 0; k < sim_machine.kinds; k++) {
+        if (sim_machine.kind[k].nets_per_host > *count) {
             *count = sim_machine.kind[k].nets_per_host;
+        }
+    }
     return SUCCESS;
 }
 
 static status coll_devices(int *count) {
     *count = 0;
-    for (int k = 0; k < sim_machine.kinds; k++)
-        if (sim_machine.kind[k].coll_nets > *count)
+    for (int k = 0; k < sim_machine.kinds; k++) {
+        if (sim_machine.kind[k].coll_nets > *count) {
             *count = sim_machine.kind[k].coll_nets;
+        }
+    }
     return SUCCESS;
 }
 
@@ -74,8 +78,9 @@ static status get_properties(int index, struct properties *properties) {
     const struct sim_host *host = sim_own_host();
     int most;
     devices(&most);
-    if (index < 0 || index >= most)
+    if (index < 0 || index >= most) {
         return INVALID_ARGUMENT;
+    }
     int surplus = most - host->nets_per_host;
     const struct sim_net *net = &host->nets[index < surplus ? 0 : index - surplus];
     /* Without a path NCCL finds the device in the topology file by its name. */
@@ -132,8 +137,9 @@ SIM_EXPORT struct {
 static status coll_properties(int index, struct coll_properties *properties) {
     struct properties old;
     status result = get_properties(index, &old);
-    if (result != SUCCESS)
+    if (result != SUCCESS) {
         return result;
+    }
     *properties =
         (struct coll_properties){old.name, old.pci_path,   old.guid,      old.pointer_support, 0, old.speed_mbps,
                                  old.port, old.latency_us, old.max_comms, old.max_receives,    0, 0};

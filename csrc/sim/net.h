@@ -5,9 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct sim_net;
+#include "export.h"
 
-typedef int status; /* ncclResult_t */
+struct sim_net;
 
 enum { SUCCESS = 0, INTERNAL_ERROR = 3, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
 enum { POINTER_HOST = 1, POINTER_CUDA = 2 };

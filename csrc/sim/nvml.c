@@ -9,7 +9,6 @@
 #include "export.h"
 #include "machine.h"
 
-typedef int status; /* nvmlReturn_t */
 typedef void *device;
 
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6 };
@@ -37,9 +36,11 @@ SIM_EXPORT const char *nvmlErrorString(status result) {
 
 SIM_EXPORT status nvmlDeviceGetCount_v2(unsigned int *count) {
     *count = 0;
-    for (int k = 0; k < sim_machine.kinds; k++)
-        if (sim_machine.kind[k].gpus_per_host > (int)*count)
+    for (int k = 0; k < sim_machine.kinds; k++) {
+        if (sim_machine.kind[k].gpus_per_host > (int)*count) {
             *count = (unsigned int)sim_machine.kind[k].gpus_per_host;
+        }
+    }
     return SUCCESS;
 }
 
@@ -50,16 +51,18 @@ SIM_EXPORT status nvmlDeviceGetCount(unsigned int *count) {
 SIM_EXPORT status nvmlDeviceGetHandleByIndex(unsigned int index, device *handle) {
     unsigned int count;
     nvmlDeviceGetCount_v2(&count);
-    if (index >= count)
+    if (index >= count) {
         return INVALID_ARGUMENT;
+    }
     *handle = handle_of((int)index);
     return SUCCESS;
 }
 
 SIM_EXPORT status nvmlDeviceGetHandleByPciBusId(const char *bus_id, device *handle) {
     int device = sim_device_of_bus_id(bus_id, sim_host_of(sim_device()));
-    if (device < 0)
+    if (device < 0) {
         return NOT_FOUND;
+    }
     *handle = handle_of(sim_gpu_of(device));
     return SUCCESS;
 }
@@ -84,18 +87,21 @@ SIM_EXPORT status nvmlDeviceGetP2PStatus(device a, device b, int capability SIM_
 
 /* Bus id of what an NVLink leads to, NULL where there is no such link. */
 static const char *far_end(device handle, unsigned int link) {
-    if (link >= SIM_MAX_NVLINKS)
+    if (link >= SIM_MAX_NVLINKS) {
         return NULL;
+    }
     const struct sim_host *host = sim_own_host();
-    if (index_of(handle) >= host->gpus_per_host)
+    if (index_of(handle) >= host->gpus_per_host) {
         return NULL;
+    }
     const char *bus_id = host->gpus[index_of(handle)].nvlinks[link];
     return bus_id[0] == '\0' ? NULL : bus_id;
 }
 
 SIM_EXPORT status nvmlDeviceGetNvLinkState(device handle, unsigned int link, int *active) {
-    if (far_end(handle, link) == NULL)
+    if (far_end(handle, link) == NULL) {
         return NOT_SUPPORTED;
+    }
     *active = 1;
     return SUCCESS;
 }
@@ -103,8 +109,9 @@ SIM_EXPORT status nvmlDeviceGetNvLinkState(device handle, unsigned int link, int
 /* nvmlPciInfo_t begins with the bus id; NCCL reads nothing else of it. */
 SIM_EXPORT status nvmlDeviceGetNvLinkRemotePciInfo(device handle, unsigned int link, char *bus_id) {
     const char *end = far_end(handle, link);
-    if (end == NULL)
+    if (end == NULL) {
         return NOT_SUPPORTED;
+    }
     memcpy(bus_id, end, SIM_BUS_ID_CHARS);
     return SUCCESS;
 }
@@ -113,8 +120,9 @@ SIM_EXPORT status nvmlDeviceGetNvLinkRemotePciInfo(device handle, unsigned int l
 SIM_EXPORT status nvmlDeviceGetNvLinkRemoteDeviceType(device handle, unsigned int link, int *kind) {
     enum { GPU = 0, SWITCH = 2 };
     const char *end = far_end(handle, link);
-    if (end == NULL)
+    if (end == NULL) {
         return NOT_SUPPORTED;
+    }
     *kind = sim_device_of_bus_id(end, sim_host_of(sim_device())) >= 0 ? GPU : SWITCH;
     return SUCCESS;
 }
@@ -122,8 +130,9 @@ SIM_EXPORT status nvmlDeviceGetNvLinkRemoteDeviceType(device handle, unsigned in
 SIM_EXPORT status nvmlDeviceGetNvLinkCapability(device handle, unsigned int link, int capability,
                                                 unsigned int *result) {
     enum { P2P_SUPPORTED = 0 };
-    if (far_end(handle, link) == NULL || capability != P2P_SUPPORTED)
+    if (far_end(handle, link) == NULL || capability != P2P_SUPPORTED) {
         return NOT_SUPPORTED;
+    }
     *result = 1;
     return SUCCESS;
 }
@@ -147,8 +156,9 @@ SIM_EXPORT status nvmlDeviceGetFieldValues(device handle, int count, struct fiel
     for (int i = 0; i < count; i++) {
         int active = fields[i].id == NVLINK_STATE && far_end(handle, fields[i].scope) != NULL;
         fields[i].result = active ? SUCCESS : NOT_SUPPORTED;
-        if (active)
+        if (active) {
             fields[i].value.integer = 1;
+        }
     }
     return SUCCESS;
 }
@@ -166,8 +176,9 @@ struct fabric_info { /* nvmlGpuFabricInfo_v2_t */
 SIM_EXPORT status nvmlDeviceGetGpuFabricInfoV(device handle SIM_UNUSED, struct fabric_info *info) {
     enum { IN_PROGRESS = 2, COMPLETED = 3 };
     int domain = sim_domain_of(sim_device());
-    if (domain == SIM_NO_DOMAIN)
+    if (domain == SIM_NO_DOMAIN) {
         return NOT_SUPPORTED;
+    }
     *info = (struct fabric_info){.version = info->version, .status = SUCCESS};
     info->state = sim_machine.without_fabric[sim_device()] ? IN_PROGRESS : COMPLETED;
     memcpy(info->cluster, &domain, sizeof domain);
@@ -218,8 +229,9 @@ struct platform_info { /* nvmlPlatformInfo_v2_t */
 /* A domain is one chassis. */
 SIM_EXPORT status nvmlDeviceGetPlatformInfo(device handle SIM_UNUSED, struct platform_info *info) {
     int domain = sim_domain_of(sim_device());
-    if (domain == SIM_NO_DOMAIN)
+    if (domain == SIM_NO_DOMAIN) {
         return NOT_SUPPORTED;
+    }
     *info = (struct platform_info){.version = info->version};
     memcpy(info->chassis_serial_number, &domain, sizeof domain);
     return SUCCESS;

@@ -17,8 +17,6 @@
 #include "record.h"
 #include "redirect.h"
 
-typedef int status; /* ncclResult_t */
-
 enum { SUCCESS = 0, SYSTEM_ERROR = 2 };
 
 /* One process holds every host, so the identities NCCL derives from the machine come from the rank's device. */
@@ -70,8 +68,9 @@ static status no_proxy(void *comm, const unsigned char *operation, bool *needed)
         sim_record_operation(operation[layout.channel], &seen);
         sim_keep_proxy_operation(operation);
     }
-    if (needed != NULL)
+    if (needed != NULL) {
         *needed = false;
+    }
     return SUCCESS;
 }
 
@@ -86,8 +85,9 @@ static status peer_descriptor(void *comm SIM_UNUSED, uintptr_t peer SIM_UNUSED, 
 static status proxy_call(void *comm SIM_UNUSED, void *connection SIM_UNUSED, int type SIM_UNUSED,
                          void *request SIM_UNUSED, int request_bytes SIM_UNUSED, void *answer, int answer_bytes) {
     static const uintptr_t somewhere = 0x1000;
-    if (answer != NULL && answer_bytes == sizeof somewhere)
+    if (answer != NULL && answer_bytes == sizeof somewhere) {
         memcpy(answer, &somewhere, sizeof somewhere);
+    }
     return SUCCESS;
 }
 
@@ -102,8 +102,9 @@ SIM_EXPORT void sim_locate_local_ranks(uint64_t offset) {
 static status node_says_the_same(const char *comm, void *memory SIM_UNUSED, void *own, void *all, size_t bytes) {
     int ranks;
     memcpy(&ranks, comm + local_ranks_at, sizeof ranks);
-    for (int i = 0; i < ranks; i++)
+    for (int i = 0; i < ranks; i++) {
         memcpy((char *)all + (size_t)i * bytes, own, bytes);
+    }
     return SUCCESS;
 }
 
@@ -112,8 +113,9 @@ static status pci_path(const char *bus_id, char **path) {
     const char *sysfs = sim_own_host()->sysfs;
     char folder[SIM_PATH_CHARS + SIM_BUS_ID_CHARS];
     int chars = snprintf(folder, sizeof folder, "%s/", sysfs);
-    for (; *bus_id != '\0' && chars < (int)sizeof folder - 1; bus_id++)
+    for (; *bus_id != '\0' && chars < (int)sizeof folder - 1; bus_id++) {
         folder[chars++] = (char)tolower(*bus_id);
+    }
     folder[chars] = '\0';
     *path = sysfs[0] == '\0' ? NULL : realpath(folder, NULL);
     return *path == NULL ? SYSTEM_ERROR : SUCCESS;

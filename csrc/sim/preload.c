@@ -28,14 +28,16 @@ static void refuse(const char *what, const char *why) {
 static const struct sim_plan *read_plan(const char *path) {
     int file = open(path, O_RDONLY | O_CLOEXEC);
     struct stat known;
-    if (file < 0 || fstat(file, &known) != 0)
+    if (file < 0 || fstat(file, &known) != 0) {
         refuse(path, strerror(errno));
+    }
     const struct sim_plan *plan = mmap(NULL, (size_t)known.st_size, PROT_READ, MAP_PRIVATE, file, 0);
     close(file);
     if (plan == MAP_FAILED || (size_t)known.st_size < sizeof *plan ||
         (size_t)known.st_size != sizeof *plan + (size_t)plan->rows * sizeof(struct sim_planned_row) ||
-        strncmp(plan->sources, sim_sources(), sizeof plan->sources) != 0)
+        strncmp(plan->sources, sim_sources(), sizeof plan->sources) != 0) {
         refuse(path, "it was written for another build");
+    }
     return plan;
 }
 
@@ -45,8 +47,9 @@ static void redirect(const struct sim_plan *plan) {
     for (int i = 0; i < plan->rows; i++) {
         const struct sim_redirect *row = &sim_redirects(rows[i].table)[rows[i].row];
         int error = sim_redirect(file + rows[i].function, rows[i].bytes, row->replacement);
-        if (error != 0)
+        if (error != 0) {
             refuse(row->name, strerror(error));
+        }
     }
 }
 
@@ -54,8 +57,9 @@ static void redirect(const struct sim_plan *plan) {
 static int rank(const struct sim_plan *plan) {
     for (int i = 0; i < SIM_RANK_VARIABLES; i++) {
         const char *value = plan->rank_variables[i][0] == '\0' ? NULL : getenv(plan->rank_variables[i]);
-        if (value != NULL)
+        if (value != NULL) {
             return atoi(value);
+        }
     }
     return -1;
 }
@@ -66,40 +70,47 @@ static void see_devices(int own_host) {
     int devices[SIM_MAX_LOCAL_RANKS];
     const char *at = getenv("CUDA_VISIBLE_DEVICES");
     if (at == NULL) {
-        for (; n < of_host; n++)
+        for (; n < of_host; n++) {
             devices[n] = first + n;
+        }
     }
     while (at != NULL && *at != '\0') {
         char *end;
         long number = strtol(at, &end, 10);
-        if (end == at || (*end != '\0' && *end != ',') || number < 0 || number >= of_host || n == of_host)
+        if (end == at || (*end != '\0' && *end != ',') || number < 0 || number >= of_host || n == of_host) {
             refuse("CUDA_VISIBLE_DEVICES", "valid: numbers of the host's GPUs with commas between them");
+        }
         devices[n++] = first + (int)number;
         at = *end == ',' ? end + 1 : end;
     }
-    if (n == 0)
+    if (n == 0) {
         refuse("CUDA_VISIBLE_DEVICES", "it names no GPU");
+    }
     sim_see_devices(devices, n);
 }
 
 __attribute__((constructor)) static void prepare(void) {
     const char *path = getenv("NCCL_TUNER_SIM_PLAN");
-    if (path == NULL)
+    if (path == NULL) {
         return;
+    }
     const struct sim_plan *plan = read_plan(path);
-    if (sim_configure(&plan->machine) != 0)
+    if (sim_configure(&plan->machine) != 0) {
         refuse(path, "the machine has more GPUs or network devices than can be simulated");
+    }
     const char *error = sim_load_nccl(plan->library);
-    if (error != NULL)
+    if (error != NULL) {
         refuse(plan->library, error);
+    }
     redirect(plan);
     sim_locate_local_ranks(plan->local_ranks);
     sim_record_operations(&plan->operations);
     sim_record_nothing();
     int own_rank = rank(plan);
     host = own_rank < 0 ? 0 : own_rank / plan->processes_per_host;
-    if (host >= plan->machine.hosts)
+    if (host >= plan->machine.hosts) {
         refuse("rank", "there are fewer hosts than its number asks for; valid: more --nodes or --processes-per-node");
+    }
     names_hosts = plan->machine.hosts > 1 && own_rank >= 0;
     see_devices(host);
 }

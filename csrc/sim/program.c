@@ -14,8 +14,6 @@
 #include "oracle.h"
 #include "redirect.h"
 
-typedef int status; /* cudaError_t */
-
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2 };
 
 static status succeed(void) {

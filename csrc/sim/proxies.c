@@ -24,13 +24,15 @@ void sim_forget_proxy_operations(void) {
 }
 
 void sim_keep_proxy_operation(const void *operation) {
-    if (operation_bytes == 0)
+    if (operation_bytes == 0) {
         return;
+    }
     if (n_kept == room) {
         room = room == 0 ? 64 : 2 * room;
         kept = realloc(kept, room * operation_bytes);
-        if (kept == NULL)
+        if (kept == NULL) {
             abort();
+        }
     }
     memcpy(kept + n_kept++ * operation_bytes, operation, operation_bytes);
 }

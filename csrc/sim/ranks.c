@@ -30,16 +30,19 @@ static void *run(void *argument) {
 
 int sim_run_ranks(struct rank *all, int ranks, void (*act)(struct rank *rank)) {
     struct work *work = calloc((size_t)ranks, sizeof *work);
-    if (work == NULL)
+    if (work == NULL) {
         return -1;
+    }
     for (int r = 0; r < ranks; r++) {
         work[r].rank = &all[r];
         work[r].act = act;
-        if (pthread_create(&work[r].thread, NULL, run, &work[r]) != 0)
+        if (pthread_create(&work[r].thread, NULL, run, &work[r]) != 0) {
             return -1;
+        }
     }
-    for (int r = 0; r < ranks; r++)
+    for (int r = 0; r < ranks; r++) {
         pthread_join(work[r].thread, NULL);
+    }
     free(work);
     return 0;
 }
@@ -51,14 +54,17 @@ static void initialise(struct rank *rank) {
 SIM_EXPORT int sim_init_ranks(int ranks, void **comms, int *results) {
     struct rank *all = calloc((size_t)ranks, sizeof *all);
     struct unique_id id;
-    if (all == NULL)
+    if (all == NULL) {
         return -1;
+    }
     sim_set_device(0);
     status identified = sim_nccl.unique_id(&id);
-    for (int r = 0; r < ranks; r++)
+    for (int r = 0; r < ranks; r++) {
         all[r] = (struct rank){.rank = r, .ranks = ranks, .id = id, .result = identified};
-    if (identified == 0 && sim_run_ranks(all, ranks, initialise) != 0)
+    }
+    if (identified == 0 && sim_run_ranks(all, ranks, initialise) != 0) {
         return -1;
+    }
     for (int r = 0; r < ranks; r++) {
         comms[r] = all[r].comm;
         results[r] = all[r].result;

@@ -44,11 +44,13 @@ SIM_EXPORT void sim_plant_launch_error(int error, int launches) {
 
 /* Room for one more item behind n: the list, moved where it had to grow. */
 static void *grown(void *list, int n, size_t bytes) {
-    if ((n & (n - 1)) != 0)
+    if ((n & (n - 1)) != 0) {
         return list; /* it doubles at powers of two */
+    }
     void *moved = realloc(list, (n == 0 ? 1 : 2 * (size_t)n) * bytes);
-    if (moved == NULL)
+    if (moved == NULL) {
         abort();
+    }
     return moved;
 }
 
@@ -56,8 +58,9 @@ static void keep(const void *bytes, size_t n) {
     if (n_arguments + n > room_for_arguments) {
         room_for_arguments = 2 * (n_arguments + n);
         arguments = realloc(arguments, room_for_arguments);
-        if (arguments == NULL)
+        if (arguments == NULL) {
             abort();
+        }
     }
     memcpy(arguments + n_arguments, bytes, n);
     n_arguments += n;
@@ -73,22 +76,27 @@ static size_t keep_arguments(const struct sim_launch *launch) {
     size_t before = n_arguments;
     const void *buffer = NULL;
     size_t bytes = 0;
-    for (void **at = launch->extra; at != NULL && (uintptr_t)at[0] != END; at += 2)
-        if ((uintptr_t)at[0] == BUFFER)
+    for (void **at = launch->extra; at != NULL && (uintptr_t)at[0] != END; at += 2) {
+        if ((uintptr_t)at[0] == BUFFER) {
             buffer = at[1];
-        else if ((uintptr_t)at[0] == BUFFER_BYTES)
+        } else if ((uintptr_t)at[0] == BUFFER_BYTES) {
             memcpy(&bytes, at[1], sizeof bytes);
-    if (buffer != NULL)
+        }
+    }
+    if (buffer != NULL) {
         keep(buffer, bytes);
-    else if (launch->parameters != NULL)
-        for (int i = 0; i < pointers_of_kernel; i++)
+    } else if (launch->parameters != NULL) {
+        for (int i = 0; i < pointers_of_kernel; i++) {
             keep(launch->parameters[i], sizeof(void *));
+        }
+    }
     return n_arguments - before;
 }
 
 int sim_record_kernel(const struct sim_launch *launch) {
-    if (nobody_reads)
+    if (nobody_reads) {
         return 0;
+    }
     pthread_mutex_lock(&lock);
     int error = planted_error != 0 && launches_before_error-- <= 0 ? planted_error : 0;
     if (error == 0) {
@@ -103,8 +111,9 @@ int sim_record_kernel(const struct sim_launch *launch) {
 /* NCCL prepares an operation of its network for every channel of a collective, all with the number that the collective
  * has in its kernel. */
 void sim_record_operation(int channel, const struct sim_operation *operation) {
-    if (nobody_reads)
+    if (nobody_reads) {
         return;
+    }
     uint64_t bit = (uint64_t)1 << channel;
     pthread_mutex_lock(&lock);
     struct sim_operation *last = n_operations > first_operation ? &operations[n_operations - 1] : NULL;
@@ -136,19 +145,23 @@ struct sim_question *sim_record_cell(int cell, int algorithms, int protocols) {
     question->collective = question->registered = -1;
     question->algorithms = algorithms;
     question->protocols = protocols;
-    for (int c = 0; c < SIM_MAX_CELLS; c++)
+    for (int c = 0; c < SIM_MAX_CELLS; c++) {
         question->before_us[c] = question->after_us[c] = -1.0f;
+    }
     return question;
 }
 
 struct sim_record sim_record(void) {
     struct sim_record record = {.kernels = n_kernels, .questions = n_questions, .operations = n_operations};
-    if (n_kernels > 0)
+    if (n_kernels > 0) {
         record.kernel = kernels[0];
-    if (n_operations > 0)
+    }
+    if (n_operations > 0) {
         record.operation = operations[0];
-    if (n_questions > 0)
+    }
+    if (n_questions > 0) {
         record.question = questions[n_questions - 1];
+    }
     return record;
 }
 

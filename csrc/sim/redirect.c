@@ -85,15 +85,18 @@ static unsigned char *near_room(unsigned char *function) {
         for (intptr_t away = STEP; page == NULL && away < NEAR - STEP; away += STEP) {
             void *hint = function - away; /* libraries lie below what was mapped before them */
             void *got = mmap(hint, page_bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-            if (got == MAP_FAILED)
+            if (got == MAP_FAILED) {
                 return NULL;
-            if (is_near(function, got))
+            }
+            if (is_near(function, got)) {
                 page = got;
-            else
+            } else {
                 munmap(got, page_bytes);
+            }
         }
-        if (page == NULL)
+        if (page == NULL) {
             return NULL;
+        }
     }
     used += JUMP_BYTES;
     return page + used - JUMP_BYTES;
@@ -112,8 +115,9 @@ static int protect(void *function, int protection) {
 
 static int write_code(unsigned char *code, void *target, void (*write)(unsigned char *code, void *target)) {
     int error = protect(code, PROT_READ | PROT_WRITE | PROT_EXEC);
-    if (error != 0)
+    if (error != 0) {
         return error;
+    }
     write(code, target);
     __builtin___clear_cache((char *)code, (char *)code + JUMP_BYTES);
     return protect(code, PROT_READ | PROT_EXEC);
@@ -124,11 +128,13 @@ static void write_near(unsigned char *code, void *target) {
 }
 
 SIM_EXPORT int sim_redirect(void *function, uint64_t bytes, void *replacement) {
-    if (bytes >= JUMP_BYTES)
+    if (bytes >= JUMP_BYTES) {
         return write_code(function, replacement, write_jump);
+    }
     unsigned char *room = bytes >= NEAR_JUMP_BYTES ? near_room(function) : NULL;
-    if (room == NULL)
+    if (room == NULL) {
         return ENOSPC;
+    }
     int error = write_code(room, replacement, write_jump);
     return error != 0 ? error : write_code(function, room, write_near);
 }
@@ -140,15 +146,17 @@ int sim_hook(struct sim_hook *hook, void *function, void *replacement) {
     hook->replacement = replacement;
     memcpy(hook->original, function, JUMP_BYTES);
     int error = protect(function, PROT_READ | PROT_WRITE | PROT_EXEC); /* and it stays so: it will be changed again */
-    if (error == 0)
+    if (error == 0) {
         sim_hook_set(hook, 1);
+    }
     return error;
 }
 
 void sim_hook_set(const struct sim_hook *hook, int redirected) {
-    if (redirected)
+    if (redirected) {
         write_jump(hook->function, hook->replacement);
-    else
+    } else {
         memcpy(hook->function, hook->original, JUMP_BYTES);
+    }
     __builtin___clear_cache((char *)hook->function, (char *)hook->function + JUMP_BYTES);
 }

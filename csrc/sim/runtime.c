@@ -17,8 +17,6 @@
 #include "record.h"
 #include "redirect.h"
 
-typedef int status; /* cudaError_t */
-
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101 };
 enum { MEMORY_TYPE_DEVICE = 2, MAX_BLOCK_THREADS = 1024 };
 
@@ -59,8 +57,9 @@ static status get_device_count(int *count) {
 
 static status get_attribute(int *value, int attribute, int number) {
     int device = sim_device_numbered(number);
-    if (device < 0)
+    if (device < 0) {
         return INVALID_DEVICE;
+    }
     *value = sim_device_attribute(attribute, device);
     return SUCCESS;
 }
@@ -69,8 +68,9 @@ static status get_attribute(int *value, int attribute, int number) {
 static status describe(char *properties, int number, int multiprocessors_at, int pci_at) {
     enum { TOTAL_MEMORY = 288, SHARED_MEMORY = 296, WARP = 308, MAX_THREADS = 320, MAJOR = 360, MINOR = 364 };
     int device = sim_device_numbered(number);
-    if (device < 0)
+    if (device < 0) {
         return INVALID_DEVICE;
+    }
     const size_t memory = SIM_MEMORY_BYTES, shared = 48 << 10;
     const int major = sim_device_attribute(75, device), minor = sim_device_attribute(76, device);
     const int multiprocessors = sim_device_attribute(16, device), warp = sim_device_attribute(10, device);
@@ -99,8 +99,9 @@ static status get_properties_v2(void *properties, int number) { /* of CUDA 12 */
 
 static status get_bus_id(char *bus_id, int chars, int number) {
     int device = sim_device_numbered(number);
-    if (device < 0 || chars < 1)
+    if (device < 0 || chars < 1) {
         return INVALID_VALUE;
+    }
     snprintf(bus_id, (size_t)chars, "%s", sim_host(sim_host_of(device))->gpus[sim_gpu_of(device)].bus_id);
     return SUCCESS;
 }
@@ -113,8 +114,9 @@ static status get_by_bus_id(int *device, const char *bus_id) {
 
 static status can_access_peer(int *can, int number, int peer_number) {
     int device = sim_device_numbered(number), peer = sim_device_numbered(peer_number);
-    if (device < 0 || peer < 0)
+    if (device < 0 || peer < 0) {
         return INVALID_DEVICE;
+    }
     int gpu = sim_gpu_of(device), peer_gpu = sim_gpu_of(peer);
     int same = sim_host_of(device) == sim_host_of(peer) && gpu == peer_gpu;
     *can = !same && sim_peers(gpu, peer_gpu);
@@ -134,8 +136,9 @@ static status set_limit(int limit SIM_UNUSED, size_t value SIM_UNUSED) {
 
 static status entry_point(const char *name, void **function, unsigned long long flags SIM_UNUSED, int *result) {
     *function = sim_driver_function(name);
-    if (result != NULL)
+    if (result != NULL) {
         *result = *function == NULL; /* 1: symbol not found */
+    }
     return SUCCESS;
 }
 
@@ -148,8 +151,9 @@ static status entry_point_by_version(const char *name, void **function, unsigned
 
 static status allocate_on(void **address, size_t bytes, int on_host) {
     *address = sim_map(bytes, 0);
-    if (*address == NULL)
+    if (*address == NULL) {
         return OUT_OF_MEMORY;
+    }
     sim_bill_add(*address, bytes, on_host);
     return SUCCESS;
 }
@@ -179,8 +183,9 @@ static status allocate_managed(void **address, size_t bytes, unsigned int flags 
 }
 
 static status release(void *address) {
-    if (address == NULL)
+    if (address == NULL) {
         return SUCCESS;
+    }
     sim_bill_remove(address);
     sim_unmap(address);
     return SUCCESS;
@@ -256,8 +261,9 @@ static status create_pool(void **pool, const void *properties SIM_UNUSED) {
 
 /* Events: the host's clock when they were recorded, as nothing takes time on the simulated GPUs. */
 static status record_event(struct timespec *event, void *stream SIM_UNUSED) {
-    if (event != NULL)
+    if (event != NULL) {
         clock_gettime(CLOCK_MONOTONIC, event);
+    }
     return SUCCESS;
 }
 

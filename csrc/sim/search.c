@@ -11,7 +11,6 @@
 #include "oracle.h"
 #include "trampoline.h"
 
-typedef int status; /* ncclResult_t */
 typedef status search(void *system, void *graph);
 
 enum { INTERNAL_ERROR = 3, MOST_SEARCHES = 16, FAR_JUMP_BYTES = 14 };
@@ -38,8 +37,9 @@ void sim_release_searchers(void) {
 static status search_and_keep(void *system, void *graph, struct searched *here) {
     status result = original(system, graph);
     unsigned char *copy = malloc(at.bytes);
-    if (copy == NULL)
+    if (copy == NULL) {
         return INTERNAL_ERROR;
+    }
     memcpy(copy, graph, at.bytes);
     pthread_mutex_lock(&lock);
     *here = (struct searched){1, result, copy};
@@ -62,14 +62,16 @@ static int rank_at(const unsigned char *graph, int place) {
  * rank, and zeros. Of two ranks a zero may be the other. */
 static int has_all_ranks(const unsigned char *graph, int channels, int gpus) {
     int first = rank_at(graph, 0);
-    for (int i = 1; i < gpus; i++)
+    for (int i = 1; i < gpus; i++) {
         first = rank_at(graph, i) < first ? rank_at(graph, i) : first;
+    }
     for (int channel = 0; channel < channels; channel++) {
         uint64_t seen = 0;
         for (int i = 0; i < gpus; i++) {
             int rank = rank_at(graph, channel * gpus + i) - first;
-            if (rank < 0 || rank >= gpus || rank >= 64 || seen >> rank & 1)
+            if (rank < 0 || rank >= gpus || rank >= 64 || seen >> rank & 1) {
                 return 0;
+            }
             seen |= (uint64_t)1 << rank;
         }
     }
@@ -79,15 +81,17 @@ static int has_all_ranks(const unsigned char *graph, int channels, int gpus) {
 /* 0: the run was given up. */
 static int wait_for(const struct searched *here) {
     pthread_mutex_lock(&lock);
-    while (!here->done && !sim_meetings_abandoned())
+    while (!here->done && !sim_meetings_abandoned()) {
         pthread_cond_wait(&changed, &lock);
+    }
     pthread_mutex_unlock(&lock);
     return here->done;
 }
 
 static status take(void *graph, const struct searched *here) {
-    if (!wait_for(here))
+    if (!wait_for(here)) {
         return INTERNAL_ERROR;
+    }
     memcpy(graph, here->graph, at.bytes);
     return here->result;
 }
@@ -105,16 +109,19 @@ static status take_moved(void *graph, const struct searched *there, int ranks, i
 static status shared(void *system, void *graph) {
     int gpus = int_at(system, at.gpus), device = sim_device();
     int first = sim_first_of_system(device, gpus), number = searches++, before = 0;
-    if (first < 0 || number >= MOST_SEARCHES)
+    if (first < 0 || number >= MOST_SEARCHES) {
         return original(system, graph);
+    }
     int alike = gpus == sim_host_ranks(sim_host_of(device)) ? sim_first_alike(device, &before) : first;
     if (alike != first) {
         const struct searched *there = &searched[alike][number];
-        if (!wait_for(there))
+        if (!wait_for(there)) {
             return INTERNAL_ERROR;
+        }
         int channels = int_at(there->graph, at.channels);
-        if (has_all_ranks(there->graph, channels, gpus))
+        if (has_all_ranks(there->graph, channels, gpus)) {
             return take_moved(graph, there, channels * gpus, before);
+        }
     }
     struct searched *here = &searched[first][number];
     return device == first ? search_and_keep(system, graph, here) : take(graph, here);

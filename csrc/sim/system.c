@@ -12,7 +12,6 @@
 #include "oracle.h"
 #include "trampoline.h"
 
-typedef int status; /* ncclResult_t */
 typedef status with_comm(void *system, void *comm);
 typedef status without_comm(void *system);
 
@@ -62,51 +61,61 @@ static void set(int *flag) {
 
 static status paths_once(void *system, void *comm) {
     struct made *of = of_domain(system);
-    if (has_taken)
+    if (has_taken) {
         return SUCCESS;
-    if (of == NULL)
+    }
+    if (of == NULL) {
         return compute_paths(system, comm);
+    }
     if (makes()) {
         of->system = system;
         return compute_paths(system, comm);
     }
     pthread_mutex_lock(&lock);
-    while (!of->done && !of->taken_apart && !sim_meetings_abandoned())
+    while (!of->done && !of->taken_apart && !sim_meetings_abandoned()) {
         pthread_cond_wait(&changed, &lock);
+    }
     int own = of->taken_apart, done = of->done;
     pthread_mutex_unlock(&lock);
-    if (own)
+    if (own) {
         return compute_paths(system, comm);
-    if (!done)
+    }
+    if (!done) {
         return INTERNAL_ERROR;
+    }
     memcpy((char *)comm + system_at, &of->system, sizeof of->system);
     has_taken = 1;
     return SUCCESS;
 }
 
 static status trim_once(void *system, void *comm) {
-    if (has_taken)
+    if (has_taken) {
         return SUCCESS;
+    }
     struct made *of = of_domain(system);
     status result = trim(system, comm);
-    if (of != NULL && makes() && of_domain(system) == NULL)
+    if (of != NULL && makes() && of_domain(system) == NULL) {
         set(&of->taken_apart);
+    }
     return result;
 }
 
 static status init_search_once(void *system) {
-    if (has_taken)
+    if (has_taken) {
         return SUCCESS;
+    }
     struct made *of = of_domain(system);
-    if (of != NULL && makes())
+    if (of != NULL && makes()) {
         of->searching = 1;
+    }
     return init_search(system);
 }
 
 void sim_search_is_over(void) {
     struct made *of = &made[sim_domain_of(sim_device())]; /* nobody searches that of SIM_NO_DOMAIN */
-    if (of->searching && !of->done && makes())
+    if (of->searching && !of->done && makes()) {
         set(&of->done);
+    }
 }
 
 void sim_forget_systems(void) {
@@ -128,8 +137,9 @@ SIM_EXPORT int sim_share_systems(const struct sim_system_functions *functions) {
     };
     for (int i = 0; i < 3; i++) {
         void *kept = sim_redirect_keeping(rows[i].function, rows[i].replacement);
-        if (kept == NULL)
+        if (kept == NULL) {
             return 0;
+        }
         memcpy(rows[i].original, &kept, sizeof kept);
     }
     return 1;

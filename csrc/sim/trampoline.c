@@ -17,26 +17,31 @@ enum { FAR_JUMP_BYTES = 14, NEAR_JUMP_BYTES = 5 };
  * which means another elsewhere. */
 static int operand_bytes(const unsigned char *modrm) {
     int mode = modrm[0] >> 6, base = modrm[0] & 7;
-    if (mode == 3)
+    if (mode == 3) {
         return 1;
-    if (base == 4)
+    }
+    if (base == 4) {
         return mode == 1 ? 3 : mode == 2 ? 6 : (modrm[1] & 7) == 5 ? 6 : 2;
+    }
     return mode == 1 ? 2 : mode == 2 ? 5 : base == 5 ? 0 : 1;
 }
 
 /* Bytes of an instruction as compilers begin functions with, that does the same elsewhere. 0: another. */
 static int movable_instruction(const unsigned char *code) {
     static const unsigned char entry[] = {0xf3, 0x0f, 0x1e, 0xfa}; /* endbr64 */
-    if (memcmp(code, entry, sizeof entry) == 0)
+    if (memcmp(code, entry, sizeof entry) == 0) {
         return sizeof entry;
+    }
     int prefix = code[0] == 0x66;
     prefix += code[prefix] >= 0x40 && code[prefix] <= 0x4f;
     const unsigned char *at = code + prefix;
     int immediate = 0, opcode = 1;
-    if (at[0] >= 0x50 && at[0] <= 0x57) /* push */
+    if (at[0] >= 0x50 && at[0] <= 0x57) { /* push */
         return prefix + 1;
-    if (at[0] >= 0xb8 && at[0] <= 0xbf) /* mov of a constant to a register, of 8 bytes with REX.W */
+    }
+    if (at[0] >= 0xb8 && at[0] <= 0xbf) { /* mov of a constant to a register, of 8 bytes with REX.W */
         return prefix + 1 + (prefix > 0 && (at[-1] & 0xf8) == 0x48 ? 8 : 4);
+    }
     switch (at[0]) {
     case 0x31: /* xor */
     case 0x33:
@@ -54,8 +59,9 @@ static int movable_instruction(const unsigned char *code) {
         immediate = 4;
         break;
     case 0x0f: /* pxor, xorps: they clear a register; movups and movaps */
-        if (at[1] != 0xef && at[1] != 0x57 && at[1] != 0x10 && at[1] != 0x11 && at[1] != 0x28 && at[1] != 0x29)
+        if (at[1] != 0xef && at[1] != 0x57 && at[1] != 0x10 && at[1] != 0x11 && at[1] != 0x28 && at[1] != 0x29) {
             return 0;
+        }
         opcode = 2;
         break;
     default:
@@ -71,8 +77,9 @@ static int movable_bytes(const unsigned char *code) {
     int bytes = 0;
     while (bytes < sim_jump_bytes()) {
         int more = movable_instruction(code + bytes);
-        if (more == 0)
+        if (more == 0) {
             return bytes >= NEAR_JUMP_BYTES ? bytes : 0;
+        }
         bytes += more;
     }
     return bytes;
@@ -103,8 +110,9 @@ static int movable_bytes(const unsigned char *code) {
     for (int at = 0; at < sim_jump_bytes(); at += (int)sizeof(uint32_t)) {
         uint32_t instruction;
         memcpy(&instruction, code + at, sizeof instruction);
-        if (is_relative(instruction))
+        if (is_relative(instruction)) {
             return 0;
+        }
     }
     return sim_jump_bytes();
 }
@@ -123,12 +131,14 @@ static void write_far_jump(unsigned char *code, const void *target) {
 
 void *sim_redirect_keeping(void *function, void *replacement) {
     int moved = movable_bytes(function);
-    if (moved == 0)
+    if (moved == 0) {
         return NULL;
+    }
     size_t bytes = (size_t)moved + FAR_JUMP_BYTES;
     unsigned char *copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (copy == MAP_FAILED)
+    if (copy == MAP_FAILED) {
         return NULL;
+    }
     memcpy(copy, function, (size_t)moved);
     write_far_jump(copy + moved, (unsigned char *)function + moved);
     __builtin___clear_cache((char *)copy, (char *)copy + bytes);

@@ -14,8 +14,6 @@
 #include "oracle.h"
 #include "record.h"
 
-typedef int status; /* ncclResult_t */
-
 enum { SUCCESS = 0, SYSTEM_ERROR = 2 };
 enum { OLDEST = 2, NEWEST = 6 };
 
@@ -96,25 +94,30 @@ static void find_plugin(struct context *context, int newest) {
 static status start(void **out, int newest, uint64_t id, size_t ranks, size_t nodes, void *log, void *domains,
                     void *constants) {
     struct context *context = calloc(1, sizeof *context);
-    if (context == NULL)
+    if (context == NULL) {
         return SYSTEM_ERROR;
+    }
     *out = context;
     find_plugin(context, newest);
-    if (context->version >= 5)
+    if (context->version >= 5) {
         return ((struct tuner_v5 *)context->plugin)->init(&context->inner, id, ranks, nodes, log, domains, constants);
-    if (context->version > 0)
+    }
+    if (context->version > 0) {
         return ((struct tuner_v3 *)context->plugin)->init(ranks, nodes, log, &context->inner);
+    }
     return SUCCESS;
 }
 
 static status ask_wrapped(struct context *context, int collective, size_t bytes, int pipe_ops, float *table_us,
                           int algorithms, int protocols, int registered, int *channels) {
-    if (context->version >= 4)
+    if (context->version >= 4) {
         return ((struct tuner_v4 *)context->plugin)
             ->ask(context->inner, collective, bytes, pipe_ops, table_us, algorithms, protocols, registered, channels);
-    if (context->version == 3)
+    }
+    if (context->version == 3) {
         return ((struct tuner_v3 *)context->plugin)
             ->ask(context->inner, collective, bytes, pipe_ops, table_us, algorithms, protocols, channels);
+    }
     if (context->version == 2) {
         int algorithm = -1, protocol = -1;
         /* What it asks for as NCCL derives it: src/plugin/tuner/tuner_v2.cc, v2.28.9-1. */
@@ -126,8 +129,9 @@ static status ask_wrapped(struct context *context, int collective, size_t bytes,
                 ->ask(context->inner, collective, bytes, coll_net, nvls, pipe_ops, &algorithm, &protocol, channels);
         /* As NCCL reads a choice without a table: that cell costs nothing, unless it is ignored. */
         if (algorithm >= 0 && algorithm < algorithms && protocol >= 0 && protocol < protocols &&
-            table_us[algorithm * protocols + protocol] != -1.0f)
+            table_us[algorithm * protocols + protocol] != -1.0f) {
             table_us[algorithm * protocols + protocol] = 0.0f;
+        }
         return result;
     }
     return SUCCESS;
@@ -155,10 +159,11 @@ static status ask(void *opaque, int collective, size_t bytes, int pipe_ops, floa
 static status end(void *opaque) {
     struct context *context = opaque;
     status result = SUCCESS;
-    if (context->version >= 5)
+    if (context->version >= 5) {
         result = ((struct tuner_v5 *)context->plugin)->end(context->inner);
-    else if (context->version > 0)
+    } else if (context->version > 0) {
         result = ((struct tuner_v3 *)context->plugin)->end(context->inner);
+    }
     free(context);
     return result;
 }
@@ -204,8 +209,9 @@ SIM_EXPORT struct tuner_v6 ncclTunerPlugin_v6 = {{name, init_v6, ask, end}, NULL
 static status init_v6(void **out, uint64_t id, size_t ranks, size_t nodes, void *log, void *domains, void *constants) {
     status result = start(out, NEWEST, id, ranks, nodes, log, domains, constants);
     const struct context *context = *out;
-    if (context != NULL && context->version == NEWEST && ((struct tuner_v6 *)context->plugin)->chunk != NULL)
+    if (context != NULL && context->version == NEWEST && ((struct tuner_v6 *)context->plugin)->chunk != NULL) {
         __atomic_store_n(&ncclTunerPlugin_v6.chunk, chunk_v6, __ATOMIC_RELEASE);
+    }
     return result;
 }
 SIM_EXPORT struct tuner_v5 ncclTunerPlugin_v5 = {name, init_v5, ask, end};

@@ -13,6 +13,7 @@ SIM_EXPORT void sim_acknowledge_work(const uint32_t *comm_sent, uint32_t *comm_a
 }
 
 void sim_work_done(void) {
-    if (acknowledged != NULL)
+    if (acknowledged != NULL) {
         *acknowledged = *sent;
+    }
 }

@@ -36,8 +36,9 @@ struct pages {
 /* Whether anything may have been read from this page or written to it: another one of malloc's reads as zeros. */
 static int touched(struct pages *known, const void *address) {
     const uint64_t swapped_or_present = (uint64_t)3 << 62;
-    if (pagemap < 0)
+    if (pagemap < 0) {
         return 1;
+    }
     uintptr_t page = (uintptr_t)address / page_bytes;
     if (page < known->first || page - known->first >= known->number) {
         ssize_t got = pread(pagemap, known->entries, sizeof known->entries, (off_t)(page * sizeof(uint64_t)));
@@ -53,8 +54,9 @@ static size_t until_next_page(const unsigned char *at, size_t bytes) {
 }
 
 static void zero(unsigned char *at, size_t bytes) {
-    if (memcmp(at, zeros, bytes) != 0)
+    if (memcmp(at, zeros, bytes) != 0) {
         memset(at, 0, bytes);
+    }
 }
 
 void sim_copy_sparse(void *target, const void *source, size_t bytes) {
@@ -64,10 +66,11 @@ void sim_copy_sparse(void *target, const void *source, size_t bytes) {
     for (size_t part; bytes > 0; to += part, from += part, bytes -= part) {
         part = until_next_page(to, bytes);
         int empty = !touched(&of_source, from) && !touched(&of_source, from + part - 1);
-        if (!empty && memcmp(from, zeros, part) != 0)
+        if (!empty && memcmp(from, zeros, part) != 0) {
             memcpy(to, from, part);
-        else if (touched(&of_target, to))
+        } else if (touched(&of_target, to)) {
             zero(to, part);
+        }
     }
 }
 
@@ -77,25 +80,29 @@ static void write_zeros(void *target, size_t bytes, int of_malloc) {
     unsigned char *at = target;
     for (size_t part; bytes > 0; at += part, bytes -= part) {
         part = until_next_page(at, bytes);
-        if (!of_malloc || touched(&known, at))
+        if (!of_malloc || touched(&known, at)) {
             zero(at, part);
+        }
     }
 }
 
 static void *fill(void *target, int value, size_t bytes) {
-    if (value != 0 || bytes < LARGE_BYTES)
+    if (value != 0 || bytes < LARGE_BYTES) {
         return memset(target, value, bytes);
+    }
     write_zeros(target, bytes, 0);
     return target;
 }
 
 static void *allocate_zeros(size_t number, size_t bytes_each) {
     size_t bytes;
-    if (__builtin_mul_overflow(number, bytes_each, &bytes) || bytes < LARGE_BYTES)
+    if (__builtin_mul_overflow(number, bytes_each, &bytes) || bytes < LARGE_BYTES) {
         return calloc(number, bytes_each);
+    }
     void *block = malloc(bytes);
-    if (block == NULL)
+    if (block == NULL) {
         return NULL;
+    }
     write_zeros(block, bytes, 1);
     return block;
 }
@@ -106,8 +113,9 @@ static void ask_for_pages(void) {
     page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
     unsigned char *two =
         mmap(NULL, 2 * page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (two == MAP_FAILED)
+    if (two == MAP_FAILED) {
         return;
+    }
     two[0] = 1;
     pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
     struct pages written = {.number = 0}, unwritten = {.number = 0};
@@ -125,36 +133,42 @@ static void **imported(const struct link_map *map, const char *name) {
     const ElfW(Rela) *slots = NULL;
     size_t bytes = 0;
     for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
-        if (entry->d_tag == DT_STRTAB)
+        if (entry->d_tag == DT_STRTAB) {
             strings = (const char *)entry->d_un.d_ptr;
-        else if (entry->d_tag == DT_SYMTAB)
+        } else if (entry->d_tag == DT_SYMTAB) {
             symbols = (const ElfW(Sym) *)entry->d_un.d_ptr;
-        else if (entry->d_tag == DT_JMPREL)
+        } else if (entry->d_tag == DT_JMPREL) {
             slots = (const ElfW(Rela) *)entry->d_un.d_ptr;
-        else if (entry->d_tag == DT_PLTRELSZ)
+        } else if (entry->d_tag == DT_PLTRELSZ) {
             bytes = entry->d_un.d_val;
+        }
     }
-    for (size_t i = 0; slots != NULL && i < bytes / sizeof *slots; i++)
-        if (strcmp(strings + symbols[ELF64_R_SYM(slots[i].r_info)].st_name, name) == 0)
+    for (size_t i = 0; slots != NULL && i < bytes / sizeof *slots; i++) {
+        if (strcmp(strings + symbols[ELF64_R_SYM(slots[i].r_info)].st_name, name) == 0) {
             return (void **)(map->l_addr + slots[i].r_offset);
+        }
+    }
     return NULL;
 }
 
 static int redirect(const struct link_map *map, const char *name, uintptr_t function) {
     void **slot = imported(map, name);
-    if (slot == NULL)
+    if (slot == NULL) {
         return ENOENT;
+    }
     uintptr_t page = (uintptr_t)slot / page_bytes * page_bytes;
-    if (mprotect((void *)page, page_bytes, PROT_READ | PROT_WRITE) != 0)
+    if (mprotect((void *)page, page_bytes, PROT_READ | PROT_WRITE) != 0) {
         return errno;
+    }
     *slot = (void *)function;
     return 0;
 }
 
 SIM_EXPORT int sim_skip_zeros(void) {
     struct link_map *map;
-    if (dlinfo(sim_nccl_library(), RTLD_DI_LINKMAP, &map) != 0)
+    if (dlinfo(sim_nccl_library(), RTLD_DI_LINKMAP, &map) != 0) {
         return ENOENT;
+    }
     ask_for_pages();
     int error = redirect(map, "memset", (uintptr_t)fill);
     return error != 0 ? error : redirect(map, "calloc", (uintptr_t)allocate_zeros);

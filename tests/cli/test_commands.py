@@ -116,7 +116,7 @@ def test_topology_and_graphs_from_files(tmp_path: Path) -> None:
 
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-DUMPED = ("--topology", str(EXAMPLES / "node.xml"), "--graphs", str(EXAMPLES / "graphs.xml"))
+DUMPED = ("--topology", str(EXAMPLES / "node.xml"), "--topo-graphs", str(EXAMPLES / "graphs.xml"))
 BAD = {
     "machine": (("pick", "allreduce", "--machine", "dgx-h10"), "dgx-h100"),
     "refused machine": (("pick", "allreduce", "--machine", "a4x-maxgpu-4g"), "18 instances of 4 GB300"),
@@ -293,13 +293,15 @@ def test_graphs_that_nccl_dumped(tmp_path: Path) -> None:
     with Oracle(Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2).oracle_configuration()) as oracle:
         dump = tmp_path / "graphs.xml"
         dump.write_text(oracle.graph_xml() or "")
-    assert json.loads(run(*PICK, "--graphs", str(dump), "--json").stdout) == json.loads(run(*PICK, "--json").stdout)
-    done = run(*PICK, "--graphs", str(dump), "--gpus-per-node", "4", code=2)
+    assert json.loads(run(*PICK, "--topo-graphs", str(dump), "--json").stdout) == json.loads(
+        run(*PICK, "--json").stdout
+    )
+    done = run(*PICK, "--topo-graphs", str(dump), "--gpus-per-node", "4", code=2)
     assert "graphs of 8 GPUs for 4" in done.stderr
     dump.write_text(dump.read_text()[:200])
-    assert f"{dump}: not XML" in run(*PICK, "--graphs", str(dump), code=2).stderr
+    assert f"{dump}: not XML" in run(*PICK, "--topo-graphs", str(dump), code=2).stderr
     dump.write_text("<system version='1'/>")
-    assert "valid: <graphs>" in run(*PICK, "--graphs", str(dump), code=2).stderr
+    assert "valid: <graphs>" in run(*PICK, "--topo-graphs", str(dump), code=2).stderr
 
 
 def test_nodes_one_by_one_are_the_same_as_their_number() -> None:

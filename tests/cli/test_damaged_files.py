@@ -186,7 +186,7 @@ def test_a_skeleton_with_a_number_that_is_none_is_named(tmp_path: Path) -> None:
     text = (EXAMPLES / "skeleton.xml").read_text()
     assert 'link_width="16"' in text
     (file := tmp_path / "skeleton.xml").write_text(text.replace('link_width="16"', 'link_width="many"'))
-    said = refusal(("pick", "allreduce", "--topology", "FILE", "--gpu", "h100-sxm", "--net-gbps", "400"), file)
+    said = refusal(("pick", "allreduce", "--topology", "FILE", "--gpu", "h100-sxm", "--nic-gbps", "400"), file)
     assert f"{file}, completed:" in said
     assert "link_width='many' is not a whole number" in said
 

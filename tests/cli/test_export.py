@@ -5,17 +5,23 @@ import io
 import itertools
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import tuner
+from tuner.answers.exports.compiled import read_compiled
+from tuner.base.errors import BadInput
 from tuner.base.names import Collective
 from tuner.cli import everything
 
 MIB = 1 << 20
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 NODE = ["--machine", "dgx-h100", "--nccl", "2.28.9"]
 
 
@@ -133,3 +139,60 @@ def test_estimate() -> None:
     group = tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9")
     assert tuner.estimate("allreduce", MIB, group) == group.pick("allreduce", MIB).time_us[0]
     assert tuner.estimate("allreduce", MIB, group, calibration=True) == group.calibrated("allreduce", MIB).time_us[0]
+
+
+PICKED_BYTES = [1, 4, 1000, 65536, 1 << 20, (1 << 30) + 7, 1 << 40]
+
+
+@pytest.fixture(scope="module")
+def compiled_picks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("picks") / "h100.picks"
+    words = "export allreduce allgather --format compiled --machine dgx-h100 --nodes 2 --nccl 2.28.9 --out"
+    exported(*words.split()[1:], str(out))
+    return out
+
+
+def expected_picks(collective: str) -> list[str]:
+    picks = tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9").pick(collective, PICKED_BYTES)
+    columns = picks.bytes, picks.algorithm, picks.protocol, picks.channels, picks.threads, picks.time_us.astype(float)
+    return [" ".join(map(str, row)) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def same_float32(line: str) -> str:
+    *others, time_us = line.split()
+    return " ".join([*others, str(float(np.float32(time_us)))])
+
+
+def test_a_compiled_file_is_read_again(compiled_picks: Path) -> None:
+    tables = read_compiled(compiled_picks)
+    assert list(tables) == ["AllReduce", "AllGather"]
+    found = tables["AllReduce"].look_up(np.array(PICKED_BYTES, np.uint64))
+    picks = tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9").pick("allreduce", PICKED_BYTES)
+    assert found.time_us.tolist() == picks.time_us.tolist()
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 7, 20, 40, 100, 3000])
+def test_a_compiled_file_that_was_cut_off_is_refused(compiled_picks: Path, tmp_path: Path, kept_bytes: int) -> None:
+    (tmp_path / "cut").write_bytes(compiled_picks.read_bytes()[:kept_bytes])
+    with pytest.raises(BadInput, match=r"cut off|not a file of"):
+        read_compiled(tmp_path / "cut")
+
+
+@pytest.mark.parametrize("compiler", ["g++ -O1 -o", "rustc -o"])
+def test_programs_of_the_page_read_a_compiled_file(compiled_picks: Path, tmp_path: Path, compiler: str) -> None:
+    program, *words = compiler.split()
+    if shutil.which(program) is None:
+        pytest.skip(f"no {program}")
+    source = EXAMPLES / ("read_picks.cc" if program == "g++" else "read_picks.rs")
+    made = tmp_path / "read_picks"
+    subprocess.run([program, *words, made, source], check=True, capture_output=True)
+    for collective in ("AllReduce", "AllGather"):
+        command = [made, compiled_picks, collective, *map(str, PICKED_BYTES)]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        assert list(map(same_float32, printed.splitlines())) == expected_picks(collective)
+
+
+def test_a_compiled_file_wants_a_name_and_a_table() -> None:
+    assert "give it a name with --out" in refused("allreduce", "--format", "compiled", *NODE)
+    words = ["allreduce", "--format", "compiled", *NODE, "--buffers", "window", "--out", "never"]
+    assert "no table of size ranges says its picks" in refused(*words)

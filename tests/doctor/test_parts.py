@@ -26,7 +26,7 @@ def test_every_gpu_model_is_a_part() -> None:
             assert part.comp_cap == model.compute_capability
     bridged = parts.of("0x10de", "0x20b5")
     assert bridged is not None
-    assert bridged.nvlinks is None  # with bridges twelve, without none
+    assert bridged.nvlinks == (0, 12)  # without bridges, and with them
 
 
 @pytest.mark.parametrize("machine", catalogue.names())

@@ -49,7 +49,7 @@ def test_commands_take_it(command: tuple[str, ...], tmp_path: Path) -> None:
 def test_commands_complete_a_skeleton_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path / "cache"))
-    where = f"--topology {SKELETON} --gpu h100-sxm --net-gbps 400 --nccl {RELEASE}"
+    where = f"--topology {SKELETON} --gpu h100-sxm --nic-gbps 400 --nccl {RELEASE}"
     run(*f"measure allreduce --backend simulated {where} --bytes 1K,1M,64M --rounds 8 --out run.jsonl".split())
     for command in COMMANDS:
         assert "no libnccl" not in run(*command, "run.jsonl")

@@ -62,7 +62,7 @@ def built(cross: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def driver(cross: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("driver") / "driver"
-    parts = (CHECKS / f"{part}.c" for part in ("driver", "checks", "checks_calls", "scan", "source"))
+    parts = (CHECKS / f"{part}.c" for part in ("driver", "checks", "scan", "source"))
     sources = [*sorted(SOURCES.glob("*.c")), SOURCES.parent / "call" / "versions.c", *parts]
     subprocess.run([cross, "-std=c11", "-O2", *sources, "-lpthread", "-ldl", "-o", program], check=True)
     return program

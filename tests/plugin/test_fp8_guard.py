@@ -26,7 +26,7 @@ SUMS = (Collective.AllReduce, Collective.ReduceScatter)
 SIZES = 2 ** np.arange(0, 41)
 RING = int(Algorithm.Ring)
 NODES = (2, 16)
-APART = 64  # csrc/plugin/guard.c
+APART = 64  # csrc/plugin/cells.c
 
 
 @cache

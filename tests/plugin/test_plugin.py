@@ -130,12 +130,19 @@ def test_exports_the_plugin_and_nothing_else() -> None:
     with plugin.path().open("rb") as file:
         symbols = section(ELFFile(file), ".dynsym").iter_symbols()
         exported = {symbol.name for symbol in symbols if symbol["st_shndx"] != "SHN_UNDEF"}
-    # nccl_tuner_explain: which rows decide, for the dry run
-    assert exported == {
-        "nccl_tuner_explain",
-        "nccl_tuner_forget_tables",
-        *(f"ncclTunerPlugin_v{version}" for version in range(1, 7)),
-    }
+    assert exported == {f"ncclTunerPlugin_v{version}" for version in range(1, 7)}
+
+
+def test_is_bound_at_load_and_guards_its_stack() -> None:
+    with plugin.path().open("rb") as file:
+        elf = ELFFile(file)
+        flags = {tag.entry.d_tag: tag.entry.d_val for tag in section(elf, ".dynamic").iter_tags()}
+        used = {symbol.name for symbol in section(elf, ".dynsym").iter_symbols()}
+        segments = {segment["p_type"]: segment["p_flags"] for segment in elf.iter_segments()}
+    assert flags["DT_FLAGS"] & 8, "DF_BIND_NOW"
+    assert "PT_GNU_RELRO" in segments
+    assert not segments["PT_GNU_STACK"] & 1, "the stack may be executed"
+    assert "__stack_chk_fail" in used
 
 
 def test_needs_libc_and_nothing_else() -> None:
@@ -150,7 +157,7 @@ def test_modules_do_not_include_each_other_in_a_circle() -> None:
     for file in SOURCES.glob("*.[ch]"):
         named = re.findall(r'^#include "(\w+)\.h"$', file.read_text(), flags=re.MULTILINE)
         includes.setdefault(file.stem, set()).update(set(named) - {file.stem})
-    assert {"rows", "csv", "table"} <= includes["parse"]
+    assert {"rows", "table"} <= includes["parse"]
     tuple(TopologicalSorter(includes).static_order())  # CycleError names a circle
 
 
@@ -211,7 +218,7 @@ def test_make_builds_the_plugin_without_python(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_has_no_variable_that_two_communicators_could_share(tmp_path: Path) -> None:
     # NCCL 2.19 and 2.20 call without a context, and tables are read once: there something is shared, one thing each.
-    for source in sorted(set(SOURCES.glob("*.c")) - {SOURCES / name for name in ("tuner_v1.c", "tables.c", "chain.c")}):
+    for source in sorted(set(SOURCES.glob("*.c")) - {SOURCES / name for name in ("adapters.c", "tables.c", "chain.c")}):
         target = tmp_path / f"{source.stem}.o"
         subprocess.run([compiler(), "-std=c11", "-O2", "-fPIC", "-c", source, "-o", target], check=True)
         with target.open("rb") as file:
@@ -221,6 +228,12 @@ def test_has_no_variable_that_two_communicators_could_share(tmp_path: Path) -> N
                 is_object = symbol["st_info"]["type"] in ("STT_OBJECT", "STT_TLS")
                 assert not (is_object and symbol["st_shndx"] in writable), f"{source.name}: {symbol.name}"
                 assert symbol["st_shndx"] != "SHN_COMMON", f"{source.name}: {symbol.name}"
+
+
+def test_branches_and_loops_have_braces() -> None:
+    bare = re.compile(r"^ *(?:\} else )?(?:if|for|while) \(.*\)$|^ *(?:\} )?else$", re.MULTILINE)
+    assert bare.search("    if (a)\n        b();")
+    assert not [file.name for file in SOURCES.parent.rglob("*.[ch]") if bare.search(file.read_text())]
 
 
 def compiler() -> str:

@@ -8,7 +8,10 @@ from tuner.oracle import library
 
 
 def link(folder: Path, cache: Path) -> None:
-    """Links what the cache has, but for other libraries, into a folder that serves as one."""
+    """Links what the cache has, but for other libraries, into a folder that serves as one.
+
+    Libraries whose digests nobody remembered are read here, as tests that aren't marked live cannot.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     unwanted = {
         library.cached(name, build).parent.name for name in release.names() for build in library.WHEELS
@@ -20,3 +23,6 @@ def link(folder: Path, cache: Path) -> None:
         if not (folder / name).exists():
             (folder / name).unlink(missing_ok=True)  # where another cache was
             (folder / name).symlink_to(cache / name)
+    for name in entries & FETCHED:
+        if (file := cache / name / "libnccl.so.2").is_file():
+            library.sha256(file)

@@ -77,7 +77,7 @@ def checker(
         compiled(program, flags, text=_FUZZ_PROBE if "fuzzer" in "".join(flags) else _PROBE)
     except subprocess.CalledProcessError:
         pytest.skip(f"{program} cannot link with {' '.join(flags)} here")
-    checks = (CHECKS / f"{part}.c" for part in (name, "checks", "checks_calls", "scan", "source"))
+    checks = (CHECKS / f"{part}.c" for part in (name, "checks", "scan", "source"))
     sources = [*sorted(PLUGIN.glob("*.c")), PLUGIN.parent / "call" / "versions.c", *checks]
     objects = [compiled(program, [*flags, *more.get(each.name, ()), "-c", each], suffix=".o") for each in sources]
     return compiled(program, [*flags, *link, *objects, "-lpthread", "-ldl"])

@@ -161,6 +161,31 @@ def test_a_dump_of_the_flight_recorder_runs_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("place", ["profiling_name", "process_group", "pg_id", "input_dtypes", "record_id", "key"])
+@pytest.mark.parametrize("pair", [lambda each: (each, each), lambda each: [each, each]])
+def test_values_that_share_values_are_neither_hashed_nor_printed(
+    place: str, pair: Callable[[object], object], tmp_path: Path
+) -> None:
+    """Nested 200 deep, they have 2^200 texts in a few hundred bytes."""
+    nested: object = "text"
+    for _ in range(200):
+        nested = pair(nested)
+    record = trace_files.flight_record([Made("ReduceScatter", 4 * MIB, "RING", "SIMPLE", 16)])
+    value = {"process_group": (nested, nested), "input_dtypes": [nested], "pg_id": nested}.get(place, nested)
+    (entry,) = record["entries"]
+    if place == "key":
+        entry = {**entry, "x": {0: nested}} if isinstance(nested, tuple) else {**entry, "state": nested}
+    elif place == "pg_id":
+        del entry["process_group"]
+    record["entries"] = [{**entry, place: value}]
+    (tmp_path / "x").write_bytes(pickle.dumps(record))
+    if isinstance(nested, list) and place in ("record_id", "key"):
+        assert len(read(tmp_path / "x", RANKS).calls) == 1  # which nothing prints
+    else:
+        with pytest.raises(BadInput, match="Flight Recorder"):
+            read(tmp_path / "x", RANKS)
+
+
 @pytest.mark.parametrize(
     "content",
     [

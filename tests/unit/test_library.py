@@ -84,6 +84,39 @@ def test_hash_follows_the_file(cache: Path) -> None:
     assert library.sha256(path) == hashlib.sha256(elf() + b"more").hexdigest()
 
 
+def test_who_may_write_the_cache_cannot_bless_a_library(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = put(cache, "2.28.9", elf())
+    digest = library.sha256(path)
+    (stored,) = (cache / "sha256").iterdir()
+    blessed = stored.read_text().replace(digest, "0" * 64)
+    stored.write_text(blessed)
+    assert library.sha256(path) == "0" * 64  # what the user himself wrote counts
+    stored.chmod(0o666)
+    assert library.sha256(path) == digest
+    stored.write_text(blessed)
+    stored.chmod(0o644)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert library.sha256(path) == digest
+
+
+def test_a_digest_of_another_file_counts_for_none(cache: Path) -> None:
+    path, other = put(cache, "2.28.9", elf()), put(cache, "2.29.2", elf() + b"more")
+    digest = library.sha256(path)
+    (of_path,) = (cache / "sha256").iterdir()
+    library.sha256(other)
+    (of_other,) = set((cache / "sha256").iterdir()) - {of_path}
+    of_other.replace(of_path)
+    assert library.sha256(path) == digest
+
+
+def test_a_library_of_the_same_size_and_time_is_another(cache: Path) -> None:
+    path = put(cache, "2.28.9", elf() + b"a")
+    before, digest = path.stat(), library.sha256(path)
+    path.write_bytes(elf() + b"b")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert library.sha256(path) != digest
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [

@@ -197,7 +197,7 @@ def test_emulator_and_libnccl_agree(write: Write, text: str, nodes: int, nccl: s
 @pytest.mark.live
 def test_the_command_writes_what_is_read_back(write: Write, tmp_path: Path) -> None:
     out = tmp_path / "completed.xml"
-    arguments = [str(write(TWO_RAILS)), "--gpu", "h100-sxm", "--net-gbps", "400", "--nccl", NCCL]
+    arguments = [str(write(TWO_RAILS)), "--gpu", "h100-sxm", "--nic-gbps", "400", "--nccl", NCCL]
     result = CliRunner().invoke(everything, ["machines", "complete", *arguments, "-o", str(out)])
     assert (result.exit_code, result.output) == (0, f"wrote {out}\n")
     skeleton.read_complete(out)
@@ -228,7 +228,7 @@ def test_another_encoding_is_one_line(encoding: str, tmp_path: Path) -> None:
 
 
 def test_a_skeleton_without_a_model_is_one_line(write: Write) -> None:
-    with pytest.raises(BadTopology, match=r"2 of 2 GPUs have no <gpu> with sm.*--gpu MODEL; valid: v100-sxm2, .*b200"):
+    with pytest.raises(BadTopology, match=r"2 of 2 GPUs have no <gpu> with sm.*--gpu MODEL; valid: p40, .*b200"):
         Scenario(nccl=NCCL, nodes=1, topology=write(TWO_RAILS)).gpus()
 
 
@@ -332,7 +332,7 @@ def test_a_models_links_add_up(name: str) -> None:
 # --- the files that cloud vendors ship, and other people's ---
 
 SHIPPED = Path(__file__).parents[2] / "../shared/cases/machines"
-WORKS = {  # file: --gpu, --net-gbps, --net-latency-us; a file that is complete needs none
+WORKS = {  # file: --gpu, --nic-gbps, --net-latency-us; a file that is complete needs none
     "azure-ndv2-topo.xml": ("v100-sxm2", 100, None),
     "azure-ndv4-topo.xml": ("a100-sxm4-40gb", 200, None),
     "azure-ndv5-topo.xml": ("h100-sxm", 400, None),

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,14 +30,14 @@ class RunnersUp:
     time_us: FloatArray
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class CallPicks(Picks):
     """What NCCL picks for ``request``, an element a size: :class:`tuner.emulator.selection.Picks`, and beside them
     nccl-tests' bandwidths at the predicted time and the runner-up, computed when asked for.
     """
 
-    request: Request
-    selection: Selection
+    def __init__(self, stored: tuple[NDArray[Any], ...], request: Request, selection: Selection) -> None:
+        super().__init__(*stored)
+        self.request, self.selection = request, selection
 
     def __repr__(self) -> str:
         if not len(self.bytes):

@@ -1,39 +1,72 @@
 """Files read and written whole. Of those that a user names, what cannot be done is one line that names the file."""
 
 import contextlib
+import errno
 import gzip
+import io
 import os
 import secrets
 import stat
 import zlib
 from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 
 import platformdirs
 
 from tuner.base.errors import BadInput, TunerError
 
 GZIPPED = b"\x1f\x8b"  # how such a file begins
+MOST_BYTES = 1 << 30  # unpacked, or of a device: above the traces of a long run
+PIECE_BYTES = 1 << 20
 
 
-def contents(path: Path) -> bytes:
-    """The bytes of a file; those of a pipe, which are there only once, also for who reads it again. Raises OSError."""
-    if not stat.S_ISFIFO(path.stat().st_mode):
-        return path.read_bytes()
-    return _piped(path, path.stat().st_ino)
+def contents(path: Path, most: int | None = None) -> bytes:
+    """The bytes of a file; those of a pipe, which are there only once, also for who reads it again.
+
+    OSError for more than ``most`` bytes, and for more than ``MOST_BYTES`` of what is no regular file: a device may have
+    no end.
+    """
+    found = path.stat()
+    if stat.S_ISREG(found.st_mode):
+        return path.read_bytes() if most is None else _bounded(path, most)
+    most = MOST_BYTES if most is None else most
+    return _piped(path, found.st_ino, most) if stat.S_ISFIFO(found.st_mode) else _bounded(path, most)
 
 
 @cache
-def _piped(path: Path, _number: int) -> bytes:
+def _piped(path: Path, _number: int, most: int) -> bytes:
     """``_number`` tells pipes apart that had one name after the other, such as /dev/fd/63."""
-    return path.read_bytes()
+    return _bounded(path, most)
 
 
-def read_bytes(path: Path, wrong: type[TunerError]) -> bytes:
-    """What is in the file, unpacked where it is gzipped. Raises ``wrong`` where there is nothing to read."""
+def _bounded(path: Path, most: int) -> bytes:
+    with path.open("rb") as file:
+        return _up_to(most, file)
+
+
+def _up_to(most: int, file: BinaryIO | gzip.GzipFile) -> bytes:
+    """All that is left in a file, in pieces: an interrupt is heeded between them. OSError for more than ``most``."""
+    pieces, left = [], most
+    while piece := file.read(min(PIECE_BYTES, left + 1)):
+        if (left := left - len(piece)) < 0:
+            raise OSError(errno.EFBIG, f"too large; valid: up to {most} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def read_bytes(path: Path, wrong: type[TunerError], most: int | None = None) -> bytes:
+    """The content of a file, unpacked where it is gzipped, of which the bounds of :func:`contents` hold too.
+
+    A gzipped file of 1 MB may unpack to 1 GB, so ``MOST_BYTES`` bounds every unpacked one. Raises ``wrong`` where there
+    is nothing to read, or more than that.
+    """
     try:
-        content = contents(path)
-        return gzip.decompress(content) if content.startswith(GZIPPED) else content
+        content = contents(path, most)
+        if not content.startswith(GZIPPED):
+            return content
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
+            return _up_to(MOST_BYTES if most is None else most, packed)
     except (OSError, EOFError, zlib.error) as error:
         raise wrong(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
@@ -74,7 +107,7 @@ def cache_folder() -> Path:
 def remember(path: Path, content: str) -> None:
     """Writes what can be found again, whole or not at all: another process may be reading. Not where nothing may be.
 
-    Who may read it the umask says, as of every file: users share a cache.
+    Who may read it the umask says, as of every file: users share a cache. Nobody else may write it.
     """
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     with contextlib.suppress(OSError):
@@ -82,14 +115,26 @@ def remember(path: Path, content: str) -> None:
         try:
             with temporary.open("x", encoding="utf-8") as file:
                 file.write(content)
+            temporary.chmod(temporary.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
 
 
 def recall(path: Path) -> str | None:
-    """What :func:`remember` wrote; None where nothing is, or nothing that may be read: another user's."""
+    """Text that :func:`remember` wrote; None where nothing is, or nothing that may be read: another user's."""
     try:
         return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def recall_own(path: Path) -> str | None:
+    """Text that this user's own process remembered; None too where another user wrote or could have written it."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            found = os.fstat(file.fileno())
+            own = found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+            return file.read() if own else None
     except (OSError, UnicodeDecodeError):
         return None

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -11,8 +10,8 @@ from click.core import ParameterSource
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
+from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.cli.rank_options import of_all_ranks
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.times.acceptance import accept as acceptance
@@ -28,10 +27,11 @@ FLOOR_COLUMNS = ("collective", "size", "pick", "expected us", "busbw GB/s", "flo
 NOT_MEASURED = "*"
 
 
-@click.command(name="accept")
+@click.command(name="accept", cls=options.Command)
+@options.under("Floors", "--bytes", "--dtype")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[RESULTS]...")
 @of_all_ranks
-@options.scenario_options
+@options.communicator_options()
 @click.option("--collective", "program", default="", metavar="NAME", help="What was run, where RESULTS do not say it.")
 @click.option(
     "--calibration",
@@ -68,7 +68,7 @@ def command(
     dtype: DataType,
     junit_file: Path | None,
     as_json: bool,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """Passes or fails RESULTS, by collective and size, and says what a loss points to.
 
@@ -80,7 +80,7 @@ def command(
     nccl-tuner accept all_reduce.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --junit accept.xml
     nccl-tuner accept --floors --machine dgx-h100 --nccl 2.28.9
     """
-    described = options.scenario_of(**scenario)
+    described = communicator.scenario()
     if floors:
         if files or junit_file is not None:
             raise BadInput("--floors judges nothing; valid with it: no RESULTS, no --junit")
@@ -89,9 +89,9 @@ def command(
     if not files:
         raise BadInput("no RESULTS; valid: files of nccl-tests or of 'nccl-tuner measure', or --floors")
     given = Given(
-        nccl=described.nccl if scenario["nccl"] else "",
-        nodes=scenario["nodes"] if _was_given("nodes") else None,
-        gpus_per_node=scenario["gpus_per_node"],
+        nccl=described.nccl if communicator["nccl"] else "",
+        nodes=communicator["nodes"] if _was_given("nodes") else None,
+        gpus_per_node=communicator["gpus_per_node"],
         collective=program,
     )
     result = acceptance.accept(files, Asked(described, given, calibration))

@@ -12,7 +12,7 @@ from tuner.times.calibration.accuracy.of_file import FileAccuracy, Held, of_path
 from tuner.times.calibration.accuracy.splits_file import of_splits
 
 
-@click.command(name="accuracy")
+@click.command(name="accuracy", cls=options.Command)
 @click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
 @click.option("--machine", metavar="NAME", help="The machine that was measured. [default: what the file says]")
 @click.option(

@@ -8,9 +8,9 @@ import click
 
 from tuner.base.errors import BadInput
 from tuner.cli import options
-from tuner.cli.log_facts import described_by_log, say_log
+from tuner.cli.command import F, stacked
+from tuner.cli.communicator_options import described_by_log, say_log
 from tuner.cli.release_names import release_option
-from tuner.cli.stacked import F, stacked
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
 from tuner.times.readers import measured_table
@@ -97,7 +97,7 @@ def asked(files: tuple[Path, ...], given: Mapping[str, Any], **more: Any) -> Ask
 
 
 def runs_there(files: tuple[Path, ...], given: Mapping[str, Any]) -> tuple[MeasuredArms, Scenario]:
-    """The arms of FILEs on the communicator that ``options.scenario_options`` describe, by their parameters."""
+    """The arms of FILEs on the communicator that ``options.communicator_options`` describe, by their parameters."""
     if given.get("node") or given.get("trays") or given.get("constants"):
         raise BadInput(
             "--node, --trays, --constants: not with files of nccl-tests; valid: --machine, --topology, --log"
@@ -108,7 +108,7 @@ def runs_there(files: tuple[Path, ...], given: Mapping[str, Any]) -> tuple[Measu
     if given.get("log") is None and len(counts) == 1:
         ((nodes, gpus),) = counts
         words |= {"nodes": given.get("nodes") or nodes, "gpus_per_node": given.get("gpus_per_node") or gpus}
-    return placed, options.scenario_of(**{**words, "nccl": given.get("nccl") or placed.site.nccl})
+    return placed, options.CommunicatorOptions(words).scenario(nccl=given.get("nccl") or placed.site.nccl)
 
 
 def check_place(files: tuple[Path, ...]) -> None:

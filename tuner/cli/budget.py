@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from tuner.answers.calibrated import TimesWanted
-from tuner.base.names import Buffers, DataType, Op
 from tuner.cli import budget_groups, budgeted, options
 from tuner.cli.arm_options import arm_option, runs_there
 from tuner.cli.exports import Exports, export_options
@@ -20,12 +19,13 @@ from tuner.times.readers import measured_table
 from tuner.times.regret.measurements import of_communicator
 
 
-@click.command(name="budget")
+@click.command(name="budget", cls=options.Command)
+@options.under("Which calls, and on which ranks", "--ranks", "--communicator", "--job", "--rank", "--by-group")
+@options.under("Compared with", "--setting", "--table", "--measured", "--arm")
+@options.under("Output", "--overlap", "--exact", "--parquet", "--prometheus")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
-@options.scenario_options
-@options.request_options
-@options.buffers_option
-@options.in_place_option
+@options.communicator_options()
+@options.call_options(windows=False)
 @communicators_options("Count")
 @budget_groups.group_options
 @click.option(
@@ -62,12 +62,7 @@ from tuner.times.regret.measurements import of_communicator
 @options.json_option
 def command(
     files: tuple[Path, ...],
-    nccl: str | None,
-    env: tuple[str, ...],
-    dtype: DataType,
-    op: Op,
-    buffers: Buffers,
-    in_place: bool,
+    call: options.CallOptions,
     ranks: int | tuple[int, ...] | None,
     communicators: tuple[str, ...],
     settings: tuple[str, ...],
@@ -81,7 +76,8 @@ def command(
     parquet: Path | None,
     as_prometheus: bool,
     as_json: bool,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
+    **grouping: Any,
 ) -> None:
     """Predicted communication time of the collectives in FILEs, and where it goes.
 
@@ -106,24 +102,23 @@ def command(
     """
     exports = Exports(as_csv, parquet, as_prometheus, as_json)
     count, part = count_or_part(ranks)
-    scenario["ranks"] = part
-    grouping = {name: scenario.pop(name) for name in ("job", "rank", "by_group")}
-    shared = scenario["shared"] and part is None
-    scenario["shared"] = scenario["shared"] and part is not None
+    shared = communicator["shared"] and part is None
+    communicator = communicator.but(ranks=part, shared=communicator["shared"] and part is not None)
+    nccl = communicator["nccl"]
     names = [name.strip() for name in nccl.split(",")] if nccl else [None]
-    scenarios = [options.scenario_of(nccl=name, env=env, **scenario) for name in names]
+    scenarios = [communicator.scenario(nccl=name) for name in names]
     wanted = replace(
         job.wanted_of(scenarios[0], count),
         communicators=communicators,
-        dtype=dtype,
-        op=op,
-        buffers=buffers,
-        in_place=in_place,
+        dtype=call.dtype,
+        op=call.op,
+        buffers=call.buffers,
+        in_place=call.in_place,
     )
     lists = read_files(files, scenarios[0].ranks)
     for line in job.of_other_releases(lists, [each.nccl for each in scenarios]):
         click.echo(f"note: {line}", err=True)
-    times_of = _measured(measured, {**scenario, "labelled": labelled}, scenarios[0])
+    times_of = _measured(measured, {**communicator.given, "labelled": labelled}, scenarios[0])
     shown = budgeted.Shown(
         exact=exact, nccl=times is None or times.beside_nccl, calibrated=times is not None, overlap=overlap
     )

@@ -7,8 +7,8 @@ import click
 
 from tuner.base.errors import BadInput
 from tuner.cli import budgeted
+from tuner.cli.command import F, stacked
 from tuner.cli.output import print_json, print_table
-from tuner.cli.stacked import F, stacked
 from tuner.jobs.traces.calls import number
 from tuner.jobs.workload.grouped import GroupBudget, Job, JobBudget
 from tuner.jobs.workload.layout import layout_of

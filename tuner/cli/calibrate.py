@@ -13,7 +13,7 @@ from tuner.times.calibration.calibrate import Measured
 from tuner.times.timemodel import calibration
 
 
-@click.command(name="calibrate")
+@click.command(name="calibrate", cls=options.Command)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option("--machine", metavar="NAME", help="The machine that was measured. [default: what the files say]")
 @click.option(

@@ -2,47 +2,35 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import click
 
 from tuner.base.errors import BadInput
-from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.base.windows import Windows
+from tuner.base.names import Collective
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table
-from tuner.emulator.request import Request
 from tuner.machine import catalogue
 from tuner.oracle.conformance.check import KINDS, check
 from tuner.oracle.conformance.mismatches import MatchReport
 from tuner.scenario import Scenario
 
 
-@click.command(name="check")
+@click.command(name="check", cls=options.Command)
 @options.collectives_argument
-@options.scenario_options
-@options.of_nodes_option
-@options.build_option
-@options.request_options
-@options.buffers_option
-@options.window_options
-@options.in_place_option
+@options.communicator_options(changes=True, build=True)
+@options.call_options()
 @click.option("--bytes", "sizes", type=options.Sizes(), help="Sizes. [default: over 60 from 4 B to 16 GiB]")
 @options.timeout_option
 @options.json_option
 def command(
     collectives: tuple[Collective, ...],
-    dtype: DataType,
-    op: Op,
-    buffers: Buffers,
-    windows: Windows,
-    in_place: bool,
+    call: options.CallOptions,
     sizes: list[int] | None,
     timeout_s: float,
     as_json: bool,
-    **described: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """Compares COLLECTIVES (default: all five) with libnccl, exactly. Exit code 1 if anything differs.
 
@@ -57,11 +45,11 @@ def command(
     """
     given = click.get_current_context().get_parameter_source("nodes")
     nodes_given = given is click.core.ParameterSource.COMMANDLINE
-    like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place, windows=windows)
+    like = call.request()
     requests = [replace(like, collective=collective) for collective in collectives or Collective]
     reports: list[MatchReport] = []
     try:
-        for scenario in _scenarios(nodes_given, described):
+        for scenario in _scenarios(nodes_given, communicator):
             if not as_json:
                 click.echo(f"{scenario.title} ...", err=True)
             reports.append(check(scenario, requests, sizes, timeout_s))
@@ -71,16 +59,16 @@ def command(
     sys.exit(1 if any(report.mismatches for report in reports) else 0)
 
 
-def _scenarios(nodes_given: bool, described: Mapping[str, Any]) -> Iterator[Scenario]:
-    if described["node"] or described["log"]:
-        yield options.scenario_of(**described)
+def _scenarios(nodes_given: bool, given: options.CommunicatorOptions) -> Iterator[Scenario]:
+    if given["node"] or given["log"]:
+        yield given.scenario()
         return
-    everywhere = described["machine"] is None and described["topology"] is None
-    names = catalogue.names() if everywhere else [described["machine"]]
-    if everywhere and described["graphs"] is not None:
-        raise BadInput("--graphs needs the machine it belongs to; valid: --machine NAME, --topology FILE.xml")
+    everywhere = given["machine"] is None and given["topology"] is None
+    names = catalogue.names() if everywhere else [given["machine"]]
+    if everywhere and given["graphs"] is not None:
+        raise BadInput("--topo-graphs needs the machine it belongs to; valid: --machine NAME, --topology FILE.xml")
     for name in names:
-        scenario = options.scenario_of(**{**described, "machine": name})
+        scenario = given.scenario(machine=name)
         if nodes_given:
             yield scenario
         else:  # one rank has nothing to pick

@@ -6,18 +6,17 @@ from typing import Any
 import click
 
 from tuner.base.errors import BadInput
-from tuner.base.names import DataType, Op
 from tuner.cli import options
 from tuner.cli.log_options import LogOptions, log_options, read_log
 from tuner.cli.output import print_json, print_table
 from tuner.oracle.conformance.check_log import KINDS, Compared, compare
 
 
-@click.command(name="check-log")
+@click.command(name="check-log", cls=options.Command)
 @log_options
-@options.request_options
+@options.call_options(buffers=False, in_place=False, windows=False)
 @options.json_option
-def command(dtype: DataType, op: Op, as_json: bool, **given: Any) -> None:
+def command(call: options.CallOptions, as_json: bool, **given: Any) -> None:
     """Says whether the emulator agrees with what the run that wrote FILE printed.
 
     Compares, as the text NCCL prints, every cell of the tuning table, threads, thread thresholds, channels and
@@ -28,7 +27,7 @@ def command(dtype: DataType, op: Op, as_json: bool, **given: Any) -> None:
     nccl-tuner check-log nccl.log --comp-cap 8.0
     """
     imported = read_log(LogOptions(**given))
-    compared = compare(imported, dtype, op)
+    compared = compare(imported, call.dtype, call.op)
     if not compared.report.compared:
         raise BadInput(f"nothing to compare: {'; '.join(compared.missing + compared.not_compared)}")
     if as_json:

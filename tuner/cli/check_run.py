@@ -3,11 +3,10 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
-from tuner.base.names import Buffers, DataType, Op
+from tuner.base.names import Op
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.cli.trace_files import communicators_options, count_or_part, read_files
@@ -18,22 +17,19 @@ from tuner.jobs.workload import job
 MOST_ROWS = 32  # of calls that differ; --json has all
 
 
-@click.command(name="check-run")
+@click.command(name="check-run", cls=options.Command)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
-@options.scenario_options
-@options.request_options
-@options.buffers_option
+@options.communicator_options()
+@options.call_options(in_place=False, windows=False)
 @communicators_options("Compare")
 @options.json_option
 def command(
     files: tuple[Path, ...],
-    dtype: DataType,
-    op: Op,
-    buffers: Buffers,
+    call: options.CallOptions,
     ranks: int | tuple[int, ...] | None,
     communicators: tuple[str, ...],
     as_json: bool,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """Says whether what ran, as FILEs say it, is what the emulator picks for the same calls.
 
@@ -47,8 +43,14 @@ def command(
     nccl-tuner check-run trace.json.gz --log nccl.log --json
     """
     count, part = count_or_part(ranks)
-    described = options.scenario_of(**scenario, ranks=part)
-    wanted = replace(job.wanted_of(described, count), communicators=communicators, dtype=dtype, op=op, buffers=buffers)
+    described = communicator.scenario(ranks=part)
+    wanted = replace(
+        job.wanted_of(described, count),
+        communicators=communicators,
+        dtype=call.dtype,
+        op=call.op,
+        buffers=call.buffers,
+    )
     lists = read_files(files, described.ranks)
     for line in job.of_other_releases(lists, [described.nccl], "compared"):
         click.echo(f"note: {line}", err=True)

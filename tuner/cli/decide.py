@@ -20,18 +20,18 @@ from tuner.cli.gpu_options import library_option
 from tuner.cli.metrics import of_decision
 from tuner.cli.output import print_json
 from tuner.cli.provenance import command_line
-from tuner.cli.renamed import Renamed
 from tuner.plugin.between import Shape
 from tuner.plugin.table.text import size_text
 
 
-@click.command(name="decide")
+@click.command(name="decide", cls=options.Command)
+@options.under("A/B runs", "--rounds", "--processes", "--repeats", "--warmup", "--seed", "--no-gate", "--library")
+@options.under("Output", "--parquet", "--prometheus")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
 @options.out_option("TABLE", "The table to write.")
 @place_options
-@click.option(
+@options.option(
     "--constants",
-    cls=Renamed,
     former="--layer",
     type=click.Path(path_type=Path),
     metavar="CONSTANTS",

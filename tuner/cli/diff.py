@@ -9,15 +9,13 @@ from tuner import release
 from tuner.answers.bypassing import AnyPick, NonClassicPick
 from tuner.answers.diff import Change, Side, diff
 from tuner.base.errors import BadInput
-from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
-from tuner.base.windows import Windows
+from tuner.base.names import Collective, PeerCall
 from tuner.cli import exchange_changes, options
 from tuner.cli.beyond import print_upgrade, upgrade
 from tuner.cli.diff_limit import fail_above_option, fail_on_losses
 from tuner.cli.diff_releases import print_pairs, releases_of
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.cli.release_names import exact
-from tuner.emulator.request import Request
 
 if TYPE_CHECKING:
     from tuner.answers.calibrated import TimesWanted
@@ -31,7 +29,10 @@ class CollectiveOrRelease(options.AnyCall):
         return exact(value) if release.SPELLED.fullmatch(str(value)) else super().convert(value, param, ctx)
 
 
-@click.command(name="diff")
+@click.command(name="diff", cls=options.Command)
+@options.under(
+    "What counts, and what else differs", "--whole", "--beyond", "--ask-libnccl", "--from", "--to", "--timeout"
+)
 @click.argument(
     "words", nargs=-1, type=CollectiveOrRelease(Collective, "collective"), metavar="[COLLECTIVE]... [RELEASE]"
 )
@@ -52,11 +53,8 @@ class CollectiveOrRelease(options.AnyCall):
 )
 @fail_above_option
 @options.range_options
-@options.scenario_options
-@options.request_options
-@options.buffers_option
-@options.window_options
-@options.in_place_option
+@options.communicator_options()
+@options.call_options()
 @options.time_options("both")
 @options.timeout_option
 @options.json_option
@@ -70,15 +68,11 @@ def command(
     fail_above: float | None,
     low: int | None,
     high: int,
-    dtype: DataType,
-    op: Op,
-    buffers: Buffers,
-    windows: Windows,
-    in_place: bool,
+    call: options.CallOptions,
     times: "TimesWanted | None",
     timeout_s: float,
     as_json: bool,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """The size ranges in which NCCL's choice for COLLECTIVE (default: all five) changes, and what that gains or loses.
 
@@ -95,8 +89,8 @@ def command(
     collectives = [word for word in words if isinstance(word, Collective)]
     releases = [word for word in words if not isinstance(word, Collective | PeerCall)]
     exchanged = exchange_changes.alone(word for word in words if isinstance(word, Collective | PeerCall))
-    described = options.scenario_of(**scenario)
-    like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place, windows=windows)
+    described = communicator.scenario()
+    like = call.request()
     if exchanged:
         exchange_changes.check_plain(exchanged, like)
     if exchanged and (all_releases or beyond or ask_libnccl or fail_above is not None or times_given(times)):
@@ -105,13 +99,13 @@ def command(
             "--ask-libnccl, --fail-above, --time"
         )
     if all_releases:
-        if releases or assignments or scenario["nccl"]:
+        if releases or assignments or communicator["nccl"]:
             raise BadInput("--all-releases compares every release; valid with it: neither --nccl nor --change")
         if beyond or ask_libnccl or fail_above is not None:
             raise BadInput("--all-releases compares picks; valid with --beyond, --fail-above: --nccl BEFORE AFTER")
         if times is not None and (times.calibration or not times.beside_nccl):
             raise BadInput("--all-releases has NCCL's own times only; valid with it: neither --time nor --calibration")
-        sides = [Side(one, low, high, whole) for one in releases_of(described, buffers)]
+        sides = [Side(one, low, high, whole) for one in releases_of(described, call.buffers)]
         selections = {f"on NCCL {side.scenario.nccl}": side.selection for side in sides}
         requests = options.runnable(selections, collectives, like)
         print_pairs(described, sides, requests, as_json)
@@ -131,7 +125,7 @@ def command(
     if times is not None:
         from tuner.answers.calibrated_changes import CalibratedSides
 
-        calibrated = CalibratedSides(times, old, new, buffers)
+        calibrated = CalibratedSides(times, old, new, call.buffers)
         changes_of = {
             request.collective: calibrated.changes(request, changes_of[request.collective]) for request in requests
         }

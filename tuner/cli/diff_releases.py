@@ -19,7 +19,7 @@ from tuner.scenario import Scenario
 def releases_of(scenario: Scenario, buffers: Buffers) -> list[Scenario]:
     """The scenario with each release that it can be asked of, the oldest first; says which lack such buffers."""
     if len(scenario.every_release) < 2 or scenario.others:
-        raise BadInput("--all-releases: graphs are searched anew; valid: without --graphs, --constants and --node")
+        raise BadInput("--all-releases: graphs are searched anew; valid: without --topo-graphs, --constants and --node")
     lacking = [name for name in scenario.every_release if registered.missing(release.load(name), buffers)]
     if lacking:
         click.echo(f"without {', '.join(lacking)}: they have no such buffers (--buffers {buffers.name})", err=True)

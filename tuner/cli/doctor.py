@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tuner.cli.installation import CachedLibrary
 
 
-@click.command(name="doctor")
+@click.command(name="doctor", cls=options.Command)
 @options.json_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:

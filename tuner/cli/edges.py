@@ -2,43 +2,33 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
 
 import click
 
-from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.names import Collective
 from tuner.base.sizes import about
-from tuner.base.windows import Windows
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table, span
 from tuner.emulator.path_ranges import answers, goes_on
 from tuner.emulator.ranges import SizeRange
-from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 
 
-@click.command(name="edges")
+@click.command(name="edges", cls=options.Command)
 @options.collectives_argument
 @options.range_options
 @click.option("--every", is_flag=True, help="Print every range; without it, those of an algorithm and protocol as one.")
-@options.scenario_options
-@options.request_options
-@options.buffers_option
-@options.window_options
-@options.in_place_option
+@options.communicator_options()
+@options.call_options()
 @options.json_option
 def command(
     collectives: tuple[Collective, ...],
     low: int | None,
     high: int,
     every: bool,
-    dtype: DataType,
-    op: Op,
-    buffers: Buffers,
-    windows: Windows,
-    in_place: bool,
+    call: options.CallOptions,
     as_json: bool,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """The size ranges in which NCCL's choice for COLLECTIVE (all five by default) stays the same, to the byte.
 
@@ -47,9 +37,9 @@ def command(
     nccl-tuner edges --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
     nccl-tuner edges allreduce --machine dgx-h100 --nccl 2.30.7 --buffers window
     """
-    described = options.scenario_of(**scenario)
+    described = communicator.scenario()
     selection = Selection(described.communicator())
-    like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place, windows=windows)
+    like = call.request()
     requests = options.runnable({"here": selection}, collectives, like)
     records = {request.collective: answers(selection, request, low, high).records(request) for request in requests}
     if as_json:

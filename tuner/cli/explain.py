@@ -1,14 +1,13 @@
 """``nccl-tuner explain``: why NCCL picks what it picks."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tuner.answers.explain import Explanation, Slower, explain, with_times
 from tuner.base.errors import BadInput
-from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
+from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.trace import Step
-from tuner.base.windows import Windows
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator.request import Request
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from tuner.answers.calibrated import CalibrationUsed, TimesWanted
 
 
-@click.command(name="explain")
+@click.command(name="explain", cls=options.Command)
 @options.collective_argument
 @click.option(
     "--bytes",
@@ -29,24 +28,17 @@ if TYPE_CHECKING:
     metavar="N",
     help="NCCL's nBytes: count x type size, times the ranks for AllGather and ReduceScatter; 64K is 65536.",
 )
-@options.scenario_options
-@options.request_options
-@options.buffers_option
-@options.window_options
-@options.in_place_option
+@options.communicator_options()
+@options.call_options()
 @options.time_options("nccl")
 @options.json_option
 def command(
     collective: Collective,
     size: int,
-    dtype: DataType,
-    op: Op,
-    buffers: Buffers,
-    windows: Windows,
-    in_place: bool,
+    call: options.CallOptions,
     times: "TimesWanted | None",
     as_json: bool,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """Why NCCL picks what it picks for COLLECTIVE: each number step by step, and what the other combinations lack.
 
@@ -54,8 +46,8 @@ def command(
     nccl-tuner explain allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M
     """
     described, request = (
-        options.scenario_of(**scenario),
-        Request(collective, dtype, op, buffers=buffers, in_place=in_place, windows=windows),
+        communicator.scenario(),
+        call.request(collective),
     )
     if Selection(described.communicator()).may_leave_classic_path(request):
         _explain_off_classic_path(described, request, size, times, as_json)

@@ -9,7 +9,6 @@ from tuner.answers.exports.timed import Times
 from tuner.base.errors import BadInput
 from tuner.base.files import write_text
 from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.base.windows import Windows
 from tuner.cli import options
 from tuner.cli.output import print_json
 from tuner.emulator.request import Request
@@ -18,10 +17,12 @@ from tuner.emulator.selection import Selection
 if TYPE_CHECKING:
     from tuner.answers.calibrated import TimesWanted
 
-FORMATS = ("xla", "xla-iota", "choices", "simai")
+FORMATS = ("xla", "xla-iota", "choices", "compiled", "simai")
 
 
-@click.command(name="export")
+@click.command(name="export", cls=options.Command)
+@options.under("SimAI", "--nvlink-gbs", "--nics-gbs")
+@options.under("Sizes of choices", "--from", "--to")
 @click.argument("collectives", nargs=-1, type=options.Named(Collective, "collective"), metavar="[COLLECTIVE]...")
 @click.option("--format", "kind", type=click.Choice(FORMATS), required=True, help="Whose file.")
 @click.option(
@@ -35,11 +36,8 @@ FORMATS = ("xla", "xla-iota", "choices", "simai")
 @click.option("--nvlink-gbs", type=float, help="simai: what NVLink carries of a GPU in one direction, in GB/s.")
 @click.option("--nics-gbs", type=float, help="simai: the same of all adapters of a node together.")
 @options.range_options
-@options.scenario_options
-@options.request_options
-@options.buffers_option
-@options.window_options
-@options.in_place_option
+@options.communicator_options()
+@options.call_options()
 @options.time_options("nccl")
 @click.option("-o", "--out", type=click.Path(path_type=Path), metavar="FILE", help="Instead of standard output.")
 def command(
@@ -50,20 +48,17 @@ def command(
     nics_gbs: float | None,
     low: int | None,
     high: int,
-    dtype: DataType,
-    op: Op,
-    buffers: Buffers,
-    windows: Windows,
-    in_place: bool,
+    call: options.CallOptions,
     times: "TimesWanted | None",
     out: Path | None,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """Writes NCCL's picks, or their times, as another program reads them. Each file says whose times it has.
 
     xla: XLA's collective performance table, a text proto (AllReduce, AllGather, ReduceScatter; float32); xla-iota the
     same for XLA that has the devices in iota_collective_device_list. choices: sizes and picks as JSON, of --from to
-    --to. simai: SimAI's table of ratios of one collective (AllReduce where none is named), for 1 to 128 nodes.
+    --to; compiled: the same with times, as a binary file to look up in. simai: SimAI's table of ratios of one
+    collective (AllReduce where none is named), for 1 to 128 nodes.
 
     \b
     nccl-tuner export --format xla --machine dgx-h100 --nodes 2 --out h100.pbtxt
@@ -71,18 +66,21 @@ def command(
     nccl-tuner export allreduce --format choices --machine dgx-h100 --nccl 2.30.7 --buffers window
     nccl-tuner export --format simai --machine dgx-h100 --nvlink-gbs 450 --nics-gbs 400 --time calibrated
     """
-    described, wanted = options.scenario_of(**scenario), Times(times)
+    described, wanted = communicator.scenario(), Times(times)
     if times is not None and times.beside_nccl:
         raise BadInput("--time both: an export has one; valid: --time nccl, --time calibrated")
-    if kind == "choices":
+    if kind in ("choices", "compiled"):
         if times is not None:
-            raise BadInput("choices: picks with NCCL's own times; valid: without --time calibrated")
-        like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place, windows=windows)
+            raise BadInput(f"{kind}: picks with NCCL's own times; valid: without --time calibrated")
+        like = call.request()
+        if kind == "compiled":
+            _compiled(described, like, collectives, out)
+            return
         _choices(described, like, collectives, (low, high), out)
         return
-    if buffers is not Buffers.plain or in_place:
+    if call.buffers is not Buffers.plain or call.in_place:
         raise BadInput(f"{kind}: a table of times, which NCCL has of plain buffers; valid with --buffers: choices")
-    if (dtype, op) != (DataType.float32, Op.sum):
+    if (call.dtype, call.op) != (DataType.float32, Op.sum):
         raise BadInput(f"{kind}: a table of float32 and sum; valid: without --dtype and --op")
     if kind == "simai":
         from tuner.answers.exports import simai
@@ -115,6 +113,15 @@ def _choices(
         print_json(found)
     else:
         write_text(out, json.dumps(to_json(found), indent=1) + "\n")
+
+
+def _compiled(described: Any, like: Request, collectives: tuple[Collective, ...], out: Path | None) -> None:
+    from tuner.answers.exports.compiled import compiled
+
+    if out is None:
+        raise BadInput("compiled is a binary file; give it a name with --out FILE")
+    requests = options.runnable({"": Selection(described.communicator())}, collectives, like)
+    out.write_bytes(compiled(described, requests))
 
 
 def _write(text: str, out: Path | None) -> None:

@@ -10,8 +10,8 @@ from tuner.base import extras
 from tuner.base.errors import BadInput
 from tuner.base.frames import Framed
 from tuner.cli import options
+from tuner.cli.command import F, stacked
 from tuner.cli.output import print_csv
-from tuner.cli.stacked import F, stacked
 
 Sample = tuple[Mapping[str, object], float | None]  # labels, and a value where it is known
 

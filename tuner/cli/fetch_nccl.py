@@ -12,7 +12,7 @@ from tuner.cli.release_names import ReleaseName
 from tuner.oracle import library
 
 
-@click.command(name="fetch-nccl")
+@click.command(name="fetch-nccl", cls=options.Command)
 @click.argument("releases", nargs=-1, type=ReleaseName(only_known=False), metavar="[RELEASES]...")
 @click.option("--all", "every", is_flag=True, help="Every release with a table and such a build.")
 @click.option(

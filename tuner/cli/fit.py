@@ -23,7 +23,7 @@ MODELS = ("nccl", "alpha-beta")
 WORSE = 2.0  # times what the model misses in the middle: sizes that are named
 
 
-@click.command(name="fit")
+@click.command(name="fit", cls=options.Command)
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path))
 @place_options
 @options.out_option(

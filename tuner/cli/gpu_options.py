@@ -9,7 +9,7 @@ import click
 
 from tuner.base.sizes import size_bytes
 from tuner.bench.gpu.states import States
-from tuner.cli.stacked import F, stacked
+from tuner.cli.command import F, option, stacked
 
 if TYPE_CHECKING:
     from tuner.bench.loop import Loop
@@ -54,8 +54,10 @@ def gpu_options(function: F) -> F:
             metavar="FILE",
             help="With --backend gpu: this libnccl.so.2. [default: the installed wheel's]",
         ),
-        click.option(
-            "--graphs-below",
+        option(
+            "--cuda-graph-below",
+            "graphs_below",
+            former="--graphs-below",
             type=_Size(),
             default="4M",
             show_default=True,

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -37,9 +36,8 @@ across_option = click.option(
 )
 
 
-@click.command(name="graphs")
-@options.scenario_options
-@options.of_nodes_option
+@click.command(name="graphs", cls=options.Command)
+@options.communicator_options(changes=True)
 @click.option(
     "--dump",
     type=click.Path(path_type=Path),
@@ -56,7 +54,12 @@ across_option = click.option(
 @across_option
 @options.json_option
 def command(
-    dump: Path | None, explained: str | None, svg: Path | None, across: bool, as_json: bool, **scenario: Any
+    dump: Path | None,
+    explained: str | None,
+    svg: Path | None,
+    across: bool,
+    as_json: bool,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """The graphs that NCCL's search finds on a node, every channel with its GPUs and adapters; without libnccl.
 
@@ -71,7 +74,7 @@ def command(
         raise BadInput("graphs: --across is of all nodes; valid: without --dump, --explain and --svg, which are of one")
     if dump is not None and explained is not None:
         raise BadInput("graphs: --explain writes no graphs to a file; valid: --dump or --explain")
-    described = options.scenario_of(**scenario)
+    described = communicator.scenario()
     graph = OF_COLLNET if explained == COLLNET else explained
     explanation = None if graph is None else graphs.explained(described, graph)
     if svg is not None:

@@ -12,8 +12,7 @@ import click
 from tuner.answers import groups
 from tuner.answers.groups import GroupAnswer
 from tuner.base.errors import BadInput
-from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
-from tuner.base.windows import Windows
+from tuner.base.names import Collective, DataType, Op, PeerCall
 from tuner.cli import options
 from tuner.cli.group_calls import AnyCalls, GivenCall
 from tuner.cli.output import counted, human_bytes, print_json, print_table
@@ -68,13 +67,10 @@ def operations_of(calls: list[Any], like: Request) -> list[Operation]:
     return operations
 
 
-@click.command(name="group")
+@click.command(name="group", cls=options.Command)
 @click.argument("calls", type=AnyCalls())
-@options.scenario_options
-@options.request_options
-@options.buffers_option
-@options.window_options
-@options.in_place_option
+@options.communicator_options()
+@options.call_options()
 @click.option("--rank", type=int, default=0, help="Whose sends and receives, or launch, these are. [default: 0]")
 @click.option(
     "--table",
@@ -86,16 +82,12 @@ def operations_of(calls: list[Any], like: Request) -> list[Operation]:
 @options.json_option
 def command(
     calls: list[GivenCall],
-    dtype: DataType,
-    op: Op,
-    buffers: Buffers,
-    windows: Windows,
-    in_place: bool,
+    call: options.CallOptions,
     rank: int,
     table: Path | None,
     in_full: bool,
     as_json: bool,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """What NCCL makes of CALLS in one ncclGroupStart and ncclGroupEnd: picks, channels, threads and kernels.
 
@@ -112,9 +104,9 @@ def command(
     nccl-tuner group allgather:64M,allgather:4M --machine dgx-h100 --nccl 2.30.7 --buffers window --windows receive
     nccl-tuner group reduce@3:4M,allgather:1M --machine dgx-h100 --nodes 2 --launch --rank 8
     """
-    described = options.scenario_of(**scenario)
+    described = communicator.scenario()
     launches = _launches(described, rank) if in_full else None
-    like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place, windows=windows)
+    like = call.request()
     exchanged = any(isinstance(call.function, PeerCall) for call in calls)
     if exchanged and in_full:
         raise BadInput("--launch: of collectives; valid without sends and receives")

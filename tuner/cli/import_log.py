@@ -13,7 +13,7 @@ from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.scenario.logs.imported import Imported, LoggedChoice, NodeFacts
 
 
-@click.command(name="import-log")
+@click.command(name="import-log", cls=options.Command)
 @log_options
 @options.json_option
 def command(as_json: bool, **given: Any) -> None:

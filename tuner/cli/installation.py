@@ -16,7 +16,7 @@ from tuner.base.files import cache_folder
 from tuner.base.native import FOLDER, bindings
 from tuner.oracle import library, process
 
-OBJECTS = ("libnccl_tuner_plugin.so", "libnccl_tuner_force.so", "libnccl_tuner_sim.so")
+OBJECTS = ("libnccl_tuner_plugin.so", "libnccl_tuner_force.so", "libnccl_tuner_sim.so", "libnccl_tuner_picks.so")
 REINSTALL = "pip install --force-reinstall nccl-tuner"
 MODULES = {"_plugin": "plugin dry-run", "_force": "measure", "_sim": "oracle and check"}
 

@@ -7,10 +7,13 @@ import click
 from click.shell_completion import CompletionItem
 
 from tuner.base.errors import did_you_mean, one_of
+from tuner.cli.command import Command
 
 
 class Group(click.Group):
     """A group that answers an unknown command with those that there are."""
+
+    command_class = Command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

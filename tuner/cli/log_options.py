@@ -6,10 +6,10 @@ from pathlib import Path
 import click
 
 from tuner.base.names import Collective
-from tuner.cli.log_facts import fact_options
+from tuner.cli.command import F, option, stacked
+from tuner.cli.communicator_options import LOGGED, fact_options
 from tuner.cli.options import Named
 from tuner.cli.release_names import release_option
-from tuner.cli.stacked import F, stacked
 from tuner.machine import graphs, topology
 from tuner.release.environment import parse_assignments
 from tuner.scenario.logs import importer
@@ -24,16 +24,26 @@ def log_options(function: F) -> F:
         click.option("--communicator", metavar="ID", help="Its commId in the log. [default: the largest]"),
         release_option("Release, instead of the log's line 'NCCL version'.", only_known=False),
         click.option("--nodes", type=click.IntRange(1), help="Number of nodes."),
-        *fact_options(),
-        click.option("--net-latency-us", type=click.FloatRange(0), help="Latency the network plugin reports."),
+        *fact_options(option),
+        option(
+            "--nic-latency-us",
+            "net_latency_us",
+            former="--net-latency-us",
+            type=click.FloatRange(0, 1e6),
+            metavar="US",
+            heading=LOGGED,
+            help="Latency that the network plugin reports.",
+        ),
         click.option(
             "--topology",
             type=click.Path(path_type=Path),
             metavar="FILE.xml",
             help="A node's dump (NCCL_TOPO_DUMP_FILE): compute capability, CPU, NVSwitch.",
         ),
-        click.option(
-            "--graphs",
+        option(
+            "--topo-graphs",
+            "graphs",
+            former="--graphs",
             type=click.Path(path_type=Path),
             metavar="FILE.xml",
             help="A node's graphs (NCCL_GRAPH_DUMP_FILE), instead of the log's.",

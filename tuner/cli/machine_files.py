@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MOST_SHOWN = 5
 
 
-@click.command()
+@click.command(cls=options.Command)
 @click.argument("file", type=click.Path(path_type=Path))
 @options.skeleton_options
 @click.option(
@@ -52,9 +52,9 @@ def complete(
     after it, where you have them), or what 'lstopo --of xml' wrote.
 
     \b
-    nccl-tuner machines complete ndv5-topo.xml --gpu h100-sxm --net-gbps 400 -o ndv5.xml
-    nccl-tuner machines complete topo.txt --gpu h100-sxm --net-gbps 400 --cpu GenuineIntel:6:143 -o node.xml
-    nccl-tuner machines complete lstopo.xml --gpu h100-sxm --net-gbps 400 -o node.xml
+    nccl-tuner machines complete ndv5-topo.xml --gpu h100-sxm --nic-gbps 400 -o ndv5.xml
+    nccl-tuner machines complete topo.txt --gpu h100-sxm --nic-gbps 400 --cpu GenuineIntel:6:143 -o node.xml
+    nccl-tuner machines complete lstopo.xml --gpu h100-sxm --nic-gbps 400 -o node.xml
     """
     from tuner.machine.listings import Given, completed
 
@@ -70,7 +70,7 @@ def complete(
     click.echo(made.topology if out is None else f"wrote {out}", nl=out is not None)
 
 
-@click.command()
+@click.command(cls=options.Command)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--gpu", metavar="MODEL", help="The GPU model, where FILE does not name it, such as h100-sxm.")
 @options.json_option

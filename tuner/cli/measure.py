@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from tuner.base.errors import BadInput, one_of
-from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
 from tuner.bench.gpu.options import Options
 from tuner.bench.gpu.states import States
@@ -19,9 +19,9 @@ from tuner.bench.loop import End, Loop, Settings
 from tuner.bench.plan import How, Wanted
 from tuner.bench.workflow import DEFAULT, INTERRUPTED, Plan, Progress, double, gpus, measure, simulated
 from tuner.cli import measured_results, options
+from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.gpu_options import gpu_options, noting
 from tuner.cli.output import print_json
-from tuner.cli.rank_options import of_all_ranks
 from tuner.plugin.table.records import MAX_CHANNELS
 
 BACKENDS = ("simulated", "gpu", "double")
@@ -63,7 +63,11 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
         return tuple(map(int, words))
 
 
-@click.command(name="measure")
+@click.command(name="measure", cls=options.Command)
+@options.under("What is measured", "--algorithms", "--protocols", "--channels", "--in-place", "--cuda-graph")
+@options.under("How long", "--precision", "--rounds", "--rounds-per-process", "--repeats", "--warmup")
+@options.under("On GPUs", "--library", "--cuda-graph-below", "--nccl-log")
+@options.under("Without GPUs", "--seed", "--nothing-planted", "--process-per-rank", "--fault")
 @options.collectives_argument
 @click.option(
     "--backend",
@@ -79,7 +83,7 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
 @click.option("--protocols", type=Names(Protocol, "protocol"), default=(), help="Only these, such as ll,simple.")
 @click.option("--channels", type=Channels(), default=(), help="These numbers of channels besides NCCL's own.")
 @click.option("--in-place", is_flag=True, help="In place as well.")
-@click.option("--graph", is_flag=True, help="Inside CUDA graphs.")
+@options.option("--cuda-graph", "graph", former="--graph", is_flag=True, help="Inside CUDA graphs.")
 @click.option(
     "--precision",
     type=click.FloatRange(min=0, min_open=True),
@@ -133,8 +137,8 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
     help=f"With --backend double: what goes wrong: {', '.join(FaultKind)}.",
 )
 @of_all_ranks
-@options.scenario_options
-@options.request_options
+@options.communicator_options()
+@options.call_options(buffers=False, in_place=False, windows=False)
 @options.json_option
 def command(
     collectives: tuple[Collective, ...],
@@ -159,10 +163,9 @@ def command(
     nothing_planted: bool,
     process_per_rank: bool,
     faults: tuple[str, ...],
-    dtype: DataType,
-    op: Op,
+    call: options.CallOptions,
     as_json: bool,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """Measures COLLECTIVES (default: AllReduce, AllGather, ReduceScatter) by every algorithm and protocol.
 
@@ -174,21 +177,21 @@ def command(
     """
     if kind not in BACKENDS:
         raise BadInput(f"unknown backend {kind!r}; {one_of(BACKENDS)}")
-    if scenario["constants"] is not None:
+    if communicator["constants"] is not None:
         raise BadInput("--constants: what is measured does not depend on them; valid for: pick, table, group")
     if nothing_planted and kind == "gpu":
         raise BadInput(f"--nothing-planted: there is nothing to plant with --backend {kind}; valid: simulated, double")
     if (process_per_rank or faults) and kind != "double":
         raise BadInput(f"--process-per-rank, --fault: not with --backend {kind}; valid: double")
-    ranks_per_gpu = scenario["ranks_per_gpu"] or 1
+    ranks_per_gpu = communicator["ranks_per_gpu"] or 1
     on_gpus = Options(ranks_per_gpu, library, log=nccl_log, graphs_below_bytes=graphs_below, registered=graph)
     if kind == "gpu":
         opener = gpus(on_gpus)
     elif kind == "simulated":
-        opener = simulated(options.scenario_of(**scenario), seed, nothing_planted=nothing_planted)
+        opener = simulated(communicator.scenario(), seed, nothing_planted=nothing_planted)
     else:
         settings = DoubleSettings(
-            options.scenario_of(**scenario),
+            communicator.scenario(),
             seed,
             planted=not nothing_planted,
             process_per_rank=process_per_rank,
@@ -198,7 +201,7 @@ def command(
     plan = Plan(
         collectives or DEFAULT,
         sizes,
-        How(dtype, op, (False, True) if in_place else (False,), graph),
+        How(call.dtype, call.op, (False, True) if in_place else (False,), graph),
         Wanted(algorithms, protocols, channels),
         Settings(precision / 100, rounds, repeats, warmup, budget_s, seed, rounds_per_process),
     )

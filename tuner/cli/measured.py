@@ -116,6 +116,19 @@ def check(files: tuple[Path, ...], machine: str | None, topology: Path | None, a
 
 
 @command.command(name="import")
+@options.under(
+    "Where the times are from",
+    "--machine-note",
+    "--commit",
+    "--path",
+    "--licence",
+    "--title",
+    "--how",
+    "--launch",
+    "--network",
+    "--env",
+    "--trap",
+)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--machine", metavar="NAME", help="The machine by name (see: nccl-tuner machines).")
 @click.option("--machine-note", metavar="TEXT", help="How sure that is; needed where there is no --machine.")

@@ -6,12 +6,10 @@ from typing import Any
 
 import click
 
-from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
+from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.group import Calls, operations_of
 from tuner.cli.output import human_bytes, print_json, print_table, span
-from tuner.cli.rank_options import of_all_ranks
-from tuner.emulator.request import Request
 from tuner.oracle import bill
 from tuner.oracle.bill import Stage
 
@@ -21,16 +19,20 @@ own contexts and kernels, and without user buffers."""
 FIRST_CALLS = Calls().convert("allreduce:8,allreduce:1M,allreduce:1G", None, None)
 
 
-@click.command(name="memory")
+@click.command(name="memory", cls=options.Command)
 @click.argument("calls", type=Calls(), required=False)
-@options.hidden("--constants")
 @of_all_ranks
-@options.scenario_options
-@options.build_option
-@options.request_options
+@options.communicator_options(without=["constants"], build=True)
+@options.call_options(buffers=False, in_place=False, windows=False)
 @options.timeout_option
 @options.json_option
-def command(calls: list[Any] | None, dtype: DataType, op: Op, timeout_s: float, as_json: bool, **scenario: Any) -> None:
+def command(
+    calls: list[Any] | None,
+    call: options.CallOptions,
+    timeout_s: float,
+    as_json: bool,
+    communicator: options.CommunicatorOptions,
+) -> None:
     """The device memory that a communicator takes, and the SMs that its kernels hold: libnccl's own requests.
 
     All ranks initialise and then make CALLS one after the other: COLLECTIVE:BYTES[:TYPE[:OP]], separated by commas.
@@ -41,10 +43,10 @@ def command(calls: list[Any] | None, dtype: DataType, op: Op, timeout_s: float, 
     nccl-tuner memory --machine dgx-h100 --nccl 2.28.9
     nccl-tuner memory allreduce:1G,allgather:1G --machine dgx-h100 --env NCCL_NVLS_ENABLE=0 --json
     """
-    described = options.scenario_of(**scenario)
+    described = communicator.scenario()
     if calls is None:
         calls = FIRST_CALLS if described.resolve().ranks > 1 else []
-    asked = [(one.request, one.bytes) for one in operations_of(calls, Request(Collective.AllReduce, dtype, op))]
+    asked = [(one.request, one.bytes) for one in operations_of(calls, call.request())]
     stages = bill.bill(described.oracle_configuration(), asked, timeout_s)
     if as_json:
         print_json(stages)

@@ -5,8 +5,7 @@ from typing import Any
 import click
 
 from tuner.answers import library, programs
-from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.base.windows import Windows
+from tuner.base.names import Collective
 from tuner.cli import options
 from tuner.cli.graphs import across_option, print_graphs, print_with_across
 from tuner.cli.group import calls_argument, operations_of, print_group
@@ -14,7 +13,6 @@ from tuner.cli.lazy import Group
 from tuner.cli.output import counted, print_json
 from tuner.cli.pick import print_answers
 from tuner.cli.table import print_tables
-from tuner.emulator.request import Request
 
 
 @click.group(name="oracle", cls=Group)
@@ -29,26 +27,17 @@ def command() -> None:
 @command.command()
 @options.collective_argument
 @options.bytes_option
-@options.hidden("--constants")
-@options.scenario_options
-@options.build_option
-@options.request_options
-@options.buffers_option
-@options.window_options
-@options.in_place_option
+@options.communicator_options(without=["constants"], build=True)
+@options.call_options()
 @options.timeout_option
 @options.json_option
 def pick(
     collective: Collective,
     sizes: list[int],
-    dtype: DataType,
-    op: Op,
-    buffers: Buffers,
-    windows: Windows,
-    in_place: bool,
+    call: options.CallOptions,
     timeout_s: float,
     as_json: bool,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """What libnccl picks, as launched: the form of `nccl-tuner pick`.
 
@@ -56,10 +45,8 @@ def pick(
     nccl-tuner oracle pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json
     nccl-tuner oracle pick allreduce --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 2 --nccl 2.32.3
     """
-    described = options.scenario_of(**scenario)
-    answers = library.of_sizes(
-        described, Request(collective, dtype, op, buffers=buffers, in_place=in_place, windows=windows), sizes, timeout_s
-    )
+    described = communicator.scenario()
+    answers = library.of_sizes(described, call.request(collective), sizes, timeout_s)
     if as_json:
         print_json(answers)
     else:
@@ -68,25 +55,16 @@ def pick(
 
 @command.command()
 @calls_argument
-@options.hidden("--constants")
-@options.scenario_options
-@options.build_option
-@options.request_options
-@options.buffers_option
-@options.window_options
-@options.in_place_option
+@options.communicator_options(without=["constants"], build=True)
+@options.call_options()
 @options.timeout_option
 @options.json_option
 def group(
     calls: list[Any],
-    dtype: DataType,
-    op: Op,
-    buffers: Buffers,
-    windows: Windows,
-    in_place: bool,
+    call: options.CallOptions,
     timeout_s: float,
     as_json: bool,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """What libnccl makes of a group, as launched: the form of `nccl-tuner group`.
 
@@ -96,8 +74,8 @@ def group(
     nccl-tuner oracle group allreduce:25M*4,allgather:4M --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner oracle group allreduce:25M*4,allgather:4M --machine dgx-h100 --nccl 2.30.7 --buffers window
     """
-    described = options.scenario_of(**scenario)
-    like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place, windows=windows)
+    described = communicator.scenario()
+    like = call.request()
     made = library.of_group(described, operations_of(calls, like), timeout_s)
     if as_json:
         print_json(made)
@@ -106,36 +84,32 @@ def group(
 
 
 @command.command()
-@options.hidden("--constants")
-@options.scenario_options
-@options.build_option
+@options.communicator_options(without=["constants"], build=True)
 @options.timeout_option
 @options.json_option
-def table(as_json: bool, timeout_s: float, **scenario: Any) -> None:
+def table(as_json: bool, timeout_s: float, communicator: options.CommunicatorOptions) -> None:
     """libnccl's own tuning table.
 
     \b
     nccl-tuner oracle table --machine dgx-h100 --nodes 2 --nccl 2.28.9
     """
-    tables = library.tables(options.scenario_of(**scenario), timeout_s)
+    tables = library.tables(communicator.scenario(), timeout_s)
     print_tables(tables, len(tables.max_threads), as_json)
 
 
 @command.command()
-@options.hidden("--constants")
-@options.scenario_options
-@options.build_option
+@options.communicator_options(without=["constants"], build=True)
 @options.timeout_option
 @across_option
 @options.json_option
-def graphs(as_json: bool, timeout_s: float, across: bool, **scenario: Any) -> None:
+def graphs(as_json: bool, timeout_s: float, across: bool, communicator: options.CommunicatorOptions) -> None:
     """The channel graphs libnccl finds, with exact bandwidths.
 
     \b
     nccl-tuner oracle graphs --topology topology.xml --nodes 2 --nccl 2.28.9
     nccl-tuner oracle graphs --machine dgx-h100 --nodes 3 --nccl 2.28.9 --across
     """
-    described = options.scenario_of(**scenario)
+    described = communicator.scenario()
     if across:
         print_with_across(described.title, library.with_across(described, timeout_s), as_json)
         return
@@ -147,9 +121,7 @@ def graphs(as_json: bool, timeout_s: float, across: bool, **scenario: Any) -> No
 
 
 @command.command(context_settings={"ignore_unknown_options": True})
-@options.hidden("--graphs", "--constants", "--ranks", "--share-resources")
-@options.scenario_options
-@options.build_option
+@options.communicator_options(without=["graphs", "constants", "ranks", "shared"], build=True)
 @click.option(
     "--processes-per-node",
     type=click.IntRange(min=1),
@@ -157,13 +129,18 @@ def graphs(as_json: bool, timeout_s: float, across: bool, **scenario: Any) -> No
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; the program's own output goes to stderr.")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(program: tuple[str, ...], processes_per_node: int | None, as_json: bool, **scenario: Any) -> None:
+def run(
+    program: tuple[str, ...],
+    processes_per_node: int | None,
+    as_json: bool,
+    communicator: options.CommunicatorOptions,
+) -> None:
     """Runs a program that calls NCCL, as it is, on simulated GPUs, with its exit code. No kernel runs.
 
     \b
     nccl-tuner oracle run --machine dgx-h100 --nccl 2.28.9 -- ./all_reduce_perf -g 8 -c 0
     """
-    described = options.scenario_of(**scenario)
+    described = communicator.scenario()
     ended = programs.run(described, program, processes_per_node, to_stderr=as_json)
     if as_json:
         print_json(ended)

@@ -9,7 +9,7 @@ from tuner.answers import order
 from tuner.answers.order import CallOrder, OrderAnswer
 from tuner.answers.same_bits import Question, SameBits, ask
 from tuner.base.errors import BadInput
-from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.names import Collective, DataType
 from tuner.base.sizes import LARGEST_BYTES
 from tuner.cli import options
 from tuner.cli.group_calls import ROOTED
@@ -37,7 +37,9 @@ class Range(click.ParamType):  # type: ignore[type-arg]
         return options.size_bytes(low), options.size_bytes(high)
 
 
-@click.command(name="order")
+@click.command(name="order", cls=options.Command)
+@options.under("Which calls", "--group", "--root", "--rows")
+@options.under("Output", "--settings")
 @options.collective_argument
 @click.option("--bytes", "sizes", type=options.Sizes(), help="NCCL's nBytes, as in pick. [default: 1M]")
 @click.option(
@@ -57,10 +59,8 @@ class Range(click.ParamType):  # type: ignore[type-arg]
     show_default=True,
     help="Look for the variables that would make the answer yes.",
 )
-@options.scenario_options
-@options.request_options
-@options.buffers_option
-@options.in_place_option
+@options.communicator_options()
+@options.call_options(windows=False)
 @options.json_option
 def command(
     collective: Collective,
@@ -72,12 +72,9 @@ def command(
     assignments: Sequence[str],
     root: int,
     settings: bool,
-    dtype: DataType,
-    op: Op,
-    buffers: Buffers,
-    in_place: bool,
+    call: options.CallOptions,
     as_json: bool,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """In which order of ranks COLLECTIVE adds the numbers of each element, and whether calls give the same bits.
 
@@ -96,10 +93,7 @@ def command(
     """
     if root and collective not in ROOTED:
         raise BadInput(f"--root: {collective.name} has none; valid: of reduce")
-    described, request = (
-        options.scenario_of(**scenario),
-        Request(collective, dtype, op, buffers=buffers, in_place=in_place),
-    )
+    described, request, dtype = communicator.scenario(), call.request(collective), call.dtype
     if ends is not None:
         if sizes or row_bytes or rows or assignments or together:
             raise BadInput(

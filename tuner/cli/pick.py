@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,32 +11,35 @@ from tuner.answers import picks
 from tuner.answers.bypassing import NonClassicPick
 from tuner.answers.picks import PickAnswer
 from tuner.base.errors import BadInput
-from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
-from tuner.base.windows import Windows
+from tuner.base.names import Collective, PeerCall
 from tuner.cli import options
+from tuner.cli.call_options import CALL
 from tuner.cli.group_calls import ROOTED
 from tuner.cli.output import human_bytes, number, print_csv, print_json, print_table
 from tuner.emulator.group import Operation
-from tuner.emulator.request import Request
 
 if TYPE_CHECKING:
     from tuner.answers.calibrated import TimesWanted
 
 
-@click.command(name="pick")
+@click.command(name="pick", cls=options.Command)
 @options.any_call_argument
 @options.bytes_option
-@options.scenario_options
-@options.of_nodes_option
-@options.request_options
-@options.buffers_option
-@options.window_options
-@options.in_place_option
-@click.option("--rank", type=int, help="Whose launch, of sends and receives or with --launch. [default: 0]")
-@click.option(
+@options.communicator_options(changes=True)
+@options.call_options()
+@options.option(
+    "--rank",
+    type=int,
+    metavar="N",
+    heading=CALL,
+    help="Whose launch, of sends and receives or with --launch. [default: 0]",
+)
+@options.option(
     "--peer",
     "--root",
     type=int,
+    metavar="N",
+    heading=CALL,
     help="Of send and recv the peer, of gather, scatter and, with --launch, broadcast and reduce the root. "
     "[default: 1, or 0]",
 )
@@ -47,18 +50,14 @@ if TYPE_CHECKING:
 def command(
     collective: Collective | PeerCall,
     sizes: list[int],
-    dtype: DataType,
-    op: Op,
-    buffers: Buffers,
-    windows: Windows,
-    in_place: bool,
+    call: options.CallOptions,
     rank: int | None,
     peer: int | None,
     times: "TimesWanted | None",
     in_full: bool,
     as_csv: bool,
     as_json: bool,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """What NCCL picks for COLLECTIVE: algorithm, protocol, channels, threads and its predicted time.
 
@@ -86,17 +85,18 @@ def command(
             raise BadInput(f"{option}: of collectives; {collective.name} says its launch without, and with --json")
         from tuner.cli import exchanges
 
-        if in_place:
+        if call.in_place:
             raise BadInput(f"--in-place: of collectives, not of {collective.name}; valid: without")
-        call = exchanges.asked(collective, sizes, dtype, rank, peer)
-        exchanges.show(options.scenario_of(**scenario), replace(call, buffers=buffers, windows=windows), times, as_json)
+        asked = exchanges.asked(collective, sizes, call.dtype, rank, peer)
+        asked = replace(asked, buffers=call.buffers, windows=call.windows)
+        exchanges.show(communicator.scenario(), asked, times, as_json)
         return
     if not in_full and (rank is not None or peer is not None):
         raise BadInput("--rank, --peer: of send, recv, alltoall, gather, scatter; valid for collectives: with --launch")
     if peer is not None and collective not in ROOTED:
         raise BadInput(f"--root: {collective.name} has none; valid: of broadcast, reduce, gather and scatter")
-    described = options.scenario_of(**scenario)
-    request = Request(collective, dtype, op, buffers=buffers, in_place=in_place, windows=windows)
+    described = communicator.scenario()
+    request = call.request(collective)
     answers = picks.from_emulator(described, request, sizes)
     if times is not None:
         from tuner.answers import calibrated_picks

@@ -18,7 +18,7 @@ VERDICTS = {
 }
 
 
-@click.command(name="regressions")
+@click.command(name="regressions", cls=options.Command)
 @click.argument("releases", nargs=-1, metavar="[BEFORE AFTER]")
 @options.json_option
 def command(releases: tuple[str, ...], as_json: bool) -> None:

@@ -1,14 +1,14 @@
 """Releases as options and arguments take them: in any spelling, a short one with a note on stderr."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from tuner import release
 from tuner.base.errors import UnknownRelease
-from tuner.cli.stacked import F
+from tuner.cli.command import F, note
 
 
 def exact(text: str) -> str:
@@ -52,3 +52,19 @@ def release_option(
     """``--nccl RELEASE``, as the parameter ``nccl`` or the one ``names`` gives."""
     kind = ReleaseName(only_known)
     return click.option("--nccl", *names, type=kind, metavar="RELEASE", multiple=multiple, default=default, help=says)
+
+
+class Change(click.ParamType):  # type: ignore[type-arg]
+    """KEY=VALUE; a former key becomes its own, and a short release its newest, each with a note."""
+
+    name = "change"
+    FORMER: ClassVar = {"layer": "constants"}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        key, equals, given = str(value).partition("=")
+        if key == "nccl" and given:
+            return f"nccl={exact(given)}"
+        if not equals or key not in self.FORMER:
+            return str(value)
+        note(f"{key}=", f"{self.FORMER[key]}=")
+        return f"{self.FORMER[key]}={given}"

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -12,30 +11,28 @@ from tuner import release
 from tuner.answers.calibrated import TimesWanted
 from tuner.base import extras
 from tuner.base.files import write_text
-from tuner.base.names import Collective, DataType, Op
+from tuner.base.names import Collective
 from tuner.cli import options
+from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.output import print_json
-from tuner.cli.rank_options import of_all_ranks
 from tuner.cli.reports import calibrated, data
 from tuner.cli.reports.page import page
 from tuner.machine.graph_tables import release_key
 
 
-@click.command(name="report")
+@click.command(name="report", cls=options.Command)
 @of_all_ranks
-@partial(options.scenario_options, several_releases=True)
-@options.request_options
+@options.communicator_options(several_releases=True)
+@options.call_options(buffers=False, in_place=False, windows=False)
 @options.time_options("both")
 @options.out_option("FILE.html", "The page.")
 @options.json_option
 def command(
-    nccl: Sequence[str],
-    dtype: DataType,
-    op: Op,
+    call: options.CallOptions,
     times: TimesWanted | None,
     out: Path,
     as_json: bool,
-    **described: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """A page to open in a browser: what NCCL picks on a machine, by size, nodes, collective and release, and why.
 
@@ -46,14 +43,14 @@ def command(
     nccl-tuner report --machine dgx-h100 --nodes 2 --nccl 2.22.3 --nccl 2.25.1 --out upgrade.html
     """
     extras.require("bokeh", "report")  # before what takes a minute
-    names = sorted({release.load(name).name for name in nccl}, key=release_key)
-    scenario = options.scenario_of(nccl=names[-1] if names else None, **described)
+    names = sorted({release.load(name).name for name in communicator["nccl"]}, key=release_key)
+    scenario = communicator.scenario(nccl=names[-1] if names else None)
 
     def along(what: str, releases: Sequence[str]) -> Iterator[str]:
         with click.progressbar(releases, label=f"computing {what}", file=sys.stderr) as shown:
             yield from shown
 
-    report = data.collect(scenario, names or scenario.releases, dtype, op, partial(along, scenario.name))
+    report = data.collect(scenario, names or scenario.releases, call.dtype, call.op, partial(along, scenario.name))
     lines = None if times is None else calibrated.collect(report, times, partial(along, "calibrated times"))
     made = page(report, lines)
     write_text(out, made.html)

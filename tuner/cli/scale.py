@@ -10,11 +10,10 @@ import click
 from tuner.answers.scale import TO_NODES, NodeCounts, Range, Scale, scale
 from tuner.answers.scale_gpus import over_gpus
 from tuner.base.errors import BadInput
-from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.base.windows import Windows
+from tuner.base.names import Buffers, Collective
 from tuner.cli import options
+from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.output import human_bytes, print_json, print_table, span
-from tuner.cli.rank_options import of_all_ranks
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import MOST_NODES, Scenario
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
     from tuner.answers.calibrated import TimesWanted
 
 
-@click.command(name="scale")
+@click.command(name="scale", cls=options.Command)
+@options.under("What grows", "--per-rank", "--over", "--every", "--nodes")
 @options.collectives_argument
 @click.option(
     "--bytes",
@@ -59,11 +59,8 @@ if TYPE_CHECKING:
 )
 @click.option("--every", is_flag=True, help="Look at every number of nodes, which takes about 3 ms for each.")
 @of_all_ranks
-@options.scenario_options
-@options.request_options
-@options.buffers_option
-@options.window_options
-@options.in_place_option
+@options.communicator_options()
+@options.call_options()
 @options.time_options("both")
 @options.json_option
 def command(
@@ -74,14 +71,10 @@ def command(
     high: int,
     over: str,
     every: bool,
-    dtype: DataType,
-    op: Op,
-    buffers: Buffers,
-    windows: Windows,
-    in_place: bool,
+    call: options.CallOptions,
     times: "TimesWanted | None",
     as_json: bool,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """The numbers of nodes on which NCCL's choice for COLLECTIVE (all five by default) stays the same.
 
@@ -94,10 +87,10 @@ def command(
     nccl-tuner scale allgather --bytes 1M --per-rank --machine dgx-h100 --to-nodes 1024 --every --json
     nccl-tuner scale reducescatter --buffers window --machine dgx-h100 --nccl 2.30.7 --env NCCL_GIN_TYPE=3
     """
-    described = options.scenario_of(**scenario)
-    like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place, windows=windows)
+    described = communicator.scenario()
+    like = call.request()
     if over == "gpus-per-node":
-        if buffers is Buffers.window:
+        if call.buffers is Buffers.window:
             raise BadInput("--over gpus-per-node: not on windows; valid: --buffers plain|registered|graph")
         _over_gpus(described, collectives, sizes, like, as_json)
         return
@@ -107,7 +100,7 @@ def command(
     ends = [nodes for nodes in (low, high) if nodes * described.local_ranks() > 1]
     selections = {f"on {nodes} nodes": Selection(described.with_nodes(nodes).communicator()) for nodes in ends}
     for one in selections.values():
-        one.check_buffers(buffers, windows)
+        one.check_buffers(call.buffers, call.windows)
     requests = options.runnable(selections, collectives, like, everywhere=False)
     hidden = not every or not sys.stderr.isatty()  # without --every it takes seconds
     bar: Any = click.progressbar(length=high - low + 1, label="numbers of nodes", file=sys.stderr, hidden=hidden)

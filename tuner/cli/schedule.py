@@ -4,12 +4,12 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import click
 
 from tuner.base.errors import BadInput
-from tuner.base.names import Collective, DataType, Op, PeerCall
+from tuner.base.names import Collective, PeerCall
 from tuner.cli import options
 from tuner.cli.group_calls import ROOTED, ROOTED_WORDS
 from tuner.emulator.request import Request
@@ -17,7 +17,8 @@ from tuner.emulator.request import Request
 FORMATS = ("csv", "goal", "chakra")
 
 
-@click.command(name="schedule")
+@click.command(name="schedule", cls=options.Command)
+@options.under("The call", "--root", "--rank", "--peer")
 @options.any_call_argument
 @click.option(
     "--bytes", "size", type=options.size_bytes, required=True, metavar="SIZE", help="NCCL's nBytes, as in pick."
@@ -29,8 +30,8 @@ FORMATS = ("csv", "goal", "chakra")
 )
 @click.option("--rank", type=int, default=0, show_default=True, help="Of send and recv: whose.")
 @click.option("--peer", type=int, default=1, show_default=True, help="Of send and recv: the other rank.")
-@options.scenario_options
-@options.request_options
+@options.communicator_options()
+@options.call_options(buffers=False, in_place=False, windows=False)
 @click.option(
     "-o",
     "--out",
@@ -46,10 +47,9 @@ def command(
     root: int,
     rank: int,
     peer: int,
-    dtype: DataType,
-    op: Op,
+    call: options.CallOptions,
     out: Path | None,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """Writes the schedule of one COLLECTIVE as NCCL launches it: each rank's sends and receives, by channel and step.
 
@@ -72,26 +72,26 @@ def command(
         raise BadInput(f"--root: {collective.name} has none; valid: of {ROOTED_WORDS}")
     if (rank, peer) != (0, 1) and collective not in POINT_TO_POINT:
         raise BadInput(f"--rank, --peer: of send and recv; valid for {collective.name}: without, all ranks are in it")
-    described = options.scenario_of(**scenario)
+    described = communicator.scenario()
     if isinstance(collective, Collective):
-        call = scheduled.of_collective(described, Request(collective, dtype, op), size, root)
+        made = scheduled.of_collective(described, Request(collective, call.dtype, call.op), size, root)
     else:
         ends = (rank, peer) if collective in POINT_TO_POINT else (0, root)
-        call = scheduled.of_exchange(described, Asked(collective, [size], dtype, *ends))
+        made = scheduled.of_exchange(described, Asked(collective, [size], call.dtype, *ends))
     if wire and kind == "csv":
         raise BadInput("csv: has bytes and wire_bytes; valid: without --wire")
     if kind == "chakra":
         if out is None:
             raise BadInput("chakra: a file a rank; valid with it: --out")
-        schedules.write_chakra(call, out, wire)
+        schedules.write_chakra(made, out, wire)
     elif kind == "goal":
-        schedules.check_ranks_only(call, kind)
+        schedules.check_ranks_only(made, kind)
         with _opened(out) as file:
-            schedules.write_goal(call, file, wire)
+            schedules.write_goal(made, file, wire)
     else:
         with _opened(out) as file:
-            schedules.write_csv(call, file)
-    click.echo(call.title, err=True)
+            schedules.write_csv(made, file)
+    click.echo(made.title, err=True)
 
 
 @contextlib.contextmanager

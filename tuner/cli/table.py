@@ -1,13 +1,13 @@
 """``nccl-tuner table``: the tuning table."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tuner.answers.tables import TableCell, cells
 from tuner.base.errors import BadInput
-from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.names import Buffers, DataType, Op
 from tuner.base.sizes import size_list
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 DEFAULT_SIZES = "1K,16K,64K,256K,1M,16M,256M,1G"
 
 
-@click.command(name="table")
-@options.scenario_options
-@options.request_options
-@options.buffers_option
+@click.command(name="table", cls=options.Command)
+@options.communicator_options()
+@options.call_options(in_place=False, windows=False)
 @click.option(
     "--bytes",
     "sizes",
@@ -38,13 +37,11 @@ DEFAULT_SIZES = "1K,16K,64K,256K,1M,16M,256M,1G"
 @options.time_options("nccl")
 @options.json_option
 def command(
-    dtype: DataType,
-    op: Op,
-    buffers: Buffers,
+    call: options.CallOptions,
     sizes: list[int] | None,
     times: "TimesWanted | None",
     as_json: bool,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """The latencies (us) and bandwidths (GB/s) of every combination, in the layout NCCL prints.
 
@@ -55,18 +52,18 @@ def command(
     nccl-tuner table --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner table --machine dgx-b200 --nccl 2.32.3 --buffers window --bytes 1K,64K,1M,64M
     """
-    described = options.scenario_of(**scenario)
-    if buffers is Buffers.window:
+    described = communicator.scenario()
+    if call.buffers is Buffers.window:
         if times is not None:
             raise BadInput(
                 "--time, --calibration: no measured times of symmetric kernels are known; valid: --time nccl"
             )
-        _windows(described, Request(Collective.AllReduce, dtype, op, buffers=buffers), sizes, as_json)
+        _windows(described, call.request(), sizes, as_json)
         return
-    if sizes is not None or (dtype, op) != (DataType.float32, Op.sum):
+    if sizes is not None or (call.dtype, call.op) != (DataType.float32, Op.sum):
         raise BadInput("--bytes, --dtype, --op: the table is of all sizes and types; valid: with --buffers window")
-    communicator = described.communicator()
-    tables, algorithms = Selection(communicator).tables, communicator.release.limits.algorithms
+    made = described.communicator()
+    tables, algorithms = Selection(made).tables, made.release.limits.algorithms
     if times is None or (times.beside_nccl and not as_json):
         print_tables(tables, algorithms, as_json, described.fitted_constants)
     if times is not None:

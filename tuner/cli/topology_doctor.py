@@ -26,7 +26,7 @@ MOST_CHANGES = 6  # of a finding that are shown; --json has all
 WIDTH = 100  # of text, at most
 
 
-@click.command()
+@click.command(cls=options.Command)
 @click.argument("file", type=click.Path(path_type=Path))
 @options.skeleton_options
 @click.option("--like", metavar="MACHINE", help="The machine to hold it against. [default: the nearest, if any]")
@@ -49,16 +49,17 @@ def doctor(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Says what is wrong or unusual in FILE, a topology that NCCL dumped, what that costs, and repairs it.
+    """Says what is wrong in FILE, a topology that NCCL dumped, what that costs, and repairs it.
 
     Parts are known by their PCI ids, and FILE is held against the nearest machine of the catalogue: switches and NUMA
     nodes that a virtual machine hides, PCIe links without speed or slower than usual, NVLinks fewer than the model has,
     GPUDirect RDMA off, adapters that NCCL takes for one, drops, or that no GPU is near. Each repair is a change that
-    'nccl-tuner whatif' takes, too. Exit code 1: something is wrong or unusual.
+    'nccl-tuner whatif' takes, too. Exit code 1: something is wrong, by physics, by the part's own data, by the other
+    devices, or because the same machine has it otherwise; what is unlike another machine may be as it is.
 
     \b
     nccl-tuner machines doctor node.xml -o repaired.xml
-    nccl-tuner machines doctor skeleton.xml --gpu h100-sxm --net-gbps 400 --like azure-nd-h100-v5
+    nccl-tuner machines doctor skeleton.xml --gpu h100-sxm --nic-gbps 400 --like azure-nd-h100-v5
     """
     from tuner.answers.doctor.examine import Asked, examine
     from tuner.emulator.request import Request
@@ -103,7 +104,7 @@ def _print(seen: "Examination", where: str) -> None:
         _print_finding(place, finding, whole, where.split(",")[0])
     click.echo("")
     if not seen.findings:
-        click.echo("nothing is wrong, and nothing unusual")
+        click.echo("nothing is wrong")
         _echo(f"looked for: {', '.join(KINDS)}")
     if seen.not_priced:
         _echo(f"what it costs is not known: {seen.not_priced}")
@@ -114,11 +115,13 @@ def _print(seen: "Examination", where: str) -> None:
 
 
 def _print_finding(number: int, finding: "Finding", whole: float | None, nodes: str) -> None:
-    _echo(f"{number}. {finding.severity}: {finding.kind}. {finding.says}", 3)
+    severity = finding.severity if finding.unlike is None else f"{finding.severity} {finding.unlike}"
+    _echo(f"{number}. {severity}: {finding.kind}. {finding.says}", 3)
     if finding.changes:
         shown = " ".join(finding.changes[:MOST_CHANGES])
         more = len(finding.changes) - MOST_CHANGES
-        _echo(f"   repair: {shown}{f' and {more} more (--json)' if more > 0 else ''}", 11)
+        what = "repair" if finding.unlike is None else "to be like it"
+        _echo(f"   {what}: {shown}{f' and {more} more (--json)' if more > 0 else ''}", 11)
         if finding.busbw_gbs_left is not None and whole is not None:
             size, left = human_bytes(SIZES[-1]), f"{finding.busbw_gbs_left:.1f} GB/s busbw"
             same = f"{finding.busbw_gbs_left:.1f}" == f"{whole:.1f}"

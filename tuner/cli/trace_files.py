@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
+from tuner.cli.command import F, stacked
+from tuner.cli.communicator_options import Ranks
 from tuner.cli.output import human_bytes
-from tuner.cli.rank_options import Ranks
-from tuner.cli.stacked import F, stacked
 from tuner.jobs.traces.calls import CallList
 from tuner.jobs.traces.read import read
 

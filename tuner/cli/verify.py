@@ -20,7 +20,8 @@ from tuner.times.regret import next_runs, workflow
 from tuner.times.regret.workflow import Asked
 
 
-@click.command(name="verify")
+@click.command(name="verify", cls=options.Command)
+@options.under("Output", "--noise", "--next", "--plot")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
 @place_options
 @click.option("--table", "tables", multiple=True, metavar="NAME|FILE", help="A table of measured times; repeatable.")

@@ -12,9 +12,8 @@ from tuner.answers.changes import KEYS, each_of
 from tuner.answers.diff import Change, Side, diff
 from tuner.answers.whatif import AtSize, at_sizes
 from tuner.base.errors import BadInput
-from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
+from tuner.base.names import Collective, PeerCall
 from tuner.base.records import json_form
-from tuner.base.windows import Windows
 from tuner.cli import exchange_changes, options
 from tuner.cli.diff import (
     BY_NCCL,
@@ -26,7 +25,7 @@ from tuner.cli.diff import (
     times_row,
 )
 from tuner.cli.output import human_bytes, number, print_json, print_table
-from tuner.cli.renamed import Change as ChangeType
+from tuner.cli.release_names import Change as ChangeType
 from tuner.emulator.ranges import FOLLOWED_BYTES
 from tuner.emulator.request import Request
 
@@ -44,7 +43,8 @@ class CollectiveOrChange(options.AnyCall):
         return super().convert(value, param, ctx)
 
 
-@click.command(name="whatif")
+@click.command(name="whatif", cls=options.Command)
+@options.under("Asking libnccl", "--ask-libnccl", "--timeout")
 @click.argument(
     "words", nargs=-1, type=CollectiveOrChange(Collective, "collective"), metavar="[COLLECTIVE]... CHANGE..."
 )
@@ -55,11 +55,8 @@ class CollectiveOrChange(options.AnyCall):
     "memory.",
 )
 @options.bytes_option
-@options.scenario_options
-@options.request_options
-@options.buffers_option
-@options.window_options
-@options.in_place_option
+@options.communicator_options()
+@options.call_options()
 @options.time_options("both")
 @options.timeout_option
 @options.json_option
@@ -67,15 +64,11 @@ def command(
     words: tuple[Collective | PeerCall | str, ...],
     ask_libnccl: bool,
     sizes: list[int],
-    dtype: DataType,
-    op: Op,
-    buffers: Buffers,
-    windows: Windows,
-    in_place: bool,
+    call: options.CallOptions,
     times: "TimesWanted | None",
     timeout_s: float,
     as_json: bool,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """What NCCL picks for COLLECTIVE (all five by default) before and after each CHANGE, and where the pick changes.
 
@@ -95,12 +88,12 @@ def command(
     nccl-tuner whatif allreduce NCCL_ALGO=Ring --log nccl.log --gpu a100-sxm4-80gb
     nccl-tuner whatif allgather nodes=8 NCCL_PROTO=Simple --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
     """
-    described = options.scenario_of(**scenario)
+    described = communicator.scenario()
     collectives = [word for word in words if isinstance(word, Collective)]
     exchanged = exchange_changes.alone(word for word in words if isinstance(word, Collective | PeerCall))
     if exchanged and ask_libnccl:
         raise BadInput(f"--ask-libnccl: of collectives; valid for {exchanged[0].name}: without")
-    like = Request(Collective.AllReduce, dtype, op, buffers=buffers, in_place=in_place, windows=windows)
+    like = call.request()
     if exchanged:
         exchange_changes.check_plain(exchanged, like)
     compared, ways = [], []

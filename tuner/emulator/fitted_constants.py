@@ -16,6 +16,7 @@ import numpy as np
 
 from tuner import release
 from tuner.base.errors import BadConstants, BadInput, UnknownRelease, one_of
+from tuner.base.files import contents
 from tuner.base.names import Algorithm
 from tuner.emulator.rules.bandwidth import measured_efficiency
 from tuner.release import ALGORITHM_NAMES, PROTOCOL_KEYS, Release
@@ -59,7 +60,7 @@ class FittedConstants:
 def read(path: Path) -> FittedConstants:
     """BadConstants names file and key: every table, key and value must be one that their release has."""
     try:
-        table = tomllib.loads(path.read_bytes().decode("utf-8"))
+        table = tomllib.loads(contents(path).decode("utf-8"))
     except OSError as error:
         raise BadConstants(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

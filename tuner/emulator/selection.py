@@ -4,7 +4,6 @@ Source of the order: getAlgoInfo and topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
@@ -35,19 +34,41 @@ CHUNK = 1 << 15  # sizes at a time: the arrays of a chunk stay in the processor'
 MAX_BYTES = 2**62
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Picks(Framed):
     """What NCCL picks, an element a size. ``algorithm`` and ``protocol`` are NCCL's numbers.
 
-    Arrays [size]: ``bytes`` uint64, ``time_us`` float32, ``channels`` and ``threads`` (of a block) int64.
+    Arrays [size]: ``bytes`` uint64, ``algorithm`` and ``protocol`` int8, ``time_us`` float32, ``channels`` and
+    ``threads`` (of a block) int64; kept are these two in whatever integers they were given in.
     """
 
-    bytes: SizeArray
-    algorithm: NDArray[np.int8]
-    protocol: NDArray[np.int8]
-    time_us: FloatArray
-    channels: NDArray[np.int64]
-    threads: NDArray[np.int64]
+    __slots__ = ("_channels", "_threads", "algorithm", "bytes", "protocol", "time_us")
+
+    def __init__(
+        self,
+        bytes: SizeArray,
+        algorithm: NDArray[np.int8],
+        protocol: NDArray[np.int8],
+        time_us: FloatArray,
+        channels: NDArray[np.integer],
+        threads: NDArray[np.integer],
+    ) -> None:
+        self.bytes, self.algorithm, self.protocol, self.time_us = bytes, algorithm, protocol, time_us
+        self._channels, self._threads = channels, threads
+
+    @property
+    def stored(self) -> tuple[NDArray[Any], ...]:
+        """The arrays as they are kept, in the order in which a record takes them."""
+        return self.bytes, self.algorithm, self.protocol, self.time_us, self._channels, self._threads
+
+    @property
+    def channels(self) -> NDArray[np.int64]:
+        """Channels of each launch, [size]."""
+        return self._channels.astype(np.int64, copy=False)
+
+    @property
+    def threads(self) -> NDArray[np.int64]:
+        """Threads of a block of each launch, [size]."""
+        return self._threads.astype(np.int64, copy=False)
 
     @property
     def combinations(self) -> NDArray[np.int64]:
@@ -81,7 +102,7 @@ class Selection:
     def tables(self) -> model.Tables:
         """Latencies, bandwidths, threads and thresholds of this communicator: :func:`tuner.emulator.model.tables`."""
         for collective in Collective:
-            self._tables_of(collective)
+            self.tables_of(collective)
         return self._begun[0]
 
     @cached_property
@@ -89,7 +110,7 @@ class Selection:
         """The tables as far as they were asked for, and the collectives that are in them."""
         return model.empty(self.communicator), set()
 
-    def _tables_of(self, collective: Collective) -> model.Tables:
+    def tables_of(self, collective: Collective) -> model.Tables:
         """The tables, of which this collective is filled in: most who ask want one of them."""
         tables, filled = self._begun
         if collective not in filled:
@@ -128,7 +149,7 @@ class Selection:
         table = np.full((len(nbytes), len(Algorithm), len(Protocol)), IGNORED_US)
         for algo_proto in ALGO_PROTOS:
             if self._not_a_candidate(request, algo_proto[0]) is None:
-                bandwidth_gbs = self._tables_of(request.collective).bandwidth_gbs[(request.collective, *algo_proto)]
+                bandwidth_gbs = self.tables_of(request.collective).bandwidth_gbs[(request.collective, *algo_proto)]
                 table[:, algo_proto[0], algo_proto[1]] = self._times(
                     self._call(request, algo_proto), Sizes(nbytes), bandwidth_gbs
                 )
@@ -211,17 +232,20 @@ class Selection:
         """:meth:`pick` and :meth:`cost_table` of sizes that stay on the classic path, each time computed once."""
         nbytes = _sizes(sizes)
         table_us = self.cost_table(request, nbytes)
-        return self._classic_pick(request, nbytes, table_us), table_us
+        return self.model_pick(request, nbytes, table_us), table_us
 
-    def _classic_pick(self, request: Request, nbytes: SizeArray, table_us: FloatArray | None = None) -> Picks:
-        """``table_us``: the cost table, where it is there already."""
+    def _classic_pick(self, request: Request, nbytes: SizeArray) -> Picks:
+        return self.model_pick(request, nbytes)
+
+    def model_pick(self, request: Request, nbytes: SizeArray, table_us: FloatArray | None = None) -> Picks:
+        """The picks of these sizes by the model, whatever tables there are; ``table_us``: the cost table, if known."""
         self._check_type(request)
         self._check_call(request, nbytes)
         bandwidths = self._bandwidths(request)
         if not bandwidths:
             raise NoAlgorithm(f"nothing is left for {request.collective.name}: {'; '.join(self._why_nothing(request))}")
         candidates = list(bandwidths)
-        multicast = cta_policy.multicast_channels(self.communicator, self._tables_of(request.collective), request)
+        multicast = cta_policy.multicast_channels(self.communicator, self.tables_of(request.collective), request)
         # The table has no times of Ring's backup.
         known = table_us if self._reason(request, candidates[0]) is None else None
         # NCCL_CTA_POLICY may move a pick to what is no candidate.
@@ -243,7 +267,7 @@ class Selection:
                 best = self._multicast_preferred(calls, best, chunk.nbytes, multicast)
             algorithm[part], protocol[part] = of_algorithm.take(best), of_protocol.take(best)
             for index, chosen in _by_choice(best):
-                launched = rules.launch(calls[index], self._tables_of(request.collective), chunk.nbytes[chosen])
+                launched = rules.launch(calls[index], self.tables_of(request.collective), chunk.nbytes[chosen])
                 channels[part][chosen], threads[part][chosen] = launched
         if len(channels):
             check_alone(self.communicator, int(channels.max()))
@@ -265,7 +289,7 @@ class Selection:
     def launched(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> tuple[IntArray, IntArray]:
         """Channels and threads, [size], that calls are launched with where this cell is the pick."""
         return self.communicator.rules.launch(
-            self._call(request, algo_proto), self._tables_of(request.collective), _sizes(sizes)
+            self._call(request, algo_proto), self.tables_of(request.collective), _sizes(sizes)
         )
 
     def steps(self, request: Request, size: int, algo_proto: AlgoProto) -> list[trace.Step]:
@@ -298,7 +322,7 @@ class Selection:
             model.latency_us(at)
             model.bandwidth_gbs(at)
             self._times(call, Sizes(nbytes), bandwidths[algo_proto])
-            self.communicator.rules.launch(call, self._tables_of(request.collective), nbytes)
+            self.communicator.rules.launch(call, self.tables_of(request.collective), nbytes)
 
         return compute
 
@@ -309,7 +333,7 @@ class Selection:
         moved, multicast = best.copy(), [call.algo_proto for call in calls].index(MULTICAST)
         for index, chosen in _by_choice(best):
             call = calls[index]
-            tables = self._tables_of(call.request.collective)
+            tables = self.tables_of(call.request.collective)
             bound = plain_bound(self.communicator.channels, call, tables, nbytes[chosen])
             moved[chosen] = np.where(bound >= channels, multicast, index)
         return moved
@@ -319,7 +343,7 @@ class Selection:
 
     def _bandwidths(self, request: Request) -> dict[AlgoProto, Float]:
         """Bandwidth of every cell the call may use; those of Ring's backup where there is no other."""
-        tables, collective = self._tables_of(request.collective), request.collective
+        tables, collective = self.tables_of(request.collective), request.collective
         bandwidths_gbs = tables.bandwidth_gbs[collective]
         usable = [each for each in ALGO_PROTOS if bandwidths_gbs[each] and not self._not_a_candidate(request, each[0])]
         if usable:
@@ -327,15 +351,20 @@ class Selection:
         backups = {(Algorithm.Ring, protocol): tables.backup_gbs[collective, protocol] for protocol in Protocol}
         return {algo_proto: bandwidth_gbs for algo_proto, bandwidth_gbs in backups.items() if bandwidth_gbs > 0}
 
+    def model_of(self, call: Call) -> tuple[Float, Float]:
+        """Latency in us and bandwidth in GB/s of a cell that the call may use, before the corrections of a size."""
+        latency_us = self.tables_of(call.request.collective).latency_us[(call.request.collective, *call.algo_proto)]
+        return latency_us, self._bandwidths(call.request)[call.algo_proto]
+
     def _times(self, call: Call, sizes: Sizes, bandwidth_gbs: Float) -> FloatArray:
         if bandwidth_gbs == 0:
             return timing.penalised(np.full(sizes.nbytes.shape, IGNORED_US), call)
-        latency_us = self._tables_of(call.request.collective).latency_us[(call.request.collective, *call.algo_proto)]
+        latency_us = self.tables_of(call.request.collective).latency_us[(call.request.collective, *call.algo_proto)]
         return timing.time_us(latency_us, bandwidth_gbs, call, sizes)
 
     def _reason(self, request: Request, algo_proto: AlgoProto) -> str | None:
         at = (request.collective, *algo_proto)
-        tables = self._tables_of(request.collective)
+        tables = self.tables_of(request.collective)
         if tables.bandwidth_gbs[at] == 0:
             return tables.reasons.get(at, f"{algo_proto[0].name} does not do {request.collective.name}")
         return self._not_a_candidate(request, algo_proto[0])
@@ -376,7 +405,9 @@ def _sizes(sizes: ArrayLike) -> SizeArray:
         )
     if values.size and (values.min() < 1 or values.max() > MAX_BYTES):
         raise BadInput(f"sizes: {values.min()} to {values.max()} bytes; valid: 1 to 2**62")
-    return values.astype(np.uint64)
+    if values.dtype == np.int64:
+        return values.view(np.uint64)  # none is below 1
+    return values.astype(np.uint64, copy=False)
 
 
 def _by_choice(best: NDArray[np.int8]) -> Iterator[tuple[int, Any]]:

@@ -5,15 +5,15 @@ ncclTopoGetXmlGraphFromFile, src/graph/xml.cc, v2.28.9-1.
 """
 
 import re
-import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
-from tuner.base.errors import BadInput, one_of
+from tuner.base.errors import BadInput, BadTopology, one_of
 from tuner.base.names import PATHS_WITHOUT_WORD, Pattern
 from tuner.base.numerics import f32, parse_long
 from tuner.graphs.request import Request
 from tuner.graphs.system import HOST_BIT, Gpu, System
 from tuner.graphs.trial import Trial
+from tuner.machine.topology.xml import Element, parse
 from tuner.release.environment import Environment
 from tuner.release.search import Dump
 
@@ -30,9 +30,9 @@ class GraphFile:
     def __init__(self, path: str, text: str, form: Dump) -> None:
         self.path, self.form = path, form
         try:
-            root = ET.fromstring(text)
-        except (ET.ParseError, ValueError) as error:
-            raise self._bad(f"not XML: {error}") from None
+            root = parse(text.encode(), f"{VARIABLE}={path}", by_nccl=False)[0]
+        except BadTopology as error:
+            raise BadInput(str(error)) from None
         if root.tag != "graphs":
             raise self._bad(f"root element is <{root.tag}>; valid: <graphs>, as NCCL_GRAPH_DUMP_FILE writes it")
         if root.get("version") != VERSION:
@@ -49,7 +49,7 @@ class GraphFile:
                 self._fill(trial, element, system, variables)
         return trial.channels > 0
 
-    def _fill(self, trial: Trial, element: ET.Element, system: System, variables: Environment) -> None:
+    def _fill(self, trial: Trial, element: Element, system: System, variables: Environment) -> None:
         crosses = self._integer(element, "crossnic")
         if crosses == 1 and variables.c_int("NCCL_CROSS_NIC", 2) == 0:
             return
@@ -69,13 +69,13 @@ class GraphFile:
         if trial.channels:
             self._lay(trial, channels, system)
 
-    def _lay(self, trial: Trial, channels: Sequence[ET.Element], system: System) -> None:
+    def _lay(self, trial: Trial, channels: Sequence[Element], system: System) -> None:
         """All channels in one array, as NCCL has them: what one has too many of begins the next."""
         gpus = len(system.gpus)
         intra, inter = [0] * gpus * len(channels), [0] * 2 * len(channels)
         for number, channel in enumerate(channels):
             at = {"gpu": gpus * number, "net": 2 * number}
-            for device in channel:
+            for device in channel.children:
                 if device.tag not in at:
                     continue
                 array = intra if device.tag == "gpu" else inter
@@ -86,7 +86,7 @@ class GraphFile:
         trial.intra = [intra[first : first + gpus] for first in range(0, len(intra), gpus)][: trial.channels]
         trial.inter = [inter[first : first + 2] for first in range(0, len(inter), 2)][: trial.channels]
 
-    def _gpu(self, element: ET.Element, system: System) -> int:
+    def _gpu(self, element: Element, system: System) -> int:
         """The number of a GPU in the system."""
         device, rank = self._device(element), element.get("rank") if self.form.ranks else None
         if rank is not None and system.several_nodes:
@@ -104,7 +104,7 @@ class GraphFile:
             raise self._bad(f"GPU {element.get('dev')}{of_rank} is none of the node; {one_of(known)}")
         return found[-1]
 
-    def _device(self, element: ET.Element) -> int:
+    def _device(self, element: Element) -> int:
         text = self._text(element, "dev")
         if not self.form.hexadecimal:
             return parse_long(text)
@@ -112,27 +112,27 @@ class GraphFile:
         number = int(digits[3], 16) if digits else 0
         return min(-number if digits and digits[1] == "-" else number, MOST_NUMBER)
 
-    def _pattern(self, element: ET.Element) -> Pattern:
+    def _pattern(self, element: Element) -> Pattern:
         number = self._integer(element, "pattern")
         if number not in list(Pattern):
             valid = one_of(f"{known.value} ({known.name})" for known in Pattern)
             raise self._bad(f"graph pattern {number} is unknown; {valid}")
         return Pattern(number)
 
-    def _type(self, element: ET.Element, name: str, system: System) -> int:
+    def _type(self, element: Element, name: str, system: System) -> int:
         """One that the file has no word for is read as the nearest of all."""
         text, names = self._text(element, name), system.types.names
         matching = (at for at, each in enumerate(names) if each not in PATHS_WITHOUT_WORD and text.startswith(each))
         return next(matching, 0)
 
-    def _integer(self, element: ET.Element, name: str) -> int:
+    def _integer(self, element: Element, name: str) -> int:
         return parse_long(self._text(element, name))
 
-    def _decimal(self, element: ET.Element, name: str, default: str | None = None) -> float:
+    def _decimal(self, element: Element, name: str, default: str | None = None) -> float:
         number = DECIMAL.match(self._text(element, name, default))
         return float(f32(number[1])) if number else 0.0
 
-    def _text(self, element: ET.Element, name: str, default: str | None = None) -> str:
+    def _text(self, element: Element, name: str, default: str | None = None) -> str:
         text = element.get(name, default)
         if text is None:
             raise self._bad(f"<{element.tag}> has no {name}")

@@ -1,6 +1,7 @@
 """GPU models by name (``tables/gpus.toml``): what NVML would say of a GPU that a topology file only places."""
 
 import math
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,14 @@ class GpuModel:
     gpudirect_rdma: bool
     source: str
     mesh: tuple[tuple[int, ...], ...] = ()
+    pcie: str | None = None  # generation and lanes, 4x8, where others of its compute capability have another link
+    c2c: bool = False  # whether NVLink-C2C joins it with its CPU
+
+    @property
+    def pcie_link(self) -> tuple[int, int]:
+        """Generation and lanes of its PCIe link."""
+        generation, _, lanes = (self.pcie or f"{pcie_generation(self.compute_capability)}x16").partition("x")
+        return int(generation), int(lanes)
 
     def far_ends(self, bus_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
         """The bus id at the end of each NVLink, by GPU; ``bus_ids`` are the node's GPUs in ascending order.
@@ -59,10 +68,18 @@ def load(name: str) -> GpuModel:
     return table[name]
 
 
+_CHIP = re.compile(r"RTX PRO \d+|RTX \w+(?: ADA)?|TITAN \w+|\w+")
+
+
 def chip(model: str) -> str:
     """The part of a model's name that NVML's has, too: H100 of "H100 SXM5" or "h100-sxm", RTX 4090 of "rtx-4090"."""
-    words = model.upper().replace("-", " ").split()
-    return " ".join(words[: 2 if words[0] == "RTX" else 1])
+    words = model.upper().replace("-", " ").removeprefix("QUADRO ")
+    return " ".join(_CHIP.findall(words)[:1])
+
+
+def of_device(device: str | None) -> tuple[str, ...]:
+    """Names of the models that have a PCI device id of NVIDIA's, as in ``0x2330``; none of an unknown one."""
+    return tuple(name for name in names() if (device or "").lower() in load(name).pci_devices)
 
 
 def most_nvlinks(compute_capability: int) -> int:

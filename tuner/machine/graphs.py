@@ -3,15 +3,16 @@
 A graph that NCCL did not search is absent from the mapping; NCCL then computes with zeros, and so does ``EMPTY``.
 """
 
-import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 from tuner.base.errors import BadTopology, one_of
+from tuner.base.files import contents
 from tuner.base.names import PATH_NAMES, Algorithm, Pattern
 from tuner.base.records import json_form
+from tuner.machine.topology.xml import MAX_BYTES, Element, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +84,13 @@ def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
     BadTopology where it is not such a file.
     """
     try:
-        root = ET.parse(path).getroot()
+        data = contents(path, MAX_BYTES)
     except OSError as error:
         raise BadTopology(f"{path}: {error.strerror}") from None
-    except (ET.ParseError, ValueError) as error:
-        raise BadTopology(f"{path}: not XML: {error}") from None
+    root = parse(data, str(path), by_nccl=False)[0]
     if root.tag != "graphs":
         raise BadTopology(f"{path}: root element is <{root.tag}>; valid: <graphs>, as NCCL_GRAPH_DUMP_FILE writes it")
-    channel = root.find("graph/channel")
+    channel = next((channel for graph in root.findall("graph") for channel in graph.findall("channel")), None)
     devs = [_dev(gpu, path) for gpu in channel.iter("gpu")] if channel is not None else []
     place = _dev if len(set(devs)) == len(devs) else _rank  # GPUs that ranks share come several times
     places = _Places(sorted({place(gpu, path) for gpu in channel.iter("gpu")} if channel is not None else ()), place)
@@ -111,7 +111,7 @@ def read_dump(path: Path) -> tuple[dict[str, Graph], int]:
 def read_orders(dump: str) -> dict[str, tuple[tuple[str, ...], ...]]:
     """The channels of each graph of a dump's text, as an :class:`OrderedGraph` has them."""
     orders: dict[str, tuple[tuple[str, ...], ...]] = {}
-    root = ET.fromstring(dump)
+    root = parse(dump.encode(), "graphs", by_nccl=False)[0]
     shared = any(_shares(channel) for channel in root.iter("channel"))
     for element in root.iter("graph"):
         name = DUMP_IDS[int(element.get("id", ""))]
@@ -124,17 +124,17 @@ def read_orders(dump: str) -> dict[str, tuple[tuple[str, ...], ...]]:
     return orders
 
 
-def _shares(channel: ET.Element) -> bool:
+def _shares(channel: Element) -> bool:
     """Whether ranks of a channel share a GPU; releases that let them write ranks."""
     devs = [gpu.get("dev") for gpu in channel.iter("gpu") if gpu.get("rank") is not None]
     return len(set(devs)) < len(devs)
 
 
-def _order(channel: ET.Element, shared: bool) -> tuple[str, ...]:
-    return tuple(_device(element, shared) for element in channel)
+def _order(channel: Element, shared: bool) -> tuple[str, ...]:
+    return tuple(_device(element, shared) for element in channel.children)
 
 
-def _device(element: ET.Element, shared: bool) -> str:
+def _device(element: Element, shared: bool) -> str:
     number = int(element.get("dev", ""), 0)
     rank = f"/{element.get('rank')}" if shared and element.tag == "gpu" else ""
     return f"{element.tag}:{number - 2**64 if number >= 2**63 else number}{rank}"
@@ -151,10 +151,10 @@ class _Places:
     """What tells the ranks of a node apart in a dump, of all of them in order, and how to read it."""
 
     all: Sequence[int]
-    of: Callable[[ET.Element, Path], int]
+    of: Callable[[Element, Path], int]
 
 
-def _graph(name: str, element: ET.Element, places: _Places, path: Path) -> Graph:
+def _graph(name: str, element: Element, places: _Places, path: Path) -> Graph:
     pattern = _number(element, "pattern", path, int)
     if pattern not in list(Pattern):
         valid = one_of(f"{known.value} ({known.name})" for known in Pattern)
@@ -173,7 +173,7 @@ def _graph(name: str, element: ET.Element, places: _Places, path: Path) -> Graph
     )
 
 
-def _heads(element: ET.Element, places: _Places, path: Path) -> tuple[int, ...] | None:
+def _heads(element: Element, places: _Places, path: Path) -> tuple[int, ...] | None:
     """The first GPUs of the channels, by their place among all of them."""
     gpus = places.all
     firsts = {places.of(gpu, path) for channel in element.iter("channel") for gpu in channel.findall("gpu")[:1]}
@@ -182,17 +182,17 @@ def _heads(element: ET.Element, places: _Places, path: Path) -> tuple[int, ...] 
     return None if len(firsts) == len(gpus) else tuple(gpus.index(dev) for dev in sorted(firsts))
 
 
-def _dev(gpu: ET.Element, path: Path) -> int:
+def _dev(gpu: Element, path: Path) -> int:
     """A GPU's number: decimal, or hexadecimal with 0x in newer releases."""
     return _whole(gpu, "dev", path)
 
 
-def _rank(gpu: ET.Element, path: Path) -> int:
+def _rank(gpu: Element, path: Path) -> int:
     """The rank, which releases say that let several share a GPU."""
     return _whole(gpu, "rank", path)
 
 
-def _whole(gpu: ET.Element, name: str, path: Path) -> int:
+def _whole(gpu: Element, name: str, path: Path) -> int:
     text = gpu.get(name, "")
     try:
         return int(text, 0)
@@ -200,7 +200,7 @@ def _whole(gpu: ET.Element, name: str, path: Path) -> int:
         raise BadTopology(f"{path}: <gpu> attribute {name}={text!r} is not a number") from None
 
 
-def _number(element: ET.Element, name: str, path: Path, kind: type, default: str | None = None) -> int:
+def _number(element: Element, name: str, path: Path, kind: type, default: str | None = None) -> int:
     text = element.get(name, default)
     try:
         value = kind(text)
@@ -211,7 +211,7 @@ def _number(element: ET.Element, name: str, path: Path, kind: type, default: str
     return value  # type: ignore[no-any-return]
 
 
-def _path_type(element: ET.Element, name: str, path: Path) -> str:
+def _path_type(element: Element, name: str, path: Path) -> str:
     text = element.get(name)
     if text not in PATH_NAMES:
         raise BadTopology(f"{path}: <graph> attribute {name}={text!r} is no path type; {one_of(PATH_NAMES)}")

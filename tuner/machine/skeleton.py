@@ -21,7 +21,7 @@ from tuner.machine.gpus import GpuModel
 from tuner.machine.topology.edit import each_gpu_once
 from tuner.machine.topology.reader import of_elements
 from tuner.machine.topology.records import Topology
-from tuner.machine.topology.xml import parse, to_text
+from tuner.machine.topology.xml import MAX_BYTES, parse, to_text
 
 NVIDIA = "0x10de"
 AMAZON = "0x1d0f"  # its network plugin reports a latency, by type of instance
@@ -64,9 +64,10 @@ def read_complete(file: Path) -> tuple[str, Topology]:
     placed = _gpus(skeleton.where, (element for element in skeleton.elements if element.tag == "pci"))
     bare = [pci for pci in placed if (gpu := pci.find("gpu")) is None or gpu.get("sm") is None]
     if bare:
+        known = dict.fromkeys(name for pci in bare for name in gpus.of_device(pci.get("device")))
         skeleton.fail(
             f"{len(bare)} of {len(placed)} GPUs have no <gpu> with sm: a skeleton for NCCL to complete on its machine; "
-            f"say what they are with --gpu MODEL; {one_of(gpus.names())}"
+            f"say what they are with --gpu MODEL; {one_of(known or gpus.names())}"
         )
     topology = of_elements(skeleton.elements, skeleton.where)
     text = skeleton.text.replace("\r\n", "\n").replace("\r", "\n")
@@ -78,7 +79,7 @@ def name_of(file: Path) -> str:
 
     BadTopology where it cannot be read.
     """
-    return f"{file.name} {sha256(read_bytes(file, BadTopology)).hexdigest()[:8]}"
+    return f"{file.name} {sha256(read_bytes(file, BadTopology, MAX_BYTES)).hexdigest()[:8]}"
 
 
 def read(file: "Path | Text", gpu: str, net_gbps: float | None, net_latency_us: float | None) -> Skeleton:
@@ -155,7 +156,7 @@ class _File:
         if isinstance(file, Text):
             self.where, data = file.where, file.text.encode()
         else:
-            self.where, data = str(file), read_bytes(file, BadTopology)
+            self.where, data = str(file), read_bytes(file, BadTopology, MAX_BYTES)
         self.elements = parse(data, self.where)
         if self.elements[0].tag != "system":
             self.elements[0].fail("is not a topology; valid root: <system>")
@@ -197,9 +198,8 @@ class _File:
             self.fail(f"{len(numbered)} of {len(placed)} GPUs have a <gpu dev>; valid: all or none")
         for dev, pci in enumerate(sorted(placed, key=_bus_id)):
             device, where = pci.get("device"), f"{self.where}: <pci busid={pci.get('busid')!r}>"
-            if device is not None and device.lower() not in model.pci_devices:
-                known = [name for name in gpus.names() if device.lower() in gpus.load(name).pci_devices]
-                raise BadInput(f"{where} is device {device}, not {model.name}; {one_of(known or ['none known'])}")
+            if device is not None and device.lower() not in model.pci_devices and (known := gpus.of_device(device)):
+                raise BadInput(f"{where} is device {device}, not {model.name}; {one_of(known)}")
             gpu = pci.find("gpu")
             if gpu is None:
                 gpu = ET.SubElement(pci, "gpu")
@@ -208,6 +208,11 @@ class _File:
                 raise BadInput(f"{where} has sm={sm!r}, and {model.name} has {model.compute_capability}")
             gpu.set("sm", sm)
             gpu.set("dev", gpu.get("dev", str(dev)))
+            if model.c2c and gpu.find("c2c") is None:
+                self.fail(
+                    f"NVLink-C2C joins a {model.name} with its CPU, and <pci busid={pci.get('busid')!r}> has no <c2c> "
+                    'in its <gpu>; write it there, as in <c2c bw="44712" count="10"/>, or take what NCCL dumps'
+                )
 
     def describe_adapters(self, gbps: float | None, latency_us: float | None, gdr: bool) -> dict[str, str]:
         """Gives every network device (class 0x02) without a <net> one, by bus id, and a <net> without speed its own.

@@ -27,7 +27,7 @@ from pathlib import Path
 from tuner import release as releases
 from tuner.base import extras
 from tuner.base.errors import BadInput, OracleUnavailable, one_of
-from tuner.base.files import cache_folder, recall, remember
+from tuner.base.files import cache_folder, recall_own, remember
 from tuner.oracle import wheel_files
 from tuner.release import BUILDS
 from tuner.release.schema import LibraryFile
@@ -183,16 +183,20 @@ def _elf(path: Path, size_bytes: int, changed_ns: int) -> tuple[str, bool]:
 
 
 def sha256(path: Path) -> str:
-    """Of a file, remembered by its path, size and time of change: a libnccl has 400 MB."""
+    """Digest of a file; of one that did not change it is remembered, for a libnccl has 400 MB.
+
+    A digest counts where this user remembered it, of the very file: users share a cache, and who may write there must
+    not be able to make another library pass for NCCL's. The time of a file's last change of state cannot be set.
+    """
     info = path.stat()
-    state = [str(path.resolve()), info.st_size, info.st_mtime_ns]
-    key = hashlib.sha256(json.dumps(state).encode()).hexdigest()[:32]
-    stored = cache_folder() / "sha256" / key
-    if len(text := (recall(stored) or "").strip()) == 64:
-        return text
+    state = json.dumps([str(path.resolve()), info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns])
+    stored = cache_folder() / "sha256" / hashlib.sha256(state.encode()).hexdigest()[:32]
+    digest, _, of = (recall_own(stored) or "").partition("\n")
+    if len(digest) == 64 and of == state:
+        return digest
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    remember(stored, f"{digest}\n")
+    remember(stored, f"{digest}\n{state}")
     return digest
 
 

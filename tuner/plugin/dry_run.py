@@ -194,7 +194,7 @@ class DryRun:
         """Which rows decide such a call; the plugin does not count it. Versions 1 and 2 make no use of ``cost_us``."""
         table = np.array(cost_us, dtype=np.float32, order="C")
         explanation = self._ffi.new("struct explanation *")
-        self._lib.nccl_tuner_explain(self.version, self._context, self._call(call), self._cells(table), explanation)
+        self._lib.call_explain(self.version, self._context, self._call(call), self._cells(table), explanation)
         lines = ((divmod(cell, len(Protocol)), line) for cell, line in enumerate(explanation.costs) if line)
         return DecidingRows(
             explanation.decision or None,
@@ -287,8 +287,8 @@ class _SharedTables:
     def open(self, lib: Any) -> None:
         """Before a communicator is created, with the environment held: the first one after a pause reads anew."""
         with self._counting:
-            if self._open == 0 and hasattr(lib, "nccl_tuner_forget_tables"):
-                lib.nccl_tuner_forget_tables()
+            if self._open == 0:
+                lib.call_forget_tables()
             self._open += 1
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from tuner.machine.graphs import Graphs
 from tuner.machine.peer_links import PeerLinks
 from tuner.machine.topology import Topology, edit, fused
 from tuner.machine.topology import read as read_topology
+from tuner.machine.topology.xml import MAX_BYTES
 from tuner.scenario.description import PEER_TO_PEER, Scenario
 
 if TYPE_CHECKING:
@@ -355,7 +356,7 @@ def found_parts(request: "Request", nccl: str) -> tuple[tuple[int, ...], ...]:
 def _graph_file(variables: Mapping[str, str]) -> str | None:
     """The text of the file of graphs that NCCL is given. BadInput for one that is not there."""
     path = variables.get(GRAPH_FILE)
-    return None if path is None else read_bytes(Path(path), BadInput).decode("utf-8", "replace")
+    return None if path is None else read_bytes(Path(path), BadInput, MAX_BYTES).decode("utf-8", "replace")
 
 
 def _check_nvlinks(gpu: str | None, changes: Mapping[str, str]) -> None:

@@ -19,8 +19,80 @@
 #include <unistd.h>
 
 #include "../interface.h"
-#include "bench_tables.h"
 #include "source.h"
+
+enum { RANKS = 16, NODES = 2 };
+
+struct row {
+    int collective, algorithm, protocol, channels, nodes, ranks, pipelined, registered;
+    size_t least, most;
+};
+
+_Noreturn static void stop(const char *reason) {
+    fprintf(stderr, "bench: %s\n", reason);
+    exit(2);
+}
+
+/* Rows side by side over 0 .. 1 GiB for each collective in turn. */
+static struct row row_of(size_t number, size_t rows) {
+    size_t width = ((size_t)1 << 30) / (rows / COLLECTIVES), place = number / COLLECTIVES;
+    return (struct row){.collective = (int)(number % COLLECTIVES),
+                        .algorithm = ALGORITHM_RING,
+                        .protocol = (int)(place % PROTOCOLS),
+                        .channels = (int)(1 + place % 16),
+                        .nodes = NODES,
+                        .ranks = RANKS,
+                        .pipelined = -1,
+                        .registered = -1,
+                        .least = place * width,
+                        .most = (place + 1) * width - 1};
+}
+
+static void write_table(const char *path, size_t rows) {
+    static const char *const collectives[] = {"broadcast", "reduce", "allgather", "reducescatter", "allreduce"};
+    static const char *const protocols[] = {"ll", "ll128", "simple"};
+    FILE *file = fopen(path, "w");
+    if (!file) {
+        stop("cannot write a table");
+    }
+    fprintf(file, "nccl-tuner-table 1\n");
+    for (size_t i = 0; i < rows; i++) {
+        struct row row = row_of(i, rows);
+        fprintf(file, "%s bytes=%zu..%zu ranks=%d nodes=%d -> ring/%s channels=%d\n", collectives[row.collective],
+                row.least, row.most, row.ranks, row.nodes, protocols[row.protocol], row.channels);
+    }
+    fclose(file);
+}
+
+/* The same in NVIDIA's CSV. */
+static void write_csv(const char *path, size_t rows) {
+    static const char *const collectives[] = {"broadcast", "reduce", "allgather", "reducescatter", "allreduce"};
+    static const char *const protocols[] = {"ll", "ll128", "simple"};
+    FILE *file = fopen(path, "w");
+    if (!file) {
+        stop("cannot write a table");
+    }
+    for (size_t i = 0; i < rows; i++) {
+        struct row row = row_of(i, rows);
+        fprintf(file, "%s,%zu,%zu,ring,%s,%d,%d,%d,-1,-1\n", collectives[row.collective], row.least, row.most,
+                protocols[row.protocol], row.channels, row.nodes, row.ranks);
+    }
+    fclose(file);
+}
+
+/* Rows of NVIDIA's CSV that all hold the same sizes and that NCCL cannot run, before one that it can. */
+static void write_failing_table(const char *path, size_t rows) {
+    static const char *const algorithms[] = {"nvls", "nvls_tree", "pat"};
+    FILE *file = fopen(path, "w");
+    if (!file) {
+        stop("cannot write a table");
+    }
+    for (size_t i = 0; i < rows; i++) {
+        fprintf(file, "allreduce,0,%zu,%s,simple,-1,-1,-1\n", (i * 7919 + 1) % rows * 10000, algorithms[i % 3]);
+    }
+    fprintf(file, "allreduce,0,-1,ring,ll,-1,-1,-1\n");
+    fclose(file);
+}
 
 enum { CALLS = 1 << 18, REPEATS = 9, MOST_ROWS = 100000 };
 
@@ -113,7 +185,7 @@ static int end_nothing(void *context) {
 }
 
 /* NCCL_TUNER_NEXT=STATIC_PLUGIN finds it. */
-struct plugin_v6 ncclTunerPlugin_v6 = {.base = {"empty", start_nothing, do_nothing, end_nothing}};
+struct plugin_v6_and_trial ncclTunerPlugin_v6 = {.nccl.base = {"empty", start_nothing, do_nothing, end_nothing}};
 static const struct plugin_v6 linear = {.base = {.name = "linear", .get_coll_info = scan}};
 
 /* A thing to measure: a plugin with a table. */
@@ -126,11 +198,11 @@ struct subject {
     double times[REPEATS];
 };
 
-struct call {
+struct drawn_call {
     int collective;
     size_t bytes;
 };
-static struct call calls[CALLS];
+static struct drawn_call calls[CALLS];
 
 static double nanoseconds_a_call(const struct subject *subject) {
     /* A DGX H100 pod's allreduce, as far as its shape matters: some cells ignored, the others in no order. */
@@ -202,7 +274,7 @@ struct plugins {
 };
 
 static void add_subjects(const struct plugins *plugins) {
-    add("empty", &ncclTunerPlugin_v6.base, 0);
+    add("empty", &ncclTunerPlugin_v6.nccl.base, 0);
     for (size_t i = 0; i < ROW_COUNTS; i++) {
         add_with_table("ours", plugins->ours, write_table, row_counts[i]);
         add_with_table("ours, counting nothing", plugins->counting_nothing, write_table, row_counts[i]);
@@ -332,7 +404,7 @@ int main(int count, char **words) {
     stay_on(atoi(words[3]));
     struct source source = {.seed = 1};
     for (int i = 0; i < CALLS; i++) {
-        calls[i] = (struct call){(int)below(&source, COLLECTIVES), (size_t)(draw(&source) >> 34)};
+        calls[i] = (struct drawn_call){(int)below(&source, COLLECTIVES), (size_t)(draw(&source) >> 34)};
     }
     char path[] = "/tmp/nccl-tuner-bench-XXXXXX";
     int file = mkstemp(path);

@@ -9,7 +9,6 @@
 
 #include "../abi.h"
 #include "../parse.h"
-#include "../shape.h"
 #include "../table.h"
 #include "source.h"
 

@@ -10,10 +10,10 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "../explain.h"
-#include "../file.h"
+#include "../../call/versions.h"
 #include "../settings.h"
 #include "../sha256.h"
+#include "../tables.h"
 #include "checks.h"
 
 /* Its form would give each word a line. */
@@ -185,6 +185,6 @@ int main(int count, char **words) {
         check_threads(&work);
     }
     table_free(&table);
-    nccl_tuner_forget_tables();
+    call_forget_tables();
     return 0;
 }

@@ -114,4 +114,4 @@ const struct plugin_v2 ncclTunerPlugin_v2 = {"next", start, ask_v2, end};
 const struct plugin_v3 ncclTunerPlugin_v3 = {"next", start, ask_v3, end};
 const struct plugin_v4 ncclTunerPlugin_v4 = {"next", start, ask_v4, end};
 const struct plugin_v5 ncclTunerPlugin_v5 = {"next", init_v5, ask_v4, end};
-struct plugin_v6 ncclTunerPlugin_v6 = {{"next", init_v5, ask_v4, end}, get_chunk_size};
+struct plugin_v6_and_trial ncclTunerPlugin_v6 = {{{"next", init_v5, ask_v4, end}, get_chunk_size}, NULL};

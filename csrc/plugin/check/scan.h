@@ -2,8 +2,7 @@
 #ifndef CHECK_SCAN_H
 #define CHECK_SCAN_H
 
-#include "../call.h"
-#include "../shape.h"
+#include "../abi.h"
 #include "../table.h"
 
 /* The choices of the first row that matches, or the one that is NCCL's own. */

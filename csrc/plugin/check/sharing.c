@@ -18,9 +18,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../explain.h"
-#include "../file.h"
+#include "../../call/versions.h"
 #include "../interface.h"
+#include "../tables.h"
 #include "checks.h"
 
 enum { THREADS = 3, RANKS = 16, NODES = 2, MOST_SECONDS = 10, OPENING_THREADS = 8 };
@@ -71,7 +71,7 @@ static void check_fork(int count) {
 
 static void *open_one(void) {
     void *context = NULL;
-    CHECK(ncclTunerPlugin_v6.base.init(&context, 1, RANKS, NODES, NULL, NULL, NULL) == RESULT_SUCCESS);
+    CHECK(ncclTunerPlugin_v6.nccl.base.init(&context, 1, RANKS, NODES, NULL, NULL, NULL) == RESULT_SUCCESS);
     CHECK(context != NULL);
     return context;
 }
@@ -118,8 +118,8 @@ static int decided_channels(void *context) {
     for (int cell = 0; cell < CELLS; cell++) {
         cells[cell] = 10.0f;
     }
-    CHECK(ncclTunerPlugin_v6.base.get_coll_info(context, COLLECTIVE_ALL_REDUCE, 1024, 1, (float **)(void *)cells,
-                                                ALGORITHMS, PROTOCOLS, 0, &channels) == RESULT_SUCCESS);
+    CHECK(ncclTunerPlugin_v6.nccl.base.get_coll_info(context, COLLECTIVE_ALL_REDUCE, 1024, 1, (float **)(void *)cells,
+                                                     ALGORITHMS, PROTOCOLS, 0, &channels) == RESULT_SUCCESS);
     return channels;
 }
 
@@ -141,7 +141,7 @@ static bool all_decide_alike(void) {
         alike &= decided_channels(contexts[i]) == decided_channels(contexts[0]);
     }
     for (int i = 0; i < OPENING_THREADS; i++) {
-        CHECK(ncclTunerPlugin_v6.base.finalize(contexts[i]) == RESULT_SUCCESS);
+        CHECK(ncclTunerPlugin_v6.nccl.base.finalize(contexts[i]) == RESULT_SUCCESS);
     }
     return alike;
 }
@@ -152,7 +152,7 @@ static void check_replaced(int count) {
     CHECK(pthread_barrier_init(&together, NULL, OPENING_THREADS) == 0);
     for (int i = 0; i < count; i++) {
         apart += !all_decide_alike();
-        nccl_tuner_forget_tables(); /* as if in another process */
+        call_forget_tables(); /* as if in another process */
     }
     printf("%d apart\n", apart);
 }

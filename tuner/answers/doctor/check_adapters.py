@@ -3,8 +3,9 @@
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 
+from tuner.answers.doctor.check_gpus import reaches_memory
 from tuner.answers.doctor.match import counterparts
-from tuner.answers.doctor.records import NOTE, UNUSUAL, WRONG, Finding, Node, listed, most_common, number
+from tuner.answers.doctor.records import NOTE, WRONG, Finding, Node, listed, most_common, number
 from tuner.machine.topology.reader import DEFAULT_SPEED_MBPS
 
 
@@ -18,7 +19,8 @@ def check(node: Node) -> Iterator[Finding]:
 
 
 def _speeds(node: Node) -> Iterator[Finding]:
-    pairs, groups = counterparts(node), dict[tuple[str, float], list[str]]()
+    pairs = counterparts(node)
+    groups: dict[tuple[str, float, tuple[str, str | None]], list[str]] = {}
     speeds = {net: number(net, "speed") for net in node.adapters}
     for net, speed in speeds.items():
         slot = node.slot(net)
@@ -28,22 +30,30 @@ def _speeds(node: Node) -> Iterator[Finding]:
             for other in node.adapters
             if (theirs := node.slot(other)) is not None and slot is not None and _ids(theirs) == _ids(slot)
         ]
-        like = pairs.get(slot) if slot is not None else None
-        usual = _of(like) or most_common(alike) or 0
+        there = _of(pairs.get(slot)) if slot is not None else None
         can = round(1000 * part.gbps) if part is not None and part.gbps else 0
         unset = speed in (0, -1, DEFAULT_SPEED_MBPS)
-        expected = usual if usual > DEFAULT_SPEED_MBPS else can if unset else usual
+        here = most_common(alike) or 0
+        by: list[tuple[int, tuple[str, str | None]]] = [(here, (WRONG, None))]
+        if there is not None:
+            by.append((there, node.judged()))
+        if unset and part is not None:
+            by.append((can, (WRONG, None) if speed <= 0 else node.judged(part.name)))
+        expected, judged = next(
+            ((each, why) for each, why in by if each > max(speed, DEFAULT_SPEED_MBPS)), (0, by[0][1])
+        )
         if speed < expected and (part is None or part.gpudirect_rdma):
             state = "no speed, which reads as 10 Gb/s" if speed <= 0 else f"{speed / 1000:g} Gb/s"
-            groups.setdefault((state, expected / 1000), []).append(net.get("name", ""))
-    for (state, gbps), names in groups.items():
+            groups.setdefault((state, expected / 1000, judged), []).append(net.get("name", ""))
+    for (state, gbps, (severity, unlike)), names in groups.items():
         yield Finding(
             "adapter-speed",
-            WRONG,
+            severity,
             f"{listed(names)}: {state}, where {gbps:g} Gb/s is usual for such adapters",
             tuple(names),
             "ibstat or ethtool: a link that is down or trained down; NCCL asks its network where a file leaves it open",
             ("nic-gbps=" + ",".join(f"{gbps:g}@{name}" for name in names),),
+            unlike,
         )
 
 
@@ -57,25 +67,28 @@ def _ids(slot: ET.Element) -> tuple[str | None, str | None]:
 
 
 def _gpudirect(node: Node) -> Iterator[Finding]:
-    pairs, names, known = counterparts(node), list[str](), True
+    """Adapters that do not reach GPUs' memory, where they and a GPU can."""
+    if not any(part.gpudirect_rdma for pci in node.gpus if (part := node.part(pci)) is not None):
+        return
+    pairs, names = counterparts(node) if node.same else {}, list[str]()
     for net in node.adapters:
         slot = node.slot(net)
         if net.get("gdr") != "0" or slot is None:
             continue
-        part, other = node.part(slot), pairs.get(slot)
-        there = None if other is None else other.find("nic/net")
-        rdma = slot.get("class", "").startswith("0x0207") if part is None else part.gpudirect_rdma
-        if rdma and (there is None or there.get("gdr") != "0"):
+        there = None if (other := pairs.get(slot)) is None else other.find("nic/net")
+        if reaches_memory(node, net) and (there is None or there.get("gdr") != "0"):
             names.append(net.get("name", ""))
-            known &= part is not None
     if names:
+        some = any(net.get("gdr") != "0" for net in node.adapters)
+        severity, unlike = (WRONG, None) if node.same or some else node.judged("such adapters")
         yield Finding(
             "gpudirect",
-            WRONG if known else UNUSUAL,
+            severity,
             f'{listed(names)}: gdr="0": data to and from GPUs goes over the CPU\'s memory',
             tuple(names),
             "load nvidia-peermem (lsmod), or a kernel and driver with DMA-BUF; the network plugin has to support it",
             ("gpudirect=" + ",".join(f"on@{name}" for name in names),),
+            unlike,
         )
 
 
@@ -104,7 +117,7 @@ def _dropped(node: Node) -> Iterator[Finding]:
     if names:
         yield Finding(
             "keep",
-            UNUSUAL,
+            NOTE,
             f'{listed(names)}: coll="1" without keep="1": given as NCCL_TOPO_FILE, NCCL 2.24 to 2.26 drop them',
             tuple(names),
             "dumps of runs with CollNet have coll: write keep, or leave coll out",
@@ -118,10 +131,12 @@ def _count(node: Node) -> Iterator[Finding]:
     have, there = len(node.adapters), len(node.like.topology.nets)
     if have != there:
         fewer = have < there
+        severity, unlike = node.judged() if fewer else (NOTE, None)
         yield Finding(
             "adapters",
-            UNUSUAL if fewer else NOTE,
+            severity,
             f"adapters: {have}, and {node.like.name} has {there}",
             (),
             "ibdev2netdev: some may be down or not passed" if fewer else "NCCL_IB_HCA excludes those for storage",
+            unlike=unlike,
         )

@@ -1,10 +1,11 @@
 """GPUs: NVLinks fewer than the model has, links that lead nowhere, GPUDirect RDMA, compute capability, unknown ids."""
 
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
 
 from tuner.answers.doctor.match import counterparts
-from tuner.answers.doctor.records import NOTE, UNUSUAL, WRONG, Finding, Node, gpu_name, listed, most_common, number
+from tuner.answers.doctor.records import NOTE, UNLIKE, WRONG, Finding, Node, gpu_name, listed, most_common, number
 from tuner.machine.topology import Gpu, Target
 
 
@@ -86,8 +87,10 @@ def _to_switches(node: Node) -> Iterator[Finding]:
 
 
 def _certain(node: Node) -> bool:
-    """Whether these GPUs are a model that always leads to NVSwitches."""
-    return len(node.gpus) > 1 and _same_model(node) and _like_switched(node)
+    """Whether these GPUs always have NVLinks, to NVSwitches as far as the machine says it."""
+    forms = [part.nvlinks for pci in node.gpus if (part := node.part(pci)) is not None]
+    always = len(forms) == len(node.gpus) and all(forms) and all(min(each) > 0 for each in forms)
+    return len(node.gpus) > 1 and _like_switched(node) and _same_model(node) and (node.same or always)
 
 
 def _same_model(node: Node) -> bool:
@@ -107,18 +110,17 @@ def _expected(node: Node, have: list[int]) -> int | None:
     if like is not None and _like_switched(node) and _same_model(node):
         counts = {gpu.count_nvlinks(Target.SWITCH) for gpu in like.topology.gpus}
         return counts.pop() if len(counts) == 1 else None
-    parts = {part.nvlinks for pci in node.gpus if (part := node.part(pci)) is not None}
-    if any(have) and len(parts) == 1 and (links := parts.pop()):
-        return links
+    forms = {part.nvlinks for pci in node.gpus if (part := node.part(pci)) is not None}
+    if any(have) and len(forms) == 1:
+        return max(forms.pop(), default=0) or None
     return most_common(have)
 
 
 def _between(node: Node) -> Iterator[Finding]:
-    """Links that only one of two GPUs has, or fewer than between the same GPUs of the machine."""
-    gpus = node.topology.gpus
-    same = node.like is not None and len(node.like.topology.gpus) == len(gpus) and _same_model(node)
-    there = _pairs(node.like.topology.gpus) if node.like is not None and same else {}
-    here = _pairs(gpus)
+    """Links that only one of two GPUs has, that GPUs of no form of their model lack, or that the same machine has."""
+    gpus, here = node.topology.gpus, _pairs(node.topology.gpus)
+    same = node.same and node.like is not None and len(node.like.topology.gpus) == len(gpus) and _same_model(node)
+    there = _pairs(node.like.topology.gpus) if node.like is not None and same else _by_form(node, here)
     for pair in sorted({tuple(sorted(each)) for each in (*here, *there)}):
         a, b = pair
         one, other = here.get((a, b), 0), here.get((b, a), 0)
@@ -128,11 +130,28 @@ def _between(node: Node) -> Iterator[Finding]:
             yield Finding(
                 "nvlinks",
                 WRONG,
-                f"NVLinks from {names[0]} to {names[1]}: {one}, and back: {other}; usual are {most}",
+                f"NVLinks from {names[0]} to {names[1]}: {one}, and back: {other}; such GPUs have {most}",
                 names,
                 "nvidia-smi nvlink -s; a link that is down is so at both ends",
                 (f"link-gpus={most}@{names[0]}-{names[1]}",),
             )
+
+
+def _by_form(node: Node, here: Mapping[tuple[int, int], int]) -> Mapping[tuple[int, int], int]:
+    """Links between two GPUs that have some, as their model's next form has, where both lack equally many."""
+    wanted = dict(here)
+    of_gpu = [sum(count for (own, _), count in here.items() if own == each) for each in range(len(node.gpus))]
+    lack: dict[int, int] = {}
+    for at, pci in enumerate(node.gpus):
+        part = node.part(pci)
+        forms = [] if part is None else [links for links in part.nvlinks if links >= of_gpu[at]]
+        if of_gpu[at] and forms and min(forms) > of_gpu[at]:
+            lack[at] = min(forms) - of_gpu[at]
+    for (a, b), count in here.items():
+        alone = [other for own, other in here if own == a and lack.get(other) == lack.get(a)] == [b]
+        if a in lack and lack.get(b) == lack[a] and alone:
+            wanted[a, b] = count + lack[a]
+    return wanted
 
 
 def _pairs(gpus: tuple[Gpu, ...]) -> Mapping[tuple[int, int], int]:
@@ -146,21 +165,43 @@ def _pairs(gpus: tuple[Gpu, ...]) -> Mapping[tuple[int, int], int]:
 
 
 def _gpudirect(node: Node) -> Iterator[Finding]:
-    """GPUs that adapters cannot read and write, where their model can."""
-    pairs = counterparts(node)
+    """GPUs that adapters cannot read and write, where their model can and an adapter that reaches memory is there.
+
+    Beside sockets alone NCCL writes gdr="0" for every GPU.
+    """
+    pairs = counterparts(node) if node.same else {}
     off = [pci for pci in node.gpus if _is_off(pci.find("gpu")) and not _is_off(_gpu(pairs.get(pci)))]
-    able = [pci for pci in off if (part := node.part(pci)) is None or part.gpudirect_rdma]
-    if able:
+    able = [pci for pci in off if (part := node.part(pci)) is not None and part.gpudirect_rdma]
+    if able and any(reaches_memory(node, net) for net in node.adapters):
         names = [gpu_name(pci) for pci in able]
-        known = all(node.part(pci) is not None for pci in able)
+        severity, unlike = (
+            (WRONG, None) if node.same or len(off) < len(node.gpus) else node.judged(_model(node, able[0]))
+        )
         yield Finding(
             "gpudirect",
-            WRONG if known else UNUSUAL,
+            severity,
             f'{listed(names)}: gdr="0": data to and from adapters goes over the CPU\'s memory',
             tuple(names),
             "load nvidia-peermem (lsmod), or have a kernel and driver with DMA-BUF",
             ("gpudirect=" + ",".join(f"on@{name}" for name in names),),
+            unlike,
         )
+
+
+def _model(node: Node, pci: ET.Element) -> str:
+    part = node.part(pci)
+    return "such GPUs" if part is None else part.name
+
+
+_INTERFACE = re.compile(r"(?:en|eth|ib|bond|br|docker|veth|lo|wl|virbr|team)[a-z]*\d[\w.]*|lo|docker0")
+
+
+def reaches_memory(node: Node, net: ET.Element) -> bool:
+    """Whether it is a device that reads and writes memory by itself, by its part and its name, not a socket's."""
+    slot = node.slot(net)
+    part = None if slot is None else node.part(slot)
+    known = slot is not None and slot.get("class", "").startswith("0x0207") if part is None else part.gpudirect_rdma
+    return known and _INTERFACE.fullmatch(net.get("name", "")) is None
 
 
 def _gpu(pci: ET.Element | None) -> ET.Element | None:
@@ -190,8 +231,9 @@ def _unknown(node: Node) -> Iterator[Finding]:
     if count > 2 and count & (count - 1) and node.topology.has_nvswitch(count):
         yield Finding(
             "gpus",
-            UNUSUAL,
+            UNLIKE,
             f"{count} GPUs with NVSwitches, which come as 4, 8 or 16",
             (),
             "nvidia-smi and dmesg (Xid 79): a GPU may have fallen off the bus; all of a job's have to be visible",
+            unlike="such boards",
         )

@@ -5,15 +5,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from tuner.answers.doctor.match import counterparts, link, switches
-from tuner.answers.doctor.records import UNUSUAL, WRONG, Finding, Node, gpu_name, listed
+from tuner.answers.doctor.records import NOTE, WRONG, Finding, Node, gpu_name, listed
 
 Link = tuple[int, int]  # generation, lanes
+OTHERS = "the others here"
 Kind = tuple[str | None, ...]  # class, vendor and device
 
 
 def check(node: Node) -> Iterator[Finding]:
     """Links without a speed, which NCCL takes for PCIe 3.0, and slow ones."""
-    wanted = _wanted(node)
+    wanted, by_part = _wanted(node)
     missing, slow = dict[ET.Element, Link | None](), dict[ET.Element, Link]()
     for pci in node.root.iter("pci"):
         if (pci.find("gpu") is None and pci.find("nic") is None and pci.find("pci") is None) or _built_in(node, pci):
@@ -34,17 +35,40 @@ def check(node: Node) -> Iterator[Finding]:
             "a hypervisor hides them (/sys/bus/pci/devices/*/max_link_speed): NCCL_TOPO_FILE",
             _changes(missing),
         )
-    for expected in dict.fromkeys(slow.values()):
-        alike = {pci: each for pci, each in slow.items() if each == expected}
+    for expected, part in dict.fromkeys((each, by_part.get(pci)) for pci, each in slow.items()):
+        alike = {pci: each for pci, each in slow.items() if (each, by_part.get(pci)) == (expected, part)}
         names = [_name(pci) for pci in alike]
         have = ", ".join(dict.fromkeys(_in_words(link(pci)) for pci in alike))
+        severity, unlike = (WRONG, None) if part is None else node.judged(part)
+        usual = f"{part} can" if part not in (None, OTHERS) else "such devices here have"
         yield Finding(
             "link-slow",
-            UNUSUAL,
-            f"{listed(names)}: PCIe {have}, where {_in_words(expected)} is usual for such parts",
+            severity,
+            f"{listed(names)}: PCIe {have}, where {usual} {_in_words(expected)}",
             tuple(names),
             "lspci -vv (LnkSta, LnkCap): a link that trained down wants its card seated anew; a slot may have no more",
             _changes(alike),
+            unlike,
+        )
+    yield from _by_c2c(node)
+
+
+def _by_c2c(node: Node) -> Iterator[Finding]:
+    """GPUs that NVLink-C2C joins with their CPU: NCCL's search counts all that a GPU has by its PCIe link."""
+    slow = [
+        pci
+        for pci in node.gpus
+        if pci.find("gpu/c2c") is not None and None not in (own := link(pci)) and _speed(own) <= _speed((1, 16))  # type: ignore[arg-type]
+    ]
+    if slow:
+        names = [gpu_name(pci) for pci in slow]
+        yield Finding(
+            "gpu-link",
+            NOTE,
+            f"{listed(names)}: PCIe {_in_words(link(slow[0]))} beside NVLink-C2C, as such parts show it: NCCL's search "
+            "counts all links of such a GPU as the 3 GB/s of this one, and stops at channels of 3 GB/s between nodes",
+            tuple(names),
+            "nothing",
         )
 
 
@@ -54,10 +78,13 @@ def _built_in(node: Node, pci: ET.Element) -> bool:
     return pci.find("gpu") is None and part is not None and not part.gpudirect_rdma
 
 
-def _wanted(node: Node) -> Mapping[ET.Element, Link]:
-    """What each link should have: as the machine's, else what most like it have, else what the part can."""
-    pairs, found = counterparts(node) | switches(node), dict[ET.Element, Link]()
-    slots = list(node.root.iter("pci"))
+def _wanted(node: Node) -> tuple[Mapping[ET.Element, Link], Mapping[ET.Element, str]]:
+    """Links that each device should have: the same machine's, else what most like it have, else what the part can.
+
+    With the name of what a slower one is unlike, where it may be so.
+    """
+    pairs, found = counterparts(node) | switches(node) if node.same else {}, dict[ET.Element, Link]()
+    slots, by_part = list(node.root.iter("pci")), dict[ET.Element, str]()
     of_kind = _usual(slots)
     for pci in reversed(slots):  # switches after what is below them
         other = pairs.get(pci)
@@ -68,14 +95,19 @@ def _wanted(node: Node) -> Mapping[ET.Element, Link]:
         if known is not None:
             found[pci] = known
         elif pci.find("pci") is None:
-            best = max(filter(None, (usual, part.pcie if part and part.pcie else None)), key=_speed, default=None)
+            can = part.pcie if part and part.pcie else None
+            best = max(filter(None, (usual, can)), key=_speed, default=None)
             if best is not None:
                 found[pci] = best
+            if part is not None and best is not None and (usual is None or _speed(usual) < _speed(best)):
+                by_part[pci] = part.name
+            elif pci.find("gpu") is None:  # a slot may have fewer lanes; a server gives all GPUs the same
+                by_part[pci] = OTHERS
         elif usual is not None:
-            found[pci] = usual
+            found[pci], by_part[pci] = usual, OTHERS
         elif below and None in link(pci):
             found[pci] = max(below, key=_speed)
-    return found
+    return found, by_part
 
 
 def _usual(slots: Sequence[ET.Element]) -> Mapping[Kind, Link | None]:

@@ -4,8 +4,8 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from itertools import combinations
 
-from tuner.answers.doctor.match import Plan, counterparts, plan
-from tuner.answers.doctor.records import NOTE, UNUSUAL, WRONG, Finding, Node, ancestors, gpu_name, listed
+from tuner.answers.doctor.match import Plan, counterparts, link, plan
+from tuner.answers.doctor.records import NOTE, WRONG, Finding, Node, ancestors, gpu_name, listed
 from tuner.machine.listings.shape import PXB, SYS, nearness
 
 FROM_LINUX = {"23": "143", "25": "175", "26": "191"}  # AMD's families as Linux counts them, and as NCCL does
@@ -53,26 +53,30 @@ def _structure(node: Node) -> Iterator[Finding]:
         return
     devices = len(node.gpus) + len(node.adapters)
     if is_flat(node) and wanted.switches:
+        severity, unlike = (WRONG, None) if _too_many_lanes(node) else node.judged()
         yield Finding(
             "pci-flat",
-            WRONG,
+            severity,
             f"no PCI switch above any GPU or adapter, where {like} has {wanted.switches}: NCCL takes every way between "
             "them for one over the CPU, on which it uses no GPUDirect RDMA",
             tuple(wanted.moved),
             "a hypervisor hides them: give NCCL the repaired file with NCCL_TOPO_FILE",
             tuple(wanted.changes),
+            unlike,
         )
         return
     if wanted.cpus:
         count = len({cpu.get("numaid") for cpu in node.root.iter("cpu") if cpu.find("pci") is not None})
         unknown = any(cpu.get("numaid") == "-1" for cpu in node.root.iter("cpu"))
+        severity, unlike = node.judged()
         yield Finding(
             "numa-nodes",
-            WRONG if unknown else UNUSUAL,
+            severity,
             f"NUMA nodes with devices: {count}{', numbered -1' if unknown else ''}; {like} has {count + wanted.cpus}",
             tuple(wanted.sockets),
             "a hypervisor or the firmware hides them (/sys/bus/pci/devices/*/numa_node): NCCL_TOPO_FILE",
             tuple(wanted.changes),
+            unlike,
         )
         return
     if len(wanted.moved) > MOST_MOVED * devices:
@@ -81,14 +85,29 @@ def _structure(node: Node) -> Iterator[Finding]:
     moved = wanted.moved or ["PCI switches"]
     kind = "numa" if wanted.sockets or any(change.startswith("move-switch") for change in wanted.changes) else "place"
     words = "below another NUMA node" if kind == "numa" else "below another PCI switch"
+    severity, unlike = node.judged()
     yield Finding(
         kind,
-        WRONG,
+        severity,
         f"{listed(moved)}: {words} than in {like}, which is otherwise alike",
         tuple(moved),
         "compare with lspci -tv and /sys/bus/pci/devices/*/numa_node on the host",
         tuple(wanted.changes),
+        unlike,
     )
+
+
+MOST_LANES = 192  # of all processors of a server: two Xeon 6900 have 96 each, two EPYC 9005 up to 160 together
+
+
+def _too_many_lanes(node: Node) -> bool:
+    """Whether the devices at the processors alone have more PCIe lanes than any two processors: there are switches."""
+    slots = {*node.gpus, *filter(None, map(node.slot, node.adapters))}
+    lanes = [
+        found if (found := link(pci)[1]) else part.pcie[1] if (part := node.part(pci)) and part.pcie else 16
+        for pci in slots
+    ]
+    return sum(lanes) > MOST_LANES
 
 
 def _judged(node: Node) -> bool:
@@ -130,13 +149,15 @@ def _in_order(node: Node) -> Iterator[Finding]:
                 names.append(net.get("name", ""))
     if changes:
         changes.append(f"order={','.join(names)}")
+        severity, unlike = (WRONG, None) if _too_many_lanes(node) else node.judged("servers with NVSwitches")
         yield Finding(
             "pci-flat",
-            WRONG,
+            severity,
             "no PCI switch above any GPU or adapter, as servers with NVSwitches have: paired in the order of bus ids",
             tuple(names),
             "check the pairs with lspci -tv on the host; give NCCL the repaired file with NCCL_TOPO_FILE",
             tuple(changes),
+            unlike,
         )
 
 
@@ -179,7 +200,7 @@ def _affinity(node: Node) -> Iterator[Finding]:
             list(masks),
         )
     if says:
-        yield Finding("affinity", UNUSUAL, says, tuple(names), "no choice depends on it; lscpu says the CPUs of each")
+        yield Finding("affinity", NOTE, says, tuple(names), "no choice depends on it; lscpu says the CPUs of each")
 
 
 def _mask(cpu: ET.Element) -> int:
@@ -202,7 +223,7 @@ def _far(node: Node) -> Iterator[Finding]:
     if alone and len(alone) < len(levels):
         yield Finding(
             "adapter-far",
-            UNUSUAL,
+            NOTE,
             f"{listed(alone)}: no GPU below the same PCI switch, as other adapters have",
             tuple(alone),
             f"where they are for storage or management: NCCL_IB_HCA=^{','.join(alone)}",

@@ -2,7 +2,7 @@
 
 import tempfile
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tuner.answers.diff import Side
 from tuner.answers.doctor import check_adapters, check_gpus, check_links, check_places
-from tuner.answers.doctor.records import NOTE, Finding, Node
+from tuner.answers.doctor.records import NOTE, UNLIKE, WRONG, Finding, Node
 from tuner.answers.whatif import AtSize, at_sizes
 from tuner.base.errors import BadTopology, TunerError
 from tuner.emulator.request import Request
@@ -21,6 +21,7 @@ from tuner.machine.nearness import Nearness
 from tuner.machine.topology import edit, read
 from tuner.scenario import Scenario
 from tuner.scenario.node import MOST_RANKS
+from tuner.scenario.part import what_hosts_are
 
 LINKS = "pcie"  # the change of which there may be one for each device
 CHECKS = (check_places.check, check_links.check, check_gpus.check, check_adapters.check)
@@ -45,8 +46,8 @@ class Examination:
 
     @property
     def sound(self) -> bool:
-        """Whether there are notes alone."""
-        return all(finding.severity == NOTE for finding in self.findings)
+        """Whether nothing is wrong: what is unlike another machine, or a note, may be as it is."""
+        return all(finding.severity != WRONG for finding in self.findings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +68,11 @@ def examine(file: str, text: str, like: str | None, asked: Asked) -> Examination
     """
     if (gpus := len(read(text).gpus)) > MOST_RANKS:
         raise BadTopology(f"{file}: {gpus} GPUs of a node; NCCL has room for {MOST_RANKS}")
-    near = nearest(text, like)
-    node = node_of(text, near)
-    findings = found(node)
-    changes = tuple(change for finding in findings for change in finding.changes)
+    near, named = nearest(text, like), like is not None
+    findings = [*found(node_of(text, near, named)), *_split(file, text, asked)]
+    changes = tuple(change for finding in findings if finding.severity == WRONG for change in finding.changes)
     repaired = after(text, changes)
-    left = found(node_of(repaired, near)) if changes else findings
+    left = found(node_of(repaired, near, named)) if changes else findings
     sizes: tuple[AtSize, ...] = ()
     why = None
     if changes:
@@ -99,8 +99,21 @@ def nearest(text: str, like: str | None) -> Nearness | None:
 def found(node: Node) -> list[Finding]:
     """All findings, those that are wrong first."""
     every = [finding for check in CHECKS for finding in check(node)]
-    order = ("wrong", "unusual", "note")
+    order = (WRONG, UNLIKE, NOTE)
     return sorted(every, key=lambda finding: order.index(finding.severity))
+
+
+def _split(file: str, text: str, asked: Asked) -> Iterator[Finding]:
+    """The host that NCCL takes for several nodes of its own, and by which ways: no fault, and much follows from it."""
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            own = Path(name) / "topology.xml"
+            says = what_hosts_are(_side(own, text, asked).scenario.resolve().nodes)
+    except TunerError:
+        return
+    if says is not None:
+        says = says.replace(str(own), file)
+        yield Finding("split-host", NOTE, says, (), "NCCL_NET_DISABLE_INTRA=1 where one node of all GPUs is meant")
 
 
 def after(text: str, changes: Sequence[str]) -> str:
@@ -113,10 +126,11 @@ def after(text: str, changes: Sequence[str]) -> str:
     return text
 
 
-def node_of(text: str, near: Nearness | None) -> Node:
-    """The node of a topology, and the machine ``near`` beside it. Errors: those of reading it."""
+def node_of(text: str, near: Nearness | None, named: bool = False) -> Node:
+    """The node of a topology, and the machine ``near`` beside it, ``named`` by a user. Errors: those of reading it."""
     root = ET.fromstring(text)
     like = None if near is None else catalogue.load(near.machine)
+    like_root = None if like is None else ET.fromstring(like.topology_xml)
     return Node(
         text,
         root,
@@ -124,8 +138,22 @@ def node_of(text: str, near: Nearness | None) -> Node:
         of_topology(text),
         {child: parent for parent in root.iter() for child in parent},
         like,
-        None if like is None else ET.fromstring(like.topology_xml),
+        like_root,
+        like_root is not None and (named or _same(root, like_root)),
     )
+
+
+def _same(root: ET.Element, other: ET.Element) -> bool:
+    """Whether most GPUs and adapters have the bus ids and ids that they have there: one and the same product."""
+    mine, theirs = _devices(root), _devices(other)
+    return 2 * len(mine & theirs) > len(mine)
+
+
+def _devices(root: ET.Element) -> set[tuple[str | None, ...]]:
+    """GPUs by bus id and device id, adapters by name and bus id."""
+    slots = [pci for pci in root.iter("pci") if pci.find("gpu") is not None]
+    nets = [(net.get("name"), pci.get("busid")) for pci in root.iter("pci") for net in pci.findall("nic/net")]
+    return {(pci.get("busid"), pci.get("device")) for pci in slots} | set(nets)
 
 
 def _priced(
@@ -136,7 +164,7 @@ def _priced(
         folder = Path(name)
         before, whole = _side(folder / "before", text, asked), _side(folder / "after", repaired, asked)
         sizes = tuple(at_sizes(before, whole, asked.request, asked.sizes))
-        alone = [finding for finding in findings if finding.changes]
+        alone = [finding for finding in findings if finding.changes and finding.severity == WRONG]
         left: dict[int, float | None]
         if len(alone) < 2:
             left = {id(finding): sizes[-1].busbw_gbs_before for finding in alone}

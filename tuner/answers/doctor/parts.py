@@ -12,14 +12,18 @@ NVIDIA = "10de"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """``kind`` is gpu, adapter or switch; ``pcie`` generation and lanes, ``gbps`` of a port, each None if not known."""
+    """A kind of device: ``kind`` is gpu, adapter or switch.
+
+    ``pcie`` is generation and lanes, ``gbps`` that of a port, each None if not known. ``nvlinks`` are those of a GPU in
+    each form that it comes in: with bridges and without.
+    """
 
     name: str
     kind: str
     pcie: tuple[int, int] | None = None
     gbps: float | None = None
     gpudirect_rdma: bool = True
-    nvlinks: int | None = None  # of a GPU
+    nvlinks: tuple[int, ...] = ()
     comp_cap: int | None = None
 
 
@@ -31,16 +35,23 @@ def of(vendor: str | None, device: str | None) -> Part | None:
 
 @cache
 def _gpus() -> dict[str, Part]:
-    """A device id of several forms of one model (with and without bridges) has links in some of them: not known."""
+    """Parts of GPUs by their ids; a device id may be of several models, which are forms of one."""
     found: dict[str, Part] = {}
     for name in gpus.names():
         model = gpus.load(name)
-        pcie = gpus.pcie_generation(model.compute_capability), 16
         for device in model.pci_devices:
             key = f"{NVIDIA}:{device.removeprefix('0x')}"
-            links = model.nvlinks if key not in found else None
-            facts = model.gpudirect_rdma, links, model.compute_capability
-            found[key] = Part(found[key].name if key in found else name, "gpu", pcie, None, *facts)
+            first = found.get(key)
+            links = sorted({model.nvlinks, *(first.nvlinks if first else ())})
+            found[key] = Part(
+                first.name if first else name,
+                "gpu",
+                model.pcie_link,
+                None,
+                model.gpudirect_rdma,
+                tuple(links),
+                model.compute_capability,
+            )
     return found
 
 

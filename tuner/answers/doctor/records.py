@@ -19,21 +19,26 @@ KINDS = (
         "another-layout",
         "link-speed",
         "link-slow",
+        "gpu-link",
+        "split-host",
         "nvlinks",
         "nvlink-target",
     ),
     *("gpudirect", "adapter-speed", "adapter-far", "adapters", "gpus", "guid", "keep", "compute-capability"),
     *("processors", "processor-family", "affinity", "virtual-machine", "unknown-device"),
 )
-WRONG, UNUSUAL, NOTE = "wrong", "unusual", "note"  # a fault; what may be as it is; what is good to know
+# Against physics, the part's own data, the other devices of the host or the same machine; otherwise than a machine or
+# part that it need not be like; good to know.
+WRONG, UNLIKE, NOTE = "wrong", "unlike", "note"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing: of which ``kind``, ``wrong``, ``unusual`` or a ``note``, in words, on which devices.
+    """One thing: of which ``kind``, ``wrong``, ``unlike`` something or a ``note``, in words, on which devices.
 
-    ``changes`` repair it, in the words of ``whatif``; empty where only the machine can. ``do`` is what to do there.
-    ``busbw_gbs_left`` is predicted where all else is repaired and this is not, at the last size that is asked for.
+    ``changes`` repair it, or make it like ``unlike``, in the words of ``whatif``; empty where only the machine can.
+    ``do`` is what to do there. ``busbw_gbs_left`` is predicted where all else is repaired and this is not, at the last
+    size that is asked for.
     """
 
     kind: str
@@ -42,6 +47,7 @@ class Finding:
     devices: tuple[str, ...]
     do: str
     changes: tuple[str, ...] = ()
+    unlike: str | None = field(default=None, metadata=json_form(optional=True))  # a machine or part
     busbw_gbs_left: float | None = field(default=None, metadata=json_form(optional=True))
 
 
@@ -49,7 +55,7 @@ class Finding:
 class Node:
     """A node's topology as text, tree and records, its shape, and the machine that it is held against, if any.
 
-    ``above`` is what each element is in. ``like_root`` is the tree of the machine.
+    ``above`` is the parent of each element. ``like_root`` is the tree of the machine.
     """
 
     text: str
@@ -59,6 +65,13 @@ class Node:
     above: Mapping[ET.Element, ET.Element]
     like: Machine | None
     like_root: ET.Element | None
+    same: bool = False  # whether it is that machine: a user says so, or its GPUs and adapters have that one's bus ids
+
+    def judged(self, name: str | None = None) -> tuple[str, str | None]:
+        """Severity and ``unlike`` of what is otherwise than in the machine, or than ``name``."""
+        if name is None and self.same:
+            return WRONG, None
+        return UNLIKE, name or (self.like.name if self.like else None)
 
     @property
     def gpus(self) -> list[ET.Element]:

@@ -16,7 +16,7 @@ from tuner.times.costmodels import bandwidth, wires
 from tuner.times.costmodels.operations import Operation, size_bytes
 
 
-@click.command(name="busbw")
+@click.command(name="busbw", cls=options.Command)
 @values.operation_argument
 @values.ranks_option
 @click.option(

@@ -21,7 +21,11 @@ def command_of(operation: Operation) -> click.Command:
     name, names = operation.name.lower(), algorithms.names(operation)
     first = names[0]
 
-    @click.command(name=name, short_help=f"{operation.name} by alpha and beta", help=_help(operation, name, first))
+    @click.command(name=name, cls=options.Command, help=_help(operation, name, first))
+    @options.under(
+        "What comes on top of alpha and beta",
+        *("--overhead-us", "--gap-us", "--software-us", "--protocol", "--contention", "--copy-gbs", "--straggler"),
+    )
     @click.option("--algorithm", type=click.Choice(names), default=first, show_default=True, help="Of the textbook.")
     @values.ranks_option
     @values.sizes_option

@@ -14,7 +14,7 @@ from tuner.times.costmodels.alphabeta import crossover_bytes, fastest
 from tuner.times.costmodels.operations import Operation
 
 
-@click.command(name="crossover")
+@click.command(name="crossover", cls=options.Command)
 @values.operation_argument
 @values.ranks_option
 @values.level_options
@@ -26,7 +26,7 @@ def command(operation: Operation, ranks: list[int], as_json: bool, **level_value
 
     \b
     nccl-tuner cost crossover allreduce --ranks 64 --alpha-us 5 --beta-gbs 50
-    nccl-tuner cost crossover allreduce --ranks 64 --gpus-per-node 8 --alpha-us 1 --beta-gbs 300 \\
+    nccl-tuner cost crossover allreduce --ranks 64 --gpus-per-node 8 --alpha-us 1 --beta-gbs 300 \
         --inter-alpha-us 5 --inter-beta-gbs 50
     """
     given = values.LevelValues(**level_values)

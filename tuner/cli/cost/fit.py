@@ -17,7 +17,7 @@ from tuner.times.costmodels.operations import Operation
 _ALGORITHMS = sorted({name for collective in Collective for name in FORMULAS[Operation[collective.name]]})
 
 
-@click.command(name="fit")
+@click.command(name="fit", cls=options.Command)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--collective",

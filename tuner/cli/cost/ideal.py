@@ -27,7 +27,7 @@ class _Answer:
     efficiency: float | None = field(metadata=json_form(optional=True))
 
 
-@click.command(name="ideal")
+@click.command(name="ideal", cls=options.Command)
 @click.option(
     "--intra-gbs",
     type=values.POSITIVE,

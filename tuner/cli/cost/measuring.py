@@ -41,7 +41,7 @@ class _Measured:
 _BY_NAME = {each.parameter: each for each in EXPERIMENTS}
 
 
-@click.command(name="measuring")
+@click.command(name="measuring", cls=options.Command)
 @click.argument("parameter", required=False, type=click.Choice(list(_BY_NAME)))
 @click.option(
     "--elapsed-us",

@@ -8,7 +8,7 @@ from tuner.cli.output import print_table
 from tuner.times.costmodels import overlap
 
 
-@click.command(name="overlap")
+@click.command(name="overlap", cls=options.Command)
 @click.option("--compute-us", type=values.POSITIVE, required=True, metavar="US", help="Computation of a step.")
 @click.option("--communication-us", type=values.POSITIVE, required=True, metavar="US", help="Communication of a step.")
 @click.option(

@@ -15,7 +15,8 @@ from tuner.times.costmodels import fabric
 from tuner.times.costmodels.fabric import PATHS, Fabric
 
 
-@click.command(name="projection")
+@click.command(name="projection", cls=options.Command)
+@options.under("Bandwidths", "--mdfi-gbs", "--xe-gbs", "--nic-gbs", "--pcie-gbs", "--nics-per-node")
 @click.option(
     "--fabric", "name", default="aurora", show_default=True, metavar="NAME|FILE.toml", help="The described nodes."
 )

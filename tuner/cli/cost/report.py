@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -20,18 +19,27 @@ from tuner.base.names import Collective
 from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli import times as calibrated_times
+from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.cost import values
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.cli.rank_options import of_all_ranks
 from tuner.times.calibration import links, sweep
 from tuner.times.calibration.links import Links
 from tuner.times.costmodels.alphabeta import Level
 
 
-@click.command(name="report")
+@click.command(name="report", cls=options.Command)
+@options.under(
+    "Links, alpha and beta",
+    "--intra-gbs",
+    "--inter-gbs",
+    "--alpha-us",
+    "--beta-gbs",
+    "--inter-alpha-us",
+    "--inter-beta-gbs",
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @of_all_ranks
-@options.scenario_options
+@options.communicator_options()
 @click.option(
     "--collective",
     type=options.Named(Collective, "collective"),
@@ -92,7 +100,7 @@ def command(
     times: TimesWanted | None,
     plot: Path | None,
     as_json: bool,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """By size: measured against NCCL's prediction, calibrated times, the alpha-beta model, the ideal and the links.
 
@@ -106,7 +114,7 @@ def command(
 
         check_ending(plot)
     measured = sweep.read(file, collective)
-    described = options.scenario_of(**{**scenario, "nccl": scenario["nccl"] or measured.nccl})
+    described = communicator.scenario(nccl=communicator["nccl"] or measured.nccl)
     report = efficiency.report(
         measured,
         described,

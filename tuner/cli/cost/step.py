@@ -18,7 +18,14 @@ from tuner.times.costmodels.alphabeta import level
 from tuner.times.costmodels.step import Cluster, Model, Plan
 
 
-@click.command(name="step")
+@click.command(name="step", cls=options.Command)
+@options.under("Experts", "--expert-parameters", "--expert-layers", "--experts-per-token", "--ep")
+@options.under("Types and bytes", "--dtype", "--gradient-dtype", "--activation-bytes", "--gradient-bytes", "--buckets")
+@options.under(
+    "Parallelism in detail", "--sp", "--zero", "--micro-batches", "--micro-batch-sequences", "--gpus-per-node"
+)
+@options.under("Alpha and beta", "--alpha-us", "--beta-gbs", "--inter-alpha-us", "--inter-beta-gbs")
+@options.under("Output", "--time", "--overlap")
 @click.option("--parameters", type=values.POSITIVE, required=True, help="Of the whole model, such as 70e9.")
 @click.option("--layers", type=int, required=True, help="Layers of the model.")
 @click.option("--hidden", type=int, required=True, help="Its hidden size, in elements.")
@@ -122,7 +129,7 @@ def command(
     """Every collective of a training step, its bytes, its calls and its time, by parallelism.
 
     \b
-    nccl-tuner cost step --parameters 70e9 --layers 80 --hidden 8192 --sequence 4096 --tp 8 --dp 8 --pp 8 \\
+    nccl-tuner cost step --parameters 70e9 --layers 80 --hidden 8192 --sequence 4096 --tp 8 --dp 8 --pp 8 \
         --micro-batches 8 --compute-us 1500000 --model nccl --machine dgx-h100 --nccl 2.28.9
     """
     if (model_name == "nccl") != (machine is not None):
@@ -135,7 +142,7 @@ def command(
         )
     if overlapped and compute_us is None:
         raise BadInput("--overlap without the computation to hide behind; valid: with --compute-us")
-    scenario = options.scenario_of(machine=machine, nccl=nccl) if machine else None
+    scenario = options.CommunicatorOptions({"machine": machine, "nccl": nccl}).scenario() if machine else None
     cluster = Cluster(gpus_per_node, level(alpha_us, beta_gbs), level(inter_alpha_us, inter_beta_gbs))
     types = Types(dtype, gradient_dtype or dtype)
     model = Model(

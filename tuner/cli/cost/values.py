@@ -9,8 +9,8 @@ import click
 
 from tuner.base.errors import BadInput
 from tuner.cli import options
+from tuner.cli.command import F, stacked
 from tuner.cli.output import print_json
-from tuner.cli.stacked import F, stacked
 from tuner.times.costmodels.alphabeta import Level
 from tuner.times.costmodels.checks import divides, not_negative, part, positive, share, whole
 from tuner.times.costmodels.operations import Operation

@@ -1,29 +1,27 @@
 """``nccl-tuner plot curves``: predicted times of every combination over sizes."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tuner.answers.curves import curves
-from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.names import Collective
 from tuner.cli import options
+from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.plot import shared
 from tuner.cli.plot.records import PicturedCall, PicturedCurves, PicturedMachine, PicturedRow, known
-from tuner.cli.rank_options import of_all_ranks
-from tuner.emulator.request import Request
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@click.command(name="curves")
+@click.command(name="curves", cls=options.Command)
 @options.collective_argument
 @shared.size_options
 @of_all_ranks
-@options.scenario_options
-@options.request_options
-@options.buffers_option
+@options.communicator_options()
+@options.call_options(in_place=False, windows=False)
 @shared.out_option
 @options.json_option
 def command(
@@ -31,19 +29,17 @@ def command(
     from_bytes: int,
     to_bytes: int,
     points: int,
-    dtype: DataType,
-    op: Op,
-    buffers: Buffers,
+    call: options.CallOptions,
     out: Path | None,
     as_json: bool,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """Predicted time and bus bandwidth of every combination that COLLECTIVE may use, and NCCL's pick.
 
     \b
     nccl-tuner plot curves allreduce --machine dgx-h100 --nodes 4 --nccl 2.28.9 --out curves.svg
     """
-    described, request = options.scenario_of(**scenario), Request(collective, dtype, op, buffers=buffers)
+    described, request = communicator.scenario(), call.request(collective)
     drawn = curves(described, request, shared.sizes_of(from_bytes, to_bytes, points))
 
     def record() -> PicturedCurves:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@click.command(name="diff")
+@click.command(name="diff", cls=options.Command)
+@options.under("Sizes and nodes", "--points", "--nodes-list", "--from", "--to")
 @options.change_option
 @shared.over_nodes
 def command(

@@ -7,6 +7,7 @@ import click
 import numpy as np
 
 from tuner.answers.choices import choices
+from tuner.cli import options
 from tuner.cli.plot import shared
 from tuner.cli.plot.records import PicturedCall, PicturedMachine, PicturedMap, PicturedPicks
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@click.command(name="map")
+@click.command(name="map", cls=options.Command)
+@options.under("Sizes and nodes", "--points", "--nodes-list")
 @shared.over_nodes
 def command(
     out: Path | None,

@@ -1,9 +1,8 @@
 """``nccl-tuner plot measured``: measured times against the model's."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -13,9 +12,9 @@ from tuner.base.names import Collective
 from tuner.bench.series import Series, series
 from tuner.cli import options
 from tuner.cli.arm_options import arm_option, runs_there
+from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.plot import shared
 from tuner.cli.plot.records import PicturedMachine, PicturedMeasurements, PicturedSeries
-from tuner.cli.rank_options import of_all_ranks
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 from tuner.times.comparison.compared import Comparison
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@click.command(name="measured")
+@click.command(name="measured", cls=options.Command)
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
 @click.option(
     "--collective",
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 )
 @arm_option
 @of_all_ranks
-@options.scenario_options
+@options.communicator_options()
 @shared.out_option
 @options.json_option
 def command(
@@ -48,7 +47,7 @@ def command(
     collective: Collective | None,
     out: Path | None,
     as_json: bool,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """Times in FILEs, of 'nccl-tuner measure' or nccl-tests, against what NCCL's model predicts, and their ratio.
 
@@ -63,7 +62,7 @@ def command(
     """
     if not files and not labelled:
         raise click.UsageError("Missing argument 'FILE...'.")
-    file, described, measurements = _read(files, labelled, collective, scenario)
+    file, described, measurements = _read(files, labelled, collective, communicator)
     if collective is not None:
         blocks = tuple(block for block in measurements.blocks if block.point.collective is collective)
         if not blocks:
@@ -96,30 +95,30 @@ def _read(
     files: tuple[Path, ...],
     labelled: tuple[tuple[str, Path], ...],
     collective: Collective | None,
-    scenario: Mapping[str, Any],
+    communicator: options.CommunicatorOptions,
 ) -> tuple[Path, Scenario, Measurements]:
     """A file, the communicator, and the times; of several files together, and of one that forces something, by arms."""
-    described_there = any(scenario[name] for name in ("machine", "topology", "log"))
+    described_there = any(communicator[name] for name in ("machine", "topology", "log"))
     if described_there and (labelled or len(files) > 1 or measured_table.forces(files[0])):
-        placed, described = runs_there(files, {**scenario, "labelled": labelled})
+        placed, described = runs_there(files, {**communicator.given, "labelled": labelled})
         return files[0] if files else labelled[0][1], described, of_communicator(placed, described)
     if labelled or len(files) > 1:
         raise BadInput("--arm, and several FILEs: valid with --machine NAME, --topology FILE or --log FILE, and --nccl")
     measurements = read_any(files[0], collective)
-    return files[0], _scenario(files[0], measurements, scenario), measurements
+    return files[0], _scenario(files[0], measurements, communicator), measurements
 
 
-def _scenario(file: Path, measurements: Measurements, scenario: Mapping[str, Any]) -> Scenario:
+def _scenario(file: Path, measurements: Measurements, communicator: options.CommunicatorOptions) -> Scenario:
     """What the options describe, or else the header of the file."""
     given = measurements.header
-    if not (scenario["machine"] or scenario["topology"] or scenario["node"] or scenario["log"]):
+    if not communicator.says_where:
         if given.scenario is None:
             raise BadInput(f"{file} does not say where it was measured; valid: --machine NAME --nodes N --nccl RELEASE")
-        if said := [name for name in scenario if _said(name)]:
+        if said := [name for name in communicator.given if _said(name)]:
             option = f"--{said[0].replace('_', '-')}"
             raise BadInput(f"{option}: {file} says its own communicator; valid: with --machine or --topology, or none")
         return given.scenario
-    described = options.scenario_of(**{**scenario, "nccl": scenario["nccl"] or given.nccl})
+    described = communicator.scenario(nccl=communicator["nccl"] or given.nccl)
     header.check(file, given, described)
     return described
 

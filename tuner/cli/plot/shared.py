@@ -12,9 +12,9 @@ import numpy as np
 from tuner.base.errors import BadInput
 from tuner.base.numerics import SizeArray
 from tuner.cli import options
+from tuner.cli.command import F, stacked
+from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.output import print_json
-from tuner.cli.rank_options import of_all_ranks
-from tuner.cli.stacked import F, stacked
 from tuner.emulator.request import Request
 from tuner.scenario import MOST_NODES, Scenario
 
@@ -85,11 +85,9 @@ def over_nodes(function: F) -> F:
         options.collective_argument,
         size_options,
         node_options,
-        options.hidden("--nodes", "--node"),
         of_all_ranks,
-        options.scenario_options,
-        options.request_options,
-        options.buffers_option,
+        options.communicator_options(without=["nodes", "node"]),
+        options.call_options(in_place=False, windows=False),
         out_option,
         options.json_option,
     )
@@ -107,13 +105,14 @@ class Asked:
 
 def asked(given: Mapping[str, Any]) -> Asked:
     """From the parameters of :func:`over_nodes`. Errors: BadInput for sizes or node counts that are none."""
-    own = {name: given[name] for name in _OF_THE_PICTURE}
-    described = options.scenario_of(**{name: value for name, value in given.items() if name not in own})
+    communicator: options.CommunicatorOptions = given["communicator"]
+    call: options.CallOptions = given["call"]
+    described = communicator.scenario()
     return Asked(
         described,
-        Request(own["collective"], own["dtype"], own["op"], buffers=own["buffers"]),
-        sizes_of(own["from_bytes"], own["to_bytes"], own["points"]),
-        nodes_of(described, own["to_nodes"], own["nodes_list"]),
+        call.request(given["collective"]),
+        sizes_of(given["from_bytes"], given["to_bytes"], given["points"]),
+        nodes_of(described, given["to_nodes"], given["nodes_list"]),
     )
 
 
@@ -121,12 +120,6 @@ def bar_of_nodes(nodes: Sequence[int]) -> Any:
     """A bar on stderr, on a terminal, that ends after so many node counts."""
     hidden = not sys.stderr.isatty()
     return click.progressbar(length=len(nodes), label="numbers of nodes", file=sys.stderr, hidden=hidden)
-
-
-_OF_THE_PICTURE = (
-    *("collective", "dtype", "op", "buffers"),
-    *("from_bytes", "to_bytes", "points", "to_nodes", "nodes_list"),
-)
 
 
 def nodes_of(scenario: Scenario, to_nodes: int | None, nodes_list: str | None) -> list[int]:

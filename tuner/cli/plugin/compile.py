@@ -1,10 +1,8 @@
 """``nccl-tuner plugin compile``: a decision table from a release's model, or from measurements."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -25,9 +23,10 @@ from tuner.plugin.table.records import Table
 from tuner.scenario import Scenario
 
 
-@click.command(name="compile")
+@click.command(name="compile", cls=options.Command)
+@options.under("Which rows", "--interpolate", "--channels", "--for")
 @options.collectives_argument
-@options.scenario_options
+@options.communicator_options()
 @click.option(
     "--as",
     "form",
@@ -67,7 +66,7 @@ def command(
     samples: Path | None,
     out: Path,
     as_json: bool,
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """Writes a decision table that makes other releases pick as one does on a machine, or as was measured.
 
@@ -82,11 +81,11 @@ def command(
     """
     wanted = _Wanted(tuple(dict.fromkeys(collectives or Collective)), form, channels, runs)
     if samples is not None:
-        table, notes = _measured(samples, wanted, scenario | {"interpolate": node_counts})
+        table, notes = _measured(samples, wanted, communicator.but(interpolate=node_counts))
     elif node_counts is not None:
-        table, notes = _interpolated(options.scenario_of(**scenario), wanted, _counts(node_counts))
+        table, notes = _interpolated(communicator.scenario(), wanted, _counts(node_counts))
     else:
-        table, notes = _emulated(options.scenario_of(**scenario), wanted)
+        table, notes = _emulated(communicator.scenario(), wanted)
     text.write(out, table)
     for note in notes:
         click.echo(f"note: {note}", err=True)
@@ -172,10 +171,10 @@ def _interpolated(scenario: Scenario, wanted: _Wanted, counts: list[int]) -> tup
     return Table((*every, *rows), provenance=provenance), notes
 
 
-def _measured(file: Path, wanted: _Wanted, scenario: Mapping[str, Any]) -> tuple[Table, list[str]]:
+def _measured(file: Path, wanted: _Wanted, communicator: options.CommunicatorOptions) -> tuple[Table, list[str]]:
     asked = wanted.form == "costs" or wanted.channels or wanted.runs
-    given = asked or any(scenario[name] for name in scenario if name != "nodes")
-    if given or scenario["nodes"] is not None:
+    given = asked or any(communicator[name] for name in communicator.given if name != "nodes")
+    if given or communicator["nodes"] is not None:
         raise BadInput("--measured says all that goes into the table; valid beside it: COLLECTIVE, --out")
     kept = {where: sizes for where, sizes in measured.read(file).items() if where.collective in wanted.collectives}
     rows, notes = measured.decisions(kept)

@@ -10,7 +10,7 @@ from tuner.cli.output import print_json
 from tuner.plugin.formats import convert
 
 
-@click.command(name="convert")
+@click.command(name="convert", cls=options.Command)
 @click.argument("file", metavar="IN", type=click.Path(path_type=Path))
 @options.out_option("OUT", "The file to write.")
 @click.option(

@@ -2,16 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
-from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.names import Collective
 from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.emulator.group import Operation
-from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.plugin import trial
 from tuner.plugin.bypassed import Bypass
@@ -19,14 +17,12 @@ from tuner.plugin.dry_run import WARN
 from tuner.release.environment import parse_assignments
 
 
-@click.command(name="dry-run")
+@click.command(name="dry-run", cls=options.Command)
 @click.argument("table", type=click.Path(path_type=Path))
 @options.collective_argument
 @options.bytes_option
-@options.scenario_options
-@options.request_options
-@options.buffers_option
-@options.in_place_option
+@options.communicator_options()
+@options.call_options(windows=False)
 @click.option(
     "--pipelined",
     type=click.IntRange(1, 2**31 - 1),
@@ -45,15 +41,11 @@ def command(
     table: Path,
     collective: Collective,
     sizes: list[int],
-    dtype: DataType,
-    op: Op,
-    buffers: Buffers,
-    in_place: bool,
+    call: options.CallOptions,
     pipelined: int,
     grouped: int | None,
     as_json: bool,
-    env: tuple[str, ...],
-    **scenario: Any,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """Sends sizes through the plugin's own code, with the cost table that the emulator computes.
 
@@ -70,9 +62,10 @@ def command(
     nccl-tuner plugin dry-run my.table allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1M,64M
     nccl-tuner plugin dry-run my.table allreduce --machine dgx-h100 --nccl 2.29.2 --buffers window
     """
+    env = communicator["env"]
     of_plugin = tuple(text for text in env if text.startswith("NCCL_TUNER_"))
-    described = options.scenario_of(**scenario, env=tuple(text for text in env if text not in of_plugin))
-    request = Request(collective, dtype, op, pipelined=pipelined, buffers=buffers, in_place=in_place)
+    described = communicator.scenario(env=tuple(text for text in env if text not in of_plugin))
+    request = call.request(collective, pipelined)
     selection = Selection(described.communicator())
     settings = parse_assignments(of_plugin)
     trials = trial.run(table, selection, request, sizes, settings)

@@ -19,12 +19,14 @@ from tuner.plugin.formats import convert
 from tuner.plugin.table.records import Table
 
 
-@click.command(name="lint")
+@click.command(name="lint", cls=options.Command)
 @click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="FILE...")
-@options.scenario_options
-@options.request_options
+@options.communicator_options()
+@options.call_options(buffers=False, in_place=False, windows=False)
 @options.json_option
-def command(files: tuple[Path, ...], dtype: DataType, op: Op, as_json: bool, **scenario: Any) -> None:
+def command(
+    files: tuple[Path, ...], call: options.CallOptions, as_json: bool, communicator: options.CommunicatorOptions
+) -> None:
     """What is wrong with each decision table FILE, of any format that convert reads.
 
     By itself: rows that never decide, meet or leave gaps, and what no NCCL runs. With --nccl: what that release does
@@ -36,7 +38,7 @@ def command(files: tuple[Path, ...], dtype: DataType, op: Op, as_json: bool, **s
     nccl-tuner plugin lint my.table --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
     """
     tables = [(file, convert.read(file)) for file in files]
-    checks = list(_checks(scenario, dtype, op))
+    checks = list(_checks(communicator, call.dtype, call.op))
     linted = []
     for file, read in tables:
         findings = [finding for check in checks for finding in check(read.table)]
@@ -51,19 +53,19 @@ def command(files: tuple[Path, ...], dtype: DataType, op: Op, as_json: bool, **s
         raise SystemExit(1)
 
 
-def _checks(scenario: dict[str, Any], dtype: DataType, op: Op) -> Iterator[Callable[[Table], list[Finding]]]:
+def _checks(given: options.CommunicatorOptions, dtype: DataType, op: Op) -> Iterator[Callable[[Table], list[Finding]]]:
     """What is looked at of every table, once the communicator or the release is known."""
     yield lint.check
-    if scenario["machine"] or scenario["topology"] or scenario["node"] or scenario["log"]:
-        described = options.scenario_of(**scenario)
+    if given.says_where:
+        described = given.scenario()
         communicator = described.communicator()
         yield lambda table: lint_scenario.check_release(table, communicator.release)
         yield lambda table: lint_scenario.check_communicator(table, communicator, dtype, op)
         yield lambda table: lint_scenario.check_types(table, communicator)
         for machine in [kind.machine for kind in described.kinds if kind.machine]:
             yield partial(headers.check_machine, machine=machine)
-    elif scenario["nccl"]:
-        loaded = release.load(scenario["nccl"])
+    elif given["nccl"]:
+        loaded = release.load(given["nccl"])
         yield lambda table: lint_scenario.check_release(table, loaded)
 
 

@@ -10,7 +10,7 @@ from tuner.cli.output import print_json
 from tuner.plugin import stats
 
 
-@click.command(name="stats")
+@click.command(name="stats", cls=options.Command)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @options.json_option
 def command(files: tuple[Path, ...], as_json: bool) -> None:

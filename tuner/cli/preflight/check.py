@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tuner.base.names import Collective, DataType, Op
+from tuner.base.names import Collective
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table, span
-from tuner.emulator.request import Request
 from tuner.jobs.preflight.alone import Range
 from tuner.jobs.preflight.settings import Nodes
 from tuner.jobs.preflight.workflow import Kind, Question, Report, Verdict, check
@@ -24,7 +23,7 @@ MOST_SHOWN = 12  # kinds, ranges of one collective, values
 WIDTH = 42
 
 
-@click.command(name="check")
+@click.command(name="check", cls=options.Command)
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @options.collectives_argument
 @click.option("--machine", metavar="NAME", help="What the hosts are, where the records do not tell.")
@@ -32,7 +31,7 @@ WIDTH = 42
     "--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="The topology of all hosts instead."
 )
 @options.range_options
-@options.request_options
+@options.call_options(buffers=False, in_place=False, windows=False)
 @options.json_option
 def command(
     folder: Path,
@@ -41,8 +40,7 @@ def command(
     topology: Path | None,
     low: int | None,
     high: int,
-    dtype: DataType,
-    op: Op,
+    call: options.CallOptions,
     as_json: bool,
 ) -> None:
     """Says whether the ranks whose records are in DIR would choose the same for COLLECTIVES (default: all five).
@@ -55,7 +53,7 @@ def command(
     nccl-tuner preflight check /shared/preflight
     nccl-tuner preflight check /shared/preflight allreduce --machine dgx-h100 --json
     """
-    requests = tuple(Request(collective, dtype, op) for collective in dict.fromkeys(collectives or Collective))
+    requests = tuple(call.request(collective) for collective in dict.fromkeys(collectives or Collective))
     report = check(folder, Question(requests, Range(low, high), Nodes(machine, topology)))
     if as_json:
         print_json(report)

@@ -141,7 +141,7 @@ def counted(words: Any) -> str:
 
 def gpu_model(device: str) -> str | None:
     """The first model of ``tables/gpus.toml`` with a PCI device id."""
-    return next((name for name in gpus.names() if device in gpus.load(name).pci_devices), None)
+    return next(iter(gpus.of_device(device)), None)
 
 
 def _is_nccls(name: str) -> bool:

@@ -8,7 +8,7 @@ import io
 import pickle
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, NoReturn
@@ -25,11 +25,35 @@ _GROUP = "nccl:coalesced"  # of calls that are entries themselves
 _COMPLETED = "completed"
 
 
+def _plain(load: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Loads a tuple; UnpicklingError where it has more than texts and numbers."""
+
+    def checked(unpickler: Any) -> None:
+        load(unpickler)
+        if not all(isinstance(each, str | int | float | None) for each in unpickler.stack[-1]):
+            raise pickle.UnpicklingError("it has a tuple of more than texts and numbers, which no dump has")
+
+    return checked
+
+
+_TUPLES = (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)
+_SETS = (pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET)
+_DISPATCH: dict[int, Callable[[Any], None]] = {
+    code: _plain(load) if bytes([code]) in _TUPLES else load
+    for code, load in pickle._Unpickler.dispatch.items()
+    if bytes([code]) not in _SETS
+}
+
+
 class _PlainUnpickler(pickle._Unpickler):
     """Makes dictionaries, lists, tuples, texts and numbers; refuses whatever has to be imported.
 
     It is the one in Python: the one in C takes as much memory as a number in the file says, to tens of gigabytes.
+    Tuples hold texts and numbers alone, as a dump's do: of tuples in tuples a few hundred bytes make more than can be
+    hashed or printed.
     """
+
+    dispatch = _DISPATCH
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         raise pickle.UnpicklingError(f"it wants {module_name}.{global_name}, which no dump has")
@@ -66,7 +90,7 @@ def from_value(file: str, value: Mapping[str, Any]) -> CallList:
     unfinished = 0
     for place, entry in enumerate(value["entries"]):
         try:
-            if str(entry["profiling_name"]) == _GROUP:
+            if _text(entry["profiling_name"]) == _GROUP:
                 continue
             members = _members(value, entry)
             call = replace(_call(entry, len(members) or None), members=members or None)
@@ -85,23 +109,30 @@ def from_value(file: str, value: Mapping[str, Any]) -> CallList:
     )
     sizes = "elements x type, of all ranks together for AllGather and ReduceScatter"
     release = value.get("comm_lib_version") or value.get("nccl_version")
-    releases = (str(release),) if release else ()
+    releases = (release,) if isinstance(release, str) else ()
     return CallList(file, KIND, sizes, calls, tuple(_notes(value, counted, unfinished)), releases)
 
 
 def _notes(value: Mapping[str, Any], counted: Mapping[Call, int], unfinished: int) -> Iterator[str]:
     total = sum(counted.values())
-    first = min((entry.get("record_id") or 0 for entry in value["entries"]), default=0)
-    if first:
+    first = min(entry.get("record_id") or 0 for entry in value["entries"])
+    if isinstance(first, int) and first:
         yield f"the recorder keeps the last calls alone: {number(total)} of {number(first + len(value['entries']))}"
     if unfinished:
         yield f"{number(unfinished)} calls had not completed when it was dumped"
 
 
+def _text(value: Any) -> str:
+    """A text or a number as a text. TypeError for all else, which may be larger than can be printed."""
+    if not isinstance(value, str | int | None):
+        raise TypeError(f"{type(value).__name__} in the place of a text")
+    return str(value)
+
+
 def _members(value: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[int, ...]:
     """Of the entry's process group, by ``pg_config``, whose ranks are a text: ``[0, 1]``."""
     group = entry.get("process_group")
-    name = group[0] if isinstance(group, list | tuple) and group else str(entry.get("pg_id"))
+    name = _text(group[0] if isinstance(group, list | tuple) and group else entry.get("pg_id"))
     config = value.get("pg_config")
     ranks = config[name].get("ranks") if isinstance(config, dict) and isinstance(config.get(name), dict) else None
     listed = re.findall(r"\d+", ranks) if isinstance(ranks, str) else ranks if isinstance(ranks, list | tuple) else ()
@@ -109,12 +140,11 @@ def _members(value: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[int, .
 
 
 def _call(entry: Mapping[str, Any], ranks: int | None) -> Call:
-    name = str(entry["profiling_name"]).removeprefix(_PREFIX)
+    name = _text(entry["profiling_name"]).removeprefix(_PREFIX)
     collective = None if entry.get("is_p2p") else torch_names.collective(name)
     name = name.partition(" ")[0]  # a send says from whom to whom
     group = entry.get("process_group")
-    named = " ".join(str(part) for part in group[:1]) if isinstance(group, list | tuple) else ""
-    described = str(group[1]) if isinstance(group, list | tuple) and len(group) > 1 else ""
+    named, described, *_ = *map(_text, group[:2] if isinstance(group, list | tuple) else ()), "", ""
     call = Call(
         name,
         collective,
@@ -126,7 +156,7 @@ def _call(entry: Mapping[str, Any], ranks: int | None) -> Call:
     if collective is None and function is None:
         return call
     types = entry.get("input_dtypes") or entry.get("output_dtypes") or ()
-    dtype = torch_names.dtype(str(types[0])) if types else None
+    dtype = torch_names.dtype(_text(types[0])) if types else None
     if dtype is None:
         return replace(call, unusable=f"type {types[0]} is none of NCCL's" if types else "their type is not recorded")
     elements = [sum(prod(map(int, sizes)) for sizes in entry.get(key) or ()) for key in ("input_sizes", "output_sizes")]

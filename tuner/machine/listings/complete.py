@@ -79,7 +79,7 @@ def _missing(listing: Listing, given: Given) -> list[str]:
     """What is asked for: an option each."""
     wanted = []
     if given.gpu is None:
-        models = [name for name in gpus.names() if set(gpus.load(name).pci_devices) & set(listing.models)]
+        models = list(dict.fromkeys(name for device in listing.models for name in gpus.of_device(device)))
         wanted.append(f"what its GPUs are: --gpu MODEL, one of {', '.join(models or gpus.names())}")
     if given.net_gbps is None and listing.adapters:
         names = listing.adapters
@@ -131,7 +131,7 @@ def _switched(to_gpus: Mapping[int, int], listing: Listing, model: GpuModel) -> 
 
 def _add_speeds(root: ET.Element, listing: Listing, model: GpuModel, notes: list[str]) -> None:
     """Each PCIe link that the listing says nothing of, and slower ones of GPUs, which idle: as the model's are."""
-    generation = gpus.pcie_generation(model.compute_capability)
+    generation, lanes = model.pcie_link
     own = PCIE_SPEEDS[generation]
     assumed, idle = 0, 0
     for pci in root.iter("pci"):
@@ -142,8 +142,8 @@ def _add_speeds(root: ET.Element, listing: Listing, model: GpuModel, notes: list
             continue
         else:
             idle += 1
-        pci.attrib.update(link_speed=own, link_width=LANES)
-    rest = f"PCIe {generation}.0 with {LANES} lanes, as {model.name} has; --pcie says another"
+        pci.attrib.update(link_speed=own, link_width=str(lanes))
+    rest = f"PCIe {generation}.0 with {lanes} lanes, as {model.name} has; --pcie says another"
     if assumed:
         notes.append(f"{assumed} PCIe links, of which {listing.tool} says nothing: taken for {rest}")
     if idle:

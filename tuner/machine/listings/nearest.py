@@ -62,8 +62,9 @@ def _facts(machine: Shape, node: Shape) -> Iterator[Compared]:
 
 
 def _models_in_words(devices: Sequence[str]) -> str:
-    """The models that have one of these device ids; where there is none, the ids."""
-    models = [name for name in gpus.names() if set(gpus.load(name).pci_devices) & set(devices)]
+    """The models that have one of these device ids, without other forms of them; where there is none, the ids."""
+    models = list(dict.fromkeys(name for device in devices for name in gpus.of_device(device)))
+    models = [name for name in models if not any(name.startswith(f"{other}-") for other in models)]
     return " or ".join(models) or ", ".join(devices)
 
 

@@ -6,7 +6,7 @@ from tuner.base.errors import BadTopology
 from tuner.base.files import read_bytes
 from tuner.machine.listings import hwloc, nvidia_smi, tree
 from tuner.machine.listings.records import Listing
-from tuner.machine.topology.xml import parse
+from tuner.machine.topology.xml import MAX_BYTES, parse
 
 
 def read(file: Path) -> Listing | None:
@@ -14,7 +14,7 @@ def read(file: Path) -> Listing | None:
 
     BadTopology for a file that cannot be read, or a listing that is not whole.
     """
-    data = read_bytes(file, BadTopology)
+    data = read_bytes(file, BadTopology, MAX_BYTES)
     if data.lstrip().startswith(b"<"):
         if b"<topology" not in data[:4096]:
             return None

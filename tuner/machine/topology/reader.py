@@ -10,7 +10,7 @@ from tuner.base.errors import BadTopology, one_of
 from tuner.base.files import contents
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS
 from tuner.machine.topology.records import Cpu, Gpu, Net, NvLink, Topology
-from tuner.machine.topology.xml import Element, parse
+from tuner.machine.topology.xml import MAX_BYTES, Element, parse
 
 DUMP = "a complete one is what NCCL_TOPO_DUMP_FILE writes"
 NUMBER = re.compile(r"-?(0[xX][0-9a-fA-F]{1,16}|0|[1-9][0-9]{0,19})")
@@ -30,7 +30,7 @@ def read(source: str | Path, where: str = "topology") -> Topology:
     if isinstance(source, str):
         return of_elements(parse(source.encode("utf-8", "replace"), where), where)
     try:
-        data = contents(source)
+        data = contents(source, MAX_BYTES)
     except OSError as error:
         raise BadTopology(f"{source}: {error.strerror}") from None
     return of_elements(parse(data, str(source)), str(source))

@@ -2,8 +2,9 @@
 
 import xml.etree.ElementTree as ET
 import xml.parsers.expat as expat
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import NoReturn, overload
 
 from tuner.base.errors import BadTopology
 
@@ -27,9 +28,26 @@ class Element:
         """Raises BadTopology with the place of the element."""
         raise BadTopology(f"{self.where}:{self.line}: <{self.tag}> {problem}")
 
-    def get(self, key: str) -> str | None:
-        """An attribute; None where there is none."""
-        return self.attributes.get(key)
+    @overload
+    def get(self, key: str, default: str) -> str: ...
+
+    @overload
+    def get(self, key: str, default: str | None = None) -> str | None: ...
+
+    def get(self, key: str, default: str | None = None) -> str | None:
+        """An attribute; ``default`` where there is none."""
+        return self.attributes.get(key, default)
+
+    def findall(self, tag: str) -> list["Element"]:
+        """The children with that tag."""
+        return [child for child in self.children if child.tag == tag]
+
+    def iter(self, tag: str) -> Iterator["Element"]:
+        """The elements with that tag in the order of the document, this one among them."""
+        if self.tag == tag:
+            yield self
+        for child in self.children:
+            yield from child.iter(tag)
 
     def find(self, path: str) -> "Element | None":
         """The first child with that tag; ``*`` is any."""

@@ -1,0 +1,192 @@
+"""Commands with a short help: the options that most calls need; ``--help-all`` shows the others, by what they are of.
+
+cloup and rich-click group options, too, but neither has a short help beside a long one, and both take longer to load
+than a ``pick`` takes to answer.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+F = TypeVar("F", bound=Callable[..., Any])
+SHORT = 12  # options that a short help shows; a command with no more of them has no other help
+EXAMPLES = 3  # of a short help
+WIDTH = 80  # of examples, with their indent: a terminal's, and that of docs/commands.md
+INDENT = 2
+_ALL = "tuner.cli.help_all"  # in click's context: whether every option is asked for
+
+
+def note(former: str, name: str) -> None:
+    """Says on stderr that a name has changed."""
+    click.echo(f"nccl-tuner: {former} is now {name}; the former name will go with the next release", err=True)
+
+
+class Option(click.Option):
+    """An option that may have a ``heading`` in the long help, and a ``former`` name, which help does not show.
+
+    One without a heading is in the short help.
+    """
+
+    def __init__(
+        self, *declarations: Any, heading: str | None = None, former: str | None = None, **attributes: Any
+    ) -> None:
+        super().__init__(*declarations, **attributes)
+        self.heading = heading
+        self.former = former
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Adds the former name as well, under a key of its own."""
+        super().add_to_parser(parser, ctx)
+        if self.former is not None:
+            action = "store_const" if self.is_flag else "append" if self.multiple else "store"
+            const = {"const": self.flag_value} if self.is_flag else {}
+            names, nargs = [self.former], 0 if self.is_flag else self.nargs
+            parser.add_option(self, names, dest=self.former, action=action, nargs=nargs, **const)
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        """The former name's value where that was given."""
+        if self.former is None or self.former not in opts:
+            return super().consume_value(ctx, opts)
+        note(self.former, self.opts[-1])
+        return super().consume_value(ctx, {**opts, str(self.name): opts[self.former]})
+
+
+def option(*declarations: Any, **attributes: Any) -> Callable[[F], F]:
+    """A ``click.option`` that takes ``heading`` and ``former`` as well."""
+    return click.option(*declarations, cls=Option, **attributes)
+
+
+def stacked(function: F, *options: Callable[[F], F]) -> F:
+    """The function with all of these options, which its help shows in this order."""
+    for each in reversed(options):
+        function = each(function)
+    return function
+
+
+def under(heading: str, *names: str) -> Callable[[F], F]:
+    """The options of these names, further down in the decorators, below ``heading`` of the long help."""
+
+    def decorated(function: F) -> F:
+        found = [each for each in getattr(function, "__click_params__", ()) if set(names) & {*each.opts}]
+        if len(found) != len(names):
+            raise LookupError(f"{function.__name__}: not every one of {', '.join(names)} is an option")
+        for each in found:
+            vars(each)["heading"] = heading
+        return function
+
+    return decorated
+
+
+def hidden(*names: str) -> Callable[[F], F]:
+    """Help does not show these options further down: the command always refuses them, and says what is valid."""
+
+    def decorated(function: F) -> F:
+        for each in getattr(function, "__click_params__", ()):
+            if isinstance(each, click.Option) and each.opts[0] in names:
+                each.hidden = True
+        return function
+
+    return decorated
+
+
+class Command(click.Command):
+    """A command whose help shows at most :data:`SHORT` options, and every one with ``--help-all``."""
+
+    def __init__(self, *arguments: Any, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        if any(map(_heading, self.params)):
+            self.params.append(
+                click.Option(
+                    ["--help-all"],
+                    is_flag=True,
+                    expose_value=False,
+                    is_eager=True,
+                    callback=_show_all,
+                    help="Show every option, and exit.",
+                )
+            )
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the text as click does, with examples that fit the width; in a short help the first ones."""
+        text, shown = inspect.cleandoc(self.help or ""), 0
+        lines: list[str] = []
+        for line in text.splitlines():
+            if _is_example(line) and not (shown and lines and lines[-1].endswith("\\")):
+                shown += 1
+            left_out = shown > EXAMPLES and not ctx.meta.get(_ALL) and self._is_long
+            if not left_out or not (_is_example(line) or line.startswith(" ")):
+                lines += _broken(line, WIDTH - INDENT)
+        own, self.help = self.help, "\n".join(lines)
+        try:
+            super().format_help_text(ctx, formatter)
+        finally:
+            self.help = own
+
+    @property
+    def _is_long(self) -> bool:
+        return any(map(_heading, self.params))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Options without a heading, and the others below theirs, or as a line that says which there are."""
+        below: dict[str, list[tuple[str, str]]] = {}
+        for each in self.get_params(ctx):
+            record = each.get_help_record(ctx) if isinstance(each, click.Option) else None
+            if record is not None:
+                below.setdefault(_heading(each) or "", []).append(record)
+        with formatter.section(_bold("Options")):
+            formatter.write_dl(below.pop("", []))
+        if ctx.meta.get(_ALL):
+            for heading, records in below.items():
+                with formatter.section(_bold(heading)):
+                    formatter.write_dl(records)
+        elif below:
+            formatter.write_paragraph()
+            counts = (f"{heading[0].lower()}{heading[1:]} ({len(those)})" for heading, those in below.items())
+            formatter.write_text(f"More with --help-all: {', '.join(counts)}.")
+
+
+def _heading(parameter: click.Parameter) -> str | None:
+    hidden_one = isinstance(parameter, click.Option) and parameter.hidden
+    return None if hidden_one else getattr(parameter, "heading", None)
+
+
+def _show_all(ctx: click.Context, _option: click.Parameter, given: bool) -> None:
+    if given and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
+def _bold(text: str) -> str:
+    return click.style(text, bold=True)
+
+
+_EXAMPLE = re.compile(r"(?:nccl-tuner|srun|torchrun|mpirun|eval) ")
+
+
+def _is_example(line: str) -> bool:
+    return _EXAMPLE.match(line) is not None
+
+
+def _broken(line: str, width: int) -> Iterator[str]:
+    """Lines that a shell takes for one of an example that is too long; any other line as it is."""
+    if not _is_example(line):
+        yield line
+        return
+    parts: list[str] = []  # an option with its value is one
+    for word in line.split():
+        if parts and re.fullmatch(r"--?[a-z-]+", parts[-1]) and not word.startswith("-"):
+            parts[-1] += f" {word}"
+        else:
+            parts.append(word)
+    indent = ""
+    while parts:
+        taken = indent + parts.pop(0)
+        while parts and len(taken) + len(parts[0]) + 1 <= width - (2 if len(parts) > 1 else 0):
+            taken += " " + parts.pop(0)
+        yield f"{taken} \\" if parts else taken
+        indent = "    "

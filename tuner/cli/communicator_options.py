@@ -1,0 +1,429 @@
+"""The options that describe a communicator, stated once, and the object that commands take of them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tuner.answers.changes import changed
+from tuner.base.errors import BadInput
+from tuner.base.names import CPU_ARCHS, CPU_VENDORS
+from tuner.base.ranges import from_ranges
+from tuner.cli.command import F, Option, option, stacked
+from tuner.cli.output import LOG
+from tuner.cli.release_names import Change, ReleaseName
+from tuner.machine import catalogue
+from tuner.machine.topology.edit import EDITS
+from tuner.release import BUILDS
+from tuner.release.environment import parse_assignments
+from tuner.scenario import MOST_NODES, Scenario, notes
+from tuner.scenario.describe import describe, names_of_nodes
+
+# GPUs that exist: CUDA C++ Programming Guide, "Compute Capabilities"; developer.nvidia.com/cuda-gpus.
+COMP_CAPS = (35, 37, 50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
+SHAPE = "Shape of nodes"
+MEMBERS = "Some of the ranks"
+TOPOLOGY = "Completing and changing a topology"
+LOGGED = "What a log does not say"
+CONSTANTS = "Constants and calibrations"
+
+
+class Numbers(click.ParamType):  # type: ignore[type-arg]
+    """A comma-separated list of whole numbers."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        if isinstance(value, list):
+            return value
+        try:
+            return [int(word) for word in str(value).split(",")]
+        except ValueError:
+            self.fail(f"{value!r}: expected whole numbers with commas between them, such as 18 or 8,4", param, ctx)
+
+
+class CompCaps(click.ParamType):  # type: ignore[type-arg]
+    """Compute capabilities: ``8.0`` or ``80``, one or one per rank."""
+
+    name = "compute capabilities"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        words = [word.strip().replace(".", "") for word in str(value).split(",")]
+        if not all(word.isdecimal() and int(word) in COMP_CAPS for word in words):
+            known = ", ".join(f"{cap // 10}.{cap % 10}" for cap in COMP_CAPS)
+            raise BadInput(
+                f"--comp-cap {value!r}: expected one such as 8.0 or 80, or one per rank: 80,80,90,90; valid: {known}"
+            )
+        return tuple(map(int, words))
+
+
+class Ranks(click.ParamType):  # type: ignore[type-arg]
+    """Ranks as ranges with strides, such as 0-7:2; with ``counts`` a number alone is how many ranks."""
+
+    name = "ranks"
+
+    def __init__(self, counts: bool = False) -> None:
+        self.counts = counts
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        if self.counts and value.strip().isdecimal() and int(value) > 0:
+            return int(value)
+        return from_ranges(value, "--ranks")
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicatorOptions:
+    """Values of :func:`communicator_options`, by the names that :func:`tuner.scenario.describe.describe` takes.
+
+    ``given`` also has ``changes`` of nodes, each KEY=VALUE; ``env`` is as on the command line, NAME=VALUE each. What
+    was not given is None, empty or False.
+    """
+
+    given: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.given.get(name)
+
+    @property
+    def says_where(self) -> bool:
+        """Whether a machine, a topology, nodes or a log is named."""
+        return any(self[name] for name in ("machine", "topology", "node", "log"))
+
+    def but(self, **others: Any) -> "CommunicatorOptions":
+        """A copy with ``others`` in place of what was given under their names."""
+        return CommunicatorOptions({**self.given, **others})
+
+    def scenario(self, **others: Any) -> Scenario:
+        """The scenario, with ``others`` in place of what was given; says on stderr what is assumed.
+
+        Raises BadInput, UnknownMachine, UnknownRelease or BadConstants.
+        """
+        given = {**self.given, **others}
+        nodes, node = given.get("nodes"), given.get("node") or ()
+        if nodes is not None and not 1 <= nodes <= MOST_NODES:
+            raise BadInput(f"--nodes {nodes}: valid: 1 to {MOST_NODES}")
+        names = "machine", "topology", "graphs", "gpu", "gpus_per_node", "trays", "gpus_per_tray"
+        alike = [given.get(name) for name in names]
+        if node and ((nodes or 1) > 1 or any(value is not None for value in alike)):
+            those = "--machine, --topology, --topo-graphs, --gpu, --nodes, --gpus-per-node"
+            raise BadInput(f"--node describes all nodes; valid: --node alone, or {those}")
+        changes = given.pop("changes", ())
+        described = describe(**{**given, "env": parse_assignments(given.get("env", ()))})
+        say_log(described)
+        say_whose_parts([given["machine"]] if given.get("machine") else names_of_nodes(node))
+        return after(described, changes)
+
+
+def communicator_options(
+    several_releases: bool = False, changes: bool = False, build: bool = False, without: Sequence[str] = ()
+) -> Callable[[F], F]:
+    """The options that describe a communicator, as the parameter ``communicator``.
+
+    ``several_releases``: one for each. ``changes``: with --change, of nodes. ``build``: with --build, of libnccl.
+    ``without``: parameters whose options help does not show, as the command always refuses them. A command's own option
+    keeps its parameter.
+    """
+
+    def decorated(function: F) -> F:
+        own = {each.name for each in getattr(function, "__click_params__", ())}
+
+        @wraps(function)
+        def with_communicator(*arguments: Any, **given: Any) -> Any:
+            described = {name: given.pop(name) for name in names if name in given}
+            return function(*arguments, communicator=CommunicatorOptions(described), **given)
+
+        every = [*_options(several_releases), *([of_nodes_option] if changes else []), *([_BUILD] if build else [])]
+        made: F = with_communicator  # type: ignore[assignment]
+        stacked(made, *every)
+        parameters = vars(made)["__click_params__"]
+        parameters[:] = [each for each in parameters if each.name not in own or not isinstance(each, _Own)]
+        names = [each.name for each in parameters if isinstance(each, _Own)]
+        for each in parameters:
+            each.hidden = getattr(each, "hidden", False) or (isinstance(each, _Own) and each.name in without)
+        return made
+
+    return decorated
+
+
+class _Own(Option):
+    """One of :func:`communicator_options`."""
+
+
+def _own(*declarations: Any, **attributes: Any) -> Callable[[F], F]:
+    return click.option(*declarations, cls=_Own, **attributes)
+
+
+def _options(several_releases: bool) -> Iterable[Callable[[Any], Any]]:
+    yield _own(
+        "--machine",
+        metavar="NAME",
+        shell_complete=lambda _ctx, _option, begun: [name for name in catalogue.names() if name.startswith(begun)],
+        help="A machine by name (nccl-tuner machines), or a cloud's instance type such as p5.48xlarge.",
+    )
+    yield _own(
+        "--topology",
+        type=click.Path(path_type=Path),
+        metavar="FILE.xml",
+        help="Instead of it a topology in NCCL's XML format.",
+    )
+    yield _own("--nodes", type=int, metavar="N", help="Number of nodes. [default: 1, or as in the log]")
+    yield _own("--gpus-per-node", type=int, metavar="N", help="GPUs used of each node. [default: all]")
+    yield _own(
+        "--nccl",
+        type=ReleaseName(),
+        metavar="RELEASE",
+        multiple=several_releases,
+        help="A NCCL release; repeatable. [default: all that run on the machine]"
+        if several_releases
+        else "NCCL release. [default: the newest that runs on the machine]",
+    )
+    yield _own(
+        "--env",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A NCCL variable; repeatable. NCCL_COLLNET_ENABLE=1 also says that the network reduces.",
+    )
+    yield _own(
+        "--log",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="A log of NCCL_DEBUG=INFO instead of all these; with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH also its graphs.",
+    )
+    yield _own(
+        "--trays",
+        type=int,
+        metavar="N",
+        heading=SHAPE,
+        help="Trays used of each node, of a machine that is a NVLink domain. [default: all]",
+    )
+    yield _own("--gpus-per-tray", type=int, metavar="N", heading=SHAPE, help="GPUs used of each tray. [default: all]")
+    yield _own(
+        "--hosts-per-domain",
+        type=Numbers(),
+        metavar="K[,K...]",
+        heading=SHAPE,
+        help="Hosts of each NVLink domain (multi-node NVLink, one node to NCCL): of all alike, or one by one.",
+    )
+    yield _own(
+        "--ranks-without-fabric",
+        type=Numbers(),
+        metavar="RANK[,RANK...]",
+        heading=SHAPE,
+        help="Ranks whose GPUs have not joined the NVLink fabric of their domain, without which NCCL uses none.",
+    )
+    yield _own(
+        "--ranks-per-gpu",
+        type=click.IntRange(min=1),
+        metavar="N",
+        heading=SHAPE,
+        help="Ranks on each GPU, which NCCL 2.30.3 and later allow. [default: 1, or as in FILE.xml]",
+    )
+    yield _own(
+        "--gpus-per-process",
+        type=click.IntRange(min=1),
+        metavar="N",
+        heading=SHAPE,
+        help="GPUs of each process, such as nccl-tests' -g; NVLS then takes no registered buffers. [default: 1]",
+    )
+    yield _own(
+        "--node",
+        multiple=True,
+        metavar="NODE[:GPUS][xN]",
+        heading=SHAPE,
+        help="Where nodes differ, instead of --machine and --nodes: a machine or a FILE.xml, the GPUs used of it, "
+        "the number of such nodes; repeatable, in the order of ranks: dgx-h100x2, dgx-a100:4.",
+    )
+    yield _own(
+        "--ranks",
+        type=Ranks(),
+        metavar="RANGES",
+        heading=MEMBERS,
+        help="Ranks that have a communicator of their own (ncclCommSplit, ncclCommShrink, or one made of them alone): "
+        "0-7:2 is 0, 2, 4, 6; 0-3,8-11. [default: all]",
+    )
+    yield _own(
+        "--shared",
+        is_flag=True,
+        heading=MEMBERS,
+        help="It shares the resources of the communicator of all ranks: splitShare or shrinkShare of ncclConfig_t.",
+    )
+    yield from _skeleton(_own)
+    yield _own(
+        "--topo-graphs",
+        "graphs",
+        former="--graphs",
+        type=click.Path(path_type=Path),
+        metavar="FILE.xml",
+        heading=TOPOLOGY,
+        help="Graphs that NCCL dumped (NCCL_GRAPH_DUMP_FILE), for the machine or topology.",
+    )
+    yield _own("--log-communicator", metavar="ID", heading=LOGGED, help="The commId in the log, where it has several.")
+    yield from fact_options(_own)
+    yield _own(
+        "--constants",
+        former="--layer",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        heading=CONSTANTS,
+        help="Fitted constants ('nccl-tuner fit') instead of NCCL's own; not for libnccl.",
+    )
+
+
+def _skeleton(own: Callable[..., Callable[[Any], Any]]) -> Iterable[Callable[[Any], Any]]:
+    yield own(
+        "--gpu",
+        metavar="MODEL",
+        heading=TOPOLOGY,
+        help="The GPU model of a topology that only places its GPUs, such as h100-sxm.",
+    )
+    yield own(
+        "--nic-gbps",
+        "net_gbps",
+        former="--net-gbps",
+        type=click.FloatRange(min=0.001, max=1e6),
+        metavar="GBPS",
+        heading=TOPOLOGY,
+        help="Speed of adapters that the topology only places, 1e9 bits per second; with --gpu.",
+    )
+    yield own(
+        "--nic-latency-us",
+        "net_latency_us",
+        former="--net-latency-us",
+        type=click.FloatRange(min=0, max=1e6),
+        metavar="US",
+        heading=TOPOLOGY,
+        help="Latency that the network plugin reports for these adapters. [default: 0, as NCCL's own]",
+    )
+
+
+def skeleton_options(function: F) -> F:
+    """The options that say what a topology leaves to the machine, each as a parameter of its own."""
+    return stacked(function, *_skeleton(option))
+
+
+def fact_options(own: Callable[..., Callable[[Any], Any]]) -> Iterable[Callable[[Any], Any]]:
+    """Options for what a log may not say, made by ``own``."""
+    yield own(
+        "--comp-cap",
+        type=CompCaps(),
+        default=(),
+        metavar="8.0",
+        heading=LOGGED,
+        help="GPUs' compute capability: one, or one per rank. No line of NCCL's says it.",
+    )
+    yield own("--cpu-arch", type=click.Choice(CPU_ARCHS), heading=LOGGED, metavar="ARCH", help=_of(CPU_ARCHS))
+    yield own("--cpu-vendor", type=click.Choice(CPU_VENDORS), heading=LOGGED, metavar="VENDOR", help=_of(CPU_VENDORS))
+    yield own("--nvswitch/--no-nvswitch", default=None, heading=LOGGED, help="Whether there is an NVSwitch.")
+    yield own(
+        "--slowest-path-gbs",
+        "net_gbs",
+        former="--net-gbs",
+        type=click.FloatRange(0, 1e5, min_open=True),
+        metavar="GBS",
+        heading=LOGGED,
+        help="Slowest path from a GPU to its adapter, 1e9 bytes per second.",
+    )
+
+
+def _of(names: Iterable[str]) -> str:
+    return f"The CPUs': {', '.join(name.strip() for name in names)}."
+
+
+def described_by_log(function: F) -> F:
+    """The option ``--log``, which communicator of it, and what else it may lack, each as a parameter of its own."""
+    return stacked(
+        function,
+        option(
+            "--log",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            heading=LOGGED,
+            help="A log of NCCL_DEBUG=INFO: release, nodes, GPUs, variables, and with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH "
+            "its graphs.",
+        ),
+        option("--log-communicator", metavar="ID", heading=LOGGED, help="The commId in the log, if it has several."),
+        *fact_options(option),
+    )
+
+
+def of_all_ranks(function: F) -> F:
+    """A command with :func:`communicator_options` that is of communicators of all ranks: it refuses --ranks, --shared.
+
+    Help does not show them.
+    """
+
+    @wraps(function)
+    def whole(*given: Any, ranks: tuple[int, ...] | None, shared: bool, **others: Any) -> Any:
+        if ranks is not None or shared:
+            raise BadInput("--ranks, --shared: not for this command; valid for: pick, explain, edges, budget, check")
+        return function(*given, **others)
+
+    for each in getattr(whole, "__click_params__", ()):
+        each.hidden = each.hidden or each.name in ("ranks", "shared")
+    return whole  # type: ignore[return-value]
+
+
+of_nodes_option = _own(
+    "--change",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    type=Change(),
+    heading=TOPOLOGY,
+    help=f"What is different of the nodes, such as remove-nic=mlx5_0: {', '.join(EDITS)}, p2p; repeatable.",
+)
+
+
+_BUILD = _own(
+    "--build",
+    type=click.Choice(BUILDS),
+    default=BUILDS[0],
+    show_default=True,
+    heading="Which libnccl",
+    help="Which libnccl of the release: for CUDA 12 or CUDA 13.",
+)
+
+
+def say_log(scenario: Scenario) -> None:
+    """A line on stderr, once a command, for each thing that is assumed of a log; JSON has it, too."""
+    says = scenario.from_log
+    meta = click.get_current_context().meta
+    if says is None:
+        return
+    said = meta[LOG].notes if LOG in meta else ()
+    meta.setdefault(LOG, says)
+    for note in says.notes:
+        if note not in said:
+            click.echo(f"note: {note}", err=True)
+
+
+def say_whose_parts(names: Iterable[str]) -> None:
+    """A line on stderr, once a command, for each name that is another name of a machine: whose parts, and why."""
+    _say_once(alias.note for alias in filter(None, map(catalogue.alias, names)))
+
+
+def say_notes(scenario: Scenario) -> None:
+    """A line on stderr, once a command, for each variable that NCCL does not take as it stands there."""
+    _say_once(notes.of_scenario(scenario))
+
+
+def after(before: Scenario, assignments: Sequence[str]) -> Scenario:
+    """The scenario after each KEY=VALUE, with :func:`say_notes`. Raises BadInput for a change that it cannot be."""
+    scenario = changed(before, assignments)
+    say_notes(scenario)
+    return scenario
+
+
+def _say_once(lines: Iterable[str]) -> None:
+    said = click.get_current_context().meta.setdefault("tuner.cli.notes", set())
+    for line in dict.fromkeys(lines):
+        if line not in said:
+            said.add(line)
+            click.echo(f"note: {line}", err=True)

@@ -1,0 +1,295 @@
+"""A communicator's answers to one kind of call as a table of size ranges, in which a pick is looked up.
+
+What NCCL picks is constant in pieces: algorithm, protocol, channels and threads change at some sizes, to the byte
+(:mod:`tuner.emulator.ranges`), and between these the time is a latency and bytes over a bandwidth, which the model's
+corrections change at sizes that are known (:func:`tuner.emulator.ranges.breaks`). So the ranges are cut there, and each
+has the latency and the bandwidth of its pick, in float32 and in NCCL's order of operations: the time that is computed
+from them is the model's, bit for bit. Where it is not (a latency that fades with the size, a penalty, a pick that
+NCCL_CTA_POLICY moved), a range or the whole table is left to the model (:class:`Selection`).
+
+
+C looks up (csrc/picks/lookup.c); without it, in a wheel that any computer takes, NumPy does.
+"""
+
+import ctypes
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.errors import NoAlgorithm, TooManyRanges, TunerError
+from tuner.base.names import ALGO_PROTOS
+from tuner.base.numerics import FloatArray, SizeArray, ceil_div, f32
+from tuner.emulator import ranges
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.request import Request, Sizes
+from tuner.emulator.rules import cta_policy
+from tuner.emulator.rules import time as timing
+from tuner.emulator.rules.call import Call
+from tuner.emulator.selection import Picks, Selection
+
+LIBRARY = Path(__file__).parents[1] / "_native" / "libnccl_tuner_picks.so"
+# What a call of the model takes, each size of it, and making a table: made is one once it would have paid.
+MODEL_CALL_US, MODEL_SIZE_US, TABLE_US = 300.0, 0.2, 10_000.0
+FRACTION_BITS = 5  # PICK_FRACTION_BITS of csrc/picks/lookup.h
+ROW = np.dtype(
+    {
+        "names": ["bytes_per_us", "latency_us", "channels", "threads", "algorithm", "protocol"],
+        "formats": [np.float32, np.float32, np.uint16, np.uint16, np.int8, np.int8],
+        "offsets": [0, 4, 8, 10, 12, 13],
+        "itemsize": 16,
+    }
+)
+
+
+class _Table(ctypes.Structure):
+    """``struct pick_table``."""
+
+    _fields_ = (
+        ("from_bytes", ctypes.c_void_p),
+        ("rows", ctypes.c_void_p),
+        ("buckets", ctypes.c_void_p),
+        ("count", ctypes.c_uint64),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LookedUp:
+    """Picks of sizes, [size]; ``unanswered`` of them, those with 0 channels, are not in the table."""
+
+    algorithm: NDArray[np.int8]
+    protocol: NDArray[np.int8]
+    time_us: FloatArray
+    channels: NDArray[np.uint16]
+    threads: NDArray[np.uint16]
+    unanswered: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Row:
+    """What one range gets, as scalars and arrays of one element."""
+
+    bytes_per_us: np.float32
+    latency_us: np.float32
+    algorithm: NDArray[np.int8]
+    protocol: NDArray[np.int8]
+    launch: tuple[NDArray[np.int64], NDArray[np.int64]]  # channels and threads
+
+    @classmethod
+    def of(cls, row: Any) -> "_Row | None":
+        if not row["channels"]:
+            return None
+        types = {"algorithm": np.int8, "protocol": np.int8, "channels": np.int64, "threads": np.int64}
+        arrays = [np.array([row[name]], dtype) for name, dtype in types.items()]
+        for array in arrays:
+            array.flags.writeable = False
+        algorithm, protocol, channels, threads = arrays
+        return cls(row["bytes_per_us"], row["latency_us"], algorithm, protocol, (channels, threads))
+
+
+class PickTable:
+    """Size ranges that touch, and what each gets.
+
+    ``from_bytes`` uint64 [range + 1]: the first sizes of the ranges, then the first size beyond them. ``rows`` [range]
+    of the type ``ROW``: bytes_per_us and latency_us (float32, in us), channels, threads of a block, and NCCL's numbers
+    of algorithm and protocol; channels 0 where the time of the range has another form.
+    """
+
+    def __init__(self, from_bytes: SizeArray, rows: NDArray[Any]) -> None:
+        self.from_bytes, self.rows = np.ascontiguousarray(from_bytes, np.uint64), np.ascontiguousarray(rows, ROW)
+        self._starts: list[int] = self.from_bytes.tolist()
+        self._library = _library()
+        if self._library is not None:
+            self._buckets = _buckets(self.from_bytes)
+            arrays = self.from_bytes, self.rows, self._buckets
+            self._table = _Table(*(array.ctypes.data for array in arrays), len(self.rows))
+
+    def time_us(self, nbytes: int) -> np.float32 | None:
+        """The time of one size, us; None where the table does not answer it."""
+        row = self._row_of(nbytes)
+        return None if row is None else f32(nbytes) / row.bytes_per_us + row.latency_us
+
+    def pick(self, nbytes: int) -> tuple[Any, ...] | None:
+        """The pick of one size: the arrays of :class:`Picks`, of one element; None where the table does not answer it.
+
+        Those of a range are one and the same, and can't be written to.
+        """
+        row = self._row_of(nbytes)
+        if row is None:
+            return None
+        size = np.empty(1, np.uint64)
+        size[0] = nbytes
+        return (
+            size,
+            row.algorithm,
+            row.protocol,
+            np.array([f32(nbytes) / row.bytes_per_us + row.latency_us]),
+            *row.launch,
+        )
+
+    def _row_of(self, nbytes: int) -> "_Row | None":
+        at = bisect_right(self._starts, nbytes) - 1
+        return self._each[at] if 0 <= at < len(self._each) else None
+
+    @cached_property
+    def _each(self) -> "list[_Row | None]":
+        return [_Row.of(row) for row in self.rows]
+
+    def look_up(self, sizes: SizeArray) -> LookedUp:
+        """The picks of sizes, which are uint64 and above 0, [size]."""
+        if self._library is None:
+            return self._by_numpy(sizes)
+        count, sizes = len(sizes), np.ascontiguousarray(sizes)
+        algorithm, protocol = np.empty(count, np.int8), np.empty(count, np.int8)
+        time_us = np.empty(count, np.float32)
+        channels, threads = np.empty(count, np.uint16), np.empty(count, np.uint16)
+        addresses = (array.ctypes.data for array in (algorithm, protocol, time_us, channels, threads))
+        unanswered = self._library.nccl_tuner_pick(ctypes.byref(self._table), sizes.ctypes.data, count, *addresses)
+        return LookedUp(algorithm, protocol, time_us, channels, threads, unanswered)
+
+    def _by_numpy(self, sizes: SizeArray) -> LookedUp:
+        at = np.searchsorted(self.from_bytes, sizes, side="right") - 1
+        outside = (at < 0) | (at >= len(self.rows))
+        at[outside] = 0
+        rows = self.rows
+        time_us = sizes.astype(np.float32)
+        time_us /= rows["bytes_per_us"].take(at)
+        time_us += rows["latency_us"].take(at)
+        channels = rows["channels"].take(at)
+        channels[outside] = 0
+        found = rows["algorithm"].take(at), rows["protocol"].take(at), time_us, channels, rows["threads"].take(at)
+        return LookedUp(*found, int(np.count_nonzero(channels == 0)))
+
+
+class CompiledSelection(Selection):
+    """A selection that looks picks up, once so many were asked for that making a table has paid."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        super().__init__(communicator)
+        self._pick_tables: dict[Request, PickTable | None] = {}
+        self._asked_us: dict[Request, float] = {}
+
+    def pick_table(self, request: Request) -> PickTable | None:
+        """The picks of such calls as a table, made at once; None where the model alone can say them."""
+        if request not in self._pick_tables:
+            self._pick_tables[request] = None  # what making it asks for is the model's
+            self._pick_tables[request] = pick_table(self, request)
+        return self._pick_tables[request]
+
+    def known_table(self, request: Request) -> PickTable | None:
+        """The table of such calls, if it was made already."""
+        return self._pick_tables.get(request)
+
+    def _classic_pick(self, request: Request, nbytes: SizeArray) -> Picks:
+        table = self._table_that_pays(request, len(nbytes))
+        if table is None:
+            return self.model_pick(request, nbytes)
+        found = table.look_up(nbytes)
+        if found.unanswered:
+            left = found.channels == 0
+            by_model = self.model_pick(request, nbytes[left])
+            found.algorithm[left], found.protocol[left] = by_model.algorithm, by_model.protocol
+            found.time_us[left], found.channels[left] = by_model.time_us, by_model.channels
+            found.threads[left] = by_model.threads
+        return Picks(nbytes, found.algorithm, found.protocol, found.time_us, found.channels, found.threads)
+
+    def _table_that_pays(self, request: Request, count: int) -> PickTable | None:
+        if request not in self._pick_tables:
+            asked_us = self._asked_us.get(request, 0.0) + MODEL_CALL_US + MODEL_SIZE_US * count
+            self._asked_us[request] = asked_us
+            if asked_us < TABLE_US:
+                return None
+        return self.pick_table(request)
+
+
+def pick_table(selection: Selection, request: Request) -> PickTable | None:
+    """The table of a kind of call, up to 1 TiB or the largest size whose ranges can be followed.
+
+    None where such calls may bypass the algorithms, where NCCL_CTA_POLICY may move picks, and where nothing is left.
+    """
+    communicator = selection.communicator
+    if selection.may_leave_classic_path(request):
+        return None
+    try:
+        if cta_policy.multicast_channels(communicator, selection.tables_of(request.collective), request) is not None:
+            return None
+        found = _followed(selection, request)
+    except (NoAlgorithm, TunerError):
+        return None
+    corrections = np.unique(np.array(ranges.breaks(selection), np.uint64))
+    last = np.uint64(found.to_bytes[-1])
+    starts = np.union1d(found.from_bytes, corrections[(corrections > found.from_bytes[0]) & (corrections <= last)])
+    ends = np.append(starts[1:] - np.uint64(1), last)
+    of_range = np.searchsorted(found.from_bytes, starts, side="right") - 1
+    rows = np.zeros(len(starts), ROW)
+    for name in ("algorithm", "protocol", "channels", "threads"):
+        rows[name] = getattr(found, name)[of_range]
+    cells = rows["algorithm"].astype(np.int64) * 3 + rows["protocol"]
+    for cell in np.unique(cells).tolist():
+        here = np.flatnonzero(cells == cell)
+        _fill_times(selection, Call(communicator, request, ALGO_PROTOS[cell]), (rows, here, starts[here], ends[here]))
+    table = PickTable(np.append(starts, last + np.uint64(1)), rows)
+    return table if _is_the_model(selection, request, table) else None
+
+
+def _followed(selection: Selection, request: Request) -> ranges.Ranges:
+    high = ranges.largest(selection, request, ranges.FOLLOWED_BYTES)
+    while True:
+        try:
+            return ranges.classic_launches(selection, request, 1, high)
+        except TooManyRanges as error:
+            high = error.last
+
+
+def _fill_times(
+    selection: Selection, call: Call, of_cell: tuple[NDArray[Any], NDArray[np.int64], SizeArray, SizeArray]
+) -> None:
+    """Latency and bandwidth of the ranges that one cell has; where they change inside a range, it has 0 channels."""
+    rows, here, starts, ends = of_cell
+    latency_us, bandwidth_gbs = selection.model_of(call)
+    sizes = np.concatenate([starts, starts + (ends - starts) // np.uint64(2), ends])
+    corrected = timing.corrected(latency_us, bandwidth_gbs, call, Sizes(sizes))
+    latency, bandwidth = (np.broadcast_to(np.asarray(each, f32), sizes.shape).reshape(3, -1) for each in corrected)
+    rows["latency_us"][here] = latency[0] * f32(ceil_div(call.request.pipelined, timing.per_batch(call)))
+    rows["bytes_per_us"][here] = f32(1000) * bandwidth[0]
+    times = np.ones(1, np.float32)
+    penalised = timing.penalised(times, call)[0] != times[0]
+    changes = (latency != latency[0]).any(axis=0) | (bandwidth != bandwidth[0]).any(axis=0) | penalised
+    rows["channels"][here[changes]] = 0
+
+
+def _is_the_model(selection: Selection, request: Request, table: PickTable) -> bool:
+    """Whether the table says what the model says, bit for bit, at the first, the middle and the last size of ranges."""
+    starts, ends = table.from_bytes[:-1], table.from_bytes[1:] - np.uint64(1)
+    sizes = np.concatenate([starts, starts + (ends - starts) // np.uint64(2), ends])
+    looked, picks = table.look_up(sizes), selection.model_pick(request, sizes)
+    there = looked.channels > 0
+    return all(
+        np.array_equal(getattr(looked, name)[there], getattr(picks, name)[there])
+        for name in ("algorithm", "protocol", "channels", "threads", "time_us")
+    )
+
+
+def _buckets(from_bytes: SizeArray) -> NDArray[np.uint32]:
+    """The range in which the first size of each bucket lies: 32 equal parts of each power of two, as in C."""
+    parts = 1 << FRACTION_BITS
+    firsts = [(parts + part << high) >> FRACTION_BITS for high in range(64) for part in range(parts)]
+    at = np.searchsorted(from_bytes, np.array(firsts, np.uint64), side="right").astype(np.int64) - 1
+    return np.clip(at, 0, len(from_bytes) - 2).astype(np.uint32)
+
+
+@cache
+def _library() -> Any:
+    """csrc/picks, None where it was not built."""
+    try:
+        library: Any = ctypes.CDLL(str(LIBRARY))
+    except OSError:
+        return None
+    address, count = ctypes.c_void_p, ctypes.c_size_t
+    library.nccl_tuner_pick.restype = count
+    library.nccl_tuner_pick.argtypes = (address, address, count, address, address, address, address, address)
+    return library
