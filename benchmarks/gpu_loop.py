@@ -152,6 +152,7 @@ class Run:
     def gate(self, name: str, needs: str, *words: str, limit_s: float = 100.0) -> Stage:
         # What lasts for longer than the A/B run is seen by the one that comes minutes later.
         apart = ["--apart-s", f"{5 * self.scale:.1f}"]
+        apart += ["--rounds", "15", "--repeats", "5"] if self.ranks_per_gpu >= 8 else []
         said = ["--out", str(self.file(name, ".table")), *apart, *self.words[2:], *words]
         command = [*NCCL_TUNER, "decide", str(self.file("run", ".jsonl")), *said]
         about_s = 25 if self.ranks_per_gpu < 8 else 50
