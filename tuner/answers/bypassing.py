@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tuner.answers.symmetric import classic_pick, kernel_times
-from tuner.base.numerics import SizeArray, f32, shortest
+from tuner.base.numerics import SizeArray, f32, is_time, shortest
 from tuner.base.records import json_form
 from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.pick import Pick, of_picks
@@ -87,9 +87,9 @@ def times_us(selection: Selection, request: Request, sizes: SizeArray, picks: Se
 
 
 def ratio(old: tuple[AnyPick, float | None], new: tuple[AnyPick, float | None]) -> float | None:
-    """The new pick's time over the old one's; None without both, and where they are of two models."""
+    """The new pick's time over the old one's; None without both times, and where they are of two models."""
     (was, was_us), (becomes, becomes_us) = old, new
-    if was_us is None or becomes_us is None or isinstance(was, Pick) is not isinstance(becomes, Pick):
+    if not (is_time(was_us) and is_time(becomes_us)) or isinstance(was, Pick) is not isinstance(becomes, Pick):
         return None
     return shortest(f32(becomes_us) / f32(was_us))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tuner.answers.bypassing import NonClassicPick, RunnerUp, bypassing_pick
 from tuner.base.names import ALGO_PROTOS, Collective
-from tuner.base.numerics import FloatArray, shortest
+from tuner.base.numerics import FloatArray, is_time, shortest
 from tuner.base.records import json_form
 from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.request import Request
@@ -56,12 +56,12 @@ class PickAnswer:
     @property
     def algbw_gbs(self) -> float | None:
         """nccl-tests' algorithm bandwidth at the predicted time, GB/s (1e9 bytes per second); None without a time."""
-        return None if self.time_us is None else float(algorithm_gbs(self.bytes, self.time_us))
+        return float(algorithm_gbs(self.bytes, self.time_us)) if is_time(self.time_us) else None
 
     @property
     def busbw_gbs(self) -> float | None:
         """nccl-tests' bus bandwidth at the predicted time, GB/s; None without a time."""
-        return None if self.time_us is None else float(bus_gbs(self.collective, self.bytes, self.time_us, self.ranks))
+        return float(bus_gbs(self.collective, self.bytes, self.time_us, self.ranks)) if is_time(self.time_us) else None
 
     @property
     def calibrated_pick(self) -> "CalibratedTime | None":

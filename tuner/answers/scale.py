@@ -13,7 +13,7 @@ from tuner.answers.choices import NOTHING, picks
 from tuner.base import breakpoints
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Algorithm, Protocol
-from tuner.base.numerics import FloatArray, SizeArray, shortest
+from tuner.base.numerics import FloatArray, SizeArray, is_time, shortest
 from tuner.base.records import json_form
 from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
@@ -222,7 +222,9 @@ class _Answers:
             bypass_kernel=self.kernels[BYPASSING - algorithm] if algorithm <= BYPASSING else None,
         )
 
-    def _busbw_gbs(self, request: Request, size: int, time_us: float, ranks: int) -> float:
+    def _busbw_gbs(self, request: Request, size: int, time_us: float, ranks: int) -> float | None:
+        if not is_time(time_us):
+            return None
         nbytes = size * self.calls.parts(request, ranks)
         return float(bus_gbs(request.collective, nbytes, time_us, ranks))
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from tuner.answers.bypassing import AnyPick, ratio
 from tuner.answers.diff import Side
+from tuner.base.numerics import is_time
 from tuner.base.records import json_form
 from tuner.emulator.request import Request
 from tuner.times.costmodels.bandwidth import bus_gbs
@@ -53,6 +54,6 @@ def at_sizes(before: Side, after: Side, request: Request, sizes: Sequence[int]) 
 
 
 def _busbw_gbs(side: Side, request: Request, size: int, pick: AnyPick) -> float | None:
-    if pick.time_us is None:
+    if not is_time(pick.time_us):
         return None
     return float(bus_gbs(request.collective, size, pick.time_us, side.selection.communicator.ranks))

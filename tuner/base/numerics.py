@@ -5,7 +5,7 @@ NCCL mixes ``float`` variables with ``double`` literals; a bit-exact copy has to
 (``f32 * f32`` is float, ``f32 * f64`` is double).
 """
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,19 @@ from numpy.typing import NDArray
 f32 = np.float32
 f64 = np.float64
 
+# What NCCL gives a combination that it never takes by itself and runs when told to: PAT of several ranks per node
+# (FLT_MAX / 2; ncclTuningPatModelSim, src/tuning/pat.cc, v2.31.2-1) is above this, and no time is.
+NEVER_US = 1e38
+
 Float: TypeAlias = np.float32
 FloatArray: TypeAlias = NDArray[np.float32]
 SizeArray: TypeAlias = NDArray[np.uint64]
 IntArray: TypeAlias = NDArray[np.int64]
+
+
+def is_time(time_us: float | None) -> TypeGuard[float]:
+    """Whether it is a time: not None, and not the mark of what NCCL never takes by itself."""
+    return time_us is not None and time_us < NEVER_US
 
 
 def log2i(value: int) -> int:

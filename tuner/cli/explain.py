@@ -7,9 +7,10 @@ import click
 from tuner.answers.explain import Explanation, Slower, explain, with_times
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.numerics import is_time
 from tuner.base.trace import Step
 from tuner.cli import options
-from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.output import human_bytes, number, print_json, print_table
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
@@ -82,7 +83,7 @@ def _print(title: str, explanation: Explanation) -> None:
     pick, holds = explanation.pick, explanation.holds
     click.echo(
         f"{title}:\n"
-        f"{pick.name}, {pick.channels} channels, {pick.threads} threads, {pick.time_us:.2f} us by NCCL's model; "
+        f"{pick.name}, {pick.channels} channels, {pick.threads} threads, {_us(pick.time_us)} by NCCL's model; "
         f"the same algorithm and protocol from {human_bytes(holds.from_bytes)} to {human_bytes(holds.to_bytes)}\n"
     )
     for sentence in filter(None, (explanation.domains, explanation.split_hosts)):
@@ -129,10 +130,14 @@ def _other_row(other: Slower) -> tuple[object, ...]:
         _name(other.algorithm, other.protocol),
         f"{other.latency_us:.2f}",
         f"{other.bandwidth_gbs:.3f}",
-        f"{other.time_us:.2f}",
-        f"{other.slower_us:.2f}",
-        f"{other.slower_percent:.1f} %",
+        number(other.time_us, 2),
+        f"{other.slower_us:.2f}" if is_time(other.time_us) else "-",
+        f"{other.slower_percent:.1f} %" if is_time(other.time_us) else "only when told to",
     )
+
+
+def _us(time_us: float) -> str:
+    return f"{time_us:.2f} us" if is_time(time_us) else "never taken without being told to,"
 
 
 def _name(algorithm: Algorithm, protocol: Protocol) -> str:

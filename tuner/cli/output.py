@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from tuner.base.numerics import NEVER_US
 from tuner.base.records import to_json
 from tuner.base.sizes import human_bytes as human_bytes
 from tuner.cli.layout import laid_out, width_to_fit
@@ -55,5 +56,7 @@ def span(values: Sequence[int]) -> str:
 
 
 def number(value: float | None, digits: int) -> str:
-    """With so many digits after the point; ``-`` where there is none."""
+    """A number with so many digits after the point; ``-`` where there is none, ``never`` for what NCCL never takes."""
+    if value is not None and value >= NEVER_US:
+        return "never"
     return "-" if value is None else f"{value:.{digits}f}"

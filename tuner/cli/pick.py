@@ -12,6 +12,7 @@ from tuner.answers.bypassing import NonClassicPick
 from tuner.answers.picks import PickAnswer
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, PeerCall
+from tuner.base.numerics import is_time
 from tuner.cli import options
 from tuner.cli.call_options import CALL
 from tuner.cli.group_calls import ROOTED
@@ -139,6 +140,8 @@ def print_answers(title: str, answers: Sequence[PickAnswer]) -> None:
     else:
         print_table(title, columns, map(_row, answers))
     _print_disagreeing(answers)
+    if any(answer.time_us is not None and not is_time(answer.time_us) for answer in answers):
+        click.echo("never: NCCL gives it no time and takes it only where it is told to (NCCL_ALGO, a tuner)")
 
 
 SYMMETRIC_MODEL = (
@@ -180,7 +183,7 @@ def _row(answer: PickAnswer) -> tuple[object, ...]:
         number(answer.algbw_gbs, 3),
         number(answer.busbw_gbs, 3),
         second.name if second else "-",
-        f"{second.slower_percent:.1f} %" if second else "-",
+        f"{second.slower_percent:.1f} %" if second and is_time(second.time_us) and is_time(answer.time_us) else "-",
     )
 
 

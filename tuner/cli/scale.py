@@ -13,7 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective
 from tuner.cli import options
 from tuner.cli.communicator_options import of_all_ranks
-from tuner.cli.output import human_bytes, print_json, print_table, span
+from tuner.cli.output import human_bytes, number, print_json, print_table, span
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import MOST_NODES, Scenario
@@ -154,8 +154,8 @@ def _over_gpus(
                 "-" if one.algorithm is None else f"{one.algorithm}/{one.protocol}",
                 one.channels,
                 one.threads,
-                _number(one.time_us_from, 2),
-                _number(one.time_us_to, 2),
+                number(one.time_us_from, 2),
+                number(one.time_us_to, 2),
             )
             for one in alike
         ]
@@ -196,10 +196,10 @@ def _row(ranges: Sequence[Range]) -> tuple[object, ...]:
 
 def _by_nccl(first: Range, last: Range) -> tuple[str, ...]:
     return (
-        _number(first.time_us_from, 2),
-        _number(last.time_us_to, 2),
-        _number(first.busbw_gbs_from, 3),
-        _number(last.busbw_gbs_to, 3),
+        number(first.time_us_from, 2),
+        number(last.time_us_to, 2),
+        number(first.busbw_gbs_from, 3),
+        number(last.busbw_gbs_to, 3),
     )
 
 
@@ -208,7 +208,3 @@ def _calibrated(first: Range, last: Range) -> tuple[str, ...]:
 
     ends = first.calibrated_from, last.calibrated_to
     return tuple(text for end in ends for text in (times.central(end), times.interval(end)))
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"

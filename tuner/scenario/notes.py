@@ -20,8 +20,14 @@ NOT_SET = -2
 
 
 def of_scenario(scenario: Scenario) -> list[str]:
-    """One line for each of its variables that the release ignores or takes for something else than it says."""
-    return of_variables(release.load(scenario.nccl), scenario.environment or {})
+    """One line for each of its variables that the release ignores, takes for something else, or that harms."""
+    values = scenario.environment or {}
+    lines = of_variables(release.load(scenario.nccl), values)
+    if values:
+        from tuner.scenario.settings import harmful
+
+        lines += harmful(values, scenario.nodes, scenario)
+    return lines
 
 
 def of_variables(nccl: Release, values: Mapping[str, str]) -> list[str]:

@@ -10,6 +10,7 @@ from tuner.jobs.traces.calls import Call, CallList, number
 from tuner.jobs.traces.wanted import Wanted
 from tuner.jobs.workload.exchanges import ExchangeCounts
 from tuner.jobs.workload.exchanges import count as count_exchanges
+from tuner.scenario.settings import UNALIGNED, is_unaligned
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,9 @@ def _notes(used: Sequence[Call], wanted: Wanted) -> Iterator[str]:
     if len(names) > 1:
         each = ", ".join(f"{name}: {number(calls)}" for name, calls in names.items())
         yield f"calls of {len(names)} communicators are counted together ({each}); --communicator takes one"
+    split = [call for call in used if is_unaligned(wanted.request(call), call.bytes or 0, wanted.ranks)]
+    if split:
+        yield f"{number(sum(call.calls for call in split))} calls have {UNALIGNED}"
     reducing = [call for call in used if not wanted.request(call).moves_only]
     for what, taken in (("dtype", wanted.dtype.name), ("op", wanted.op.name)):
         if silent := sum(call.calls for call in reducing if getattr(call, what) is None):
