@@ -170,8 +170,8 @@ class Communicator:
     ) -> CalibratedCalls:
         """What the picks of ``sizes`` take by measurements: times in us with 90 % intervals, an element a size.
 
-        ``calibration``: a shipped one by name, or a file of ``nccl-tuner calibrate``; without, the machine's own, else
-        that of another machine with GPUs of its generation. Picks are those of :meth:`pick`.
+        ``calibration``: a shipped one by name, or a file of ``nccl-tuner fit calibration``; without, the machine's own,
+        else that of another machine with GPUs of its generation. Picks are those of :meth:`pick`.
         Errors: those of :meth:`pick`; BadInput where no calibration fits the machine, or the call; BadCalibration.
         """
         named = None if calibration is None else str(calibration)
@@ -285,7 +285,8 @@ class Compared(TypedDict, total=False):
 
     ``settings``: further columns with NCCL's variables, "NCCL_ALGO=Ring", none. ``tables``: further columns with the
     choices of decision tables, none. ``measured``: a file of measured times, which adds what the picks lose, none.
-    ``calibration``: a shipped one by name, or a file of ``nccl-tuner calibrate``; that which fits the machine, if any.
+    ``calibration``: a shipped one by name, or a file of ``nccl-tuner fit calibration``; that which fits the machine,
+    if any.
     """
 
     settings: Sequence[str]

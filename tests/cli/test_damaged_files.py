@@ -33,12 +33,12 @@ STATS = {
 READERS = (
     ("verify", "FILE", *DGX),
     ("accept", "FILE", *DGX),
-    ("fit", "FILE"),
+    ("fit", "constants", "FILE"),
     ("measured", "check", "FILE"),
-    ("calibrate", "FILE", *DGX, "-o", "/dev/null"),
+    ("fit", "calibration", "FILE", *DGX, "-o", "/dev/null"),
     ("accuracy", "FILE"),
     ("budget", "FILE", *DGX),
-    ("check-run", "FILE", *DGX),
+    ("check", "run", "FILE", *DGX),
     ("plugin", "stats", "FILE"),
     ("plugin", "lint", "FILE"),
     ("group", "@FILE", *DGX),
@@ -95,7 +95,7 @@ def test_samples_of_sizes_that_no_call_has(size: str, tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
     run("measure", "allreduce", "--backend", "simulated", *DGX, "--bytes", "1M", "--out", str(file))
     file.write_text(file.read_text().replace('"bytes":1048576', f'"bytes":{size}', 1))
-    assert "run.jsonl:2: not a sample block" in refusal(("fit", "FILE"), file)
+    assert "run.jsonl:2: not a sample block" in refusal(("fit", "constants", "FILE"), file)
 
 
 def test_a_table_of_one_long_line_is_refused_at_once(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tuner import cli
 from tuner.answers import efficiency
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Collective
-from tuner.cli.cost import VERBS, command, values
+from tuner.cli.cost import OPERATION, VERBS, command, values
 from tuner.times.calibration import sweep
 from tuner.times.costmodels.alphabeta import level, terms
 from tuner.times.costmodels.operations import Operation
@@ -32,7 +32,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     """What a command prints; with ``code``, the line on stderr; with None either."""
 
     def run(*arguments: str, code: int | None = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["nccl-tuner", "cost", *arguments])
+        monkeypatch.setattr(sys, "argv", ["nccl-tuner", *(() if arguments[0] == "fit" else ("cost",)), *arguments])
         with pytest.raises(SystemExit) as ended:
             cli.main()
         out, err = capsys.readouterr()
@@ -101,7 +101,7 @@ def test_the_page_names_every_key(run: Run, tmp_path: Path) -> None:
         "--peak-gbs 3",
         f"allreduce --algorithm hierarchical --ranks 8 --gpus-per-node 4 --bytes 1MB {LEVEL_TEXT} --measured-us 10",
         f"crossover allreduce --ranks 64 --gpus-per-node 8 {LEVEL_TEXT}",
-        f"fit {file}",
+        f"fit sweep {file}",
         "measuring",
         "measuring alpha_intra_us --elapsed-us 9,8 --ranks 8",
         f"{STEP_TEXT} --compute-us 5",
@@ -117,7 +117,7 @@ def test_the_page_names_every_key(run: Run, tmp_path: Path) -> None:
 
 
 def test_every_command_has_help_with_an_example(run: Run) -> None:
-    names = [operation.name.lower() for operation in Operation] + list(VERBS)
+    names = [operation.name.lower() for operation in Operation] + [name for name in VERBS if name != OPERATION]
     assert sorted(names) == sorted(command.list_commands(None))  # type: ignore[arg-type]
     for name in names:
         assert f"nccl-tuner cost {name}" in run(name, "--help")
@@ -381,7 +381,7 @@ def planted(path: Path, alpha: float, beta: float, seed: int, nodes: int = 1) ->
 
 def test_runs_give_alpha_and_beta_with_mean_and_deviation(run: Run, tmp_path: Path) -> None:
     files = [str(planted(tmp_path / f"{seed}.txt", 3, 250, seed)) for seed in range(5)]
-    found = json.loads(run("fit", *files, "--json"))
+    found = json.loads(run("fit", "sweep", *files, "--json"))
     assert found["alpha_us"] == pytest.approx(3, rel=0.02)
     assert found["beta_gbs"] == pytest.approx(250, rel=0.02)
     assert found["r2"] > 0.99
@@ -389,9 +389,9 @@ def test_runs_give_alpha_and_beta_with_mean_and_deviation(run: Run, tmp_path: Pa
     for name, planted_value in (("alpha_us", 3), ("beta_gbs", 250)):
         runs = found["runs"][name]
         assert abs(runs["mean"] - planted_value) < 4 * runs["deviation"] < 0.2 * planted_value
-    assert "mean of runs" in run("fit", *files)
-    assert json.loads(run("fit", files[0], "--json"))["runs"]["alpha_us"]["deviation"] is None
-    tree = json.loads(run("fit", files[0], "--algorithm", "tree", "--json"))
+    assert "mean of runs" in run("fit", "sweep", *files)
+    assert json.loads(run("fit", "sweep", files[0], "--json"))["runs"]["alpha_us"]["deviation"] is None
+    tree = json.loads(run("fit", "sweep", files[0], "--algorithm", "tree", "--json"))
     assert tree["alpha_us"] == pytest.approx(14 / 6 * 3, rel=0.05)
 
 
@@ -453,7 +453,7 @@ def test_every_collective_has_a_report(
     assert first["alphabeta_algorithm"] == algorithm
     assert first["link_busbw_gbs"] == pytest.approx(full_gbs)
     assert first["busbw_gbs"] == pytest.approx(first["ideal_busbw_gbs"] * first["efficiency"])
-    assert json.loads(run("fit", str(file), "--json"))["algorithm"] == algorithm
+    assert json.loads(run("fit", "sweep", str(file), "--json"))["algorithm"] == algorithm
 
 
 @pytest.mark.live
@@ -503,8 +503,8 @@ def test_a_fit_says_what_it_left_out(run: Run, tmp_path: Path) -> None:
     sizes = [1 << power for power in range(10, 30, 2)]
     file = nccltests_text.write(tmp_path / "a.txt", [(size, 20.0 + size / 3e5) for size in sizes])
     file.write_text(file.read_text().replace("1.00 0 ", "1.00 7 ", 1))
-    assert json.loads(run("fit", str(file), "--json"))["wrong"] == [{"file": str(file), "bytes": 1 << 10}]
-    assert f"{file}: left out, as results were wrong: 1 KiB" in run("fit", str(file))
+    assert json.loads(run("fit", "sweep", str(file), "--json"))["wrong"] == [{"file": str(file), "bytes": 1 << 10}]
+    assert f"{file}: left out, as results were wrong: 1 KiB" in run("fit", "sweep", str(file))
 
 
 def test_a_network_that_limits_is_named(run: Run, tmp_path: Path) -> None:
@@ -596,7 +596,7 @@ BAD = {
     "profile": ("projection --profile x", "no profile 'x'; valid: nominal, measured, tables"),
     "projection of one rank": ("projection --bytes 2GB --nodes 1", "ranks in all: 1; valid: 2 or more"),
     "no measurement": ("measuring alpha_intra_us --ranks 8", "--elapsed-us and --ranks"),
-    "no file": ("fit /nowhere/x.txt", "/nowhere/x.txt: No such file"),
+    "no file": ("fit sweep /nowhere/x.txt", "/nowhere/x.txt: No such file"),
     "no report": ("report /nowhere/x.txt --machine dgx-h100", "/nowhere/x.txt: No such file"),
     "beta of a report": ("report x.txt --machine dgx-h100 --beta-gbs 0", "--beta-gbs: 0; valid: above 0"),
     "picture": ("report /nowhere/x.txt --machine dgx-h100 --plot x.gif", "x.gif: the ending says the format"),
@@ -646,20 +646,20 @@ def test_files_that_do_not_fit(run: Run, tmp_path: Path) -> None:
     two = planted(tmp_path / "b.txt", 3, 250, 1, nodes=2)
     said = run("report", str(file), "--machine", "dgx-h100", "--nodes", "2", code=2)
     assert "a.txt: 8 ranks, but 2 x dgx-h100" in said
-    assert "runs of the same" in run("fit", str(file), str(two), code=2)
+    assert "runs of the same" in run("fit", "sweep", str(file), str(two), code=2)
     assert "no NVLink bandwidth" in run("report", str(file), "--machine", "pcie-l40s", code=2)
     few = nccltests_text.write(tmp_path / "c.txt", [(8, 1.0), (16, 1.0)])
-    assert "a.txt: 8 ranks, not 6; valid: without --ranks" in run("fit", str(file), "--ranks", "6", code=2)
+    assert "a.txt: 8 ranks, not 6; valid: without --ranks" in run("fit", "sweep", str(file), "--ranks", "6", code=2)
     silent = tmp_path / "silent.txt"
     silent.write_text("".join(line for line in file.read_text().splitlines(True) if "Rank" not in line))
-    assert "does not say the number of ranks; valid: --ranks N" in run("fit", str(silent), code=2)
+    assert "does not say the number of ranks; valid: --ranks N" in run("fit", "sweep", str(silent), code=2)
     for bad in ("0", "1"):
-        assert f"ranks: {bad}; valid: 2 or more" in run("fit", str(silent), "--ranks", bad, code=2)
-    assert json.loads(run("fit", str(silent), "--ranks", "8", "--json"))["beta_gbs"] > 0
-    assert "2 sizes; valid: 3 or more" in run("fit", str(few), code=2)
+        assert f"ranks: {bad}; valid: 2 or more" in run("fit", "sweep", str(silent), "--ranks", bad, code=2)
+    assert json.loads(run("fit", "sweep", str(silent), "--ranks", "8", "--json"))["beta_gbs"] > 0
+    assert "2 sizes; valid: 3 or more" in run("fit", "sweep", str(few), code=2)
     mixed = tmp_path / "d.txt"
     mixed.write_text(few.read_text() + few.read_text().splitlines()[-1].replace("float", "half ") + "\n")
-    assert "valid: a file of one kind" in run("fit", str(mixed), code=2)
+    assert "valid: a file of one kind" in run("fit", "sweep", str(mixed), code=2)
     with pytest.raises(BadMeasurement, match="no times of Broadcast"):
         sweep.read(file, Collective.Broadcast)
 

@@ -1,4 +1,4 @@
-"""``nccl-tuner machines doctor``: what it prints, its exit codes, the repaired file, and refusals in one line."""
+"""``nccl-tuner machines diagnose``: what it prints, its exit codes, the repaired file, and refusals in one line."""
 
 import json
 import xml.etree.ElementTree as ET
@@ -29,17 +29,17 @@ def damaged(tmp_path: Path, *names: str, machine: str = "dgx-h100") -> str:
 
 def test_the_repaired_file_is_sound(tmp_path: Path) -> None:
     out = tmp_path / "repaired.xml"
-    seen = run("machines", "doctor", str(GUEST), *NCCL, "-o", str(out), code=1).stdout
+    seen = run("machines", "diagnose", str(GUEST), *NCCL, "-o", str(out), code=1).stdout
     for kind in ("pci-flat", "link-speed", "nvlinks", "gpudirect"):
         assert f": {kind}. " in seen
     assert "held against hgx-h200 (agrees: " in seen
     assert f"NCCL_TOPO_FILE={out}" in seen
-    assert "nothing is wrong" in run("machines", "doctor", str(out), *NCCL).stdout
+    assert "nothing is wrong" in run("machines", "diagnose", str(out), *NCCL).stdout
 
 
 def test_json_has_all_changes_and_what_they_cost(tmp_path: Path) -> None:
     file = damaged(tmp_path, "no_nvlinks_of_one_gpu", "no_link_speeds")
-    seen = json.loads(run("machines", "doctor", file, *NCCL, "--json", code=1).stdout)
+    seen = json.loads(run("machines", "diagnose", file, *NCCL, "--json", code=1).stdout)
     by_kind = {finding["kind"]: finding for finding in seen["findings"]}
     assert by_kind["nvlinks"]["changes"] == ["nvswitch=18@gpu:0"]
     assert seen["nearness"]["machine"] == "dgx-h100"
@@ -55,26 +55,26 @@ def test_a_repair_is_a_change_of_whatif(tmp_path: Path) -> None:
     file = damaged(tmp_path, "no_nvlinks_of_one_gpu")
     said = run("whatif", "allreduce", "nvswitch=18@gpu:0", "--topology", file, "--nodes", "2", *NCCL, "--bytes", "1G")
     (one,) = json.loads(run(*said.args[1:], "--json").stdout)["sizes"]
-    seen = json.loads(run("machines", "doctor", file, *NCCL, "--json", code=1).stdout)
+    seen = json.loads(run("machines", "diagnose", file, *NCCL, "--json", code=1).stdout)
     assert one["busbw_gbs_after"] == seen["sizes"][-1]["busbw_gbs_after"]
 
 
 def test_like_names_another_machine() -> None:
-    seen = run("machines", "doctor", str(GUEST), *NCCL, "--like", "dgx-h200", "--json", code=1).stdout
+    seen = run("machines", "diagnose", str(GUEST), *NCCL, "--like", "dgx-h200", "--json", code=1).stdout
     assert json.loads(seen)["nearness"]["machine"] == "dgx-h200"
 
 
 def test_what_nccl_cannot_search_is_said(tmp_path: Path) -> None:
     """A link that one end alone has: the search of NCCL fails, and the repair is written all the same."""
     file = damaged(tmp_path, "nvlink_to_itself", machine="dgx-1v")
-    seen = run("machines", "doctor", file, *NCCL, code=1).stdout
+    seen = run("machines", "diagnose", file, *NCCL, code=1).stdout
     assert "what it costs is not known: " in seen
     assert "no link back" in " ".join(seen.split())
 
 
 def test_the_screen_is_80_columns_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    seen = run("machines", "doctor", str(GUEST), *NCCL, code=1).stdout
+    seen = run("machines", "diagnose", str(GUEST), *NCCL, code=1).stdout
     assert max(map(len, seen.splitlines())) <= 80
 
 
@@ -94,7 +94,7 @@ def test_what_cannot_be_examined_is_refused_in_one_line(
     if text is not None:
         file = tmp_path / "other.xml"
         file.write_text(text)
-    done = run("machines", "doctor", str(file), *options, code=2)
+    done = run("machines", "diagnose", str(file), *options, code=2)
     assert done.stderr.count("\n") == 1
     assert any(each in done.stderr for each in says.split("|"))
 
@@ -108,7 +108,7 @@ def test_more_gpus_than_nccl_has_room_for_are_refused(tmp_path: Path) -> None:
     cpu = '<cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">'
     file = tmp_path / "large.xml"
     file.write_text(f'<system version="1">{cpu}{gpus}</cpu></system>')
-    assert "1000 GPUs of a node; NCCL has room for 640" in run("machines", "doctor", str(file), code=2).stderr
+    assert "1000 GPUs of a node; NCCL has room for 640" in run("machines", "diagnose", str(file), code=2).stderr
 
 
 def test_links_are_repaired_together_as_one_by_one() -> None:

@@ -431,8 +431,8 @@ def test_a_number_of_nodes_that_no_line_says_is_unknown(tmp_path: Path) -> None:
     line = "vm:1:{0} [{0}] NCCL INFO comm 0x{0}a rank {0} nranks 2 cudaDev {0} commId 0xb - Init COMPLETE\n"
     log = tmp_path / "nccl.log"
     log.write_text(line.format(0) + line.format(1))
-    assert "2 ranks on ? nodes" in run("import-log", str(log)).stdout
-    assert json.loads(run("import-log", str(log), "--json").stdout)["node_count"] is None
+    assert "2 ranks on ? nodes" in run("log", str(log)).stdout
+    assert json.loads(run("log", str(log), "--json").stdout)["node_count"] is None
 
 
 # As 2.18 and 2.27 write it: alone on stdout, or in a line of the log.
@@ -444,8 +444,8 @@ RCCL = ("RCCL version 2.18.3+hip6.0 HEAD:1a2b3c4+", "vm:1:1 [0] NCCL INFO RCCL v
 def test_a_log_of_rccl_is_refused(small: list[str], tmp_path: Path, version: str) -> None:
     log = tmp_path / "rccl.log"
     log.write_text("\n".join([version, *(line for line in small if "NCCL version" not in line)]) + "\n")
-    for command in ("import-log", "check-log"):
-        refused = run(command, str(log), "--nccl", "2.28.9", "--comp-cap", "9.0", code=2)
+    for command in (("log",), ("check", "log")):
+        refused = run(*command, str(log), "--nccl", "2.28.9", "--comp-cap", "9.0", code=2)
         assert re.fullmatch(r"nccl-tuner: the log is of RCCL 2\.[\d.]+\S+, AMD's library, .*\n", refused.stderr)
 
 
@@ -646,7 +646,7 @@ def small_file(small: list[str], tmp_path: Path) -> str:
 
 @pytest.mark.live
 def test_import_log_prints_everything_as_json(small_file: str, small: list[str]) -> None:
-    read = json.loads(run("import-log", small_file, "--json").stdout)
+    read = json.loads(run("log", small_file, "--json").stdout)
     assert read["release"] == "2.28.9"
     assert read["ranks"] == 4
     assert len(read["table"]) == 105
@@ -654,26 +654,26 @@ def test_import_log_prints_everything_as_json(small_file: str, small: list[str])
     assert read["nodes"][0]["graphs"]["ring"]["pattern"] == "Ring"
     assert read["needed"] == ["the GPUs' compute capability: --comp-cap, --topology, or nccl-tests' list of devices"]
     assert sum(made["count"] for made in read["choices"]) == sum(" Bytes -> Algo " in line for line in small)
-    summary = run("import-log", small_file).stdout
+    summary = run("log", small_file).stdout
     assert "NCCL 2.28.9: 4 ranks on 2 nodes" in summary
     assert "needed: the GPUs' compute capability" in summary
 
 
 @pytest.mark.live
 def test_check_log_exit_codes(small_file: str) -> None:
-    agreed = json.loads(run("check-log", small_file, "--comp-cap", "9.0", "--json").stdout)
+    agreed = json.loads(run("check", "log", small_file, "--comp-cap", "9.0", "--json").stdout)
     assert agreed["matched"] == agreed["compared"]
     assert agreed["compared"]["choices"] == 24
-    other = run("check-log", small_file, "--comp-cap", "8.0", code=1)
+    other = run("check", "log", small_file, "--comp-cap", "8.0", code=1)
     assert re.search(r"MISMATCH table AllReduce Tree/LL: emulator \S+, log 18.0/16.6", other.stdout)
-    assert "--comp-cap" in run("check-log", small_file, code=2).stderr
+    assert "--comp-cap" in run("check", "log", small_file, code=2).stderr
 
 
 @pytest.mark.live
 def test_import_log_with_dumps(small_file: str, tmp_path: Path) -> None:
     topology = tmp_path / "topology.xml"
     topology.write_text(catalogue.load("dgx-h100").topology_xml)
-    run("check-log", small_file, "--topology", str(topology))
+    run("check", "log", small_file, "--topology", str(topology))
 
 
 BAD = {
@@ -684,25 +684,25 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("verb", ["import-log", "check-log"])
+@pytest.mark.parametrize("verb", [("log",), ("check", "log")], ids=" ".join)
 @pytest.mark.parametrize("kind", BAD)
-def test_files_that_are_no_log(tmp_path: Path, kind: str, verb: str) -> None:
+def test_files_that_are_no_log(tmp_path: Path, kind: str, verb: tuple[str, ...]) -> None:
     content, hint = BAD[kind]
     file = tmp_path / "bad.log"
     file.write_bytes(content)
-    done = run(verb, str(file), code=2)
+    done = run(*verb, str(file), code=2)
     assert len(done.stderr.splitlines()) == 1
     assert hint in done.stderr
 
 
 def test_no_file(tmp_path: Path) -> None:
-    assert "No such file" in run("import-log", str(tmp_path / "none.log"), code=2).stderr
-    assert "directory" in run("import-log", str(tmp_path), code=2).stderr
+    assert "No such file" in run("log", str(tmp_path / "none.log"), code=2).stderr
+    assert "directory" in run("log", str(tmp_path), code=2).stderr
 
 
 @pytest.mark.live
 @pytest.mark.parametrize("option", [("--comp-cap", "x"), ("--comp-cap", "9000"), ("--nodes", "0"), ("--env", "A=1")])
 def test_bad_options(small_file: str, option: tuple[str, str]) -> None:
-    done = run("check-log", small_file, *option, code=2)
+    done = run("check", "log", small_file, *option, code=2)
     assert len(done.stderr.splitlines()) == 1
     assert option[0] in done.stderr

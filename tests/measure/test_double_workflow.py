@@ -65,7 +65,9 @@ def test_verify_says_that_times_are_simulated(measured: Path) -> None:
 
 
 def test_fit_finds_what_is_planted(measured: Path, tmp_path: Path) -> None:
-    found = json.loads(run("fit", str(measured), "--out", str(tmp_path / "constants.toml"), "--json").stdout)
+    found = json.loads(
+        run("fit", "constants", str(measured), "--out", str(tmp_path / "constants.toml"), "--json").stdout
+    )
     assert found["times"] == "simulated"
     fitted = {each["name"]: each["value"] for each in found["constants"]}
     planted = Planted(DoubleSettings(Scenario("2.28.9", 1, machine="dgx-h100", gpus_per_node=2))).truth(2).change
@@ -88,10 +90,10 @@ def dumped_elsewhere(measured: Path, folder: Path, pattern: str, value: str) -> 
 def test_fit_takes_files_of_one_topology_together(measured: Path, tmp_path: Path) -> None:
     out = ("--out", str(tmp_path / "constants.toml"))
     same = dumped_elsewhere(measured, tmp_path, 'host_hash="[^"]*"', 'host_hash="0x7"')
-    found = json.loads(run("fit", str(measured), str(same), *out, "--json").stdout)
+    found = json.loads(run("fit", "constants", str(measured), str(same), *out, "--json").stdout)
     assert found["communicators"][0] == found["communicators"][1], "one communicator, measured twice"
     slower = dumped_elsewhere(measured, tmp_path, 'link_width="16"', 'link_width="8"')
-    said = run("fit", str(measured), str(slower), *out, code=2).stderr
+    said = run("fit", "constants", str(measured), str(slower), *out, code=2).stderr
     assert "valid together: one machine, one release" in said
 
 

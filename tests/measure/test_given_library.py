@@ -12,7 +12,7 @@ from tuner.oracle import library
 
 RELEASE = "2.28.9"
 SKELETON = Path(__file__).parents[2] / "docs" / "examples" / "skeleton.xml"
-COMMANDS = (("verify",), ("fit",), ("decide", "--no-gate", "--out", "out.table"))
+COMMANDS = (("verify",), ("fit", "constants"), ("decide", "--no-gate", "--out", "out.table"))
 
 
 @pytest.fixture(autouse=True)

@@ -114,14 +114,18 @@ def test_fit(file: Path, tmp_path: Path) -> None:
     assert "command" not in fitted_constants.read(out).provenance
     assert list(found.to_pandas()["name"]) == [one.name for one in found.fit.constants]
     assert 0 < len(found.fitted) < len(found.fit.constants)
-    assert to_json(fit([file])).keys() == {*printed("fit", str(file))}
+    assert to_json(fit([file])).keys() == {*printed("fit", "constants", str(file))}
 
 
 def test_fit_alpha_beta(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "ab.table"
     found = fit_alpha_beta([file], cost_table=out)
     assert len(read_table(out).costs) == sum(one.known for one in found.fits) > 0
-    assert to_json(found) == printed("fit", str(file), "--model", "alpha-beta")
+    assert to_json(found) == printed(
+        "fit",
+        "alpha-beta",
+        str(file),
+    )
     frame = found.to_polars()
     assert frame["alpha_us"].to_list() == [one.alpha_us for one in found.fits]
     assert frame["known"].to_list() == [one.known for one in found.fits]

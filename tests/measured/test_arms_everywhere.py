@@ -105,7 +105,7 @@ def test_decide_finds_nothing_where_nothing_is_faster(tmp_path: Path) -> None:
 
 
 def test_fit_takes_the_arms(runs: list[Path], tmp_path: Path) -> None:
-    record = json.loads(run("fit", *runs, *PLACE, "--out", tmp_path / "pod.toml", "--json"))
+    record = json.loads(run("fit", "constants", *runs, *PLACE, "--out", tmp_path / "pod.toml", "--json"))
     assert record["communicators"] == ["2 x dgx-h100, 8 GPUs each, NCCL 2.28.9"]
     of = {each["combination"].split("/")[0] for each in record["errors"]}
     assert {"Ring", "Tree", "NVLSTree"} <= of
@@ -113,7 +113,7 @@ def test_fit_takes_the_arms(runs: list[Path], tmp_path: Path) -> None:
     if runs[1].read_bytes().startswith(b"{"):  # the text has times in place, which take twice as long
         (share,) = (each for each in record["constants"] if each["name"] == "efficiency.ring.ll128")
         assert share["low"] < 1 / RING_GAINS < share["high"]
-    textbook = json.loads(run("fit", *runs, *PLACE, "--model", "alpha-beta", "--json"))
+    textbook = json.loads(run("fit", "alpha-beta", *runs, *PLACE, "--json"))
     assert {each["algorithm"] for each in textbook["fits"]} >= {"Ring", "Tree"}
 
 
@@ -156,12 +156,12 @@ def test_verify_takes_the_communicator_of_a_log(tmp_path: Path) -> None:
 
 def test_refusals_say_what_is_missing(runs: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "pod.table"
-    for words in (("fit",), ("decide", "--no-gate", "--out", out)):
+    for words in (("fit", "constants"), ("decide", "--no-gate", "--out", out)):
         assert "does not say where it was measured; valid: --machine NAME" in refused(*words, runs[1])
     assert "valid: with --machine NAME" in refused("verify", runs[1])
     assert "valid with them: --no-gate" in refused("decide", *runs, *PLACE, "--out", out)
     assert "without --arm, --machine" in refused("decide", *runs, *PLACE, "--out", out, "--no-gate", "--interpolate")
-    assert "Ring was forced; --arm says" in refused("fit", "--arm", f"Tree={runs[1]}", *PLACE)
+    assert "Ring was forced; --arm says" in refused("fit", "constants", "--arm", f"Tree={runs[1]}", *PLACE)
     several: tuple[str | Path, ...] = ("plot", "measured", *runs, "--json")
     assert "valid with --machine NAME" in refused(*several)
     assert "2 nodes; --nodes says 4" in refused(*several, *PLACE, "--nodes", "4")

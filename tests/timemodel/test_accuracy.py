@@ -174,7 +174,7 @@ def test_times_that_are_all_off_alike_are_said_with_the_rows(factor: float, says
 def test_a_calibration_of_ones_own_is_used(tmp_path: Path) -> None:
     sweep, own = str(columns_file(tmp_path, 2.0)), str(tmp_path / "own.json")
     machine = ("--machine", "dgx-h100", "--nccl", "2.29.2")
-    run("calibrate", sweep, *machine, "-o", own)
+    run("fit", "calibration", sweep, *machine, "-o", own)
     answer = json.loads(run("accuracy", sweep, *machine, "--calibration", own, "--json").stdout)
     assert answer["mean_absolute_error"] < 0.02
     assert answer["calibration"] == "own"
@@ -266,17 +266,17 @@ def test_calls_of_less_than_an_element_a_rank_have_times() -> None:
 
 
 def test_a_calibration_of_several_machines_is_refused(tmp_path: Path) -> None:
-    words = ("calibrate", H100, "a100-8x__2.27.3__aiconfigurator", "-o", str(tmp_path / "own.json"))
+    words = ("fit", "calibration", H100, "a100-8x__2.27.3__aiconfigurator", "-o", str(tmp_path / "own.json"))
     assert (
         "a100-8x__2.27.3__aiconfigurator: of dgx-a100, and the calibration is of dgx-h100" in run(*words, code=2).stderr
     )
 
 
 def test_a_calibration_of_another_release_than_its_table_says_is_refused(tmp_path: Path) -> None:
-    words = ("calibrate", H100, "--nccl", "2.30.7", "-o", str(tmp_path / "own.json"))
+    words = ("fit", "calibration", H100, "--nccl", "2.30.7", "-o", str(tmp_path / "own.json"))
     assert f"{H100}: says NCCL 2.29.2, not 2.30.7" in run(*words, code=2).stderr
     assert not (tmp_path / "own.json").exists()
-    run("calibrate", H100, "--nccl", "2.29.2", "-o", str(tmp_path / "own.json"))
+    run("fit", "calibration", H100, "--nccl", "2.29.2", "-o", str(tmp_path / "own.json"))
 
 
 @pytest.mark.live
@@ -284,7 +284,7 @@ def test_a_calibration_of_a_topology_answers_for_it_as_for_its_own_machine(tmp_p
     topology, sweep, own = tmp_path / "tray.xml", columns_file(tmp_path), tmp_path / "own.json"
     topology.write_text(run("machines", "show", "dgx-h100").stdout, "utf-8")
     words = ("--topology", str(topology), "--nccl", "2.29.2")
-    said = run("calibrate", str(sweep), *words, "-o", str(own)).stdout
+    said = run("fit", "calibration", str(sweep), *words, "-o", str(own)).stdout
     assert said.startswith(f"{own}: tray.xml ")
     by_topology, by_name = (
         json.loads(run("accuracy", str(sweep), *place, "--calibration", str(own), "--json").stdout)
@@ -293,18 +293,19 @@ def test_a_calibration_of_a_topology_answers_for_it_as_for_its_own_machine(tmp_p
     assert by_topology["mean_absolute_error"] == by_name["mean_absolute_error"] < 0.02
     assert by_topology["half_width_90"] < by_name["half_width_90"]  # by name it is another machine
     both = ("--machine", "dgx-h100", "--topology", str(topology), "--nccl", "2.29.2")
-    assert "one node has one of them" in run("calibrate", str(sweep), *both, "-o", str(own), code=2).stderr
+    assert "one node has one of them" in run("fit", "calibration", str(sweep), *both, "-o", str(own), code=2).stderr
 
 
 def test_a_mistyped_table_is_pointed_to_the_list(tmp_path: Path) -> None:
     wrong = "h100-8x__2.29.2__aiconfigurater"
-    for words in (("accuracy", wrong), ("calibrate", wrong, "-o", str(tmp_path / "own.json")), ("accept", wrong)):
-        machine = () if words[0] == "calibrate" else ("--machine", "dgx-h100")
+    calibration = ("fit", "calibration", wrong, "-o", str(tmp_path / "own.json"))
+    for words in (("accuracy", wrong), calibration, ("accept", wrong)):
+        machine = () if words == calibration else ("--machine", "dgx-h100")
         said = run(*words, *machine, code=2).stderr
         assert f"did you mean {H100}?" in said
         assert "nccl-tuner measured list" in said
 
 
 def test_a_calibration_of_milliseconds_is_refused(tmp_path: Path) -> None:
-    words = ("calibrate", str(columns_file(tmp_path, 0.001)), "--machine", "dgx-h100", "--nccl", "2.29.2")
+    words = ("fit", "calibration", str(columns_file(tmp_path, 0.001)), "--machine", "dgx-h100", "--nccl", "2.29.2")
     assert "milliseconds for microseconds?" in run(*words, "-o", str(tmp_path / "own.json"), code=2).stderr

@@ -9,7 +9,7 @@ import click
 from tuner.base.errors import BadInput
 from tuner.cli import options
 from tuner.cli.command import F, stacked
-from tuner.cli.communicator_options import described_by_log, say_log
+from tuner.cli.communicator_options import TOPOLOGY, described_by_log, say_log
 from tuner.cli.release_names import release_option
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
@@ -51,7 +51,7 @@ _WORDS = (
 
 def place_options(function: F) -> F:
     """What :func:`asked` takes: arms, and where they were measured."""
-    function = described_by_log(options.skeleton_options(function))
+    function = described_by_log(options.skeleton_options(TOPOLOGY)(function))
     return stacked(
         function,
         arm_option,

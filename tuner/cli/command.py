@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 F = TypeVar("F", bound=Callable[..., Any])
-SHORT = 12  # options that a short help shows; a command with no more of them has no other help
+SHORT = 13  # options that a short help shows at most, as tests/cli holds
 EXAMPLES = 3  # of a short help
 WIDTH = 80  # of examples, with their indent: a terminal's, and that of docs/commands.md
 INDENT = 2
@@ -67,8 +67,8 @@ def stacked(function: F, *options: Callable[[F], F]) -> F:
     return function
 
 
-def under(heading: str, *names: str) -> Callable[[F], F]:
-    """The options of these names, further down in the decorators, below ``heading`` of the long help."""
+def under(heading: str | None, *names: str) -> Callable[[F], F]:
+    """The options of these names, decorated before, below ``heading`` of the long help; None: in the short one."""
 
     def decorated(function: F) -> F:
         found = [each for each in getattr(function, "__click_params__", ()) if set(names) & {*each.opts}]
@@ -93,12 +93,33 @@ def hidden(*names: str) -> Callable[[F], F]:
     return decorated
 
 
-class Command(click.Command):
-    """A command whose help shows at most :data:`SHORT` options, and every one with ``--help-all``."""
+class Help(click.Command):
+    """A command or group whose examples fit the width; a short help has the first of them."""
+
+    is_long = False  # whether there is a long help as well
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the text as click does, with the examples broken as a shell takes them."""
+        text, shown = inspect.cleandoc(self.help or ""), 0
+        lines: list[str] = []
+        for line in text.splitlines():
+            shown += _is_example(line)
+            if not _is_example(line) or shown <= EXAMPLES or ctx.meta.get(_ALL) or not self.is_long:
+                lines += _broken(line, WIDTH - INDENT)
+        own, self.help = self.help, "\n".join(lines)
+        try:
+            super().format_help_text(ctx, formatter)
+        finally:
+            self.help = own
+
+
+class Command(Help):
+    """A command whose help shows the options without a heading, and every one with ``--help-all``."""
 
     def __init__(self, *arguments: Any, **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)
-        if any(map(_heading, self.params)):
+        self.is_long = any(map(_heading, self.params))
+        if self.is_long:
             self.params.append(
                 click.Option(
                     ["--help-all"],
@@ -110,26 +131,6 @@ class Command(click.Command):
                 )
             )
 
-    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the text as click does, with examples that fit the width; in a short help the first ones."""
-        text, shown = inspect.cleandoc(self.help or ""), 0
-        lines: list[str] = []
-        for line in text.splitlines():
-            if _is_example(line) and not (shown and lines and lines[-1].endswith("\\")):
-                shown += 1
-            left_out = shown > EXAMPLES and not ctx.meta.get(_ALL) and self._is_long
-            if not left_out or not (_is_example(line) or line.startswith(" ")):
-                lines += _broken(line, WIDTH - INDENT)
-        own, self.help = self.help, "\n".join(lines)
-        try:
-            super().format_help_text(ctx, formatter)
-        finally:
-            self.help = own
-
-    @property
-    def _is_long(self) -> bool:
-        return any(map(_heading, self.params))
-
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Options without a heading, and the others below theirs, or as a line that says which there are."""
         below: dict[str, list[tuple[str, str]]] = {}
@@ -137,15 +138,15 @@ class Command(click.Command):
             record = each.get_help_record(ctx) if isinstance(each, click.Option) else None
             if record is not None:
                 below.setdefault(_heading(each) or "", []).append(record)
-        with formatter.section(_bold("Options")):
+        with formatter.section(bold("Options")):
             formatter.write_dl(below.pop("", []))
         if ctx.meta.get(_ALL):
             for heading, records in below.items():
-                with formatter.section(_bold(heading)):
+                with formatter.section(bold(heading)):
                     formatter.write_dl(records)
         elif below:
             formatter.write_paragraph()
-            counts = (f"{heading[0].lower()}{heading[1:]} ({len(those)})" for heading, those in below.items())
+            counts = (f"{_inside(heading)} ({len(those)})" for heading, those in below.items())
             formatter.write_text(f"More with --help-all: {', '.join(counts)}.")
 
 
@@ -161,11 +162,17 @@ def _show_all(ctx: click.Context, _option: click.Parameter, given: bool) -> None
         ctx.exit()
 
 
-def _bold(text: str) -> str:
+def _inside(heading: str) -> str:
+    """A heading as it is inside a sentence."""
+    return f"{heading[0].lower()}{heading[1:]}" if heading[1:2].islower() else heading
+
+
+def bold(text: str) -> str:
+    """Text for a heading, which :func:`click.echo` leaves plain where it does not go to a terminal."""
     return click.style(text, bold=True)
 
 
-_EXAMPLE = re.compile(r"(?:nccl-tuner|srun|torchrun|mpirun|eval) ")
+_EXAMPLE = re.compile(r"(?:[A-Z_]+=.*)?(?:nccl-tuner|srun|torchrun|mpirun|eval) ")
 
 
 def _is_example(line: str) -> bool:

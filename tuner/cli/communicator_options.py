@@ -254,7 +254,7 @@ def _options(several_releases: bool) -> Iterable[Callable[[Any], Any]]:
         heading=MEMBERS,
         help="It shares the resources of the communicator of all ranks: splitShare or shrinkShare of ncclConfig_t.",
     )
-    yield from _skeleton(_own)
+    yield from _skeleton(_own, TOPOLOGY)
     yield _own(
         "--topo-graphs",
         "graphs",
@@ -272,15 +272,15 @@ def _options(several_releases: bool) -> Iterable[Callable[[Any], Any]]:
         type=click.Path(path_type=Path),
         metavar="FILE",
         heading=CONSTANTS,
-        help="Fitted constants ('nccl-tuner fit') instead of NCCL's own; not for libnccl.",
+        help="Fitted constants ('nccl-tuner fit constants') instead of NCCL's own; not for libnccl.",
     )
 
 
-def _skeleton(own: Callable[..., Callable[[Any], Any]]) -> Iterable[Callable[[Any], Any]]:
+def _skeleton(own: Callable[..., Callable[[Any], Any]], heading: str | None) -> Iterable[Callable[[Any], Any]]:
     yield own(
         "--gpu",
         metavar="MODEL",
-        heading=TOPOLOGY,
+        heading=heading,
         help="The GPU model of a topology that only places its GPUs, such as h100-sxm.",
     )
     yield own(
@@ -289,7 +289,7 @@ def _skeleton(own: Callable[..., Callable[[Any], Any]]) -> Iterable[Callable[[An
         former="--net-gbps",
         type=click.FloatRange(min=0.001, max=1e6),
         metavar="GBPS",
-        heading=TOPOLOGY,
+        heading=heading,
         help="Speed of adapters that the topology only places, 1e9 bits per second; with --gpu.",
     )
     yield own(
@@ -298,36 +298,38 @@ def _skeleton(own: Callable[..., Callable[[Any], Any]]) -> Iterable[Callable[[An
         former="--net-latency-us",
         type=click.FloatRange(min=0, max=1e6),
         metavar="US",
-        heading=TOPOLOGY,
+        heading=heading,
         help="Latency that the network plugin reports for these adapters. [default: 0, as NCCL's own]",
     )
 
 
-def skeleton_options(function: F) -> F:
+def skeleton_options(heading: str | None = None) -> Callable[[F], F]:
     """The options that say what a topology leaves to the machine, each as a parameter of its own."""
-    return stacked(function, *_skeleton(option))
+    return lambda function: stacked(function, *_skeleton(option, heading))
 
 
-def fact_options(own: Callable[..., Callable[[Any], Any]]) -> Iterable[Callable[[Any], Any]]:
-    """Options for what a log may not say, made by ``own``."""
+def fact_options(
+    own: Callable[..., Callable[[Any], Any]], heading: str | None = LOGGED
+) -> Iterable[Callable[[Any], Any]]:
+    """Options for what a log may not say, made by ``own``, below ``heading``."""
     yield own(
         "--comp-cap",
         type=CompCaps(),
         default=(),
         metavar="8.0",
-        heading=LOGGED,
+        heading=heading,
         help="GPUs' compute capability: one, or one per rank. No line of NCCL's says it.",
     )
-    yield own("--cpu-arch", type=click.Choice(CPU_ARCHS), heading=LOGGED, metavar="ARCH", help=_of(CPU_ARCHS))
-    yield own("--cpu-vendor", type=click.Choice(CPU_VENDORS), heading=LOGGED, metavar="VENDOR", help=_of(CPU_VENDORS))
-    yield own("--nvswitch/--no-nvswitch", default=None, heading=LOGGED, help="Whether there is an NVSwitch.")
+    yield own("--cpu-arch", type=click.Choice(CPU_ARCHS), heading=heading, metavar="ARCH", help=_of(CPU_ARCHS))
+    yield own("--cpu-vendor", type=click.Choice(CPU_VENDORS), heading=heading, metavar="VENDOR", help=_of(CPU_VENDORS))
+    yield own("--nvswitch/--no-nvswitch", default=None, heading=heading, help="Whether there is an NVSwitch.")
     yield own(
         "--slowest-path-gbs",
         "net_gbs",
         former="--net-gbs",
         type=click.FloatRange(0, 1e5, min_open=True),
         metavar="GBS",
-        heading=LOGGED,
+        heading=heading,
         help="Slowest path from a GPU to its adapter, 1e9 bytes per second.",
     )
 

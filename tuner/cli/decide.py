@@ -35,7 +35,7 @@ from tuner.plugin.table.text import size_text
     former="--layer",
     type=click.Path(path_type=Path),
     metavar="CONSTANTS",
-    help="Fitted constants ('nccl-tuner fit'): rows end where these say, not halfway between two sizes.",
+    help="Fitted constants ('nccl-tuner fit constants'): rows end where these say, not halfway between two sizes.",
 )
 @click.option("--rounds", type=click.IntRange(min=3), default=20, show_default=True, help="Of the A/B run.")
 @click.option(

@@ -7,7 +7,7 @@ import click
 
 from tuner.base.names import Collective
 from tuner.cli.command import F, option, stacked
-from tuner.cli.communicator_options import LOGGED, fact_options
+from tuner.cli.communicator_options import fact_options
 from tuner.cli.options import Named
 from tuner.cli.release_names import release_option
 from tuner.machine import graphs, topology
@@ -24,14 +24,13 @@ def log_options(function: F) -> F:
         click.option("--communicator", metavar="ID", help="Its commId in the log. [default: the largest]"),
         release_option("Release, instead of the log's line 'NCCL version'.", only_known=False),
         click.option("--nodes", type=click.IntRange(1), help="Number of nodes."),
-        *fact_options(option),
+        *fact_options(option, heading=None),
         option(
             "--nic-latency-us",
             "net_latency_us",
             former="--net-latency-us",
             type=click.FloatRange(0, 1e6),
             metavar="US",
-            heading=LOGGED,
             help="Latency that the network plugin reports.",
         ),
         click.option(

@@ -21,7 +21,7 @@ MOST_SHOWN = 5
 
 @click.command(cls=options.Command)
 @click.argument("file", type=click.Path(path_type=Path))
-@options.skeleton_options
+@options.skeleton_options()
 @click.option(
     "--cpu",
     metavar="CPU",

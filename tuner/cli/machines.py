@@ -16,12 +16,12 @@ from tuner.cli import machine_files, options
 from tuner.cli.lazy import Group
 from tuner.cli.output import print_json, print_table
 from tuner.cli.release_names import release_option
-from tuner.cli.topology_doctor import doctor
+from tuner.cli.topology_doctor import diagnose
 from tuner.machine import catalogue, graph_tables
 from tuner.scenario import Scenario
 
 
-@click.group(name="machines", cls=Group, invoke_without_command=True)
+@click.group(name="machines", cls=Group, invoke_without_command=True, former={"doctor": "machines diagnose"})
 @options.json_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
@@ -46,6 +46,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
 
 @command.command()
+@options.under(None, "--change")
 @click.argument("name")
 @options.of_nodes_option
 @options.json_option
@@ -72,7 +73,7 @@ def show(name: str, changes: tuple[str, ...], as_json: bool) -> None:
         click.echo(machine.topology_xml, nl=False)
 
 
-for each in (doctor, machine_files.complete, machine_files.nearest):
+for each in (diagnose, machine_files.complete, machine_files.nearest):
     command.add_command(each)
 
 releases_option = release_option("Release that searches; may be repeated.", "releases", multiple=True)

@@ -1,4 +1,4 @@
-"""``nccl-tuner machines doctor``: what is wrong with a topology, what it costs, and its repair."""
+"""``nccl-tuner machines diagnose``: what is wrong with a topology, what it costs, and its repair."""
 
 import textwrap
 from pathlib import Path
@@ -28,7 +28,7 @@ WIDTH = 100  # of text, at most
 
 @click.command(cls=options.Command)
 @click.argument("file", type=click.Path(path_type=Path))
-@options.skeleton_options
+@options.skeleton_options()
 @click.option("--like", metavar="MACHINE", help="The machine to hold it against. [default: the nearest, if any]")
 @click.option(
     "--nodes", type=click.IntRange(1, 1 << 20), default=2, show_default=True, help="Nodes, for what it costs."
@@ -37,7 +37,7 @@ WIDTH = 100  # of text, at most
 @options.out_option("OUT.xml", "Write the repaired topology there.", required=False)
 @options.json_option
 @click.pass_context
-def doctor(
+def diagnose(
     ctx: click.Context,
     file: Path,
     gpu: str | None,
@@ -58,8 +58,8 @@ def doctor(
     devices, or because the same machine has it otherwise; what is unlike another machine may be as it is.
 
     \b
-    nccl-tuner machines doctor node.xml -o repaired.xml
-    nccl-tuner machines doctor skeleton.xml --gpu h100-sxm --nic-gbps 400 --like azure-nd-h100-v5
+    nccl-tuner machines diagnose node.xml -o repaired.xml
+    nccl-tuner machines diagnose skeleton.xml --gpu h100-sxm --nic-gbps 400 --like azure-nd-h100-v5
     """
     from tuner.answers.doctor.examine import Asked, examine
     from tuner.emulator.request import Request

@@ -38,7 +38,7 @@ class CostGroup(LazyGroup):
         return None if found is None else command_of(found)
 
 
-@click.group(name="cost", cls=CostGroup, verbs=VERBS, package="tuner.cli.cost")
+@click.group(name="cost", cls=CostGroup, verbs=VERBS, package="tuner.cli.cost", former={"fit": "fit sweep"})
 def command() -> None:
     """How fast could a collective be, how fast should it be, and how good is what was measured.
 

@@ -63,7 +63,7 @@ def command(
 ) -> None:
     """The four parameters of two levels, and the ring AllReduce that measures each; with PARAMETER, what one gave.
 
-    Repeat each experiment five times for a mean and a deviation; 'cost fit' takes a sweep over sizes as well.
+    Repeat each experiment five times for a mean and a deviation; 'fit sweep' takes a sweep over sizes as well.
 
     \b
     nccl-tuner cost measuring
@@ -125,6 +125,6 @@ def _print_protocol(as_json: bool) -> None:
     print_table("A ring AllReduce for each", ("parameter", "over", "size", "iterations", "usual", "nccl-tests"), rows)
     click.echo(
         f"repeat each {measuring.REPETITIONS} times; sweep {values.named_bytes(measuring.SWEEP_BYTES[0])} to "
-        f"{values.named_bytes(measuring.SWEEP_BYTES[1])} for 'cost fit'; inside a node usually "
+        f"{values.named_bytes(measuring.SWEEP_BYTES[1])} for 'fit sweep'; inside a node usually "
         f"{measuring.USUAL_RATIO:g} times the bandwidth between nodes"
     )

@@ -92,7 +92,7 @@ def load(name: str) -> Calibration:
     path = Path(name)
     if path.suffix or path.exists():
         return read(path)
-    raise BadInput(f"no calibration {name!r}; {one_of(names())}, or a file of 'nccl-tuner calibrate'")
+    raise BadInput(f"no calibration {name!r}; {one_of(names())}, or a file of 'nccl-tuner fit calibration'")
 
 
 def read(path: Path) -> Calibration:

@@ -1,4 +1,4 @@
-"""``nccl-tuner import-log``: what a NCCL log says of a communicator."""
+"""``nccl-tuner log``: what a NCCL log says of a communicator."""
 
 from typing import Any
 
@@ -13,7 +13,10 @@ from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.scenario.logs.imported import Imported, LoggedChoice, NodeFacts
 
 
-@click.command(name="import-log", cls=options.Command)
+@click.command(name="log", cls=options.Command)
+@options.under(
+    "What a log seldom lacks", "--cpu-arch", "--cpu-vendor", "--nvswitch", "--nic-latency-us", "--slowest-path-gbs"
+)
 @log_options
 @options.json_option
 def command(as_json: bool, **given: Any) -> None:
@@ -22,8 +25,8 @@ def command(as_json: bool, **given: Any) -> None:
     Prints the communicator, its tables and its choices, and names what the log does not say. --json prints everything.
 
     \b
-    nccl-tuner import-log nccl.log
-    nccl-tuner import-log nccl.log --communicator 0x54fe282d32a87d85 --json
+    nccl-tuner log nccl.log
+    nccl-tuner log nccl.log --communicator 0x54fe282d32a87d85 --json
     """
     imported = read_log(LogOptions(**given))
     if as_json:

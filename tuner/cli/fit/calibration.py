@@ -1,4 +1,4 @@
-"""``nccl-tuner calibrate``: a calibration of one's own from measured times."""
+"""``nccl-tuner fit calibration``: a calibration of one's own from measured times."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tuner.times.calibration.calibrate import Measured
 from tuner.times.timemodel import calibration
 
 
-@click.command(name="calibrate", cls=options.Command)
+@click.command(name="calibration", cls=options.Command)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option("--machine", metavar="NAME", help="The machine that was measured. [default: what the files say]")
 @click.option(
@@ -39,7 +39,7 @@ def command(
     wide intervals.
 
     \b
-    nccl-tuner calibrate sweep.csv --machine dgx-h100 --nccl 2.29.2 -o own.json
+    nccl-tuner fit calibration sweep.csv --machine dgx-h100 --nccl 2.29.2 -o own.json
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.29.2 --bytes 64M --calibration own.json
     """
     made = calibrate.of_paths(files, Measured(machine, topology, nccl), name)

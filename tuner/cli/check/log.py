@@ -1,4 +1,4 @@
-"""``nccl-tuner check-log``: the emulator against what a run printed."""
+"""``nccl-tuner check log``: the emulator against what a run printed."""
 
 import sys
 from typing import Any
@@ -12,7 +12,10 @@ from tuner.cli.output import print_json, print_table
 from tuner.oracle.conformance.check_log import KINDS, Compared, compare
 
 
-@click.command(name="check-log", cls=options.Command)
+@click.command(name="log", cls=options.Command)
+@options.under(
+    "What a log seldom lacks", "--cpu-arch", "--cpu-vendor", "--nvswitch", "--nic-latency-us", "--slowest-path-gbs"
+)
 @log_options
 @options.call_options(buffers=False, in_place=False, windows=False)
 @options.json_option
@@ -24,7 +27,7 @@ def command(call: options.CallOptions, as_json: bool, **given: Any) -> None:
     1 if anything differs, 2 if nothing can be compared.
 
     \b
-    nccl-tuner check-log nccl.log --comp-cap 8.0
+    nccl-tuner check log nccl.log --comp-cap 8.0
     """
     imported = read_log(LogOptions(**given))
     compared = compare(imported, call.dtype, call.op)

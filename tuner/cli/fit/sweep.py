@@ -1,4 +1,4 @@
-"""``nccl-tuner cost fit``: alpha and beta of a measured sweep."""
+"""``nccl-tuner fit sweep``: alpha and beta of a measured sweep."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tuner.times.costmodels.operations import Operation
 _ALGORITHMS = sorted({name for collective in Collective for name in FORMULAS[Operation[collective.name]]})
 
 
-@click.command(name="fit", cls=options.Command)
+@click.command(name="sweep", cls=options.Command)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--collective",
@@ -28,7 +28,9 @@ _ALGORITHMS = sorted({name for collective in Collective for name in FORMULAS[Ope
 @click.option(
     "--algorithm",
     type=click.Choice(_ALGORITHMS),
-    help="Whose steps and bytes the times are taken for. [default: ring; of Broadcast and Reduce tree]",
+    metavar="NAME",
+    help=f"Whose steps and bytes the times are taken for: {', '.join(_ALGORITHMS)}. "
+    "[default: ring; of Broadcast and Reduce tree]",
 )
 @options.json_option
 def command(
@@ -37,10 +39,10 @@ def command(
     """Alpha of a step and beta of a link from the times over sizes in FILEs, each a run of the same.
 
     FILEs are what nccl-tests prints or writes with -J, or what 'nccl-tuner measure' wrote, with NCCL's own choices.
-    'nccl-tuner fit --model alpha-beta' fits each algorithm and protocol that was measured apart.
+    'nccl-tuner fit alpha-beta' fits each algorithm and protocol that was measured apart.
 
     \b
-    nccl-tuner cost fit run1.txt run2.txt run3.txt
+    nccl-tuner fit sweep run1.txt run2.txt run3.txt
     """
     sweeps = [sweep.read(path, collective) for path in files]
     algorithm = algorithm or algorithms.names(Operation[sweeps[0].collective.name])[0]

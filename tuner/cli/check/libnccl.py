@@ -1,4 +1,4 @@
-"""``nccl-tuner check``: the emulator against the real library."""
+"""``nccl-tuner check libnccl``: the emulator against the real library."""
 
 import sys
 from collections import Counter
@@ -17,7 +17,7 @@ from tuner.oracle.conformance.mismatches import MatchReport
 from tuner.scenario import Scenario
 
 
-@click.command(name="check", cls=options.Command)
+@click.command(name="libnccl", cls=options.Command)
 @options.collectives_argument
 @options.communicator_options(changes=True, build=True)
 @options.call_options()
@@ -38,10 +38,10 @@ def command(
     and where a node has one GPU, 2 and 4.
 
     \b
-    nccl-tuner check --nccl 2.28.9
-    nccl-tuner check allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9
-    nccl-tuner check --node dgx-h100 --node dgx-a100:4 --nccl 2.28.9
-    nccl-tuner check --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 2 --nccl 2.32.3
+    nccl-tuner check libnccl --nccl 2.28.9
+    nccl-tuner check libnccl allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    nccl-tuner check libnccl --node dgx-h100 --node dgx-a100:4 --nccl 2.28.9
+    nccl-tuner check libnccl --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 2 --nccl 2.32.3
     """
     given = click.get_current_context().get_parameter_source("nodes")
     nodes_given = given is click.core.ParameterSource.COMMANDLINE

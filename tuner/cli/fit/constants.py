@@ -1,4 +1,4 @@
-"""``nccl-tuner fit``: the constants of NCCL's model, or the textbook's, from measurements."""
+"""``nccl-tuner fit constants``: the constants of NCCL's model, from measurements."""
 
 import sys
 from collections.abc import Sequence
@@ -7,49 +7,30 @@ from typing import Any
 
 import click
 
-from tuner.base.errors import BadInput
 from tuner.base.records import to_json
 from tuner.cli import options
-from tuner.cli.arm_options import asked, check_place, is_asked, place_options
+from tuner.cli.arm_options import place_options
+from tuner.cli.fit.shared import measured_files, percent, print_left_out, title_of
 from tuner.cli.gpu_options import library_option
 from tuner.cli.output import human_bytes, print_json, print_table
 from tuner.cli.provenance import command_line
 from tuner.times.calibration.fit import KEPT_ALIKE, KEPT_WITHOUT_EFFECT, Fitted
-from tuner.times.calibration.workflow import AlphaBetaReport, FitReport, FittedFiles, fit, fit_alpha_beta
-from tuner.times.records.samples import NEAR
-from tuner.times.regret import measurements, workflow
+from tuner.times.calibration.workflow import FitReport, fit
 
-MODELS = ("nccl", "alpha-beta")
 WORSE = 2.0  # times what the model misses in the middle: sizes that are named
 
 
-@click.command(name="fit", cls=options.Command)
+@click.command(name="constants", cls=options.Command)
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path))
 @place_options
 @options.out_option(
     "CONSTANTS", "The file of fitted constants to write, for the --constants of pick, table and group.", required=False
-)
-@click.option(
-    "--model",
-    "model_name",
-    type=click.Choice(MODELS),
-    default="nccl",
-    show_default=True,
-    help="NCCL's own with other constants, or a latency and a bandwidth for each combination.",
-)
-@click.option(
-    "--cost-table",
-    type=click.Path(path_type=Path),
-    metavar="TABLE",
-    help="With alpha-beta: the times as `cost` rows of a decision table, for the plugin.",
 )
 @library_option
 @options.json_option
 def command(
     files: tuple[Path, ...],
     out: Path | None,
-    model_name: str,
-    cost_table: Path | None,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -63,29 +44,9 @@ def command(
     choices in them count as what the emulator picks where no log says it.
 
     \b
-    nccl-tuner fit one-node.jsonl two-nodes.jsonl --out pod.toml
-    nccl-tuner fit two-nodes.jsonl --model alpha-beta --cost-table pod.table
+    nccl-tuner fit constants one-node.jsonl two-nodes.jsonl --out pod.toml
     """
-    textbook = model_name == "alpha-beta"
-    if textbook and out is not None:
-        raise BadInput("--out: alpha and beta are no constants of NCCL's model; valid with them: --cost-table TABLE")
-    if not textbook and cost_table is not None:
-        raise BadInput("--cost-table: of alpha and beta only; valid: --model alpha-beta --cost-table TABLE")
-    read = None
-    if is_asked(given):
-        runs = asked(files, given)
-        read, files = measurements.of_arms(workflow.read(runs)), runs.paths
-    elif not files:
-        raise click.UsageError("Missing argument 'FILE...'.")
-    else:
-        check_place(files)
-    if textbook:
-        fits = fit_alpha_beta(files, cost_table=cost_table, command=command_line(), measured=read)
-        if as_json:
-            print_json(to_json(fits))
-        else:
-            _print_alpha_beta(fits, cost_table)
-        return
+    read, files = measured_files(files, given)
     report = fit(files, out=out, command=command_line(), progress=_say, measured=read)
     if as_json:
         print_json(to_json(report))
@@ -105,7 +66,7 @@ LL_ROWS = "cap_gbs.ll: with several nodes NCCL goes by the processors, row amper
 
 
 def _print(report: FitReport) -> None:
-    fitted, title = report.fit, _title(report.files)
+    fitted, title = report.fit, title_of(report.files)
     rows = [
         (one.name, f"{one.nccl:.5g}", f"{one.value:.5g}", _interval(one), one.status, _alike(one))
         for one in report.fitted
@@ -122,11 +83,11 @@ def _print(report: FitReport) -> None:
         (
             each.combination,
             each.calls,
-            _percent(each.nccl_percent),
-            _percent(each.fitted_percent),
+            percent(each.nccl_percent),
+            percent(each.fitted_percent),
             each.held_out_calls,
-            _percent(each.nccl_held_out_percent),
-            _percent(each.fitted_held_out_percent),
+            percent(each.nccl_held_out_percent),
+            percent(each.fitted_held_out_percent),
         )
         for each in fitted.errors
     ]
@@ -143,20 +104,16 @@ def _print(report: FitReport) -> None:
     if worse:
         sizes = ", ".join(f"from {human_bytes(one.from_bytes)} {one.noise:g}" for one in worse)
         click.echo(f"more than elsewhere at some sizes, which count as much less: {sizes}")
-    _print_left_out(report.files)
+    print_left_out(report.files)
 
 
 def _print_held_out(report: FitReport) -> None:
-    rows = [(one.what, one.calls, _percent(one.nccl_percent), _percent(one.fitted_percent)) for one in report.held_out]
+    rows = [(one.what, one.calls, percent(one.nccl_percent), percent(one.fitted_percent)) for one in report.held_out]
     if rows:
         columns = ("held out of a fit to all others", "calls", "NCCL there", "fitted there")
         print_table("Mean absolute error at what a fit did not see, %", columns, rows)
     else:
         click.echo("no session and no communicator held out: that takes three processes, or FILEs of two communicators")
-
-
-def _title(files: FittedFiles) -> str:
-    return f"{files.calls} calls, {files.times} times, on {'; '.join(files.communicators)}"
 
 
 def _interval(one: Fitted) -> str:
@@ -169,61 +126,3 @@ def _alike(one: Fitted) -> str:
 
 def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more (--json)" if len(names) > 4 else "")
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def _print_left_out(files: FittedFiles) -> None:
-    for reason, count in sorted(files.left_out.items()):
-        click.echo(f"left out: {count} {reason}")
-    for floor in files.floors:
-        click.echo(
-            f"{floor.communicator}: several combinations take the same {floor.floor_us:.1f} us at the least, which is "
-            f"the host's time; left out are calls that take less than {NEAR:g} times that, "
-            f"to {human_bytes(floor.to_bytes)}"
-        )
-
-
-def _print_alpha_beta(report: AlphaBetaReport, cost_table: Path | None) -> None:
-    columns = (
-        "collective",
-        "combination",
-        "ranks",
-        "nodes",
-        "calls",
-        "alpha us",
-        "+-",
-        "beta GB/s",
-        "+-",
-        "R2",
-        "error %",
-        "held out %",
-    )
-    print_table(
-        _title(report.files),
-        columns,
-        [
-            (
-                one.collective.name,
-                f"{one.algorithm.name}/{one.protocol.name}",
-                one.ranks,
-                one.nodes,
-                one.calls,
-                f"{one.alpha_us:.2f}",
-                f"{one.alpha_deviation_us:.2f}",
-                f"{one.beta_gbs:.2f}",
-                f"{one.beta_deviation_gbs:.2f}",
-                f"{one.r2:.4f}",
-                _percent(one.error_percent),
-                _percent(one.held_out_error_percent),
-            )
-            for one in report.fits
-        ],
-    )
-    for reason in report.without:
-        click.echo(f"not fitted: {reason}")
-    _print_left_out(report.files)
-    if cost_table is not None:
-        click.echo(f"{cost_table}: {sum(one.known for one in report.fits)} rows")

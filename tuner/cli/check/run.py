@@ -1,4 +1,4 @@
-"""``nccl-tuner check-run``: the emulator against what a trace says that ran."""
+"""``nccl-tuner check run``: the emulator against what a trace says that ran."""
 
 import sys
 from dataclasses import replace
@@ -17,7 +17,7 @@ from tuner.jobs.workload import job
 MOST_ROWS = 32  # of calls that differ; --json has all
 
 
-@click.command(name="check-run", cls=options.Command)
+@click.command(name="run", cls=options.Command)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @options.communicator_options()
 @options.call_options(in_place=False, windows=False)
@@ -39,8 +39,8 @@ def command(
     differs, 2 if nothing can be compared.
 
     \b
-    nccl-tuner check-run nccl-inspector-node01-pid7.log --machine dgx-h100 --nodes 2 --nccl 2.28.9
-    nccl-tuner check-run trace.json.gz --log nccl.log --json
+    nccl-tuner check run nccl-inspector-node01-pid7.log --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    nccl-tuner check run trace.json.gz --log nccl.log --json
     """
     count, part = count_or_part(ranks)
     described = communicator.scenario(ranks=part)

@@ -1,0 +1,97 @@
+"""Help: a short one that fits 80 columns and a screen, all of it with ``--help-all``; former names with a note."""
+
+import re
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from tests.support.command_line import run
+from tuner.cli import everything
+from tuner.cli.command import SHORT, WIDTH
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield path, group
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+ALL = dict(commands(everything))
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_help_fits_a_terminal(path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    command = ALL[path]
+    shown = run(*path, "--help").stdout
+    every = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+    short = [each for each in every if getattr(each, "heading", None) is None]
+    assert len(short) <= SHORT, "the options that few need go below a heading: options.under"
+    assert not [line for line in shown.splitlines() if len(line) > WIDTH]
+    lines = re.findall(r"^  (-[^\s,]+(?:(?:, | / )-\S+)*)", shown[shown.index("Options:") :], re.MULTILINE)
+    described = {name for line in lines for name in re.split(r"[ ,/]+", line)}
+    assert {each.opts[-1] for each in every} & described == {each.opts[-1] for each in short}
+    if len(short) < len(every):
+        whole = run(*path, "--help-all").stdout
+        assert not [line for line in whole.splitlines() if len(line) > WIDTH]
+        assert all(each.opts[-1] in whole for each in every)
+        assert whole.startswith(shown[: shown.index("\n\n  ")])
+
+
+def test_examples_are_broken_as_a_shell_takes_them() -> None:
+    shown = run("pick", "--help-all").stdout
+    assert (
+        "  nccl-tuner pick allgather --machine dgx-h100 --nccl 2.30.7 --buffers window \\\n      --windows receive\n"
+        in shown
+    )
+
+
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        (("import-log",), ("log",)),
+        (("check-log",), ("check", "log")),
+        (("check-run",), ("check", "run")),
+        (("calibrate",), ("fit", "calibration")),
+        (("cost", "fit"), ("fit", "sweep")),
+        (("machines", "doctor"), ("machines", "diagnose")),
+        (("fit", "--model", "alpha-beta"), ("fit", "alpha-beta")),
+        (("fit",), ("fit", "constants")),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_former_names_of_commands_answer_with_a_note(former: tuple[str, ...], now: tuple[str, ...]) -> None:
+    missing = "no-such-file"
+    own, other = run(*former, missing, code=2), run(*now, missing, code=2)
+    note, *rest = own.stderr.splitlines(keepends=True)
+    assert note.startswith(f"nccl-tuner: {' '.join(former)} is now {' '.join(now)}; ")
+    assert ("".join(rest), own.stdout) == (other.stderr, other.stdout)
+    assert not {former[-1]} & {*everything.list_commands(click.Context(everything))} - {"fit", "doctor"}
+
+
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        (("--graphs", "none.xml"), ("--topo-graphs", "none.xml")),
+        (("--net-gbps", "400"), ("--nic-gbps", "400")),
+        (("--net-latency-us", "2"), ("--nic-latency-us", "2")),
+        (("--net-gbs", "20"), ("--slowest-path-gbs", "20")),
+    ],
+)
+def test_former_names_of_options_answer_with_a_note(former: tuple[str, ...], now: tuple[str, ...]) -> None:
+    words = ("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9")
+    own, other = run(*words, *former, code=2), run(*words, *now, code=2)
+    note, *rest = own.stderr.splitlines(keepends=True)
+    assert note.startswith(f"nccl-tuner: {former[0]} is now {now[0]}; ")
+    assert "".join(rest) == other.stderr
+
+
+def test_check_alone_asks_libnccl() -> None:
+    assert run("check", "nothing", code=2).stderr == run("check", "libnccl", "nothing", code=2).stderr
