@@ -49,7 +49,8 @@ def found_in(files: Mapping[str, str]) -> Found:
             for node in ast.walk(tree):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in of_documentation:
                     found["options"][path] += [each for each in OPTION.findall(node.value) if each not in OF_OTHERS]
-    found["classes"] = {name: places for name, places in found["classes"].items() if len(places) > 1}
+    # A name with an underscore is a module's own.
+    found["classes"] = {k: places for k, places in found["classes"].items() if len(places) > 1 and k[0] != "_"}
     return {rule: {name: places for name, places in each.items() if places} for rule, each in found.items()}
 
 

@@ -20,16 +20,16 @@ from tuner.answers.graphs import of_scenario
 from tuner.base.errors import BadInput
 from tuner.graphs import Request, cached
 from tuner.graphs.explain import Explanation, explain
-from tuner.graphs.explain.again import Again, again
 from tuner.graphs.explain.changes import more_nvlinks, twice_the_speed
 from tuner.graphs.explain.limits import Limits
 from tuner.graphs.explain.links import LinkClass
 from tuner.graphs.explain.loads import loads
 from tuner.graphs.explain.records import Found
-from tuner.graphs.explain.runs import Freed
+from tuner.graphs.explain.relaxed_search import RelaxedSearch, again
+from tuner.graphs.explain.runs import Relaxation
 from tuner.graphs.explain.runs import run as run_search
 from tuner.graphs.graphs import search
-from tuner.graphs.recorded import Recorder
+from tuner.graphs.rejections import Recorder
 from tuner.graphs.system import Kind
 from tuner.machine import catalogue
 from tuner.scenario import Scenario
@@ -189,12 +189,12 @@ def test_tries_that_are_used_up() -> None:
     asked, nccl = of_machine("a100-4x-1nic"), release.load(NCCL)
     few = replace(nccl, search=replace(nccl.search, tries=replace(nccl.search.tries, one=16, same_channels=8)))
     found = run_search(asked, few, "ring")
-    limits = Limits(found, loads(found), lambda freed: Again(asked, few, freed).found("ring")).all()
+    limits = Limits(found, loads(found), lambda freed: RelaxedSearch(asked, few, freed).found("ring")).all()
     limit = next(limit for limit in limits if limit.kinds == ("tries",))
     assert "NCCL allows only 16 tries of a GPU (8 where all channels are alike)" in limit.says
     assert limit.then.total_intra_gbs > found.trial.channels * found.trial.bw_intra
     whole = run_search(asked, nccl, "ring")
-    limits = Limits(whole, loads(whole), lambda freed: Again(asked, nccl, freed).found("ring")).all()
+    limits = Limits(whole, loads(whole), lambda freed: RelaxedSearch(asked, nccl, freed).found("ring")).all()
     assert ("tries",) not in [limit.kinds for limit in limits]
 
 
@@ -308,7 +308,7 @@ def test_searching_again_finds_what_a_plain_search_finds() -> None:
     of_request = again(asked, NCCL)
     assert again(replace(asked), NCCL) is of_request
     assert again(replace(asked, several_nodes=False), NCCL) is not of_request
-    assert again(asked, NCCL, Freed(channels=2)) is not of_request
+    assert again(asked, NCCL, Relaxation(channels=2)) is not of_request
     for name in ("tree", "ring"):
         graph, found = graphs[name], of_request.found(name)
         assert (found.channels, found.bw_intra_gbs, found.bw_inter_gbs, found.cross_nic) == (
@@ -326,16 +326,16 @@ def test_searching_again_finds_what_a_plain_search_finds() -> None:
 def test_numbers_are_kept_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path))
     asked, nccl = request(system(*pair(2)), 2, False), release.load(NCCL)
-    found = Again(asked, nccl, Freed(), "key").found("tree")
+    found = RelaxedSearch(asked, nccl, Relaxation(), "key").found("tree")
     (file,) = cached.folder().iterdir()
-    monkeypatch.setattr("tuner.graphs.explain.again.begun", None)
-    assert Again(asked, nccl, Freed(), "key").found("tree") == found
+    monkeypatch.setattr("tuner.graphs.explain.relaxed_search.begun", None)
+    assert RelaxedSearch(asked, nccl, Relaxation(), "key").found("tree") == found
     for key in (None, "other"):
         with pytest.raises(TypeError):
-            Again(asked, nccl, Freed(), key).found("tree")
+            RelaxedSearch(asked, nccl, Relaxation(), key).found("tree")
     file.write_text(file.read_text().replace('channels\\": ', 'channels\\": 1'))
     with pytest.raises(TypeError):
-        Again(asked, nccl, Freed(), "key").found("tree")  # not as it was written
+        RelaxedSearch(asked, nccl, Relaxation(), "key").found("tree")  # not as it was written
 
 
 def test_each_search_is_kept_under_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,10 +345,16 @@ def test_each_search_is_kept_under_a_key_of_its_own(monkeypatch: pytest.MonkeyPa
         keys.append(key)
         return {}
 
-    monkeypatch.setattr("tuner.graphs.explain.again._of_disk", nothing)
+    monkeypatch.setattr("tuner.graphs.explain.relaxed_search._of_disk", nothing)
     asked = request(system(*pair(3)), 2, False)
     wide = LinkClass((Kind.GPU, Kind.GPU), "NVL", 60.0)
-    freed = [Freed(), Freed(tries=4), Freed(channels=4), Freed(steps_gbs=(4.0,)), Freed(links=frozenset({wide}))]
+    freed = [
+        Relaxation(),
+        Relaxation(tries=4),
+        Relaxation(channels=4),
+        Relaxation(steps_gbs=(4.0,)),
+        Relaxation(links=frozenset({wide})),
+    ]
     for each in freed:
         again(asked, NCCL, each)
     again(replace(asked, several_nodes=True), NCCL)

@@ -14,7 +14,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
 from tuner.cli import everything
 from tuner.emulator.rules import time as timing
-from tuner.graphs.result import SearchResult
+from tuner.graphs.request import SearchResult
 from tuner.machine import catalogue, skeleton
 from tuner.machine.graphs import OrderedGraph
 from tuner.machine.topology import reader

@@ -17,7 +17,6 @@ from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Pattern
 from tuner.graphs import Request, cached, dump, find
-from tuner.graphs.alike import Alike
 from tuner.graphs.channels import ChannelSearch
 from tuner.graphs.explain import explain
 from tuner.graphs.graphs import search
@@ -25,6 +24,7 @@ from tuner.graphs.load import Given, Taken
 from tuner.graphs.local import mirrored
 from tuner.graphs.prepare import prepared
 from tuner.graphs.system import Kind
+from tuner.graphs.transpositions import EquivalentSearches
 from tuner.graphs.trial import Trial
 from tuner.machine import catalogue
 from tuner.machine.graph_tables import Shape
@@ -170,14 +170,14 @@ def test_a_search_that_goes_as_another_did_is_counted_as_if_it_were_made(
     found, spared = search(request, "2.28.9"), (counted.copy(), len(made))
     counted.clear()
     made.clear()
-    monkeypatch.setattr(Alike, "left", lambda *_: None)
+    monkeypatch.setattr(EquivalentSearches, "left", lambda *_: None)
     assert search(request, "2.28.9") == found
     assert counted == spared[0]
     assert len(made) > spared[1]
 
 
 def test_channels_that_are_better_at_another_bandwidth_are_searched() -> None:
-    alike = Alike(2, release.load("2.28.9").search.channels)
+    alike = EquivalentSearches(2, release.load("2.28.9").search.channels)
     best, slow, slower, fast = (
         Trial(Pattern.Ring, False, 1, 2, bw_intra=gbs, bw_inter=gbs, channels=1, hops=3)
         for gbs in (20.0, 12.0, 10.0, 24.0)

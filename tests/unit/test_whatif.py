@@ -18,7 +18,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.graphs.result import SearchResult
+from tuner.graphs.request import SearchResult
 from tuner.machine import catalogue
 from tuner.machine.topology import read
 from tuner.machine.topology.edit import edited

@@ -71,7 +71,7 @@ class LookedUp:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Row:
-    """What one range gets, as scalars and arrays of one element."""
+    """Pick of one range, as scalars and arrays of one element."""
 
     bytes_per_us: np.float32
     latency_us: np.float32

@@ -11,7 +11,7 @@ from tuner.base.numerics import f32
 from tuner.graphs.bounds import HOPPER, Bounds
 from tuner.graphs.channels import ChannelSearch
 from tuner.graphs.duplicate import duplicate
-from tuner.graphs.ends import DONE
+from tuner.graphs.network_channels import DONE
 from tuner.graphs.system import Kind
 from tuner.graphs.trial import Trial
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from tuner.base.errors import BadInput, BadTopology
 from tuner.base.numerics import f32
 from tuner.graphs.bandwidths import LOCAL_GBS, cpu_gbs, nvlink_gbs, pci_gbs
-from tuner.graphs.switches import flatten, sort
 from tuner.graphs.system import HOST_BIT, UNKNOWN, Adapter, Cpu, Gpu, Kind, Link, Node, PathTypes, System
 from tuner.graphs.xml import HOST, integer
 from tuner.release.search import CpuAbove, Devices
@@ -262,3 +261,62 @@ def bus_id(text: str) -> int:
 def _device(element: ET.Element) -> int:
     names = ("vendor", "device", "subsystem_vendor", "subsystem_device")
     return sum(integer(element, name, 0) << shift for name, shift in zip(names, (48, 32, 16, 0), strict=True))
+
+
+# What NCCL changes of a new system graph: switches of two levels become one, and links get the order of a traversal.
+#
+# Source: ncclTopoFlattenBcmSwitches and ncclTopoSortSystem, src/graph/topo.cc, v2.28.9-1.
+
+SUBSYSTEM_DEVICE = 0xFFFF
+REVISIONS = 0xFFF  # of a device word that say nothing of the level
+
+
+def flatten(system: System, devices: Devices) -> None:
+    """Makes one switch of each Broadcom switch that presents itself as two levels."""
+    at = 0
+    while at < len(system.nodes[Kind.PCI]):
+        switch = system.nodes[Kind.PCI][at]
+        at += 1
+        lower = next((lower for upper, lower in devices.flattened if _is(switch, upper)), None)
+        if lower is None:
+            continue
+        if devices.flattened_by_equal_device:
+            below = [link.to for link in switch.links if link.to.kind is Kind.PCI and link.to.device == switch.device]
+        else:
+            below = [link.to for link in switch.links if link.to.kind is Kind.PCI and _is(link.to, lower)]
+        switch.links = [link for link in switch.links if link.to not in below]
+        for sub in below:
+            _dissolve(system, sub, switch)
+        switch.device = 0x1000C01010000000 if devices.flattened_by_equal_device else switch.device | SUBSYSTEM_DEVICE
+        at = devices.flattened_goes_on_at
+
+
+def _is(switch: Node, device: int) -> bool:
+    return switch.device & ~REVISIONS == device
+
+
+def _dissolve(system: System, sub: Node, switch: Node) -> None:
+    """Hangs what is below a switch directly below the one above it."""
+    for link in sub.links:
+        if link.to is switch:
+            continue
+        switch.links.append(Link(link.kind, link.to, link.gbs))
+        back = next((back for back in link.to.links if back.to is sub), None)
+        if back is not None:
+            back.to = switch
+    system.remove(sub)
+
+
+def sort(system: System) -> None:
+    """Puts the link to the device above last, all the way down from each CPU."""
+    for cpu in system.cpus:
+        _sort(cpu, None)
+
+
+def _sort(node: Node, above: Node | None) -> None:
+    if above is not None:
+        at = next(at for at, link in enumerate(node.links) if link.to is above)
+        node.links.append(node.links.pop(at))
+    for link in list(node.links):
+        if link.kind == "PIX" and link.to is not above:
+            _sort(link.to, node)

@@ -13,8 +13,7 @@ from tuner import release
 from tuner.base.files import cache_folder, remember
 from tuner.base.names import Pattern
 from tuner.base.records import to_json
-from tuner.graphs.request import Hosts, Request
-from tuner.graphs.result import SearchResult
+from tuner.graphs.request import Hosts, Request, SearchResult
 from tuner.machine.graphs import Graph, OrderedGraph
 
 

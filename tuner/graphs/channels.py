@@ -1,57 +1,73 @@
 """Lays channels over the system, depth first, and keeps the best graph found.
 
 Source: ncclTopoSearchRec, ncclTopoSearchRecNet, ncclTopoSearchRecGpu and what they call, src/graph/search.cc,
-v2.28.9-1. A try is an entry of ncclTopoSearchRecGpu; NCCL limits their number, so their order is kept exactly.
+v2.28.9-1.
+
+NCCL's functions call each other: a channel begins (SearchRec), enters from an adapter (SearchRecNet) or begins at a
+GPU, goes from GPU to GPU (SearchRecGpu), leaves for the network, and when it is done the next channel begins, until
+the graph has all channels or nothing is left to try. Each takes bandwidth of links before it calls the next, and gives
+it back after. Here each of them is a generator that yields the states to go on with, a ``State``, and gives back what
+it took when it is asked for the next one; :meth:`ChannelSearch._lay` holds those that are not done, innermost last, as
+C's stack does, because a search is deeper than Python's stack. So these are one cycle:
+
+    _next_channel -> from_nets or _from_gpus -> _from_state -> _to_peers, _to_first, to_nets, _through_all
+                  -> _channel_done, which compares with the best -> _next_channel
+
+A try is an entry of ncclTopoSearchRecGpu, here each state that is gone on with. NCCL stops after so many, so the
+graph depends on every try and on their order, and both are kept exactly. Three things make that fast and change none:
+
+* :meth:`ChannelSearch._straight_on` goes over GPUs with one neighbour in a loop, without yielding each; it counts a
+  try for each of them, as if it had.
+* A state from which nothing better was found is not gone on from again: its tries are only counted.
+* A search that was made before, or goes just as another one did, is not made: its tries are counted, and what it left
+  of the links, which by rounding may be other than it was, is set. (Both: :mod:`tuner.graphs.transpositions`.)
 """
 
 from collections.abc import Hashable
 
 from tuner.base.names import Pattern
-from tuner.graphs.alike import Alike
-from tuner.graphs.compare import better
-from tuner.graphs.ends import DONE, FREE, NEVER, PCI_ORDER, REPLAY, NetworkEnds, State, Ways, begun
 from tuner.graphs.load import Route
-from tuner.graphs.recorded import Recorder
+from tuner.graphs.network_channels import DONE, FREE, NEVER, PCI_ORDER, REPLAY, NetworkChannels, State, Ways, begun
+from tuner.graphs.rejections import Recorder
 from tuner.graphs.routes import UNKNOWN, Parts, Routes, all_to_all, through_switch
-from tuner.graphs.seen import Place
 from tuner.graphs.system import Kind, System
-from tuner.graphs.trial import Trial
-from tuner.graphs.vain import Vain
+from tuner.graphs.transpositions import EquivalentSearches, FailedSearches, SearchState
+from tuner.graphs.trial import Trial, better
 from tuner.release import Release
 from tuner.release.environment import Environment
 
 
-class ChannelSearch(NetworkEnds):
+class ChannelSearch(NetworkChannels):
     """All searches for the graphs of one system; what one takes of a link's bandwidth, it gives back."""
 
     def __init__(self, system: System, nccl: Release, variables: Environment) -> None:
         super().__init__(system, nccl, variables)
         self.best: Trial
-        self._vain = Vain(system)
-        self._alike = Alike(self.gpus, self.rules)
+        self._failed = FailedSearches(system)
+        self._equivalent = EquivalentSearches(self.gpus, self.rules)
         self._fewest_hops: dict[int, int]  # by the number of channels laid
 
     def record(self) -> Recorder:
         """What the searches from here on are written to."""
-        self.recorder = self.load.recorder = self.seen.recorder = Recorder()
+        self.recorder = self.load.recorder = self.transpositions.recorder = Recorder()
         return self.recorder
 
     def stop_recording(self) -> None:
         """The searches from here on are written nowhere."""
-        self.recorder = self.load.recorder = self.seen.recorder = None
+        self.recorder = self.load.recorder = self.transpositions.recorder = None
 
     def search(self, trial: Trial, best: Trial, tries: int) -> int:
         """Lays channels as ``trial`` asks for them; ``best`` becomes what compares better. Returns the tries left."""
         trial.channels = 0
-        key = self._vain.key(trial, best, self.load.left, self.net_left)
-        known = self._vain.known(key)
+        key = self._failed.key(trial, best, self.load.left, self.net_left)
+        known = self._failed.known(key)
         self._found = False
         if self.recorder:
             self.recorder.begin(trial)
-        left = None if known is not None else self._left_by_alike(trial, best, tries)
+        left = None if known is not None else self._left_by_equivalent(trial, best, tries)
         if left is not None:
             self.left = left
-            self._vain.remember(key, (left, list(self.load.left), list(self.net_left), trial.hops))
+            self._failed.remember(key, (left, list(self.load.left), list(self.net_left), trial.hops))
         elif known is not None:
             self.left, self.load.left[:], self.net_left[:], trial.hops = known
         else:
@@ -60,14 +76,14 @@ class ChannelSearch(NetworkEnds):
             self.load.begin()
             self.order.by_load, self._fewest_hops = False, {}
             before = self._key_at_any_gbs(trial, tries)
-            self.seen.begin(trial)
+            self.transpositions.begin(trial)
             self._lay()
             if not self._found:
-                self._vain.remember(key, (self.left, list(self.load.left), list(self.net_left), trial.hops))
+                self._failed.remember(key, (self.left, list(self.load.left), list(self.net_left), trial.hops))
                 alike = before == self._key_at_any_gbs(trial, tries)
                 if alike and self._goes_by_loads_alone(trial):
                     looked = ((start, table) for (start, _), table in self.load.looked.items())
-                    self._alike.remember(before, trial, looked, self._fewest_hops, self.left)
+                    self._equivalent.remember(before, trial, looked, self._fewest_hops, self.left)
         if self.recorder:
             self.recorder.end(best, (tries, self.left), self._found, known is not None)
         return self.left
@@ -77,13 +93,13 @@ class ChannelSearch(NetworkEnds):
         unique = len(self.nets.number_of) == len(self.net_left)
         either = trial.pattern is Pattern.Tree and unique and self.rules.alternate != "any_pattern"
         cross_nic = 0 if either else trial.cross_nic
-        return tries, cross_nic, self._vain.key_at_any_gbs(trial, self.load.left, self.net_left)
+        return tries, cross_nic, self._failed.key_at_any_gbs(trial, self.load.left, self.net_left)
 
-    def _left_by_alike(self, trial: Trial, best: Trial, tries: int) -> int | None:
+    def _left_by_equivalent(self, trial: Trial, best: Trial, tries: int) -> int | None:
         """The tries left of a search that goes as another one went; None where it has to be made, or written down."""
         if self.recorder or trial.bw_intra != trial.bw_inter:
             return None
-        return self._alike.left(self._key_at_any_gbs(trial, tries), trial, best, self.net_left)
+        return self._equivalent.left(self._key_at_any_gbs(trial, tries), trial, best, self.net_left)
 
     def _goes_by_loads_alone(self, trial: Trial) -> bool:
         """Whether bandwidths said only what links and adapters had enough of, in the search that was made."""
@@ -98,8 +114,8 @@ class ChannelSearch(NetworkEnds):
 
     def _lay(self) -> None:
         """Depth first over all ways to go on: each generator yields states, and takes back what it did after each."""
-        # Heads and connections go by more than a place is told by.
-        self._looks = self.seen.worth_it and not (self.trial.heads_only or self.rules.connections_limit_nets)
+        # Heads and connections go by more than the key of a state has.
+        self._looks = self.transpositions.worth_it and not (self.trial.heads_only or self.rules.connections_limit_nets)
         self._looks_between_channels = self._looks and not self.trial.same_channels
         self._repeats_orders = not self.system.several_nodes or self.rules.replay == "always"
         self._deepest = self._deepest_look()
@@ -110,25 +126,25 @@ class ChannelSearch(NetworkEnds):
                     self.left -= 1
                     looks = state[1] <= self._deepest and state[4] == FREE
                     above.append(ways)
-                    ways = self._unless_in_vain(state) if looks else self._from_state(state)
+                    ways = self._unless_dead_end(state) if looks else self._from_state(state)
                     break
             else:
                 if not above:
                     return
                 ways = above.pop()
 
-    def _unless_in_vain(self, state: State) -> Ways:
-        """The ways on, but for a place from which channels were laid in vain: that only costs the tries again."""
-        place = self.seen.place(state, self.left)
-        if not self._in_vain(place):
+    def _unless_dead_end(self, state: State) -> Ways:
+        """The ways on, but for a state from which channels were laid in vain: that only costs the tries again."""
+        before = self.transpositions.within_channel(state, self.left)
+        if not self._is_dead_end(before):
             yield from self._from_state(state)
-            self.seen.leave(place, self.left)
+            self.transpositions.store(before, self.left)
 
-    def _in_vain(self, place: Place) -> bool:
-        """Whether channels were laid from a place in vain, which costs the tries again."""
-        tries = self.seen.tries(place)
+    def _is_dead_end(self, state: SearchState) -> bool:
+        """Whether channels were laid from a state in vain, which costs the tries again."""
+        tries = self.transpositions.tries(state)
         self.left -= tries or 0
-        if not self.seen.worth_it:
+        if not self.transpositions.worth_it:
             self._deepest, self._looks_between_channels = NEVER, False
         return tries is not None
 
@@ -151,7 +167,7 @@ class ChannelSearch(NetworkEnds):
         if trial.channels == 0:
             yield begun(0, PCI_ORDER, NEVER, round_)
         else:
-            self.seen.repeated[trial.channels - 1] += 1
+            self.transpositions.repeated[trial.channels - 1] += 1
             yield begun(trial.intra[trial.channels - 1][0], REPLAY, NEVER, round_)
         if not trial.same_channels or trial.channels == 0:
             for gpu in range(self.gpus):
@@ -253,17 +269,17 @@ class ChannelSearch(NetworkEnds):
         if better(trial, self.best, self.gpus, self.rules):
             self.best.take(trial)
             self._found = True
-            self.seen.better()
+            self.transpositions.better()
             if trial.channels == trial.max_channels:
                 self.left = DONE
         if trial.channels < trial.max_channels:
-            place = None
+            before = None
             if self._looks_between_channels:
-                place = self.seen.between_channels(self.left, self._repeats_orders)
-            if place is None or not self._in_vain(place):
+                before = self.transpositions.between_channels(self.left, self._repeats_orders)
+            if before is None or not self._is_dead_end(before):
                 yield from self._next_channel()
-                if place is not None:
-                    self.seen.leave(place, self.left)
+                if before is not None:
+                    self.transpositions.store(before, self.left)
         trial.channels -= 1
 
     def _through_all(self, parts: Parts, others: list[int] | None = None) -> Ways:

@@ -15,8 +15,7 @@ from tuner.graphs.bounds import HOPPER
 from tuner.graphs.graph_file import of_request
 from tuner.graphs.loop import Loop
 from tuner.graphs.prepare import prepared
-from tuner.graphs.request import Request
-from tuner.graphs.result import SearchResult
+from tuner.graphs.request import Request, SearchResult
 from tuner.graphs.system import HOST_BIT, Gpu, Kind, System
 from tuner.graphs.trial import Trial
 from tuner.machine.graphs import ENTER_THE_NETWORK, Graph, OrderedGraph

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tuner.base.numerics import f32
-from tuner.graphs.recorded import Recorder
+from tuner.graphs.rejections import Recorder
 from tuner.graphs.system import Cpu, Gpu, Kind, Link, Node, Path, System
 
 THOUSAND = f32(1000)

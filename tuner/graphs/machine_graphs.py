@@ -12,8 +12,7 @@ from itertools import product
 
 from tuner.base.errors import BadInput, BadTopology
 from tuner.graphs.cached import rules_of, searched
-from tuner.graphs.request import Request
-from tuner.graphs.result import SearchResult
+from tuner.graphs.request import Request, SearchResult
 from tuner.machine.catalogue import Machine
 from tuner.machine.graph_tables import GraphTable, Shape
 from tuner.machine.graphs import COLLNET_GRAPHS, WITH_COLLNET, Graph

@@ -89,7 +89,7 @@ class Routes:
         self._count(route, -1)
 
     def _count(self, route: Route, sign: int) -> None:
-        """Counts the hops as a C int, to which parts of a hop are added as a float."""
+        """Rejections the hops as a C int, to which parts of a hop are added as a float."""
         if not route.part:
             self.trial.hops += sign * route.hops
         else:

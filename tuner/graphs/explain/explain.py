@@ -1,21 +1,21 @@
 """The explanation of one graph, put together."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tuner import release
-from tuner.graphs.ends import DONE
-from tuner.graphs.explain.again import again
 from tuner.graphs.explain.detours import Detours
 from tuner.graphs.explain.lifts import lifts
 from tuner.graphs.explain.limits import Limits
-from tuner.graphs.explain.links import between
+from tuner.graphs.explain.links import KINDS, between, called, name
 from tuner.graphs.explain.loads import loads
-from tuner.graphs.explain.machine import devices, links
 from tuner.graphs.explain.reasons import Reasons
-from tuner.graphs.explain.records import Explanation, Found, Refusal, SearchTried
+from tuner.graphs.explain.records import Device, Explanation, Found, Limit, LoadedLink, Refusal, SearchTried
+from tuner.graphs.explain.relaxed_search import again
 from tuner.graphs.explain.runs import Run, run, summary
-from tuner.graphs.recorded import Attempt
+from tuner.graphs.network_channels import DONE
+from tuner.graphs.rejections import Attempt
 from tuner.graphs.request import Request
+from tuner.graphs.system import Kind, Node, System
 
 
 def explain(request: Request, nccl: str, graph: str, with_lifts: bool = True) -> Explanation:
@@ -62,10 +62,10 @@ def _searches(found: Run) -> tuple[SearchTried, ...]:
 
 def _search(found: Run, attempt: Attempt, links: Sequence[str]) -> SearchTried:
     names, asked, refusal = found.system.types.names, attempt.asked, None
-    often = attempt.refusals.of_links()
+    often = attempt.rejections.of_links()
     if often:
         number, times = often.most_common(1)[0]
-        short = next(short for at, short in attempt.refusals.left.items() if at.number == number)
+        short = next(short for at, short in attempt.rejections.left.items() if at.number == number)
         has = found.bare_gbs[number]
         refusal = Refusal(links[number], times, has, max(0.0, has - short.left_gbs), short.needed_gbs)
     return SearchTried(
@@ -92,3 +92,59 @@ def _outcome(attempt: Attempt) -> str:
         return "all channels"
     found = "better" if attempt.found else "nothing better"
     return f"{found}, out of tries" if attempt.left == 0 else found
+
+
+# The machine as NCCL knows it, with what the channels take of every link: what a picture of it is drawn from.
+
+DOWN = ("PIX", "C2C", "NET")
+
+
+def devices(system: System) -> Iterator[Device]:
+    """Every device, each below what it hangs on; a GPU is one device, whatever ranks are on it."""
+    seen = set[str]()
+    for cpu in system.cpus:
+        yield from _below(cpu, None, seen)
+    for node in system.nodes[Kind.NVS]:
+        yield _device(node, None)
+    for node in (*system.gpus, *system.nets):
+        if name(node) not in seen:
+            seen.add(name(node))
+            yield _device(node, None)
+
+
+def _below(node: Node, above: Node | None, seen: set[str]) -> Iterator[Device]:
+    if name(node) in seen:
+        return
+    seen.add(name(node))
+    yield _device(node, above)
+    for link in node.links:
+        if link.kind in DOWN and link.to.kind is not Kind.CPU:
+            yield from _below(link.to, node, seen)
+
+
+def _device(node: Node, above: Node | None) -> Device:
+    kind = "gpu" if node.kind is Kind.DEV else node.kind.name.lower()
+    return Device(name(node), kind, called(node), None if above is None else name(above))
+
+
+def links(limits: Limits, causes: Sequence[Limit]) -> Iterator[LoadedLink]:
+    """Every link of two devices, both directions; those that are alike with one that limits the graph limit it, too."""
+    names = [between(limits.owner(number), link) for number, link in enumerate(limits.links)]
+    limiting = {link for cause in causes for link in cause.links}
+    classes = {each for each, link in zip(limits.classes, names, strict=True) if link in limiting}
+    for number, link in enumerate(limits.links):
+        if link.kind == "LOC":
+            continue
+        of_channels, each = limits.loads.get(number, {}), limits.classes[number]
+        full = sum(of_channels.values())
+        needed = min(limits.before.bw_intra_gbs, limits.before.bw_inter_gbs)
+        yield LoadedLink(
+            link=names[number],
+            start=name(limits.owner(number)),
+            end=name(link.to),
+            kind=KINDS[link.kind],
+            link_gbs=limits.found.bare_gbs[number],
+            carries_gbs=full,
+            channels_gbs=dict(of_channels),
+            limits=each in classes and limits.found.bare_gbs[number] - full < needed,
+        )

@@ -12,9 +12,10 @@ from functools import reduce
 from tuner.graphs.explain.links import KINDS, LinkClass, between, class_of
 from tuner.graphs.explain.loads import Loads
 from tuner.graphs.explain.records import Found, Limit
-from tuner.graphs.explain.runs import Freed, Run, both, summary
+from tuner.graphs.explain.runs import Relaxation, Run, both, summary
 from tuner.graphs.explain.sentences import of_link, of_rule
-from tuner.graphs.explain.tries import more_tries_help
+from tuner.graphs.network_channels import DONE
+from tuner.graphs.rejections import Attempt
 from tuner.graphs.system import Kind, Node
 
 MOST_CLASSES = 4
@@ -28,7 +29,7 @@ class Factor:
     """Links that are alike, or a rule of the search, and how a search is freed from it."""
 
     kind: str
-    freed: Freed
+    freed: Relaxation
     links: LinkClass | None = None
 
 
@@ -41,7 +42,7 @@ def is_more(found: Found, before: Found) -> bool:
 class Limits:
     """The limits of one graph; ``again`` searches it freed from something."""
 
-    def __init__(self, found: Run, loads: Loads, again: Callable[[Freed], Found]) -> None:
+    def __init__(self, found: Run, loads: Loads, again: Callable[[Relaxation], Found]) -> None:
         self.found, self.loads, self.again = found, loads, again
         self.before = summary(found.system, found.trial)
         self.links = found.loop.channels.load.links
@@ -58,7 +59,7 @@ class Limits:
     def all(self) -> tuple[Limit, ...]:
         """Every single one; else the fewest that are one together; none where nothing helps."""
         way, others = self._tight()
-        links = [Factor(KINDS[each.kind], Freed(links=frozenset({each})), each) for each in (*way, *others)]
+        links = [Factor(KINDS[each.kind], Relaxation(links=frozenset({each})), each) for each in (*way, *others)]
         rules = list(self._rules([*way, *others]))
         singles = [[factor] for factor in (*links[len(way) :], *rules)]
         limits = [self._limit(links[: len(way)])] if way else []
@@ -109,16 +110,16 @@ class Limits:
         """What else may limit the graph, as the searches for it went."""
         trial, bounds, attempts = self.found.trial, self.found.loop.bounds, self.found.attempts
         if steps := self._steps(tight):
-            yield Factor("steps", Freed(steps_gbs=steps))
+            yield Factor("steps", Relaxation(steps_gbs=steps))
         nearer = trial.type_intra < bounds.far_intra or trial.type_inter < bounds.far_inter
-        if nearer and any(attempt.refusals.types for attempt in attempts):
-            yield Factor("paths", Freed(any_path=True))
+        if nearer and any(attempt.rejections.types for attempt in attempts):
+            yield Factor("paths", Relaxation(any_path=True))
         if self.found.graph == "tree":
-            yield Factor("ring", Freed(count_of_ring=True))
+            yield Factor("ring", Relaxation(count_of_ring=True))
         elif trial.channels == trial.max_channels > trial.min_channels:
-            yield Factor("channels", Freed(channels=2))
+            yield Factor("channels", Relaxation(channels=2))
         if more_tries_help(self.found, MORE_TRIES):
-            yield Factor("tries", Freed(tries=MORE_TRIES))
+            yield Factor("tries", Relaxation(tries=MORE_TRIES))
 
     def _tight(self) -> tuple[list[LinkClass], list[LinkClass]]:
         """Links without room for one more channel: those on the way to the adapters, and the others.
@@ -133,8 +134,8 @@ class Limits:
             if self.found.bare_gbs[number] - carried < (trial.bw_inter if to_net else trial.bw_intra):
                 (way if self.found.system.several_nodes and each.kind in ("PIX", "NET") else others)[each] += 1
         for attempt in self.found.attempts:
-            most = max((at.channels for at in attempt.refusals.links), default=0)
-            for at, times in attempt.refusals.links.items():
+            most = max((at.channels for at in attempt.rejections.links), default=0)
+            for at, times in attempt.rejections.links.items():
                 each = self.classes[at.number]
                 if at.channels == most and each not in way:
                     others[each] += times
@@ -151,3 +152,42 @@ class Limits:
         least, most = min(trial.bw_intra, trial.bw_inter) * NEW_STEP, max(tried)
         new = (gbs for gbs in shares if least < gbs < most)
         return tuple(sorted(gbs for gbs in new if not any(gbs / NEW_STEP < step < gbs * NEW_STEP for step in tried)))
+
+
+# Whether a search ended because NCCL allows only so many tries.
+
+MOST_SEARCHES = 6
+
+
+def ran_out(attempt: Attempt) -> bool:
+    """Whether a search used all the tries that it was allowed, and might have found more."""
+    return attempt.left == 0 and not attempt.known
+
+
+def all_ran_out(found: Run) -> bool:
+    """Whether the tries for all searches of the graph were used up, and no slower channels were tried any more."""
+    unused = found.nccl.search.tries.all
+    for attempt in found.attempts:
+        unused -= attempt.allowed
+        if unused < 0 and attempt.best.channels:
+            return True
+        if not attempt.asked.same_channels and attempt.left != DONE:
+            unused += attempt.left
+    return False
+
+
+def more_tries_help(found: Run, factor: int) -> bool:
+    """Whether so many times the tries let one of the searches that ran out of them find something better."""
+    if all_ran_out(found):
+        return True
+    out = [attempt for attempt in found.attempts if ran_out(attempt)]
+    for attempt in reversed(out[-MOST_SEARCHES:]):
+        best = found.trial.copied()
+        found.loop.channels.search(attempt.asked.copied(), best, attempt.allowed * factor)
+        if (best.channels, best.bw_intra, best.bw_inter) != (
+            found.trial.channels,
+            found.trial.bw_intra,
+            found.trial.bw_inter,
+        ):
+            return True
+    return False

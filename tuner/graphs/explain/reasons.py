@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 from tuner.base.numerics import f32
 from tuner.base.words import plural
-from tuner.graphs.ends import DONE
 from tuner.graphs.explain.links import between, gbs, phrase
 from tuner.graphs.explain.records import Reason
 from tuner.graphs.explain.runs import Run
 from tuner.graphs.loop import FALLBACK_GBS
-from tuner.graphs.recorded import At, Attempt
+from tuner.graphs.network_channels import DONE
+from tuner.graphs.rejections import Attempt, Position
 from tuner.graphs.system import Kind, Link, Node
 
 ROUNDING_GBS = 0.002
@@ -38,7 +38,7 @@ class Reasons:
         refusal = self._refused(self.last, channels)
         if refusal is not None:
             return Reason("link", start + refusal.says, refusal.links)
-        full = Counter({at: times for at, times in self.last.refusals.adapters.items() if at.channels == channels})
+        full = Counter({at: times for at, times in self.last.rejections.adapters.items() if at.channels == channels})
         if full:
             net = self.found.system.nets[full.most_common(1)[0][0].number]
             says = f"adapter {net.dev} ({gbs(net.links[0].gbs)}) has too little left."
@@ -63,11 +63,11 @@ class Reasons:
                 speed = gbs(asked.bw_intra)
             elif asked.bw_intra != asked.bw_inter:
                 speed = f"{asked.bw_intra:.4g} GB/s within the node and {asked.bw_inter:.4g} between nodes"
-            most = max((at.channels for at in (*tried.refusals.links, *tried.refusals.adapters)), default=0)
+            most = max((at.channels for at in (*tried.rejections.links, *tried.rejections.adapters)), default=0)
             start = f"The next faster search asks for {speed} a channel and at least {at_least}; it lays {most}"
             refusal = self._refused(tried, most)
-            if refusal is None and tried.refusals.adapters:
-                net = system.nets[tried.refusals.adapters.most_common(1)[0][0].number]
+            if refusal is None and tried.rejections.adapters:
+                net = system.nets[tried.rejections.adapters.most_common(1)[0][0].number]
                 where = between(net, net.links[0])
                 says = f"the network port of adapter {net.dev} ({gbs(net.links[0].gbs)}) has too little left."
                 refusal = Reason("adapter", says, (where,))
@@ -136,12 +136,12 @@ class Reasons:
 
     def _refused(self, attempt: Attempt, channels: int) -> Reason | None:
         """The link that refused most often while so many channels were laid."""
-        refusals = Counter({at: times for at, times in attempt.refusals.links.items() if at.channels == channels})
+        refusals = Counter({at: times for at, times in attempt.rejections.links.items() if at.channels == channels})
         if not refusals:
             return None
-        at: At = refusals.most_common(1)[0][0]
+        at: Position = refusals.most_common(1)[0][0]
         link, has = self.links[at.number], self.found.bare_gbs[at.number]
-        owner, short = self.owner(link), attempt.refusals.left[at]
+        owner, short = self.owner(link), attempt.rejections.left[at]
         carries_gbs = has - short.left_gbs
         says = f"{phrase(owner, link)} has only {gbs(has)}, and {gbs(short.needed_gbs)} are needed."
         if carries_gbs > ROUNDING_GBS:

@@ -10,7 +10,7 @@ from tuner.graphs.graph_file import of_request
 from tuner.graphs.graphs import in_order
 from tuner.graphs.loop import Loop
 from tuner.graphs.prepare import built, complete
-from tuner.graphs.recorded import Attempt
+from tuner.graphs.rejections import Attempt
 from tuner.graphs.request import Request
 from tuner.graphs.system import Adapter, System
 from tuner.graphs.trial import Trial
@@ -21,7 +21,7 @@ FIRST = "ring"  # of the graphs that are searched
 
 
 @dataclass(frozen=True, slots=True)
-class Freed:
+class Relaxation:
     """What a search is freed from, to see whether that is what limits it."""
 
     links: frozenset[LinkClass] = frozenset()  # these have twice the bandwidth
@@ -32,9 +32,9 @@ class Freed:
     count_of_ring: bool = False  # a tree may have other numbers of channels than the ring
 
 
-def both(first: Freed, second: Freed) -> Freed:
-    """Freed from what either is freed from."""
-    return Freed(
+def both(first: Relaxation, second: Relaxation) -> Relaxation:
+    """Relaxation from what either is freed from."""
+    return Relaxation(
         links=first.links | second.links,
         steps_gbs=(*first.steps_gbs, *second.steps_gbs),
         tries=first.tries * second.tries,
@@ -69,7 +69,7 @@ def summary(system: System, trial: Trial) -> Found:
 
 def run(request: Request, nccl: Release, graph: str) -> Run:
     """Searches up to a graph by its name. BadInput for one that is not searched there, and as the search's."""
-    loop, searched = begun(request, nccl, Freed())
+    loop, searched = begun(request, nccl, Relaxation())
     bare_gbs, names = list(loop.channels.load.left), list[str]()
     recorder = loop.channels.record() if graph == FIRST else None
     ring: Trial | None = None
@@ -89,7 +89,7 @@ def not_searched(graph: str, names: Sequence[str]) -> BadInput:
     return BadInput(f"graphs: no {graph} is searched there; {one_of(names)}")
 
 
-def begun(request: Request, nccl: Release, freed: Freed) -> tuple[Loop, Iterator[tuple[str, Trial]]]:
+def begun(request: Request, nccl: Release, freed: Relaxation) -> tuple[Loop, Iterator[tuple[str, Trial]]]:
     """A search freed from something, and each graph by name, once it is searched. Errors: as the search's."""
     nccl = _freed(nccl, freed)
     variables = Environment(request.environment, non_numeric_is_default=nccl.environment.non_numeric_is_default)
@@ -102,7 +102,7 @@ def begun(request: Request, nccl: Release, freed: Freed) -> tuple[Loop, Iterator
     return loop, in_order(loop, request, nccl, variables)
 
 
-def _freed(nccl: Release, freed: Freed) -> Release:
+def _freed(nccl: Release, freed: Relaxation) -> Release:
     search, tries, factor = nccl.search, nccl.search.tries, freed.tries
     if factor != 1:
         tries = replace(

@@ -12,10 +12,10 @@ from tuner.base.numerics import ceil_div
 from tuner.graphs.load import Load, less_by
 from tuner.graphs.nets import ANY_GPU, Nets
 from tuner.graphs.order import NextGpus
-from tuner.graphs.recorded import Recorder
+from tuner.graphs.rejections import Recorder
 from tuner.graphs.routes import UNKNOWN, Routes
-from tuner.graphs.seen import Seen
 from tuner.graphs.system import Kind, System
+from tuner.graphs.transpositions import TranspositionTable
 from tuner.graphs.trial import Trial
 from tuner.release import Release
 from tuner.release.environment import Environment
@@ -34,7 +34,7 @@ def begun(gpu: int, forced: int, back: int, round_: int) -> State:
     return gpu, 0, back, round_, forced, 1 << gpu
 
 
-class NetworkEnds:
+class NetworkChannels:
     """Both ends of the channels that are laid; generators yield states, and take back what they did after each."""
 
     def __init__(self, system: System, nccl: Release, variables: Environment) -> None:
@@ -50,7 +50,7 @@ class NetworkEnds:
         self.left = 0  # tries
         self.trial: Trial
         self.routes: Routes
-        self.seen = Seen(self.load, self.nets, self.net_left)
+        self.transpositions = TranspositionTable(self.load, self.nets, self.net_left)
         self.recorder: Recorder | None = None
 
     def from_nets(self, back: int) -> Ways:
@@ -90,7 +90,7 @@ class NetworkEnds:
         trial, rules = self.trial, self.rules
         number = trial.channels
         if number > 0 and (trial.same_channels or rules.replay == "always"):
-            self.seen.repeated[number - 1] += 1
+            self.transpositions.repeated[number - 1] += 1
             yield from self._enter(net, trial.intra[number - 1][0], back, REPLAY)
         if number > 0 and trial.same_channels:
             return True

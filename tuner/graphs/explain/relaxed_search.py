@@ -1,6 +1,6 @@
-"""The graphs of a request searched again, freed from something that may limit them, or of a changed request.
+"""Relaxed searches: the graphs of a request freed from something that may limit them, or of a changed request.
 
-Only their numbers are wanted, so nothing is written down of the tries, and places seen before are skipped. The graphs
+Only their numbers are wanted, so nothing is written down of the tries, and known dead ends are skipped. The graphs
 of one request follow each other in one search, so what one graph's explanation searched serves the next graph's; and
 all numbers are kept on disk, as graphs are.
 """
@@ -16,7 +16,7 @@ from tuner.base.names import Pattern
 from tuner.base.records import to_json
 from tuner.graphs import cached
 from tuner.graphs.explain.records import Found
-from tuner.graphs.explain.runs import Freed, begun, not_searched, summary
+from tuner.graphs.explain.runs import Relaxation, begun, not_searched, summary
 from tuner.graphs.request import Request
 from tuner.graphs.trial import Trial
 from tuner.release import Release
@@ -24,10 +24,10 @@ from tuner.release import Release
 KEPT = 32  # searches; one graph's explanation makes about 15
 
 
-class Again:
+class RelaxedSearch:
     """The graphs of one request, each searched when it is first asked for; with ``key`` kept on disk under it."""
 
-    def __init__(self, request: Request, nccl: Release, freed: Freed, key: str | None = None) -> None:
+    def __init__(self, request: Request, nccl: Release, freed: Relaxation, key: str | None = None) -> None:
         self._asked = request, nccl, freed
         self._key = key
         self._found = {} if key is None else _of_disk(key)
@@ -74,7 +74,7 @@ class _Key:
 
     text: str
     nccl: str
-    freed: Freed
+    freed: Relaxation
     request: Request = field(compare=False)
 
     @property
@@ -85,11 +85,11 @@ class _Key:
         return cached.key_of("numbers", self.text, cached.rules_of(self.nccl), freed)
 
 
-def again(request: Request, nccl: str, freed: Freed | None = None) -> Again:
+def again(request: Request, nccl: str, freed: Relaxation | None = None) -> RelaxedSearch:
     """A request's graphs in a release. Errors: as the search's."""
-    return _kept(_Key(json.dumps(asdict(request), sort_keys=True), nccl, freed or Freed(), request))
+    return _kept(_Key(json.dumps(asdict(request), sort_keys=True), nccl, freed or Relaxation(), request))
 
 
 @lru_cache(maxsize=KEPT)
-def _kept(key: _Key) -> Again:
-    return Again(key.request, release.load(key.nccl), key.freed, key.on_disk)
+def _kept(key: _Key) -> RelaxedSearch:
+    return RelaxedSearch(key.request, release.load(key.nccl), key.freed, key.on_disk)
