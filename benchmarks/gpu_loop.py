@@ -319,7 +319,7 @@ def first_that_works(stages: Stages, run: Run, ladder: Sequence[Setup]) -> Setup
             if stages.run(first := one.self_test(20)):
                 return tried
             done = stages.done[first.name]
-            layer = selftest.layer_of(done.said)
+            layer = selftest.named_in(done.said)
             if layer in NEEDED:
                 return tried if done.ended is Ended.limit and stages.run(one.self_test(60, "-again")) else None
             if layer != selftest.CALL_IN_GRAPH:

@@ -20,7 +20,7 @@ from tuner.bench.double.environment import Environment
 from tuner.bench.double.settings import DoubleSettings, Fault
 from tuner.bench.gpu.host_time import SIZES as host_time_sizes
 from tuner.bench.gpu.options import Options
-from tuner.bench.gpu.selftest import RANKS, SelfTest, layer_of, passes
+from tuner.bench.gpu.selftest import RANKS, SelfTest, named_in, passes
 from tuner.bench.gpu.stages import ARCHIVE, TOOK_TOO_LONG, Done, Ended, Stage, Stages
 from tuner.bench.own_choices import compare
 from tuner.scenario import Scenario
@@ -107,7 +107,7 @@ def test_a_layer_that_hangs_was_begun_last() -> None:
     # the communicator's own limit, or the self-test's, whichever is there first
     assert code in (1, TOOK_TOO_LONG), said
     last = [line for line in said.splitlines() if line.startswith("a plain call:")][-1]
-    assert layer_of(last) == "a plain call"
+    assert named_in(last) == "a plain call"
     assert last.startswith(
         ("a plain call: HANGS: not done 5 s", "a plain call: FAILED: a collective was not done within 5 s")
     )
@@ -122,7 +122,7 @@ def test_the_layer_that_hangs_is_named_and_it_ends_as_what_took_too_long(tmp_pat
     assert not stages.run(Stage("selftest", (sys.executable, "-c", hangs), 30))
     done = stages.done["selftest"]
     assert (done.ended, done.said) == (Ended.limit, "ranks: HANGS: not done 1 s after the start")
-    assert layer_of(done.said) == layer_of("ranks ...") == RANKS
+    assert named_in(done.said) == named_in("ranks ...") == RANKS
     assert "in <module>" in (tmp_path / "selftest.err").read_text(), "where"
 
 

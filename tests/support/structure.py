@@ -46,12 +46,19 @@ def found_in(files: Mapping[str, str]) -> Found:
                 if first := PRESUPPOSES.match(text):
                     found["docstrings"][path].append(f"line {node.body[0].lineno}: {first[0]}")
         if not path.startswith(OF_THE_COMMAND_LINE):
+            declared = {name for node in ast.walk(tree) if isinstance(node, ast.Call) for name in _declared(node)}
+            known = of_documentation | declared
             for node in ast.walk(tree):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in of_documentation:
+                if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in known:
                     found["options"][path] += [each for each in OPTION.findall(node.value) if each not in OF_OTHERS]
     # A name with an underscore is a module's own.
     found["classes"] = {k: places for k, places in found["classes"].items() if len(places) > 1 and k[0] != "_"}
     return {rule: {name: places for name, places in each.items() if places} for rule, each in found.items()}
+
+
+def _declared(call: ast.Call) -> list[ast.expr]:
+    """The options that a call declares, where a module is a command by itself (``python -m``)."""
+    return call.args if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument" else []
 
 
 def found() -> Found:

@@ -72,11 +72,12 @@ class A:
         """What it is."""
         def f(self):
             """Whether it is so."""
+            parser.add_argument("--declared", help="with --other")
             return "--env and -x --node, not a--b", f"{1} --machine", "--"
 '''
     found = structure.found_in({"tuner/emulator/a.py": source, "tuner/cli/a.py": source})
     assert {name: len(places) for name, places in found["classes"].items()} == {"A": 4}
-    assert found["options"] == {"tuner/emulator/a.py": ["--env", "--node", "--machine"]}
+    assert found["options"] == {"tuner/emulator/a.py": ["--env", "--node", "--other", "--machine"]}
     assert found["docstrings"]["tuner/cli/a.py"] == ["line 1: Those", "line 5: What"]
 
 

@@ -1,4 +1,4 @@
-"""What a call costs the host, and what a tuner plugin adds to it: calls without NCCL's log and without forcing.
+"""The cost of a call for the host, and what a tuner plugin adds to it: calls without NCCL's log and without forcing.
 
     python -m tuner.bench.gpu.host_time --out FILE [--plugin none|FILE.so] [--table FILE] [--library FILE]
         [--ranks-per-gpu 2]

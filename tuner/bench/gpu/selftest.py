@@ -1,4 +1,4 @@
-"""Which layer of measuring on GPUs fails here, in seconds and before anything is measured.
+"""The layer of measuring on GPUs that fails here, in seconds and before anything is measured.
 
     python -m tuner.bench.gpu.selftest [--library FILE] [--ranks-per-gpu 2] [--limit-s 20]
 
@@ -151,7 +151,7 @@ class SelfTest:
         return f"{sorted(run.times_us)[len(run.times_us) // 2]:.2f} us, {run.executed or 'NCCL does not say what'} ran"
 
 
-def layer_of(said: str) -> str:
+def named_in(said: str) -> str:
     """The layer that a line of the self-test names, what it says of it left out."""
     return said.removesuffix(_BEGUN).partition(": ")[0]
 
@@ -199,7 +199,7 @@ class _Watched:
         faulthandler.cancel_dump_traceback_later()
 
     def _end(self) -> None:
-        print(f"{layer_of(self._last)}: HANGS: not done {self._limit_s:g} s after the start", flush=True)
+        print(f"{named_in(self._last)}: HANGS: not done {self._limit_s:g} s after the start", flush=True)
         faulthandler.dump_traceback()
         os._exit(TOOK_TOO_LONG)
 

@@ -30,7 +30,7 @@ NCCL_LOG = ".nccl."  # in the names of NCCL's logs, which are packed with each o
 
 
 class Ended(StrEnum):
-    """How a stage came to its end."""
+    """The end of a stage."""
 
     ok = "ok"
     failed = "failed"
@@ -59,7 +59,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of a stage: in how many seconds, and the last line that it said."""
+    """A stage that was begun and what came of it: in how many seconds, and the last line that it said."""
 
     name: str
     ended: Ended
@@ -161,7 +161,7 @@ class Stages:
             raise BadInput(f"{path}: not the stages of an earlier run: {error!r}; valid: another folder") from None
 
     def _write(self) -> None:
-        """What cannot be written or copied is said, and does not end what is still to be measured."""
+        """Writes and copies what is there; that it cannot is said, and ends nothing that is still to be measured."""
         text = json.dumps([asdict(done) for done in self.done.values()], indent=1) + "\n"
         path = self._out / _STAGES
         growing = path.with_name(f"{_STAGES}.part")
