@@ -82,14 +82,14 @@ def test_a_combination_that_is_silently_replaced(tmp_path: Path) -> None:
 
 def test_a_log_that_says_otherwise_than_what_was_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path, settings()) as double:
-        answered = double._asked.ask
+        answered = double._workers.ask
 
         def lying(message: object, doing: str) -> Any:
             answer = answered(message, doing)
             launched = dict.fromkeys([(POINT, TREE_LL)] if answer.launched else [], 1)
             return type(answer)(answer.result, answer.error, launched)
 
-        monkeypatch.setattr(double._asked, "ask", lying)
+        monkeypatch.setattr(double._workers, "ask", lying)
         complaint = r"^NCCL's log says that Ring/LL channels=\d+ ran, and it launched Tree/LL$"
         with pytest.raises(MeasuringFailed, match=complaint):
             double.run(POINT, RING_LL, 2)

@@ -51,7 +51,7 @@ def test_errors_and_death_are_said() -> None:
     with pytest.raises(BadInput, match="cannot run AllReduce"):
         there.run(POINT, Combination(Algorithm.PAT, Protocol.Simple), 1)
     assert there.run(POINT, RING, 2).times_us
-    (pid,) = there._asked.pids
+    (pid,) = there._workers.pids
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(MeasuringFailed, match=r"was killed by SIGKILL \(run\)"):
         there.run(POINT, RING, 2)
@@ -90,7 +90,7 @@ from tuner.bench.own_process import OwnProcess, serve
 from tuner.bench.simulated.backend import Simulated
 from tuner.scenario import Scenario
 own = OwnProcess(partial(Simulated, Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2), 7))
-print(*own._asked.pids, flush=True)
+print(*own._workers.pids, flush=True)
 time.sleep(60)
 """
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as asking:

@@ -42,7 +42,7 @@ class Answer:
     error: TunerError | None = None
 
 
-class Asked:
+class WorkerProcesses:
     """Processes that measure together, the first of which is asked; all are ended where it gives no answer.
 
     ``name`` is what errors call them, ``limit_s`` is for each answer (None for no limit), and ``last_words`` says what

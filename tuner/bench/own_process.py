@@ -19,7 +19,7 @@ from typing import Any
 
 from tuner.base.errors import TunerError
 from tuner.bench.backend import Backend, Run
-from tuner.bench.exchange import Answer, Asked, Question, answer_all, send
+from tuner.bench.exchange import Answer, Question, WorkerProcesses, answer_all, send
 from tuner.times.records.header import Header
 from tuner.times.records.samples import Combination, Point
 
@@ -50,7 +50,7 @@ class OwnProcess:
     """
 
     def __init__(self, opener: Opener, limit_s: float | None = None) -> None:
-        self._opener, self._asked = opener, Asked(_NAME, limit_s)
+        self._opener, self._workers = opener, WorkerProcesses(_NAME, limit_s)
         self._folder = tempfile.TemporaryDirectory(prefix=_FOLDER)
         self._table: str | None = None
         try:
@@ -61,7 +61,7 @@ class OwnProcess:
 
     def _begin(self) -> int:
         """How many ranks there are in the process that is begun."""
-        return int(_first_answer(self._asked, self._folder.name, self._opener))
+        return int(_first_answer(self._workers, self._folder.name, self._opener))
 
     def describe(self) -> Header:
         """As the backend says it."""
@@ -90,7 +90,7 @@ class OwnProcess:
 
     def renew(self) -> bool:
         """Ends the process and begins another."""
-        self._asked.leave("make_way", CLOSE_S)
+        self._workers.leave("make_way", CLOSE_S)
         self._begin()
         if self._table is not None:
             self._ask("use_table", self._table)
@@ -102,16 +102,16 @@ class OwnProcess:
 
     def close(self) -> None:
         """Ends the process."""
-        self._asked.leave("close", CLOSE_S)
+        self._workers.leave("close", CLOSE_S)
         self._folder.cleanup()
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        return self._asked.ask(Question(name, arguments), name).result
+        return self._workers.ask(Question(name, arguments), name).result
 
 
-def _first_answer(asked: Asked, folder: str, opener: Callable[[], Any]) -> Any:
-    asked.start(partial(_begun, folder))
-    return asked.ask(opener, "opening").result
+def _first_answer(workers: WorkerProcesses, folder: str, opener: Callable[[], Any]) -> Any:
+    workers.start(partial(_begun, folder))
+    return workers.ask(opener, "opening").result
 
 
 def serve(opener: Callable[[], bool]) -> None:
@@ -126,9 +126,9 @@ def serve(opener: Callable[[], bool]) -> None:
 
 def _served(opener: Callable[[], bool], folder: str) -> bool:
     """Serves to the end in one process; whether there is one more to come."""
-    asked = Asked(_NAME, None)
-    again = bool(_first_answer(asked, folder, opener))
-    asked.wait(CLOSE_S)
+    workers = WorkerProcesses(_NAME, None)
+    again = bool(_first_answer(workers, folder, opener))
+    workers.wait(CLOSE_S)
     return again
 
 

@@ -17,7 +17,7 @@ from tuner.bench.backend import Run
 from tuner.bench.double.environment import STARTED, Environment
 from tuner.bench.double.requests import Opened
 from tuner.bench.double.settings import DoubleSettings
-from tuner.bench.exchange import Asked, Question
+from tuner.bench.exchange import Question, WorkerProcesses
 from tuner.bench.gpu.options import Options, options_of
 from tuner.times.records.header import DOUBLE, Header
 from tuner.times.records.samples import Combination, Point
@@ -37,7 +37,7 @@ class Double:
     def __init__(self, settings: DoubleSettings, options: Options) -> None:
         self.settings, self._limit_s = settings, options.limit_s
         self._environment = Environment(settings, options.library)
-        self._asked = Asked("the double's process", options.limit_s + START_S, self._last_words)
+        self._workers = WorkerProcesses("the double's process", options.limit_s + START_S, self._last_words)
         self.launched: Mapping[tuple[Point, Combination], int] = {}  # by rank 0's process, in the last request
         self._options = replace(options, ranks_per_gpu=settings.ranks_per_gpu, library=self._environment.library)
         self._started = 0
@@ -52,10 +52,10 @@ class Double:
         self._started += 1
         self._port = _free_port()
         try:
-            self._asked.start(self._begun, self.settings.ranks if self.settings.process_per_rank else 1)
-            opened: Opened = self._asked.answer("opening").result
+            self._workers.start(self._begun, self.settings.ranks if self.settings.process_per_rank else 1)
+            opened: Opened = self._workers.answer("opening").result
         except BaseException:
-            self._asked.end()
+            self._workers.end()
             self._environment.close()
             raise
         return opened
@@ -123,7 +123,7 @@ class Double:
 
     def renew(self) -> bool:
         """Ends the processes and begins others."""
-        self._asked.leave("close", self._limit_s)
+        self._workers.leave("close", self._limit_s)
         self._begin()
         if self._table is not None:
             self._ask("use_table", self._table)
@@ -134,11 +134,11 @@ class Double:
 
     def close(self) -> None:
         """Ends the processes."""
-        self._asked.leave("close", self._limit_s)
+        self._workers.leave("close", self._limit_s)
         self._environment.close()
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        answer = self._asked.ask(Question(name, arguments), name)
+        answer = self._workers.ask(Question(name, arguments), name)
         self.launched = answer.launched
         return answer.result
 

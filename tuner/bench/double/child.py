@@ -5,6 +5,7 @@ the others' is -1: they serve rank 0.
 """
 
 import pickle
+import re
 import socket
 import sys
 from functools import partial
@@ -12,10 +13,11 @@ from typing import Any
 
 from tuner.base.errors import TunerError
 from tuner.bench.double.computer import computer
-from tuner.bench.double.faults import plant
 from tuner.bench.double.requests import CountedAnswer, Opened
+from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
 from tuner.bench.exchange import Question, answer_all, send
 from tuner.bench.gpu.opening import open_gpus
+from tuner.plugin.forcing import Forcing
 
 
 def main() -> None:
@@ -47,6 +49,25 @@ def _answered(backend: Any, question: Question) -> CountedAnswer:
     except TunerError as error:
         return CountedAnswer(error=error, launched=dict(launched))
     return CountedAnswer(result, launched=dict(launched))
+
+
+def plant(settings: DoubleSettings) -> None:
+    """Plants faults outside of CUDA: the forcing plugin is handed another table than its process gives it."""
+    replaced = [fault for fault in settings.faults if fault.kind is FaultKind.replaced]
+    if not replaced:
+        return
+    use_table = Forcing.use_table
+
+    def swapped(forcing: Forcing, text: str | None) -> None:
+        use_table(forcing, None if text is None else _swapped(text, replaced))
+
+    Forcing.use_table = swapped  # type: ignore[method-assign, assignment]
+
+
+def _swapped(text: str, faults: list[Fault]) -> str:
+    for fault in faults:
+        text = re.sub(rf"-> {re.escape(fault.forced)}(?!\S)", f"-> {fault.instead}", text)  # tree/ll is not tree/ll128
+    return text
 
 
 if __name__ == "__main__":
