@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 EXCEPTIONS = ROOT / "tests" / "unit" / "structure_exceptions.toml"
-Found = dict[str, dict[str, list[str]]]  # of each rule, of each name of a class or of a file, the places
+Found = dict[str, dict[str, list[str]]]  # of each rule, of each name of a class or of a room, the places
 
 RULES = {
     "classes": "a class of this name exists already: say of what it is",
@@ -33,32 +33,37 @@ def sources() -> dict[str, str]:
     return {str(file.relative_to(ROOT)): file.read_text("utf-8") for file in sorted((ROOT / "tuner").rglob("*.py"))}
 
 
+def _arguments(node: ast.AST) -> list[ast.expr]:
+    """Texts that are options of a program, as it declares them or as it is started with them."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
+        return node.args
+    return node.elts if isinstance(node, ast.List) else []
+
+
 def found_in(files: Mapping[str, str]) -> Found:
     """Exceptions to each rule in sources by their path; a class is one where another has its name."""
     found: Found = {rule: defaultdict(list) for rule in RULES}
     for path, source in files.items():
-        of_documentation = set()
+        room = "/".join(Path(path).parts[:2])
+        of_documentation = set[ast.AST]()
         for node in ast.walk(tree := ast.parse(source)):
             if isinstance(node, ast.ClassDef):
                 found["classes"][node.name].append(f"{path}:{node.lineno}")
             if isinstance(node, Documented) and (text := ast.get_docstring(node)) is not None:
                 of_documentation.add(node.body[0].value)  # type: ignore[attr-defined]
                 if first := PRESUPPOSES.match(text):
-                    found["docstrings"][path].append(f"line {node.body[0].lineno}: {first[0]}")
+                    found["docstrings"][room].append(f"{path}:{node.body[0].lineno}: {first[0]}")
         if not path.startswith(OF_THE_COMMAND_LINE):
-            declared = {name for node in ast.walk(tree) if isinstance(node, ast.Call) for name in _declared(node)}
-            known = of_documentation | declared
+            of_programs = {part for node in ast.walk(tree) for part in _arguments(node)}
             for node in ast.walk(tree):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in known:
-                    found["options"][path] += [each for each in OPTION.findall(node.value) if each not in OF_OTHERS]
+                if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in of_documentation:
+                    named = [] if node in of_programs else OPTION.findall(node.value)
+                    found["options"][room] += [
+                        f"{path}:{node.lineno}: {each}" for each in named if each not in OF_OTHERS
+                    ]
     # A name with an underscore is a module's own.
     found["classes"] = {k: places for k, places in found["classes"].items() if len(places) > 1 and k[0] != "_"}
     return {rule: {name: places for name, places in each.items() if places} for rule, each in found.items()}
-
-
-def _declared(call: ast.Call) -> list[ast.expr]:
-    """The options that a call declares, where a module is a command by itself (``python -m``)."""
-    return call.args if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument" else []
 
 
 def found() -> Found:

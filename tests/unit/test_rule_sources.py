@@ -38,7 +38,7 @@ def idle_kinds(nccl: str, rules: Rules) -> set[str]:
 
 
 def used_by(nccl: str) -> Iterator[Rule]:
-    rules = resolved.of(release.load(nccl))
+    rules = resolved.rules_for(release.load(nccl))
     algorithms = {algorithm for row in rules.exists.values() for algorithm in row}
     for kind in {field.name for field in fields(rules)} - {"exists"} - idle_kinds(nccl, rules):
         named = getattr(rules, kind)

@@ -72,13 +72,13 @@ class A:
         """What it is."""
         def f(self):
             """Whether it is so."""
-            parser.add_argument("--declared", help="with --other")
-            return "--env and -x --node, not a--b", f"{1} --machine", "--"
+            return "--env and -x --node, not a--b", f"{1} --machine", "--", ["--nodes"], p.add_argument("--nccl")
 '''
     found = structure.found_in({"tuner/emulator/a.py": source, "tuner/cli/a.py": source})
     assert {name: len(places) for name, places in found["classes"].items()} == {"A": 4}
-    assert found["options"] == {"tuner/emulator/a.py": ["--env", "--node", "--other", "--machine"]}
-    assert found["docstrings"]["tuner/cli/a.py"] == ["line 1: Those", "line 5: What"]
+    at = "tuner/emulator/a.py:8: "
+    assert found["options"] == {"tuner/emulator": [f"{at}--env", f"{at}--node", f"{at}--machine"]}
+    assert found["docstrings"]["tuner/cli"] == ["tuner/cli/a.py:1: Those", "tuner/cli/a.py:5: What"]
 
 
 def words(identifier: str) -> set[str]:

@@ -31,7 +31,7 @@ def build(
     kinds, nodes, ranks = _kinds(alike)
     _check_environment(release, environment, kinds, nodes)
     environment = _as_read(release, environment)
-    rules = resolved.of(release)
+    rules = resolved.rules_for(release)
     searched = [
         init.searched(kind.graphs, environment) | init.without_channels(release, rules, environment, kind)
         for kind in kinds
@@ -132,7 +132,7 @@ def _weakest(searched: Sequence[Graphs], release: Release) -> tuple[dict[Algorit
 
 def with_release(communicator: Communicator, release: Release) -> Communicator:
     """The communicator with other constants and rules, such as fitted ones; what its init derived stays."""
-    return replace(communicator, release=release, rules=resolved.of(release))
+    return replace(communicator, release=release, rules=resolved.rules_for(release))
 
 
 def _as_read(release: Release, environment: Environment) -> Environment:

@@ -237,7 +237,7 @@ class ResolvedNode:
         from tuner.graphs import Request
 
         nccl = release.load(self.scenario.nccl)
-        asked, nvls_off = self.for_oracle(1), resolved.of(nccl).nvls_if_shared
+        asked, nvls_off = self.for_oracle(1), resolved.rules_for(nccl).nvls_if_shared
         return Request(
             asked.topology,
             asked.gpus_per_node,
@@ -338,7 +338,7 @@ def found_graphs(request: "Request", nccl: str) -> tuple[Graphs, float]:
     from tuner.graphs import searched
 
     found = searched(request, nccl)
-    kept = {"nvls"} if resolved.of(release.load(nccl)).nvls_search_start is not None else set()
+    kept = {"nvls"} if resolved.rules_for(release.load(nccl)).nvls_search_start is not None else set()
     graphs = {name: each.graph for name, each in found.graphs.items() if each.graph.channels or name in kept}
     return graphs, found.net_gbs
 

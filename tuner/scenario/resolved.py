@@ -279,7 +279,7 @@ class ResolvedScenario:
             domains=self.domains,
             ready=not self.ranks_without_fabric,
         )
-        sizes = resolved.of(self.release).domains(fabric)
+        sizes = resolved.rules_for(self.release).domains(fabric)
         if not sizes:
             return hosts
         if any(kind.scenario.graphs is not None for kind in self.kinds):
@@ -311,7 +311,7 @@ class ResolvedScenario:
             )
         if self.ranks_without_fabric:
             why = f"the GPU of rank {self.ranks_without_fabric[0]} is not in its NVLink fabric"
-        elif domains.hosts_are_nodes is resolved.of(self.release).domains:
+        elif domains.hosts_are_nodes is resolved.rules_for(self.release).domains:
             why = f"NCCL {self.release.name} knows no NVLink between hosts"
         else:
             why = f"the variables or NCCL {self.release.name} rule out NVLink between hosts"
@@ -348,7 +348,7 @@ class ResolvedScenario:
 
     def _check_sharing(self) -> None:
         """BadInput where a node's own search does not tell whether its NVLS is off."""
-        rule, placed = resolved.of(self.release).nvls_if_shared, [kind.gpu_of_rank for kind in self.kinds]
+        rule, placed = resolved.rules_for(self.release).nvls_if_shared, [kind.gpu_of_rank for kind in self.kinds]
         if rule is not None and rule(placed) != any(rule([gpus]) for gpus in placed):
             raise BadInput(
                 f"NCCL {self.release.name} leaves NVLS on where the last two ranks of all have a GPU each and others "

@@ -5,12 +5,13 @@ Shapes: arrays are those of the rules: traffic in bytes, [size].
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TypeVar
+from functools import cache, lru_cache
+from typing import Annotated, Any
 
 from tuner.base.errors import BadReleaseFile, one_of
 from tuner.base.names import Algorithm, Collective, DataType, Op, Pattern
 from tuner.base.numerics import SizeArray
+from tuner.base.registry import Registry
 from tuner.emulator import printed_table
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.printed_table import PrintRule
@@ -61,89 +62,90 @@ from tuner.emulator.rules.schedule import aside, cells, equal_bytes, least_loade
 from tuner.emulator.rules.symmetric_time import BlockRule as SymmetricBlockRule
 from tuner.emulator.rules.symmetric_time import TimeRule
 from tuner.emulator.rules.time import CorrectionRule, PenaltyRule
-from tuner.release import ALGORITHM_NAMES, Release, load
-from tuner.release import names as release_names
+from tuner.release import ALGORITHM_NAMES, Release
 from tuner.release.convert import WrongValue
 from tuner.release.environment import GRAMMARS, Environment, Grammar
 from tuner.release.rule_names import RuleNames
 from tuner.release.schema import Hardware
 
-F = TypeVar("F", bound=Callable[..., object])
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rules:
-    """The functions of a :class:`tuner.release.rule_names.RuleNames`, field by field; None where it has none."""
+    """Functions of a release's rules, by the fields of :class:`tuner.release.rule_names.RuleNames`; None for no name.
 
-    ctas: Callable[[Environment, str, int], int]
-    cta_policy: Callable[[Environment], Policy]
-    grammar: Grammar
-    channels: tuple[Callable[[init.InitFacts, int], int], ...]
-    nvls_channels: Callable[[init.InitFacts], int]
-    nvls_search_start: Callable[[bool], str] | None
-    collnet: tuple[Callable[[CollNetFacts], bool], ...]
-    collnet_heads: Callable[[CollNetFacts], Algorithm]
-    collnet_direct_heads: Callable[[CollNetFacts], int]
-    domains: FabricRule
-    nvls_if_shared: Callable[[Sequence[Sequence[int]]], bool] | None
-    comp_caps: Callable[[Sequence[int]], Sequence[int]]
-    cpu: Callable[[Sequence[init.Cpu]], init.Cpu]
-    table_cpu: Callable[[Sequence[init.Cpu]], init.Cpu]
-    tree_pattern: Callable[[Sequence[Pattern | None]], Pattern | None]
-    exists: Mapping[Collective, tuple[Algorithm, ...]]
-    fills: Mapping[Algorithm, tuple[EnabledRule, ...]]
-    enabled: tuple[EnabledRule, ...]
-    ring_backup: tuple[EnabledRule, ...]
-    bandwidth: Mapping[Algorithm, tuple[BandwidthRule, ...]]
-    latency: Mapping[Algorithm, tuple[LatencyRule, ...]]
-    hw_latency_row: tuple[Callable[[ModelPoint, Hardware, Algorithm], Algorithm], ...]
-    network_step: Callable[[ModelPoint], Algorithm]
-    ring_network_steps: Callable[[ModelPoint], int]
-    printed_table: PrintRule
-    fp8_needs_hopper: Callable[[Request], bool]
-    candidate: tuple[CandidateRule, ...]
-    time: tuple[CorrectionRule, ...]
-    penalty: tuple[PenaltyRule, ...]
-    pick: PickRule
-    launch: Launch
-    thread_product: Callable[[int, int, int], list[int]]
-    nvls_kind: Callable[[Communicator, Algorithm], bool]
-    nvls_bound: bounds.NvlsBoundRule
-    bound_channels: Callable[[Communicator], int]
-    tuned_channels: Callable[[int, int], int]
-    tuned_threads: Callable[[int], int]
-    block: bounds.BlockRule
-    deal: Deal
-    traffic_per_channel: Callable[[SizeArray, int, int], SizeArray]
-    registered: tuple[RegisteredRule, ...]
-    schedule: scheduler.Scheduler
-    task_order: Callable[[Communicator, list[task.Task]], list[task.Task]]
-    counted_traffic: Callable[[int, int], int]
-    device_op: Callable[[Op], Op]
-    function: Callable[[task.Task, Op], DataType]
-    device_functions: device_functions.DeviceFunctions
-    shares: shares.Shares
-    nvls_chunk: chunk_sizes.NvlsChunk
-    direct_access: Callable[[int], int]
-    op_argument: Callable[[Request, int], int]
-    set_aside: aside.AsideRule | None
-    symmetric_queue: Callable[[Request], bool] | None
-    symmetric_reach: Callable[[Communicator], bool] | None
-    group_bytes: Callable[[task.Task], int] | None
-    channel_bytes: Callable[[Communicator, bool], int] | None
-    work_estimate: Callable[[task.Task], int] | None
-    non_classic_path: symmetric.NonClassicRule
-    symmetric_blocks: SymmetricBlockRule
-    symmetric_time: TimeRule
-    windows_between_nodes: windows.BetweenNodesRule | None
-    copies_between_nodes: symmetric_copies.BetweenNodesRule | None
-    symmetric_ring: symmetric_rail.RingRule | None
-    symmetric_requested: symmetric_variables.RequestedRule
-    symmetric_low_latency: symmetric_sides.LowLatencyRule | None
-    symmetric_arguments: symmetric_arguments.RoomRule | None
+    A kind of rule is a field there, which says how many names it has, and one here, which says what is called and in
+    which registry the rules of that kind are.
+    """
+
+    ctas: Annotated[Callable[[Environment, str, int], int], init.CTAS_RULES]
+    cta_policy: Annotated[Callable[[Environment], Policy], cta_policy.RULES]
+    grammar: Annotated[Grammar, GRAMMARS]
+    channels: Annotated[tuple[Callable[[init.InitFacts, int], int], ...], init.CHANNEL_RULES]
+    nvls_channels: Annotated[Callable[[init.InitFacts], int], init.NVLS_RULES]
+    nvls_search_start: Annotated[Callable[[bool], str] | None, init.START_RULES]
+    collnet: Annotated[tuple[Callable[[CollNetFacts], bool], ...], collnet.SUPPORT_RULES]
+    collnet_heads: Annotated[Callable[[CollNetFacts], Algorithm], collnet.HEADS_RULES]
+    collnet_direct_heads: Annotated[Callable[[CollNetFacts], int], collnet.DIRECT_HEADS_RULES]
+    domains: Annotated[FabricRule, domains.RULES]
+    nvls_if_shared: Annotated[Callable[[Sequence[Sequence[int]]], bool] | None, init.SHARED_RULES]
+    comp_caps: Annotated[Callable[[Sequence[int]], Sequence[int]], init.COMP_CAP_RULES]
+    cpu: Annotated[Callable[[Sequence[init.Cpu]], init.Cpu], init.CPU_RULES]
+    table_cpu: Annotated[Callable[[Sequence[init.Cpu]], init.Cpu], init.CPU_RULES]
+    tree_pattern: Annotated[Callable[[Sequence[Pattern | None]], Pattern | None], init.TREE_PATTERN_RULES]
+    exists: Mapping[Collective, tuple[Algorithm, ...]]  # no rules, but rows
+    fills: Annotated[Mapping[Algorithm, tuple[EnabledRule, ...]], enabled.RULES]
+    enabled: Annotated[tuple[EnabledRule, ...], enabled.RULES]
+    ring_backup: Annotated[tuple[EnabledRule, ...], enabled.RULES]
+    bandwidth: Annotated[Mapping[Algorithm, tuple[BandwidthRule, ...]], bandwidth.RULES]
+    latency: Annotated[Mapping[Algorithm, tuple[LatencyRule, ...]], latency.RULES]
+    hw_latency_row: Annotated[tuple[Callable[[ModelPoint, Hardware, Algorithm], Algorithm], ...], model_point.ROW_RULES]
+    network_step: Annotated[Callable[[ModelPoint], Algorithm], latency.NETWORK_STEP_RULES]
+    ring_network_steps: Annotated[Callable[[ModelPoint], int], latency.RING_NETWORK_STEPS_RULES]
+    printed_table: Annotated[PrintRule, printed_table.PRINT_RULES]
+    fp8_needs_hopper: Annotated[Callable[[Request], bool], candidate.FP8_RULES]
+    candidate: Annotated[tuple[CandidateRule, ...], candidate.RULES]
+    time: Annotated[tuple[CorrectionRule, ...], time.CORRECTIONS]
+    penalty: Annotated[tuple[PenaltyRule, ...], time.PENALTIES]
+    pick: Annotated[PickRule, pick.RULES]
+    launch: Annotated[Launch, launch.RULES]
+    thread_product: Annotated[Callable[[int, int, int], list[int]], bounds.PRODUCT_RULES]
+    nvls_kind: Annotated[Callable[[Communicator, Algorithm], bool], bounds.NVLS_KIND_RULES]
+    nvls_bound: Annotated[bounds.NvlsBoundRule, bounds.NVLS_BOUND_RULES]
+    bound_channels: Annotated[Callable[[Communicator], int], bounds.BOUND_CHANNELS_RULES]
+    tuned_channels: Annotated[Callable[[int, int], int], bounds.TUNED_RULES]
+    tuned_threads: Annotated[Callable[[int], int], bounds.TUNED_THREADS_RULES]
+    block: Annotated[bounds.BlockRule, bounds.BLOCK_RULES]
+    deal: Annotated[Deal, deal.RULES]
+    traffic_per_channel: Annotated[Callable[[SizeArray, int, int], SizeArray], deal.TRAFFIC_RULES]
+    registered: Annotated[tuple[RegisteredRule, ...], registered.RULES]
+    schedule: Annotated[scheduler.Scheduler, scheduler.RULES]
+    task_order: Annotated[Callable[[Communicator, list[task.Task]], list[task.Task]], cells.ORDER_RULES]
+    counted_traffic: Annotated[Callable[[int, int], int], cells.COUNTED_TRAFFIC_RULES]
+    device_op: Annotated[Callable[[Op], Op], task.DEVICE_OP_RULES]
+    function: Annotated[Callable[[task.Task, Op], DataType], task.FUNCTION_RULES]
+    device_functions: Annotated[device_functions.DeviceFunctions, device_functions.RULES]
+    shares: Annotated[shares.Shares, shares.RULES]
+    nvls_chunk: Annotated[chunk_sizes.NvlsChunk, chunk_sizes.NVLS_RULES]
+    direct_access: Annotated[Callable[[int], int], chunk_sizes.DIRECT_RULES]
+    op_argument: Annotated[Callable[[Request, int], int], op_arguments.RULES]
+    set_aside: Annotated[aside.AsideRule | None, aside.RULES]
+    symmetric_queue: Annotated[Callable[[Request], bool] | None, symmetric_waiting.RULES]
+    symmetric_reach: Annotated[Callable[[Communicator], bool] | None, symmetric.REACH_RULES]
+    group_bytes: Annotated[Callable[[task.Task], int] | None, least_loaded.TOTAL_RULES]
+    channel_bytes: Annotated[Callable[[Communicator, bool], int] | None, least_loaded.SHARE_RULES]
+    work_estimate: Annotated[Callable[[task.Task], int] | None, equal_bytes.ESTIMATE_RULES]
+    non_classic_path: Annotated[symmetric.NonClassicRule, symmetric.RULES]
+    symmetric_blocks: Annotated[SymmetricBlockRule, symmetric_time.BLOCK_RULES]
+    symmetric_time: Annotated[TimeRule, symmetric_time.TIME_RULES]
+    windows_between_nodes: Annotated[windows.BetweenNodesRule | None, windows.RULES]
+    copies_between_nodes: Annotated[symmetric_copies.BetweenNodesRule | None, symmetric_copies.RULES]
+    symmetric_ring: Annotated[symmetric_rail.RingRule | None, symmetric_rail.RING_RULES]
+    symmetric_requested: Annotated[symmetric_variables.RequestedRule, symmetric_variables.REQUESTED_RULES]
+    symmetric_low_latency: Annotated[symmetric_sides.LowLatencyRule | None, symmetric_sides.RULES]
+    symmetric_arguments: Annotated[symmetric_arguments.RoomRule | None, symmetric_arguments.RULES]
 
 
-def of(release: Release) -> Rules:
+def rules_for(release: Release) -> Rules:
     """The rules of a release. BadReleaseFile names file and key of a rule that does not exist, and those that do."""
     try:
         return _of_names(release.rules)
@@ -153,117 +155,27 @@ def of(release: Release) -> Rules:
 
 @lru_cache(maxsize=1024)
 def _of_names(rules: RuleNames) -> Rules:
-    return _resolved(_Names(rules))
+    found = {kind: _of_registry(kind, getattr(rules, kind), functions) for kind, functions in registries().items()}
+    return Rules(exists=rules.exists, **found)
 
 
-def registries() -> Mapping[str, Mapping[str, Callable[..., object]]]:
+@cache
+def registries() -> Mapping[str, Registry[Any]]:
     """All rules there are, of any release, by kind and name."""
-    names = _Names(load(release_names()[-1]).rules)
-    _resolved(names)
-    return names.registries
+    return {kind: hint.__metadata__[0] for kind, hint in Rules.__annotations__.items() if hasattr(hint, "__metadata__")}
 
 
-class _Names:
-    """Looks the names of a release's rules up."""
-
-    def __init__(self, names: RuleNames) -> None:
-        self.names = names
-        self.registries: dict[str, Mapping[str, Callable[..., object]]] = {}
-
-    def one(self, kind: str, rules: Mapping[str, F]) -> F:
-        return self._found(getattr(self.names, kind), kind, rules)
-
-    def optional(self, kind: str, rules: Mapping[str, F]) -> F | None:
-        name = getattr(self.names, kind)
-        self.registries[kind] = rules
-        return None if name is None else self._found(name, kind, rules)
-
-    def several(self, kind: str, rules: Mapping[str, F]) -> tuple[F, ...]:
-        self.registries[kind] = rules
-        return tuple(self._found(name, kind, rules) for name in getattr(self.names, kind))
-
-    def by_algorithm(self, kind: str, rules: Mapping[str, F]) -> Mapping[Algorithm, tuple[F, ...]]:
-        """Every algorithm is in it, some without rules."""
-        self.registries[kind] = rules
-        names: Mapping[Algorithm, tuple[str, ...]] = getattr(self.names, kind)
+def _of_registry(kind: str, names: Any, rules: Registry[Any]) -> Any:
+    """The functions of a field of :class:`RuleNames`: of one name, of none, of several, or of several by algorithm."""
+    if names is None:
+        return None
+    if isinstance(names, Mapping):  # every algorithm is in it, some without rules
         return {
-            algorithm: tuple(self._found(name, f"{kind}.{key}", rules) for name in names.get(algorithm, ()))
+            algorithm: _of_registry(f"{kind}.{key}", names.get(algorithm, ()), rules)
             for algorithm, key in ALGORITHM_NAMES.items()
         }
-
-    def _found(self, name: str, key: str, rules: Mapping[str, F]) -> F:
-        self.registries.setdefault(key.partition(".")[0], rules)
-        if name not in rules:
-            raise WrongValue(f"rules.{key}", f"unknown rule {name!r}; {one_of(rules)}")
-        return rules[name]
-
-
-def _resolved(names: _Names) -> Rules:
-    return Rules(
-        ctas=names.one("ctas", init.CTAS_RULES),
-        cta_policy=names.one("cta_policy", cta_policy.RULES),
-        grammar=names.one("grammar", GRAMMARS),
-        channels=names.several("channels", init.CHANNEL_RULES),
-        nvls_channels=names.one("nvls_channels", init.NVLS_RULES),
-        nvls_search_start=names.optional("nvls_search_start", init.START_RULES),
-        collnet=names.several("collnet", collnet.SUPPORT_RULES),
-        collnet_heads=names.one("collnet_heads", collnet.HEADS_RULES),
-        collnet_direct_heads=names.one("collnet_direct_heads", collnet.DIRECT_HEADS_RULES),
-        domains=names.one("domains", domains.RULES),
-        nvls_if_shared=names.optional("nvls_if_shared", init.SHARED_RULES),
-        comp_caps=names.one("comp_caps", init.COMP_CAP_RULES),
-        cpu=names.one("cpu", init.CPU_RULES),
-        table_cpu=names.one("table_cpu", init.CPU_RULES),
-        tree_pattern=names.one("tree_pattern", init.TREE_PATTERN_RULES),
-        exists=names.names.exists,
-        fills=names.by_algorithm("fills", enabled.RULES),
-        enabled=names.several("enabled", enabled.RULES),
-        ring_backup=names.several("ring_backup", enabled.RULES),
-        bandwidth=names.by_algorithm("bandwidth", bandwidth.RULES),
-        latency=names.by_algorithm("latency", latency.RULES),
-        hw_latency_row=names.several("hw_latency_row", model_point.ROW_RULES),
-        network_step=names.one("network_step", latency.NETWORK_STEP_RULES),
-        ring_network_steps=names.one("ring_network_steps", latency.RING_NETWORK_STEPS_RULES),
-        printed_table=names.one("printed_table", printed_table.PRINT_RULES),
-        fp8_needs_hopper=names.one("fp8_needs_hopper", candidate.FP8_RULES),
-        candidate=names.several("candidate", candidate.RULES),
-        time=names.several("time", time.CORRECTIONS),
-        penalty=names.several("penalty", time.PENALTIES),
-        pick=names.one("pick", pick.RULES),
-        launch=names.one("launch", launch.RULES),
-        thread_product=names.one("thread_product", bounds.PRODUCT_RULES),
-        nvls_kind=names.one("nvls_kind", bounds.NVLS_KIND_RULES),
-        nvls_bound=names.one("nvls_bound", bounds.NVLS_BOUND_RULES),
-        bound_channels=names.one("bound_channels", bounds.BOUND_CHANNELS_RULES),
-        tuned_channels=names.one("tuned_channels", bounds.TUNED_RULES),
-        tuned_threads=names.one("tuned_threads", bounds.TUNED_THREADS_RULES),
-        block=names.one("block", bounds.BLOCK_RULES),
-        deal=names.one("deal", deal.RULES),
-        traffic_per_channel=names.one("traffic_per_channel", deal.TRAFFIC_RULES),
-        registered=names.several("registered", registered.RULES),
-        schedule=names.one("schedule", scheduler.RULES),
-        task_order=names.one("task_order", cells.ORDER_RULES),
-        counted_traffic=names.one("counted_traffic", cells.COUNTED_TRAFFIC_RULES),
-        device_op=names.one("device_op", task.DEVICE_OP_RULES),
-        function=names.one("function", task.FUNCTION_RULES),
-        device_functions=names.one("device_functions", device_functions.RULES),
-        shares=names.one("shares", shares.RULES),
-        nvls_chunk=names.one("nvls_chunk", chunk_sizes.NVLS_RULES),
-        direct_access=names.one("direct_access", chunk_sizes.DIRECT_RULES),
-        op_argument=names.one("op_argument", op_arguments.RULES),
-        symmetric_reach=names.optional("symmetric_reach", symmetric.REACH_RULES),
-        symmetric_queue=names.optional("symmetric_queue", symmetric_waiting.RULES),
-        set_aside=names.optional("set_aside", aside.RULES),
-        group_bytes=names.optional("group_bytes", least_loaded.TOTAL_RULES),
-        channel_bytes=names.optional("channel_bytes", least_loaded.SHARE_RULES),
-        work_estimate=names.optional("work_estimate", equal_bytes.ESTIMATE_RULES),
-        non_classic_path=names.one("non_classic_path", symmetric.RULES),
-        symmetric_blocks=names.one("symmetric_blocks", symmetric_time.BLOCK_RULES),
-        symmetric_time=names.one("symmetric_time", symmetric_time.TIME_RULES),
-        windows_between_nodes=names.optional("windows_between_nodes", windows.RULES),
-        copies_between_nodes=names.optional("copies_between_nodes", symmetric_copies.RULES),
-        symmetric_ring=names.optional("symmetric_ring", symmetric_rail.RING_RULES),
-        symmetric_requested=names.one("symmetric_requested", symmetric_variables.REQUESTED_RULES),
-        symmetric_low_latency=names.optional("symmetric_low_latency", symmetric_sides.RULES),
-        symmetric_arguments=names.optional("symmetric_arguments", symmetric_arguments.RULES),
-    )
+    if isinstance(names, tuple):
+        return tuple(_of_registry(kind, name, rules) for name in names)
+    if names not in rules:
+        raise WrongValue(f"rules.{kind}", f"unknown rule {names!r}; {one_of(rules)}")
+    return rules[names]
