@@ -16,13 +16,13 @@ from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.emulator.request import Request
-from tuner.machine import catalogue
+from tuner.machine import catalogue, gpus
 from tuner.oracle import library
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check_log import Compared, compare
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
-from tuner.scenario.logs import choice, devices, importer, lines, printed_graphs, reader
+from tuner.scenario.logs import choice, importer, lines, printed_graphs, reader
 from tuner.scenario.logs.imported import Given, Imported
 
 CASES = Path(__file__).parents[3] / "shared" / "cases"
@@ -627,11 +627,16 @@ def test_a_bandwidth_is_the_float_that_a_search_finds() -> None:
         ("NVIDIA GeForce RTX 3090", 86),
         ("NVIDIA B300 SXM6 AC", 103),
         ("NVIDIA H100 80GB HBM3", 90),
+        ("NVIDIA L20", 89),
+        ("NVIDIA GB10", 121),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 120),
+        ("NVIDIA RTX 6000 Ada Generation", 89),
+        ("Quadro RTX 8000", 75),
         ("Fantasy", None),
     ],
 )
 def test_product_names(name: str, comp_cap: int | None) -> None:
-    assert devices.comp_cap(name) == comp_cap
+    assert gpus.capability_of_product(name) == comp_cap
 
 
 # The command line

@@ -1,5 +1,6 @@
 """``nccl-tuner explain``: why NCCL picks what it picks."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -46,10 +47,9 @@ def command(
     \b
     nccl-tuner explain allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M
     """
-    described, request = (
-        communicator.scenario(),
-        call.request(collective),
-    )
+    if communicator["log"] and not as_json:
+        _print_log(Path(communicator["log"]), communicator["log_communicator"])
+    described, request = communicator.scenario(), call.request(collective)
     if Selection(described.communicator()).may_leave_classic_path(request):
         _explain_off_classic_path(described, request, size, times, as_json)
         return
@@ -60,6 +60,16 @@ def command(
         print_json(explanation)
     else:
         _print(f"{collective.name} of {human_bytes(size)} on {described.title}", explanation)
+
+
+def _print_log(file: Path, name: str | None) -> None:
+    """The log's own answers first, which need no graphs: they stand where the rest cannot be computed."""
+    from tuner.scenario.logs import importer
+    from tuner.scenario.logs.imported import Given
+
+    answers = importer.read(file, Given(communicator=name)).evidence.answers
+    if answers:
+        click.echo("\n".join(["What the log shows", "", *(f"  - {answer}" for answer in answers), ""]))
 
 
 def _explain_off_classic_path(

@@ -51,7 +51,12 @@ def _print(imported: Imported) -> None:
     click.echo(f"tuning table: {cells} cells; --json prints them\n")
     if imported.choices:
         print_table("Choices", CHOICE_COLUMNS, [_choice_row(made) for made in imported.choices])
-    for what, texts in (("note", imported.notes), ("not printed", imported.missing), ("needed", imported.needed)):
+    for what, texts in (
+        ("log", imported.evidence.answers),
+        ("note", imported.notes),
+        ("not printed", imported.missing),
+        ("needed", imported.needed),
+    ):
         for text in texts:
             click.echo(f"{what}: {text}")
 
@@ -137,6 +142,7 @@ def _record(imported: Imported) -> dict[str, object]:
         "needed",
         "missing",
         "notes",
+        "evidence",
     )
     return {
         **{name: to_json(getattr(imported, name)) for name in names},

@@ -77,6 +77,18 @@ def chip(model: str) -> str:
     return " ".join(_CHIP.findall(words)[:1])
 
 
+def capability_of_product(name: str) -> int | None:
+    """The compute capability of a product by CUDA's name, 80 for ``NVIDIA A100-SXM4-80GB``; None for unknown ones."""
+    words = f" {re.sub(r'[^0-9A-Z]+', ' ', name.upper())} "
+    found = [(len(part), cap) for part, cap in _capabilities().items() if f" {part} " in words]
+    return max(found)[1] if found else None
+
+
+@cache
+def _capabilities() -> dict[str, int]:
+    return {chip(model): load(model).compute_capability for model in names()}
+
+
 def of_device(device: str | None) -> tuple[str, ...]:
     """Names of the models that have a PCI device id of NVIDIA's, as in ``0x2330``; none of an unknown one."""
     return tuple(name for name in names() if (device or "").lower() in load(name).pci_devices)

@@ -33,7 +33,7 @@ class FromLog:
     """Which communicator of which log a description is of; ``release`` is what the log says.
 
     ``machine`` and ``topology`` have the graphs; where both are None, the log has them. ``notes`` say, a line each,
-    what was assumed, and where what a user says goes before the log.
+    what was assumed, and where what a user says goes before the log; ``answers`` what the log itself explains.
     """
 
     file: str
@@ -43,6 +43,7 @@ class FromLog:
     topology: str | None
     nearness: Nearness | None = field(metadata=json_form(optional=True))  # of the machine
     notes: tuple[str, ...]
+    answers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,8 @@ def read(machine: str | None, given: "Description") -> Logged:
     shown = not named and any(node.graphs for node in imported.nodes)
     if needed := imported.needed if shown else [text for text in imported.needed if text.startswith(_OF_RELEASES)]:
         raise BadInput(f"{file}: needed: {'; '.join(needed)}{OR_A_MACHINE if shown else ''}")
-    notes = list(imported.notes) if shown else []
+    foreign = imported.evidence.answers[:1] if imported.evidence.tuner_plugin is not None else ()
+    notes = [*foreign, *(imported.notes if shown else ())]
     printed = next(iter(imported.printed_releases), None)
     if printed not in (None, imported.release):
         graphs_of = f", with the graphs that NCCL {printed} found" if shown else ""
@@ -106,6 +108,7 @@ def read(machine: str | None, given: "Description") -> Logged:
         None if topology is None else str(topology),
         near,
         tuple(notes),
+        imported.evidence.answers,
     )
     return Logged(machine, cast("Description", others), kinds, says)
 

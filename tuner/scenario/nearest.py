@@ -15,20 +15,27 @@ if TYPE_CHECKING:
     from tuner.scenario.describe import Description
 
 MULTICAST_COMP_CAP = 90  # the first GPUs that can NVLS
+MOST_WITH_RINGS = 6  # machines whose rings are searched, the nearest without them
 _IN_NO_LOG = ("CPUs", "PCIe switches", "NVLinks")  # that NCCL prints without GRAPH
 
 
 def ranked(imported: Imported, run: "Description") -> list[Nearness]:
     """Every machine, the nearest first. ``run``: release, nodes, GPUs per node and variables of the log."""
-    every = [compared(name, imported, run) for name in catalogue.names()]
-    return sorted(every, key=lambda near: near.rank)
+    every = sorted((compared(name, imported, run) for name in catalogue.names()), key=lambda near: near.rank)
+    if not imported.evidence.rings:
+        return every
+    alike = [near for near in every[:MOST_WITH_RINGS] if len(near.differs) == len(every[0].differs)]
+    by_name = {near.machine: compared(near.machine, imported, run, with_rings=True) for near in alike}
+    return sorted((by_name.get(near.machine, near) for near in every), key=lambda near: near.rank)
 
 
-def compared(name: str, imported: Imported, run: "Description") -> Nearness:
-    """One machine with what the log says."""
+def compared(name: str, imported: Imported, run: "Description", with_rings: bool = False) -> Nearness:
+    """One machine with what the log says; ``with_rings``: the orders of ranks, too, which have to be searched."""
     machine = catalogue.load(name)
     several = (run.get("nodes") or 1) > 1
     facts = [*_gpus(machine, imported, run), *_adapters(machine, imported, several), *_channels(machine, imported, run)]
+    if with_rings:
+        facts += _rings(machine, imported, run)
     return nearness(machine.name, facts, _IN_NO_LOG)
 
 
@@ -101,6 +108,19 @@ def _channels(machine: Machine, imported: Imported, run: "Description") -> Itera
     yield Compared(
         logged, (coll, nvls if imported.nvls_channels else None) == (imported.coll_channels, imported.nvls_channels)
     )
+
+
+def _rings(machine: Machine, imported: Imported, run: "Description") -> Iterator[Compared]:
+    """The order of ranks in each ring: a fingerprint of what joins GPUs and adapters, and of their numbers."""
+    scenario, printed = _known(machine, run), imported.evidence.rings
+    try:
+        found = None if scenario is None else [ring.ranks for ring in scenario.resolve().rings_and_trees.rings]
+    except TunerError:
+        found = None
+    says = f"order of ranks in {len(printed)} rings"
+    plain = all(list(ring) == sorted(ring) for ring in printed)
+    agrees = None if found is None else found == list(printed)
+    yield Compared(says, agrees, identifies=not plain, decides=False)
 
 
 def _made(machine: Machine, run: Mapping[str, Any]) -> tuple[str, str] | None:

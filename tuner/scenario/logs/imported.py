@@ -91,6 +91,23 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True)
+class LogEvidence:
+    """Lines of a log beside its graphs and tables; empty where none is printed.
+
+    ``tuner_plugin``: the plugin that chooses, if any does. ``transports``: connections by NCCL's word for their way,
+    P2P/CUMEM, SHM, NET/IB/GDRDMA. ``rings``: ranks of each channel in their order. ``adapters_of_ranks``: NCCL's
+    numbers of the adapters that a rank sends over. ``answers``: what follows, a sentence each.
+    """
+
+    tuner_plugin: str | None
+    transports: Mapping[str, int]
+    warnings: tuple[str, ...]
+    rings: tuple[tuple[int, ...], ...] = field(metadata=json_form(omitted=True))
+    adapters_of_ranks: Mapping[int, tuple[int, ...]] = field(metadata=json_form(omitted=True))
+    answers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Imported:
     """Everything read of one communicator. ``needed`` is what emulating it lacks, ``missing`` what was not printed."""
 
@@ -113,6 +130,7 @@ class Imported:
     needed: tuple[str, ...]
     missing: tuple[str, ...]
     notes: tuple[str, ...]
+    evidence: LogEvidence
 
     @property
     def emulated(self) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from tuner import release
 from tuner.base.errors import BadInput, one_of
 from tuner.scenario.logs import chosen, hardware, lines, network, node_facts, printed_table, reader, variables
+from tuner.scenario.logs.evidence import evidence
 from tuner.scenario.logs.groups import CommunicatorLines, groups
 from tuner.scenario.logs.imported import Given, Imported, LoggedChoice
 from tuner.scenario.logs.reader import Log
@@ -80,6 +81,7 @@ def _imported(reading: Reading, communicators: Sequence[CommunicatorLines]) -> I
         needed=tuple(reading.needed),
         missing=tuple(reading.missing),
         notes=tuple(reading.notes),
+        evidence=evidence(reading, environment, channels),
     )
 
 

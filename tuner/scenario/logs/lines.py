@@ -12,6 +12,7 @@ from tuner.base.files import read_bytes
 # host:pid:tid [device] NCCL INFO text; some builds put the function before "NCCL", launchers anything before the host.
 _PREFIX = re.compile(r"([^\s:\[\]()]+):(\d+):(\d+) \[-?\d+\]")
 _MARK = "NCCL INFO "
+_WARNS = "NCCL WARN "
 # Of lines without a prefix, behind whatever a launcher tags: nccl-tests' list of devices, what NCCL writes to stdout.
 _KEPT = re.compile(r"#\s+Rank\s+\d|[NR]CCL version (?:: )?\d")
 _NO_NUMBER = re.compile(r"\d{4000}")  # Python reads no more than 4300 digits, NCCL prints some tens
@@ -41,6 +42,7 @@ class Line:
 
     thread: Thread  # UNKNOWN where the line has no prefix
     text: str
+    warns: bool = False
 
 
 def read(path: Path) -> tuple[list[Line], bool]:
@@ -68,7 +70,7 @@ def split(lines: Iterable[str]) -> list[Line]:
     """
     own = [_line(line) for line in lines]
     if any(line.thread is not UNKNOWN for line in own):
-        own = [line for line in own if line.thread is not UNKNOWN or _KEPT.search(line.text)]
+        own = [line for line in own if line.thread is not UNKNOWN or line.warns or _KEPT.search(line.text)]
     return _with_whole_hosts(own)
 
 
@@ -77,14 +79,17 @@ def _line(line: str) -> Line:
         return Line(UNKNOWN, "")
     line = (_ANSI.sub("", line) if "\x1b" in line else line).strip("\r\0")
     head, mark, text = line.rpartition(_MARK)
+    warns = not mark and _WARNS in line
+    if warns:
+        head, mark, text = line.rpartition(_WARNS)
     if not mark:
         return Line(UNKNOWN, line)
     # the last of each: a line that broke into another starts anew, and a launcher's time may look like a prefix
     prefixes = _PREFIX.findall(head)
     if not prefixes:
-        return Line(UNKNOWN, text)
+        return Line(UNKNOWN, text, warns)
     host, pid, tid = prefixes[-1]
-    return Line(Thread(host, int(pid), int(tid)), text)
+    return Line(Thread(host, int(pid), int(tid)), text, warns)
 
 
 def _with_whole_hosts(lines: list[Line]) -> list[Line]:

@@ -5,14 +5,15 @@ from dataclasses import replace
 from itertools import groupby, pairwise
 
 from tuner.base.errors import BadInput
-from tuner.base.names import CPU_ARCHS, CPU_VENDORS, PATH_NAMES
+from tuner.base.names import CPU_ARCHS, CPU_VENDORS, PATH_NAMES, Pattern
 from tuner.emulator.rules import domains, init
+from tuner.machine import gpus
 from tuner.machine.graphs import Graphs
 from tuner.machine.topology import Topology
 from tuner.release import Release
-from tuner.scenario.logs import devices, network, printed_graphs
+from tuner.scenario.logs import network, printed_graphs
 from tuner.scenario.logs.imported import NodeFacts
-from tuner.scenario.logs.reader import RankLog
+from tuner.scenario.logs.reader import PrintedGraph, RankLog
 from tuner.scenario.logs.reading import Reading
 
 # NCCL_TOPO_CPU_ARCH_* and NCCL_TOPO_CPU_VENDOR_*, src/include/graph.h, v2.28.9-1
@@ -50,12 +51,27 @@ def of_nodes(
     by_node = _by_node(reading, count)
     path_types = nccl.paths.types if nccl else PATH_NAMES
     latency_us = network.latency_us(reading, count)
+    if count == 1:
+        _add_fallbacks(by_node[0])
     nodes = [_node(reading, logs, path_types, latency_us) for logs in by_node]
     nodes = _filled(reading, nodes, count, ranks)
     _need(reading, nodes, environment)
     if any(node.mnnvl for node in nodes):
         _say_domains(reading, nodes, nccl)
     return tuple(nodes)
+
+
+def _add_fallbacks(logs: list[RankLog]) -> None:
+    """The graphs that NCCL says it did not find, of which it takes one channel in the order of GPUs.
+
+    On one node: with several, which adapters it enters by is not said (ncclTopoCompute, src/graph/search.cc,
+    v2.28.9-1).
+    """
+    missing = {pattern for log in logs for pattern in log.fallback_patterns}
+    for log in logs:
+        printed = {graph.pattern for graph in log.graphs}
+        for pattern in sorted(missing - printed, key=lambda each: each != Pattern.Ring):
+            log.graphs.append(PrintedGraph(pattern, 0, 1, "0.100000", "0.100000", "SYS", "SYS", True))
 
 
 def _by_node(reading: Reading, count: int | None) -> list[list[RankLog]]:
@@ -160,7 +176,7 @@ def _comp_caps(
         return tuple(topology.gpus[gpu].sm for gpu in placed)
     names = [reading.log.devices.get(rank) for rank in ranks]
     if len(reading.log.devices) == total and len(ranks) == local_ranks:
-        caps = [devices.comp_cap(name) if name else None for name in names]
+        caps = [gpus.capability_of_product(name) if name else None for name in names]
         if None not in caps:
             return tuple(value for value in caps if value is not None)
     return None

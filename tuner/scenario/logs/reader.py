@@ -50,6 +50,20 @@ _MULTICAST = re.compile(r"NVLS multicast support is (not )?available on dev")
 _BUS_ID = re.compile(r" busId ([0-9a-f]+)\b")
 _GPU = re.compile(r"\+ PCI\[[\d.]+\] - GPU/(\S+) \(")
 _NVLINK = re.compile(r"\+ NVL\[[\d.]+\] - GPU/(\S+)")
+# src/transport/p2p.cc, shm.cc, net.cc: a connection and its way; src/graph/connect.cc: the ring of a channel
+_VIA = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\S+\] -> \d+\[\S+\] (?:\[(send|receive)\] )?via (\S+)")
+_RING = re.compile(r"^Channel (\d+)/\d+ :((?:\s+\d+)+)\s*$")
+_FALLBACK = re.compile(r"Could not find a path for pattern (\d+), falling back to simple order")  # src/graph/search.cc
+_P2P = re.compile(r"intraNodeP2pSupport ([01])")  # src/init.cc
+# src/plugin/tuner.cc and before src/misc/tuner.cc: the plugin that NCCL found, and the file that a variable names
+_TUNER = re.compile(r"TUNER/Plugin: (?:Using tuner plugin|Using) (?!internal)(\S.*?)\s*$")
+_TUNER_FILE = re.compile(r"TUNER/Plugin: Plugin name set by env to (\S+)|NCCL_TUNER_PLUGIN set by environment to (\S+)")
+# src/misc/ibvwrap.cc and src/transport/net_ib.cc: why there is no InfiniBand
+_NO_IB = re.compile(r"(Failed to open libibverbs\S*|NET/IB : No device found|No device found)")
+_FAULTS = {
+    "Failed": "libibverbs is not there ({}): install it, in the container, too (rdma-core, libibverbs1)",
+    "NET/IB": "NCCL found no device: none is up, or the container has no /dev/infiniband",
+}
 _CONFIG = re.compile(r"Comm config (\w+) set to (\S+)")
 # src/enqueue.cc, ncclEnqueueCheck
 _CALL = re.compile(
@@ -120,6 +134,7 @@ class RankLog:
     thresholds: tuple[str, ...] | None = None
     channels: tuple[str, str | None] | None = None  # coll, nvls
     config: dict[str, str] = field(default_factory=dict)
+    fallback_patterns: list[int] = field(default_factory=list)  # of graphs that the search did not find
     complete: bool = False
 
     @property
@@ -166,6 +181,13 @@ class Log:
     instance: str | None = None  # a cloud's name of the machine, where a network plugin says it
     multicast: set[bool] = field(default_factory=set)  # whether GPUs can NVLS, as each rank says it
     devices: dict[int, str] = field(default_factory=dict)  # GPU names by rank, as nccl-tests lists them
+    warnings: dict[str, None] = field(default_factory=dict)
+    transports: dict[str, int] = field(default_factory=dict)  # connections by their way
+    rings: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by channel, as rank 0 prints them
+    adapters_of_ranks: dict[int, set[int]] = field(default_factory=dict)  # over which a rank sends
+    p2p_support: bool | None = None  # inside a node
+    tuner_plugins: dict[str, str] = field(default_factory=dict)  # by its name, the file that a variable names
+    network_faults: dict[str, str] = field(default_factory=dict)
 
 
 def parse(lines: Iterable[Line]) -> Log:
@@ -184,6 +206,9 @@ class _Reader:
         self._chosen: set[Thread] = set()
 
     def read(self, line: Line) -> None:
+        if line.warns:
+            self.warning(line)
+            return
         for part, pattern, method in _METHODS:
             if part in line.text and (match := pattern.search(line.text)):
                 method(self, line, match)
@@ -336,6 +361,43 @@ class _Reader:
     def symmetric(self, line: Line, match: re.Match[str]) -> None:
         self.log.symmetric.append((line.thread, match[0]))
 
+    def warning(self, line: Line) -> None:
+        self.log.warnings.setdefault(line.text.strip())
+        if match := _FALLBACK.search(line.text):
+            self._rank_log(line, fresh=True).fallback_patterns.append(int(match[1]))
+        self.no_infiniband(line)
+
+    def no_infiniband(self, line: Line, match: re.Match[str] | None = None) -> None:
+        if match := _NO_IB.search(line.text):
+            fault = _FAULTS["Failed" if match[1].startswith("Failed") else "NET/IB"]
+            self.log.network_faults.setdefault(fault, fault.format(match[1]))
+
+    def via(self, line: Line, match: re.Match[str]) -> None:
+        rank, direction, way = int(match[1]), match[2], match[3]
+        kind, *rest = way.split("/")
+        if kind == "NET":
+            network, number = (*rest, "", "")[:2]
+            digits = re.match(r"\d+", number)
+            if digits and direction != "receive":
+                self.log.adapters_of_ranks.setdefault(rank, set()).add(int(digits[0]))
+            way = "/".join([kind, network, *(["GDRDMA"] if "GDRDMA" in rest else [])])
+        self.log.transports[way] = self.log.transports.get(way, 0) + 1
+
+    def ring(self, line: Line, match: re.Match[str]) -> None:
+        self.log.rings.setdefault(int(match[1]), tuple(map(int, match[2].split())))
+
+    def p2p(self, line: Line, match: re.Match[str]) -> None:
+        self.log.p2p_support = (self.log.p2p_support is not False) and match[1] == "1"
+
+    def tuner(self, line: Line, match: re.Match[str]) -> None:
+        file = next(iter(self.log.tuner_plugins.values()), "") if "" in self.log.tuner_plugins else ""
+        self.log.tuner_plugins.pop("", None)
+        self.log.tuner_plugins.setdefault(match[1], file)
+
+    def tuner_file(self, line: Line, match: re.Match[str]) -> None:
+        if not self.log.tuner_plugins:
+            self.log.tuner_plugins[""] = match[1] or match[2]
+
     def device(self, line: Line, match: re.Match[str]) -> None:
         self.log.devices[int(match[1])] = match[2]
 
@@ -360,6 +422,14 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, Line, re.Match[str
     ("Max NThreads ", _THREADS, _Reader.threads),
     ("threadThresholds ", _THRESHOLDS, _Reader.thresholds),
     (" coll channels, ", _CHANNELS, _Reader.channels),
+    ("] via ", _VIA, _Reader.via),
+    (" via ", _VIA, _Reader.via),
+    ("Channel ", _RING, _Reader.ring),
+    ("intraNodeP2pSupport ", _P2P, _Reader.p2p),
+    ("TUNER/Plugin: ", _TUNER_FILE, _Reader.tuner_file),
+    ("TUNER/Plugin: ", _TUNER, _Reader.tuner),
+    ("ibverbs", _NO_IB, _Reader.no_infiniband),
+    ("No device found", _NO_IB, _Reader.no_infiniband),
     (" set by environment to ", _VARIABLE, _Reader.variable),
     ("Comm config ", _CONFIG, _Reader.config),
     ("NET/IB : Using ", _ADAPTERS, _Reader.adapters),

@@ -1,0 +1,146 @@
+"""Lines of plain logs beside graphs and tables: what they answer, and that they find the machine."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.cases import report
+from tests.support.command_line import run
+from tests.support.plain_logs import plain
+from tuner.scenario.describe import describe
+from tuner.scenario.logs import importer
+from tuner.scenario.logs.imported import Given, Imported
+
+HEAD = """\
+h:10:10 [0] NCCL INFO NCCL version 2.25.1+cuda12.8
+h:10:11 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 21000 commId 0x11 - Init START
+h:10:11 [0] NCCL INFO comm 0x1 rank 0 nRanks 2 nNodes {nodes} localRanks 2 localRank 0 MNNVL 0
+"""
+CHANNELS = "h:10:11 [0] NCCL INFO {n} coll channels, 2 collnet channels, {nvls} nvls channels, 2 p2p channels, 2 p2p\n"
+
+
+def said(tmp_path: Path, *lines: str, nodes: int = 1, n: int = 2, nvls: int = 0) -> Imported:
+    own = "".join(f"h:10:11 [0] {'' if 'NCCL WARN' in line else 'NCCL INFO '}{line}\n" for line in lines)
+    file = tmp_path / "nccl.log"
+    file.write_text(HEAD.format(nodes=nodes) + own + CHANNELS.format(n=n, nvls=nvls))
+    return importer.read(file, Given())
+
+
+def answers(tmp_path: Path, *lines: str, nodes: int = 1, n: int = 2, nvls: int = 0) -> str:
+    return "\n".join(said(tmp_path, *lines, nodes=nodes, n=n, nvls=nvls).evidence.answers)
+
+
+SHM = "Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"
+SOCKETS = "Channel 00/0 : 1[1] -> 0[0] [receive] via NET/Socket/0"
+NO_RING = "graph/search.cc:1135 NCCL WARN Could not find a path for pattern 4, falling back to simple order"
+NO_TREE = NO_RING.replace("pattern 4", "pattern 1")
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ((NO_RING, NO_TREE), "2 channels, because: the search of channels found no way (ring, tree)"),
+        (("NCCL_MAX_NCHANNELS set by environment to 2.",), "2 channels, because: NCCL_MAX_NCHANNELS=2"),
+        ((SHM,), "2 channels, because: GPUs reach each other over the CPU's memory (SHM)"),
+        (("NCCL_NVLS_ENABLE set by environment to 0.",), "no NVLS, because: NCCL_NVLS_ENABLE=0"),
+        (("NVLS multicast support is not available on dev 0",), "no NVLS, because: the driver says"),
+        ((SHM, "NCCL_P2P_DISABLE set by environment to 1."), "not peer to peer, because: NCCL_P2P_DISABLE=1"),
+        ((SHM, "NCCL_P2P_LEVEL set by environment to LOC"), "not peer to peer, because: NCCL_P2P_LEVEL=LOC"),
+        ((SHM, "Check P2P Type intraNodeP2pSupport 0 directMode 1"), "peer-to-peer does not work between GPUs"),
+        ((SOCKETS, "NCCL_IB_DISABLE set by environment to 1."), "not InfiniBand or RoCE, because: NCCL_IB_DISABLE=1"),
+        ((SOCKETS, "Failed to open libibverbs.so[.1]"), "because: libibverbs is not there"),
+        ((SOCKETS, "NET/IB : No device found."), "because: NCCL found no device"),
+        ((SOCKETS, "NCCL_IB_HCA set by environment to mlx9"), "perhaps NCCL_IB_HCA=mlx9 names no adapter"),
+        (("Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0",), "no GPUDirect RDMA"),
+        (("Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0", "NCCL_NET_GDR_LEVEL set by environment to LOC"), "=LOC"),
+        (("transport/net.cc:1 NCCL WARN something odd",), "NCCL warned: something odd"),
+    ],
+)
+def test_what_people_ask_of_a_log(tmp_path: Path, lines: tuple[str, ...], says: str) -> None:
+    assert says in answers(tmp_path, *lines, nodes=2 if "NET" in lines[0] else 1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "absent"),
+    [
+        (("Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0/GDRDMA",), "GPUDirect"),
+        (("Channel 00 : 0[0] -> 1[1] via P2P/CUMEM",), "SHM"),
+        (("Using network Socket",), "IP sockets"),  # one node needs no network
+        ((), "NCCL warned"),
+    ],
+)
+def test_what_is_well_is_no_answer(tmp_path: Path, lines: tuple[str, ...], absent: str) -> None:
+    assert absent not in answers(tmp_path, *lines, n=16, nvls=16)
+
+
+def test_the_graphs_that_a_warning_states(tmp_path: Path) -> None:
+    (node,) = said(tmp_path, NO_RING, NO_TREE).nodes
+    assert node.graphs is not None
+    for name in ("ring", "tree"):
+        graph = node.graphs[name]
+        assert (graph.channels, graph.type_intra, graph.same_channels) == (1, "SYS", True)
+        assert graph.bw_intra_gbs == pytest.approx(0.1)
+    (several,) = {node.graphs is None for node in said(tmp_path, NO_RING, NO_TREE, nodes=2).nodes}
+    assert several  # which adapters it enters by is not said
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (("TUNER/Plugin: Using other_tuner (v5)",), "a tuner plugin chooses: other_tuner (v5);"),
+        (
+            ("TUNER/Plugin: Plugin name set by env to libx.so", "TUNER/Plugin: Using other (v4)"),
+            "a tuner plugin chooses: other (v4) (libx.so);",
+        ),
+        (("TUNER/Plugin: Using tuner plugin nccl_ofi_tuner",), "a tuner plugin chooses: nccl_ofi_tuner;"),
+    ],
+)
+def test_another_tuner_is_said_first(tmp_path: Path, lines: tuple[str, ...], says: str) -> None:
+    assert said(tmp_path, *lines).evidence.answers[0].startswith(says)
+
+
+def test_nccls_own_choice_is_no_other_tuner(tmp_path: Path) -> None:
+    found = said(
+        tmp_path, "TUNER/Plugin: Using internal tuner plugin.", "TUNER/Plugin: Could not find: libnccl-tuner.so"
+    )
+    assert found.evidence.tuner_plugin is None
+
+
+def test_ring_orders_tell_machines_apart(tmp_path: Path) -> None:
+    """Without names, bus ids and adapters: DGX A100's rings are in an order of their own."""
+    rings = describe("dgx-a100", nccl="2.28.9", nodes=1).resolve().rings_and_trees.rings
+    text = plain("dgx-a100")
+    kept = [line for line in text.splitlines() if "NET/IB" not in line]
+    printed = [f"host0:10:10 [0] NCCL INFO Channel {ring.channel:02d}/{len(rings)} : " for ring in rings]
+    printed = [head + " ".join(map(str, ring.ranks)) for head, ring in zip(printed, rings, strict=True)]
+    file = tmp_path / "nccl.log"
+    bare = "\n".join(line.replace(" busId ", " bus ") for line in kept)
+    file.write_text("\n".join([bare, *printed]) + "\n")
+    found = describe(log=str(file), comp_cap=80).from_log
+    assert found is not None
+    assert found.machine == "dgx-a100"
+    assert f"order of ranks in {len(rings)} rings" in " ".join(found.nearness.agrees)  # type: ignore[union-attr]
+
+
+# --- what people brought ---
+
+
+def test_warnings_of_a_report() -> None:
+    seen = run("import-log", report("R6-warn.log")).stdout
+    assert "found no way (ring, tree)" in seen
+    assert "intraNodeP2pSupport 0" in seen
+    assert "needed: the ring graph" not in seen
+    done = run("explain", "allreduce", "--log", report("R6-warn.log"), "--bytes", "1M", code=2)
+    assert "2 channels, because" in done.stdout
+    assert "compute capability" in done.stderr
+    assert "the CPU" in done.stderr  # all that is missing at once
+    given = ("--comp-cap", "8.6", "--cpu-arch", "x86_64", "--cpu-vendor", "AuthenticAMD")
+    assert "Ring/Simple, 2 channels" in run(*done.args[1:], *given).stdout
+
+
+def test_another_tuner_in_a_report() -> None:
+    done = run("pick", "allreduce", "--log", report("R7-foreign-tuner.log"), "--bytes", "1M,1G")
+    assert done.stderr.startswith("note: a tuner plugin chooses: other_tuner (v5) (libnccl-tuner-other.so);")
+    said = json.loads(run(*done.args[1:], "--json").stdout)[0]["log"]["answers"]
+    assert said[0].startswith("a tuner plugin chooses")
