@@ -139,7 +139,7 @@ class Run:
         """A budget that a process of its own, and its start, can keep."""
         said = ["--repeats", "5", "--warmup", "1", "--budget-s", f"{seconds:.1f}"]
         where = ["--out", str(self.file(into or name, ".jsonl")), "--nccl-log", str(self.file(name, ".nccl.log"))]
-        command = [*NCCL_TUNER, "measure", *collectives, *self.words, *where, "--graphs-below", self.graphs_below]
+        command = [*NCCL_TUNER, "measure", *collectives, *self.words, *where, "--cuda-graph-below", self.graphs_below]
         return Stage(
             self.name(name), [*command, *said, *words], seconds + 25, needs, True, self.setup.variables, about_s
         )

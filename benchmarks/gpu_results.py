@@ -19,7 +19,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.names import Collective, Protocol
 from tuner.bench.own_choices import compare
 from tuner.plugin.table.text import size_text
 from tuner.times.costmodels.bandwidth import algorithm_gbs, bus_factor
@@ -69,7 +69,7 @@ def noise(folder: Path) -> Iterator[str]:
     """Standard deviations in percent: of runs in a block, of blocks in a process, and of processes, each without what
     comes from within; the first block of a process against its others; the same combination asked for in two ways.
     """
-    for path in sorted(folder.glob("noise*.jsonl")):
+    for path in sorted(folder.glob("noise-*[0-9].jsonl")):
         found = blocks_of(path)
         typical_us = {}
         for (size, requested), its in sorted(found.items(), key=lambda each: (each[0][0], str(each[0][1]))):
@@ -105,7 +105,7 @@ def by_process(blocks: Sequence[SampleBlock]) -> list[NDArray[np.float64]]:
 def latency(folder: Path) -> Iterator[str]:
     """Medians of the smallest size on one channel by algorithm, protocol and ranks, and what a step costs."""
     medians: dict[Combination, dict[int, float]] = defaultdict(dict)
-    for path in sorted(folder.glob("latency-*.jsonl")):
+    for path in sorted(folder.glob("latency-*[0-9].jsonl")):
         ranks = samples.read(path).header.ranks or 0
         found = blocks_of(path)
         smallest = min((size for size, _ in found), default=0)
@@ -114,19 +114,15 @@ def latency(folder: Path) -> Iterator[str]:
                 medians[requested][ranks] = median(block.median_us for block in its)
     for combination, by_ranks in sorted(medians.items()):
         text = "  ".join(f"{ranks}: {time_us:6.2f}" for ranks, time_us in sorted(by_ranks.items()))
-        steps = [steps_of(combination.algorithm, ranks) for ranks in sorted(by_ranks)]
+        # Round a ring twice; the tree of a node is a chain, up and down.
+        steps = [2 * (ranks - 1) for ranks in sorted(by_ranks)]
         slope, base = np.polyfit(steps, [by_ranks[ranks] for ranks in sorted(by_ranks)], 1)
         yield f"{combination.plain!s:12} {text}   {base:6.2f} + {slope:5.2f} a step"
 
 
-def steps_of(algorithm: Algorithm, ranks: int) -> float:
-    """Hops that the last byte of an AllReduce makes: round a ring twice, up a binary tree and down."""
-    return 2.0 * (ranks - 1) if algorithm is Algorithm.Ring else 2 * np.ceil(np.log2(ranks))
-
-
 def channel_rates(folder: Path) -> Iterator[str]:
     """Bus bandwidth by protocol and channels at each size."""
-    for path in sorted(folder.glob("channels*.jsonl")):
+    for path in sorted(folder.glob("channels-*[0-9].jsonl")):
         ranks = samples.read(path).header.ranks or 0
         found = blocks_of(path)
         for size in sorted({size for size, _ in found}):
@@ -144,7 +140,7 @@ def channel_rates(folder: Path) -> Iterator[str]:
 def host_times(folder: Path) -> Iterator[str]:
     """Medians in us by ranks, plugin and size: calls by events and by the host's clock, in graphs, and starting one."""
     found: dict[tuple[int, str, int], list[dict[str, object]]] = defaultdict(list)
-    for path in sorted(folder.glob("host-*.jsonl")):
+    for path in sorted(folder.glob("host-*[0-9].jsonl")):
         for line in map(json.loads, path.read_text().splitlines()):
             plugin = "no plugin" if line["table"] is None else Path(line["table"]).stem
             found[line["ranks_per_gpu"], plugin, line["bytes"]].append(line)
@@ -159,7 +155,9 @@ def host_times(folder: Path) -> Iterator[str]:
 
 def rows(folder: Path) -> Iterator[str]:
     """What the A/B runs said of each row."""
-    for path in sorted([*folder.glob("gate*.out"), *folder.glob("again*.out"), *folder.glob("decide*.out")]):
+    for path in sorted(
+        [*folder.glob("gate*.out"), *folder.glob("again*.out"), *folder.glob("decide*.out"), *folder.glob("later*.txt")]
+    ):
         for line in path.read_text().splitlines():
             if line.startswith(("kept", "dropped", "no row")):
                 yield f"{path.stem}: {line}"

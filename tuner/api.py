@@ -334,7 +334,7 @@ class Measuring(TypedDict, total=False):
     within this of it. ``rounds``, 30: the most sample blocks of a combination; ``rounds_per_process``, 3: until it goes
     on in a fresh process; ``repeats``, 10: runs kept of a block; ``warmup``, 5: runs before them. ``budget_s``: seconds
     until it stops, no limit. ``seed``, 0: of the order, and of what a simulated machine hides. ``library``: of GPUs,
-    this libnccl.so.2 instead of the installed wheel's; ``ranks_per_gpu``: 1; ``graphs_below``, 4 MiB: smaller calls
+    this libnccl.so.2 instead of the installed wheel's; ``ranks_per_gpu``: 1; ``graphs_below``, 64 MiB: smaller calls
     (bytes) are timed inside CUDA graphs, so that the host's time does not count; ``nccl_log``: where NCCL's own log is
     kept, nowhere.
     """

@@ -294,5 +294,5 @@ def test_what_fails_is_tried_in_simpler_setups(
     for run in found:
         (quick,) = [stage for stage in loop["in_order"](found, found) if stage.name == run.name("quick")]
         assert quick.variables == run.setup.variables
-        below = quick.command[quick.command.index("--graphs-below") + 1]
+        below = quick.command[quick.command.index("--cuda-graph-below") + 1]
         assert below == ("0" if "no-graphs" in run.setup.name else "128M")

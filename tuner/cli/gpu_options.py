@@ -59,7 +59,7 @@ def gpu_options(function: F) -> F:
             "graphs_below",
             former="--graphs-below",
             type=_Size(),
-            default="4M",
+            default="64M",
             show_default=True,
             metavar="BYTES",
             help="With --backend gpu: smaller calls are timed inside CUDA graphs: the host's time does not count.",

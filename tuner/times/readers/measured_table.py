@@ -161,7 +161,7 @@ def _of_measurements(path: Path, measurements: Measurements, given: Given) -> Me
         left[WRONG] += block.wrong > 0
         left[_REPLACED] += block.wrong == 0 and block.replaced
     rows = []
-    for (point, requested, _), those in blocks.items():
+    for (point, requested, _), those in sorted(blocks.items(), key=_by_call):  # not in the random order of measuring
         time_us = median(time_us for _, block in those for time_us in block.times_us)
         name = point.collective.name.lower()
         row = MeasuredRow(those[0][0], name, point.dtype, nodes, gpus, point.bytes, time_us, point.in_place)
@@ -179,6 +179,11 @@ def _of_measurements(path: Path, measurements: Measurements, given: Given) -> Me
     )
     variables = said.variables or (scenario.environment if scenario else None) or {}
     return _one_run(path, header, rows, variables)
+
+
+def _by_call(measured: tuple[tuple[Point, Combination | None, object], object]) -> tuple[object, ...]:
+    (point, requested, _), _ = measured
+    return point, requested is not None, requested or ()
 
 
 def _header(said: Header, nccl: str, wrong: int) -> MeasuredHeader:
