@@ -29,6 +29,25 @@ def test_launches_are_those_of_libnccl(nccl: str) -> None:
     assert golden["libnccl_sha256"] == release.load(nccl).library["cu12"]["x86_64"].sha256
     cases = list(launch_records.cases(nccl))
     assert [case.name for case in cases] == list(golden["launches"])
+    differing, algorithms = compared(cases, golden)
+    assert not differing, "\n".join(differing[:10])
+    known = {each for rows in release.load(nccl).rules.exists.values() for each in rows}
+    assert algorithms == known & set(Algorithm)
+
+
+@pytest.mark.parametrize("nccl", launch_records.RELEASES_AT_EDGES)
+def test_launches_at_the_edges_of_rules_are_those_of_libnccl(nccl: str) -> None:
+    golden = launch_records.load(launch_records.EDGES)["releases"][nccl]
+    assert golden["libnccl_sha256"] == release.load(nccl).library["cu12"]["x86_64"].sha256
+    cases = list(launch_records.edges(nccl))
+    assert [case.name for case in cases] == list(golden["launches"])
+    differing, algorithms = compared(cases, golden)
+    assert not differing, "\n".join(differing[:10])
+    assert algorithms == {Algorithm.NVLS, Algorithm.NVLSTree}
+
+
+def compared(cases: list[launch_records.Case], golden: dict[str, Any]) -> tuple[list[str], set[Algorithm]]:
+    """Values that differ, and the algorithms that were launched."""
     differing, algorithms = [], set()
     for case in cases:
         selection, resolved = Selection(case.scenario.communicator()), case.scenario.resolve()
@@ -39,6 +58,4 @@ def test_launches_are_those_of_libnccl(nccl: str) -> None:
             differing += [
                 f"{case.name} {operation}: {what} {both}" for what, both in values.items() if both[0] != both[1]
             ]
-    assert not differing, "\n".join(differing[:10])
-    known = {each for rows in release.load(nccl).rules.exists.values() for each in rows}
-    assert algorithms == known & set(Algorithm)
+    return differing, algorithms

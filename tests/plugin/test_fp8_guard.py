@@ -134,6 +134,17 @@ def test_rings_slow_for_another_reason_are_left_alone(tmp_path: Path) -> None:
                 assert plugin.ask(TunerCall(collective, 0), own).cost_us[RING, 2] == factor
 
 
+@pytest.mark.parametrize(("slower", "factor"), [(33, 1), (63, 1), (APART, 1), (APART + 1, 1024)])
+def test_rings_are_guarded_that_are_slower_than_the_threshold(slower: float, factor: int, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    rows = "".join(f"cost allreduce -> {name}/simple latency-us=1 bandwidth-gbs=1\n" for name in ("ring", "tree"))
+    path.write_text(f"nccl-tuner-table 1\n{rows}")
+    own = np.full((7, 3), -1, np.float32)
+    own[RING, 2], own[int(Algorithm.Tree), 2] = slower, 1
+    with DryRun(path, ranks=9, nodes=1) as plugin:
+        assert plugin.ask(TunerCall(Collective.AllReduce, 0), own).cost_us[RING, 2] == factor
+
+
 if __name__ == "__main__":  # python -m tests.plugin.test_fp8_guard: the distribution
     for dtype in (DataType.float32, DataType.bfloat16, DataType.float8e4m3):
         found = np.concatenate([list(ratios(dtype, name, catalogue.names())) for name in GUARDED])

@@ -2,7 +2,10 @@
 
 import json
 import os
+import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +107,28 @@ def test_a_line_has_every_count(tmp_path: Path) -> None:
             },
         ],
     }
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_a_host_is_named_up_to_the_first_dot(tmp_path: Path) -> None:
+    """On a computer of another name, whatever this one's is."""
+    shim = tmp_path / "shim.c"
+    shim.write_text(
+        "#include <stddef.h>\n#include <string.h>\n"
+        'int gethostname(char *name, size_t length) { strncpy(name, "node7.rack.example", length); return 0; }\n'
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "shim.so", shim], check=True)
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from tuner.base.names import Collective; from tuner.plugin.dry_run import DryRun, TunerCall\n"
+        "import numpy as np\n"
+        "with DryRun(Path(sys.argv[1]), ranks=4, nodes=2, env={'NCCL_TUNER_STATS': sys.argv[2]}) as plugin:\n"
+        "    plugin.ask(TunerCall(Collective.AllReduce, 3), np.full((7, 3), 7, np.float32))\n"
+    )
+    command = [sys.executable, "-c", code, str(table(tmp_path)), str(tmp_path / "s.%h")]
+    subprocess.run(command, check=True, env={**os.environ, "LD_PRELOAD": str(tmp_path / "shim.so")})
+    (line,) = (tmp_path / "s.node7").read_text().splitlines()
+    assert json.loads(line)["host"] == "node7"
 
 
 def test_the_first_time_a_row_decides_is_said(tmp_path: Path) -> None:

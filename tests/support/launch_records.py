@@ -21,6 +21,8 @@ from tuner.oracle.works import Batch, KernelWorks
 from tuner.scenario import Scenario
 
 FILE = Path(__file__).parents[1] / "golden" / "launches.json.gz"
+EDGES = FILE.with_name("launches_at_edges.json.gz")
+RELEASES_AT_EDGES = ("2.28.9", "2.32.3")
 FEW_CHANNELS = {"NCCL_MAX_CTAS": "3", "NCCL_MAX_NCHANNELS": "3"}
 LARGE, ODD = 200 << 20, 1_000_003
 COLLNET, GATHERING = {"NCCL_COLLNET_ENABLE": "1"}, (Collective.AllGather, Collective.ReduceScatter)
@@ -72,6 +74,26 @@ def cases(nccl: str) -> Iterator[Case]:
         )
         if operations:
             yield Case(f"{algorithm.name} {' '.join(more.values())}".strip(), scenario, operations)
+
+
+def edges(nccl: str) -> Iterator[Case]:
+    """Calls at the edges of rules that :func:`cases` go past, on other machines and with all channels."""
+    algorithm = {"NVLS": {"NCCL_ALGO": "NVLS", **COLLNET}, "NVLSTree": {"NCCL_ALGO": "NVLSTree"}}
+    scenarios = {
+        # Fewer channels than NVLS on one node has: bounds.fewer_between_nodes, from two nodes on.
+        "NVLS between two nodes": Scenario(nccl, 2, machine="dgx-b200", environment=algorithm["NVLS"]),
+        # Below chunk_sizes.SlowNetworks.slow_gbs, so chunks of slow_bytes.
+        "NVLS over slow adapters": Scenario(
+            nccl, 2, machine="dgx-h100", hardware={"nic-gbps": "100"}, environment=algorithm["NVLS"]
+        ),
+        # 16 local ranks of Blackwell, the least with smaller chunks in chunk_sizes.TunedForBlackwell.
+        "NVLSTree of 16 local ranks": Scenario(
+            nccl, 2, machine="gb200-nvl72", trays=4, environment=algorithm["NVLSTree"]
+        ),
+    }
+    kind = Request(Collective.AllReduce, DataType.float32, Op.sum)
+    for name, scenario in scenarios.items():
+        yield Case(name, scenario, tuple(Operation(kind, nbytes) for nbytes in (1 << 20, LARGE, 1 << 30)))
 
 
 def _kind(selection: Selection, collective: Collective, first: int) -> Request | None:
@@ -142,12 +164,12 @@ def _works(found: dict[str, Any]) -> dict[int, tuple[Batch, ...]]:
     }
 
 
-def load() -> dict[str, Any]:
-    """The file."""
-    found: dict[str, Any] = json.loads(gzip.decompress(FILE.read_bytes()))
+def load(file: Path = FILE) -> dict[str, Any]:
+    """The content of a file of launches."""
+    found: dict[str, Any] = json.loads(gzip.decompress(file.read_bytes()))
     return found
 
 
-def save(found: dict[str, Any]) -> None:
-    """Replaces the file; the same content gives the same bytes."""
-    FILE.write_bytes(gzip.compress(json.dumps(found, separators=(",", ":")).encode(), mtime=0))
+def save(found: dict[str, Any], file: Path = FILE) -> None:
+    """Replaces a file of launches; the same content gives the same bytes."""
+    file.write_bytes(gzip.compress(json.dumps(found, separators=(",", ":")).encode(), mtime=0))

@@ -1,6 +1,8 @@
-"""Functions of the CUDA runtime that take other arguments in CUDA 13 than in CUDA 12."""
+"""Functions of the simulated CUDA runtime: those of other arguments in CUDA 13 than in CUDA 12, and attributes."""
 
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +63,29 @@ def test_a_function_is_redirected_once(cuda: int) -> None:
             row += 1
     assert len(names) > 60
     assert [name for name in names if len(replacements(name, cuda)) > 1] == []
+
+
+# CUDA C programming guide, technical specifications per compute capability: 163 KB of sm_80, 99 KB of sm_86 ...
+SHARED_KIB = {70: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
+
+
+def test_a_block_may_have_as_much_shared_memory_as_its_gpu_has() -> None:
+    """In a process of its own, for the simulated machine is the process's."""
+    code = """
+from tests.unit.test_capture import SHARED_KIB, ffi, lib, replacements
+from tuner.oracle.child.world import machine_struct
+from tuner.oracle.messages import Gpu, Net, SimulatedHost, SimulatedMachine
+
+(function,) = replacements("cudaDeviceGetAttribute", cuda=12)
+ask, value = ffi.cast("int (*)(int *, int, int)", function), ffi.new("int *")
+found = {}
+for capability in SHARED_KIB:
+    gpu = Gpu("0000:01:00.0", capability, 0)
+    host = SimulatedHost(1, 1, 1, 0, 0, 0, "/", (0,), (gpu,), (Net("eth0", 1, 10000, 1, 8, 0, 0.0),), "")
+    machine = SimulatedMachine(1, 1, 12040, 1, "net", (0,), (0,), (0,), (host,))
+    assert lib.sim_configure(machine_struct(machine)) == 0
+    assert ask(value, 97, 0) == 0  # cudaDevAttrMaxSharedMemoryPerBlockOptin
+    found[capability] = value[0] >> 10
+assert found == SHARED_KIB, found
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
