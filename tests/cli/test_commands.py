@@ -135,7 +135,7 @@ BAD = {
     "variable": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_FOO=1"), "NCCL_PROTO"),
     "variable of the search": (
         ("pick", "allreduce", *DUMPED, "--nodes", "2", "--env", "NCCL_P2P_LEVEL=SYS"),
-        "valid without --graphs",
+        "valid without --topo-graphs",
     ),
     "variable of no search": (("graphs", "--machine", "dgx-h100", "--env", "NCCL_FOO=1"), "change no graph"),
     "no value": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_ALGO"), "NAME=VALUE"),

@@ -154,7 +154,7 @@ def test_what_a_log_does_not_tell_is_refused_in_one_line(words: tuple[str, ...],
         ("--ranks-per-gpu", "2"),
         ("--trays", "2"),
         ("--hosts-per-domain", "2"),
-        ("--net-gbps", "400"),
+        ("--nic-gbps", "400"),
     ],
     ids=" ".join,
 )

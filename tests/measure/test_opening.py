@@ -81,7 +81,7 @@ def test_a_libnccl_that_knows_no_shared_gpus(met: Met, tmp_path: Path) -> None:
     older = tmp_path / "older.so"
     older.write_bytes(b"\x7fELF ... NCCL_ALGO\0")
     assert not allows_several(older)
-    with pytest.raises(BadInput, match=r"older\.so refuses several ranks on one GPU; valid: --ranks-per-gpu 1"):
+    with pytest.raises(BadInput, match=r"older\.so refuses several ranks on one GPU; valid: `ranks_per_gpu` 1"):
         open_gpus(Options(2, older))
 
 

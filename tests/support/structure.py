@@ -17,10 +17,11 @@ RULES = {
     "docstrings": "a docstring begins with a noun or a verb",
 }
 OF_THE_COMMAND_LINE = ("tuner/cli/", "tuner/__main__.py")
-# Options of pip and of nvidia-smi, which this project starts.
+# Options of pip and of nvidia-smi, which this project starts; of nccl-tests, torchrun, lstopo and nsys, which it names.
 OF_OTHERS = {
     "--build", "--dest", "--disable-pip-version-check", "--force-reinstall", "--no-cache-dir", "--no-deps",
     "--only-binary", "--query-gpu", "--quiet",
+    "--ngpus", "--nproc-per-node", "--nthreads", "--of", "--trace",
 }  # fmt: skip
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 # "Whether ..." of a truth value is the usual form.

@@ -314,7 +314,7 @@ def test_gpus_that_no_machine_has(tmp_path: Path) -> None:
     hosts = [replace(Host(name), more={"gpus": [{"bus_id": "1", "device": "0xffff"}]}) for name in "ab"]
     report = checked(tmp_path, hosts[0], hosts[1].with_env(NCCL_PROTO="LL"))
     assert report.verdict is Verdict.unknown
-    assert any("--machine NAME" in note for note in report.notes)
+    assert any("`machine` NAME" in note for note in report.notes)
     report = checked(tmp_path, hosts[0], hosts[1].with_env(NCCL_PROTO="LL"), nodes=Nodes("dgx-h100"))
     assert report.verdict is Verdict.part
 

@@ -57,7 +57,7 @@ def calls_alone(
     picks of nodes differ, and for a group that leaves the classic path; those of the pick and of the launch.
     """
     if not 0 <= root < scenario.ranks:
-        raise BadInput(f"--root {root}: valid: 0 to {scenario.ranks - 1}")
+        raise BadInput(f"`root` {root}: valid: 0 to {scenario.ranks - 1}")
     selection = Selection(scenario.communicator())
     _check_agreement(scenario, request, sizes)
     resolved = scenario.resolve()
@@ -66,11 +66,11 @@ def calls_alone(
     if together:
         if any(path is not None for path in paths):
             raise BadInput(
-                "--group: of calls that take the classic path; valid: --buffers plain, and more than one rank"
+                "`group`: of calls that take the classic path; valid: `buffers` plain, and more than one rank"
             )
         launches = [launch(selection, operations, lambda: heads_of(resolved))]
         if any(kernel.symmetric is not None for kernel in launches[0].kernels):
-            raise BadInput("--group: a symmetric kernel does several of these calls; valid: --buffers plain")
+            raise BadInput("`group`: a symmetric kernel does several of these calls; valid: `buffers` plain")
     else:
         classic = [each for each, path in zip(operations, paths, strict=True) if path is None]
         launches = [launch(selection, [each], lambda: heads_of(resolved)) for each in classic]

@@ -128,7 +128,7 @@ def _timed(scenario: Scenario, asked: Asked, calibration: str | None, must_time:
         name = ALL_TO_ALL if asked.function is PeerCall.AlltoAll else asked.function.name
         why = f"times were measured on plain buffers, not on {asked.buffers.name} ones"
         if calibration is not None or must_time:
-            raise BadInput(f"{why}; valid: without --time, --calibration")
+            raise BadInput(f"{why}; valid: without `time`, `calibration`")
     elif asked.function is PeerCall.AlltoAll:
         try:
             return all_to_all(scenario, asked.sizes, calibration)
@@ -140,7 +140,7 @@ def _timed(scenario: Scenario, asked: Asked, calibration: str | None, must_time:
         name = asked.function.name
         why = f"NCCL has no time model of {name}, and no calibration has measured times of it"
         if calibration is not None or must_time:
-            raise BadInput(f"{why}; valid: without --time, --calibration")
+            raise BadInput(f"{why}; valid: without `time`, `calibration`")
     return [ExchangeAnswer(name, size, no_time=why) for size in asked.sizes]
 
 

@@ -99,9 +99,9 @@ def write_dump(scenario: Scenario, file: Path) -> None:
 def _request(scenario: Scenario) -> Request:
     resolved = scenario.resolve()
     if len(resolved.hosts_and_domains) > 1:
-        raise BadInput("graphs: those of one kind of node; valid: --machine or --topology, without --node")
+        raise BadInput("graphs: those of one kind of node; valid: `machine` or `topology`, without `node`")
     if scenario.graphs is not None:
-        raise BadInput("graphs: searched, not read; valid without --graphs")
+        raise BadInput("graphs: searched, not read; valid without `graphs`")
     ((node, count),) = resolved.hosts_and_domains
     request = node.for_search(count > 1)
     _check_variables(scenario.environment or {}, resolved, count * len(node.parts(count > 1)))

@@ -75,7 +75,7 @@ class Launches:
     def staying(self, request: Request) -> str:
         """With what options calls of this kind, some of which copy engines do, would be done by kernels."""
         if request.buffers is not Buffers.plain:
-            return f"--buffers {Buffers.plain.name}"
+            return f"`buffers` {Buffers.plain.name}"
         communicator = self.selection.communicator
         variables = communicator.release.environment.symmetric_kernels
         return f"without {', '.join(sorted(communicator.environment.values.keys() & set(variables)))}"

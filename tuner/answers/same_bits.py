@@ -72,7 +72,7 @@ def ask(question: Question, scenarios: Sequence[Scenario], settings: bool = True
     Errors: BadInput for rows that do not make up a size; those of the orders.
     """
     if question.row is not None and any(size % (question.row_bytes or 1) for size in question.sizes):
-        raise BadInput(f"--row-bytes {question.row_bytes}: valid: what each size has whole times")
+        raise BadInput(f"`row_bytes` {question.row_bytes}: valid: what each size has whole times")
     calls = [call for one in scenarios for call in question.of_calls(one)]
     answer = of_orders(question, calls)
     if answer.answer == YES or not settings or len({call.ranks for call in calls}) > 1:

@@ -34,9 +34,9 @@ def of_collective(scenario: Scenario, request: Request, nbytes: int, root: int) 
     """A collective of ``nbytes`` (NCCL's nBytes). BadInput where it has no schedule, and as :func:`calls_alone`."""
     (call,) = calls_alone(scenario, request, [nbytes], root)
     if isinstance(call, NonClassicPath):
-        raise BadInput(f"schedule: not of {call.name}: {BY_LOADS}; valid: --env NCCL_ALGO=Ring")
+        raise BadInput(f"schedule: not of {call.name}: {BY_LOADS}; valid: `env` NCCL_ALGO=Ring")
     if pat_not_read(call):
-        raise BadInput(f"schedule: of PAT from NCCL {PAT_READ_FROM} on; valid: --env NCCL_ALGO=Ring")
+        raise BadInput(f"schedule: of PAT from NCCL {PAT_READ_FROM} on; valid: `env` NCCL_ALGO=Ring")
     return ScheduledCall(call.title, schedule(call.work, call.across))
 
 
@@ -58,11 +58,11 @@ def of_exchange(scenario: Scenario, asked: Asked) -> ScheduledCall:
         return plan(where, calls_of(own, size, where))
 
     point_to_point = asked.function in POINT_TO_POINT
-    for option, rank in (("--rank", asked.rank), ("--peer" if point_to_point else "--root", asked.root)):
+    for option, rank in (("`rank`", asked.rank), ("`peer`" if point_to_point else "`root`", asked.root)):
         if not 0 <= rank < scenario.ranks:
             raise BadInput(f"{option} {rank}: valid: 0 to {scenario.ranks - 1}")
     if point_to_point and asked.rank == asked.root:
-        raise BadInput(f"--peer {asked.root}: a send to the rank itself is a copy; valid: another rank than --rank")
+        raise BadInput(f"`peer` {asked.root}: a send to the rank itself is a copy; valid: another rank than `rank`")
     kernels_of(asked.root)
     words = f"{asked.function.name} of {human_bytes(size)}, {scenario.heading}"
     return ScheduledCall(words, exchanges.schedule(kernels_of, scenario.ranks))

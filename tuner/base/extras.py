@@ -38,8 +38,8 @@ EXTRAS = (
     ),
     Extra("plot", "plot: pictures as PNG, SVG and PDF", {"matplotlib": "matplotlib"}),
     Extra("report", "report: the HTML page of a machine", {"bokeh": "bokeh"}),
-    Extra("parquet", "--parquet, and tables of measured times in it", {"polars": "polars"}),
-    Extra("chakra", "schedule --format chakra: execution traces for ASTRA-sim", {"google.protobuf": "protobuf"}),
+    Extra("parquet", "`parquet`, and tables of measured times in it", {"polars": "polars"}),
+    Extra("chakra", "schedule `format` chakra: execution traces for ASTRA-sim", {"google.protobuf": "protobuf"}),
     Extra(
         "oracle",
         "check, oracle, memory, machines capture, fetch-nccl: the real libnccl on simulated GPUs",

@@ -55,7 +55,7 @@ def again(path: Path, measurements: Measurements) -> Backend | None:
         check_same(path, measurements, again.describe())
         return again
     if name != gpu.NAME:
-        valid = f"{gpu.NAME}, {double.NAME}, {simulated.NAME}, or --no-gate"
+        valid = f"{gpu.NAME}, {double.NAME}, {simulated.NAME}, or `no_gate`"
         raise BadMeasurement(f"{path}: unknown backend {name!r}; valid: {valid}")
     backend = fresh(options_of(measurements.header))
     if backend is None:

@@ -11,7 +11,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
 from tuner.cli.communicator_options import of_all_ranks
-from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.output import human_bytes, print_json, print_table, say
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.times.acceptance import accept as acceptance
@@ -115,10 +115,10 @@ def _print(result: Acceptance) -> None:
         several = len({each.file for each in result.sizes}) > 1
         print_table(f"{own[0].file}: {title}" if several else title, COLUMNS, _rows(own))
     for line in _notes(result):
-        click.echo(line)
+        say(line)
     failing = sum(each.verdict.fails for each in result.sizes)
     sizes_failed = f"{failing} of {len(result.sizes)} sizes fail"
-    click.echo(f"{'pass' if result.passes else 'FAIL'}: {sizes_failed}")
+    say(f"{'pass' if result.passes else 'FAIL'}: {sizes_failed}")
 
 
 def _rows(sizes: list[JudgedSize]) -> Iterator[tuple[object, ...]]:
@@ -188,6 +188,6 @@ def _print_floors(expectation: Expectation, like: Request, sizes: list[int], as_
     )
     print_table(f"{expectation.scenario.title}, {like.dtype.name}", FLOOR_COLUMNS, rows)
     for reason in expectation.reasons:
-        click.echo(f"expected times: {reason}")
+        say(f"expected times: {reason}")
     if any(each.time is Whose.calibrated and not each.measured for each in floors):
-        click.echo(f"{NOT_MEASURED} never measured for this collective: extrapolated, with a wide band")
+        say(f"{NOT_MEASURED} never measured for this collective: extrapolated, with a wide band")

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from tuner.cli import options
-from tuner.cli.output import print_json, print_table
+from tuner.cli.output import print_json, print_table, say
 from tuner.cli.release_names import release_option
 from tuner.times.calibration.accuracy.evaluate import SplitResult
 from tuner.times.calibration.accuracy.of_file import FileAccuracy, Held, of_path
@@ -76,9 +76,9 @@ def _print_file(held: FileAccuracy) -> None:
         rows,
     )
     for why, count in held.skipped.items():
-        click.echo(f"left out: {count} rows: {why}")
+        say(f"left out: {count} rows: {why}")
     for problem in held.problems:
-        click.echo(f"note: {problem}")
+        say(f"note: {problem}")
 
 
 def _print_splits(results: tuple[SplitResult, ...]) -> None:

@@ -4,11 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-import click
-
 from tuner.answers.beyond import BY_LIBRARY, EMULATED, RECORDED, Difference, differences
 from tuner.answers.diff import Change, Side, diff
-from tuner.cli.output import print_table
+from tuner.cli.output import print_table, say
 from tuner.emulator.request import Request
 from tuner.release.regressions import Regression, between
 
@@ -58,22 +56,22 @@ def print_upgrade(upgrade: Upgrade) -> None:
     only = {side: sum(getattr(one, side) is not None for one in one_sided) for side in ("before", "after")}
     if any(only.values()):
         counts = ", ".join(f"{count} only {side}" for side, count in only.items() if count)
-        click.echo(f"variables that NCCL reads: {counts} (--beyond --json names them)\n")
+        say(f"variables that NCCL reads: {counts} (--beyond --json names them)\n")
     if upgrade.selection_identical:
-        click.echo(f"{IDENTICAL}\n")
+        say(f"{IDENTICAL}\n")
     if upgrade.known_regressions:
-        click.echo("Seen after such an upgrade on other machines (more: nccl-tuner regressions)")
+        say("Seen after such an upgrade on other machines (more: nccl-tuner regressions)")
         for known in upgrade.known_regressions:
-            click.echo(f"  {known.title}\n    {known.thread}")
-        click.echo()
+            say(f"  {known.title}\n    {known.thread}")
+        say()
 
 
 def print_differences(title: str, found: Sequence[Difference]) -> None:
     """As a table, or that there are none."""
     if not found:
-        click.echo(f"{title}: no difference\n")
+        say(f"{title}: no difference\n")
         return
-    click.echo(title)
+    say(title)
     rows = [(one.topic, one.name, *map(_word, (one.before, one.after)), WHOSE[one.source]) for one in found]
     print_table("", ("what", "of", "before", "after", "by"), rows)
 

@@ -11,7 +11,7 @@ from tuner.cli import budget_groups, budgeted, options
 from tuner.cli.arm_options import arm_option, runs_there
 from tuner.cli.exports import Exports, export_options
 from tuner.cli.metrics import of_budget
-from tuner.cli.output import print_json
+from tuner.cli.output import print_json, say
 from tuner.cli.trace_files import communicators_options, count_or_part, read_files
 from tuner.jobs.workload import grouped, job, regret
 from tuner.scenario import Scenario
@@ -117,7 +117,7 @@ def command(
     )
     lists = read_files(files, scenarios[0].ranks)
     for line in job.of_other_releases(lists, [each.nccl for each in scenarios]):
-        click.echo(f"note: {line}", err=True)
+        say(f"note: {line}", err=True)
     times_of = _measured(measured, {**communicator.given, "labelled": labelled}, scenarios[0])
     shown = budgeted.Shown(
         exact=exact, nccl=times is None or times.beside_nccl, calibrated=times is not None, overlap=overlap

@@ -8,7 +8,7 @@ import click
 from tuner.base.errors import BadInput
 from tuner.cli import budgeted
 from tuner.cli.command import F, stacked
-from tuner.cli.output import print_json, print_table
+from tuner.cli.output import print_json, print_table, say
 from tuner.jobs.traces.calls import number
 from tuner.jobs.workload.grouped import GroupBudget, Job, JobBudget
 from tuner.jobs.workload.layout import layout_of
@@ -61,14 +61,14 @@ def show(title: str, priced: JobBudget, shown: budgeted.Shown, as_json: bool) ->
     of_job = f", job {priced.job}, rank {priced.rank}" if priced.job else ""
     one_variant = len(priced.totals) == 1
     sums = (f"{'' if one_variant else f'{one.variant} '}{one.total_us / 1000:.3f} ms" for one in priced.totals)
-    click.echo(f"{title}{of_job}: {', '.join(sums)} by NCCL's own prediction, one after the other\n")
+    say(f"{title}{of_job}: {', '.join(sums)} by NCCL's own prediction, one after the other\n")
     whole_us = priced.totals[0].total_us
     columns = ("group", "ranks", "groups", "nodes", "calls", "NCCL ms", "share", "sends and receives")
     print_table("by group", columns, [_row(one, whole_us) for one in priced.groups])
     for left in priced.left_out:
-        click.echo(f"left out: {left}")
+        say(f"left out: {left}")
     for one in priced.groups:
-        click.echo(f"\n== group {one.group} ==\n")
+        say(f"\n== group {one.group} ==\n")
         few = len(one.budget.entries) <= budgeted.MOST_ROWS
         budgeted.show(one.communicator, one.budget, replace(shown, exact=shown.exact or few))
 

@@ -4,13 +4,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import click
-
 from tuner.answers.calibrated import CalibratedTime
 from tuner.base.names import Op
 from tuner.cli import times
 from tuner.cli.exchanges import in_words
-from tuner.cli.output import human_bytes, print_table, span
+from tuner.cli.output import human_bytes, print_table, say, span
 from tuner.jobs.traces.calls import number
 from tuner.jobs.workload.buckets import Bucket, buckets
 from tuner.jobs.workload.exchanges import ExchangesOf
@@ -57,14 +55,14 @@ class Shown:
 def show(title: str, budget: Budget, asked: Shown) -> None:
     """The budget; where no calibration answers, NCCL's times alone, and why."""
     for file in budget.files:
-        click.echo(f"{file.file}: {file.kind}, {number(file.calls)} calls; size: {file.sizes}")
+        say(f"{file.file}: {file.kind}, {number(file.calls)} calls; size: {file.sizes}")
     base, *others = budget.variants
     shown = asked if base.calibrated else replace(asked, nccl=True, calibrated=False)
     if not budget.entries:
-        click.echo(f"{title}: sends and receives alone")
+        say(f"{title}: sends and receives alone")
         _print_left_out(budget)
         return
-    click.echo(f"{title}: {number(base.priced_calls)} calls, {_totals(base, shown)}, one after the other\n")
+    say(f"{title}: {number(base.priced_calls)} calls, {_totals(base, shown)}, one after the other\n")
     _print_sizes(budget.entries, shown)
     parts = [_part(part, shown) for parts in (base.by_collective, base.by_combination) for part in parts]
     columns = shown.of(("by", "calls"), ("NCCL ms", "share"), CALIBRATED_MS)
@@ -94,9 +92,9 @@ def show(title: str, budget: Budget, asked: Shown) -> None:
 def _print_left_out(budget: Budget) -> None:
     for left in budget.left_out:
         kernels = f", kernels of {_ms(left.kernels_us)} ms" if left.kernels_us else ""
-        click.echo(f"left out: {left}{kernels}")
+        say(f"left out: {left}{kernels}")
     for note in budget.notes:
-        click.echo(f"note: {note}")
+        say(f"note: {note}")
     for variant in budget.variants[:1]:
         _print_exchanges(variant.name, variant.exchanges)
 
@@ -138,14 +136,14 @@ def _print_whose(budget: Budget, shown: Shown) -> None:
         if variant.all_to_all:
             _print_all_to_all(variant.name, variant.all_to_all)
     if used:
-        click.echo(times.whose_of_all(used))
+        say(times.whose_of_all(used))
     if any(variant.symmetric_us is not None for variant in budget.variants):
-        click.echo("calls on symmetric kernels: by NCCL's own model of them; no measured times of them are known")
-    click.echo(f"{times.ALONE}{'' if shown.overlap else '; --overlap says what SMs they take'}")
+        say("calls on symmetric kernels: by NCCL's own model of them; no measured times of them are known")
+    say(f"{times.ALONE}{'' if shown.overlap else '; --overlap says what SMs they take'}")
     for variant in budget.variants if shown.overlap else ():
         if sms := variant.channels:
             least = f"{sms.least} to " if sms.least < sms.most else ""
-            click.echo(
+            say(
                 f"{variant.name}: a call takes {least}{sms.most} SMs of each GPU from compute, one a channel, "
                 f"{sms.mean:.1f} on average over the predicted time; {times.COST_UNKNOWN}"
             )
@@ -154,7 +152,7 @@ def _print_whose(budget: Budget, shown: Shown) -> None:
 def _print_all_to_all(variant: str, exchanges: AllToAllBudget) -> None:
     extrapolated = "" if exchanges.measured else ", never measured between nodes, so extrapolated"
     time_ms, interval_ms = times.central(exchanges.time, 1e3, 3), times.interval(exchanges.time, 1e3, 3)
-    click.echo(
+    say(
         f"{variant}: {number(exchanges.calls)} AllToAll take {time_ms} ms by measurements "
         f"(90 %: {interval_ms}){extrapolated}; in no total"
     )
@@ -227,7 +225,7 @@ CHANGE_COLUMNS = ("collective", "type", "size", "calls", "from", "to", "us each"
 def _print_changes(base: str, other: VariantBudget) -> None:
     changes = [each for each in other.changes if each.before != each.after or abs(each.difference_us) >= LEAST_US]
     if not changes and not other.not_compared_calls:
-        click.echo(f"{other.name}: the picks of {base}, and its times within {LEAST_US} us\n")
+        say(f"{other.name}: the picks of {base}, and its times within {LEAST_US} us\n")
     if not changes:
         return
     rows = [
@@ -244,16 +242,14 @@ def _print_changes(base: str, other: VariantBudget) -> None:
     ]
     print_table(f"what makes up the difference of {other.name} to {base}, by NCCL's prediction", CHANGE_COLUMNS, rows)
     if rest := changes[TOP:]:
-        click.echo(f"and {len(rest)} more: {sum(each.difference_us for each in rest) / 1000:+.3f} ms\n")
+        say(f"and {len(rest)} more: {sum(each.difference_us for each in rest) / 1000:+.3f} ms\n")
 
 
 def _print_apart(base: str, other: VariantBudget) -> None:
     """Calls whose times are by two of NCCL's models, which no difference has."""
     if other.not_compared_calls:
         calls = number(other.not_compared_calls)
-        click.echo(
-            f"not compared: {calls} calls on a symmetric kernel in one of {other.name} and {base}, {OTHER_MODEL}\n"
-        )
+        say(f"not compared: {calls} calls on a symmetric kernel in one of {other.name} and {base}, {OTHER_MODEL}\n")
 
 
 OTHER_MODEL = "by an algorithm in the other: NCCL does not compare the two models"
@@ -277,7 +273,7 @@ def _print_kernels(entries: Sequence[EntryPrices], total: AllKernels) -> None:
                 )
             )
     print_table("kernels of the trace; they also wait for other ranks", KERNEL_COLUMNS, rows)
-    click.echo(f"{total.calls} kernels took {_ms(total.measured_us)} ms; predicted {_ms(total.predicted_us)} ms\n")
+    say(f"{total.calls} kernels took {_ms(total.measured_us)} ms; predicted {_ms(total.predicted_us)} ms\n")
 
 
 REGRET_COLUMNS = ("collective", "type", "size", "calls", "pick", "us", "best", "us", "lost ms", "sizes")
@@ -312,21 +308,21 @@ def _print_regret(variant: str, total: BudgetRegret, rows: Sequence[tuple[EntryP
     for entry, price in priced:
         if isinstance(price.measured, NotMeasured):
             reasons[f"{entry.call.collective.name}: {price.measured.reason}"] += entry.calls
-    click.echo(
+    say(
         f"{variant}: {number(total.calls)} calls take {_ms(total.pick_us)} ms by {total.times} times, "
         f"{_ms(total.best_us)} ms by the best: regret {_ms(total.regret_us)} ms, {_percent(total.regret)}; "
         f"{number(total.interpolated_calls)} of them between {total.times} sizes"
     )
     for reason, calls in reasons.items():
-        click.echo(f"not measured: {number(calls)} calls, {reason}")
-    click.echo()
+        say(f"not measured: {number(calls)} calls, {reason}")
+    say()
 
 
 def _print_unpriced(variant: str, rows: Sequence[tuple[EntryPrices, PriceOf | NoPrice]]) -> None:
     for entry, price in rows:
         if isinstance(price, NoPrice):
             kind = " ".join(_kind(entry.call))
-            click.echo(f"no price in {variant}: {number(entry.calls)} x {kind}: {price.reason}")
+            say(f"no price in {variant}: {number(entry.calls)} x {kind}: {price.reason}")
 
 
 def _kind(call: SizedCall) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from tuner.cli.messages import options_named
+
 F = TypeVar("F", bound=Callable[..., Any])
 SHORT = 13  # options that a short help shows at most, as tests/cli holds
 EXAMPLES = 3  # of a short help
@@ -97,6 +99,14 @@ class Help(click.Command):
     """A command or group whose examples fit the width; a short help has the first of them."""
 
     is_long = False  # whether there is a long help as well
+
+    def make_context(self, *arguments: Any, **attributes: Any) -> click.Context:
+        with options_named():
+            return super().make_context(*arguments, **attributes)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with options_named():
+            return super().invoke(ctx)
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the text as click does, with the examples broken as a shell takes them."""

@@ -13,7 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS
 from tuner.base.ranges import from_ranges
 from tuner.cli.command import F, Option, option, stacked
-from tuner.cli.output import LOG
+from tuner.cli.output import LOG, say
 from tuner.cli.release_names import Change, ReleaseName
 from tuner.machine import catalogue
 from tuner.machine.topology.edit import EDITS
@@ -403,7 +403,7 @@ def say_log(scenario: Scenario) -> None:
     meta.setdefault(LOG, says)
     for note in says.notes:
         if note not in said:
-            click.echo(f"note: {note}", err=True)
+            say(f"note: {note}", err=True)
 
 
 def say_whose_parts(names: Iterable[str]) -> None:
@@ -428,4 +428,4 @@ def _say_once(lines: Iterable[str]) -> None:
     for line in dict.fromkeys(lines):
         if line not in said:
             said.add(line)
-            click.echo(f"note: {line}", err=True)
+            say(f"note: {line}", err=True)

@@ -18,7 +18,7 @@ from tuner.cli.arm_options import asked, check_place, is_asked, place_options
 from tuner.cli.exports import Exports, export_options
 from tuner.cli.gpu_options import library_option
 from tuner.cli.metrics import of_decision
-from tuner.cli.output import print_json
+from tuner.cli.output import print_json, say
 from tuner.cli.provenance import command_line
 from tuner.plugin.between import Shape
 from tuner.plugin.table.text import size_text
@@ -127,41 +127,39 @@ def command(
     _print(decided)
     if between:
         for held_out in between.held_out:
-            click.echo(f"held out, {held_out}")
+            say(f"held out, {held_out}")
         if not between.held_out:
-            click.echo("nothing held out: that takes a FILE for a number of nodes between the others")
-        click.echo(f"{out}: {len(between.rows)} rows more, interpolated, for the numbers of nodes between")
+            say("nothing held out: that takes a FILE for a number of nodes between the others")
+        say(f"{out}: {len(between.rows)} rows more, interpolated, for the numbers of nodes between")
 
 
 def _print(decided: Decided) -> None:
     for row in decided.kept:
-        click.echo(f"kept     {row.row} ({row.ranks} ranks): {_gains(row)}")
+        say(f"kept     {row.row} ({row.ranks} ranks): {_gains(row)}")
         if row.cut:
-            click.echo(
-                f"         ends before {', '.join(map(size_text, row.cut))}: slower there, or beyond where it is"
-            )
+            say(f"         ends before {', '.join(map(size_text, row.cut))}: slower there, or beyond where it is")
     for row in decided.dropped:
-        click.echo(f"dropped  {row.row} ({row.ranks} ranks): {row.reason}")
+        say(f"dropped  {row.row} ({row.ranks} ranks): {row.reason}")
     if not decided.kept:
-        click.echo("no row survives: NCCL's default is the best")
+        say("no row survives: NCCL's default is the best")
     for file in decided.files:
         out = file.hold_out
-        click.echo(f"{file.file}: {file.origin}")
-        click.echo(
+        say(f"{file.file}: {file.origin}")
+        say(
             f"  at the measured sizes NCCL's picks take {100 * file.regret_before:.2f} % longer than the best that was "
             f"measured, with the table {100 * file.regret_after:.2f} % (means; the regret of 'verify')"
         )
         if out.sizes:
-            click.echo(
+            say(
                 f"  checked at sizes left out: rows made from every other size leave {100 * out.after:.2f} % of "
                 f"{100 * out.before:.2f} % at the {out.sizes} sizes between"
             )
     for other in decided.other_ranks:
-        click.echo(
+        say(
             f"the rows of {other.decided_at} ranks would leave {100 * other.regrets.after:.2f} % of "
             f"{100 * other.regrets.before:.2f} % at {other.tried_at} ranks, for which they are not"
         )
-    click.echo(f"{decided.table}: {len(decided.kept)} rows")
+    say(f"{decided.table}: {len(decided.kept)} rows")
 
 
 def _gains(row: DecidedRow) -> str:

@@ -14,7 +14,7 @@ from tuner.cli import exchange_changes, options
 from tuner.cli.beyond import print_upgrade, upgrade
 from tuner.cli.diff_limit import fail_above_option, fail_on_losses
 from tuner.cli.diff_releases import print_pairs, releases_of
-from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.output import human_bytes, print_json, print_table, say
 from tuner.cli.release_names import exact
 
 if TYPE_CHECKING:
@@ -138,14 +138,14 @@ def command(
         print_json(found or every_change)
         fail_on_losses(every_change, fail_above)
         return
-    click.echo(f"before: {described.heading}\nafter:  {after.heading}\n")
+    say(f"before: {described.heading}\nafter:  {after.heading}\n")
     print_whose([change.calibrated for changes in changes_of.values() for change in changes])
     for collective, changes in changes_of.items():
         print_changes(collective.name, changes, by_nccl=times is None or times.beside_nccl)
     if found:
         print_upgrade(found)
     if alike := [collective.name for collective in changes_of if not changes_of[collective]]:
-        click.echo(f"{SAME if whole else SAME_COMBINATION} at every size: {', '.join(alike)}")
+        say(f"{SAME if whole else SAME_COMBINATION} at every size: {', '.join(alike)}")
     fail_on_losses(every_change, fail_above)
 
 
@@ -171,9 +171,7 @@ def print_changes(title: str, changes: list[Change], *, by_nccl: bool = True) ->
         print_table(title, columns, [_row(change, shown) for change in left])
     if ties:
         sizes = sum(change.to_bytes - change.from_bytes + 1 for change in ties)
-        click.echo(
-            f"{title}: {len(ties)} more around these, {sizes} bytes in all, where float32 cannot part the times\n"
-        )
+        say(f"{title}: {len(ties)} more around these, {sizes} bytes in all, where float32 cannot part the times\n")
 
 
 def shown_times(by_nccl: bool, calibrated: "Sequence[CalibratedChange | None]") -> list[str]:
@@ -198,7 +196,7 @@ def print_whose(calibrated: "Sequence[CalibratedChange | None]") -> None:
     from tuner.cli import times
 
     sides = [used for each in known for used in (each.calibration_before, each.calibration_after)]
-    click.echo(f"{times.whose_of_all(sides)}\n")
+    say(f"{times.whose_of_all(sides)}\n")
 
 
 def _row(change: Change, shown: Sequence[str]) -> tuple[object, ...]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner.cli import options
-from tuner.cli.output import print_json, print_table
+from tuner.cli.output import print_json, print_table, say
 
 if TYPE_CHECKING:
     from tuner.cli.installation import CachedLibrary
@@ -30,7 +30,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     if as_json:
         print_json(found)
         ctx.exit(0 if found.works else 1)
-    click.echo(f"nccl-tuner {found.version} in {found.folder}, Python {found.python}, {found.platform}\n")
+    say(f"nccl-tuner {found.version} in {found.folder}, Python {found.python}, {found.platform}\n")
     print_table("Parts", ("part", "state"), [(part.name, part.state) for part in found.parts])
     extras = [(each.name, ", ".join(each.missing) or "installed", each.gives) for each in found.extras]
     print_table("Extras", ("extra", "missing", "gives"), extras)
@@ -38,13 +38,13 @@ def command(ctx: click.Context, as_json: bool) -> None:
     if libraries:
         print_table("libnccl", ("release", "build", "MB", "file"), libraries)
     else:
-        click.echo(f"libnccl: none, neither as a package nor in {found.cache}")
+        say(f"libnccl: none, neither as a package nor in {found.cache}")
     mend = [f"{part.name}: {part.mend}" for part in found.parts if part.mend and not part.works]
     mend += [f"{each.gives}: {each.install}" for each in found.extras if each.missing]
     mend += [] if libraries else ["a libnccl: nccl-tuner fetch-nccl 2.28.9 (with --from DIR: from wheels in a folder)"]
-    click.echo("\nTo mend" if mend else "\nNothing is missing.")
+    say("\nTo mend" if mend else "\nNothing is missing.")
     for line in mend:
-        click.echo(f"  {line}")
+        say(f"  {line}")
     ctx.exit(0 if found.works else 1)
 
 

@@ -3,12 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import click
-
 from tuner.answers.exchange_ways import ExchangeSides, Taken, WaysAtSize, WaysChange
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, PeerCall
-from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.output import human_bytes, print_json, print_table, say
 from tuner.emulator.request import Request
 from tuner.scenario import Scenario
 
@@ -56,7 +54,7 @@ def show(found: Sequence[ExchangeComparison], as_json: bool) -> None:
         print_json(found[0] if len(found) == 1 else found)
         return
     for one in found:
-        click.echo(f"before: {one.before}\nafter:  {one.after}\n")
+        say(f"before: {one.before}\nafter:  {one.after}\n")
         if one.sizes:
             rows = [(each.call.name, human_bytes(each.bytes), *_both(each)) for each in one.sizes]
             print_table("by size", ("call", "size", "before", "after"), rows)
@@ -67,8 +65,8 @@ def show(found: Sequence[ExchangeComparison], as_json: bool) -> None:
         if ranges:
             print_table("where messages go another way", ("call", "from", "to", "before", "after"), ranges)
         else:
-            click.echo("every message goes the same way at every size")
-        click.echo(NO_MODEL)
+            say("every message goes the same way at every size")
+        say(NO_MODEL)
 
 
 def _both(each: WaysAtSize | WaysChange) -> tuple[str, str]:

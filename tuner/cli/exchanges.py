@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import click
-
 from tuner.answers import exchanges, mixed
 from tuner.answers.exchange_ways import Way, ways
 from tuner.answers.exchanges import Asked, ExchangeAnswer, TransferAnswer
@@ -14,7 +12,7 @@ from tuner.answers.mixed import MixedAnswer
 from tuner.base.names import DataType, PeerCall
 from tuner.cli import times
 from tuner.cli.group_calls import GivenCall
-from tuner.cli.output import counted, human_bytes, print_json, print_table
+from tuner.cli.output import counted, human_bytes, print_json, print_table, say
 from tuner.emulator.exchange.plan import POINT_TO_POINT
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
@@ -55,14 +53,14 @@ def show(scenario: Scenario, call: Asked, wanted: "TimesWanted | None", as_json:
     )
     launches = [each.launch for each in answers if each.launch is not None]
     copied = any(each.copy_engines for each in launches)
-    click.echo(COPIED if copied else NO_MODEL)
+    say(COPIED if copied else NO_MODEL)
     if launches and not copied:
         launch = launches[0]
-        click.echo(f"p2p channels: {launch.p2p_channels}, per peer: {launch.p2p_channels_per_peer}")
+        say(f"p2p channels: {launch.p2p_channels}, per peer: {launch.p2p_channels_per_peer}")
     if used is not None:
-        click.echo(times.whose(used))
+        say(times.whose(used))
     for why in dict.fromkeys(each.no_time for each in answers if each.no_time is not None):
-        click.echo(f"no time: {why}")
+        say(f"no time: {why}")
 
 
 def _of_rank(call: Asked) -> str:
@@ -136,8 +134,8 @@ def _print_group(title: str, answer: MixedAnswer) -> None:
         print_table("Collectives", COLLECTIVES, [_call(number, each) for number, of in kernels for each in of.calls])
     transfers = [_transfer(number, each) for number, kernel in kernels for each in kernel.transfers]
     print_table("Sends and receives", TRANSFERS, transfers)
-    click.echo(f"p2p channels: {answer.p2p_channels}, per peer: {answer.p2p_channels_per_peer}")
-    click.echo(answer.no_time)
+    say(f"p2p channels: {answer.p2p_channels}, per peer: {answer.p2p_channels_per_peer}")
+    say(answer.no_time)
 
 
 def _call(kernel: int, call: CallInKernel) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import is_time
 from tuner.base.trace import Step
 from tuner.cli import options
-from tuner.cli.output import human_bytes, number, print_json, print_table
+from tuner.cli.output import human_bytes, number, print_json, print_table, say
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
@@ -91,20 +91,20 @@ def _explain_off_classic_path(
 
 def _print(title: str, explanation: Explanation) -> None:
     pick, holds = explanation.pick, explanation.holds
-    click.echo(
+    say(
         f"{title}:\n"
         f"{pick.name}, {pick.channels} channels, {pick.threads} threads, {_us(pick.time_us)} by NCCL's model; "
         f"the same algorithm and protocol from {human_bytes(holds.from_bytes)} to {human_bytes(holds.to_bytes)}\n"
     )
     for sentence in filter(None, (explanation.domains, explanation.split_hosts)):
-        click.echo(f"{sentence}\n")
+        say(f"{sentence}\n")
     changing = [step for step in explanation.steps if step.changes]
     print_table(f"how {pick.name} comes to its numbers", STEPS, map(_step_row, changing))
     active = {step.name for step in changing}
     if idle := list(dict.fromkeys(step.name for step in explanation.steps if step.name not in active)):
-        click.echo(f"rules that changed nothing here: {', '.join(idle)}")
+        say(f"rules that changed nothing here: {', '.join(idle)}")
     sources = list(dict.fromkeys(step.source for step in changing if step.source))
-    click.echo("".join(f"source: {source}\n" for source in sources))
+    say("".join(f"source: {source}\n" for source in sources))
     if explanation.slower:
         print_table("what else it may use", OTHERS, map(_other_row, explanation.slower))
     missing = [(_name(other.algorithm, other.protocol), other.reason) for other in explanation.unavailable]
@@ -124,7 +124,7 @@ def _print_calibrated(explanation: Explanation, used: "CalibrationUsed") -> None
         ]
         columns = ("combination", "calibrated us", f"{times.INTERVAL} us", "measured")
         print_table("what they take by measurements, which NCCL does not pick by", columns, rows)
-    click.echo(times.whose(used))
+    say(times.whose(used))
 
 
 STEPS = ("quantity", "rule", "before", "after", "unit", "meaning")

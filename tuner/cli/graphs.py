@@ -14,7 +14,7 @@ from tuner.base.names import Pattern
 from tuner.cli import options
 from tuner.cli.across import print_across
 from tuner.cli.graphs_explained import print_explained
-from tuner.cli.output import print_json, print_table
+from tuner.cli.output import print_json, print_table, say
 from tuner.cli.reports.machine_picture import picture
 from tuner.graphs.system import HOST_BIT
 from tuner.machine.graphs import COLLNET_GRAPHS, Graph, OrderedGraph
@@ -80,7 +80,7 @@ def command(
     if svg is not None:
         drawn = explanation.explanation if explanation else graphs.limited(described, "ring")
         write_text(svg, picture(drawn, described.title))
-        click.echo(f"picture of {described.title} written to {svg}", err=True)
+        say(f"picture of {described.title} written to {svg}", err=True)
     if explanation is not None:
         if as_json:
             print_json(explanation)
@@ -95,7 +95,7 @@ def command(
     found = graphs.of_scenario(described)
     if dump is not None:
         graphs.write_dump(described, dump)
-        click.echo(f"graphs of {described.title} written to {dump}", err=True)
+        say(f"graphs of {described.title} written to {dump}", err=True)
     if as_json:
         print_json(found)
     elif dump is None:

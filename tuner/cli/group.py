@@ -15,7 +15,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op, PeerCall
 from tuner.cli import options
 from tuner.cli.group_calls import AnyCalls, GivenCall
-from tuner.cli.output import counted, human_bytes, print_json, print_table
+from tuner.cli.output import counted, human_bytes, print_json, print_table, say
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -180,7 +180,7 @@ def print_group(title: str, answer: GroupAnswer) -> None:
     if choices:
         print_table("Chosen together", ("choice", "collective", "bytes", "numPipeOps", "NCCL us"), choices)
     if any(kernel.bypass_kernel for kernel in answer.kernels):
-        click.echo(BYPASSED)
+        say(BYPASSED)
 
 
 def _known(value: object) -> object:

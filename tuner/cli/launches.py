@@ -4,12 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-import click
-
 from tuner.answers.launches import LaunchAnswer
 from tuner.base.names import Protocol
 from tuner.cli.across import numbers_in_words, print_across
-from tuner.cli.output import human_bytes, print_table
+from tuner.cli.output import human_bytes, print_table, say
 from tuner.emulator.launch.records import ChannelShare, LaunchedKernel, Sharing, SymmetricLaunch, SymmetricWork, Work
 
 REGISTERED_FOR = {"peers": "GPUs of the node", "switch": "the NVSwitch", "network": "adapters"}
@@ -22,19 +20,19 @@ COLUMNS = (
 def print_launch(title: str, answer: LaunchAnswer) -> None:
     """All of one call's launch."""
     launch = answer.launch
-    click.echo(f"Launch of {title}")
+    say(f"Launch of {title}")
     sizes = ", ".join(
         f"{protocol.name} {human_bytes(each)}" for protocol, each in zip(Protocol, launch.buffer_bytes, strict=True)
     )
     if any(kernel.works for kernel in launch.kernels):
-        click.echo(f"Buffers of a connection: {sizes}, of {launch.steps} steps each\n")
+        say(f"Buffers of a connection: {sizes}, of {launch.steps} steps each\n")
     for kernel in launch.kernels:
         if kernel.symmetric is None:
             _print_kernel(kernel)
         else:
             _print_symmetric(kernel, kernel.symmetric)
     if answer.across is None:
-        click.echo("The graphs are from a file, which says nothing of the ranks of other nodes\n")
+        say("The graphs are from a file, which says nothing of the ranks of other nodes\n")
     else:
         print_across("the channels in use", answer.across, only_present=True)
     rings = {ring.channel: " ".join(map(str, ring.nodes)) for ring in answer.node_rings}
@@ -57,11 +55,11 @@ def _alike(of_channel: dict[int, str]) -> list[tuple[str, str]]:
 
 
 def _print_kernel(kernel: LaunchedKernel) -> None:
-    click.echo(f"{kernel.name}: {len(kernel.channels)} blocks of {kernel.threads} threads")
+    say(f"{kernel.name}: {len(kernel.channels)} blocks of {kernel.threads} threads")
     for work in kernel.works:
         number = "" if work.function is None else f", number {work.function}"
         takes = "a range each" if work.sharing is Sharing.ranges else "chunks in turns"
-        click.echo(
+        say(
             f"call {work.place}: {work.function_name}{number}; {work.count} elements of {work.dtype.name}, "
             f"{work.warps} warps of a block, {takes}{_registered(work)}"
         )
@@ -71,9 +69,9 @@ def _print_kernel(kernel: LaunchedKernel) -> None:
 
 
 def _print_symmetric(kernel: LaunchedKernel, launched: SymmetricLaunch) -> None:
-    click.echo(f"{kernel.name}: {len(kernel.channels)} blocks of {kernel.threads} threads")
+    say(f"{kernel.name}: {len(kernel.channels)} blocks of {kernel.threads} threads")
     for work in launched.works:
-        click.echo(f"call {work.place}: {work.count} elements of {work.dtype.name}{_together(work)}")
+        say(f"call {work.place}: {work.count} elements of {work.dtype.name}{_together(work)}")
     rows = [
         (number, launched.works[part.work].place, part.offset, part.count)
         for number, block in enumerate(launched.blocks)
@@ -82,7 +80,7 @@ def _print_symmetric(kernel: LaunchedKernel, launched: SymmetricLaunch) -> None:
     if rows:
         print_table("", ("block", "call", "from", "elements"), rows)
     else:
-        click.echo("Its blocks are not told their parts\n")
+        say("Its blocks are not told their parts\n")
 
 
 def _together(work: SymmetricWork) -> str:

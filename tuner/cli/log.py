@@ -9,7 +9,7 @@ from tuner.base.records import to_json
 from tuner.base.words import plural
 from tuner.cli import options
 from tuner.cli.log_options import LogOptions, log_options, read_log
-from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.output import human_bytes, print_json, print_table, say
 from tuner.scenario.logs.imported import Imported, LoggedChoice, NodeFacts
 
 
@@ -37,18 +37,18 @@ def command(as_json: bool, **given: Any) -> None:
 
 def _print(imported: Imported) -> None:
     nccl = imported.release or "of an unknown release"
-    click.echo(
+    say(
         f"NCCL {nccl}{'' if imported.emulated else ' (not emulated)'}: {_counted(imported.ranks, 'rank')}"
         f" on {_counted(imported.node_count, 'node')}, communicator {imported.communicator or '?'}"
     )
     if len(imported.communicators) > 1:
-        click.echo("communicators: " + ", ".join(f"{name} ({ranks} ranks)" for name, ranks in imported.communicators))
-    click.echo(f"channels: {imported.coll_channels or '?'} coll, {imported.nvls_channels or '?'} nvls")
+        say("communicators: " + ", ".join(f"{name} ({ranks} ranks)" for name, ranks in imported.communicators))
+    say(f"channels: {imported.coll_channels or '?'} coll, {imported.nvls_channels or '?'} nvls")
     if imported.environment:
-        click.echo("variables: " + " ".join(f"{name}={value}" for name, value in imported.environment.items()))
+        say("variables: " + " ".join(f"{name}={value}" for name, value in imported.environment.items()))
     _print_nodes(imported)
     cells = sum(len(row) for block in imported.table for row in block.rows.values())
-    click.echo(f"tuning table: {cells} cells; --json prints them\n")
+    say(f"tuning table: {cells} cells; --json prints them\n")
     if imported.choices:
         print_table("Choices", CHOICE_COLUMNS, [_choice_row(made) for made in imported.choices])
     for what, texts in (
@@ -58,7 +58,7 @@ def _print(imported: Imported) -> None:
         ("needed", imported.needed),
     ):
         for text in texts:
-            click.echo(f"{what}: {text}")
+            say(f"{what}: {text}")
 
 
 NODE_COLUMNS = (

@@ -10,7 +10,7 @@ from tuner.base.errors import BadInput
 from tuner.base.files import write_text
 from tuner.base.records import to_json
 from tuner.cli import options
-from tuner.cli.output import print_json, print_table
+from tuner.cli.output import print_json, print_table, say
 from tuner.cli.release_names import release_option
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def complete(
         print_json({"file": str(file), "gpu": gpu, "nccl": name, "topology": made.topology, "notes": made.notes})
         return
     for note in made.notes:
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}", err=True)
     click.echo(made.topology if out is None else f"wrote {out}", nl=out is not None)
 
 

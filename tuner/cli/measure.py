@@ -21,7 +21,7 @@ from tuner.bench.workflow import DEFAULT, INTERRUPTED, Plan, Progress, double, g
 from tuner.cli import measured_results, options
 from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.gpu_options import gpu_options, noting
-from tuner.cli.output import print_json
+from tuner.cli.output import print_json, say
 from tuner.plugin.table.records import MAX_CHANNELS
 
 BACKENDS = ("simulated", "gpu", "double")
@@ -214,20 +214,20 @@ def command(
     if as_json:
         print_json(measured)
     else:
-        click.echo(f"# {measured.title}; backend {measured.backend}")
-        click.echo("# times are medians, +- half of their 95 % confidence interval; *: NCCL's own choice")
+        say(f"# {measured.title}; backend {measured.backend}")
+        say("# times are medians, +- half of their 95 % confidence interval; *: NCCL's own choice")
         if any(result.host_bound for result in measured.summaries):
-            click.echo(f"# {measured_results.HOST_BOUND}")
-        click.echo("\n".join(measured_results.lines(measured.summaries, measured.ranks)))
-        click.echo(
+            say(f"# {measured_results.HOST_BOUND}")
+        say("\n".join(measured_results.lines(measured.summaries, measured.ranks)))
+        say(
             f"# {out}: {measured.blocks} sample blocks, {measured.new_blocks} of them new; "
             f"ended: {_ENDS[measured.ended]}"
         )
     if measured.ended == INTERRUPTED:
-        click.echo(f"nccl-tuner: interrupted; {out} keeps what was measured; the same command continues", err=True)
+        say(f"nccl-tuner: interrupted; {out} keeps what was measured; the same command continues", err=True)
         sys.exit(130)
     if measured.summaries and all(result.wrong and result.estimate is None for result in measured.summaries):
-        click.echo("nccl-tuner: every result was wrong, so that no time counts: GPUs, links or libnccl fail", err=True)
+        say("nccl-tuner: every result was wrong, so that no time counts: GPUs, links or libnccl fail", err=True)
         sys.exit(1)
 
 
@@ -249,7 +249,7 @@ def _progress(loop: Loop, quiet: bool) -> Iterator[Callable[[int], None]]:
 
             yield _seldom(show, 0.2)
     else:
-        yield _seldom(lambda blocks: click.echo(f"{_where(loop)}, {blocks} sample blocks ...", err=True), SAY_EVERY_S)
+        yield _seldom(lambda blocks: say(f"{_where(loop)}, {blocks} sample blocks ...", err=True), SAY_EVERY_S)
 
 
 def _where(loop: Loop) -> str:

@@ -13,7 +13,7 @@ from tuner.base.names import Collective, DataType
 from tuner.base.sizes import LARGEST_BYTES
 from tuner.cli import options
 from tuner.cli.group_calls import ROOTED
-from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.output import human_bytes, print_json, print_table, say
 from tuner.emulator.path_ranges import goes_on
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -137,13 +137,13 @@ def _ranges(described: Scenario, request: Request, ends: tuple[int, int], root: 
     ]
     print_table(f"{request.title} on {described.title}", ("from", "to", "picks", "order", "added"), rows)
     if goes_on(Selection(described.communicator()), request, found[-1].to_bytes, ends[1]):
-        click.echo(f"from {human_bytes(found[-1].to_bytes + 1)} on channels change too often to be followed", err=True)
+        say(f"from {human_bytes(found[-1].to_bytes + 1)} on channels change too often to be followed", err=True)
     _say_what_was_read([] if order.device_code_read(described.nccl) else [described.nccl])
 
 
 def _say_what_was_read(others: Iterable[str]) -> None:
     for nccl in dict.fromkeys(others):
-        click.echo(f"Device code was read up to NCCL {LAST_READ}; that of {nccl} is taken to add in the same order")
+        say(f"Device code was read up to NCCL {LAST_READ}; that of {nccl} is taken to add in the same order")
 
 
 def _one_or_each(terms: Sequence[Term]) -> str:
@@ -174,7 +174,7 @@ def print_order(title: str, answer: OrderAnswer, dtype: DataType) -> None:
 
 def print_same(same: SameBits) -> None:
     """The answer in a line, and what would make it yes."""
-    click.echo(f"Same bits: {same.answer}: {same.because}")
+    say(f"Same bits: {same.answer}: {same.because}")
     for setting in same.settings:
         words = " ".join(f"{name}={value}" for name, value in setting.variables.items())
         without = "" if setting.time_us_without is None else f", {setting.time_us_without:.2f} us without"
@@ -184,7 +184,7 @@ def print_same(same: SameBits) -> None:
         elif setting.time_us is not None:
             time = f"{setting.time_us:.2f} us by NCCL's model{without}"
         fails = f"; NCCL then fails {', '.join(setting.others_fail)}" if setting.others_fail else ""
-        click.echo(f"  yes with {words}: {', '.join(setting.picks)}, {time}{fails}")
+        say(f"  yes with {words}: {', '.join(setting.picks)}, {time}{fails}")
 
 
 def _rows(call: CallOrder, dtype: DataType) -> Iterator[tuple[object, ...]]:

@@ -12,8 +12,14 @@ from tuner.base.numerics import NEVER_US
 from tuner.base.records import to_json
 from tuner.base.sizes import human_bytes as human_bytes
 from tuner.cli.layout import laid_out, width_to_fit
+from tuner.cli.messages import with_options
 
 LOG = "tuner.cli.log"  # in click's context: what the command's description has of a log
+
+
+def say(text: str = "", err: bool = False) -> None:
+    """A line for people, with the options of the arguments that it names."""
+    click.echo(with_options(text), err=err)
 
 
 def print_json(value: Any) -> None:
@@ -22,7 +28,7 @@ def print_json(value: Any) -> None:
     if says is not None:
         log = {"log": to_json(says)}
         written = [each | log for each in written] if isinstance(written, list) else written | log
-    click.echo(json.dumps(written, indent=1))
+    click.echo(with_options(json.dumps(written, indent=1)))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -33,7 +39,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     """
     if title:
         click.echo(title)
-    click.echo(laid_out(columns, [[str(cell) for cell in row] for row in rows], width_to_fit()))
+    body = [[with_options(str(cell)) for cell in row] for row in rows]
+    click.echo(laid_out(columns, body, width_to_fit()))
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -16,7 +16,7 @@ from tuner.base.numerics import is_time
 from tuner.cli import options
 from tuner.cli.call_options import CALL
 from tuner.cli.group_calls import ROOTED
-from tuner.cli.output import human_bytes, number, print_csv, print_json, print_table
+from tuner.cli.output import human_bytes, number, print_csv, print_json, print_table, say
 from tuner.emulator.group import Operation
 
 if TYPE_CHECKING:
@@ -136,12 +136,12 @@ def print_answers(title: str, answers: Sequence[PickAnswer]) -> None:
     if any(isinstance(answer.pick, NonClassicPick) for answer in answers):
         rows = [(*_row(answer), _instead_of(answer)) for answer in answers]
         print_table(title, (*columns, "instead of, us"), rows)
-        click.echo(SYMMETRIC_MODEL)
+        say(SYMMETRIC_MODEL)
     else:
         print_table(title, columns, map(_row, answers))
     _print_disagreeing(answers)
     if any(answer.time_us is not None and not is_time(answer.time_us) for answer in answers):
-        click.echo("never: NCCL gives it no time and takes it only where it is told to (NCCL_ALGO, a tuner)")
+        say("never: NCCL gives it no time and takes it only where it is told to (NCCL_ALGO, a tuner)")
 
 
 SYMMETRIC_MODEL = (
@@ -166,7 +166,7 @@ def _print_disagreeing(answers: Sequence[PickAnswer]) -> None:
     for answer in answers:
         for other in answer.disagreeing:
             pick = f"{other.pick.name}, channels {other.pick.channels}, threads {other.pick.threads}"
-            click.echo(f"DISAGREE {human_bytes(answer.bytes)}: ranks on {other.nodes} pick {pick}")
+            say(f"DISAGREE {human_bytes(answer.bytes)}: ranks on {other.nodes} pick {pick}")
 
 
 COLUMNS = ("size", "pick", "channels", "threads")
@@ -220,7 +220,7 @@ def _print_calibrated(title: str, answers: Sequence[PickAnswer], beside_nccl: bo
     for one in used[:1]:
         picked = [answer.pick.name for answer in answers if not isinstance(answer.pick, NonClassicPick)]
         never = {name for each in used for name in each.not_measured}
-        click.echo(times.whose(replace(one, not_measured=tuple(n for n in dict.fromkeys(picked) if n in never))))
+        say(times.whose(replace(one, not_measured=tuple(n for n in dict.fromkeys(picked) if n in never))))
 
 
 def _calibrated_row(answer: PickAnswer, beside_nccl: bool) -> tuple[object, ...]:

@@ -14,7 +14,7 @@ from tuner.base.files import write_text
 from tuner.base.names import Collective
 from tuner.cli import options
 from tuner.cli.communicator_options import of_all_ranks
-from tuner.cli.output import print_json
+from tuner.cli.output import print_json, say
 from tuner.cli.reports import calibrated, data
 from tuner.cli.reports.page import page
 from tuner.machine.graph_tables import release_key
@@ -74,7 +74,7 @@ def command(
         counts = ", ".join(
             f"{name} {len(summary[name])}" for name in ("releases", "collectives", "nodes", "sizes_bytes")
         )
-        click.echo(f"{out}: {summary['picks']} picks ({counts.replace('_bytes', '')})")
+        say(f"{out}: {summary['picks']} picks ({counts.replace('_bytes', '')})")
         for each in used.values():
             by = f"by the calibration {each.reason}" if each.name else f"none; {each.reason}"
-            click.echo(f"calibrated times: {by}")
+            say(f"calibrated times: {by}")

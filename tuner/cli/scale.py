@@ -13,7 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective
 from tuner.cli import options
 from tuner.cli.communicator_options import of_all_ranks
-from tuner.cli.output import human_bytes, number, print_json, print_table, span
+from tuner.cli.output import human_bytes, number, print_json, print_table, say, span
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import MOST_NODES, Scenario
@@ -117,7 +117,7 @@ def command(
     measured = any(each.calibrated_from for each in scaled.ranges)
     by_nccl = not measured or times is None or times.beside_nccl
     columns = [*COLUMNS, *(BY_NCCL if by_nccl else ()), *(CALIBRATED if measured else ())]
-    click.echo(_looked_at(scaled, low, high, every))
+    say(_looked_at(scaled, low, high, every))
     for collective, ranges in groupby(scaled.ranges, key=lambda one: one.collective):
         gpus = f"{described.gpus()} GPUs each{described.resolve().own.sharing}{described.resolve().each_in_words}"
         title = f"{collective} on nodes of {described.name}, {gpus}, NCCL {described.nccl}"
@@ -129,11 +129,11 @@ def command(
             rows.append([*_row(alike), *(_by_nccl(alike[0], alike[-1]) if by_nccl else ()), *by_calibration])
         print_table(title, columns, rows)
     if any(each.bypass_kernel for each in scaled.ranges):
-        click.echo(SYMMETRIC_TIMES)
+        say(SYMMETRIC_TIMES)
     if scaled.calibrations:
         from tuner.cli import times as calibrated_times
 
-        click.echo(calibrated_times.whose_of_all(scaled.calibrations))
+        say(calibrated_times.whose_of_all(scaled.calibrations))
 
 
 def _over_gpus(

@@ -12,7 +12,7 @@ from tuner.bench.verify import VerifiedFile, verify
 from tuner.cli import options, verify_arms
 from tuner.cli.arm_options import asked, is_asked, place_options
 from tuner.cli.gpu_options import library_option
-from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.output import human_bytes, print_json, print_table, say
 from tuner.times.comparison.compared import mean_regrets
 from tuner.times.comparison.judged import Judged
 from tuner.times.comparison.model_errors import ModelError
@@ -91,7 +91,7 @@ def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, 
         _print(file)
     for file in verified.files:
         if (total := file.histogram) is not None:
-            click.echo(
+            say(
                 f"{file.file}: {total.calls:g} calls take {total.pick_us:.0f} us by NCCL's picks, "
                 f"{total.best_us:.0f} us by the best: regret {100 * total.regret:.2f} %"
             )
@@ -133,26 +133,26 @@ def _print(file: VerifiedFile) -> None:
         changed = [(each.collective.name, each.before, each.after, each.at_bytes) for each in file.crossovers]
         print_table(f"where the {_how(file)} best changes", ("collective", "from", "to", "about bytes"), changed)
     for each in file.model_changes:
-        click.echo(f"{each.collective.name}: NCCL's pick changes at {', '.join(map(str, each.bytes)) or 'no size'}")
+        say(f"{each.collective.name}: NCCL's pick changes at {', '.join(map(str, each.bytes)) or 'no size'}")
     if file.model_errors:
         columns = ("collective", "combination", "sizes", "MAPE", "MAPE scaled", "scale", "tau")
         print_table(f"the model against the {_how(file)} times", columns, map(_error, file.model_errors))
     for collective, tau in file.rank_agreement.items():
-        click.echo(f"{collective.name}: the model orders the combinations of a size with Kendall's tau {tau:.3f}")
+        say(f"{collective.name}: the model orders the combinations of a size with Kendall's tau {tau:.3f}")
     for skipped in file.skipped:
-        click.echo(f"not judged: {skipped.point.collective.name} {human_bytes(skipped.point.bytes)}: {skipped.reason}")
+        say(f"not judged: {skipped.point.collective.name} {human_bytes(skipped.point.bytes)}: {skipped.reason}")
     if not any(block.requested for block in file.comparison.measurements.blocks):
-        click.echo("only NCCL's own choices were measured: 'nccl-tuner measure' measures whether others are faster")
+        say("only NCCL's own choices were measured: 'nccl-tuner measure' measures whether others are faster")
     known = [one for one in sizes if one.is_known]
     means = mean_regrets(known)
     if means is None:
-        click.echo(f"regret: unknown at all {len(sizes)} sizes: {_missing(sizes)}")
+        say(f"regret: unknown at all {len(sizes)} sizes: {_missing(sizes)}")
         return
     worse = sum(one.significant for one in known)
     unknown = [one for one in sizes if not one.is_known]
     rest = f"; unknown at {len(unknown)} more: {_missing(unknown)}" if unknown else ""
     of_simulated = " of simulated times" if file.comparison.measurements.header.is_simulated else ""
-    click.echo(
+    say(
         f"regret{of_simulated}: mean {100 * means[0]:.2f} %, {100 * means[1]:.2f} % of it beyond the noise; "
         f"not best at {worse} of {len(known)} sizes{rest}"
     )

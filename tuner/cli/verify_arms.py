@@ -4,9 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-import click
-
-from tuner.cli.output import human_bytes, print_table
+from tuner.cli.output import human_bytes, print_table, say
 from tuner.times.regret.halves import SplitGain
 from tuner.times.regret.judged import JudgedPick, Verdict
 from tuner.times.regret.next_runs import NextRuns
@@ -26,14 +24,14 @@ def print_regret(regret: MeasuredRegret) -> None:
         how = "best of simulated times" if regret.simulated else "measured best"
         print_table(f"NCCL's picks against the {how} on {where}, NCCL {regret.nccl}", columns, map(_row, known))
     if regret.simulated:
-        click.echo(f"simulated times, which no machine took: {', '.join(regret.simulated)}")
+        say(f"simulated times, which no machine took: {', '.join(regret.simulated)}")
     _print_unknown([one for one in regret.sizes if one.regret is None])
     for why, rows in regret.skipped.items():
-        click.echo(f"left out: {rows} rows: {why}")
+        say(f"left out: {rows} rows: {why}")
     _print_agreement(regret.agreement)
     _print_splits(regret.splits)
     for row in regret.rows:
-        click.echo(
+        say(
             f"{row.row}\n  {_percent(row.gain_low, row.gain_high)} faster than NCCL's pick, "
             f"at least {100 * row.surely:.1f} % beyond the noise; measured: {', '.join(row.dtypes)}"
         )
@@ -56,18 +54,18 @@ def print_next(runs: NextRuns) -> None:
         for one in runs.runs[:NEXT_SHOWN]
     ]
     columns = ("call", "GPUs", "force", "sizes", "first at", "pick, us", "may take us", "possible gain")
-    click.echo()
+    say()
     if rows:
         print_table("What to force next: never measured here, and maybe faster by calibrated times", columns, rows)
         if any(not one.measured for one in runs.runs[:NEXT_SHOWN]):
-            click.echo("* such calls were never measured: the interval is wide")
+            say("* such calls were never measured: the interval is wide")
         if len(runs.runs) > NEXT_SHOWN:
-            click.echo(f"{len(runs.runs) - NEXT_SHOWN} more have a smaller possible gain: --json")
-        click.echo(f"calibrated times: {runs.runs[0].calibration}")
+            say(f"{len(runs.runs) - NEXT_SHOWN} more have a smaller possible gain: --json")
+        say(f"calibrated times: {runs.runs[0].calibration}")
     for reason in runs.not_answered:
-        click.echo(f"not known what to force next: {reason}")
+        say(f"not known what to force next: {reason}")
     if not rows and not runs.not_answered:
-        click.echo("nothing to force next: all that may be faster was measured")
+        say("nothing to force next: all that may be faster was measured")
 
 
 def _row(one: JudgedPick) -> tuple[object, ...]:
@@ -93,7 +91,7 @@ def _print_unknown(sizes: Sequence[JudgedPick]) -> None:
         by_why[one.why][_call(one)] += 1
     for why, calls in by_why.items():
         named = "; ".join(calls) if len(calls) <= CALLS_NAMED else f"{len(calls)} kinds of calls"
-        click.echo(f"{named}: whether the pick is best is unknown at {calls.total()} sizes: {why}")
+        say(f"{named}: whether the pick is best is unknown at {calls.total()} sizes: {why}")
 
 
 def _call(one: JudgedPick) -> str:
@@ -104,12 +102,12 @@ def _call(one: JudgedPick) -> str:
 
 def _print_agreement(agreement: Agreement) -> None:
     if agreement.clear:
-        click.echo(
+        say(
             f"what NCCL ran by itself is logged, or told from its time beyond the noise, at {agreement.clear} sizes: "
             f"the emulated pick at {agreement.clear_agreeing}"
         )
     if agreement.nearest:
-        click.echo(
+        say(
             f"at {agreement.nearest} more the noise hides it: the nearest forced arm is the emulated pick "
             f"at {agreement.nearest_agreeing}"
         )
@@ -142,19 +140,19 @@ def _print_splits(splits: Sequence[SplitGain]) -> None:
         columns = ("call", "size", "took us", "instead", "take us", "gain", "curves")
         print_table("Where smaller calls one after the other take less, beyond the noise", columns, shown)
         if len(rows) > SPLITS_SHOWN:
-            click.echo(f"{len(rows) - SPLITS_SHOWN} more: --json")
+            say(f"{len(rows) - SPLITS_SHOWN} more: --json")
 
 
 def _print_total(regret: MeasuredRegret, known: Sequence[JudgedPick]) -> None:
     unknown = len(regret.sizes) - len(known)
     if not known:
-        click.echo(f"regret: unknown at all {unknown} sizes")
+        say(f"regret: unknown at all {unknown} sizes")
         return
     mean = sum(one.regret or 0 for one in known) / len(known)
     loses = regret.count(Verdict.loses)
     rest = f"; unknown at {unknown} more" if unknown else ""
     judged = f"not best at {loses} of {len(known)} sizes beyond the noise"
-    click.echo(f"regret: mean {100 * mean:.2f} %; {judged}{rest}{_noise(known)}")
+    say(f"regret: mean {100 * mean:.2f} %; {judged}{rest}{_noise(known)}")
 
 
 def _noise(known: Iterable[JudgedPick]) -> str:

@@ -24,7 +24,7 @@ from tuner.cli.diff import (
     shown_times,
     times_row,
 )
-from tuner.cli.output import human_bytes, number, print_json, print_table
+from tuner.cli.output import human_bytes, number, print_json, print_table, say
 from tuner.cli.release_names import Change as ChangeType
 from tuner.emulator.ranges import FOLLOWED_BYTES
 from tuner.emulator.request import Request
@@ -155,14 +155,14 @@ def _compared(
 
 
 def _print(compared: Comparison, by_nccl: bool) -> None:
-    click.echo(f"before: {compared.before}\nafter:  {compared.after}\n")
+    say(f"before: {compared.before}\nafter:  {compared.after}\n")
     print_whose([*(one.calibrated for one in compared.sizes), *(change.calibrated for change in compared.changes)])
     for collective in dict.fromkeys(one.collective for one in compared.sizes):
         changes = [change for change in compared.changes if change.collective == collective]
         _print_sizes(collective, [one for one in compared.sizes if one.collective == collective], by_nccl)
         print_changes(f"{collective}: where the pick changes", changes, by_nccl=by_nccl)
         if not changes:
-            click.echo(f"{collective}: {SAME_COMBINATION} at every size\n")
+            say(f"{collective}: {SAME_COMBINATION} at every size\n")
     if compared.libnccl is not None:
         from tuner.cli.beyond import print_differences
 

@@ -148,7 +148,7 @@ def _check_environment(release: Release, environment: Environment, kinds: Sequen
         if set(unknown) <= set(release.environment.search):
             raise BadInput(
                 f"{', '.join(unknown)}: read by the search of graphs, which these were found without; valid without "
-                "--graphs"
+                "`graphs`"
             )
         raise BadInput(
             f"{', '.join(unknown)}: not emulated for NCCL {release.name}{variables.nearest(release, unknown[0])}; "

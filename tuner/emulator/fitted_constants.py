@@ -64,7 +64,7 @@ def read(path: Path) -> FittedConstants:
     except OSError as error:
         raise BadConstants(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        hint = "; calibrated times are another thing, for --calibration" if path.suffix == ".json" else ""
+        hint = "; calibrated times are another thing, for `calibration`" if path.suffix == ".json" else ""
         raise BadConstants(f"{path}: not TOML: {' '.join(str(error).split())}{hint}") from None
     head = table.pop("layer", None)
     if not isinstance(head, dict) or head.pop("version", None) != VERSION:

@@ -182,14 +182,14 @@ def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | Non
         # NCCL then asks whether the first buffer is registered for the sum of the calls, which no call says.
         efficient = cta_policy.of(selection.communicator) is cta_policy.Policy.efficiency
         if buffers is not Buffers.plain and efficient:
-            return f"on {buffers.name} buffers with {cta_policy.NAME} of efficiency; valid: --buffers plain"
+            return f"on {buffers.name} buffers with {cta_policy.NAME} of efficiency; valid: `buffers` plain"
     return None
 
 
 def not_classic_alone(selection: Selection, requests: Iterable[Request]) -> str | None:
     """Where groups of such calls are not on plain buffers, or may leave the classic path; None elsewhere."""
     if any(request.buffers is not Buffers.plain for request in requests):
-        return "on registered buffers and windows; valid: --buffers plain"
+        return "on registered buffers and windows; valid: `buffers` plain"
     return may_leave_classic_path(selection)
 
 

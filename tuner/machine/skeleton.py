@@ -67,7 +67,7 @@ def read_complete(file: Path) -> tuple[str, Topology]:
         known = dict.fromkeys(name for pci in bare for name in gpus.of_device(pci.get("device")))
         skeleton.fail(
             f"{len(bare)} of {len(placed)} GPUs have no <gpu> with sm: a skeleton for NCCL to complete on its machine; "
-            f"say what they are with --gpu MODEL; {one_of(known or gpus.names())}"
+            f"say what they are with `gpu` MODEL; {one_of(known or gpus.names())}"
         )
     topology = of_elements(skeleton.elements, skeleton.where)
     text = skeleton.text.replace("\r\n", "\n").replace("\r", "\n")
@@ -225,15 +225,15 @@ class _File:
         silent = [net for net in self.root.iter("net") if "speed" not in net.attrib]
         if not (bare or silent):
             if gbps is not None or latency_us is not None:
-                raise BadInput(f"{self.where}: no adapter without speed; leave out --net-gbps and --net-latency-us")
+                raise BadInput(f"{self.where}: no adapter without speed; leave out `net_gbps` and `net_latency_us`")
             return {}
         first = bare[0].get("busid") if bare else silent[0].get("name")
         what = f"{self.where}: {len(bare) + len(silent)} adapters have no speed, the first is {first}"
         if gbps is None:
-            raise BadInput(f"{what}; say how fast they are: --net-gbps 400 (1e9 bits per second)")
+            raise BadInput(f"{what}; say how fast they are: `net_gbps` 400 (1e9 bits per second)")
         asked = [pci for pci in slots if pci in bare or any(net in silent for net in _nets(pci))]
         if latency_us is None and any(pci.get("vendor") == AMAZON for pci in asked):
-            raise BadInput(f"{what}; Amazon's plugin reports its own latency: --net-latency-us, 75 for p4d and p4de")
+            raise BadInput(f"{what}; Amazon's plugin reports its own latency: `net_latency_us`, 75 for p4d and p4de")
         facts = {"speed": str(round(gbps * 1000)), "latency": str(latency_us or 0.0), "gdr": str(int(gdr))}
         for net in silent:
             net.attrib.update({name: value for name, value in facts.items() if name not in net.attrib})

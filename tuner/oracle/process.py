@@ -169,7 +169,7 @@ class Child:
             answer = pickle.load(self._stream)
         except TimeoutError:
             self.close(keep_log=True)
-            raise self.failure(f"libnccl did not answer within {timeout_s:g} s (--timeout) while {doing}") from None
+            raise self.failure(f"libnccl did not answer within {timeout_s:g} s (`timeout`) while {doing}") from None
         except (EOFError, ConnectionError, pickle.UnpicklingError):
             raise self.failure(f"the libnccl process {self._death()} while {doing}") from None
         if isinstance(answer, Failed):

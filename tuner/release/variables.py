@@ -48,8 +48,8 @@ def nearest(nccl: Release, variable: str) -> str:
     """``; did you mean NCCL_ALGO?``, what to give instead, or nothing."""
     if variable in OF_THE_NETWORK:
         return (
-            " (the topology's adapters say which network is taken: --topology, --net-gbps, --net-latency-us; for "
-            "sockets a topology dumped with them, or without the variable --change gpudirect=off and --change "
+            " (the topology's adapters say which network is taken: `topology`, `net_gbps`, `net_latency_us`; for "
+            "sockets a topology dumped with them, or without the variable `change` gpudirect=off and `change` "
             "nic-gbps=GBPS)"
         )
     return did_you_mean(variable, sorted({*nccl.listed_variables, *nccl.environment.search}))

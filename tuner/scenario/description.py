@@ -218,7 +218,7 @@ class Scenario:
     def check_gpu_for_each_rank(self, what: str) -> None:
         """BadInput where ranks share GPUs, for what is known of ranks with a GPU each alone."""
         if self.shares_gpus:
-            raise BadInput(f"{what}: not where ranks share a GPU; valid: --ranks-per-gpu 1")
+            raise BadInput(f"{what}: not where ranks share a GPU; valid: `ranks_per_gpu` 1")
 
     @property
     def hosts_per_domain_in_words(self) -> str | None:

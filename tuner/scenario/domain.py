@@ -147,7 +147,7 @@ def sizes_of_domains(kinds: Sequence[ResolvedNode], hosts: int, described: Seque
         domains = range(bisect_right(ends, first), bisect_left(ends, before) + 1)
         if any(sizes[domain] > 1 for domain in domains) and not kind.topology.has_nvswitch(kind.gpus):
             raise BadInput(
-                f"--hosts-per-domain: no GPU of {kind.name} has NVLinks to a switch, which could reach other hosts; "
+                f"`hosts_per_domain`: no GPU of {kind.name} has NVLinks to a switch, which could reach other hosts; "
                 "valid: hosts with an NVSwitch, or domains of 1 host"
             )
     return sizes

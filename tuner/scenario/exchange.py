@@ -26,7 +26,7 @@ def situation(resolved: "ResolvedScenario", rank: int = 0) -> Situation:
     not known whether NVLink joins hosts.
     """
     if any(kind.scenario.graphs is not None for kind in resolved.kinds):
-        raise BadInput("--graphs: sends and receives go by the links of the topology; valid without it")
+        raise BadInput("`graphs`: sends and receives go by the links of the topology; valid without it")
     communicator, ranks_of = resolved.view_of(rank), resolved.ranks_of
     order = Order(communicator, ranks_of, rank)
     links = _links(resolved, rank)

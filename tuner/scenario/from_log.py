@@ -66,10 +66,10 @@ def read(machine: str | None, given: "Description") -> Logged:
     """
     file = Path(given["log"] or "")
     if given.get("node"):
-        raise BadInput("--log shows the nodes; valid: --log or --node")
+        raise BadInput("`log` shows the nodes; valid: `log` or `node`")
     named = machine is not None or bool(given.get("topology"))
     if named and (beside := [key for key in _OF_NODES if given.get(key) not in (None, ())]):
-        raise BadInput(f"{', '.join(beside)}: of nodes as the log shows them; valid without --machine and --topology")
+        raise BadInput(f"{', '.join(beside)}: of nodes as the log shows them; valid without `machine` and `topology`")
     imported = importer.read(file, _given(given, not named))
     _check_one(file, given, imported)
     shown = not named and any(node.graphs for node in imported.nodes)
@@ -113,7 +113,7 @@ def read(machine: str | None, given: "Description") -> Logged:
     return Logged(machine, cast("Description", others), kinds, says)
 
 
-OR_A_MACHINE = "; or --machine NAME or --topology FILE.xml for all that the log does not show"
+OR_A_MACHINE = "; or `machine` NAME or `topology` FILE.xml for all that the log does not show"
 
 
 def _given(given: "Description", shown: bool) -> Given:
@@ -141,7 +141,7 @@ def _check_one(file: Path, given: "Description", imported: Imported) -> None:
         return
     listed = ", ".join(f"{name} ({ranks or '?'} ranks)" for name, ranks in several[:MOST_LISTED])
     more = f" and {len(several) - MOST_LISTED} more" if len(several) > MOST_LISTED else ""
-    raise BadInput(f"{file}: {len(several)} communicators; valid: --log-communicator ID, with one of: {listed}{more}")
+    raise BadInput(f"{file}: {len(several)} communicators; valid: `log_communicator` ID, with one of: {listed}{more}")
 
 
 def _variables(imported: Imported) -> dict[str, str]:
@@ -175,7 +175,7 @@ def _nodes(file: Path, given: "Description", imported: Imported, notes: list[str
         return asked
     count = imported.node_count or len(imported.hardware.ranks_of_hosts)
     if not count:
-        raise BadInput(f"{file}: needed: the number of nodes: a line 'nNodes ...', or --nodes")
+        raise BadInput(f"{file}: needed: the number of nodes: a line 'nNodes ...', or `nodes`")
     return count
 
 
@@ -202,11 +202,11 @@ def _kinds(file: Path, imported: Imported, variables: Mapping[str, str]) -> list
 def _as_given(file: Path, kinds: list[Scenario], given: Mapping[str, Any]) -> list[Scenario]:
     """The kinds with as many nodes and GPUs as the user says. BadInput for what only other nodes could be."""
     if beside := [key for key, unsaid in _OF_TOPOLOGIES.items() if given.get(key) not in (None, unsaid)]:
-        options = ", ".join(f"--{key.replace('_', '-')}" for key in beside)
-        raise BadInput(f"{options}: of a machine or topology; valid with --log: --machine, --topology")
+        options = ", ".join(f"`{key}`" for key in beside)
+        raise BadInput(f"{options}: of a machine or topology; valid with `log`: `machine`, `topology`")
     nodes, here = given["nodes"], sum(kind.nodes for kind in kinds)
     if nodes != here and len(kinds) > 1:
-        raise BadInput(f"--nodes {nodes}: {file} has {here} nodes, which differ; valid: --nodes {here}")
+        raise BadInput(f"`nodes` {nodes}: {file} has {here} nodes, which differ; valid: `nodes` {here}")
     first, *others = kinds
     first = replace(first, nodes=first.nodes + nodes - here, gpus_per_node=given.get("gpus_per_node"))
     return [first, *others]
@@ -258,13 +258,13 @@ def _near(file: Path, machine: str | None, imported: Imported, run: "Description
     if first.differs or not first.identified or not same([near.machine for near in alike], run):
         listed = "; ".join(near.in_words for near in every[:MOST_NEAR])
         listed += f"; {len(alike) - MOST_NEAR} more are as near" if len(alike) > MOST_NEAR else ""
-        valid = "valid beside --log: --topology FILE.xml or --machine NAME"
+        valid = "valid beside `log`: `topology` FILE.xml or `machine` NAME"
         raise BadInput(f"{file}: {NO_GRAPHS}; {valid}; nearest: {listed}")
     others = "".join(f"; {near.machine} is the same to NCCL" for near in alike[1:])
     differs = f"; differs, which reaches no choice: {', '.join(first.others)}" if first.others else ""
     notes.append(f"{NO_GRAPHS}: answered for {first.machine}, the nearest machine of the catalogue{others}")
     notes.append(f"{first.machine} agrees with the log: {', '.join(first.agrees)}{differs}")
-    notes.append(f"not known whether it agrees: {', '.join(first.unknown)}; --machine or --topology say another")
+    notes.append(f"not known whether it agrees: {', '.join(first.unknown)}; `machine` or `topology` say another")
     return first
 
 

@@ -24,6 +24,6 @@ def topology_of(file: Path, gpu: str | None, net_gbps: float | None, net_latency
     except BadInput as error:
         near = ranked(of_listing(listing, None if gpu is None else gpus.load(gpu)))[:MOST_NEAR]
         raise BadInput(
-            f"{error}; valid: these with 'nccl-tuner machines complete {file} -o node.xml' and --topology node.xml, or "
-            f"--machine; nearest: {'; '.join(one.in_words for one in near)}; not known: {', '.join(near[0].unknown)}"
+            f"{error}; valid: these with 'nccl-tuner machines complete {file} -o node.xml' and `topology` node.xml, or "
+            f"`machine`; nearest: {'; '.join(one.in_words for one in near)}; not known: {', '.join(near[0].unknown)}"
         ) from None

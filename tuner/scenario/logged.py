@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tuner.scenario.description import Scenario
     from tuner.scenario.oracle_configuration import OracleConfiguration
 
-OTHERWISE = "valid beside --log for that: --topology FILE.xml or --machine NAME"
+OTHERWISE = "valid beside `log` for that: `topology` FILE.xml or `machine` NAME"
 
 
 @dataclass(frozen=True, slots=True)

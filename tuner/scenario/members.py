@@ -52,12 +52,12 @@ def kinds(whole: "ResolvedScenario", ranks: Sequence[int]) -> tuple[ResolvedNode
     BadInput for a rank that there is none, and for nodes of which only the graphs are known.
     """
     if outside := [rank for rank in ranks if not 0 <= rank < whole.ranks]:
-        raise BadInput(f"--ranks: {outside[0]}; valid: 0 to {whole.ranks - 1}, those of {whole.scenario.title}")
+        raise BadInput(f"`ranks`: {outside[0]}; valid: 0 to {whole.ranks - 1}, those of {whole.scenario.title}")
     for kind in whole.kinds:
         if kind.scenario.graphs is not None or kind.scenario.logged is not None:
-            raise BadInput("--ranks: of graphs alone, which are of all GPUs; valid with --machine or --topology")
+            raise BadInput("`ranks`: of graphs alone, which are of all GPUs; valid with `machine` or `topology`")
         if kind.shares_gpus:
-            raise BadInput("--ranks: not emulated where ranks share a GPU; valid: --ranks-per-gpu 1")
+            raise BadInput("`ranks`: not emulated where ranks share a GPU; valid: `ranks_per_gpu` 1")
     made: dict[Used, ResolvedNode] = {}
     found = list[ResolvedNode]()
     for used, alike in groupby(each for each in used_of_hosts(whole, ranks) if each[1]):

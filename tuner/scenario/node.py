@@ -255,7 +255,7 @@ class ResolvedNode:
         if scenario.graphs is not None:
             if scenario.hardware:
                 names = ", ".join(scenario.hardware)
-                raise BadInput(f"--graphs: found on the node as it was; valid with {names}: none")
+                raise BadInput(f"`graphs`: found on the node as it was; valid with {names}: none")
             dumped, found = graphs.read_dump(scenario.graphs)
             ranks, each = len(self.gpu_of_rank), "ranks" if self.shares_gpus else "GPUs"
             if found != ranks:
@@ -305,12 +305,12 @@ class ResolvedNode:
     def _own(self) -> _Source:
         scenario = self.scenario
         if (scenario.machine is None) == (scenario.topology is None):
-            raise BadInput(f"name one machine: --machine NAME ({', '.join(catalogue.names())}) or --topology FILE.xml")
+            raise BadInput(f"name one machine: `machine` NAME ({', '.join(catalogue.names())}) or `topology` FILE.xml")
         if scenario.gpu is None and (scenario.net_gbps is not None or scenario.net_latency_us is not None):
-            raise BadInput("--net-gbps and --net-latency-us complete a skeleton, which needs --gpu MODEL as well")
+            raise BadInput("`net_gbps` and `net_latency_us` complete a skeleton, which needs `gpu` MODEL as well")
         if scenario.machine is not None:
             if scenario.gpu is not None:
-                raise BadInput(f"--gpu completes a --topology FILE.xml; {scenario.machine} knows its GPUs")
+                raise BadInput(f"`gpu` completes a `topology` FILE.xml; {scenario.machine} knows its GPUs")
             machine = catalogue.load(scenario.machine)
             return _Source(machine.topology_xml, machine.topology)
         assert scenario.topology is not None

@@ -84,7 +84,7 @@ class ResolvedScenario:
         measured = constants.provenance.get("machine")
         names = {kind.scenario.machine for kind in self.kinds} - {None}
         if measured is not None and names - {measured}:
-            raise BadInput(f"--constants {constants.file}: measured on {measured}, not {', '.join(map(str, names))}")
+            raise BadInput(f"`constants` {constants.file}: measured on {measured}, not {', '.join(map(str, names))}")
         from tuner.emulator import fitted_constants
 
         return fitted_constants.apply(nccl, constants)
@@ -122,7 +122,7 @@ class ResolvedScenario:
         """GPUs of each process; of a host with fewer all. BadInput for more than any host has."""
         described, most = self.scenario.gpus_per_process or 1, max(kind.gpus for kind in self.whole.kinds)
         if described > most:
-            raise BadInput(f"--gpus-per-process {described}: no host has more than {most} GPUs; valid: 1 to {most}")
+            raise BadInput(f"`gpus_per_process` {described}: no host has more than {most} GPUs; valid: 1 to {most}")
         return described
 
     @cached_property
@@ -131,11 +131,11 @@ class ResolvedScenario:
         per_process = self.gpus_per_process
         if per_process == 1 or all(len(kind.gpu_of_rank) == 1 for kind in self.kinds):
             return False
-        valid = "valid there: --gpus-per-process 1"
+        valid = "valid there: `gpus_per_process` 1"
         if self.scenario.members is not None or any(kind.shares_gpus for kind in self.kinds):
-            raise BadInput(f"--gpus-per-process {per_process}: not with --ranks or --ranks-per-gpu; {valid}")
+            raise BadInput(f"`gpus_per_process` {per_process}: not with `ranks` or `ranks_per_gpu`; {valid}")
         if self._several and any(kind.merges_adapters() for kind in self.kinds):
-            raise BadInput(f"--gpus-per-process {per_process}: not where NCCL merges adapters; {valid}")
+            raise BadInput(f"`gpus_per_process` {per_process}: not where NCCL merges adapters; {valid}")
         return True
 
     @cached_property
@@ -209,7 +209,7 @@ class ResolvedScenario:
         from tuner.graphs import searched
 
         if any(kind.scenario.graphs is not None for kind in self.kinds):
-            raise BadInput("--graphs: channels across nodes need the search's own graphs; valid without it")
+            raise BadInput("`graphs`: channels across nodes need the search's own graphs; valid without it")
         kinds: dict[tuple[int, int], NodeKind] = {}
         for node, count in self.nodes:
             if (id(node), count) not in kinds:
@@ -228,7 +228,7 @@ class ResolvedScenario:
         trays = [(kind.trays, kind.nodes) for kind in self.kinds]
         if any(each for each, _ in trays):
             if described is not None:
-                raise BadInput("--hosts-per-domain: this machine is a NVLink domain; valid for it: --trays")
+                raise BadInput("`hosts_per_domain`: this machine is a NVLink domain; valid for it: `trays`")
             return tuple(chain.from_iterable(repeat(each or 1, count) for each, count in trays))
         return () if described is None else sizes_of_domains(self.kinds, hosts, described)
 
@@ -283,7 +283,7 @@ class ResolvedScenario:
         if not sizes:
             return hosts
         if any(kind.scenario.graphs is not None for kind in self.kinds):
-            raise BadInput("--graphs: those of one host; valid without NVLink domains")
+            raise BadInput("`graphs`: those of one host; valid without NVLink domains")
         return [(self._domain(alike), count) for alike, count in grouped(hosts, sizes)]
 
     @property
@@ -329,7 +329,7 @@ class ResolvedScenario:
             return tuple(own for own, rank in enumerate(self.scenario.members.ranks) if rank in of_whole)
         without = self.scenario.ranks_without_fabric
         if without and not self.domains:
-            raise BadInput("ranks without fabric: there is none; valid with NVLink domains, such as --hosts-per-domain")
+            raise BadInput("ranks without fabric: there is none; valid with NVLink domains, such as `hosts_per_domain`")
         if outside := [rank for rank in without if not 0 <= rank < self.ranks]:
             raise BadInput(f"ranks without fabric: {outside[0]}; valid: 0 to {self.ranks - 1}")
         if self.scenario.hosts_per_domain is not None or not self.domains:
@@ -358,9 +358,9 @@ class ResolvedScenario:
     def oracle_configuration(self) -> "OracleConfiguration":
         """The same communicator for the oracle. BadInput for what libnccl cannot take: other constants, graphs."""
         if self.scenario.fitted_constants is not None:
-            raise BadInput("--constants: libnccl computes with its own constants; valid for: pick, table, group")
+            raise BadInput("`constants`: libnccl computes with its own constants; valid for: pick, table, group")
         if any(kind.scenario.graphs is not None for kind in self.kinds):
-            raise BadInput("--graphs: libnccl searches its own graphs; valid for it: --machine, --topology")
+            raise BadInput("`graphs`: libnccl searches its own graphs; valid for it: `machine`, `topology`")
         if (made := self.scenario.members) is not None:
             from tuner.scenario.oracle_configuration import SplitOff
 

@@ -45,7 +45,7 @@ def check_ranks_only(call: ScheduledCall, form: str) -> None:
     if call.schedule.fabrics:
         names = " and ".join(dict.fromkeys(each.value.split()[0] for each in call.schedule.fabrics))
         raise BadInput(
-            f"{form}: knows ranks alone, and the {names} takes part; valid: --format csv, --env NCCL_ALGO=Ring"
+            f"{form}: knows ranks alone, and the {names} takes part; valid: `format` csv, `env` NCCL_ALGO=Ring"
         )
 
 

@@ -174,7 +174,7 @@ def _blocks(backend: Backend, proposal: Proposal, settings: GateSettings, points
         if process:
             ended_s = backend.now_s()
             if not backend.renew():
-                valid = "valid: one process with all GPUs, or --no-gate"
+                valid = "valid: one process with all GPUs, or `no_gate`"
                 raise MeasuringFailed(f"the gate asks {settings.count} processes, and here is one; {valid}")
             apart_s = settings.apart_s
             if apart_s is None:

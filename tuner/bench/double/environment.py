@@ -33,9 +33,9 @@ class Environment(AbstractContextManager["Environment"]):
         check_platform()
         scenario = settings.scenario
         if scenario.others:
-            raise BadInput("--backend double: nodes that differ are not simulated; valid: nodes that are alike")
+            raise BadInput("`backend` double: nodes that differ are not simulated; valid: nodes that are alike")
         if scenario.nodes > 1 and not settings.process_per_rank:
-            raise BadInput(f"one process has the GPUs of one node, not of {scenario.nodes}; valid: --process-per-rank")
+            raise BadInput(f"one process has the GPUs of one node, not of {scenario.nodes}; valid: `process_per_rank`")
         for fault in settings.faults:
             if fault.rank >= settings.ranks:
                 raise BadInput(

@@ -52,11 +52,11 @@ def _opened(here: Place, options: Options, backend: type[Gpu]) -> Gpu:
     cuda = Cuda()
     path = library_of(options)
     if options.ranks_per_gpu > 1 and not allows_several(path):
-        raise BadInput(f"{path} refuses several ranks on one GPU; valid: --ranks-per-gpu 1, or NCCL 2.30.3 and later")
+        raise BadInput(f"{path} refuses several ranks on one GPU; valid: `ranks_per_gpu` 1, or NCCL 2.30.3 and later")
     devices = devices_of(here, cuda.count, options.ranks_per_gpu)
     if here.world * len(devices) < 2:
         raise BadInput(
-            "one rank has nothing to choose, NCCL only copies; valid: two GPUs or more, or --ranks-per-gpu 2 with "
+            "one rank has nothing to choose, NCCL only copies; valid: two GPUs or more, or `ranks_per_gpu` 2 with "
             "NCCL 2.30.3 and later"
         )
     met = Rendezvous.meet(here, options.limit_s)
@@ -80,7 +80,7 @@ def devices_of(here: Place, count: int, ranks_per_gpu: int) -> list[int]:
     if count > 1 and device >= count:
         raise BadInput(
             f"rank {here.rank} is number {here.local_rank} on its node, which has {count} GPUs; valid: no more ranks "
-            f"than GPUs times --ranks-per-gpu"
+            f"than GPUs times `ranks_per_gpu`"
         )
     return [device % count]  # a launcher may show each process its own GPU alone
 

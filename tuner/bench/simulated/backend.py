@@ -83,7 +83,7 @@ class Simulated:
         self, scenario: Scenario, seed: int, truth: Mapping[str, Any] | None = None, *, after: int = 0
     ) -> None:
         if scenario.others:
-            raise BadInput("--backend simulated: nodes that differ are not simulated; valid: nodes that are alike")
+            raise BadInput("`backend` simulated: nodes that differ are not simulated; valid: nodes that are alike")
         self.scenario, self.seed = scenario, seed
         communicator = scenario.communicator()
         planting = np.random.default_rng([seed, _TRUTH_STREAM])

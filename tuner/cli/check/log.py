@@ -8,7 +8,7 @@ import click
 from tuner.base.errors import BadInput
 from tuner.cli import options
 from tuner.cli.log_options import LogOptions, log_options, read_log
-from tuner.cli.output import print_json, print_table
+from tuner.cli.output import print_json, print_table, say
 from tuner.oracle.conformance.check_log import KINDS, Compared, compare
 
 
@@ -48,11 +48,11 @@ def _print(compared: Compared) -> None:
         [(report.title, *(f"{report.matched.get(kind, 0)}/{report.compared.get(kind, 0)}" for kind in KINDS))],
     )
     for mismatch in report.mismatches:
-        click.echo(f"MISMATCH {mismatch.what} {mismatch.where}: emulator {mismatch.emulator}, log {mismatch.libnccl}")
+        say(f"MISMATCH {mismatch.what} {mismatch.where}: emulator {mismatch.emulator}, log {mismatch.libnccl}")
     for what, texts in (
         ("note", compared.notes),
         ("not printed", compared.missing),
         ("not compared", compared.not_compared),
     ):
         for text in texts:
-            click.echo(f"{what}: {text}")
+            say(f"{what}: {text}")

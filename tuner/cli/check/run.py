@@ -8,7 +8,7 @@ import click
 
 from tuner.base.names import Op
 from tuner.cli import options
-from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.output import human_bytes, print_json, print_table, say
 from tuner.cli.trace_files import communicators_options, count_or_part, read_files
 from tuner.jobs.check_run import CheckedCall, CheckedRun, check
 from tuner.jobs.traces.calls import number
@@ -53,7 +53,7 @@ def command(
     )
     lists = read_files(files, described.ranks)
     for line in job.of_other_releases(lists, [described.nccl], "compared"):
-        click.echo(f"note: {line}", err=True)
+        say(f"note: {line}", err=True)
     checked = check(lists, described, wanted)
     if as_json:
         print_json(checked)
@@ -67,14 +67,14 @@ def _print(checked: CheckedRun) -> None:
         columns = ("collective", "type", "size", "calls", "ran", "the emulator picks", "other")
         print_table("what ran otherwise", columns, map(_row, checked.differing[:MOST_ROWS]))
         if len(checked.differing) > MOST_ROWS:
-            click.echo(f"and {len(checked.differing) - MOST_ROWS} more kinds of calls: --json")
+            say(f"and {len(checked.differing) - MOST_ROWS} more kinds of calls: --json")
     says = ", ".join(f"{what} of {number(calls)}" for what, calls in checked.says.items() if calls)
     calls = f"{number(checked.agreeing_calls)} of {number(checked.compared_calls)} calls"
-    click.echo(f"{checked.communicator}: {calls} ran as the emulator picks; the files say {says}")
+    say(f"{checked.communicator}: {calls} ran as the emulator picks; the files say {says}")
     for left in checked.not_compared:
-        click.echo(f"not compared: {number(left.calls)} calls: {left.reason}")
+        say(f"not compared: {number(left.calls)} calls: {left.reason}")
     for note in checked.notes:
-        click.echo(f"note: {note}")
+        say(f"note: {note}")
 
 
 def _row(one: CheckedCall) -> tuple[object, ...]:

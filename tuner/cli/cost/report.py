@@ -21,7 +21,7 @@ from tuner.cli import options
 from tuner.cli import times as calibrated_times
 from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.cost import values
-from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.output import human_bytes, print_json, print_table, say
 from tuner.times.calibration import links, sweep
 from tuner.times.calibration.links import Links
 from tuner.times.costmodels.alphabeta import Level
@@ -202,21 +202,21 @@ def _print(report: EfficiencyReport, *, by_nccl: bool) -> None:
     ]
     print_table(f"{report.sweep.collective.name} on {report.scenario.title}: {report.sweep.path}", columns, rows)
     if report.sweep.wrong_bytes:
-        click.echo(f"left out, as results were wrong: {', '.join(map(human_bytes, report.sweep.wrong_bytes))}")
+        say(f"left out, as results were wrong: {', '.join(map(human_bytes, report.sweep.wrong_bytes))}")
     if report.sweep.in_graphs:
-        click.echo("measured in CUDA graphs; NCCL's picks and times are those of calls outside of them, calibrated too")
+        say("measured in CUDA graphs; NCCL's picks and times are those of calls outside of them, calibrated too")
     ideal = {f"{row.ideal_busbw_gbs:.1f}" for row in report.rows}
-    click.echo(f"ideal busbw {', '.join(ideal)} GB/s; {_links(report)}")
+    say(f"ideal busbw {', '.join(ideal)} GB/s; {_links(report)}")
     for name, causes in {row.verdict: row.causes for row in report.rows if row.causes}.items():
-        click.echo(f"{name}: {'; '.join(causes)}")
+        say(f"{name}: {'; '.join(causes)}")
     for name, label in (("NCCL", "nccl_class"), ("alpha-beta", "alphabeta_class")):
         classes = [getattr(row, label) for row in report.rows]
         counts = ", ".join(f"{each} at {classes.count(each)}" for each in dict.fromkeys(classes))
-        click.echo(f"{name} against {len(classes)} measured sizes: {counts}")
+        say(f"{name} against {len(classes)} measured sizes: {counts}")
     if held := [row.calibrated.holds for row in report.rows if row.calibrated]:
-        click.echo(f"calibrated against {len(held)} measured sizes: in the interval at {sum(held)}")
+        say(f"calibrated against {len(held)} measured sizes: in the interval at {sum(held)}")
     if report.calibration:
-        click.echo(calibrated_times.whose(report.calibration))
+        say(calibrated_times.whose(report.calibration))
 
 
 def _calibrated(row: CalibratedRow) -> tuple[str, ...]:

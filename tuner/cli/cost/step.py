@@ -11,7 +11,7 @@ from tuner.base.names import DataType
 from tuner.cli import options
 from tuner.cli import times as calibrated_times
 from tuner.cli.cost import values
-from tuner.cli.output import print_json, print_table
+from tuner.cli.output import print_json, print_table, say
 from tuner.cli.release_names import release_option
 from tuner.times.costmodels import step
 from tuner.times.costmodels.alphabeta import level
@@ -182,13 +182,13 @@ def command(
 def _print_whose(rows: list[StepRow], overlapped: float) -> None:
     """Which calibration answered, and what calls take from compute beside them."""
     if used := [row.calibration for row in rows if row.calibration]:
-        click.echo(calibrated_times.whose_of_all(used))
+        say(calibrated_times.whose_of_all(used))
     channels = [row.channels for row in rows if row.channels is not None]
     if channels:
-        click.echo(calibrated_times.ALONE)
+        say(calibrated_times.ALONE)
     if channels and overlapped:
         taken = f"{min(channels)} to {max(channels)}" if min(channels) < max(channels) else str(channels[0])
-        click.echo(f"a call takes {taken} SMs of each GPU from compute, one a channel; {calibrated_times.COST_UNKNOWN}")
+        say(f"a call takes {taken} SMs of each GPU from compute, one a channel; {calibrated_times.COST_UNKNOWN}")
 
 
 CALIBRATED = ("calibrated ms", f"{calibrated_times.INTERVAL} ms")
@@ -241,15 +241,13 @@ def _print(answer: StepReport, by: str) -> None:
     total = f"communication {answer.communication_us / 1000:.2f} ms"
     if by:
         total += f" (all by alpha-beta {answer.alphabeta_us / 1000:.2f} ms)"
-    click.echo(total)
+    say(total)
     if (time := answer.calibrated) is not None:
         low, high = f"{time.low_us / 1000:.2f}", f"{time.high_us / 1000:.2f}"
-        click.echo(
-            f"by measurements {time.time_us / 1000:.2f} ms (90 %: {low} to {high}) of what NCCL has algorithms for"
-        )
+        say(f"by measurements {time.time_us / 1000:.2f} ms (90 %: {low} to {high}) of what NCCL has algorithms for")
     if (beside := answer.overlapped) is not None:
         shown = f", {100 * beside.overlap:g} % of it hidden" if beside.overlap else ""
-        click.echo(
+        say(
             f"{100 * beside.of_compute:.1f} % of {beside.compute_us / 1000:g} ms of computation{shown}: "
             f"a step of {beside.step_us / 1000:.2f} ms, speed-up {beside.speedup:.3f}"
         )

@@ -10,7 +10,7 @@ from tuner.cli import options
 from tuner.cli.arm_options import place_options
 from tuner.cli.fit.shared import measured_files, percent, print_left_out, title_of
 from tuner.cli.gpu_options import library_option
-from tuner.cli.output import print_json, print_table
+from tuner.cli.output import print_json, print_table, say
 from tuner.cli.provenance import command_line
 from tuner.times.calibration.workflow import AlphaBetaReport, fit_alpha_beta
 
@@ -79,7 +79,7 @@ def _print(report: AlphaBetaReport, cost_table: Path | None) -> None:
         ],
     )
     for reason in report.without:
-        click.echo(f"not fitted: {reason}")
+        say(f"not fitted: {reason}")
     print_left_out(report.files)
     if cost_table is not None:
-        click.echo(f"{cost_table}: {sum(one.known for one in report.fits)} rows")
+        say(f"{cost_table}: {sum(one.known for one in report.fits)} rows")

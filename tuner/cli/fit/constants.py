@@ -12,7 +12,7 @@ from tuner.cli import options
 from tuner.cli.arm_options import place_options
 from tuner.cli.fit.shared import measured_files, percent, print_left_out, title_of
 from tuner.cli.gpu_options import library_option
-from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.output import human_bytes, print_json, print_table, say
 from tuner.cli.provenance import command_line
 from tuner.times.calibration.fit import KEPT_ALIKE, KEPT_WITHOUT_EFFECT, Fitted
 from tuner.times.calibration.workflow import FitReport, fit
@@ -53,13 +53,13 @@ def command(
     else:
         _print(report)
         if out is not None:
-            click.echo(f"{out}: {len(report.fitted)} constants of NCCL {report.files.nccl}")
+            say(f"{out}: {len(report.fitted)} constants of NCCL {report.files.nccl}")
 
 
 def _say(step: str) -> None:
     """On a terminal alone."""
     if sys.stderr.isatty():
-        click.echo(f"{step} ...", err=True)
+        say(f"{step} ...", err=True)
 
 
 LL_ROWS = "cap_gbs.ll: with several nodes NCCL goes by the processors, row ampere for AMD or mixed, volta for others"
@@ -73,7 +73,7 @@ def _print(report: FitReport) -> None:
     ]
     print_table(title, ("constant", "NCCL", "fitted", "95 %", "status", "kept constants of the same effect"), rows)
     if any(one.name.startswith("cap_gbs.ll.") for one in report.fitted):
-        click.echo(LL_ROWS)
+        say(LL_ROWS)
     kept = [one for one in fitted.constants if one.status == KEPT_ALIKE]
     if kept:
         title = "Kept at NCCL's value: the measurements cannot separate them from others"
@@ -97,13 +97,13 @@ def _print(report: FitReport) -> None:
     without_effect = [one.name for one in fitted.constants if one.status == KEPT_WITHOUT_EFFECT]
     for what, names in (("too little effect", without_effect), ("not reached", fitted.unreached)):
         if names:
-            click.echo(f"kept at NCCL's value, {what}: {_few(names)}")
+            say(f"kept at NCCL's value, {what}: {_few(names)}")
     if fitted.noise > 1:
-        click.echo(f"the model misses the times by {fitted.noise:g} of their deviations; intervals are as much wider")
+        say(f"the model misses the times by {fitted.noise:g} of their deviations; intervals are as much wider")
     worse = [one for one in fitted.noise_by_size if one.noise > WORSE * fitted.noise]
     if worse:
         sizes = ", ".join(f"from {human_bytes(one.from_bytes)} {one.noise:g}" for one in worse)
-        click.echo(f"more than elsewhere at some sizes, which count as much less: {sizes}")
+        say(f"more than elsewhere at some sizes, which count as much less: {sizes}")
     print_left_out(report.files)
 
 
@@ -113,7 +113,7 @@ def _print_held_out(report: FitReport) -> None:
         columns = ("held out of a fit to all others", "calls", "NCCL there", "fitted there")
         print_table("Mean absolute error at what a fit did not see, %", columns, rows)
     else:
-        click.echo("no session and no communicator held out: that takes three processes, or FILEs of two communicators")
+        say("no session and no communicator held out: that takes three processes, or FILEs of two communicators")
 
 
 def _interval(one: Fitted) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tuner.cli.arm_options import asked, check_place, is_asked
-from tuner.cli.output import human_bytes
+from tuner.cli.output import human_bytes, say
 from tuner.times.calibration.workflow import FittedFiles
 from tuner.times.records.samples import NEAR, Measurements
 from tuner.times.regret import measurements, workflow
@@ -39,9 +39,9 @@ def percent(value: float | None) -> str:
 
 def print_left_out(files: FittedFiles) -> None:
     for reason, count in sorted(files.left_out.items()):
-        click.echo(f"left out: {count} {reason}")
+        say(f"left out: {count} {reason}")
     for floor in files.floors:
-        click.echo(
+        say(
             f"{floor.communicator}: several combinations take the same {floor.floor_us:.1f} us at the least, which is "
             f"the host's time; left out are calls that take less than {NEAR:g} times that, "
             f"to {human_bytes(floor.to_bytes)}"

@@ -11,7 +11,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective
 from tuner.base.provenance import today
 from tuner.cli import options
-from tuner.cli.output import print_json
+from tuner.cli.output import print_json, say
 from tuner.cli.provenance import command_line
 from tuner.emulator.selection import Selection
 from tuner.plugin import compile, headers
@@ -88,12 +88,12 @@ def command(
         table, notes = _emulated(communicator.scenario(), wanted)
     text.write(out, table)
     for note in notes:
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}", err=True)
     counts = {"decisions": len(table.decisions), "costs": len(table.costs)}
     if as_json:
         print_json({"out": str(out), **counts, "notes": notes})
     else:
-        click.echo(f"{out}: {counts['decisions'] or counts['costs']} rows")
+        say(f"{out}: {counts['decisions'] or counts['costs']} rows")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import click
 
 from tuner.base.names import Collective
 from tuner.cli import options
-from tuner.cli.output import human_bytes, print_json, print_table, span
+from tuner.cli.output import human_bytes, print_json, print_table, say, span
 from tuner.jobs.preflight.alone import Range
 from tuner.jobs.preflight.settings import Nodes
 from tuner.jobs.preflight.workflow import Kind, Question, Report, Verdict, check
@@ -64,9 +64,9 @@ def command(
 
 def _print(report: Report) -> None:
     expected = "" if report.expected is None else f" of {report.expected} ranks"
-    click.echo(f"{report.records} records{expected}, {len(report.kinds)} kind{'s' * (len(report.kinds) > 1)} of ranks")
+    say(f"{report.records} records{expected}, {len(report.kinds)} kind{'s' * (len(report.kinds) > 1)} of ranks")
     for problem in _problems(report):
-        click.echo(problem)
+        say(problem)
     rows = [_kind_row(kind) for kind in report.kinds[:MOST_SHOWN]]
     print_table("", ("kind", "ranks", "hosts", "NCCL", "taken for"), rows)
     _print_left(len(report.kinds), "kinds")
@@ -76,8 +76,8 @@ def _print(report: Report) -> None:
         _print_partings(collective, list(ranges), report.kinds)
     whys = [f"{each.what}: {each.why}" for each in report.differences if each.why]
     for note in [*_taken_for(report.kinds), *whys, *report.notes]:
-        click.echo(f"note: {note}")
-    click.echo(_last_line(report))
+        say(f"note: {note}")
+    say(_last_line(report))
 
 
 def _problems(report: Report) -> Iterator[str]:
@@ -155,7 +155,7 @@ def _runs(same: Sequence["Parting"], kind: int) -> str:
 
 def _print_left(count: int, what: str) -> None:
     if count > MOST_SHOWN:
-        click.echo(f" ... and {count - MOST_SHOWN} more {what}\n")
+        say(f" ... and {count - MOST_SHOWN} more {what}\n")
 
 
 def _last_line(report: Report) -> str:

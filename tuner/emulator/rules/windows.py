@@ -65,7 +65,7 @@ def supported(communicator: Communicator) -> bool:
     if communicator.links is None:
         raise BadInput(
             "symmetric windows without NVLink between all GPUs: whether they reach each other only a topology tells; "
-            "valid: --machine, --topology"
+            "valid: `machine`, `topology`"
         )
     by_cuda = communicator.release.symmetric.gpus_joined_by == "cuda"
     return communicator.links().cuda_joins_all if by_cuda else communicator.links().all_peer_to_peer

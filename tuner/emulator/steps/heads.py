@@ -66,7 +66,7 @@ def _nodes(heads: Sequence[Sequence[int]]) -> range:
 def _heads(across: Across, by_node: Sequence[Sequence[int]], rank: int) -> NodeHeads:
     counts = {len(heads) for heads in by_node}
     if len(by_node) != len(across.ranks_of_nodes) or len(counts) != 1 or 0 in counts:
-        raise BadInput("schedule: not of nodes that differ in their heads; valid: --env NCCL_ALGO=Ring")
+        raise BadInput("schedule: not of nodes that differ in their heads; valid: `env` NCCL_ALGO=Ring")
     node = next(number for number, ranks in enumerate(across.ranks_of_nodes) if rank in ranks)
     own = by_node[node].index(rank) if rank in by_node[node] else None
     return NodeHeads(tuple(map(tuple, by_node)), node, own)

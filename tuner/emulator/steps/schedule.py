@@ -26,7 +26,7 @@ def schedule(work: Work, across: Across) -> Schedule:
     elif work.algorithm in (Algorithm.CollNetDirect, Algorithm.CollNetChain):
         fabrics = BY_NETWORK
     if work.algorithm is Algorithm.PAT and not across.pat_peers:
-        raise BadInput("schedule: of PAT with one rank per node; valid: --env NCCL_ALGO=Ring")
+        raise BadInput("schedule: of PAT with one rank per node; valid: `env` NCCL_ALGO=Ring")
     return Schedule(
         ranks=sum(map(len, across.ranks_of_nodes)),
         channels=work.channels,

@@ -84,12 +84,12 @@ def _setting(collected: Collected, facts: Facts, nodes: Nodes) -> Setting:
     nccl = known_release(facts)
     if nccl is None:
         release = "no libnccl was found on record" if facts.release is None else f"NCCL {facts.release} has no tables"
-        raise BadInput(f"{release}; valid: collect --library FILE, and the releases of `nccl-tuner pick --help`")
+        raise BadInput(f"{release}; valid: collect `library` FILE, and the releases of `nccl-tuner pick --help`")
     variables = facts.settled(nccl)
     place = place_of(collected, facts, nodes)
     if place is None:
         raise BadInput(
-            f"no machine of the catalogue has {facts.gpu_words} in a host; valid: --machine NAME, --topology FILE.xml, "
+            f"no machine of the catalogue has {facts.gpu_words} in a host; valid: `machine` NAME, `topology` FILE.xml, "
             "or NCCL_TOPO_DUMP_FILE at a run before collect"
         )
     environment = {name: value for name, value in variables.items() if reaches_choice(name, nccl)}

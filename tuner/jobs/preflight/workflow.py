@@ -150,7 +150,7 @@ def _notes(collected: Collected) -> list[str]:
             first = facts.libraries[0]
             notes.append(
                 f"kind {letters(number)} may load NCCL {' or '.join(releases)}: {releases[0]} is taken "
-                f"({first.found_by}); collect --library FILE says which"
+                f"({first.found_by}); collect `library` FILE says which"
             )
         if facts.tuner_plugin is not None and not facts.plugin_is_own:
             notes.append(f"kind {letters(number)} loads tuner plugin {facts.tuner_plugin.path}, which is not emulated")

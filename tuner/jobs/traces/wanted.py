@@ -31,7 +31,7 @@ class Wanted:
         names = dict.fromkeys(call.communicator for call in calls if call.communicator is not None)
         for name in self.communicators:
             if name not in names:
-                raise BadInput(f"--communicator {name!r}: {one_of(names) if names else 'the calls name none'}")
+                raise BadInput(f"`communicator` {name!r}: {one_of(names) if names else 'the calls name none'}")
 
     def left_out(self, call: Call) -> str | None:
         """Why a call does not count; None where it does, and has a collective and a size then."""

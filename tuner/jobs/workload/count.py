@@ -81,7 +81,7 @@ def count(lists: Sequence[CallList], wanted: Wanted, exchanges_alone: bool = Fal
     exchanges = count_exchanges(calls, wanted)
     if not counted and not (exchanges and exchanges_alone):
         sizes = {call.ranks for call in calls if call.ranks and not replace(wanted, ranks=call.ranks).left_out(call)}
-        hint = [f"--ranks: {one_of(sorted(sizes))}"] if sizes else []
+        hint = [f"`ranks`: {one_of(sorted(sizes))}"] if sizes else []
         raise BadInput(f"no calls to price; {'; '.join([*map(str, left_out), *hint]) or 'the files have none'}")
     entries = [Entry(*key, times, tuple(durations)) for key, (times, durations) in counted.items()]
     entries.sort(key=lambda entry: (entry.request.collective, entry.request.dtype, entry.request.op, entry.bytes))
@@ -97,7 +97,7 @@ def _notes(used: Sequence[Call], wanted: Wanted) -> Iterator[str]:
         names[call.communicator or "without a name"] += call.calls
     if len(names) > 1:
         each = ", ".join(f"{name}: {number(calls)}" for name, calls in names.items())
-        yield f"calls of {len(names)} communicators are counted together ({each}); --communicator takes one"
+        yield f"calls of {len(names)} communicators are counted together ({each}); `communicator` takes one"
     split = [call for call in used if is_unaligned(wanted.request(call), call.bytes or 0, wanted.ranks)]
     if split:
         yield f"{number(sum(call.calls for call in split))} calls have {UNALIGNED}"

@@ -70,7 +70,7 @@ def of_lists(lists: Sequence[CallList], compared: Compared, wanted: Wanted, job:
     """
     described = compared.scenarios[0]
     if job.layout is not None and not 0 <= job.rank < job.layout.ranks:
-        raise BadInput(f"--rank {job.rank}; valid: 0 to {job.layout.ranks - 1}")
+        raise BadInput(f"`rank` {job.rank}; valid: 0 to {job.layout.ranks - 1}")
     place, left_out = _Places(job, described.ranks, wanted.communicators), list[LeftOut]()
     calls_of: dict[tuple[str, tuple[int, ...]], list[list[Call]]] = defaultdict(lambda: [[] for _ in lists])
     for number, each in enumerate(lists):
@@ -124,7 +124,7 @@ class _Places:
             if kind in (None, "all") and call.ranks in (None, self.ranks):
                 return "all", tuple(range(self.ranks))
             name = call.communicator or f"communicators of {call.ranks} ranks"
-            return f"of {name}, whose ranks the file does not say; --job does"
+            return f"of {name}, whose ranks the file does not say; `job` does"
         if kind is not None:
             return self._of_kind(call, kind, by_ranks)
         if call.ranks is None or call.ranks == self.ranks:

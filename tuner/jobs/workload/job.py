@@ -76,7 +76,7 @@ def of_other_releases(lists: Iterable[CallList], taken: Iterable[str], done: str
     """A line for each file that is of a release that none of those is that were ``taken``; ``done`` with them."""
     names = list(taken)
     return [
-        f"{each.file} is of NCCL {said}, and {done} with {', '.join(names)}; what ran is {done} with --nccl {said}"
+        f"{each.file} is of NCCL {said}, and {done} with {', '.join(names)}; what ran is {done} with `nccl` {said}"
         for each in lists
         for said in each.releases
         if said not in names
@@ -87,6 +87,6 @@ def _with(scenario: Scenario, text: str) -> Scenario:
     """A value may have commas itself, so a comma ends it only before another variable."""
     pairs = [part.partition("=") for part in re.split(r",(?=NCCL_\w+=)", text)]
     if not all(name.startswith("NCCL_") and equals for name, equals, _ in pairs):
-        raise BadInput(f"--setting {text!r}: expected NCCL_NAME=VALUE[,NCCL_NAME=VALUE...], such as NCCL_ALGO=Ring")
+        raise BadInput(f"`setting` {text!r}: expected NCCL_NAME=VALUE[,NCCL_NAME=VALUE...], such as NCCL_ALGO=Ring")
     values = {name: value for name, _, value in pairs}
     return replace(scenario, environment={**(scenario.environment or {}), **values})

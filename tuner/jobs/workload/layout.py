@@ -143,25 +143,25 @@ def layout_of(text: str, ranks: int) -> Layout:
     for part in text.split(","):
         name, equals, value = (word.strip() for word in part.partition("="))
         if not equals or name not in (*DEGREES, "order") or name in given:
-            raise BadInput(f"--job {text!r}: {part!r}; valid: {', '.join(f'{each}=N' for each in DEGREES)}, order=...")
+            raise BadInput(f"`job` {text!r}: {part!r}; valid: {', '.join(f'{each}=N' for each in DEGREES)}, order=...")
         given[name] = value
     order = tuple(given.pop("order", "-".join(ORDER)).split("-"))
     if sorted(order) != sorted(ORDER):
-        raise BadInput(f"--job order={'-'.join(order)}; valid: each once of {', '.join(ORDER)}, the innermost first")
+        raise BadInput(f"`job` order={'-'.join(order)}; valid: each once of {', '.join(ORDER)}, the innermost first")
     degrees = {name: _degree(text, name, value) for name, value in given.items()}
     tp, cp, pp = (degrees.get(name, 1) for name in ("tp", "cp", "pp"))
     if "dp" not in degrees and ranks % (tp * cp * pp):
-        raise BadInput(f"--job {text}: tp x cp x pp is {tp * cp * pp}; valid: a divisor of {ranks} ranks")
+        raise BadInput(f"`job` {text}: tp x cp x pp is {tp * cp * pp}; valid: a divisor of {ranks} ranks")
     dp = degrees.get("dp", ranks // (tp * cp * pp))
     if tp * cp * pp * dp != ranks:
-        raise BadInput(f"--job {text}: tp x cp x pp x dp is {tp * cp * pp * dp}; valid: {ranks} ranks, as described")
+        raise BadInput(f"`job` {text}: tp x cp x pp x dp is {tp * cp * pp * dp}; valid: {ranks} ranks, as described")
     ep, replicate = degrees.get("ep", 1), degrees.get("replicate", 1)
     layout = Layout(tp, cp, dp, pp, ep, degrees.get("etp", tp), replicate, order)
     if dp % replicate:
-        raise BadInput(f"--job {text}: {replicate} replicas of {dp} data-parallel ranks; valid: a divisor")
+        raise BadInput(f"`job` {text}: {replicate} replicas of {dp} data-parallel ranks; valid: a divisor")
     own = layout.etp * ep * pp * replicate
     if ranks % own:
-        raise BadInput(f"--job {text}: etp x ep x pp x replicate is {own}; valid: a divisor of {ranks} ranks")
+        raise BadInput(f"`job` {text}: etp x ep x pp x replicate is {own}; valid: a divisor of {ranks} ranks")
     return layout
 
 
@@ -175,5 +175,5 @@ def kind_of_name(name: str) -> str | None:
 
 def _degree(text: str, name: str, value: str) -> int:
     if not value.isdecimal() or int(value) < 1:
-        raise BadInput(f"--job {text!r}: {name}={value}; {one_of(('a whole number from 1',))}")
+        raise BadInput(f"`job` {text!r}: {name}={value}; {one_of(('a whole number from 1',))}")
     return int(value)

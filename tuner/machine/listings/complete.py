@@ -66,10 +66,10 @@ def completed(file: Path, given: Given) -> Completed:
 
 def _of_skeleton(file: Path, given: Given) -> Completed:
     if given.gpu is None:
-        raise BadInput(f"say what the GPUs of {file} are: --gpu MODEL; valid: {', '.join(gpus.names())}")
+        raise BadInput(f"say what the GPUs of {file} are: `gpu` MODEL; valid: {', '.join(gpus.names())}")
     if given.cpu is not None or given.pcie is not None:
         raise BadInput(
-            f"{file}: nothing that nvidia-smi topo -m or lstopo --of xml printed, which --cpu and --pcie complete; "
+            f"{file}: nothing that nvidia-smi topo -m or lstopo --of xml printed, which `cpu` and `pcie` complete; "
             "valid: such a file, or another without them"
         )
     return Completed(skeleton.completed(file, given.gpu, given.net_gbps, given.net_latency_us), ())
@@ -80,12 +80,12 @@ def _missing(listing: Listing, given: Given) -> list[str]:
     wanted = []
     if given.gpu is None:
         models = list(dict.fromkeys(name for device in listing.models for name in gpus.of_device(device)))
-        wanted.append(f"what its GPUs are: --gpu MODEL, one of {', '.join(models or gpus.names())}")
+        wanted.append(f"what its GPUs are: `gpu` MODEL, one of {', '.join(models or gpus.names())}")
     if given.net_gbps is None and listing.adapters:
         names = listing.adapters
-        wanted.append(f"how fast its {len(names)} adapters are ({names[0]} first): --net-gbps 400, 1e9 bits per second")
+        wanted.append(f"how fast its {len(names)} adapters are ({names[0]} first): `net_gbps` 400, 1e9 bits per second")
     if given.cpu is None and not listing.says_cpu():
-        wanted.append("what its CPUs are: --cpu GenuineIntel:6:143, AuthenticAMD:143:49 (as NCCL counts them) or arm64")
+        wanted.append("what its CPUs are: `cpu` GenuineIntel:6:143, AuthenticAMD:143:49 (as NCCL counts them) or arm64")
     return wanted
 
 
@@ -143,7 +143,7 @@ def _add_speeds(root: ET.Element, listing: Listing, model: GpuModel, notes: list
         else:
             idle += 1
         pci.attrib.update(link_speed=own, link_width=str(lanes))
-    rest = f"PCIe {generation}.0 with {lanes} lanes, as {model.name} has; --pcie says another"
+    rest = f"PCIe {generation}.0 with {lanes} lanes, as {model.name} has; `pcie` says another"
     if assumed:
         notes.append(f"{assumed} PCIe links, of which {listing.tool} says nothing: taken for {rest}")
     if idle:

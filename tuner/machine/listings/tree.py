@@ -143,7 +143,7 @@ def _peer_notes(printed: Printed, numa_of: Mapping[str, int]) -> Iterator[str]:
         yield f"no GPU reaches another's memory ({_words(cells, refused)}): NCCL_P2P_DISABLE=1 says it to NCCL's search"
     elif refused and refused == {pair for pair in cells if len({numa_of.get(name) for name in pair}) > 1}:
         why = _words(cells, refused)
-        yield f"GPUs of two sockets do not reach each other's memory ({why}): --change p2p=within-sockets"
+        yield f"GPUs of two sockets do not reach each other's memory ({why}): `change` p2p=within-sockets"
     elif refused:
         pairs = sorted({"-".join(sorted(pair)) for pair in refused})
         yield f"not taken into the topology: {', '.join(pairs)} do not reach each other ({_words(cells, refused)})"

@@ -106,7 +106,7 @@ def _compare_choices(
 
 def _not_comparable(made: LoggedChoice) -> str | None:
     if made.collective is None:
-        return "the log does not say of which collective; --collective does, or NCCL_DEBUG_SUBSYS=COLL"
+        return "the log does not say of which collective; `collective` does, or NCCL_DEBUG_SUBSYS=COLL"
     if made.bytes is None:
         return "the number of ranks is not known, so their size is not"
     if (made.operations or 1) > 1 or made.channel_lo not in (None, 0):

@@ -32,7 +32,7 @@ def of(log: Log, given: Given) -> Imported:
     reading = Reading(log, given, _chosen_group(communicators, given))
     _count_devices(reading, communicators)
     if len(communicators) > 1 and given.communicator is None:
-        reading.notes.append(f"{len(communicators)} communicators; this is the largest, --communicator takes another")
+        reading.notes.append(f"{len(communicators)} communicators; this is the largest, `communicator` takes another")
     return _imported(reading, communicators)
 
 
@@ -104,9 +104,9 @@ def _release(reading: Reading) -> str | None:
         reading.notes.append(f"several releases in the log: {', '.join(versions)}")
     name = reading.given.release or next(iter(versions), None)
     if name is None:
-        reading.needed.append("the release: a line 'NCCL version ...', or --nccl")
+        reading.needed.append("the release: a line 'NCCL version ...', or `nccl`")
     elif name not in release.names():
-        reading.needed.append(f"NCCL {name} is not emulated; --nccl takes another; {one_of(release.names())}")
+        reading.needed.append(f"NCCL {name} is not emulated; `nccl` takes another; {one_of(release.names())}")
     return name
 
 

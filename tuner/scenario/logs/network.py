@@ -22,7 +22,7 @@ def latency_us(reading: Reading, nodes: int | None) -> float | None:
     if reading.given.graphs or nodes == 1 or (networks and networks <= set(_NETWORKS_WITHOUT_LATENCY)):
         return 0.0
     name = f"network {', '.join(sorted(networks))}" if networks else "the network"
-    reading.needed.append(f"{name}'s latency: --net-latency-us; 0 for NCCL's own (a line 'Using network IB')")
+    reading.needed.append(f"{name}'s latency: `net_latency_us`; 0 for NCCL's own (a line 'Using network IB')")
     return None
 
 
@@ -33,7 +33,7 @@ def slowest_gbs(reading: Reading, nccl: Release | None, nodes: Sequence[NodeFact
     return reading.given.net_gbs
 
 
-_SLOWEST = "the bandwidth of the slowest path from a GPU to its adapter in GB/s: --net-gbs"
+_SLOWEST = "the bandwidth of the slowest path from a GPU to its adapter in GB/s: `net_gbs`"
 
 
 def check_slowest(nccl: Release, nodes: Sequence[NodeFacts], net_gbs: float | None) -> None:

@@ -35,7 +35,7 @@ def count(reading: Reading) -> int | None:
         nodes = reading.group.ranks // size
         reading.notes.append(f"{nodes} nodes: no line 'nNodes ...', the {shown_by} has {size} GPUs")
         return nodes
-    reading.needed.append("the number of nodes: a line 'nNodes ...' or the ring's channels, or --nodes")
+    reading.needed.append("the number of nodes: a line 'nNodes ...' or the ring's channels, or `nodes`")
     return None
 
 
@@ -167,7 +167,7 @@ def _comp_caps(
     if given:
         if len(given) != total or len(ranks) != local_ranks:
             raise BadInput(
-                f"--comp-cap: {len(given)} values for {total} ranks, a node showing {len(ranks)} of its "
+                f"`comp_cap`: {len(given)} values for {total} ranks, a node showing {len(ranks)} of its "
                 f"{local_ranks}; valid: one, or one per rank where all ranks are in the log"
             )
         return tuple(given[rank] for rank in ranks)
@@ -205,7 +205,7 @@ def _filled(reading: Reading, nodes: list[NodeFacts], count: int | None, ranks: 
         )
     sizes = [node.local_ranks for node in filled if node.local_ranks is not None]
     if ranks is not None and len(sizes) == len(filled) and sum(sizes) != ranks:
-        reading.needed.append(f"ranks per node: {len(filled)} nodes show {sizes}, not {ranks} ranks in all; --nodes")
+        reading.needed.append(f"ranks per node: {len(filled)} nodes show {sizes}, not {ranks} ranks in all; `nodes`")
     shown = sum(len(node.ranks) for node in nodes)
     if ranks is not None and shown < ranks and unseen <= 0:
         reading.notes.append(f"{shown} of {ranks} ranks are in the log: the others are taken to be like those")
@@ -226,15 +226,15 @@ def _need(reading: Reading, nodes: Sequence[NodeFacts], environment: Mapping[str
         reading.needed.append("ranks per node: a line 'localRanks ...' or the ring's channels")
     for name in ("ring", "tree"):
         if any(name not in (node.graphs or {}) for node in nodes):
-            reading.needed.append(f"the {name} graph: a line 'Pattern ...' (NCCL_DEBUG_SUBSYS=GRAPH), or --graphs")
+            reading.needed.append(f"the {name} graph: a line 'Pattern ...' (NCCL_DEBUG_SUBSYS=GRAPH), or `graphs`")
     if any(node.local_ranks is not None and node.comp_caps is None for node in nodes):
-        reading.needed.append("the GPUs' compute capability: --comp-cap, --topology, or nccl-tests' list of devices")
+        reading.needed.append("the GPUs' compute capability: `comp_cap`, `topology`, or nccl-tests' list of devices")
     if any(node.cpu_arch is None for node in nodes):
-        reading.needed.append("the CPU: a line 'CPU/... (1/1/2)', --topology, or --cpu-arch and --cpu-vendor")
+        reading.needed.append("the CPU: a line 'CPU/... (1/1/2)', `topology`, or `cpu_arch` and `cpu_vendor`")
     if any(node.cpu_arch == CPU_ARCHS[0] and node.cpu_vendor is None for node in nodes):
-        reading.needed.append("the CPU's vendor: --cpu-vendor")
+        reading.needed.append("the CPU's vendor: `cpu_vendor`")
     if environment.get("NCCL_COLLNET_ENABLE") == "1" and any(node.nvswitch is None for node in nodes):
-        reading.needed.append("whether there is an NVSwitch: --nvswitch or --no-nvswitch")
+        reading.needed.append("whether there is an NVSwitch: `nvswitch` or `no_nvswitch`")
 
 
 def _cpu(printed: tuple[int, int]) -> tuple[str | None, str | None]:

@@ -36,7 +36,7 @@ def _graph(line: PrintedGraph, pattern: Pattern, latency_us: float, doubts: list
     (intra, sure_of_intra), (inter, sure_of_inter) = bandwidth_gbs(line.bw_intra), bandwidth_gbs(line.bw_inter)
     if not (sure_of_intra and sure_of_inter):
         bandwidths = f"{line.bw_intra}/{line.bw_inter}"
-        doubts.append(f"bandwidths {bandwidths} are of no search, their float32 is not certain: --graphs takes a dump")
+        doubts.append(f"bandwidths {bandwidths} are of no search, their float32 is not certain: `graphs` takes a dump")
     return Graph(
         pattern=pattern,
         channels=line.channels,

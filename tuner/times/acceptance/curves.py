@@ -133,7 +133,7 @@ def _settings(table: MeasuredTable, row: MeasuredRow, scenario: Scenario) -> dic
     of_run: Mapping[str, str] = {**table.environment_of(row), **given}
     for name in sorted(of_run.keys() & set(environment.search)):
         if name not in given and own.get(name, of_run[name]) != of_run[name]:
-            return f"{name}={of_run[name]}: another search than the machine's; valid: --env {name}={of_run[name]}"
+            return f"{name}={of_run[name]}: another search than the machine's; valid: `env` {name}={of_run[name]}"
     forced = {
         variable: getattr(row, column).name for column, variable in _FORCED.items() if getattr(row, column) is not None
     }

@@ -34,7 +34,7 @@ ERROR_BYTES = (2**20, 2**26)
 _NO_WAY_GBS = 0.2
 _NO_WAY = (
     "NCCL's search finds no way through this node and counts with 0.1 GB/s, so that nothing is too slow here; valid: "
-    "--calibration with a file that 'nccl-tuner fit calibration' makes of a healthy machine's times"
+    "`calibration` with a file that 'nccl-tuner fit calibration' makes of a healthy machine's times"
 )
 # AllToAll between nodes is in no frozen split: half again as wide, as intervals are of what was never held out.
 _NEVER_HELD_OUT = 1.5
@@ -80,7 +80,7 @@ class Expectation:
     def __init__(self, scenario: Scenario, calibration: str | None = None) -> None:
         scenario.check_gpu_for_each_rank("accept")
         if scenario.others:
-            raise BadInput("nodes that differ have no one expected time; valid: --machine or --topology with --nodes")
+            raise BadInput("nodes that differ have no one expected time; valid: `machine` or `topology` with `nodes`")
         if calibration is not None:
             calibrations.load(calibration)
         self.scenario = scenario
@@ -172,7 +172,7 @@ def _of_trays(nodes: int, gpus: int, gpus_per_tray: int, trays: int) -> _OfTrays
         return {"nodes": max(nodes // trays, 1), "trays": min(nodes, trays), "gpus_per_node": gpus}
     raise BadInput(
         f"{nodes} x {gpus} GPUs: not of NVLink domains of {trays} trays with {gpus_per_tray} GPUs; valid: up to "
-        f"{trays} hosts or a multiple of {trays}, with --trays"
+        f"{trays} hosts or a multiple of {trays}, with `trays`"
     )
 
 

@@ -60,7 +60,7 @@ def read(path: Path, given: Given, scenario: Scenario) -> ResultFile:
     for each in judged.problems:
         if each.kind is Kind.too_many_gpus:
             raise BadMeasurement(
-                f"{path}:{each.lines[0]}: {each.text}; valid: --machine of the machine that was measured"
+                f"{path}:{each.lines[0]}: {each.text}; valid: `machine` of the machine that was measured"
             )
     problems = (*judged.problems, *_other_machine(table, scenario), *drift.problems(file, table))
     out = {line for each in problems if each.refused and each.kind not in _JUDGED for line in each.lines}
@@ -87,5 +87,5 @@ def _other_machine(table: MeasuredTable, scenario: Scenario) -> Iterator[Problem
     kinds, own = [kind for kind in table.header.gpu.split(", ") if kind], scenario.gpu_names
     if not own or all(any(name in kind.upper() for name in own) for kind in kinds):
         return
-    text = f"the file says {', '.join(kinds)}, and {scenario.name} has {', '.join(own)}; valid: --machine of these GPUs"
+    text = f"the file says {', '.join(kinds)}, and {scenario.name} has {', '.join(own)}; valid: `machine` of these GPUs"
     yield Problem(Kind.mixed_machines, tuple(row.line for row in table.rows), text)

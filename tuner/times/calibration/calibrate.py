@@ -103,7 +103,7 @@ def of_paths(paths: Sequence[Path], measured: Measured, name: str) -> Calibratio
     true; BadInput where machine or release are not known; BadTopology for a topology that is none.
     """
     if measured.machine is not None and measured.topology is not None:
-        raise BadInput("--machine and --topology: one node has one of them")
+        raise BadInput("`machine` and `topology`: one node has one of them")
     tables = [_of_release(path, table_file(path), measured.nccl) for path in paths]
     if measured.topology is not None:
         topology = skeleton.read_complete(measured.topology)[1]
@@ -111,7 +111,7 @@ def of_paths(paths: Sequence[Path], measured: Measured, name: str) -> Calibratio
     else:
         machine = measured.machine or tables[0].header.machine
         if not machine:
-            raise BadInput(f"{paths[0]}: which machine was measured is not said; valid: --machine, --topology")
+            raise BadInput(f"{paths[0]}: which machine was measured is not said; valid: `machine`, `topology`")
         there = catalogue.load(machine)
         topology, where = there.topology, Measured(there.name)
         for path, table in zip(paths, tables, strict=True):
@@ -134,7 +134,7 @@ def _of_release(path: Path, table: MeasuredTable, nccl: str | None) -> MeasuredT
         return table
     given, said = release.load(nccl).name, table.header.nccl
     if said and said != given:
-        raise BadMeasurement(f"{path}: says NCCL {said}, not {given}; valid: no --nccl, or a file that says {given}")
+        raise BadMeasurement(f"{path}: says NCCL {said}, not {given}; valid: no `nccl`, or a file that says {given}")
     return replace(table, header=replace(table.header, nccl=given))
 
 
@@ -161,5 +161,5 @@ def _alike(table: MeasuredTable, first: MeasuredTable) -> bool:
 
 def _site(table: MeasuredTable, measured: Measured) -> Site:
     if not table.header.nccl:
-        raise BadInput(f"{table.name}: which release of NCCL was measured is not known; valid: --nccl")
+        raise BadInput(f"{table.name}: which release of NCCL was measured is not known; valid: `nccl`")
     return Site(measured.machine, table.header.nccl, measured.topology)

@@ -9,7 +9,7 @@ from tuner.times.comparison.model import Model
 from tuner.times.evidence import LEVEL, Evidence
 from tuner.times.records.samples import Combination, Point
 
-_NOT_SAID = "no log of NCCL's own choice, and the file does not say where it was measured; valid: with --machine NAME"
+_NOT_SAID = "no log of NCCL's own choice, and the file does not say where it was measured; valid: with `machine` NAME"
 FEWEST_OTHERS = 2  # beside a pick, for the best of them to be called so
 
 

@@ -161,7 +161,7 @@ def measured(table: Mapping[str, Any]) -> list[Measured]:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"tables: {error!r}; valid: title, path, bytes, rows of nodes, ranks per node and ms") from None
     if not tables:
-        raise BadInput("no tables in the file; valid: --bytes, or tables")
+        raise BadInput("no tables in the file; valid: `bytes`, or tables")
     return tables
 
 

@@ -232,7 +232,7 @@ def _collective(path: Path, program: str | None, given: Given) -> str:
     if named is None:
         raise BadMeasurement(
             f"{path}: does not say which collective was run; valid: a name of {', '.join(PROGRAMS)} in it, "
-            "or --collective"
+            "or `collective`"
         )
     try:
         return words.collective(named)
@@ -249,10 +249,10 @@ def _communicator(path: Path, said: Header, given: Given) -> tuple[int, int]:
     """Nodes and GPUs of each."""
     ranks, nodes = said.ranks, given.nodes or said.nodes
     if given.nodes and said.nodes not in (None, given.nodes):
-        raise BadMeasurement(f"{path}: {said.nodes} nodes; --nodes says {given.nodes}")
+        raise BadMeasurement(f"{path}: {said.nodes} nodes; `nodes` says {given.nodes}")
     gpus = given.gpus_per_node or (ranks // nodes if ranks and nodes else None)
     if not nodes or not gpus:
-        raise BadMeasurement(f"{path}: does not name its ranks; valid: --nodes N --gpus-per-node N")
+        raise BadMeasurement(f"{path}: does not name its ranks; valid: `nodes` N `gpus_per_node` N")
     if ranks not in (None, nodes * gpus):
         raise BadMeasurement(f"{path}: {ranks} ranks on {nodes} nodes; valid: as many GPUs on each node")
     return nodes, gpus
@@ -262,7 +262,7 @@ def _agreed(path: Path, table: MeasuredTable, given: Given) -> MeasuredTable:
     """With what was given beside the file, which has to agree with what the file says."""
     head = table.header
     if given.nccl and head.nccl and given.nccl != head.nccl:
-        raise BadMeasurement(f"{path}: says NCCL {head.nccl}; --nccl says {given.nccl}")
+        raise BadMeasurement(f"{path}: says NCCL {head.nccl}; `nccl` says {given.nccl}")
     environment = {**head.environment, **given.environment}
     return replace(table, header=replace(head, nccl=head.nccl or given.nccl, environment=environment))
 

@@ -38,7 +38,7 @@ _NEVER = frozenset({"fitted_constants", "build"})  # no part of a communicator, 
 def scenario_record(scenario: Scenario) -> dict[str, Any]:
     """The scenario as JSON holds it; paths are absolute. BadInput for one whose nodes only a log shows."""
     if scenario.logged is not None:
-        raise BadInput(f"{scenario.logged.file}: a log is no machine to measure; valid: --machine, --topology")
+        raise BadInput(f"{scenario.logged.file}: a log is no machine to measure; valid: `machine`, `topology`")
     record = {
         name: value
         for name, value in asdict(replace(scenario, fitted_constants=None, from_log=None)).items()

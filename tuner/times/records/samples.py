@@ -313,7 +313,7 @@ def existing(path: Path) -> Measurements | None:
     with path.open("rb") as file:
         if file.read(len(GZIPPED)) == GZIPPED:
             raise BadMeasurement(
-                f"{path}: gzipped, so that nothing can be added; valid: gunzip it first, or another --out"
+                f"{path}: gzipped, so that nothing can be added; valid: gunzip it first, or another `out`"
             )
     return there
 
@@ -326,7 +326,7 @@ def check_same(path: Path, there: Measurements, header: Header) -> None:
     elif then.get("topology_xml") and now.get("topology_xml"):  # compared by its text, wherever it is now
         now = {**now, "case": {**now["case"], "topology": then["case"]["topology"]}}
     if differing := list(_differing(then, now)):
-        raise BadMeasurement(f"{path}: measured otherwise: {'; '.join(differing)}; valid: the same, or another --out")
+        raise BadMeasurement(f"{path}: measured otherwise: {'; '.join(differing)}; valid: the same, or another `out`")
 
 
 def _differing(then: Mapping[str, Any], now: Mapping[str, Any], inside: str = "") -> Iterator[str]:

@@ -130,7 +130,7 @@ def _forced(source: Source, row: MeasuredRow) -> Forced:
         return settings
     both = zip(settings.parts, source.said.parts, strict=True)
     if any(one and other and one != other for one, other in both) or (source.said == Forced() and settings != Forced()):
-        raise BadInput(f"{source.path}:{row.line}: {settings.label} was forced; --arm says {source.said.label}")
+        raise BadInput(f"{source.path}:{row.line}: {settings.label} was forced; `arm` says {source.said.label}")
     return Forced(*(one or other for one, other in zip(settings.parts, source.said.parts, strict=True)))  # type: ignore[arg-type]
 
 

@@ -128,7 +128,7 @@ def read(asked: Asked) -> MeasuredArms:
         *(Source(_of_nodes(_table(name), asked.nodes)) for name in asked.tables),
     ]
     if not sources:
-        raise BadInput("nothing to judge; valid: --arm NAME=FILE, --table NAME, or FILE")
+        raise BadInput("nothing to judge; valid: `arm` NAME=FILE, `table` NAME, or FILE")
     site = _site(asked, [source.table for source in sources])
     topology = _topology(site)
     for source in sources if topology is not None else ():
@@ -180,4 +180,4 @@ def _one(what: str, tables: Sequence[MeasuredTable]) -> str:
     if len(names) == 1:
         return str(names[0])
     says = f"files of several ({', '.join(names)})" if names else "no file says it"
-    raise BadInput(f"--{what}: {says}; valid: --{what} NAME, and files of one")
+    raise BadInput(f"`{what}`: {says}; valid: `{what}` NAME, and files of one")

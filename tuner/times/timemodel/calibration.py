@@ -108,7 +108,7 @@ def read(path: Path) -> Calibration:
 
 
 def _json(path: Path) -> Any:
-    hint = "; fitted constants are another thing, for --constants" if path.suffix == ".toml" else ""
+    hint = "; fitted constants are another thing, for `constants`" if path.suffix == ".toml" else ""
     try:
         return json.loads(path.read_bytes())
     except OSError as error:

@@ -175,7 +175,7 @@ def choose(communicator: Communicator, machine: str | None, calibration: str | N
         return Choice(named, named.machine == machine, f"{named.name}, as asked for")
     if communicator.splits_hosts:
         raise BadInput(
-            "no calibrated times where NCCL takes a host for several nodes: none were measured; valid: --calibration "
+            "no calibrated times where NCCL takes a host for several nodes: none were measured; valid: `calibration` "
             "with a file fitted to this machine"
         )
     _check_nvlink(communicator)
@@ -185,7 +185,7 @@ def choose(communicator: Communicator, machine: str | None, calibration: str | N
     alike = [each for each in map(calibrations.load, calibrations.names()) if each.generation == generation]
     if not alike:
         raise BadInput(
-            f"no calibration for {generation.capitalize()} GPUs; valid: --calibration with a file of one's own"
+            f"no calibration for {generation.capitalize()} GPUs; valid: `calibration` with a file of one's own"
         )
 
     def distance(each: Calibration) -> tuple[bool, bool, bool, bool, int]:
@@ -206,5 +206,5 @@ def _check_nvlink(communicator: Communicator) -> None:
     if communicator.max_local_ranks > 1 and path not in NVLINK:
         raise BadInput(
             f"no calibrated times where GPUs of a node are joined by {path}: shipped ones were measured over NVLink; "
-            "valid: --calibration with a file fitted to this machine"
+            "valid: `calibration` with a file fitted to this machine"
         )

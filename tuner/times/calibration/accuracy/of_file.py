@@ -89,9 +89,9 @@ def of_path(path: Path, held: Held) -> FileAccuracy:
     nccl = held.nccl or table.header.nccl
     machine = held.machine or (None if held.topology else table.header.machine or None)
     if machine is None and held.topology is None:
-        raise BadInput(f"{path}: which machine was measured is not said; valid: --machine, --topology")
+        raise BadInput(f"{path}: which machine was measured is not said; valid: `machine`, `topology`")
     if not nccl:
-        raise BadInput(f"{path}: which release was measured is not said; valid: --nccl")
+        raise BadInput(f"{path}: which release was measured is not said; valid: `nccl`")
     name = catalogue.load(machine).name if machine else None
     judged = plausible.judge(table, _node(name, held.topology))
     if not judged.rows:
