@@ -897,7 +897,7 @@ def test_the_switch_is_read_by_when_the_job_began(tmp_path: Path, lines: list[st
     switch.write_text("".join(f"{line}\n" for line in lines))
     table = whole(table_of(tmp_path, "allreduce -> ring/ll"))
     given = {"NCCL_TUNER_SWITCH": str(switch), "NCCL_TUNER_JOB_TIME": "1000", "NCCL_TUNER_STRICT": "1"}
-    with opened(table, **given) as run:
+    with opened(table, 6, 16, 2, **given) as run:
         assert not said(run, WARN)
         assert any("is off since" in line for line in said(run)) == off
         assert any("1 rows" in line for line in said(run)) == (not off)
@@ -921,17 +921,17 @@ def test_a_switch_that_cannot_be_agreed_on_is_refused(
         switch.write_text(content)
     table = whole(table_of(tmp_path, "allreduce -> ring/ll"))
     given = {"NCCL_TUNER_SWITCH": str(switch), "NCCL_TUNER_JOB_TIME": job}
-    with opened(table, **given) as run:
+    with opened(table, 6, 16, 2, **given) as run:
         assert reason in said(run, WARN)[0]
         assert not any("rows" in line for line in said(run))
     with pytest.raises(PluginRefused, match=re.escape(reason)):
-        opened(table, **given, NCCL_TUNER_STRICT="1")
+        opened(table, 6, 16, 2, **given, NCCL_TUNER_STRICT="1")
 
 
 def test_a_line_of_the_switch_that_is_being_written_does_not_count(tmp_path: Path) -> None:
     (tmp_path / "switch").write_text("off 900\non 9")
     given = {"NCCL_TUNER_SWITCH": str(tmp_path / "switch"), "NCCL_TUNER_JOB_TIME": "1000"}
-    with opened(table_of(tmp_path, "allreduce -> ring/ll"), **given) as run:
+    with opened(table_of(tmp_path, "allreduce -> ring/ll"), 6, 16, 2, **given) as run:
         assert any("is off since 900" in line for line in said(run))
 
 
