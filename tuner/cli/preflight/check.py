@@ -46,8 +46,9 @@ def command(
     """Says whether the ranks whose records are in DIR would choose the same for COLLECTIVES (default: all five).
 
     Ranks that choose otherwise than their peers hang, or end with "message truncated". Each kind of ranks is emulated
-    with its release, variables, processor, GPUs, adapters and decision table. Exit code 1 where ranks would part, 2
-    where the records do not say it: ranks are missing, or a difference is not known.
+    with its release, variables, processor, GPUs, adapters and decision table. Exit code 1 where ranks would part,
+    or go without the table that they name, 2 where the records do not say it: ranks are missing, or a difference is
+    not known.
 
     \b
     nccl-tuner preflight check /shared/preflight
@@ -59,7 +60,7 @@ def command(
         print_json(report)
     else:
         _print(report)
-    sys.exit({Verdict.same: 0, Verdict.part: 1, Verdict.unknown: 2}[report.verdict])
+    sys.exit({Verdict.same: 0, Verdict.part: 1, Verdict.refused: 1, Verdict.unknown: 2}[report.verdict])
 
 
 def _print(report: Report) -> None:
@@ -67,6 +68,9 @@ def _print(report: Report) -> None:
     say(f"{report.records} records{expected}, {len(report.kinds)} kind{'s' * (len(report.kinds) > 1)} of ranks")
     for problem in _problems(report):
         say(problem)
+    for refused in report.refused:
+        then = "their communicators fail, and others wait for them" if refused.fails else "NCCL's own choices there"
+        say(f"kind {refused.kind} ({refused.ranks} ranks): {refused.why}; {then}")
     rows = [_kind_row(kind) for kind in report.kinds[:MOST_SHOWN]]
     print_table("", ("kind", "ranks", "hosts", "NCCL", "taken for"), rows)
     _print_left(len(report.kinds), "kinds")
@@ -161,6 +165,8 @@ def _print_left(count: int, what: str) -> None:
 def _last_line(report: Report) -> str:
     if report.verdict is Verdict.part:
         return "ranks would not choose the same: the job can hang"
+    if report.verdict is Verdict.refused:
+        return "the decision table that the ranks name would not be used"
     if report.verdict is Verdict.unknown:
         return "not known whether all ranks would choose the same"
     slower = ""
