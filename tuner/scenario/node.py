@@ -305,7 +305,7 @@ class ResolvedNode:
     def _own(self) -> _Source:
         scenario = self.scenario
         if (scenario.machine is None) == (scenario.topology is None):
-            raise BadInput(f"name one machine: `machine` NAME ({', '.join(catalogue.names())}) or `topology` FILE.xml")
+            raise BadInput("name one machine: `machine` NAME (all: nccl-tuner machines) or `topology` FILE.xml")
         if scenario.gpu is None and (scenario.net_gbps is not None or scenario.net_latency_us is not None):
             raise BadInput("`net_gbps` and `net_latency_us` complete a skeleton, which needs `gpu` MODEL as well")
         if scenario.machine is not None:

@@ -10,7 +10,7 @@ import click
 
 from tuner.base.names import Collective
 from tuner.cli import options
-from tuner.cli.output import human_bytes, print_json, print_table, say, span
+from tuner.cli.output import human_bytes, print_json, print_table, say, span, verdict
 from tuner.jobs.preflight.alone import Range
 from tuner.jobs.preflight.settings import Nodes
 from tuner.jobs.preflight.workflow import Kind, Question, Report, Verdict, check
@@ -65,6 +65,7 @@ def command(
 
 def _print(report: Report) -> None:
     expected = "" if report.expected is None else f" of {report.expected} ranks"
+    say(verdict(_verdict(report), {Verdict.same: True, Verdict.part: False}.get(report.verdict)))
     say(f"{report.records} records{expected}, {len(report.kinds)} kind{'s' * (len(report.kinds) > 1)} of ranks")
     for problem in _problems(report):
         say(problem)
@@ -81,7 +82,6 @@ def _print(report: Report) -> None:
     whys = [f"{each.what}: {each.why}" for each in report.differences if each.why]
     for note in [*_taken_for(report.kinds), *whys, *report.notes]:
         say(f"note: {note}")
-    say(_last_line(report))
 
 
 def _problems(report: Report) -> Iterator[str]:
@@ -162,7 +162,7 @@ def _print_left(count: int, what: str) -> None:
         say(f" ... and {count - MOST_SHOWN} more {what}\n")
 
 
-def _last_line(report: Report) -> str:
+def _verdict(report: Report) -> str:
     if report.verdict is Verdict.part:
         return "ranks would not choose the same: the job can hang"
     if report.verdict is Verdict.refused:
