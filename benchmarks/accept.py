@@ -28,7 +28,7 @@ from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
 from tuner.times import measured
 from tuner.times.acceptance import curves, diagnosis, judge
-from tuner.times.acceptance.accept import Acceptance, Asked, accept
+from tuner.times.acceptance.accept import Acceptance, AcceptOptions, accept
 from tuner.times.acceptance.curves import Curve, Kind, Shape
 from tuner.times.acceptance.expected import ERROR_BYTES, Expectation
 from tuner.times.acceptance.faults import Fault, Resource
@@ -240,7 +240,7 @@ def _accepted(table: MeasuredTable) -> Acceptance:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "given.csv"
         measured.write(path, table)
-        return accept([path], Asked(describe(table.header.machine, nccl=table.header.nccl), Given()))
+        return accept([path], AcceptOptions(describe(table.header.machine, nccl=table.header.nccl), Given()))
 
 
 def held_out() -> Iterator[dict[str, Any]]:

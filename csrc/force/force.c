@@ -1,6 +1,5 @@
 #include "force.h"
 
-#include <float.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -61,8 +60,7 @@ static bool follow(struct tuner *tuner) {
         return !asked;
     }
     decider_start(&tuner->rules, tuner->hands_cells, tuner->unchecked, &tuner->decider);
-    tuner->decider.guard_us = FLT_MAX; /* what is to be measured runs, whatever NCCL thinks of it */
-    tuner->decides = counters_start(&shared.table, NULL, NULL, &tuner->decider.counters);
+    tuner->decides = counters_start(&shared.table, NULL, &tuner->decider.counters);
     if (!tuner->decides) {
         rules_free(&tuner->rules);
     }

@@ -230,7 +230,7 @@ def test_a_run_of_measure_with_forced_combinations(tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
     sizes = ("--bytes", "1M,16M,256M", "--rounds", "3")
     run("measure", "allreduce", "--backend", "simulated", *MACHINE, "--nccl", "2.28.9", *sizes, "--out", str(file))
-    found = json.loads(run("accept", str(file), *MACHINE, "--json", code=1).stdout)
+    found = json.loads(run("accept", str(file), *MACHINE, "--json", code=3).stdout)
     forced = {size["settings"].get("NCCL_ALGO") for size in found["sizes"]}
     assert {"Ring", "NVLS"} <= forced
     assert "NVLS" not in {each["resource"] for each in found["diagnosis"]}
@@ -246,7 +246,7 @@ def test_text_of_nccl_tests_and_junit(tmp_path: Path) -> None:
     file, junit = tmp_path / "all_reduce.log", tmp_path / "accept.xml"
     nccl_tests_text.write(file, ALL_REDUCE, nccl=22902)
     out = run("accept", str(file), *MACHINE, "--junit", str(junit)).stdout
-    assert out.splitlines()[-1] == "pass: 0 of 21 sizes fail"
+    assert out.splitlines()[0] == "pass: 0 of 21 sizes fail"
     assert "21 rows in place" in out
     root = ET.parse(junit).getroot()
     assert (root.get("tests"), root.get("failures")) == ("22", "0")

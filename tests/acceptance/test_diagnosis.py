@@ -10,7 +10,7 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.scenario.describe import describe
 from tuner.times.acceptance import diagnosis, faults
-from tuner.times.acceptance.accept import Asked, accept
+from tuner.times.acceptance.accept import AcceptOptions, accept
 from tuner.times.acceptance.curves import Curve, Kind, Shape
 from tuner.times.acceptance.expected import Expectation
 from tuner.times.acceptance.faults import Fault, Resource
@@ -78,6 +78,7 @@ def test_faults_of_a_communicator() -> None:
         return {each.resource for each in faults.of_communicator(communicator, of.scenario.resolve().own.topology)}
 
     between = {Resource.adapters, Resource.pcie_link, Resource.gpu_direct, Resource.network_latency, Resource.sockets}
+    between |= {Resource.hca_list, Resource.bidirectional, Resource.split_data, Resource.acs}
     assert resources("dgx-a100", 1) == {Resource.nvlinks, Resource.p2p}
     assert resources("dgx-h100", 1) == {Resource.nvlinks, Resource.p2p, Resource.nvls}
     assert resources("dgx-h100", 2) == {Resource.nvlinks, Resource.p2p, Resource.nvls, *between}
@@ -111,7 +112,7 @@ def test_libnccl_finds_the_same_bandwidths(machine: str, nodes: int, change: str
 @pytest.mark.skipif(not CASE.is_dir(), reason="../shared/cases is absent")
 def test_a_real_machine_and_the_same_with_one_nvlink() -> None:
     """Its owner edited the topology, so that NCCL took 2 channels: what a bridge of one link would have."""
-    asked = Asked(describe(topology=CASE / "raw" / "nccl_topo_dump_normal.xml", nccl="2.27.7"), Given())
+    asked = AcceptOptions(describe(topology=CASE / "raw" / "nccl_topo_dump_normal.xml", nccl="2.27.7"), Given())
     healthy, faulty = (accept([CASE / "raw" / name], asked) for name in ("nccl.log", "nccl-fault.log"))
     assert healthy.passes
     assert not faulty.passes

@@ -13,13 +13,12 @@ from tuner.emulator.request import Request
 from tuner.scenario.describe import describe
 from tuner.times import measured
 from tuner.times.acceptance import curves, drift, floors, judge
-from tuner.times.acceptance.accept import Asked, accept
+from tuner.times.acceptance.accept import AcceptOptions, accept
 from tuner.times.acceptance.curves import Curve, Kind, Shape
 from tuner.times.acceptance.expected import NCCL_ERROR, Expectation, Whose
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import Judged, Verdict
-from tuner.times.calibration import calibrate
-from tuner.times.calibration.accuracy import splits
+from tuner.times.calibration import calibrate, measured_calls
 from tuner.times.readers.measured_table import Given
 from tuner.times.timemodel.features import Array
 
@@ -101,14 +100,17 @@ def test_the_floor_is_what_just_passes() -> None:
 def test_public_runs_that_calibrations_stand_on_pass(name: str, tmp_path: Path) -> None:
     """Of AllToAll those of one way to set the network up: others take four times as long on 256 nodes of Polaris."""
     table = measured.load(name)
-    one_way = splits.one_way_runs().get(name, table.header.runs.keys() | {""})
+    one_way = measured_calls.one_way_runs().get(name, table.header.runs.keys() | {""})
     with_plugin = [row for row in table.rows if table.network_of(row) != curves.SOCKETS]
     rows = tuple(row for row in with_plugin if row.collective != "alltoall" or row.run in one_way)
     measured.write(tmp_path / "given.csv", replace(table, rows=rows))
     scenario = describe(table.header.machine, nccl=table.header.nccl)
-    found = accept([tmp_path / "given.csv"], Asked(scenario, Given()))
+    found = accept([tmp_path / "given.csv"], AcceptOptions(scenario, Given()))
     verdicts = Counter(size.verdict for size in found.sizes)
-    assert found.passes, verdicts
+    assert not any(verdict.fails for verdict in verdicts), verdicts
+    # What is of one kind at a site with few rows, or many nodes, may be left open; on one node nothing is.
+    assert found.passes or max(row.nodes for row in rows) > 1
+    assert verdicts[Verdict.passed] > 0
     assert {size.time for size in found.sizes} == {Whose.calibrated}
 
 
@@ -126,9 +128,11 @@ def test_public_runs_without_their_network_plugin_fail(name: str, run: str, tmp_
     """NCCL went over TCP sockets there; the same nodes with the plugin pass above."""
     table = measured.load(name)
     measured.write(tmp_path / "given.csv", replace(table, rows=tuple(row for row in table.rows if row.run == run)))
-    found = accept([tmp_path / "given.csv"], Asked(describe(table.header.machine, nccl=table.header.nccl), Given()))
+    found = accept(
+        [tmp_path / "given.csv"], AcceptOptions(describe(table.header.machine, nccl=table.header.nccl), Given())
+    )
     assert not found.passes
-    assert found.diagnosis[0].resource is Resource.sockets
+    assert Resource.sockets in {each.resource for each in found.diagnosis}
 
 
 def test_without_a_calibration_the_band_is_nccls_with_its_error() -> None:
@@ -179,3 +183,32 @@ def test_rows_in_place_are_judged_where_there_are_no_others() -> None:
     out_of_place, _ = curves.of_table(table, name, scenario)
     assert not any(each.kind.in_place for each in out_of_place)
     assert list(drift.problems(Path(__file__), table)) == []
+
+
+def of_rows(folder: Path, name: str, factor: float) -> Path:
+    """The rows of a shipped table that are out of place, those from 16 MiB on with so many times their time."""
+    table = measured.load(name)
+    rows = tuple(
+        replace(row, time_us=row.time_us * (factor if row.bytes >= 1 << 24 else 1.0))
+        for row in table.rows
+        if not row.in_place
+    )
+    path = folder / f"{factor:g}.csv"
+    measured.write(path, replace(table, rows=rows, header=replace(table.header, site="")))
+    return path
+
+
+def test_a_site_that_nobody_measured_cannot_be_judged_but_by_a_run_of_its_own(tmp_path: Path) -> None:
+    """Two nodes over EFA: half of the bandwidth is left open by the model, and fails beside a healthy day."""
+    healthy, half = (of_rows(tmp_path, "h100-8x-2n__2.22.3__aws-p5", factor) for factor in (1.0, 2.0))
+    scenario = describe("aws-p5", nccl="2.22.3")
+    for path in (healthy, half):
+        found = accept([path], AcceptOptions(scenario, Given()))
+        assert not found.passes
+        assert not found.judged
+        assert found.missing
+    assert accept([healthy], AcceptOptions(scenario, Given(), like=healthy)).passes
+    found = accept([half], AcceptOptions(scenario, Given(), like=healthy))
+    assert found.judged
+    assert not found.passes
+    assert found.diagnosis

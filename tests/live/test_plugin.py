@@ -88,10 +88,9 @@ def channels(launched: Iterable[Launched]) -> list[int]:
 
 
 def said(oracle: Oracle, level: str = "INFO") -> list[str]:
-    """What the plugin said in NCCL's log, but for its build."""
+    """What the plugin said in NCCL's log."""
     lines = [line.partition(" TUNER/nccl-tuner: ") for line in oracle.log_lines()]
-    said_there = [text for start, found, text in lines if found and start.endswith(f"NCCL {level}")]
-    return [text for text in said_there if not text.startswith("build ")]
+    return [text for start, found, text in lines if found and start.endswith(f"NCCL {level}")]
 
 
 def same_bits(left: NDArray[np.float32], right: NDArray[np.float32]) -> bool:

@@ -7,34 +7,28 @@ from pathlib import Path
 from tuner.base.names import ALGO_PROTOS, Collective
 from tuner.times.timemodel import calibration
 from tuner.times.timemodel.calibration import Calibration
-from tuner.times.timemodel.intervals import BEYOND, CarriedOver, Place, Regime
+from tuner.times.timemodel.intervals import BEYOND, ON_ONE_NODE, CarriedOver, Place, Regime
 from tuner.times.timemodel.parameters import believed
 from tuner.times.timemodel.surface import Surface
 
 NAME, MACHINE, RELEASE = "made-up", "dgx-h100", "2.28.9"
 # Half an interval around the logarithm of a time is the scatter, alike for all regimes, times these.
 SCATTER = 0.05
-FACTORS = {kind: (0.1 if kind in BEYOND else 1) * (1 + 0.6 * at) for at, kind in enumerate(CarriedOver)}
+FACTORS = {kind: (0.1 if kind in BEYOND else 1) * (1 + 0.6 * at) for at, kind in enumerate(ON_ONE_NODE)}
 MEASURED = ("Ring/LL", "Ring/LL128", "Ring/Simple", "Tree/LL", "Tree/LL128")
 
 
-def half_width(*kinds: CarriedOver, doublings: int = 1) -> float:
-    """Half the interval around the logarithm of a time that carries these over, beside sizes: their errors add up as
-    independent ones. ``doublings``: from the most nodes that were measured to those asked about, 1 or more."""
-    of = {**dict.fromkeys(CarriedOver, SCATTER), **dict.fromkeys(BEYOND, 1.0)}
-    of[CarriedOver.nodes_beyond] = math.sqrt(doublings)
+def half_width(*kinds: CarriedOver) -> float:
+    """Half the interval around the logarithm of a time on one node that carries these over, beside sizes: their errors
+    add up as independent ones."""
+    of = {**dict.fromkeys(ON_ONE_NODE, SCATTER), **dict.fromkeys(BEYOND, 1.0)}
     return math.hypot(*(FACTORS[kind] * of[kind] for kind in (CarriedOver.sizes, *kinds)))
 
 
 def made_up(parameters: Mapping[str, float] | None = None) -> Calibration:
-    """Of dgx-h100 with 1 and 2 nodes, all collectives with the combinations of ``MEASURED``."""
+    """Of one dgx-h100, all collectives with the combinations of ``MEASURED``."""
     numbers = [ALGO_PROTOS.index(each) for each in ALGO_PROTOS if f"{each[0].name}/{each[1].name}" in MEASURED]
-    scope = {
-        Place(RELEASE, collective, number, 8, nodes)
-        for collective in Collective
-        for number in numbers
-        for nodes in (1, 2)
-    }
+    scope = {Place(RELEASE, collective, number, 8, 1) for collective in Collective for number in numbers}
     return Calibration(
         name=NAME,
         machine=MACHINE,

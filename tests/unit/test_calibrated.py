@@ -37,12 +37,13 @@ def test_calibrated_times_of_the_picks(file: Path) -> None:
         times = model.of_algo_proto(ALLREDUCE, [SIZES[at]], algo_proto)
         assert found.time_us[at] == pytest.approx(times.time_us[0])
         assert (found.low_us[at], found.high_us[at]) == pytest.approx((times.low_us[0], times.high_us[0]))
-        assert found.measured[at] == times.measured[0] == (at < 3)
+        assert found.measured[at] == times.measured[0]
     assert (found.algorithm == picks.algorithm).all()
     assert (found.protocol == picks.protocol).all()
     assert found.calibration == "made-up, as asked for"
     assert found.launch == "a process a GPU"
-    assert found.carried_over == ("sizes", "an algorithm and protocol not measured between nodes")
+    assert not found.measured.any()  # between nodes
+    assert found.carried_over == ("another site",)
     assert list(found.to_pandas()) == ["bytes", "algorithm", "protocol", "time_us", "low_us", "high_us", "measured"]
 
 
@@ -86,13 +87,12 @@ def test_the_same_call_takes_the_same_time_whatever_else_differs(file: Path) -> 
     (before,), (after,) = (
         estimates(tuner.communicator("dgx-h100", nodes=2, nccl=nccl), file, [1 << 20]) for nccl in ("2.28.9", "2.29.2")
     )
-    assert before.time.low_us != after.time.low_us
     assert (ratio(before, after).low, ratio(before, after).high) == (1, 1)
     assert difference([(before, after, 7)]).difference_high == 0
 
 
 def test_bounds_of_different_combinations_are_added(file: Path) -> None:
-    before, after = estimates(H100, file, [1 << 20, 1 << 28])
+    before, after = estimates(tuner.communicator("dgx-h100", nccl="2.28.9"), file, [1 << 20, 1 << 28])
     found = ratio(before, after)
     assert found.low == pytest.approx(after.time.low_us / before.time.high_us, rel=1e-4)
     assert found.high == pytest.approx(after.time.high_us / before.time.low_us, rel=1e-4)
@@ -128,15 +128,15 @@ def test_what_both_carry_over_to_the_same_cancels_in_one_combination_on_one_node
     assert math.log(found.ratio / found.low) == pytest.approx(expected, abs=1e-4)
 
 
-def test_between_nodes_nothing_cancels_but_what_is_the_same_call(file: Path) -> None:
+def test_between_nodes_what_calls_of_one_site_have_in_common_cancels(file: Path) -> None:
     forced = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
     base, other = (
         tuner.communicator("dgx-h100", nodes=8, nccl="2.28.9", env={**forced, **more})
         for more in ({}, {"NCCL_MAX_NCHANNELS": "8"})
     )
     (before,), (after,) = estimates(base, file, [1 << 28]), estimates(other, file, [1 << 28])
-    expected = 2 * calibrations.half_width(CarriedOver.nodes_beyond, doublings=2)
-    assert math.log(ratio(before, after).high / ratio(before, after).ratio) == pytest.approx(expected, abs=1e-4)
+    apart = math.log(before.time.high_us / before.time.time_us)
+    assert 0 < math.log(ratio(before, after).high / ratio(before, after).ratio) < apart
     assert ratio(before, before).high == 1
 
 

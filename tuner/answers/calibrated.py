@@ -18,9 +18,10 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
 from tuner.times.timemodel import features, predict
-from tuner.times.timemodel.features import Features
-from tuner.times.timemodel.intervals import NOT_MEASURED, CarriedOver
+from tuner.times.timemodel.features import Array, Features
+from tuner.times.timemodel.intervals import CarriedOver
 from tuner.times.timemodel.predict import TimeModel
+from tuner.times.timemodel.sites import SiteCall
 
 DIGITS = 6  # of times in records; calibrations have five
 
@@ -45,15 +46,19 @@ class NoCalibration:
 
 @dataclass(frozen=True, slots=True)
 class CalibratedTime:
-    """A calibrated time of a call or of several, in us, with its 90 % interval."""
+    """A calibrated time of a call or of several, in us, with its 90 % interval.
+
+    ``extrapolated``: over what, in words; empty where it is inside of what was measured.
+    """
 
     time_us: float
     low_us: float
     high_us: float
+    extrapolated: str = ""
 
     def times(self, calls: float) -> "CalibratedTime":
         """Of so many calls, one after the other: errors are common to them, so the bounds grow alike."""
-        return CalibratedTime(self.time_us * calls, self.low_us * calls, self.high_us * calls)
+        return CalibratedTime(self.time_us * calls, self.low_us * calls, self.high_us * calls, self.extrapolated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ class Estimate:
     ``widths`` are what its interval is made of: squares of half the interval around the time's logarithm, by what is
     carried over and to which release, number of nodes and so on. ``combination`` is the calibration's name with the
     numbers of collective, algorithm and protocol; ``call`` are the bytes of all else that its time depends on.
-    ``between_nodes``: whether it is one of several nodes.
+    ``site_call``, between nodes, is what it has in common with other calls of the site.
     """
 
     time: CalibratedTime = field(metadata=json_form(merged=True))
@@ -71,7 +76,7 @@ class Estimate:
     widths: Mapping[tuple[CarriedOver, object], float] = field(metadata=json_form(omitted=True), repr=False)
     combination: tuple[str, int, int] = field(metadata=json_form(omitted=True), repr=False)
     call: bytes = field(metadata=json_form(omitted=True), repr=False)
-    between_nodes: bool = field(metadata=json_form(omitted=True), repr=False)
+    site_call: SiteCall | None = field(metadata=json_form(omitted=True), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,23 +131,36 @@ def estimates(model: TimeModel, request: Request, picks: Picks) -> list[Estimate
 def _alike(model: TimeModel, request: Request, calls: Features, number: int) -> Iterator[Estimate]:
     """Of calls with one algorithm and protocol."""
     times = model.times(request, calls)
-    least = model.half_widths_of(calls, ()) ** 2
-    widths = {
-        (kind, _to(kind, model)): least
-        if kind is CarriedOver.sizes
-        else model.half_widths_of(calls, [kind]) ** 2 - least
-        for kind in times.carried_over
-    }
-    own = np.column_stack([getattr(calls, each.name).astype(np.float64) for each in fields(calls)])
+    between = model.selection.communicator.nodes > 1
+    widths: dict[tuple[CarriedOver, object], Array]
+    site_calls: list[SiteCall | None]
+    if between:
+        widths = {(kind, None): np.zeros(len(calls)) for kind in times.carried_over}
+        widths[CarriedOver.sizes, None] = np.log(times.high_us / times.time_us) ** 2
+        site_calls = [*model.calibration.process.calls(calls, dict(model.calibration.parameters))]
+    else:
+        least = model.half_widths_of(calls, ()) ** 2
+        widths = {
+            (kind, _to(kind, model)): least
+            if kind is CarriedOver.sizes
+            else model.half_widths_of(calls, [kind]) ** 2 - least
+            for kind in times.carried_over
+        }
+        site_calls = [None] * len(calls)
+    # What NCCL believes of a call is no part of what it takes.
+    names = [each.name for each in fields(calls) if not each.name.startswith("nccl_")]
+    own = np.column_stack([getattr(calls, name).astype(np.float64) for name in names])
     combination = model.calibration.name, int(request.collective), number
     for at in range(len(calls)):
         yield Estimate(
-            CalibratedTime(*(_rounded(value[at]) for value in (times.time_us, times.low_us, times.high_us))),
+            CalibratedTime(
+                _rounded(times.time_us[at]), _rounded(times.low_us[at]), _rounded(times.high_us[at]), times.why(at)
+            ),
             bool(times.measured[at]),
             {kind: float(squares[at]) for kind, squares in widths.items()},
             combination,
             own[at].tobytes(),
-            bool(calls.nodes[at] > 1),
+            site_calls[at],
         )
 
 
@@ -153,8 +171,6 @@ def _to(kind: CarriedOver, model: TimeModel) -> object:
         return communicator.release.name
     if kind is CarriedOver.gpus:
         return communicator.local_ranks
-    if kind in (CarriedOver.nodes_between, CarriedOver.nodes_beyond):
-        return communicator.nodes
     return model.reason if kind is CarriedOver.machine else None
 
 
@@ -163,8 +179,8 @@ def of_algo_proto(model: TimeModel, request: Request, sizes: Sequence[int], algo
     nbytes = np.array(sizes, np.uint64)
     channels, threads = model.selection.launched(request, nbytes, algo_proto)
     algorithm, protocol = (np.full(nbytes.shape, number, np.int8) for number in algo_proto)
-    unknown_us = np.full(nbytes.shape, np.nan, np.float32)
-    return estimates(model, request, Picks(nbytes, algorithm, protocol, unknown_us, channels, threads))
+    nccl_us = model.selection.combination_us(request, nbytes, algo_proto)
+    return estimates(model, request, Picks(nbytes, algorithm, protocol, nccl_us, channels, threads))
 
 
 def of_combinations(
@@ -202,7 +218,11 @@ def used(answers: Answering, named_estimates: Iterable[tuple[str, Estimate]] = (
         answers.calibration.name,
         answers.reason,
         answers.calibration.launch,
-        tuple(dict.fromkeys(kind.value for _, each in several for kind, _ in each.widths if kind not in NOT_MEASURED)),
+        tuple(
+            dict.fromkeys(
+                kind.value for _, each in several for kind, _ in each.widths if kind is not CarriedOver.combination
+            )
+        ),
         tuple(dict.fromkeys(name for name, each in several if not each.measured)),
     )
 

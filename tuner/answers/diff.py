@@ -124,7 +124,8 @@ def loss(change: Change) -> Loss | None:
     """Negative where the new pick is faster; None where no model has both picks."""
     measured = change.calibrated.ratio if change.calibrated else None
     if measured is not None:
-        return Loss(change, measured.ratio - 1, "measurements")
+        # Nothing may have changed: that is no loss.
+        return Loss(change, 0.0 if measured.may_be_none else measured.ratio - 1, "measurements")
     if change.ratio_by_before is not None:
         return Loss(change, change.ratio_by_before - 1, "the model before")
     return None if change.ratio is None else Loss(change, change.ratio - 1, "each side's own model")

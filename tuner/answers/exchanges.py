@@ -174,7 +174,7 @@ def all_to_all(scenario: Scenario, sizes: Sequence[int], calibration: str | None
     for at, size in enumerate(sizes):
         time_us, low_us, high_us = (float(f"{each[at]:.6g}") for each in (said.time_us, said.low_us, said.high_us))
         busbw_gbs = size * (ranks - 1) / ranks / time_us / 1e3
-        time = CalibratedTime(time_us, low_us, high_us)
+        time = CalibratedTime(time_us, low_us, high_us, said.why(at))
         timed.append(ExchangeAnswer(ALL_TO_ALL, size, time, bool(said.measured[at]), busbw_gbs, used))
     return timed
 

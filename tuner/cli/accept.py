@@ -17,9 +17,9 @@ from tuner.emulator.selection import Selection
 from tuner.times.acceptance import accept as acceptance
 from tuner.times.acceptance import floors as floor_tables
 from tuner.times.acceptance import junit
-from tuner.times.acceptance.accept import Acceptance, Asked, JudgedSize
+from tuner.times.acceptance.accept import Acceptance, AcceptOptions, JudgedSize
 from tuner.times.acceptance.expected import Expectation, Whose
-from tuner.times.acceptance.judge import Verdict
+from tuner.times.acceptance.judge import WIDEST, Verdict
 from tuner.times.readers.measured_table import Given
 
 COLUMNS = ("size", "pick", "us", "expected us", "from", "to", "busbw GB/s", "floor GB/s", "verdict")
@@ -38,6 +38,12 @@ NOT_MEASURED = "*"
     metavar="NAME|FILE",
     help="Expected times by this calibration. [default: that of the machine, else of another with GPUs of its "
     "generation, else NCCL's own times with their known error]",
+)
+@click.option(
+    "--like",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Judge by this run of the same cluster on a healthy day instead, whatever the model says.",
 )
 @click.option("--floors", is_flag=True, help="Print the bandwidths that pass, for a gate; without RESULTS.")
 @click.option(
@@ -63,6 +69,7 @@ def command(
     files: tuple[Path, ...],
     program: str,
     calibration: str | None,
+    like: Path | None,
     floors: bool,
     sizes: list[int],
     dtype: DataType,
@@ -70,11 +77,13 @@ def command(
     as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """Passes or fails RESULTS, by collective and size, and says what a loss points to.
+    """Passes or fails RESULTS, by collective and size, or says that they cannot be judged, and what a loss points to.
 
     RESULTS are what nccl-tests prints or writes as JSON, runs of 'measure', columns, or names of shipped tables. Too
     slow are three sizes in a row, or the two largest, above the band in which 95 % of healthy machines lie; too fast is
-    what the links cannot do. Exit code 1 where anything fails.
+    what the links cannot do. Where the band is wider than 1.3 times, a size cannot be judged: four rows of a healthy
+    day ('nccl-tuner fit calibration --update'), or a reference run (--like), make it so. Exit code 1 where anything
+    fails, 3 where nothing does and sizes from 1 MiB on cannot be judged.
 
     \b
     nccl-tuner accept all_reduce.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --junit accept.xml
@@ -94,7 +103,7 @@ def command(
         gpus_per_node=communicator["gpus_per_node"],
         collective=program,
     )
-    result = acceptance.accept(files, Asked(described, given, calibration))
+    result = acceptance.accept(files, AcceptOptions(described, given, calibration, like))
     if junit_file is not None:
         junit.write(junit_file, result)
     if as_json:
@@ -102,23 +111,36 @@ def command(
     else:
         _print(result)
     if not result.passes:
-        click.get_current_context().exit(1)
+        click.get_current_context().exit(1 if result.judged else 3)
 
 
 def _was_given(name: str) -> bool:
     return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
+def _verdict(result: Acceptance) -> Iterator[str]:
+    """The verdict in a line, and what it lacks."""
+    failing = sum(each.verdict.fails for each in result.sizes)
+    sizes_failed = f"{failing} of {len(result.sizes)} sizes fail"
+    if result.judged:
+        yield f"{'pass' if result.passes else 'FAIL'}: {sizes_failed}"
+        return
+    open_sizes = sum(each.verdict is Verdict.not_judged for each in result.sizes)
+    yield f"cannot be judged: {open_sizes} of {len(result.sizes)} sizes, whose band is wider than {WIDEST:g} times"
+    yield "what would make it so: four rows of a healthy day, spread over sizes"
+    yield "('nccl-tuner fit calibration --update'), or a run of this cluster on a healthy day (--like FILE)"
+
+
 def _print(result: Acceptance) -> None:
+    for line in _verdict(result):
+        click.echo(line)
+    click.echo()
     for title, sizes in groupby(result.sizes, junit.suite):
         own = list(sizes)
         several = len({each.file for each in result.sizes}) > 1
         print_table(f"{own[0].file}: {title}" if several else title, COLUMNS, _rows(own))
     for line in _notes(result):
         say(line)
-    failing = sum(each.verdict.fails for each in result.sizes)
-    sizes_failed = f"{failing} of {len(result.sizes)} sizes fail"
-    say(f"{'pass' if result.passes else 'FAIL'}: {sizes_failed}")
 
 
 def _rows(sizes: list[JudgedSize]) -> Iterator[tuple[object, ...]]:
@@ -147,6 +169,8 @@ def _notes(result: Acceptance) -> Iterator[str]:
             on = f"{start.nodes} x {start.gpus_per_node} GPUs"
             why = "the way of launching, or the host (CPU, NUMA)"
             yield f"{on}: calls start {start.extra_us:.1f} us later than expected: {why}"
+    if result.judged and (count := sum(each.verdict is Verdict.not_judged for each in result.sizes)):
+        yield f"cannot be judged: {count} sizes, whose band is wider than {WIDEST:g} times; they count for nothing"
     for reason, count in result.skipped.items():
         yield f"not judged: {count} rows {reason}"
     for each in result.problems:

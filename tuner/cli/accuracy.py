@@ -1,10 +1,12 @@
 """``nccl-tuner accuracy``: how far off calibrated times are."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from tuner.cli import options
+from tuner.cli.measured_options import given_of_files, measured_file_options
 from tuner.cli.output import print_json, print_table, say
 from tuner.cli.release_names import release_option
 from tuner.times.calibration.accuracy.evaluate import SplitResult
@@ -18,11 +20,18 @@ from tuner.times.calibration.accuracy.splits_file import of_splits
 @click.option(
     "--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="Instead of it, a topology in NCCL's XML."
 )
-@release_option("The release that was measured. [default: what the file says]")
+@release_option("The release that was measured. [default: what the file says]", only_known=False)
 @click.option(
     "--calibration",
     metavar="NAME|FILE",
     help="The calibration to hold against it. [default: the machine's own, else one of its generation]",
+)
+@measured_file_options
+@click.option(
+    "--update",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Rows of the same cluster that the calibration is updated with first; they are not judged.",
 )
 @options.json_option
 def command(
@@ -31,7 +40,9 @@ def command(
     topology: Path | None,
     nccl: str | None,
     calibration: str | None,
+    update: Path | None,
     as_json: bool,
+    **of_files: Any,
 ) -> None:
     """How far off calibrated times are: on a FILE of measured times, or on the frozen splits.
 
@@ -50,7 +61,7 @@ def command(
         else:
             _print_splits(accuracy.splits)
         return
-    held = of_path(file, Held(machine, topology, nccl, calibration))
+    held = of_path(file, Held(machine, topology, nccl, calibration, update, given_of_files(**of_files)))
     if as_json:
         print_json(held.as_json())
     else:
@@ -62,6 +73,7 @@ def _print_file(held: FileAccuracy) -> None:
         (
             kind,
             each.rows,
+            each.extrapolated,
             _percent(each.mean_absolute_error),
             _percent(each.nccl_model_error),
             _percent(each.coverage_90),
@@ -72,9 +84,11 @@ def _print_file(held: FileAccuracy) -> None:
     ]
     print_table(
         f"{held.file}: calibrated times by {held.reason}",
-        ("rows of", "rows", "mean error", "NCCL's model", "in the 90 % interval", "mean half-width"),
+        ("rows of", "rows", "extrapolated", "mean error", "NCCL's model", "in the 90 % interval", "mean half-width"),
         rows,
     )
+    for over, count in held.extrapolations.items():
+        click.echo(f"extrapolated: {over}: {count} rows")
     for why, count in held.skipped.items():
         say(f"left out: {count} rows: {why}")
     for problem in held.problems:

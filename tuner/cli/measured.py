@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, one_of
 from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.lazy import Group
@@ -100,7 +100,8 @@ def check(files: tuple[Path, ...], machine: str | None, topology: Path | None, a
     """
     nodes = _topology(machine, topology)
     tables = [(path, measured_table.read(measured.file_of(path))) for path in files]
-    problems = [(path, each) for path, table in tables for each in plausible.judge(table, nodes).problems]
+    trays = catalogue.load(machine).trays if machine else None
+    problems = [(path, each) for path, table in tables for each in plausible.judge(table, nodes, trays).problems]
     left = [(path, f"{count} {why}") for path, table in tables for why, count in table.header.left_out.items() if count]
     if as_json:
         print_json([*(_record(path, each) for path, each in problems), *(_left_out(path, text) for path, text in left)])
@@ -184,7 +185,7 @@ def import_files(
     nccl-tuner measured import nccl_perf.parquet --machine dgx-a100 --nccl 2.27.3 --source aiconfigurator -o a100.csv
     """
     if machine is None and not machine_note:
-        raise BadInput("which machine? valid: --machine NAME, or --machine-note TEXT")
+        raise BadInput(f"which machine? valid: --machine NAME, or --machine-note TEXT; {one_of(catalogue.names())}")
     name = "" if machine is None else catalogue.load(machine).name
     facts = MeasuredHeader(
         title=title,

@@ -11,8 +11,11 @@ COST_UNKNOWN = "what that costs either is not known"
 
 
 def interval(time: CalibratedTime | None, scale: float = 1, digits: int = 2) -> str:
-    """Both bounds over ``scale``: ``41.20 to 55.10``."""
-    return "-" if time is None else f"{time.low_us / scale:.{digits}f} to {time.high_us / scale:.{digits}f}"
+    """Both bounds over ``scale``: ``41.20 to 55.10``; with what the time is extrapolated over."""
+    if time is None:
+        return "-"
+    extrapolated = f"; extrapolated: {time.extrapolated}" if time.extrapolated else ""
+    return f"{time.low_us / scale:.{digits}f} to {time.high_us / scale:.{digits}f}{extrapolated}"
 
 
 def central(time: CalibratedTime | None, scale: float = 1, digits: int = 2) -> str:
@@ -21,13 +24,17 @@ def central(time: CalibratedTime | None, scale: float = 1, digits: int = 2) -> s
 
 
 def change(times: CalibratedRatio | None) -> str:
-    """The bounds of a ratio of times as the change it is: ``-9.1 to -2.0 %``."""
-    return "-" if times is None else change_between(times.low - 1, times.high - 1)
+    """The bounds of a ratio of times as the change it is: ``-9.1 to -2.0 %``; with what is extrapolated of it."""
+    if times is None:
+        return "-"
+    extrapolated = f"; extrapolated {times.extrapolated}" if times.extrapolated else ""
+    return f"{change_between(times.low - 1, times.high - 1)}{extrapolated}"
 
 
 def change_between(low: float, high: float) -> str:
-    """The same of both bounds as parts of 1."""
-    return f"{100 * low:+.1f} %" if low == high else f"{100 * low:+.1f} to {100 * high:+.1f} %"
+    """The same of both bounds as parts of 1; in words, where nothing may have changed."""
+    both = f"{100 * low:+.1f} %" if low == high else f"{100 * low:+.1f} to {100 * high:+.1f} %"
+    return f"{both}, maybe none" if low < 0 < high else both
 
 
 def whose(used: CalibrationUsed) -> str:

@@ -68,8 +68,8 @@ def _estimates(
     sizes, channels = np.array(launched[0], np.uint64), np.array(launched[1], np.int64)
     _, threads = model.selection.launched(request, sizes, algo_proto)
     algorithm, protocol = (np.full(sizes.shape, number, np.int8) for number in algo_proto)
-    unknown_us = np.full(sizes.shape, np.nan, np.float32)
-    return calibrated.estimates(model, request, Picks(sizes, algorithm, protocol, unknown_us, channels, threads))
+    nccl_us = model.selection.combination_us(request, sizes, algo_proto)
+    return calibrated.estimates(model, request, Picks(sizes, algorithm, protocol, nccl_us, channels, threads))
 
 
 def all_to_all(answers: Answering, calls: Mapping[int, float]) -> AllToAllBudget | None:

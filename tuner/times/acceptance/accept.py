@@ -14,26 +14,29 @@ from tuner.scenario import Scenario
 from tuner.times.acceptance import curves, diagnosis, judge, results, slips
 from tuner.times.acceptance.curves import Curve, Exchange
 from tuner.times.acceptance.diagnosis import Diagnosis
-from tuner.times.acceptance.expected import Expectation, Whose
+from tuner.times.acceptance.expected import Expectation, ReferenceRun, Whose
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import Judged, Verdict
 from tuner.times.acceptance.results import ResultFile
 from tuner.times.calibration import plausible
 from tuner.times.measured import MeasuredRow, Problem
 from tuner.times.readers.measured_table import Given
+from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.features import Array
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AcceptOptions:
     """What is said of the results: the machine and its settings, and what the files have to agree with.
 
     ``given`` has release, nodes and GPUs where they were said. ``calibration``: a name or file, None for the machine's.
+    ``like``: a run of the same cluster on a healthy day, whose times are expected instead.
     """
 
     scenario: Scenario
     given: Given = field(default_factory=Given)
     calibration: str | None = None
+    like: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +90,15 @@ class StartExtra:
 class Acceptance:
     """Whether results are those of a healthy machine, and why.
 
-    ``sizes`` has every size that was judged, ``skipped`` counts the rows that were not. ``expected_by`` says whose
-    times were expected. ``diagnosis``: the faults that explain a loss, the best first. ``passes_as``: releases that
-    all sizes would pass with, where some fail and the files do not name theirs.
+    ``judged``: whether that can be said; where not, ``missing`` says what would make it so. ``sizes`` has every size
+    that was judged, ``skipped`` counts the rows that were not. ``expected_by`` says whose times were expected.
+    ``diagnosis``: the faults that explain a loss, the best first. ``passes_as``: releases that all sizes would pass
+    with, where some fail and the files do not name theirs.
     """
 
     passes: bool = field(metadata=json_form(key="pass"))
+    judged: bool
+    missing: tuple[str, ...]
     machine: str
     expected_by: tuple[str, ...]
     problems: tuple[FileProblem, ...]
@@ -104,20 +110,25 @@ class Acceptance:
     sizes: tuple[JudgedSize, ...]
 
 
-def accept(files: Sequence[Path], asked: Asked) -> Acceptance:
+def accept(files: Sequence[Path], asked: AcceptOptions) -> Acceptance:
     """Judges the results of ``files``. Sizes that are too slow or too fast fail, and so do rows that cannot be true.
 
     Errors: BadMeasurement for a file that cannot be read, says otherwise than ``asked``, or has nothing to judge;
     BadInput for a scenario or calibration that is none.
     """
     read = [results.read(path, asked.given, asked.scenario) for path in files]
+    like = None if asked.like is None else results.read(asked.like, asked.given, asked.scenario)
     skipped = Counter[str]()
     judged: list[tuple[ResultFile, str, Judged]] = []
     extras: list[StartExtra] = []
     diagnoses: list[Diagnosis] = []
     expected_by: dict[str, None] = {}
     for nccl, those in _by_release(read, asked).items():
-        expectation = Expectation(replace(asked.scenario, nccl=nccl), asked.calibration)
+        scenario = replace(asked.scenario, nccl=nccl)
+        expectation = Expectation(scenario, asked.calibration or _of_site(those))
+        if like is not None:
+            reference = curves.of_table(like.table, str(like.path), scenario)[0]
+            expectation = ReferenceRun(scenario, asked.calibration, reference)
         own = _judged(those, expectation, asked.given, skipped)
         judged += [(file, nccl, each) for file, each in own]
         extras += _extras([each for _, each in own])
@@ -127,11 +138,16 @@ def accept(files: Sequence[Path], asked: Asked) -> Acceptance:
     slipped = [_problem(each.curve.file, slip) for each, slip in slips.problems([each for _, _, each in judged])]
     refused = bool(slipped) or any(file.is_refused for file in read)
     passes = all(each.passes for _, _, each in judged)
+    # AllToAll between nodes has no frozen split, and is not what collectives beside it are judged by.
+    counted = [each for _, _, each in judged if not isinstance(each.curve.kind.request, Exchange)]
+    known = all(each.judged for each in counted or [each for _, _, each in judged])
     if not judged and not refused:
         reasons = "; ".join(f"{count} rows: {why}" for why, count in skipped.items())
         raise BadMeasurement(f"{', '.join(map(str, files))}: nothing to judge: {reasons}")
     return Acceptance(
-        passes=passes and not refused,
+        passes=passes and known and not refused,
+        judged=known or not passes or refused,
+        missing=() if known else MISSING,
         machine=asked.scenario.name,
         expected_by=tuple(expected_by),
         problems=(*problems, *slipped),
@@ -144,7 +160,19 @@ def accept(files: Sequence[Path], asked: Asked) -> Acceptance:
     )
 
 
-def _by_release(files: Sequence[ResultFile], asked: Asked) -> dict[str, list[ResultFile]]:
+MISSING = (
+    "four rows of this cluster on a healthy day, spread over sizes, as a calibration of its own",
+    "a run of this cluster that is known to be healthy, as a reference",
+)
+
+
+def _of_site(files: Sequence[ResultFile]) -> str | None:
+    """The shipped calibration of the site that the files name, where they name one."""
+    sites = {file.table.header.site for file in files}
+    return calibrations.of_site(sites.pop()) if len(sites) == 1 else None
+
+
+def _by_release(files: Sequence[ResultFile], asked: AcceptOptions) -> dict[str, list[ResultFile]]:
     """The files by what was run in them: the release that is given, else that of the file, else the scenario's."""
     files_of: dict[str, list[ResultFile]] = {}
     for file in files:
@@ -174,7 +202,7 @@ def _judged(
     return judged
 
 
-def _passes_as(files: Sequence[ResultFile], asked: Asked) -> tuple[str, ...]:
+def _passes_as(files: Sequence[ResultFile], asked: AcceptOptions) -> tuple[str, ...]:
     """The releases whose times the files have, where they do not say of which they are."""
     if any(file.names_release for file in files):
         return ()
@@ -198,9 +226,9 @@ def _wanted(rows: Sequence[MeasuredRow], given: Given, skipped: Counter[str]) ->
 
 def _least_us(file: ResultFile, curve: Curve, expectation: Expectation) -> Array:
     """What the links alone take, and no more than a call can take at all, [size]."""
-    topology = expectation.scenario.resolve().own.topology
+    own = expectation.scenario.resolve().own
     rows = {row.line: row for row in file.table.rows}
-    return np.array([plausible.fastest_us(rows[lines[0]], topology) for lines in curve.lines])
+    return np.array([plausible.fastest_us(rows[lines[0]], own.topology, own.trays) for lines in curve.lines])
 
 
 def _diagnosed(judged: Sequence[Judged], expectation: Expectation) -> tuple[Diagnosis, ...]:

@@ -1,9 +1,8 @@
 """What calls should take: by a calibration, or where there is none by NCCL's own model with the error that it has."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypedDict
 
 import numpy as np
 
@@ -13,8 +12,9 @@ from tuner.base.numerics import SizeArray
 from tuner.emulator.build import build
 from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
-from tuner.times.acceptance.curves import Exchange, Kind, Shape
+from tuner.times.acceptance.curves import Curve, Exchange, Kind, Shape
 from tuner.times.acceptance.faults import Fault, faulty
+from tuner.times.calibration.measured_calls import of_trays
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel import predict
 from tuner.times.timemodel.calibration import Calibration
@@ -38,6 +38,10 @@ _NO_WAY = (
 )
 # AllToAll between nodes is in no frozen split: half again as wide, as intervals are of what was never held out.
 _NEVER_HELD_OUT = 1.5
+# How far the same call is off on another day of the same cluster, natural logarithms that hold in 90 of 100 cases:
+# below 1 MiB, above, and with each power of two to the next size of the reference.
+REFERENCE_BYTES = 2**20
+REFERENCE_SMALL, REFERENCE_LARGE, REFERENCE_OCTAVE = 0.15, 0.06, 0.15
 _LATENCIES = ("net_ll_hop_us", "net_simple_hop_us", "tree_hop_us", "nvls_tree_hop_us", "pat_hop_us")
 
 
@@ -46,6 +50,7 @@ class Whose(StrEnum):
 
     calibrated = "calibrated"
     nccl = "NCCL's model"
+    reference = "a reference run"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,7 +118,8 @@ class Expectation:
         # An extrapolation is trusted no more than NCCL's own model is.
         guess = _by_nccl(picks, several=selection.communicator.nodes > 1)
         at_most = np.log(guess.time_us / calibrated.time_us) + guess.log_half
-        half = np.where(calibrated.measured, half, np.maximum(half, at_most))
+        if selection.communicator.nodes == 1:
+            half = np.where(calibrated.measured, half, np.maximum(half, at_most))
         return Expected(calibrated.time_us, half, picks, calibrated.measured, Whose.calibrated)
 
     def _model(self, shape: Shape) -> TimeModel | None:
@@ -142,7 +148,7 @@ class Expectation:
         own = self.scenario.resolve().own
         if own.trays is None:
             return replace(self.scenario, nodes=nodes, gpus_per_node=gpus, environment=environment)
-        return replace(self.scenario, environment=environment, **_of_trays(nodes, gpus, own.gpus, own.trays))
+        return replace(self.scenario, environment=environment, **of_trays(nodes, gpus, own.gpus, own.trays))
 
     def _with_fault(self, shape: Shape, fault: Fault) -> Selection:
         if (shape, fault) not in self._faulty:
@@ -158,22 +164,31 @@ class Expectation:
         return self._faulty[shape, fault]
 
 
-class _OfTrays(TypedDict):
-    nodes: int
-    trays: int
-    gpus_per_node: int
+class ReferenceRun(Expectation):
+    """The times of a run of the same cluster, expected again; what a fault would make of them, by the model's ratio."""
 
+    def __init__(self, scenario: Scenario, calibration: str | None, curves: Sequence[Curve]) -> None:
+        super().__init__(scenario, calibration)
+        self._curves = {curve.kind: curve for curve in curves}
+        self.reasons["those of the reference run"] = None
 
-def _of_trays(nodes: int, gpus: int, gpus_per_tray: int, trays: int) -> _OfTrays:
-    """Domains of ``trays``, as results count them: by host, a tray of which has ``gpus``, or by domain. BadInput."""
-    if gpus > gpus_per_tray and gpus % gpus_per_tray == 0 and gpus // gpus_per_tray <= trays:
-        return {"nodes": nodes, "trays": gpus // gpus_per_tray, "gpus_per_node": gpus_per_tray}
-    if gpus <= gpus_per_tray and (nodes <= trays or nodes % trays == 0):
-        return {"nodes": max(nodes // trays, 1), "trays": min(nodes, trays), "gpus_per_node": gpus}
-    raise BadInput(
-        f"{nodes} x {gpus} GPUs: not of NVLink domains of {trays} trays with {gpus_per_tray} GPUs; valid: up to "
-        f"{trays} hosts or a multiple of {trays}, with `trays`"
-    )
+    def times(self, kind: Kind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
+        """Of calls of ``sizes``, NCCL's nBytes, [size]. BadInput for calls that the reference has no times of."""
+        curve = self._curves.get(kind)
+        if curve is None:
+            raise BadInput(
+                f"{kind.request.title} on {kind.shape.nodes} x {kind.shape.gpus_per_node} GPUs: not in the reference"
+            )
+        log_bytes = np.log(sizes.astype(np.float64))
+        known = np.log(curve.bytes.astype(np.float64))
+        time_us = np.exp(np.interp(log_bytes, known, np.log(curve.time_us)))
+        away = np.abs(np.subtract.outer(log_bytes, known)).min(axis=1) / np.log(2)
+        half = np.where(sizes < REFERENCE_BYTES, REFERENCE_SMALL, REFERENCE_LARGE) + REFERENCE_OCTAVE * away
+        if fault is not None:
+            healthy, faulty_times = super().times(kind, sizes), super().times(kind, sizes, fault)
+            time_us = time_us * faulty_times.time_us / healthy.time_us
+        measured = np.ones(len(sizes), np.bool_)
+        return Expected(time_us, np.asarray(half, np.float64), None, measured, Whose.reference)
 
 
 def _of_exchange(model: TimeModel | None, sizes: SizeArray) -> Expected:

@@ -25,13 +25,21 @@ _SLOWER_HOPS = (1.3, 1.6, 2.0, 3.0)
 _NVLINKS_LEFT = (0.9, 0.75, 2 / 3, 0.5, 1 / 3, 0.25, 1 / 6, 1 / 12)
 _WITHOUT_P2P = (0.15, 0.1, 0.06, 0.03)  # of NVLink's bandwidth, through PCIe and the host's memory
 _WITHOUT_P2P_ON_PCIE = (0.7, 0.5, 0.3)
+_BIDIRECTIONAL = (0.55, 0.5)
+_SPLIT_DATA = (0.9, 0.8, 0.7)
+_ACS = (0.4, 0.25)
+_LESS_LIKELY = 0.25  # beside what is found most often
 _RARE = 1.0
 
 
 class Resource(StrEnum):
     """What a loss may point to."""
 
+    hca_list = "HCA list"
     adapters = "adapters"
+    bidirectional = "bidirectional RDMA"
+    split_data = "NCCL_IB_SPLIT_DATA_ON_QPS"
+    acs = "ACS or IOMMU"
     pcie_link = "PCIe link"
     gpu_direct = "GPUDirect"
     sockets = "TCP sockets"
@@ -75,11 +83,23 @@ def of_communicator(communicator: Communicator, topology: Topology) -> tuple[Fau
 def _between_nodes(communicator: Communicator, topology: Topology) -> Iterator[Fault]:
     adapters = adapters_used(communicator, topology)
     for missing in range(1, adapters):
+        names = "one adapter" if adapters - missing == 1 else f"{adapters - missing} adapters"
+        share = (adapters - missing) / adapters
+        yield Fault(Resource.hca_list, f"NCCL_IB_HCA names {names} of {adapters}", inter=share, missing=missing)
         words = "1 adapter of each node is" if missing == 1 else f"{missing} adapters of each node are"
         what = f"{words} missing of {adapters}"
         for fewer in (True, False):
             share = (adapters - missing) / adapters
-            yield Fault(Resource.adapters, what, inter=share, missing=missing, channels=fewer)
+            yield Fault(Resource.adapters, what, inter=share, missing=missing, rare=_LESS_LIKELY, channels=fewer)
+    for share in _BIDIRECTIONAL:
+        what = f"adapters send and receive at once at {share:.0%} of their speed: PCIe's read requests or ordering"
+        yield Fault(Resource.bidirectional, what, inter=share)
+    for share in _SPLIT_DATA:
+        what = f"queue pairs share the data of a message (NCCL_IB_SPLIT_DATA_ON_QPS): {share:.0%} of the bandwidth left"
+        yield Fault(Resource.split_data, what, inter=share, rare=_LESS_LIKELY)
+    for share in _ACS:
+        what = f"data of adapters go up to the host's root and down again (ACS, or the IOMMU): {share:.0%} left"
+        yield Fault(Resource.acs, what, inter=share, rare=_LESS_LIKELY)
     for share in _WORSE_PCIE:
         yield Fault(Resource.pcie_link, f"a PCIe link of an adapter at {share:g} of its speed", inter=share)
     for share, hop in product(_HOST_MEMORY, _HOST_MEMORY_HOPS):

@@ -22,6 +22,9 @@ MOST_START_US = 60.0  # what no way of launching adds
 FIRST_BYTES = 2**22  # where no size is below HOST_BYTES, those up to here show the start as well,
 MOST_FIRST_US = 25.0  # but may be slow by more than it
 LEAST_START_US = 1.0
+WIDEST = 1.3  # a band whose end is further than this factor from what is expected judges nothing inside of it,
+MOST = 2 / 3  # of a curve's sizes that have to be judged
+FAR_OUT = 2.0  # and a time fails by it only this many half bands out
 
 
 class Verdict(StrEnum):
@@ -33,6 +36,7 @@ class Verdict(StrEnum):
     isolated = "slow alone"
     slow = "too slow"
     fast = "too fast"
+    not_judged = "cannot be judged"
 
     @property
     def fails(self) -> bool:
@@ -53,6 +57,17 @@ class Judged:
     high_us: Array
     verdicts: tuple[Verdict, ...]
     start_us: float | None
+
+    @property
+    def judged(self) -> bool:
+        """Whether its sizes say anything: the largest, and most of those from 1 MiB on, where there are such.
+
+        Smaller ones are the host's.
+        """
+        large = self.curve.bytes >= HOST_BYTES
+        counted = large if large.any() else np.ones(len(large), np.bool_)
+        known = np.array([verdict is not Verdict.not_judged for verdict in self.verdicts])[counted]
+        return bool(known[-1]) and float(known.mean()) >= MOST
 
     @property
     def busbw_gbs(self) -> Array:
@@ -102,8 +117,10 @@ def judge(curve: Curve, expected: Expected, least_us: Array) -> Judged:
     """
     start = start_us(curve, expected)
     allowed = start if start is not None and start > LEAST_START_US else 0.0
-    width = np.exp(band(expected))
-    high_us = expected.time_us * width
+    half = band(expected)
+    wide = half > np.log(WIDEST)
+    width = np.exp(half)
+    high_us = expected.time_us * np.where(wide, np.exp(FAR_OUT * half), width)
     excess = np.log(curve.time_us / (high_us + allowed))
     slow = _in_a_row((_smoothed(excess) > 0).tolist())
     verdicts = []
@@ -111,6 +128,8 @@ def judge(curve: Curve, expected: Expected, least_us: Array) -> Judged:
         verdict = Verdict.passed
         if time_us < least_us[at]:
             verdict = Verdict.fast
+        elif wide[at] and excess[at] <= 0:
+            verdict = Verdict.not_judged
         elif time_us * width[at] < expected.time_us[at]:
             verdict = Verdict.faster
         elif excess[at] > 0:

@@ -56,7 +56,8 @@ def read(path: Path, given: Given, scenario: Scenario) -> ResultFile:
         }
         rows = (replace(row, algorithm=None, protocol=None, channels=None) for row in table.rows)
         table = replace(table, rows=tuple(rows))
-    judged = plausible.judge(table, scenario.resolve().own.topology)
+    own = scenario.resolve().own
+    judged = plausible.judge(table, own.topology, own.trays)
     for each in judged.problems:
         if each.kind is Kind.too_many_gpus:
             raise BadMeasurement(

@@ -1,42 +1,57 @@
 """Calibrations from measured tables: the shipped ones, and those of files of one's own."""
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
-from tuner import release
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.machine import catalogue, skeleton
+from tuner.times import measured as measured_tables
 from tuner.times.calibration import plausible, point_to_point_fit, time_fit
-from tuner.times.calibration.accuracy.splits import table_of_one_way
-from tuner.times.calibration.measured_calls import Site, joined, of_table
+from tuner.times.calibration.measured_calls import (
+    MeasuredCalls,
+    Site,
+    joined,
+    nearest_release,
+    of_table,
+    table_of_one_way,
+)
 from tuner.times.measured import MeasuredTable
-from tuner.times.measured import named_or_read as table_file
+from tuner.times.readers import measured_table
+from tuner.times.readers.measured_table import Given
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.calibration import Calibration, ExchangeCalibration, MeasuredFile
-from tuner.times.timemodel.intervals import Factors
+from tuner.times.timemodel.intervals import BELIEVED_SCATTER, Factors, Sizes
 from tuner.times.timemodel.parameters import believed
 from tuner.times.timemodel.point_to_point import MODELLED
+from tuner.times.timemodel.sites import rows_of
+from tuner.times.timemodel.surface import Surface
 
 FEWEST_ROWS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationSource:
-    """What a shipped calibration is made of. ``machine`` is empty where the tables say it."""
+    """What a shipped calibration is made of. ``machine`` is empty where the tables say it.
+
+    ``base``: of a site, the calibration that the nodes' own part is taken from; without, rows between nodes are left
+    out, but of a machine that is one site.
+    """
 
     name: str
     tables: tuple[str, ...]
     machine: str = ""
+    base: str = ""
+    site: bool = False
 
 
 def sources() -> tuple[CalibrationSource, ...]:
     """The shipped calibrations' tables, as ``tables/calibrations/sources.toml`` lists them."""
     text = (files("tuner.tables") / "calibrations" / "sources.toml").read_text(encoding="utf-8")
     return tuple(
-        CalibrationSource(name, tuple(entry["tables"]), entry.get("machine", ""))
+        CalibrationSource(name, **{**entry, "tables": tuple(entry["tables"])})
         for name, entry in tomllib.loads(text).items()
     )
 
@@ -59,9 +74,41 @@ class Measured:
 
 
 def shipped(source: CalibrationSource, widths: Widths) -> Calibration:
-    """A shipped calibration, made anew."""
+    """A shipped calibration, made anew. Errors: those of :func:`of_tables`."""
     tables = [table_of_one_way(name) for name in source.tables]
-    return of_tables(source.name, tables, Measured(source.machine or tables[0].header.machine), widths)
+    measured = Measured(source.machine or tables[0].header.machine)
+    if source.base:
+        (of_nodes,) = (each for each in sources() if each.name == source.base)
+        made = of_site(shipped(of_nodes, widths), source.name, tables, measured, widths)
+        return replace(made, base=source.base)
+    if not source.site:
+        tables = [replace(table, rows=tuple(row for row in table.rows if row.nodes == 1)) for table in tables]
+    return of_tables(source.name, tables, measured, widths)
+
+
+def of_site(
+    nodes: Calibration, name: str, tables: Sequence[MeasuredTable], measured: Measured, widths: Widths
+) -> Calibration:
+    """The calibration of ``nodes`` with the rows of a site's tables, which one row is enough of.
+
+    Errors: BadInput where no row is between nodes, or release or machine are not known; BadMeasurement for a table
+    without rows that NCCL's model can be asked about.
+    """
+    sites = [_site(table, measured) for table in tables]
+    placed = [of_table(table, site) for table, site in zip(tables, sites, strict=True)]
+    made = updated(nodes, joined(placed))
+    if made.between is nodes.between:
+        raise BadInput("no row between nodes: what is on one node is fitted to, and not updated by rows")
+    return replace(
+        made,
+        name=name,
+        launch=tables[0].header.launch.value if nodes.between is None else nodes.launch,
+        measured=tuple(MeasuredFile(table.name, len(rows)) for table, rows in zip(tables, placed, strict=True)),
+        exchange=_exchange(tables, sites, widths.exchanges) or nodes.exchange,
+        site=_site_name(tables) or name,
+        network=", ".join(dict.fromkeys(table.header.network for table in tables if table.header.network)),
+        base="",
+    )
 
 
 def of_tables(name: str, tables: Sequence[MeasuredTable], measured: Measured, widths: Widths) -> Calibration:
@@ -75,36 +122,106 @@ def of_tables(name: str, tables: Sequence[MeasuredTable], measured: Measured, wi
     everything = joined(placed)
     if len(everything) < FEWEST_ROWS:
         raise BadInput(f"{len(everything)} rows that NCCL's model can be asked about; valid: {FEWEST_ROWS} or more")
-    beliefs = believed(everything.generation)
-    fitted = time_fit.fit(everything.measured, beliefs)
-    uncertainty = time_fit.uncertainty(everything.measured, fitted, beliefs)
+    fitted = of_calls(everything, widths.collectives)
     own = zip(tables, placed, strict=True)
-    return Calibration(
+    return replace(
+        fitted,
         name=name,
         machine=sites[0].name or "",
         gpu=catalogue.load(sites[0].machine).gpu if sites[0].machine else "",
-        generation=everything.generation,
         launch=tables[0].header.launch.value,
         measured=tuple(MeasuredFile(table.name, len(rows)) for table, rows in own),
-        parameters=fitted.parameters,
-        surface=fitted.surface,
-        scatter=uncertainty.scatter,
-        spread=uncertainty.spread,
-        factors=widths.collectives,
-        scope=everything.scope(),
         exchange=_exchange(tables, sites, widths.exchanges),
+        site=(_site_name(tables) or name) if fitted.between is not None else "",
+        network=", ".join(dict.fromkeys(table.header.network for table in tables if table.header.network)),
     )
 
 
-def of_paths(paths: Sequence[Path], measured: Measured, name: str) -> Calibration:
-    """A calibration of files; ``measured`` stands for what these do not say.
+def of_calls(calls: MeasuredCalls, factors: Factors) -> Calibration:
+    """What rows of one machine say: those on one node of its NVLinks, those between nodes of one site's network."""
+    beliefs = believed(calls.generation)
+    on_one = calls.chosen(calls.measured.calls.nodes == 1)
+    parameters: Mapping[str, float] = beliefs
+    empty = Surface(())
+    fitted = None
+    if len(on_one):
+        fitted = time_fit.fit(on_one.measured, beliefs)
+        parameters = fitted.parameters
+    known = time_fit.uncertainty(on_one.measured, fitted, beliefs) if fitted is not None else None
+    made = Calibration(
+        name="",
+        machine=calls.machine or "",
+        gpu="",
+        generation=calls.generation,
+        launch="",
+        measured=(),
+        parameters=parameters,
+        surface=fitted.surface if fitted is not None else empty,
+        scatter=known.scatter if known is not None else BELIEVED_SCATTER,
+        spread=known.spread if known is not None else empty,
+        factors=factors,
+        scope=on_one.scope(),
+        exchange=None,
+        sizes=_sizes(on_one),
+    )
+    return updated(made, calls)
+
+
+def updated(calibration: Calibration, calls: MeasuredCalls) -> Calibration:
+    """The calibration with the rows between nodes as further ones of its site; rows on one node change nothing."""
+    between = calls.chosen(calls.measured.calls.nodes > 1)
+    if not len(between):
+        return calibration
+    rows = rows_of(between.measured.calls, between.measured.times_us, dict(calibration.parameters))
+    known = calibration.between
+    return replace(
+        calibration,
+        between=rows if known is None else known.joined(rows),
+        between_releases=tuple(sorted({*calibration.between_releases, *between.nccl})),
+        site=calibration.site or "own",
+    )
+
+
+def _sizes(calls: MeasuredCalls) -> Sizes:
+    """The least and the most bytes that were measured, by the numbers of collective and combination."""
+    limits: dict[tuple[int, int], tuple[float, float]] = {}
+    features = calls.measured.calls
+    columns = features.collective.tolist(), features.algo_proto.tolist(), features.bytes.tolist()
+    for collective, algo_proto, size in zip(*columns, strict=True):
+        least, most = limits.get((collective, algo_proto), (size, size))
+        limits[collective, algo_proto] = min(least, size), max(most, size)
+    return limits
+
+
+def _site_name(tables: Sequence[MeasuredTable]) -> str:
+    return next((table.header.site for table in tables if table.header.site), "")
+
+
+def read_table(path: Path, given: Given) -> MeasuredTable:
+    """A shipped table by its name, or a file in any form that measured times have; ``given`` says what it does not.
+
+    BadMeasurement for a file that is none, or says otherwise.
+    """
+    return (
+        measured_tables.load(str(path))
+        if str(path) in measured_tables.names()
+        else measured_table.read(measured_tables.file_of(path), given)
+    )
+
+
+def of_paths(
+    paths: Sequence[Path], measured: Measured, name: str, update: str | None = None, given: Given | None = None
+) -> Calibration:
+    """A calibration of files; ``measured`` and ``given`` stand for what these do not say.
+
+    ``update``: the calibration that the rows are added to, by its name or file; without, the nodes' own part is fitted.
 
     Errors: BadMeasurement for a file that is none, is of other GPUs, says another release or has times that cannot be
     true; BadInput where machine or release are not known; BadTopology for a topology that is none.
     """
     if measured.machine is not None and measured.topology is not None:
         raise BadInput("`machine` and `topology`: one node has one of them")
-    tables = [_of_release(path, table_file(path), measured.nccl) for path in paths]
+    tables = [_of_release(path, read_table(path, given or Given()), measured.nccl) for path in paths]
     if measured.topology is not None:
         topology = skeleton.read_complete(measured.topology)[1]
         where = measured
@@ -119,7 +236,9 @@ def of_paths(paths: Sequence[Path], measured: Measured, name: str) -> Calibratio
             if said and catalogue.load(said).gpu != there.gpu:
                 raise BadMeasurement(f"{path}: of {said}, and the calibration is of {there.name}, which has other GPUs")
     for path, table in zip(paths, tables, strict=True):
-        plausible.refuse(table, topology, str(path))
+        plausible.refuse(table, topology, str(path), catalogue.load(where.machine).trays if where.machine else None)
+    if update is not None:
+        return of_site(calibrations.load(update), name, tables, where, known_widths())
     return of_tables(name, tables, where, known_widths())
 
 
@@ -132,10 +251,10 @@ def _of_release(path: Path, table: MeasuredTable, nccl: str | None) -> MeasuredT
     """With the release that is given, where the table says none."""
     if nccl is None:
         return table
-    given, said = release.load(nccl).name, table.header.nccl
-    if said and said != given:
-        raise BadMeasurement(f"{path}: says NCCL {said}, not {given}; valid: no `nccl`, or a file that says {given}")
-    return replace(table, header=replace(table.header, nccl=given))
+    said = table.header.nccl
+    if said and said != nccl:
+        raise BadMeasurement(f"{path}: says NCCL {said}, not {nccl}; valid: no `nccl`, or a file that says {nccl}")
+    return replace(table, header=replace(table.header, nccl=nccl))
 
 
 def _exchange(tables: Sequence[MeasuredTable], sites: Sequence[Site], factors: Factors) -> ExchangeCalibration | None:
@@ -162,4 +281,4 @@ def _alike(table: MeasuredTable, first: MeasuredTable) -> bool:
 def _site(table: MeasuredTable, measured: Measured) -> Site:
     if not table.header.nccl:
         raise BadInput(f"{table.name}: which release of NCCL was measured is not known; valid: `nccl`")
-    return Site(measured.machine, table.header.nccl, measured.topology)
+    return Site(measured.machine, nearest_release(table.header.nccl)[0], measured.topology)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tuner import release
 from tuner.base.errors import BadMeasurement
+from tuner.machine import catalogue
 from tuner.machine.topology import Topology
 from tuner.times.calibration import plausible
 from tuner.times.measured import Launch, MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredTable, Problem
@@ -29,7 +30,8 @@ def table_of(
     problems: list[tuple[Path, Problem]] = []
     for path in files:
         table = measured_table.read(path, given)
-        judged = plausible.refuse(table, topology, str(path))
+        trays = catalogue.load(facts.machine).trays if facts.machine else None
+        judged = plausible.refuse(table, topology, str(path), trays)
         problems += [(path, problem) for problem in judged.problems]
         tables.append(table)
     head = _head(files, tables, facts)

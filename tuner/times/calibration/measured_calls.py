@@ -1,16 +1,19 @@
 """Measured times as calls that the time model knows: each row on the communicator that it was measured on."""
 
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from tuner import release
-from tuner.base.errors import BadMeasurement, TunerError
+from tuner.base.errors import BadInput, BadMeasurement, TunerError
 from tuner.base.names import DataType, Op
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -18,6 +21,7 @@ from tuner.machine import catalogue, skeleton
 from tuner.release import Release
 from tuner.scenario import Scenario
 from tuner.scenario.describe import Description, describe
+from tuner.times import measured
 from tuner.times.calibration.time_fit import Measured
 from tuner.times.measured import MeasuredRow, MeasuredTable
 from tuner.times.timemodel import features
@@ -26,6 +30,41 @@ from tuner.times.timemodel.intervals import Place
 
 WITHOUT_COLLNET = "aws-ofi-nccl"  # a network plugin that has none
 FORCED = {"algorithm": "NCCL_ALGO", "protocol": "NCCL_PROTO"}
+
+
+class OfTrays(TypedDict):
+    """NVLink domains, of so many trays each, with so many GPUs of a tray."""
+
+    nodes: int
+    trays: int
+    gpus_per_node: int
+
+
+def of_trays(nodes: int, gpus: int, gpus_per_tray: int, trays: int) -> OfTrays:
+    """Domains of ``trays``, as results count them: by host, a tray of which has ``gpus``, or by domain. BadInput."""
+    if gpus > gpus_per_tray and gpus % gpus_per_tray == 0 and gpus // gpus_per_tray <= trays:
+        return {"nodes": nodes, "trays": gpus // gpus_per_tray, "gpus_per_node": gpus_per_tray}
+    if gpus <= gpus_per_tray and (nodes <= trays or nodes % trays == 0):
+        return {"nodes": max(nodes // trays, 1), "trays": min(nodes, trays), "gpus_per_node": gpus}
+    raise BadInput(
+        f"{nodes} x {gpus} GPUs: not of NVLink domains of {trays} trays with {gpus_per_tray} GPUs; valid: up to "
+        f"{trays} hosts or a multiple of {trays}, with --trays"
+    )
+
+
+def nearest_release(name: str) -> tuple[str, str]:
+    """The release of the catalogue that stands for ``name``, and what is said of it where it is another one.
+
+    A patch release that the catalogue does not have is taken for the nearest of its minor release. Errors:
+    UnknownRelease where there is none of that.
+    """
+    known = release.names()
+    minor, _, patch = name.rpartition(".")
+    near = [each for each in known if each.rpartition(".")[0] == minor]
+    if name in known or not near or not patch.isdigit():
+        return release.load(name).name, ""
+    nearest = min(near, key=lambda each: abs(int(each.rpartition(".")[2]) - int(patch)))
+    return nearest, f"NCCL {name} is not in the catalogue: the nearest, {nearest}, stands for it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +88,11 @@ class Site:
             "nccl": self.nccl,
             "env": dict(variables),
         }
+        there = catalogue.load(self.machine) if self.machine else None
+        if there is not None and there.trays:
+            of = of_trays(nodes, gpus_per_node, there.gpus_per_node, there.trays)
+            given |= {"nodes": of["nodes"], "trays": of["trays"], "gpus_per_tray": of["gpus_per_node"]}
+            del given["gpus_per_node"]
         return describe(self.machine, **given, **dict(self.words))
 
     def selection(self, nodes: int, gpus_per_node: int, variables: Mapping[str, str]) -> Selection:
@@ -135,7 +179,11 @@ def of_table(table: MeasuredTable, site: Site, *, launch: int = 0) -> MeasuredCa
     """
     nccl, skipped = release.load(site.nccl), Counter[str]()
     kinds: dict[_Kind, list[MeasuredRow]] = defaultdict(list)
+    # In place alone counts where no such call was measured out of place.
+    out_of_place = {(row.collective, row.nodes, row.gpus_per_node) for row in table.rows if not row.in_place}
     for row in table.rows:
+        if row.in_place and (row.collective, row.nodes, row.gpus_per_node) not in out_of_place:
+            row = replace(row, in_place=False)
         why = _skipped(row) or _elsewhere(table, row, nccl, site)
         if why is not None:
             skipped[why] += 1
@@ -160,15 +208,16 @@ def of_table(table: MeasuredTable, site: Site, *, launch: int = 0) -> MeasuredCa
     if not rows:
         raise BadMeasurement(f"{table.name}: no row that NCCL's model can be asked about; {_counted(skipped)}")
     times_us = np.array([row.time_us for row in rows])
+    together = features.concatenated(calls)
     return MeasuredCalls(
         rows=tuple(rows),
         machine=site.machine,
         generation=generation,
         nccl=(site.nccl,) * len(rows),
-        measured=Measured(features.concatenated(calls), times_us, np.full(len(rows), launch)),
+        measured=Measured(together, times_us, np.full(len(rows), launch)),
         nccl_us=np.concatenate(nccl_us),
         dtype=np.array([row.dtype for row in rows], np.int64),
-        gpus_per_node=np.array([row.gpus_per_node for row in rows], np.int64),
+        gpus_per_node=np.round(together.ranks / together.nodes).astype(np.int64),
         skipped=dict(skipped),
     )
 
@@ -237,3 +286,21 @@ def _environment(table: MeasuredTable, row: MeasuredRow, nccl: Release, site: Si
     known = set(nccl.environment.known) - own.keys() - {"NCCL_COLLNET_ENABLE"}
     read = {name: value for name, value in table.environment_of(row).items() if name in known}
     return tuple(sorted({**read, **forced}.items()))
+
+
+def splits_file() -> Any:
+    """What ``tables/splits.toml`` holds, as a mapping."""
+    return tomllib.loads((files("tuner.tables") / "splits.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def one_way_runs() -> Mapping[str, Sequence[str]]:
+    """Of tables whose runs set the network up in several ways, by name, the runs that fits take."""
+    runs: Mapping[str, Sequence[str]] = splits_file()["runs"]
+    return runs
+
+
+def table_of_one_way(name: str) -> MeasuredTable:
+    """A table of ``tables/measured`` with the runs that set the network up in one way."""
+    table, runs = measured.load(name), one_way_runs().get(name)
+    return table if runs is None else replace(table, rows=tuple(row for row in table.rows if row.run in runs))

@@ -5,7 +5,7 @@ in them, and reductions in switches are allowed for, so that a time below is wro
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from tuner.base.errors import BadMeasurement
@@ -33,38 +33,53 @@ class Judged:
         return tuple(problem for problem in self.problems if problem.refused)
 
 
-def judge(table: MeasuredTable, topology: Topology | None) -> Judged:
-    """The table's rows without those that are refused; ``topology`` is one node, None where it is not known."""
-    seen = [*problems(table), *(() if topology is None else _beyond(table.rows, topology))]
+def judge(table: MeasuredTable, topology: Topology | None, trays: int | None = None) -> Judged:
+    """The table's rows without those that are refused; ``topology`` is one node, None where it is not known.
+
+    ``trays``: of how many such nodes a NVLink domain is, whose adapters carry nothing inside of it; None of no domain.
+    """
+    seen = [*problems(table), *(() if topology is None else _beyond(table.rows, topology, trays))]
     out = {line for problem in seen if problem.refused for line in problem.lines}
     if any(problem.kind in (Kind.mixed_machines, Kind.mixed_releases) for problem in seen):
         out = {row.line for row in table.rows}
     return Judged(tuple(row for row in table.rows if row.line not in out), tuple(seen))
 
 
-def refuse(table: MeasuredTable, topology: Topology | None, where: str) -> Judged:
+def refuse(table: MeasuredTable, topology: Topology | None, where: str, trays: int | None = None) -> Judged:
     """The same, but BadMeasurement for the first reason to refuse rows, with the file ``where`` and the lines."""
-    judged = judge(table, topology)
+    judged = judge(table, topology, trays)
     for problem in judged.refused:
         raise BadMeasurement(f"{where}:{problem.lines[0]}: {problem.kind}: {problem.text} ({problem.where})")
     return judged
 
 
-def least_us(row: MeasuredRow, topology: Topology) -> float:
+def least_us(row: MeasuredRow, topology: Topology, trays: int | None = None) -> float:
     """The time in us that the links alone take for the row: the GPUs' inside a node, the adapters' between nodes.
 
-    0 where no link is known. BadInput where the machine has fewer GPUs.
+    Of a NVLink domain of ``trays``, its links inside and all adapters of its trays. 0 where no link is known. BadInput
+    where the machine has fewer GPUs.
     """
-    gpu_gbs = links.gpu_gbs(topology, row.gpus_per_node)
     net_gbs = sum(net.speed_mbps for net in topology.nets) / 8000
-    inside = _inside_bytes(row, links.reduces_in_switch(topology, row.gpus_per_node)) / gpu_gbs if gpu_gbs else 0.0
+    gpus = row.gpus_per_node
+    if trays is not None:
+        gpus = min(gpus, len(topology.gpus))
+        row = _of_domains(row, trays)
+        net_gbs *= row.gpus_per_node / gpus
+    gpu_gbs = links.gpu_gbs(topology, gpus)
+    inside = _inside_bytes(row, links.reduces_in_switch(topology, gpus)) / gpu_gbs if gpu_gbs else 0.0
     between = _between_bytes(row) / net_gbs if net_gbs and row.nodes > 1 else 0.0
     return max(inside, between) / 1000
 
 
-def fastest_us(row: MeasuredRow, topology: Topology) -> float:
+def fastest_us(row: MeasuredRow, topology: Topology, trays: int | None = None) -> float:
     """The time in us below which a row is refused: what links take, less what clocks and rounding may differ by."""
-    return max(least_us(row, topology) / _ABOVE, SHORTEST_US)
+    return max(least_us(row, topology, trays) / _ABOVE, SHORTEST_US)
+
+
+def _of_domains(row: MeasuredRow, trays: int) -> MeasuredRow:
+    """A row counted by host, or by domain, as one of domains."""
+    domains = max(row.nodes // trays, 1)
+    return replace(row, nodes=domains, gpus_per_node=row.ranks // domains)
 
 
 def _inside_bytes(row: MeasuredRow, in_switch: bool) -> float:
@@ -86,15 +101,15 @@ def _between_bytes(row: MeasuredRow) -> float:
     return float(row.bytes)
 
 
-def _beyond(rows: Sequence[MeasuredRow], topology: Topology) -> list[Problem]:
+def _beyond(rows: Sequence[MeasuredRow], topology: Topology, trays: int | None) -> list[Problem]:
     beyond = []
-    there = len(topology.gpus)
+    there = len(topology.gpus) * (trays or 1)
     fitting = [row for row in rows if row.gpus_per_node <= there]
     if many := tuple(row.line for row in rows if row.gpus_per_node > there):
         most = max(row.gpus_per_node for row in rows)
         text = f"{len(many)} rows have up to {most} GPUs a node, and the machine has {there}"
         beyond.append(Problem(Kind.too_many_gpus, many, text))
-    over = [(least_us(row, topology) / row.time_us, row) for row in fitting]
+    over = [(least_us(row, topology, trays) / row.time_us, row) for row in fitting]
     above = [(factor, row) for factor, row in over if factor > _ABOVE]
     if above:
         factor, row = max(above, key=lambda each: each[0])

@@ -15,10 +15,11 @@ from tuner.times.timemodel.surface import Surface
 
 # How far a measured time may lie from the form before it counts less, natural log.
 _NODE_SCATTER = 0.03
-_NETWORK_SCATTER = 0.08
+_NETWORK_SCATTER = 0.08  # between nodes, where sites are compared (tests/scripts/fit_network.py)
 _START_LOG_SD = 1.0
 _NO_EFFECT = 1e-9
 _BELIEVED_ROWS = 10  # what the belief in a regime's scatter weighs
+_WIDEST = 2.4  # standard deviations of what is believed
 _PARTS = 5  # of the sizes, each held out once
 _STEPS = 6  # of a search that begins near its end
 
@@ -83,7 +84,16 @@ def fit(measured: Measured, beliefs: Mapping[str, float], begin: Mapping[str, fl
 
     first = np.log([(begin or beliefs)[name] for name in names])
     steps = _STEPS if begin else None
-    settled = least_squares(residuals, np.concatenate([first, np.zeros(launches - 1)]), max_nfev=steps).x
+    # A parameter further out than this is not what its name says any more.
+    most = np.concatenate([_WIDEST * widths, np.full(launches - 1, np.inf)])
+    middle = np.concatenate([believed, np.zeros(launches - 1)])
+    first = np.clip(first, believed - _WIDEST * widths * 0.99, believed + _WIDEST * widths * 0.99)
+    settled = least_squares(
+        residuals,
+        np.concatenate([first, np.zeros(launches - 1)]),
+        bounds=(middle - most, middle + most),
+        max_nfev=steps,
+    ).x
     values, starts = parts(settled)
     return TimeFit(values, starts, surface.learnt(measured.calls, differences(settled)))
 

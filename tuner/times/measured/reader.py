@@ -7,6 +7,7 @@ Layouts, by the names of the columns: ``collective,dtype,gpus,bytes,time_us`` (o
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
@@ -47,17 +48,23 @@ def parse(name: str, content: str, where: str) -> MeasuredTable:
     columns = tuple(column.strip() for column in next(table, (0, []))[1])
     _check_columns(f"{where}:{comments + 1}", columns)
     rows, cells = [], []
+    left_out: Counter[str] = Counter()
     for line, values in table:
         if not any(value.strip() for value in values) or values[0].startswith("#"):
             continue
         try:
             cell = _cells(columns, values)
-            rows.append(_row(line, cell))
+            row = _row(line, cell)
+            if (why := not_whole(row)) is not None:
+                left_out[why] += 1
+                continue
+            rows.append(row)
         except BadInput as error:
             raise BadMeasurement(f"{where}:{line}: {error}") from None
         cells.append(cell)
     if not rows:
         raise BadMeasurement(f"{where}: no rows")
+    head = replace(head, left_out={**head.left_out, **left_out})
     return _checked(where, _with_runs(MeasuredTable(name, head, tuple(rows)), columns, cells))
 
 
@@ -105,20 +112,32 @@ def _row(line: int, cell: Mapping[str, str]) -> MeasuredRow:
         channels=_whole(cell, "channels") if cell.get("channels") else None,
         run=cell.get("run", ""),
     )
-    check_row(row)
+    _check_values(row)
     return row
 
 
 def check_row(row: MeasuredRow) -> None:
     """BadInput for a time, or a number of ranks or bytes, that the collective cannot have."""
+    _check_values(row)
+    if (why := not_whole(row)) is not None:
+        raise BadInput(f"{row.bytes} bytes: {row.collective} of {row.dtype.name}: {why}")
+
+
+def _check_values(row: MeasuredRow) -> None:
     if not 0 < row.time_us < math.inf:
         raise BadInput(f"time_us {row.time_us!r}; expected microseconds above 0")
     if row.ranks < 2:
         raise BadInput(f"{row.ranks} GPU in all; a collective needs 2")
+    if row.bytes % row.dtype.size_bytes:
+        raise BadInput(f"{row.bytes} bytes: {row.collective} of {row.dtype.name} takes whole elements")
+
+
+def not_whole(row: MeasuredRow) -> str | None:
+    """Why a size was rounded, so that no such call can be placed; None where each rank has whole elements of it."""
     parts = row.ranks if row.collective in words.SPLIT_OVER_RANKS else 1
-    if row.bytes % (parts * row.dtype.size_bytes):
-        each = f" for each of {row.ranks} ranks" if parts > 1 else ""
-        raise BadInput(f"{row.bytes} bytes: {row.collective} of {row.dtype.name} takes whole elements{each}")
+    if row.bytes % (parts * row.dtype.size_bytes) == 0:
+        return None
+    return f"no whole elements for each of {row.ranks} ranks"
 
 
 def _checked(where: str, table: MeasuredTable) -> MeasuredTable:

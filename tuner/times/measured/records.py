@@ -89,7 +89,8 @@ class MeasuredHeader:
     ``machine`` is a name of the catalogue, or empty; ``machine_note`` says why there is none, or how sure it is.
     ``nccl`` is a release, or empty; ``nccl_note`` says the same of it. ``environment`` are the variables that were set
     and that matter to NCCL or its network. ``network`` is what NCCL sent over between nodes: ``InfiniBand``,
-    ``sockets`` or the name of a plugin. ``noise_percent`` is by how much the source says that two runs of the same
+    ``sockets`` or the name of a plugin; ``site`` the cluster, where it has a
+    name. ``noise_percent`` is by how much the source says that two runs of the same
     differ, by the number of nodes from which that holds. ``left_out`` counts rows of the source that are not here, by
     reason.
     """
@@ -104,6 +105,7 @@ class MeasuredHeader:
     how_measured: str = ""
     launch: Launch = Launch.unknown
     network: str = ""
+    site: str = ""
     cuda_graph: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     traps: tuple[str, ...] = ()

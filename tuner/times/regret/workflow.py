@@ -132,7 +132,8 @@ def read(asked: Asked) -> MeasuredArms:
     site = _site(asked, [source.table for source in sources])
     topology = _topology(site)
     for source in sources if topology is not None else ():
-        plausible.refuse(source.table, topology, str(source.path or source.table.name))
+        trays = catalogue.load(site.machine).trays if site.machine else None
+        plausible.refuse(source.table, topology, str(source.path or source.table.name), trays)
     placed = arms.of_sources(sources, site)
     return placed if asked.noise_percent is None else replace(placed, noise_percent={"1": asked.noise_percent})
 

@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -15,11 +15,22 @@ from tuner.base.errors import BadCalibration, BadInput, one_of
 from tuner.base.names import ALGO_PROTOS, Collective
 from tuner.base.records import to_json
 from tuner.times.timemodel import point_to_point
-from tuner.times.timemodel.intervals import CarriedOver, Certainty, Factors, Place, Regime, Scatter
+from tuner.times.timemodel.intervals import (
+    ON_ONE_NODE,
+    CarriedOver,
+    Certainty,
+    Factors,
+    Place,
+    Regime,
+    Scatter,
+    Sizes,
+)
 from tuner.times.timemodel.parameters import PARAMETERS, believed
+from tuner.times.timemodel.sites import SiteProcess, SiteRows
 from tuner.times.timemodel.surface import Curve, Surface
 
-VERSIONS = (1, 2)
+VERSION = 3
+_OF_SITE = ("name", "launch", "measured", "alltoall", "site", "network", "between_releases", "between")
 EXCHANGES_CARRIED_OVER = (CarriedOver.sizes, CarriedOver.gpus, CarriedOver.machine)
 
 
@@ -43,10 +54,15 @@ class ExchangeCalibration:
     scope: frozenset[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)  # without slots: its process is factored once
 class Calibration:
-    """``generation`` is that of the machine's GPUs, as NCCL's tables name it; ``launch`` how the measured calls were
-    launched, which start_us belongs to.
+    """What was learnt of one machine, and where it holds.
+
+    ``generation`` is that of the machine's GPUs, as NCCL's tables name it; ``launch`` how the measured calls were
+    launched, which start_us belongs to. ``scope`` and ``sizes`` (the least and most bytes by collective and
+    combination) say what was measured on one node. ``site`` is the cluster that ``between`` has rows of, ``network``
+    what it sends over between nodes; both are empty, and ``between`` None, where nothing was measured between nodes.
+    ``base`` is the shipped calibration that all but the site's part is taken from.
     """
 
     name: str
@@ -62,18 +78,32 @@ class Calibration:
     factors: Factors
     scope: frozenset[Place]
     exchange: ExchangeCalibration | None
+    sizes: Sizes = field(default_factory=dict)
+    site: str = ""
+    network: str = ""
+    between: SiteRows | None = None
+    between_releases: tuple[str, ...] = ()
+    base: str = ""
+
+    @cached_property
+    def process(self) -> SiteProcess:
+        """Of calls between nodes, conditioned on the site's rows where there are some."""
+        return SiteProcess(self.between)
 
     @property
     def releases(self) -> tuple[str, ...]:
         """The releases that it has measured times of."""
-        return tuple(sorted({place.nccl for place in self.scope}))
+        return tuple(sorted({*(place.nccl for place in self.scope), *self.between_releases}))
 
     def certainty(self, *, same_machine: bool) -> Certainty:
         """How sure its times are."""
-        return Certainty(self.scope, self.scatter, self.spread, self.factors, same_machine)
+        return Certainty(self.scope, self.sizes, self.scatter, self.spread, self.factors, same_machine)
 
-    def has_measured(self, collective: Collective, algo_proto: int) -> bool:
-        """Whether any time of such calls was measured."""
+    def has_measured(self, collective: Collective, algo_proto: int, *, between: bool = False) -> bool:
+        """Whether any time of such calls was measured, on one node or ``between`` nodes."""
+        if between:
+            kinds = self.between.kinds() if self.between is not None else ()
+            return any(kind[:2] == (collective, algo_proto) for kind in kinds)
         return any((place.collective, place.algo_proto) == (collective, algo_proto) for place in self.scope)
 
 
@@ -85,6 +115,11 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json")))
 
 
+def of_site(site: str) -> str | None:
+    """The shipped calibration of a site by the site's name; None where there is none."""
+    return next((name for name in names() if site and _shipped(name).site == site), None)
+
+
 def load(name: str) -> Calibration:
     """A shipped calibration by its name, or one in a file. Errors: BadInput for an unknown name, BadCalibration."""
     if name in names():
@@ -92,6 +127,8 @@ def load(name: str) -> Calibration:
     path = Path(name)
     if path.suffix or path.exists():
         return read(path)
+    if (beside := Path(f"{name}.json")).exists():  # one of one's own, by its name
+        return read(beside)
     raise BadInput(f"no calibration {name!r}; {one_of(names())}, or a file of 'nccl-tuner fit calibration'")
 
 
@@ -122,7 +159,7 @@ def text(calibration: Calibration) -> str:
     beliefs = believed(calibration.generation)
     scope = sorted(calibration.scope, key=lambda place: (place.nccl, *_numbers(place)))
     record = {
-        "calibration": VERSIONS[-1],
+        "calibration": VERSION,
         "name": calibration.name,
         "machine": calibration.machine,
         "gpu": calibration.gpu,
@@ -133,12 +170,19 @@ def text(calibration: Calibration) -> str:
             name: _rounded(value) for name, value in calibration.parameters.items() if value != beliefs[name]
         },
         "scatter": {regime.name: _rounded(calibration.scatter[regime]) for regime in Regime},
-        "factors": {kind.name: _rounded(calibration.factors[kind]) for kind in CarriedOver},
+        "factors": {kind.name: _rounded(calibration.factors[kind]) for kind in ON_ONE_NODE},
         "scope": [[place.nccl, *_numbers(place)] for place in scope],
+        "sizes": [[*key, *limits] for key, limits in sorted(calibration.sizes.items())],
+        "site": calibration.site,
+        "network": calibration.network,
+        "between_releases": list(calibration.between_releases),
+        "between": [] if calibration.between is None else _between_records(calibration.between),
         "alltoall": _exchange_record(calibration.exchange),
         "surface": _curve_records(calibration.surface, 4),
         "spread": _curve_records(calibration.spread, 2),
     }
+    if calibration.base:
+        record = {"calibration": VERSION, "base": calibration.base, **{key: record[key] for key in _OF_SITE}}
     lines = (f"{json.dumps(key)}: {_value(value)}" for key, value in record.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -163,11 +207,17 @@ def _surface(records: Sequence[Mapping[str, Any]]) -> Surface:
     return Surface(curves)
 
 
-def _factors(record: Mapping[str, Any]) -> Factors:
-    """Those of version 1 are in other units: the shipped calibrations' stand in for them, which they were, too."""
-    if record["calibration"] == 1:
-        return _shipped(names()[0]).factors
-    return {kind: float(record["factors"][kind.name]) for kind in CarriedOver}
+def _between_records(rows: SiteRows) -> list[list[float]]:
+    columns = [getattr(rows, each.name).tolist() for each in fields(SiteRows)]
+    return [[round(value, 4) for value in row] for row in zip(*columns, strict=True)]
+
+
+def _between(record: Sequence[Sequence[float]]) -> SiteRows | None:
+    if not record:
+        return None
+    columns = np.array(record, np.float64).T
+    whole = [column.astype(np.int64) for column in columns[:4]]
+    return SiteRows(whole[0], whole[1], whole[2], whole[3], *columns[4:])
 
 
 def _exchange_record(exchange: ExchangeCalibration | None) -> dict[str, Any] | None:
@@ -185,10 +235,7 @@ def _exchange_record(exchange: ExchangeCalibration | None) -> dict[str, Any] | N
 def _exchange(record: Mapping[str, Any] | None) -> ExchangeCalibration | None:
     if record is None:
         return None
-    if "factors" in record:
-        factors = {kind: float(record["factors"][kind.name]) for kind in EXCHANGES_CARRIED_OVER}
-    else:  # version 1, whose factors were those of collectives
-        factors = dict(shipped_exchange_factors())
+    factors = {kind: float(record["factors"][kind.name]) for kind in EXCHANGES_CARRIED_OVER}
     return ExchangeCalibration(
         {name: float(record["parameters"][name]) for name in point_to_point.PARAMETERS},
         float(record["scatter"]),
@@ -213,8 +260,18 @@ def _numbers(place: Place) -> tuple[int, int, int, int]:
 
 
 def _parsed(record: Mapping[str, Any]) -> Calibration:
-    if record["calibration"] not in VERSIONS:
-        raise ValueError(f"version {record['calibration']}, valid: {VERSIONS[-1]}")
+    if record["calibration"] != VERSION:
+        raise ValueError(f"version {record['calibration']}, valid: {VERSION}; fit it anew with this version")
+    if "base" in record:
+        return replace(
+            _shipped(str(record["base"])),
+            name=str(record["name"]),
+            launch=str(record["launch"]),
+            measured=tuple(MeasuredFile(**each) for each in record["measured"]),
+            exchange=_exchange(record["alltoall"]),
+            base=str(record["base"]),
+            **_site_part(record),
+        )
     if unknown := sorted(record["parameters"].keys() - PARAMETERS.keys()):
         raise ValueError(f"unknown parameters {', '.join(unknown)}")
     parameters = {
@@ -236,10 +293,21 @@ def _parsed(record: Mapping[str, Any]) -> Calibration:
         surface=_surface(record["surface"]),
         scatter={regime: float(record["scatter"][regime.name]) for regime in Regime},
         spread=_surface(record.get("spread", ())),
-        factors=_factors(record),
+        factors={kind: float(record["factors"][kind.name]) for kind in ON_ONE_NODE},
         scope=scope,
         exchange=_exchange(record["alltoall"]),
+        sizes={(int(a), int(b)): (float(least), float(most)) for a, b, least, most in record["sizes"]},
+        **_site_part(record),
     )
+
+
+def _site_part(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "site": str(record["site"]),
+        "network": str(record["network"]),
+        "between": _between(record["between"]),
+        "between_releases": tuple(map(str, record["between_releases"])),
+    }
 
 
 def shipped_exchange_factors() -> Factors:

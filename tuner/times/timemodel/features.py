@@ -24,7 +24,8 @@ class Features:
 
     ``intra_gbs`` and ``inter_gbs`` are the bandwidth of the algorithm's graph inside and between nodes, all channels
     together; ``heads`` the GPUs of a node that NVLS begins at; ``nccl_latency_us`` and ``nccl_gbs`` NCCL's own numbers,
-    for what has no form here. ``byte_reduced``: 1 where elements of one byte are reduced, else 0.
+    for what has no form here, and ``nccl_us`` the time that it predicts, NaN for what it would not run.
+    ``byte_reduced``: 1 where elements of one byte are reduced, else 0.
     """
 
     collective: Ints
@@ -40,6 +41,7 @@ class Features:
     heads: Array
     nccl_latency_us: Array
     nccl_gbs: Array
+    nccl_us: Array
     byte_reduced: Array
 
     def __len__(self) -> int:
@@ -104,11 +106,14 @@ class _Launches:
     bytes: SizeArray
     channels: Ints
     threads: Ints
+    nccl_us: Array
 
 
 def of_algo_proto(selection: Selection, request: Request, sizes: SizeArray, algo_proto: AlgoProto) -> Features:
     """Of calls that an algorithm and protocol are forced on. ``sizes`` are NCCL's nBytes."""
-    return _features(selection, request, algo_proto, _Launches(sizes, *selection.launched(request, sizes, algo_proto)))
+    nccl_us = selection.combination_us(request, sizes, algo_proto).astype(np.float64)
+    launches = _Launches(sizes, *selection.launched(request, sizes, algo_proto), nccl_us)
+    return _features(selection, request, algo_proto, launches)
 
 
 def of_picks(selection: Selection, request: Request, picks: Picks) -> Features:
@@ -122,7 +127,12 @@ def by_combination(selection: Selection, request: Request, picks: Picks) -> Iter
     combinations = picks.combinations
     for number in np.flatnonzero(np.bincount(combinations)).tolist():
         where = np.flatnonzero(combinations == number)
-        launches = _Launches(picks.bytes[where], picks.channels[where], picks.threads[where])
+        nccl_us = picks.time_us[where]
+        if selection.communicator.nodes > 1:  # a pick that someone else made may have no time, or another size's
+            nccl_us = selection.combination_us(request, picks.bytes[where], ALGO_PROTOS[number])
+        launches = _Launches(
+            picks.bytes[where], picks.channels[where], picks.threads[where], nccl_us.astype(np.float64)
+        )
         yield where, _features(selection, request, ALGO_PROTOS[number], launches)
 
 
@@ -153,5 +163,6 @@ def _features(selection: Selection, request: Request, algo_proto: AlgoProto, lau
         heads=numbers(communicator.nvls_heads),
         nccl_latency_us=numbers(tables.latency_us[point]),
         nccl_gbs=numbers(tables.bandwidth_gbs[point]),
+        nccl_us=launches.nccl_us,
         byte_reduced=numbers(byte_reduced),
     )

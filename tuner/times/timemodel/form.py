@@ -20,6 +20,7 @@ INLINE_BYTES = 128.0
 # NVLS's chunk, by how many rounds of it a call would take. Source: calcCollChunking, src/enqueue.cc, v2.28.9-1; libnccl
 # takes the same (tests/live/test_chunks.py), but within a cell of where it changes, where its channels differ.
 NVLS_CHUNKS = ((131072.0, 64, 65536.0), (65536.0, 8, 32768.0), (32768.0, 2, 16384.0))
+NVLS_HEADS = 8.0  # the most that a round's time is shared by: so measured on domains of 8 to 72 GPUs
 _LINK_NORM = 4.0  # how a chain's latency and a busy link join: nearly their maximum
 
 
@@ -40,7 +41,7 @@ class Form:
         if algorithm is Algorithm.Ring:
             return {Protocol.LL: self._ring_ll, Protocol.LL128: self._ring_ll128}.get(protocol, self._ring_simple)
         if algorithm is Algorithm.Tree:
-            return self._tree_simple if protocol is Protocol.Simple else self._tree_ll
+            return {Protocol.LL: self._tree_ll, Protocol.LL128: self._tree_ll128}.get(protocol, self._tree_simple)
         return {
             Algorithm.NVLS: self._nvls,
             Algorithm.NVLSTree: self._nvls_tree,
@@ -117,6 +118,11 @@ class Form:
         share = self.parameters["tree_ll_share"]
         return _up_and_down_us(calls, *hops_us) + calls.bytes / _bytes_per_us(self._tree_gbs(calls, share, share))
 
+    def _tree_ll128(self, calls: Features) -> Array:
+        hops_us = self._of("ll128_hop_us", calls), self._ll_hop_us(calls.bytes / calls.channels)
+        share = self.parameters["tree_ll128_share"]
+        return _up_and_down_us(calls, *hops_us) + calls.bytes / _bytes_per_us(self._tree_gbs(calls, share, share))
+
     def _tree_simple(self, calls: Features) -> Array:
         link_us = self._simple_hop_us("tree", calls.bytes / calls.channels)
         latency_us = _up_and_down_us(calls, self._of("simple_hop_us", calls), link_us)
@@ -131,15 +137,21 @@ class Form:
     def _nvls(self, calls: Features) -> Array:
         p, gbs = self.parameters, self._nvls_gbs(calls)
         gbs = np.where(calls.nodes > 1, np.minimum(gbs, self._inter_gbs(calls)), gbs)
-        rounds = calls.bytes / (calls.channels * calls.heads * nvls_chunk_bytes(calls))
-        return p["nvls_start_us"] + calls.bytes / _bytes_per_us(gbs) + p["nvls_round_us"] * rounds
+        domain_us = p["nvls_domain_us"] * np.log2(np.maximum(calls.heads / NVLS_HEADS, 1.0))
+        return p["nvls_start_us"] + domain_us + calls.bytes / _bytes_per_us(gbs) + self._nvls_rounds_us(calls)
 
     def _nvls_tree(self, calls: Features) -> Array:
         p = self.parameters
         share = np.where(calls.nodes > 2, p["nvls_tree_share"] / 2, p["nvls_tree_two_nodes_share"])
         gbs = np.minimum(self._nvls_gbs(calls), self._inter_gbs(calls) * share)
         levels_us = 2 * np.ceil(np.log2(calls.nodes)) * p["nvls_tree_hop_us"]
-        return p["nvls_start_us"] + levels_us + calls.bytes / _bytes_per_us(gbs)
+        return p["nvls_start_us"] + levels_us + calls.bytes / _bytes_per_us(gbs) + self._nvls_rounds_us(calls)
+
+    def _nvls_rounds_us(self, calls: Features) -> Array:
+        """What the rounds of chunks cost: more than eight heads make none of them larger."""
+        chunks = calls.channels * np.minimum(calls.heads, NVLS_HEADS) * nvls_chunk_bytes(calls)
+        times_us: Array = self.parameters["nvls_round_us"] * calls.bytes / chunks
+        return times_us
 
     def _nvls_gbs(self, calls: Features) -> Array:
         return self.parameters["nvls_share"] * calls.intra_gbs

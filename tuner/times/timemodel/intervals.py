@@ -1,13 +1,12 @@
-"""How far off a calibrated time may be: 90 % intervals by what has to be carried over, learnt on machines held out.
+"""How far off a calibrated time on one node may be: 90 % intervals by what has to be carried over, learnt on machines
+held out. Those between nodes are another thing (``sites``).
 
 Half an interval is the scatter of the machine's own times around a fit that has not seen their sizes, near the call,
 times a factor. What a calibration was fitted to has a scope, and a call outside of it asks for something to be carried
-over: to GPUs of a node, to nodes between or beyond those measured, to another release, machine or collective, or to an
-algorithm and protocol that were never measured. What is measured on one node and what between nodes are two scopes.
-Each adds, as independent errors add, a factor of its own: the 90 % quantile of what was seen where just that was held
-out (``nccl-tuner accuracy``), in units of the scatter. What nothing like it was measured of (``BEYOND``) is off by as
-much whatever the scatter is: there the factor is half the interval itself; with more nodes than measured it grows by
-the square root of the doublings, as that of a random walk.
+over: to sizes beyond those measured, to GPUs of a node, to another release, machine or collective, or to an algorithm
+and protocol that were never measured. Each adds, as independent errors add, a factor of its own: the 90 % quantile of
+what was seen where just that was held out (``nccl-tuner accuracy``), in units of the scatter. What nothing like it was
+measured of (``BEYOND``) is off by as much whatever the scatter is: there the factor is half the interval itself.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,23 +20,24 @@ from tuner.times.timemodel.features import Array, Features, Ints
 from tuner.times.timemodel.surface import Surface
 
 COVERED = 0.9
+COVERED_SDS = 1.645  # half of an interval of a normal distribution that covers so much
 
 
 class CarriedOver(StrEnum):
     """What a prediction carries measurements over to."""
 
     sizes = "sizes"
+    sizes_beyond = "sizes beyond those measured"
     gpus = "GPUs per node"
-    nodes_between = "nodes between those measured"
-    nodes_beyond = "more nodes than measured"
-    first_nodes = "several nodes, where one was measured"
+    domain = "a larger NVLink domain than measured"
     release = "another release"
     collective = "another collective"
-    network_collective = "another collective between nodes"
     combination = "an algorithm and protocol not measured"
-    network_combination = "an algorithm and protocol not measured between nodes"
     one_run = "other calls than those of one short run"
     machine = "another machine of the generation"
+    site = "another site"
+    nodes = "nodes that the site was not measured with"
+    site_combination = "calls that the site was not measured with"
 
 
 class Regime(StrEnum):
@@ -46,20 +46,30 @@ class Regime(StrEnum):
     node_low_latency = "LL and LL128 on one node"
     node_simple = "Simple on one node"
     node_nvls = "NVLS on one node"
-    network_low_latency = "LL and LL128 between nodes"
-    network_simple = "Simple between nodes"
 
 
-NOT_MEASURED = (CarriedOver.combination, CarriedOver.network_combination)
+BETWEEN_NODES = (CarriedOver.site, CarriedOver.nodes, CarriedOver.site_combination)
+# What has a factor: what is carried over on one node.
+ON_ONE_NODE = tuple(kind for kind in CarriedOver if kind not in BETWEEN_NODES)
 BEYOND = (
-    *NOT_MEASURED,
-    CarriedOver.network_collective,
-    CarriedOver.nodes_beyond,
-    CarriedOver.first_nodes,
+    CarriedOver.combination,
+    CarriedOver.sizes_beyond,
+    CarriedOver.domain,
     CarriedOver.one_run,
     CarriedOver.machine,
 )
+# What makes a time an extrapolation: its row says so. Another release or machine is said beside the table.
+EXTRAPOLATED = (
+    CarriedOver.sizes_beyond,
+    CarriedOver.gpus,
+    CarriedOver.domain,
+    CarriedOver.collective,
+    CarriedOver.combination,
+    CarriedOver.one_run,
+    *BETWEEN_NODES,
+)
 REGIMES = tuple(Regime)
+Sizes = Mapping[tuple[int, int], tuple[float, float]]
 Scatter = Mapping[Regime, float]  # mean absolute logarithm of measured times over those of a fit without their sizes
 Factors = Mapping[CarriedOver, float]
 # The scatter of a machine of which little is measured.
@@ -67,8 +77,6 @@ BELIEVED_SCATTER: Scatter = {
     Regime.node_low_latency: 0.025,
     Regime.node_simple: 0.035,
     Regime.node_nvls: 0.05,
-    Regime.network_low_latency: 0.12,
-    Regime.network_simple: 0.07,
 }
 
 
@@ -84,24 +92,24 @@ class Place:
 
 
 def regimes(calls: Features) -> Ints:
-    """The regime of each call, [call], numbers that index ``REGIMES``."""
+    """The regime of each call on one node, [call], numbers that index ``REGIMES``."""
     simple = calls.protocol == Protocol.Simple
     nvls = simple & (calls.algorithm == Algorithm.NVLS)
     on_one = np.where(simple, REGIMES.index(Regime.node_simple), REGIMES.index(Regime.node_low_latency))
-    on_one = np.where(nvls, REGIMES.index(Regime.node_nvls), on_one)
-    between = np.where(simple, REGIMES.index(Regime.network_simple), REGIMES.index(Regime.network_low_latency))
-    return np.where(calls.nodes > 1, between, on_one)
+    return np.where(nvls, REGIMES.index(Regime.node_nvls), on_one)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Certainty:
     """What a fit knows: where its rows were measured, how they scatter, and how errors grow with what is carried over.
 
+    ``sizes``: the least and the most bytes that were measured, by the numbers of collective and combination.
     ``spread``: the logarithm of the scatter near a call over that of its regime. ``same_machine``: whether what is
     predicted is the machine that was measured.
     """
 
     scope: frozenset[Place]
+    sizes: "Sizes"
     scatter: Scatter
     spread: Surface
     factors: Factors
@@ -114,14 +122,11 @@ class Certainty:
             # One collective on one communicator: what it says of others was learnt as a whole.
             others = [kind for kind in carried if kind not in _OTHER_CALLS]
             carried = [*others, CarriedOver.one_run] if len(others) < len(carried) else carried
-        if CarriedOver.first_nodes in carried:
-            # Nothing was measured between nodes, whatever the algorithm: that was learnt as a whole, too.
-            carried = [kind for kind in carried if kind not in NOT_MEASURED]
         return tuple(carried)
 
     def half_widths(self, calls: Features, place: Place) -> Array:
         """Half the interval around the logarithm of each call at ``place``, [call]; numbers without a unit."""
-        return self.half_widths_of(calls, self.carried_over(place))
+        return self.half_widths_of(calls, (*self.carried_over(place), CarriedOver.sizes_beyond))
 
     def half_widths_of(self, calls: Features, carried: Iterable[CarriedOver]) -> Array:
         """The same numbers, [call], where just that is carried over, beside sizes."""
@@ -131,12 +136,21 @@ class Certainty:
 
     def unit(self, kind: CarriedOver, calls: Features) -> Array:
         """What the factor of ``kind`` multiplies, [call]; numbers without a unit."""
-        if kind is CarriedOver.nodes_beyond:
-            most = max(place.nodes for place in self.scope)
-            return np.sqrt(np.maximum(np.log2(calls.nodes / most), 1.0))
-        if kind is CarriedOver.first_nodes:
-            return _believed_between_nodes(calls)
+        if kind is CarriedOver.sizes_beyond:
+            return np.sqrt(self.octaves_beyond(calls))
         return np.ones(len(calls)) if kind in BEYOND else self._scatter_near(calls)
+
+    def octaves_beyond(self, calls: Features) -> Array:
+        """How many powers of two each size is beyond the sizes measured of such calls, [call]; 0 where none were."""
+        log_bytes, beyond = np.log2(calls.bytes), np.zeros(len(calls))
+        for collective, algo_proto in set(zip(calls.collective.tolist(), calls.algo_proto.tolist(), strict=True)):
+            if (collective, algo_proto) in self.sizes:
+                least, most = np.log2(self.sizes[collective, algo_proto])
+                octaves = np.maximum(np.maximum(log_bytes - most, least - log_bytes), 0)
+                # A size between two that were measured is as far from the next as those beside the last are.
+                here = (calls.collective == collective) & (calls.algo_proto == algo_proto)
+                beyond = np.where(here, np.where(octaves > 1.01, octaves, 0.0), beyond)
+        return beyond
 
     def _scatter_near(self, calls: Features) -> Array:
         by_regime = np.array([self.scatter[regime] for regime in REGIMES])
@@ -144,18 +158,12 @@ class Certainty:
         return near
 
 
-def _believed_between_nodes(calls: Features) -> Array:
-    simple, low_latency = (BELIEVED_SCATTER[each] for each in (Regime.network_simple, Regime.network_low_latency))
-    return np.where(calls.protocol == Protocol.Simple, simple, low_latency)
-
-
-_OTHER_CALLS = (CarriedOver.collective, CarriedOver.network_collective, CarriedOver.gpus, *NOT_MEASURED)
+_GPUS_OF_A_BOX = 8  # the most of a node that is no domain of several
+_OTHER_CALLS = (CarriedOver.collective, CarriedOver.gpus, CarriedOver.combination)
 
 
 def _carried_over(place: Place, scope: frozenset[Place], same_machine: bool) -> list[CarriedOver]:
-    several = place.nodes > 1
-    alike = frozenset(each for each in scope if (each.nodes > 1) == several)
-    nodes, known = {each.nodes for each in alike}, alike or scope
+    known = frozenset(each for each in scope if each.nodes == 1) or scope
     carried = [CarriedOver.sizes]
     if not same_machine:
         carried.append(CarriedOver.machine)
@@ -163,15 +171,12 @@ def _carried_over(place: Place, scope: frozenset[Place], same_machine: bool) -> 
         carried.append(CarriedOver.release)
     is_new = place.collective not in {each.collective for each in known}
     if is_new:
-        carried.append(CarriedOver.network_collective if several and alike else CarriedOver.collective)
+        carried.append(CarriedOver.collective)
     if place.algo_proto not in {each.algo_proto for each in known if each.collective == place.collective or is_new}:
-        carried.append(CarriedOver.network_combination if several else CarriedOver.combination)
-    if place.gpus_per_node not in {each.gpus_per_node for each in known}:
+        carried.append(CarriedOver.combination)
+    gpus = {each.gpus_per_node for each in known}
+    if place.gpus_per_node > max(gpus | {_GPUS_OF_A_BOX}):
+        carried.append(CarriedOver.domain)
+    elif place.gpus_per_node not in gpus:
         carried.append(CarriedOver.gpus)
-    if not nodes:
-        carried.append(CarriedOver.first_nodes)
-    elif place.nodes > max(nodes):
-        carried.append(CarriedOver.nodes_beyond)
-    elif place.nodes not in nodes:
-        carried.append(CarriedOver.nodes_between)
     return carried

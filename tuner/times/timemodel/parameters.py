@@ -1,7 +1,8 @@
 """The parameters of the form: what each says, its unit by its name, and what is believed before anything is measured.
 
 A belief is a median and the standard deviation of the logarithm. Those of NVLink and of the launch are what public runs
-of three generations have in common (docs/time-model.md); those of the network are wide.
+of three generations have in common. Those of the network are what ten sites have in common and by how much they differ:
+each fitted with the others' as its prior, and again until neither moved (tests/scripts/fit_network.py).
 """
 
 from collections.abc import Mapping
@@ -39,32 +40,34 @@ _NVLINK = (
     Parameter("byte_slowdown", 0.05, 1.0, "how much slower types of one byte are reduced"),
     Parameter("nvls_start_us", 20.0, 0.5, "what NVLS takes before data flow"),
     Parameter("nvls_share", 1.0, 0.2, "of the bandwidth of the graph of NVLS"),
+    Parameter("nvls_domain_us", 18.0, 0.3, "what NVLS starts later each time a domain's heads double beyond eight"),
     Parameter("nvls_round_us", 11.0, 0.7, "each round of NVLS's chunks over all channels and heads"),
 )
 _NETWORK = (
-    Parameter("net_share", 0.93, 0.2, "of the bandwidth between nodes of the algorithm's graph"),
-    Parameter("net_congestion", 0.03, 0.8, "how much slower data flow between nodes, each time their number doubles"),
-    Parameter("net_ll_hop_us", 5.0, 0.5, "one step of LL or LL128 between nodes, the smallest messages"),
-    Parameter("net_ll_past_inline_us", 0.7, 0.7, "what such a step takes longer from 128 bytes on"),
-    Parameter("net_ll_rendezvous_us", 1.0, 1.5, "what such a step takes longer from the rendezvous on"),
-    Parameter("net_ll_rendezvous_bytes", 8192.0, 0.7, "messages of LL that the network makes a rendezvous for"),
-    Parameter("net_ll_message_gbs", 10.0, 1.2, "one channel's messages of LL"),
-    Parameter("net_ll_service_share", 0.2, 1.0, "of such a step, that a link is busy with it"),
-    Parameter("net_simple_hop_us", 12.0, 0.6, "one step of Simple between nodes, small messages"),
-    Parameter("net_simple_rendezvous_us", 10.0, 1.2, "what such a step takes longer from the rendezvous on"),
-    Parameter("net_simple_rendezvous_bytes", 32768.0, 1.0, "messages of Simple that the network makes one for"),
-    Parameter("net_simple_service_share", 0.3, 1.0, "of such a step, that a link is busy with it"),
-    Parameter("tree_hop_us", 5.0, 0.7, "one level of a tree by Simple, small messages"),
-    Parameter("tree_rendezvous_us", 5.0, 1.2, "what such a level takes longer from the rendezvous on"),
-    Parameter("tree_rendezvous_bytes", 20000.0, 1.0, "messages of a tree that the network makes one for"),
-    Parameter("tree_overlap", 0.9, 0.5, "exponent of the norm that joins a tree's latency and bandwidth"),
-    Parameter("tree_ll_share", 0.5, 0.8, "of a tree's bandwidth, for LL and LL128"),
-    Parameter("tree_share", 0.95, 0.5, "of a tree's bandwidth between more than two nodes, beside net_share"),
-    Parameter("tree_two_nodes_share", 1.1, 0.3, "of the bandwidth between two nodes, for a tree, beside net_share"),
-    Parameter("nvls_tree_hop_us", 15.0, 0.7, "one level of NVLSTree between nodes"),
-    Parameter("nvls_tree_share", 0.8, 0.4, "of NVLSTree's bandwidth between more than two nodes, beside net_share"),
+    Parameter("net_share", 0.954, 0.2, "of the bandwidth between nodes of the algorithm's graph"),
+    Parameter("net_congestion", 0.0333, 0.73, "how much slower data flow between nodes, with each doubling"),
+    Parameter("net_ll_hop_us", 10.9, 0.69, "one step of LL or LL128 between nodes, the smallest messages"),
+    Parameter("net_ll_past_inline_us", 0.698, 0.64, "what such a step takes longer from 128 bytes on"),
+    Parameter("net_ll_rendezvous_us", 7.35, 1, "what such a step takes longer from the rendezvous on"),
+    Parameter("net_ll_rendezvous_bytes", 7290.0, 0.46, "messages of LL that the network makes a rendezvous for"),
+    Parameter("net_ll_message_gbs", 4.08, 1.2, "one channel's messages of LL"),
+    Parameter("net_ll_service_share", 0.479, 0.73, "of such a step, that a link is busy with it"),
+    Parameter("net_simple_hop_us", 12.2, 0.6, "one step of Simple between nodes, small messages"),
+    Parameter("net_simple_rendezvous_us", 19.5, 1.1, "what such a step takes longer from the rendezvous on"),
+    Parameter("net_simple_rendezvous_bytes", 27700.0, 0.87, "messages of Simple that the network makes one for"),
+    Parameter("net_simple_service_share", 0.767, 0.9, "of such a step, that a link is busy with it"),
+    Parameter("tree_hop_us", 10.4, 0.81, "one level of a tree by Simple, small messages"),
+    Parameter("tree_rendezvous_us", 9.46, 1.1, "what such a level takes longer from the rendezvous on"),
+    Parameter("tree_rendezvous_bytes", 29600.0, 1, "messages of a tree that the network makes one for"),
+    Parameter("tree_overlap", 0.553, 0.42, "exponent of the norm that joins a tree's latency and bandwidth"),
+    Parameter("tree_ll_share", 0.498, 0.3, "of a tree's bandwidth, for LL: half of each word is a flag"),
+    Parameter("tree_ll128_share", 0.799, 0.31, "of a tree's bandwidth, for LL128: 120 of 128 bytes are data"),
+    Parameter("tree_share", 1.05, 0.42, "of a tree's bandwidth between more than two nodes, beside net_share"),
+    Parameter("tree_two_nodes_share", 1.04, 0.26, "of the bandwidth between two nodes, for a tree, beside net_share"),
+    Parameter("nvls_tree_hop_us", 104.0, 1.1, "one level of NVLSTree between nodes"),
+    Parameter("nvls_tree_share", 0.844, 0.37, "of NVLSTree's bandwidth between more than two nodes, beside net_share"),
     Parameter(
-        "nvls_tree_two_nodes_share", 1.0, 0.3, "of the bandwidth between two nodes, for NVLSTree, beside net_share"
+        "nvls_tree_two_nodes_share", 0.821, 0.32, "of the bandwidth between two nodes, for NVLSTree, beside net_share"
     ),
     Parameter("pat_hop_us", 12.0, 0.7, "one step of PAT between nodes"),
     Parameter("pat_share", 0.9, 0.4, "of the bandwidth between nodes, for PAT, beside net_share"),

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.frames import Column, Framed
-from tuner.base.names import AlgoProto, Algorithm
+from tuner.base.names import AlgoProto, Algorithm, Collective
 from tuner.base.numerics import SizeArray
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
@@ -20,11 +20,12 @@ from tuner.times.timemodel import features, point_to_point
 from tuner.times.timemodel.calibration import Calibration
 from tuner.times.timemodel.features import Array, Features
 from tuner.times.timemodel.form import Form
-from tuner.times.timemodel.intervals import BELIEVED_SCATTER, CarriedOver, Place, Regime
+from tuner.times.timemodel.intervals import COVERED_SDS, EXTRAPOLATED, CarriedOver, Place
 from tuner.times.timemodel.point_to_point import Exchanges
 
 # What the paths of a ring within a node are where GPUs talk over NVLink. Others have no calibration.
 NVLINK = ("NVL", "NVB")
+SITE_EXCHANGES_SD = 0.5  # of AllToAll between nodes at a site that nobody has measured
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -32,7 +33,9 @@ class CalibratedTimes(Framed):
     """Times of calls in us with 90 % intervals, an element a call; measured data are behind them, not NCCL's model.
 
     ``measured``: whether the call's algorithm and protocol were measured for its collective; where not, the interval is
-    wide and the time is an extrapolation. ``carried_over``: what was carried over, of all calls together.
+    wide. ``carried_over``: what was carried over, of all calls together. ``extrapolations`` say in words how any of the
+    times is outside of what was measured, and ``extrapolated`` numbers that of each call, [call]; the first, which is
+    empty, is of those inside.
     """
 
     time_us: Array
@@ -40,6 +43,12 @@ class CalibratedTimes(Framed):
     high_us: Array
     measured: NDArray[np.bool_]
     carried_over: tuple[CarriedOver, ...]
+    extrapolated: NDArray[np.int64]
+    extrapolations: tuple[str, ...] = ("",)
+
+    def why(self, at: int) -> str:
+        """What call ``at`` is extrapolated over, in words; empty where it is not."""
+        return self.extrapolations[int(self.extrapolated[at])]
 
     def columns(self) -> dict[str, Column]:
         """A row a call."""
@@ -48,32 +57,126 @@ class CalibratedTimes(Framed):
             "low_us": self.low_us,
             "high_us": self.high_us,
             "measured": self.measured,
+            "extrapolated": np.array(self.extrapolations)[self.extrapolated],
         }
+
+
+def joined_times(parts: Sequence[tuple[NDArray[np.intp], CalibratedTimes]], length: int) -> CalibratedTimes:
+    """One answer from parts of ``length`` calls, each with the numbers of its calls."""
+    time_us, low_us, high_us = np.empty((3, length))
+    measured, extrapolated = np.empty(length, np.bool_), np.zeros(length, np.int64)
+    carried: dict[CarriedOver, None] = {}
+    texts = {"": 0}
+    for where, part in parts:
+        time_us[where], low_us[where], high_us[where] = part.time_us, part.low_us, part.high_us
+        measured[where] = part.measured
+        numbers = np.array([texts.setdefault(text, len(texts)) for text in part.extrapolations])
+        extrapolated[where] = numbers[part.extrapolated]
+        carried.update(dict.fromkeys(part.carried_over))
+    return CalibratedTimes(time_us, low_us, high_us, measured, tuple(carried), extrapolated, tuple(texts))
+
+
+def times_at(
+    calibration: Calibration, calls: Features, place: Place, *, same_machine: bool, adapters_gbs: float = 0.0
+) -> CalibratedTimes:
+    """Times of calls of one collective, algorithm and protocol at ``place`` by a calibration.
+
+    ``adapters_gbs``: what the adapters of a node carry together; 0 where that is not known.
+    """
+    if place.nodes > 1:
+        return _between_nodes(calibration, calls, place, adapters_gbs, same_machine=same_machine)
+    certainty = calibration.certainty(same_machine=same_machine)
+    log_us = np.log(Form(calibration.parameters).times_us(calls)) + calibration.surface.log_factors(calls)
+    half = certainty.half_widths(calls, place)
+    carried = list(certainty.carried_over(place))
+    beyond = certainty.octaves_beyond(calls) > 0
+    if beyond.any():
+        carried.append(CarriedOver.sizes_beyond)
+    always = [kind.value for kind in carried if kind in EXTRAPOLATED and kind is not CarriedOver.sizes_beyond]
+    texts = ("", ", ".join(always), ", ".join([*always, CarriedOver.sizes_beyond.value]))
+    measured = calibration.has_measured(Collective(place.collective), place.algo_proto)
+    return CalibratedTimes(
+        np.exp(log_us),
+        np.exp(log_us - half),
+        np.exp(log_us + half),
+        np.full(len(calls), measured),
+        tuple(carried),
+        np.where(beyond, 2, 1 if always else 0),
+        texts,
+    )
+
+
+def _between_nodes(
+    calibration: Calibration, calls: Features, place: Place, adapters_gbs: float, *, same_machine: bool
+) -> CalibratedTimes:
+    """By the site's rows, or where there are none by what sites have in common; never faster than adapters are."""
+    log_us, sd = calibration.process.corrected(calls, dict(calibration.parameters))
+    half = COVERED_SDS * sd
+    least = np.full(len(calls), -np.inf)
+    if adapters_gbs:
+        least = np.log(between_bytes(place.collective, calls.bytes, place.nodes) / (adapters_gbs * 1e3))
+    log_us = np.maximum(log_us, least)
+    kind = place.collective, place.algo_proto, place.gpus_per_node, place.nodes
+    carried: list[CarriedOver] = [] if same_machine else [CarriedOver.machine]
+    rows = calibration.between
+    beyond = np.zeros(len(calls), np.bool_)
+    if rows is None:
+        carried.append(CarriedOver.site)
+    elif kind[:2] not in {each[:2] for each in rows.kinds()}:
+        carried.append(CarriedOver.site_combination)
+    else:
+        if kind not in rows.kinds():
+            carried.append(CarriedOver.nodes)
+        alike = (rows.collective == place.collective) & (rows.algo_proto == place.algo_proto)
+        first, last = rows.log2_bytes[alike].min() - 1.01, rows.log2_bytes[alike].max() + 1.01
+        beyond = (np.log2(calls.bytes) < first) | (np.log2(calls.bytes) > last)
+        if beyond.any():
+            carried.append(CarriedOver.sizes_beyond)
+    always = [each.value for each in carried if each in EXTRAPOLATED and each is not CarriedOver.sizes_beyond]
+    texts = ("", ", ".join(always), ", ".join([*always, CarriedOver.sizes_beyond.value]))
+    measured = calibration.has_measured(Collective(place.collective), place.algo_proto, between=True)
+    return CalibratedTimes(
+        np.exp(log_us),
+        np.exp(np.maximum(log_us - half, least)),
+        np.exp(log_us + half),
+        np.full(len(calls), measured),
+        tuple(carried),
+        np.where(beyond, 2, 1 if always else 0),
+        texts,
+    )
+
+
+def between_bytes(collective: int, nbytes: Array, nodes: int) -> Array:
+    """Bytes that all adapters of one node together have to send or to receive at least, [call]."""
+    parts = collective in (Collective.AllGather, Collective.ReduceScatter)
+    least: Array = nbytes * ((nodes - 1) / nodes if parts else 1.0)
+    return least
 
 
 class TimeModel:
     """A calibration that answers for one communicator. ``reason``: why this one, in words for people."""
 
-    def __init__(self, calibration: Calibration, selection: Selection, *, same_machine: bool, reason: str) -> None:
+    def __init__(
+        self,
+        calibration: Calibration,
+        selection: Selection,
+        *,
+        same_machine: bool,
+        reason: str,
+        adapters_gbs: float = 0.0,
+    ) -> None:
+        self.adapters_gbs = adapters_gbs
         self.calibration = calibration
         self.selection = selection
         self.reason = reason
         self.same_machine = same_machine
-        self._form = Form(calibration.parameters)
         self._certainty = calibration.certainty(same_machine=same_machine)
 
     def of_picks(self, request: Request, picks: Picks) -> CalibratedTimes:
         """Of the calls that NCCL picks for, [size]."""
-        shape = len(picks.bytes)
-        time_us, low_us, high_us = np.empty((3, shape))
-        measured = np.empty(shape, np.bool_)
-        carried: dict[CarriedOver, None] = {}
-        for where, calls in features.by_combination(self.selection, request, picks):
-            part = self.times(request, calls)
-            time_us[where], low_us[where], high_us[where] = part.time_us, part.low_us, part.high_us
-            measured[where] = part.measured
-            carried.update(dict.fromkeys(part.carried_over))
-        return CalibratedTimes(time_us, low_us, high_us, measured, tuple(carried))
+        by_combination = features.by_combination(self.selection, request, picks)
+        parts = [(where, self.times(request, calls)) for where, calls in by_combination]
+        return joined_times(parts, len(picks.bytes))
 
     def of_algo_proto(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> CalibratedTimes:
         """Of calls that an algorithm and protocol are forced on. ``sizes`` are NCCL's nBytes, [size]."""
@@ -89,20 +192,20 @@ class TimeModel:
         """Of calls of one kind on this communicator. BadInput for registered buffers, which were not measured."""
         if request.buffers:
             raise BadInput(f"calibrated times: plain buffers only were measured, not {request.buffers.name} ones")
-        log_us = np.log(self._form.times_us(calls)) + self.calibration.surface.log_factors(calls)
-        half, measured = np.empty(len(calls)), np.zeros(len(calls), np.bool_)
-        carried: dict[CarriedOver, None] = {}
+        parts = []
         combinations = calls.algo_proto
-        for number in np.unique(combinations).tolist():
-            place, where = self._place(request, number), combinations == number
-            half[where] = self._certainty.half_widths(calls if where.all() else calls[where], place)
-            measured[where] = self.calibration.has_measured(request.collective, number)
-            carried.update(dict.fromkeys(self._certainty.carried_over(place)))
-        times = np.exp(log_us), np.exp(log_us - half), np.exp(log_us + half)
-        return CalibratedTimes(*times, measured, tuple(carried))
+        numbers = np.unique(combinations).tolist()
+        for number in numbers:
+            place, where = self._place(request, number), np.flatnonzero(combinations == number)
+            alike = calls if len(numbers) == 1 else calls[where]
+            times = times_at(
+                self.calibration, alike, place, same_machine=self.same_machine, adapters_gbs=self.adapters_gbs
+            )
+            parts.append((where, times))
+        return parts[0][1] if len(parts) == 1 else joined_times(parts, len(calls))
 
     def half_widths_of(self, calls: Features, carried: Iterable[CarriedOver]) -> Array:
-        """Half the interval around the logarithm of each call, [call], where just that is carried over beside sizes."""
+        """Half the interval around the logarithm of each call on one node, [call], where just that is carried over."""
         return self._certainty.half_widths_of(calls, carried)
 
     def all_to_all(self, sizes: ArrayLike) -> CalibratedTimes:
@@ -127,29 +230,35 @@ def exchange_times(calibration: Calibration, calls: Exchanges, *, same_machine: 
     if exchange is None:
         raise BadInput(f"no measured times of AllToAll in the calibration {calibration.name}")
     factors, kinds = exchange.factors, [CarriedOver.sizes]
-    several = any(nodes > 1 for nodes, _ in exchange.scope)
+    several = bool(calibration.site) and any(nodes > 1 for nodes, _ in exchange.scope)
     measured = (calls.nodes == 1) | several
     known = np.array([pair in exchange.scope for pair in zip(calls.nodes, calls.ranks / calls.nodes, strict=True)])
     square = factors[CarriedOver.sizes] ** 2 + np.where(known, 0.0, factors[CarriedOver.gpus]) ** 2
     if not same_machine:
         square += factors[CarriedOver.machine] ** 2
         kinds.append(CarriedOver.machine)
-    # What several nodes add is not in units of the scatter: nothing like it was measured.
-    first_nodes = calibration.factors[CarriedOver.first_nodes] * BELIEVED_SCATTER[Regime.network_simple]
-    half = np.hypot(exchange.scatter * np.sqrt(square), np.where(measured, 0.0, first_nodes))
+    # What a site adds is not in units of the scatter.
+    half = np.hypot(exchange.scatter * np.sqrt(square), np.where(measured, 0.0, COVERED_SDS * SITE_EXCHANGES_SD))
     if not measured.all():
-        kinds.append(CarriedOver.first_nodes)
+        kinds.append(CarriedOver.site)
+    texts = ("", CarriedOver.gpus.value, CarriedOver.site.value)
+    extrapolated = np.where(~measured, 2, np.where(known, 0, 1))
     time_us = point_to_point.times_us(exchange.parameters, calls)
-    return CalibratedTimes(time_us, time_us * np.exp(-half), time_us * np.exp(half), measured, tuple(kinds))
+    bounds = time_us * np.exp(-half), time_us * np.exp(half)
+    return CalibratedTimes(time_us, *bounds, measured, tuple(kinds), extrapolated, texts)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A calibration, whether it is the machine's own, and why this one in words for people."""
+    """A calibration, whether it is the machine's own, and why this one in words for people.
+
+    ``adapters_gbs``: what the adapters of a node carry together; 0 where that is not known.
+    """
 
     calibration: Calibration
     same_machine: bool
     reason: str
+    adapters_gbs: float = 0.0
 
 
 def of_communicator(selection: Selection, machine: str | None, calibration: str | None = None) -> TimeModel:
@@ -158,7 +267,13 @@ def of_communicator(selection: Selection, machine: str | None, calibration: str 
     Errors: those of :func:`choose`.
     """
     chosen = choose(selection.communicator, machine, calibration)
-    return TimeModel(chosen.calibration, selection, same_machine=chosen.same_machine, reason=chosen.reason)
+    return TimeModel(
+        chosen.calibration,
+        selection,
+        same_machine=chosen.same_machine,
+        reason=chosen.reason,
+        adapters_gbs=chosen.adapters_gbs,
+    )
 
 
 def choose(communicator: Communicator, machine: str | None, calibration: str | None = None) -> Choice:
@@ -172,7 +287,7 @@ def choose(communicator: Communicator, machine: str | None, calibration: str | N
         raise BadInput("no calibrated times where ranks share a GPU: none were measured; valid: one rank per GPU")
     if calibration is not None:
         named = calibrations.load(calibration)
-        return Choice(named, named.machine == machine, f"{named.name}, as asked for")
+        return Choice(named, named.machine == machine, f"{named.name}, as asked for", adapters_gbs(machine))
     if communicator.splits_hosts:
         raise BadInput(
             "no calibrated times where NCCL takes a host for several nodes: none were measured; valid: `calibration` "
@@ -188,17 +303,26 @@ def choose(communicator: Communicator, machine: str | None, calibration: str | N
             f"no calibration for {generation.capitalize()} GPUs; valid: `calibration` with a file of one's own"
         )
 
-    def distance(each: Calibration) -> tuple[bool, bool, bool, bool, int]:
-        several = communicator.nodes > 1 and not any(place.nodes > 1 for place in each.scope)
+    # A site answers where it is named, or the machine of the catalogue is that site.
+    alike = [each for each in alike if not each.site or each.site == each.machine == machine]
+
+    def distance(each: Calibration) -> tuple[bool, bool, bool, int]:
         gpus = communicator.max_local_ranks not in {place.gpus_per_node for place in each.scope}
         rows = sum(file.rows for file in each.measured)
-        # Networks differ by site: another machine of as many GPUs and a believed network comes before another network.
-        return each.machine != machine, gpus, each.gpu != gpu, several, -rows
+        return each.machine != machine, gpus, each.gpu != gpu, -rows
 
     nearest = min(alike, key=distance)
     same = nearest.machine == machine
     reason = "this machine's own" if same else f"of another machine with {generation.capitalize()} GPUs"
-    return Choice(nearest, same, f"{nearest.name}, {reason}")
+    return Choice(nearest, same, f"{nearest.name}, {reason}", adapters_gbs(machine))
+
+
+def adapters_gbs(machine: str | None) -> float:
+    """What the adapters of a node of the catalogue carry together, GB/s; 0 where that is not known, or of domains."""
+    if machine not in catalogue.names():
+        return 0.0
+    there = catalogue.load(machine)
+    return 0.0 if there.trays else sum(net.speed_mbps for net in there.topology.nets) / 8000
 
 
 def _check_nvlink(communicator: Communicator) -> None:

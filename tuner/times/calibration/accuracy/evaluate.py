@@ -2,22 +2,21 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tuner.times.calibration import time_fit
 from tuner.times.calibration.accuracy import splits
 from tuner.times.calibration.accuracy.baselines import BASELINES
 from tuner.times.calibration.accuracy.splits import Halves, Split
 from tuner.times.calibration.accuracy.widths import Scores, learn
+from tuner.times.calibration.calibrate import of_calls
 from tuner.times.calibration.measured_calls import MeasuredCalls
-from tuner.times.calibration.time_fit import TimeFit, Uncertainty
+from tuner.times.timemodel import predict
 from tuner.times.timemodel.calibration import Calibration
 from tuner.times.timemodel.features import Array
-from tuner.times.timemodel.form import Form
-from tuner.times.timemodel.intervals import CarriedOver, Certainty, Factors, Place
-from tuner.times.timemodel.parameters import believed
+from tuner.times.timemodel.intervals import ON_ONE_NODE, CarriedOver, Factors, Place
+from tuner.times.timemodel.predict import CalibratedTimes
 
 MODEL = "time model"
 FEWEST_ROWS = 8  # fewer say nothing of a kind alone
@@ -40,24 +39,25 @@ class SplitResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Predicted:
+    """A split predicted by a calibration of what it keeps, whose factors are not known yet."""
+
     split: Split
     halves: Halves
-    fitted: TimeFit
-    times_us: Array
-    uncertainty: Uncertainty
-
-    @property
-    def places(self) -> list[Place]:
-        return self.halves.test.places()
+    calibration: Calibration
+    log_us: Array
 
     @property
     def off(self) -> Array:
-        times: Array = np.abs(np.log(self.times_us / self.halves.test.measured.times_us))
+        times: Array = np.abs(self.log_us - np.log(self.halves.test.measured.times_us))
         return times
+
+    @property
+    def same_machine(self) -> bool:
+        return self.split.kind != CarriedOver.machine.name
 
 
 def run(progress: Callable[[int, int], None] | None = None) -> tuple[tuple[SplitResult, ...], Factors]:
-    """All splits, and the half-widths that their errors say, all machines together.
+    """All splits, and the factors that the errors of those on one node say, all machines together.
 
     The intervals of a split go by the errors on other machines.
     """
@@ -66,16 +66,16 @@ def run(progress: Callable[[int, int], None] | None = None) -> tuple[tuple[Split
         predicted.append(_predict(split))
         if progress:
             progress(done, len(everything))
-    scores = [_scores(each) for each in predicted]
+    scores = [_scores(each) for each in predicted if not each.split.is_between_nodes]
     results = tuple(_result(each, learn(of_others(scores, each.split))) for each in predicted)
     return results, learn(scores)
 
 
 def error_of(split: Split) -> tuple[float, int]:
     """The mean absolute error of the time model on a split, as a share, and the rows that are predicted."""
-    both = splits.halves(split)
-    fitted = time_fit.fit(both.fit.measured, believed(both.fit.generation))
-    return mean_absolute_error(predicted_us(fitted, both.test), both.test.measured.times_us), len(both.test)
+    predicted = _predict(split)
+    test = predicted.halves.test
+    return mean_absolute_error(np.exp(predicted.log_us), test.measured.times_us), len(test)
 
 
 def of_others(scores: Sequence[Scores], split: Split) -> list[Scores]:
@@ -86,69 +86,58 @@ def of_others(scores: Sequence[Scores], split: Split) -> list[Scores]:
     return [*others, *own]
 
 
-def predicted_us(fitted: TimeFit | Calibration, test: MeasuredCalls) -> Array:
-    """Times by a fit or a calibration in us, [row], with the start of its first way of launching."""
+def predicted_times(calibration: Calibration, test: MeasuredCalls, *, same_machine: bool) -> CalibratedTimes:
+    """Times of rows by a calibration, [row], with the start of its first way of launching."""
     calls = test.measured.calls
-    times: Array = Form(fitted.parameters).times_us(calls) * np.exp(fitted.surface.log_factors(calls))
-    return times
+    of_places: dict[Place, list[int]] = defaultdict(list)
+    for at, place in enumerate(test.places()):
+        of_places[place].append(at)
+    adapters_gbs = predict.adapters_gbs(test.machine)
+    parts = []
+    for place, rows in of_places.items():
+        where = np.array(rows)
+        times = predict.times_at(calibration, calls[where], place, same_machine=same_machine, adapters_gbs=adapters_gbs)
+        parts.append((where, times))
+    return predict.joined_times(parts, len(test))
 
 
 def _predict(split: Split) -> _Predicted:
     both = splits.halves(split)
-    beliefs = believed(both.fit.generation)
-    fitted = time_fit.fit(both.fit.measured, beliefs)
-    uncertainty = time_fit.uncertainty(both.fit.measured, fitted, beliefs)
-    return _Predicted(split, both, fitted, predicted_us(fitted, both.test), uncertainty)
+    calibration = of_calls(both.fit, dict.fromkeys(ON_ONE_NODE, 0.0))
+    times = predicted_times(calibration, both.test, same_machine=True)
+    return _Predicted(split, both, calibration, np.log(times.time_us))
 
 
 def _scores(predicted: _Predicted) -> Scores:
-    kind, calls = _kind(predicted), predicted.halves.test.measured.calls
-    certainty = _certainty(predicted, {})
+    kind, test = CarriedOver[predicted.split.kind], predicted.halves.test
+    certainty = predicted.calibration.certainty(same_machine=predicted.same_machine)
+    calls, places = test.measured.calls, test.places()
     scatter, unit = certainty.unit(CarriedOver.sizes, calls), certainty.unit(kind, calls)
-    carried = {place: set(certainty.carried_over(place)) - {CarriedOver.sizes, kind} for place in predicted.places}
+    carried = {place: set(certainty.carried_over(place)) - {CarriedOver.sizes, kind} for place in places}
     # Rows whose errors say something of this kind alone.
-    alone = np.array([not carried[place] for place in predicted.places])
+    alone = np.array([not carried[place] for place in places])
+    if kind is not CarriedOver.sizes_beyond:
+        alone &= certainty.octaves_beyond(calls) == 0
     if np.count_nonzero(alone) < FEWEST_ROWS:
         alone[:] = True
+    alone &= unit > 0
     split = predicted.split
     return Scores(kind, split, split.machine, predicted.off[alone], scatter[alone], unit[alone])
 
 
-def _kind(predicted: _Predicted) -> CarriedOver:
-    """What the split carries over; another collective is another thing between nodes."""
-    kind = splits.carried_over(predicted.split)
-    between = (predicted.halves.test.measured.calls.nodes > 1).all()
-    return CarriedOver.network_collective if kind is CarriedOver.collective and between else kind
-
-
-def _certainty(predicted: _Predicted, factors: Factors) -> Certainty:
-    known, same_machine = predicted.uncertainty, predicted.split.kind != CarriedOver.machine.name
-    return Certainty(predicted.halves.fit.scope(), known.scatter, known.spread, factors, same_machine)
-
-
 def _result(predicted: _Predicted, learnt: Factors) -> SplitResult:
     test = predicted.halves.test
-    half = half_widths(test, _certainty(predicted, learnt))
+    said = predicted_times(replace(predicted.calibration, factors=learnt), test, same_machine=predicted.same_machine)
     errors = {name: _mean_error(baseline(predicted.halves.fit, test), test) for name, baseline in BASELINES.items()}
+    times_us = test.measured.times_us
     return SplitResult(
         split=predicted.split,
         group=_group(predicted.split, test),
         rows=len(test),
-        errors={MODEL: _mean_error(predicted.times_us, test), **errors},
-        coverage=float((predicted.off <= half).mean()),
-        half_width=float(np.sinh(half).mean()),
+        errors={MODEL: _mean_error(said.time_us, test), **errors},
+        coverage=float(((said.low_us <= times_us) & (times_us <= said.high_us)).mean()),
+        half_width=float(((said.high_us - said.low_us) / said.time_us).mean() / 2),
     )
-
-
-def half_widths(test: MeasuredCalls, certainty: Certainty) -> Array:
-    """Half the interval around each row's logarithm, [row]; numbers without a unit."""
-    calls, half = test.measured.calls, np.empty(len(test))
-    of_places: dict[Place, list[int]] = defaultdict(list)
-    for at, place in enumerate(test.places()):
-        of_places[place].append(at)
-    for place, rows in of_places.items():
-        half[rows] = certainty.half_widths(calls[np.array(rows)], place)
-    return half
 
 
 def _group(split: Split, test: MeasuredCalls) -> str:

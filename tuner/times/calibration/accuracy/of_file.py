@@ -2,25 +2,29 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from tuner import release
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.records import to_json
 from tuner.machine import catalogue, skeleton
 from tuner.machine.topology import Topology
-from tuner.times import measured
-from tuner.times.calibration import plausible, point_to_point_fit, scaled
-from tuner.times.calibration.accuracy.evaluate import half_widths, mean_absolute_error, predicted_us
-from tuner.times.calibration.measured_calls import MeasuredCalls, Site, of_table, point_to_point_reason
+from tuner.times.calibration import calibrate, plausible, point_to_point_fit, scaled
+from tuner.times.calibration.accuracy.evaluate import mean_absolute_error, predicted_times
+from tuner.times.calibration.measured_calls import (
+    MeasuredCalls,
+    Site,
+    nearest_release,
+    of_table,
+    point_to_point_reason,
+)
 from tuner.times.calibration.point_to_point_fit import MeasuredExchanges
 from tuner.times.measured import Kind, MeasuredRow, MeasuredTable, Problem
+from tuner.times.readers.measured_table import Given
+from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.point_to_point import MODELLED
-from tuner.times.timemodel.predict import Choice, choose, exchange_times
+from tuner.times.timemodel.predict import CalibratedTimes, Choice, choose, exchange_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +32,18 @@ class Accuracy:
     """Mean absolute errors as shares (|predicted / measured - 1|) and what 90 % intervals hold, over ``rows``.
 
     ``half_width_90``: half an interval as a share of the time, mean; ``nccl_model_error`` is NCCL's own prediction's.
+    ``extrapolated`` of the rows are outside of what the calibration was measured on.
     """
 
     rows: int
+    extrapolated: int
     mean_absolute_error: float
     coverage_90: float
     half_width_90: float
     nccl_model_error: float | None
 
 
-_NO_ROWS = {"rows": 0} | {each.name: None for each in fields(Accuracy) if each.name != "rows"}
+_NO_ROWS = {each.name: 0 if each.type is int else None for each in fields(Accuracy)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,8 @@ class FileAccuracy:
 
     ``skipped`` counts the rows that are left out by reason, ``reason`` says why this calibration answers.
 
-    ``problems`` are what looks wrong with rows that count.
+    ``problems`` are what looks wrong with rows that count; ``updated_by`` rows moved the calibration and are not
+    judged. ``extrapolations`` count the judged rows by what they are extrapolated over.
     """
 
     file: str
@@ -56,6 +63,8 @@ class FileAccuracy:
     reason: str
     skipped: Mapping[str, int]
     problems: tuple[str, ...] = ()
+    updated_by: int = 0
+    extrapolations: Mapping[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The collectives' keys on top, those of sends and receives below ``point_to_point``."""
@@ -65,18 +74,26 @@ class FileAccuracy:
             "reason": self.reason,
             "skipped": dict(self.skipped),
             "problems": list(self.problems),
+            "updated_by": self.updated_by,
+            "extrapolations": dict(self.extrapolations),
             "point_to_point": to_json(self.point_to_point),
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a file is held against: the machine or topology, the release and the calibration; None is what fits."""
+    """What a file is held against: the machine or topology, the release and the calibration; None is what fits.
+
+    ``update``: a file of rows of the same cluster, which the calibration is updated with first. ``given``: what files
+    do not say of their rows.
+    """
 
     machine: str | None = None
     topology: Path | None = None
     nccl: str | None = None
     calibration: str | None = None
+    update: Path | None = None
+    given: Given = field(default_factory=Given)
 
 
 def of_path(path: Path, held: Held) -> FileAccuracy:
@@ -85,7 +102,7 @@ def of_path(path: Path, held: Held) -> FileAccuracy:
     Rows that the machine's links rule out are left out. Errors: BadMeasurement also where the file cannot be read, or
     no row is left; BadInput where it does not say what was measured.
     """
-    table = measured.named_or_read(path)
+    table = calibrate.read_table(path, held.given)
     nccl = held.nccl or table.header.nccl
     machine = held.machine or (None if held.topology else table.header.machine or None)
     if machine is None and held.topology is None:
@@ -93,25 +110,30 @@ def of_path(path: Path, held: Held) -> FileAccuracy:
     if not nccl:
         raise BadInput(f"{path}: which release was measured is not said; valid: `nccl`")
     name = catalogue.load(machine).name if machine else None
-    judged = plausible.judge(table, _node(name, held.topology))
+    judged = plausible.judge(table, _node(name, held.topology), catalogue.load(name).trays if name else None)
     if not judged.rows:
         raise BadMeasurement(f"{path}: no row is left; {'; '.join(each.text for each in judged.refused)}")
-    site = Site(name, release.load(nccl).name, held.topology)
-    result = of_file(replace(table, rows=judged.rows), site, held.calibration)
+    known_nccl, note = nearest_release(nccl)
+    site = Site(name, known_nccl, held.topology)
+    update = None if held.update is None else calibrate.read_table(held.update, held.given)
+    result = of_file(replace(table, rows=judged.rows), site, held.calibration, update)
     refused, counted = dict[str, int](), set[int]()
     for each in judged.refused:
         if rest := set(each.lines) - counted:
             refused[each.text] = len(rest)
             counted |= rest
     said = tuple(f"{each.text} ({each.where})" for each in judged.problems if not each.refused)
-    said += tuple(_contradictions(table, name, site.nccl))
-    return replace(result, skipped={**result.skipped, **refused}, problems=(*result.problems, *said))
+    said += tuple(_contradictions(table, name, site.nccl, note))
+    skipped = {**result.skipped, **refused, **table.header.left_out}
+    return replace(result, skipped=skipped, problems=(*result.problems, *said))
 
 
-def _contradictions(table: MeasuredTable, machine: str | None, nccl: str) -> Iterator[str]:
-    """What the file says otherwise than what it is held against."""
+def _contradictions(table: MeasuredTable, machine: str | None, nccl: str, note: str) -> Iterator[str]:
+    """What the file says otherwise than what it is held against; ``note`` says so of the release."""
     head = table.header
-    if head.nccl and head.nccl != nccl:
+    if note:
+        yield note
+    elif head.nccl and head.nccl != nccl:
         yield f"the file says NCCL {head.nccl}, and is held against {nccl}"
     if machine and head.machine and catalogue.load(head.machine).gpu != catalogue.load(machine).gpu:
         yield f"the file says {head.machine}, and is held against {machine}, which has other GPUs"
@@ -123,33 +145,56 @@ def _node(machine: str | None, topology: Path | None) -> Topology | None:
     return catalogue.load(machine).topology if machine else None
 
 
-def of_file(table: MeasuredTable, site: Site, calibration: str | None = None) -> FileAccuracy:
+def of_file(
+    table: MeasuredTable, site: Site, calibration: str | None = None, update: MeasuredTable | None = None
+) -> FileAccuracy:
     """The rows of a file that NCCL's model can be asked about, against the calibration that answers for their machine.
+
+    Rows of ``update`` move the calibration first, and are not judged.
 
     Errors: BadMeasurement where there is no such row, BadInput and BadCalibration as :func:`choose`.
     """
+    given = {_call(row) for row in update.rows} if update is not None else set()
+    table = replace(table, rows=tuple(row for row in table.rows if _call(row) not in given))
+    if not table.rows:
+        raise BadMeasurement(f"{table.name}: all rows are those that the calibration is updated with; none is left")
     exchanges = point_to_point_fit.of_tables([table], [site])
     alone = exchanges is not None and all(row.is_point_to_point for row in table.rows)
     calls = None if alone else of_table(table, site)
     placed = calls if calls is not None else exchanges
     assert placed is not None
-    chosen = _chosen(placed.rows, site, calibration)
+    chosen = _chosen(table, placed.rows, site, calibration)
+    if update is not None:
+        rows = of_table(update, site)
+        chosen = replace(
+            chosen,
+            calibration=calibrate.updated(chosen.calibration, rows),
+            reason=f"{chosen.reason}, updated by {len(rows)} rows",
+        )
     of_exchanges = _of_exchanges(exchanges, chosen)
     counted = {row.line for row in exchanges.rows} if exchanges and of_exchanges else set[int]()
+    times = predicted_times(chosen.calibration, calls, same_machine=chosen.same_machine) if calls else None
     return FileAccuracy(
         table.name,
-        _accuracy(calls, chosen) if calls else None,
+        _accuracy(calls, times) if calls and times else None,
         of_exchanges,
         chosen.calibration.name,
         chosen.reason,
         _skipped(table, calls, counted),
-        _all_off_alike(calls, chosen) if calls else (),
+        _all_off_alike(calls, times) if calls and times else (),
+        updated_by=len(rows) if update is not None else 0,
+        extrapolations=dict(Counter(filter(None, map(times.why, range(len(calls)))))) if calls and times else {},
     )
 
 
-def _all_off_alike(calls: MeasuredCalls, chosen: Choice) -> tuple[str, ...]:
+def _call(row: MeasuredRow) -> MeasuredRow:
+    """A row as what tells it from others, wherever in a file it stands."""
+    return replace(row, line=0, run="")
+
+
+def _all_off_alike(calls: MeasuredCalls, times: CalibratedTimes) -> tuple[str, ...]:
     """Said where all times are off by one factor, with the lines; the rows count all the same."""
-    ratios = calls.measured.times_us / predicted_us(chosen.calibration, calls)
+    ratios = calls.measured.times_us / times.time_us
     factor = scaled.common_factor(ratios, calls.measured.calls.bytes)
     if factor is None:
         return ()
@@ -169,8 +214,10 @@ def _skipped(table: MeasuredTable, calls: MeasuredCalls | None, counted: Set[int
     return dict(skipped)
 
 
-def _chosen(rows: Sequence[MeasuredRow], site: Site, calibration: str | None) -> Choice:
-    """The calibration that answers for the largest communicator of the rows."""
+def _chosen(table: MeasuredTable, rows: Sequence[MeasuredRow], site: Site, calibration: str | None) -> Choice:
+    """The calibration that answers for the largest communicator of the rows: the site's, where the table names one."""
+    if calibration is None and site.machine and any(row.nodes > 1 for row in rows):
+        calibration = calibrations.of_site(table.header.site)
     row = max(rows, key=lambda each: (each.nodes, each.gpus_per_node))
     return choose(site.selection(row.nodes, row.gpus_per_node, {}).communicator, site.name, calibration)
 
@@ -183,6 +230,7 @@ def _of_exchanges(rows: MeasuredExchanges | None, chosen: Choice) -> Accuracy | 
     held = (said.low_us <= rows.times_us) & (rows.times_us <= said.high_us)
     return Accuracy(
         rows=len(rows.rows),
+        extrapolated=int((said.extrapolated > 0).sum()),
         mean_absolute_error=mean_absolute_error(said.time_us, rows.times_us),
         coverage_90=float(held.mean()),
         half_width_90=float(((said.high_us - said.low_us) / said.time_us).mean() / 2),
@@ -190,13 +238,13 @@ def _of_exchanges(rows: MeasuredExchanges | None, chosen: Choice) -> Accuracy | 
     )
 
 
-def _accuracy(calls: MeasuredCalls, chosen: Choice) -> Accuracy:
-    measured_us, times_us = calls.measured.times_us, predicted_us(chosen.calibration, calls)
-    half = half_widths(calls, chosen.calibration.certainty(same_machine=chosen.same_machine))
+def _accuracy(calls: MeasuredCalls, times: CalibratedTimes) -> Accuracy:
+    measured_us = calls.measured.times_us
     return Accuracy(
         rows=len(calls),
-        mean_absolute_error=mean_absolute_error(times_us, measured_us),
-        coverage_90=float((np.abs(np.log(times_us / measured_us)) <= half).mean()),
-        half_width_90=float(np.sinh(half).mean()),
+        extrapolated=sum(1 for at in range(len(calls)) if times.why(at)),
+        mean_absolute_error=mean_absolute_error(times.time_us, measured_us),
+        coverage_90=float(((times.low_us <= measured_us) & (measured_us <= times.high_us)).mean()),
+        half_width_90=float(((times.high_us - times.low_us) / times.time_us).mean() / 2),
         nccl_model_error=mean_absolute_error(calls.nccl_us, measured_us),
     )

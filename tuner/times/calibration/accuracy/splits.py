@@ -1,10 +1,8 @@
 """The frozen splits of ``tables/splits.toml``: which rows a model is fitted to, and which it has to predict."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -13,16 +11,17 @@ from numpy.typing import NDArray
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType
 from tuner.times import measured
-from tuner.times.calibration.measured_calls import MeasuredCalls, Site, of_table
-from tuner.times.measured import MeasuredTable
-from tuner.times.timemodel.intervals import CarriedOver
+from tuner.times.calibration.measured_calls import MeasuredCalls, Site, of_table, splits_file, table_of_one_way
 
 Rows = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One split. ``kind``: a name of :class:`CarriedOver`; conditions are lists of values by column."""
+    """One split. ``kind``: on one node a name of :class:`CarriedOver`; conditions are lists of values by column.
+
+    ``bytes`` is the least of sizes that are held out.
+    """
 
     kind: str
     fit: tuple[str, ...]
@@ -31,6 +30,11 @@ class Split:
     keep: Mapping[str, Sequence[Any]] | None = None
     test_rows: Mapping[str, Sequence[Any]] | None = None
     from_bytes: int = 1
+
+    @property
+    def is_between_nodes(self) -> bool:
+        """Whether times between nodes are predicted."""
+        return bool((halves(self).test.measured.calls.nodes > 1).all())
 
     @property
     def machine(self) -> str:
@@ -57,17 +61,10 @@ class Halves:
 def splits() -> tuple[Split, ...]:
     """All of them, in the order of the file."""
     read = []
-    for entry in _file()["split"]:
+    for entry in splits_file()["split"]:
         lists = {key: tuple(entry[key]) for key in ("fit", "test") if key in entry}
         read.append(Split(**{**entry, **lists}))
     return tuple(read)
-
-
-@cache
-def one_way_runs() -> Mapping[str, Sequence[str]]:
-    """Of tables whose runs set the network up in several ways, by name, the runs that fits take."""
-    runs: Mapping[str, Sequence[str]] = _file()["runs"]
-    return runs
 
 
 def halves(split: Split) -> Halves:
@@ -85,12 +82,6 @@ def halves(split: Split) -> Halves:
     # What the held-out rows' other conditions leave is not fitted to, either: it would tell of them.
     around = matching(own, {key: value for key, value in (split.hold_out or {}).items() if not key.endswith("_not")})
     return Halves(own.chosen(~around), own.chosen(held & _large(own, split)))
-
-
-def table_of_one_way(name: str) -> MeasuredTable:
-    """A table of ``tables/measured`` with the runs that set the network up in one way."""
-    table, runs = measured.load(name), one_way_runs().get(name)
-    return table if runs is None else replace(table, rows=tuple(row for row in table.rows if row.run in runs))
 
 
 @cache
@@ -118,6 +109,10 @@ def _matching(calls: MeasuredCalls, name: str, values: Sequence[Any]) -> Rows:
     if name == "algorithm_not":
         return ~np.isin(features.algorithm, [Algorithm[value] for value in values])
     columns = {
+        "bytes": (
+            features.bytes,
+            [size for size in np.unique(features.bytes) if name == "bytes" and values[0] <= size],
+        ),
         "gpus_per_node": (calls.gpus_per_node, list(values)),
         "nodes": (features.nodes, list(values)),
         "dtype": (calls.dtype, [DataType[value].value for value in values if name == "dtype"]),
@@ -143,17 +138,8 @@ def _algo_proto(name: str) -> int:
     return next(at for at, (a, p) in enumerate(ALGO_PROTOS) if f"{a.name}/{p.name}" == name)
 
 
-def _file() -> Any:
-    return tomllib.loads((files("tuner.tables") / "splits.toml").read_text(encoding="utf-8"))
-
-
 def _words(conditions: Mapping[str, Sequence[Any]] | None) -> str:
     if conditions and "sizes" in conditions:
         first, step = conditions["sizes"]
         return f"every {step}rd size from the {first + 1}nd" if (first, step) == (1, 3) else f"sizes [{first}::{step}]"
     return ", ".join(f"{name} {'/'.join(map(str, values))}" for name, values in (conditions or {}).items())
-
-
-def carried_over(split: Split) -> CarriedOver:
-    """The kind as what is carried over."""
-    return CarriedOver[split.kind]

@@ -8,7 +8,7 @@ import numpy as np
 
 from tuner.times.calibration.accuracy.splits import Split
 from tuner.times.timemodel.features import Array
-from tuner.times.timemodel.intervals import BEYOND, COVERED, CarriedOver, Factors
+from tuner.times.timemodel.intervals import BEYOND, COVERED, ON_ONE_NODE, CarriedOver, Factors
 
 _NEVER_TRIED = 1.5  # what was never held out, against the widest that was
 
@@ -38,14 +38,14 @@ def learn(scores: Iterable[Scores]) -> Factors:
         beyond: max(value for kind, value in known.items() if _alike(kind, beyond)) * _NEVER_TRIED
         for beyond in (False, True)
     }
-    return {kind: known.get(kind, never[kind in BEYOND]) for kind in CarriedOver}
+    return {kind: known.get(kind, never[kind in BEYOND]) for kind in ON_ONE_NODE}
 
 
 def learn_scaled(scores: Iterable[Scores]) -> Factors:
     """The same where all factors are in units of the scatter."""
     known = _tried(scores)
     never = max(known.values()) * _NEVER_TRIED
-    return {kind: known.get(kind, never) for kind in CarriedOver}
+    return {kind: known.get(kind, never) for kind in ON_ONE_NODE}
 
 
 def _tried(scores: Iterable[Scores]) -> Factors:
@@ -58,8 +58,8 @@ def _tried(scores: Iterable[Scores]) -> Factors:
 
 
 def _alike(kind: CarriedOver, beyond: bool) -> bool:
-    """Whether the factors of kinds are in one unit: that of first_nodes is one of its own."""
-    return (kind in BEYOND) == beyond and kind is not CarriedOver.first_nodes
+    """Whether the factors of kinds are in one unit."""
+    return (kind in BEYOND) == beyond
 
 
 def _more(scores: Scores, sizes: float) -> Array:

@@ -1,0 +1,304 @@
+"""Times between nodes: what all sites have in common, how far sites differ, and what the rows of one site say of it.
+
+What a network adds differs from site to site by far more than NVLink does: Ring reaches 82 % of the line rate at one
+site of B200 nodes and 100 % at another. So the logarithm of a time between nodes is taken for a Gaussian process around
+a base. The base is the geometric mean of NCCL's own time and of the form's, whose network parameters are the medians of
+ten sites; each is off by as much, and their errors differ. What was never measured between nodes anywhere has NCCL's
+own time alone. The covariances say by how much a site may differ, and which calls of it differ alike: those bound by
+bandwidth, those bound by latency, those of one algorithm, those of one combination at sizes, nodes and GPUs of a node
+that are near each other. Rows of a site condition the process: one row moves what is like it, many make the site known,
+and far from them (sizes, nodes, combinations) the interval is wide by itself.
+
+Shapes: [call] and [row of the site]; covariances and standard deviations are of natural logarithms of times.
+"""
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import numpy as np
+
+from tuner.base.names import Algorithm, Collective
+from tuner.times.timemodel.features import Array, Features, Ints, Which
+from tuner.times.timemodel.form import Form
+
+# Standard deviations of what one site has of its own. Set by hand before any site was left out, in round numbers; how
+# they cover what is left out stands in docs/accuracy.md.
+ALL_SD = 0.2  # of all its calls between nodes, at sizes near each other
+ALL_OCTAVES = 3.0
+BANDWIDTH_SD = 0.2  # of calls as far as bandwidth bounds them
+LATENCY_SD = 0.55  # of calls as far as latency does
+ALGORITHM_SD = 0.1  # the same of an algorithm's bandwidth beside the others
+COMBINATION_LATENCY_SD = 0.3
+CURVE_SD = 0.35  # of the curve of a combination over sizes, where nothing of it is bound by bandwidth,
+CURVE_LEFT = 0.35  # and the part of that where all is
+CURVE_OCTAVES = 2.5
+COLLECTIVE_SD = 0.08  # of a collective beside others on the same ring
+NODES_SD = 0.05  # of the bandwidth, with each time the nodes double
+NODES_DOUBLINGS = 1.5  # nodes this near to each other are alike
+NOISE_SD = 0.08  # of one row,
+DAY_SD = 0.07  # and of the same call on another day between two nodes, by three tenths more with each doubling of them;
+NOISE_LEFT = 0.5  # of either where bandwidth alone bounds the call
+DAY_DOUBLING = 0.3
+UNKNOWN_SD = 0.45  # of what was never measured between nodes anywhere
+MOST_FROM_NCCL = 1.06  # of the base, to either side: a factor of 2.9
+STEP_SHARE = 0.01  # by which parameters move to see what a time depends on
+TABLE_POINTS = 256  # of sizes, where more calls than these of a kind are asked about
+
+# What some site's rows show between nodes; of Tree and NVLSTree NCCL has AllReduce alone.
+RING_COLLECTIVES = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
+MEASURED_ALGORITHMS = (Algorithm.Ring, Algorithm.Tree, Algorithm.NVLSTree)
+LATENCIES = (
+    *("net_ll_hop_us", "net_ll_rendezvous_us", "net_simple_hop_us", "net_simple_rendezvous_us"),
+    *("tree_hop_us", "tree_rendezvous_us", "nvls_tree_hop_us", "pat_hop_us"),
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SiteRows:
+    """Rows measured at one site, as the process takes them, an element a row; the medians of rows alike.
+
+    ``log_off``: logarithm of the measured over the base's time; ``bandwidth`` and ``latency``: the shares of the base's
+    time that grow with either.
+    """
+
+    collective: Ints
+    algo_proto: Ints
+    gpus_per_node: Ints
+    nodes: Ints
+    log2_bytes: Array
+    bandwidth: Array
+    latency: Array
+    log_off: Array
+
+    def __len__(self) -> int:
+        return len(self.log_off)
+
+    def __getitem__(self, which: Which) -> "SiteRows":
+        return SiteRows(*(getattr(self, field.name)[which] for field in fields(self)))
+
+    def joined(self, other: "SiteRows") -> "SiteRows":
+        """Both sites' rows as those of one."""
+        pairs = ((getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
+        return SiteRows(*(np.concatenate(pair) for pair in pairs))
+
+    def kinds(self) -> set[tuple[int, int, int, int]]:
+        """Collective, combination, GPUs per node and nodes of any of the rows."""
+        columns = self.collective, self.algo_proto, self.gpus_per_node, self.nodes
+        return set(zip(*(column.tolist() for column in columns), strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Base:
+    """The base of calls between nodes: logarithms of us, with the shares that bandwidth and latency have, [call]."""
+
+    log_us: Array
+    bandwidth: Array
+    latency: Array
+
+
+def base(calls: Features, parameters: dict[str, float]) -> Base:
+    """The base of calls, all between nodes. ``parameters`` are those of the form."""
+    log_form = np.log(Form(parameters).times_us(calls))
+    predicted = calls.nccl_us > 0  # not where NCCL would not run it
+    log_nccl = np.where(predicted, np.log(np.where(predicted, calls.nccl_us, 1.0)), log_form)
+    nccl_latency = np.clip(calls.nccl_latency_us / np.exp(log_nccl), 0.0, 1.0)
+    known = is_measured_somewhere(calls)
+    if not known.any():
+        return Base(log_nccl, 1 - nccl_latency, nccl_latency)
+
+    def share(names: tuple[str, ...], step: float) -> Array:
+        moved = {**parameters, **{name: parameters[name] * np.exp(step) for name in names}}
+        grown: Array = np.clip((np.log(Form(moved).times_us(calls)) - log_form) / abs(step), 0.0, 1.0)
+        return grown
+
+    bandwidth, latency = share(("net_share",), -STEP_SHARE), share(LATENCIES, STEP_SHARE)
+
+    def mean(of_nccl: Array, of_form: Array) -> Array:
+        middle: Array = np.where(known, (of_nccl + of_form) / 2, of_nccl)
+        return middle
+
+    log_us = np.clip(mean(log_nccl, log_form), log_nccl - MOST_FROM_NCCL, log_nccl + MOST_FROM_NCCL)
+    return Base(log_us, mean(1 - nccl_latency, bandwidth), mean(nccl_latency, latency))
+
+
+def is_measured_somewhere(calls: Features) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Whether some site's rows show such calls between nodes: their collective with their algorithm, [call]."""
+    ring = (calls.algorithm == Algorithm.Ring) & np.isin(calls.collective, RING_COLLECTIVES)
+    reduced = np.isin(calls.algorithm, MEASURED_ALGORITHMS) & (calls.collective == Collective.AllReduce)
+    known: np.ndarray[tuple[int], np.dtype[np.bool_]] = ring | reduced
+    return known
+
+
+def rows_of(calls: Features, times_us: Array, parameters: dict[str, float]) -> SiteRows:
+    """The rows of one site from calls between nodes and what they took; calls alike within half an octave are one."""
+    of_base = base(calls, parameters)
+    rows = _rows(calls, of_base, np.log(times_us) - of_base.log_us)
+    columns = (rows.collective, rows.algo_proto, rows.gpus_per_node, rows.nodes, np.round(rows.log2_bytes * 2))
+    _, group = np.unique(np.stack([column.astype(np.int64) for column in columns]), axis=1, return_inverse=True)
+    group = group.ravel()
+    first = np.array([np.flatnonzero(group == at)[0] for at in range(group.max() + 1)])
+    means = {
+        name: np.array([np.median(getattr(rows, name)[group == at]) for at in range(len(first))])
+        for name in ("log2_bytes", "bandwidth", "latency", "log_off")
+    }
+    return replace(rows[first], **means)
+
+
+def _rows(calls: Features, of_base: Base, log_off: Array) -> SiteRows:
+    return SiteRows(
+        calls.collective,
+        calls.algo_proto,
+        np.round(calls.ranks / calls.nodes).astype(np.int64),
+        calls.nodes.astype(np.int64),
+        np.log2(calls.bytes),
+        of_base.bandwidth,
+        of_base.latency,
+        log_off,
+    )
+
+
+class SiteProcess:
+    """The process, conditioned on the rows of a site; without rows it is that of a site that nobody has measured."""
+
+    def __init__(self, rows: SiteRows | None = None) -> None:
+        self.rows = rows
+
+    def corrected(self, calls: Features, parameters: dict[str, float]) -> tuple[Array, Array]:
+        """Logarithms of us, and their standard deviations, of calls between nodes, [call]."""
+        of_base = base(calls, parameters)
+        asked = _rows(calls, of_base, np.zeros(len(calls)))
+        if len(asked) <= TABLE_POINTS:
+            moved, sd = self._posterior(asked)
+            return of_base.log_us + moved, sd
+        log_us, sds = of_base.log_us.copy(), np.empty(len(asked))
+        kinds = np.stack([asked.collective, asked.algo_proto, asked.gpus_per_node, asked.nodes])
+        _, group = np.unique(kinds, axis=1, return_inverse=True)
+        for at in range(int(group.max()) + 1):
+            which = np.flatnonzero(group.ravel() == at)
+            order = which[np.argsort(asked.log2_bytes[which])]
+            points = order[np.unique(np.linspace(0, len(order) - 1, TABLE_POINTS).astype(np.int64))]
+            moved, sd = self._posterior(asked[points])
+            axis = asked.log2_bytes[points]
+            log_us[which] += np.interp(asked.log2_bytes[which], axis, moved)
+            sds[which] = np.interp(asked.log2_bytes[which], axis, sd)
+        return log_us, sds
+
+    def calls(self, calls: Features, parameters: dict[str, float]) -> list["SiteCall"]:
+        """The calls as the process sees each, to compare them with others of the site."""
+        rows = _rows(calls, base(calls, parameters), np.zeros(len(calls)))
+        return [SiteCall(self, rows[np.array([at])]) for at in range(len(calls))]
+
+    def is_of_site(self, other: "SiteProcess") -> bool:
+        """Whether the other is of the same rows, or both are of none: one site that nobody has measured."""
+        if self.rows is None or other.rows is None:
+            return self.rows is other.rows
+        return np.array_equal(self.rows.log_off, other.rows.log_off)
+
+    def sd_of_ratio(self, one: SiteRows, other: SiteRows) -> float:
+        """The standard deviation of the logarithm of one call's time over another's at the same site."""
+        both = one.joined(other)
+        covariances = _covariances(both, both)
+        if self.rows is not None and len(self.rows):
+            solved = np.linalg.solve(self._factor, _covariances(both, self.rows).T)
+            covariances = covariances - solved.T @ solved
+        unknown = np.where(_is_unknown(both), UNKNOWN_SD**2, 0.0).sum()
+        variance = covariances[0, 0] + covariances[1, 1] - 2 * covariances[0, 1] + _noise(both).sum() + unknown
+        return float(np.sqrt(max(variance, 0.0)))
+
+    def _posterior(self, asked: SiteRows) -> tuple[Array, Array]:
+        noise = _noise(asked) + _day(asked) + np.where(_is_unknown(asked), UNKNOWN_SD**2, 0.0)
+        prior = _variances(asked)
+        if self.rows is None or not len(self.rows):
+            return np.zeros(len(asked)), np.sqrt(prior + noise)
+        across = _covariances(asked, self.rows)
+        solved = np.linalg.solve(self._factor, across.T)
+        left = prior - (solved**2).sum(axis=0)
+        return across @ self._weights, np.sqrt(np.maximum(left, 0.0) + noise)
+
+    @cached_property
+    def _factor(self) -> Array:
+        assert self.rows is not None
+        noisy = _covariances(self.rows, self.rows) + np.diag(_noise(self.rows))
+        return np.asarray(np.linalg.cholesky(noisy), np.float64)
+
+    @cached_property
+    def _weights(self) -> Array:
+        assert self.rows is not None
+        weights: Array = np.linalg.solve(self._factor.T, np.linalg.solve(self._factor, self.rows.log_off))
+        return weights
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SiteCall:
+    """One call as the process of its site sees it."""
+
+    process: SiteProcess
+    row: SiteRows
+
+    def sd_of_ratio(self, other: "SiteCall") -> float | None:
+        """The standard deviation of the logarithm of the times' ratio; None where the sites differ."""
+        return self.process.sd_of_ratio(self.row, other.row) if self.process.is_of_site(other.process) else None
+
+
+def _is_unknown(rows: SiteRows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    algorithm = rows.algo_proto // 3
+    ring = (algorithm == Algorithm.Ring) & np.isin(rows.collective, RING_COLLECTIVES)
+    unknown: np.ndarray[tuple[int], np.dtype[np.bool_]] = ~(
+        ring | (np.isin(algorithm, MEASURED_ALGORITHMS) & (rows.collective == Collective.AllReduce))
+    )
+    return unknown
+
+
+def _covariances(one: SiteRows, other: SiteRows) -> Array:
+    """How alike calls of one site are off, [call of one, call of other]."""
+
+    def difference(name: str) -> Array:
+        distance: Array = np.subtract.outer(getattr(one, name), getattr(other, name))
+        return distance
+
+    octaves = difference("log2_bytes") ** 2
+    log_nodes = np.log2(one.nodes), np.log2(other.nodes)
+    near_nodes = np.exp(-(np.subtract.outer(*log_nodes) ** 2) / 2 / NODES_DOUBLINGS**2)
+    bandwidth, latency = np.outer(one.bandwidth, other.bandwidth), np.outer(one.latency, other.latency)
+    same = difference("algo_proto") == 0
+    algorithm = np.equal.outer(one.algo_proto // 3, other.algo_proto // 3)
+    gpus, collective = difference("gpus_per_node") == 0, difference("collective") == 0
+    curve = np.outer(_curve_sd(one), _curve_sd(other)) * (0.5 + 0.5 * near_nodes) * (0.5 + 0.5 * gpus)
+    curve = curve + COLLECTIVE_SD**2 * collective * near_nodes
+    of_bandwidth = BANDWIDTH_SD**2 + ALGORITHM_SD**2 * algorithm + NODES_SD**2 * np.minimum.outer(*log_nodes)
+    covariances: Array = (
+        bandwidth * of_bandwidth
+        + latency * (LATENCY_SD**2 + COMBINATION_LATENCY_SD**2 * same)
+        + same * np.exp(-octaves / 2 / CURVE_OCTAVES**2) * curve
+        + 0.3 * ALL_SD**2 * np.exp(-octaves / 2 / ALL_OCTAVES**2)
+    )
+    return covariances
+
+
+def _noise(rows: SiteRows) -> Array:
+    """The variance of single rows, [row]."""
+    return np.asarray((NOISE_SD * (1 - (1 - NOISE_LEFT) * rows.bandwidth)) ** 2)
+
+
+def _day(rows: SiteRows) -> Array:
+    """The variance that another day adds, [call]."""
+    doublings = np.log2(np.maximum(rows.nodes / 2, 1.0))
+    return np.asarray((DAY_SD * (1 + DAY_DOUBLING * doublings) * (1 - (1 - NOISE_LEFT) * rows.bandwidth)) ** 2)
+
+
+def _curve_sd(rows: SiteRows) -> Array:
+    sd: Array = CURVE_SD * (1 - (1 - CURVE_LEFT) * rows.bandwidth)
+    return sd
+
+
+def _variances(rows: SiteRows) -> Array:
+    """The diagonal of the covariances, [call]."""
+    of_bandwidth = BANDWIDTH_SD**2 + ALGORITHM_SD**2 + NODES_SD**2 * np.log2(rows.nodes)
+    variances: Array = (
+        rows.bandwidth**2 * of_bandwidth
+        + rows.latency**2 * (LATENCY_SD**2 + COMBINATION_LATENCY_SD**2)
+        + _curve_sd(rows) ** 2
+        + COLLECTIVE_SD**2
+        + 0.3 * ALL_SD**2
+    )
+    return variances
