@@ -131,9 +131,36 @@ def test_a_rehearsed_crash_goes_on_without_its_fault(tmp_path: Path) -> None:
 def test_titles_have_the_machine_s_name_and_wrong_results_are_no_success(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     ran = run(*MEASURE, "--bytes", "1K", "--fault", "wrong:rank=1", "--out", str(path), code=1)
-    assert ran.stdout.startswith("# 1 x dgx-h100, 2 GPUs each, NCCL 2.28.9; backend double\n")
-    assert "every result was wrong" in ran.stderr
+    first, title, *_ = ran.stdout.splitlines()
+    assert first == "# 8 of 8 rows have wrong results: GPUs, links or libnccl fail"
+    assert title == "# 1 x dgx-h100, 2 GPUs each, NCCL 2.28.9; backend double"
+    assert "of what had no wrong results" in ran.stdout.splitlines()[-1]
+    assert "8 of 8 rows have wrong results" in ran.stderr
     assert read(path).header.origin == "simulated times of 1 x dgx-h100, 2 GPUs each, NCCL 2.28.9"
+
+
+def test_some_wrong_results_are_no_success_either(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    ran = run(*MEASURE, "--bytes", "1K", "--fault", "wrong:rank=1,after=600", "--out", str(path), "--json", code=1)
+    wrong = [bool(row["wrong"]) for row in json.loads(ran.stdout)["results"]]
+    assert {block.wrong for block in read(path).blocks} == {0, 1}
+    assert f"{sum(wrong)} of {len(wrong)} rows have wrong results" in ran.stderr
+
+
+def test_a_slow_rank_is_named(tmp_path: Path) -> None:
+    """All ranks wait for it in every call, so that their times are alike: only at the end are others done first."""
+    path = tmp_path / "run.jsonl"
+    eight = ("measure", "allreduce", "--backend", "double", "--machine", "dgx-h100", "--nccl", "2.28.9")
+    words = (*eight, "--bytes", "1M,64M", "--rounds", "1", "--repeats", "2", "--warmup", "0")
+    ran = run(*words, "--fault", "slow:rank=5", "--out", str(path))
+    blocks = read(path).blocks
+    assert ran.stdout.startswith(
+        f"# rank 5 is late: it ends 0.50 of a call after the middle of the ranks, in {len(blocks)} of {len(blocks)} "
+    )
+    assert {block.late_us[0][0] for block in blocks} == {5}
+    assert all(len(block.late_us) == 8 for block in blocks)
+    none = json.loads(run(*words, "--out", str(tmp_path / "none.jsonl"), "--json").stdout)
+    assert none["late_ranks"] == []
 
 
 @pytest.mark.parametrize("words", [(), ("--process-per-rank",)])

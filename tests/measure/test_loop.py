@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -640,7 +640,10 @@ def test_measure_by_default(tmp_path: Path) -> None:
     assert {point.bytes for point in found.points if point.collective is Collective.AllReduce} == set(SIZES)
     known = {(each["collective"], each["bytes"], json.dumps(each["asked"])): each for each in answer["results"]}
     assert len(known) == len(answer["results"]) > 400
-    assert from_header(found.header).describe() == found.header
+    assert from_header(found.header).describe() == replace(found.header, noted=None)
+    assert found.header.noted is not None
+    assert dict(found.header.noted.settings or {}) == asdict(Settings(seed=7))
+    assert set(found.header.noted.versions or {}) >= {"nccl-tuner", "python"}
     truth = from_header(found.header).reveal().truth
     for each in answer["results"]:
         requested = each["asked"]

@@ -69,7 +69,10 @@ class Noise:
 
     @property
     def has_true_times(self) -> bool:
-        """Whether a combination takes one time: with others, only what is faster than another can be known."""
+        """Whether a combination takes one time: else only what is faster than another can be known.
+
+        While a neighbour is busy, Ring is in truth the slower one: then regrets are others, too.
+        """
         return not (self.trend or self.neighbour or self.two_modes or self.two_clocks)
 
     @property
@@ -335,7 +338,7 @@ def pipeline(noise: Noise, seed: int, gain: float, settings: Settings, gate_sett
         again.rested_blocks,
         {
             **({"times": _times_held(backend, proposal)} if noise.has_true_times else {}),
-            "regrets": _regrets_held(backend, proposal),
+            **({} if noise.neighbour else {"regrets": _regrets_held(backend, proposal)}),
         },
     )
 

@@ -12,13 +12,15 @@ from tuner.times.records.samples import Combination, Point
 class Run:
     """Repeats of one point: times of each in us, what was executed (None: not seen), how many results were wrong.
 
-    ``host_us`` is the least that the host took to start one call on all ranks; None where nobody looked.
+    ``host_us`` is the least that the host took to start one call on all ranks; None where nobody looked. ``late_us``
+    are the ranks that ended last, with how much later than the middle of all ranks, us.
     """
 
     times_us: tuple[float, ...]
     executed: Combination | None
     wrong: int = 0
     host_us: float | None = None
+    late_us: tuple[tuple[int, float], ...] = ()
 
 
 class Backend(Protocol):

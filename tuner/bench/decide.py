@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from os import PathLike
 from pathlib import Path
@@ -21,7 +21,7 @@ from tuner.bench.opened import OtherRank, again, serves
 from tuner.plugin.headers import GPUS, NCCL
 from tuner.plugin.lint import GAPS
 from tuner.plugin.table.text import size_text, write
-from tuner.times.records.header import scenario_of
+from tuner.times.records.header import noting, scenario_of
 from tuner.times.records.samples import Combination, SampleBlock, Writer, check_same, existing, sha256s
 
 DEFAULT_GATE = GateSettings()
@@ -255,7 +255,7 @@ def _tried(path: Path, proposal: Proposal, beside: Path, settings: GateSettings)
         if (there := existing(beside)) is not None:
             check_same(beside, there, header)
         first = 0 if there is None else 1 + max((block.process for block in there.blocks), default=-1)
-        with Writer(beside, header) as writer:
+        with Writer(beside, noting(header, asdict(settings))) as writer:
 
             def add(block: SampleBlock) -> None:
                 writer.add(replace(block, process=first + block.process))

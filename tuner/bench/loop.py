@@ -198,6 +198,7 @@ class Loop:
             run.wrong,
             host_us=run.host_us,
             process=self.process,
+            late_us=run.late_us,
         )
         self._add(block)
         self.known[task].add(block)
@@ -207,9 +208,7 @@ class Loop:
     def _judge(self) -> None:
         """Which tasks need no further block."""
         best_us: dict[Point, float] = {}
-        noise = noises(
-            (task.point, known.medians_us, known.processes, known.times_us) for task, known in self.known.items()
-        )
+        noise = noises((task, known.medians_us, known.processes, known.times_us) for task, known in self.known.items())
         for task, known in self.known.items():
             known.judge(noise[task.point.bytes])
             if known.runs is not None:

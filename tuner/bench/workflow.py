@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,8 @@ from tuner.bench.loop import Loop, Settings
 from tuner.bench.plan import PLAIN_CALLS, How, Wanted, points, tasks
 from tuner.scenario import Scenario
 from tuner.times.records import samples
-from tuner.times.records.header import scenario_of
-from tuner.times.results import MeasuredResult, Result, record, results
+from tuner.times.records.header import noting, scenario_of
+from tuner.times.results import LateRank, MeasuredResult, Result, late_ranks, record, results
 
 if TYPE_CHECKING:
     from tuner.bench.double.settings import DoubleSettings
@@ -46,7 +46,8 @@ class Measured:
 
     ``ended`` says why measuring stopped: ``precise``, ``rounds``, ``budget`` or ``interrupted``. ``blocks`` are the
     sample blocks of the whole file, ``new_blocks`` those that this start added. ``results`` are of the calls of the
-    plan, times in us; they are a frame as well.
+    plan, times in us; they are a frame as well. ``late_ranks`` are those that end later than the others, in most of
+    the sample blocks.
     """
 
     file: Path
@@ -56,6 +57,7 @@ class Measured:
     ranks: int
     results: Rows[MeasuredResult] = field(metadata=json_form(convert=list))
     backend: str
+    late_ranks: tuple[LateRank, ...]
     scenario: Scenario = field(repr=False, metadata=json_form(omitted=True))
     title: str = field(repr=False, metadata=json_form(omitted=True))  # of the communicator
     summaries: tuple[Result, ...] = field(repr=False, metadata=json_form(omitted=True))  # the results with estimates
@@ -124,7 +126,7 @@ def measure(out: Path, opener: Opener, plan: Plan = Plan(), progress: Progress =
                 raise
         calls = points(list(dict.fromkeys(plan.collectives)), plan.sizes, backend.ranks, plan.how)
         wanted = tasks(backend, calls, plan.wanted)
-        with samples.Writer(out, header) as writer:
+        with samples.Writer(out, noting(header, asdict(plan.settings))) as writer:
             ended = _run(Loop(backend, wanted, plan.settings, writer.add, before), progress)
             kept = samples.read(out).blocks  # not what the loop gave: Ctrl-C may come when a block is only in the file
     requested = set(calls)
@@ -137,6 +139,7 @@ def measure(out: Path, opener: Opener, plan: Plan = Plan(), progress: Progress =
         ranks=backend.ranks,
         results=Rows(tuple(record(each, backend.ranks) for each in summaries)),
         backend=str(header.backend),
+        late_ranks=tuple(late_ranks((block for block in kept if block.point in requested), header.launcher)),
         scenario=scenario_of(header),
         title=header.title,
         summaries=summaries,

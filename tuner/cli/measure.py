@@ -211,9 +211,20 @@ def command(
     measured = measure(out, opener, plan, progress)
     if measured is None:  # a rank other than 0 has served it to the end
         sys.exit(0)
+    wrong = [result for result in measured.summaries if result.wrong]
+    said = [f"{len(wrong)} of {len(measured.summaries)} rows have wrong results: GPUs, links or libnccl fail"] * bool(
+        wrong
+    )
+    said += [
+        f"rank {late.rank} is late: it ends {late.late:.2f} of a call after the middle of the ranks, in "
+        f"{late.late_blocks} of {late.blocks} sample blocks"
+        for late in measured.late_ranks
+    ]
     if as_json:
         print_json(measured)
     else:
+        for line in said:
+            say(f"# {line}")
         say(f"# {measured.title}; backend {measured.backend}")
         say("# times are medians, +- half of their 95 % confidence interval; *: NCCL's own choice")
         if any(result.host_bound for result in measured.summaries):
@@ -221,13 +232,13 @@ def command(
         say("\n".join(measured_results.lines(measured.summaries, measured.ranks)))
         say(
             f"# {out}: {measured.blocks} sample blocks, {measured.new_blocks} of them new; "
-            f"ended: {_ENDS[measured.ended]}"
+            f"ended: {_ENDS[measured.ended]}" + (", of what had no wrong results" if wrong else "")
         )
     if measured.ended == INTERRUPTED:
         say(f"nccl-tuner: interrupted; {out} keeps what was measured; the same command continues", err=True)
         sys.exit(130)
-    if measured.summaries and all(result.wrong and result.estimate is None for result in measured.summaries):
-        say("nccl-tuner: every result was wrong, so that no time counts: GPUs, links or libnccl fail", err=True)
+    if wrong:
+        say(f"nccl-tuner: {said[0]}; no time of such sample blocks counts", err=True)
         sys.exit(1)
 
 

@@ -185,7 +185,10 @@ def collect(blocks: Iterable[SampleBlock]) -> dict[Point, Evidence]:
             by_point.setdefault(block.point, []).append(block)
     found = {point: _evidence(by_point[point]) for point in sorted(by_point)}
     correlated = correlation(
-        column[np.isfinite(column)] for each in found.values() if each.by_process for column in each.residuals.T
+        (request, column[np.isfinite(column)])
+        for each in found.values()
+        if each.by_process
+        for request, column in zip(each.columns, each.residuals.T, strict=True)
     )
     times_us: dict[int, list[list[float]]] = {}
     for point, own in by_point.items():

@@ -17,6 +17,9 @@ from tuner.times.statistics import (
     timer_steps_us,
 )
 
+LATE, LATE_MOSTLY, LATE_BLOCKS = 0.2, 0.75, 3  # of a call; in so many of the sample blocks, of so many at least
+ONE_PROCESS_US, SEVERAL_PROCESSES_US = 50.0, 500.0  # calls that are ten times as long as starting the ranks takes
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -36,6 +39,38 @@ class Result:
     host_bound: bool | None = None
     samples: int = 0
     processes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LateRank:
+    """A rank that ends later than the middle of all, by ``late`` calls (mean over sample blocks): in so many
+    ``late_blocks`` of ``blocks`` by LATE of a call at least.
+    """
+
+    rank: int
+    late: float
+    late_blocks: int
+    blocks: int
+
+
+def late_ranks(blocks: Iterable[SampleBlock], launcher: str | None) -> list[LateRank]:
+    """Ranks that are late in most sample blocks, the latest first.
+
+    Ranks wait for each other in every call, so that a slow one makes all as slow and shows only at the end of a sample
+    block. It counts where calls are long against the time in which the ranks are started, one after the other.
+    """
+    least_us = ONE_PROCESS_US if launcher in (None, "none") else SEVERAL_PROCESSES_US
+    told = [block for block in blocks if block.counts and block.late_us and block.median_us >= least_us]
+    shares: dict[int, list[float]] = {}
+    for block in told:
+        for rank, late_us in block.late_us:
+            shares.setdefault(rank, []).append(late_us / block.median_us)
+    found = [
+        LateRank(rank, sum(its) / len(told), sum(share >= LATE for share in its), len(told))
+        for rank, its in shares.items()
+    ]
+    late = [one for one in found if len(told) >= LATE_BLOCKS and one.late_blocks >= LATE_MOSTLY * one.blocks]
+    return sorted(late, key=lambda one: -one.late)
 
 
 def _named(combination: Combination | None) -> dict[str, object] | None:
@@ -83,7 +118,7 @@ def results(blocks: Iterable[SampleBlock]) -> list[Result]:
     counted = {task: [block for block in own if block.counts] for task, own in by_task.items()}
     noise = noises(
         (
-            task.point,
+            task,
             [block.median_us for block in own],
             [block.process for block in own],
             [time_us for block in own for time_us in block.times_us],
@@ -94,13 +129,14 @@ def results(blocks: Iterable[SampleBlock]) -> list[Result]:
     return sorted(found, key=_place)
 
 
-def noises(calls: Iterable[tuple[Point, Sequence[float], Sequence[int], Sequence[float]]]) -> dict[int, RunNoise]:
+def noises(calls: Iterable[tuple[Task, Sequence[float], Sequence[int], Sequence[float]]]) -> dict[int, RunNoise]:
     """By nBytes, the noise of a run whose sample blocks have these medians in us, [block], and processes, and runs."""
     series, times_us = [], dict[int, list[Sequence[float]]]()
-    for point, medians_us, processes, runs_us in calls:
-        series.append([median(its) for its in logs_by_process(medians_us, processes).values()])
-        times_us.setdefault(point.bytes, []).append(runs_us)
-    correlated = correlation(series)
+    for task, medians_us, processes, runs_us in calls:
+        of_process = [median(its) for its in logs_by_process(medians_us, processes).values()]
+        series.append((task.requested, of_process))
+        times_us.setdefault(task.point.bytes, []).append(runs_us)
+    correlated = correlation(series, errors=1.0)  # on the safe side: one interval follows from one estimate
     return {size: RunNoise(correlated, step_us) for size, step_us in timer_steps_us(times_us).items()}
 
 

@@ -6,7 +6,7 @@ of a time is how much the medians of these differ. Processes follow each other, 
 neighbours alike: how much they are is estimated from all calls of a run together, as an autoregression of order 1.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import exp, inf, log, pi, sqrt
@@ -118,21 +118,29 @@ def logs_by_process(medians_us: Sequence[float], processes: Sequence[int]) -> di
     return found
 
 
-def correlation(calls: Iterable[ArrayLike]) -> float:
-    """How far processes are correlated with their neighbours, 0 to 0.95; ``calls`` are logarithms of times, [process].
+def correlation(calls: Iterable[tuple[Hashable, ArrayLike]], errors: float = 0.0) -> float:
+    """How far processes are correlated with their neighbours, 0 to 0.95, and so many of its standard ``errors`` more.
 
-    Calls of fewer than 3 processes say nothing. The lag-1 correlation of residuals, mean over calls, is compared with
-    what an AR(1) process of so many values, less their own mean, would have.
+    ``calls`` are what was requested, and logarithms of times, [process]; fewer than 3 processes say nothing. The lag-1
+    correlation of residuals is compared with what an AR(1) process of so many values, less their own mean, would have.
+    Calls of one request may share their drift: the error is that of as many values as requests.
     """
-    seen: dict[int, list[float]] = {}
-    for each in calls:
+    lower: dict[Hashable, NDArray[np.float64]] = {}  # by how much each correlation would be too low, times the squares
+    squares: dict[Hashable, float] = {}
+    for requested, each in calls:
         values = np.asarray(each, dtype=np.float64)
         rest = values - values.mean() if len(values) >= LEAST_PROCESSES else values[:0]
         if (square := float(rest @ rest)) > 0:
-            seen.setdefault(len(values), []).append(float(rest[1:] @ rest[:-1]) / square)
-    too_low = sum((sum(its) - len(its) * _autoregressive(n)[0] for n, its in seen.items()), np.zeros(1))
-    # It falls as the correlation rises, and is 0 at that of the run.
-    return float(np.interp(0.0, -too_low, _CORRELATIONS)) if len(too_low) > 1 else 0.0
+            too_low = float(rest[1:] @ rest[:-1]) - square * _autoregressive(len(values))[0]
+            lower[requested] = lower.get(requested, 0.0) + too_low
+            squares[requested] = squares.get(requested, 0.0) + square
+    if not lower:
+        return 0.0
+    of_request = np.array([its / squares[requested] for requested, its in lower.items()])
+    too_low = of_request.mean(axis=0)
+    if len(of_request) > 1:
+        too_low += errors * of_request[:, 0].std(ddof=1) / sqrt(len(of_request))
+    return float(np.interp(0.0, -too_low, _CORRELATIONS))  # it falls as the correlation rises
 
 
 def of_correlated(units: int, correlated: float) -> tuple[float, float]:

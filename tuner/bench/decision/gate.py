@@ -195,7 +195,7 @@ def _blocks(backend: Backend, proposal: Proposal, settings: GateSettings, points
                     run = backend.run(point, None, settings.repeats)
                     at_s, name = backend.now_s() - start_s, CANDIDATE if with_table else None
                     times = run.executed, run.times_us, number, at_s, run.wrong, name
-                    yield SampleBlock(point, None, *times, run.host_us, process)
+                    yield SampleBlock(point, None, *times, run.host_us, process, run.late_us)
             number += 1
     backend.use_table(None)
 

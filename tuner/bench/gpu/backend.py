@@ -30,7 +30,7 @@ from tuner.release.variables import NOT_NCCLS
 from tuner.scenario import Scenario
 from tuner.times.executed import Log
 from tuner.times.records.header import GPU, Header, as_written
-from tuner.times.records.samples import Combination, Point
+from tuner.times.records.samples import Combination, Point, lateness
 
 NAME = GPU
 SEVERAL = "NCCL_MULTI_RANK_GPU_ENABLE"
@@ -203,7 +203,8 @@ class Gpu:
             raise BadInput(f"{requested} cannot run {point.collective.name} of {point.bytes} bytes here")
         times = tuple(max(each) for each in zip(*(answer.times_us for answer in answers), strict=True))
         host_us = max((answer.host_us for answer in answers if answer.host_us is not None), default=None)
-        return Run(times, executed, sum(answer.wrong for answer in answers), host_us)
+        whole_us = [each for answer in answers for each in answer.whole_us]
+        return Run(times, executed, sum(answer.wrong for answer in answers), host_us, lateness(whole_us))
 
     def now_s(self) -> float:
         """Seconds of a clock that only goes forwards."""
@@ -301,7 +302,7 @@ class Gpu:
         if not order.repeats:
             return Answer((), wrong)
         timed = self._calls.timed(order.point, order.repeats, deadline_s)
-        return Answer(timed.times_us, wrong, timed.host_us)
+        return Answer(timed.times_us, wrong, timed.host_us, timed.whole_us)
 
     def _fits(self, point: Point) -> bool:
         """Both buffers of all ranks on the GPU, whatever is allocated of them already."""

@@ -29,10 +29,14 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Times of one call in us, [repeat], of the slowest rank here; the least that the host took to start one."""
+    """Times of one call in us, [repeat], of the slowest rank here; the least that the host took to start one.
+
+    ``whole_us`` is what all calls together took each rank, us, from when all were idle, [rank here].
+    """
 
     times_us: tuple[float, ...]
     host_us: float
+    whole_us: tuple[float, ...] = ()
 
 
 class Calls:
@@ -76,9 +80,12 @@ class Calls:
         else:
             start = partial(self._several, once, calls)
         starts, ends = ([self._marks(rank, repeats) for rank in self._local] for _ in range(2))
+        idle = [self._marks(rank, 1)[0] for rank in self._local]
         host_s = []
         try:
             with self._local[0].lane.current():
+                for rank, mark in zip(self._local, idle, strict=True):
+                    rank.lane.record(mark)
                 start()  # so that the ranks' streams begin together, and a graph is on its GPU
                 for repeat in range(repeats):
                     before_s = self._host_s()
@@ -99,7 +106,11 @@ class Calls:
             / calls
             for repeat in range(repeats)
         ]
-        return Timed(tuple(times_us), min(host_s) * 1e6 / calls)
+        # Ranks wait for each other in every call, so that only the end of all calls shows which of them is late.
+        whole_us = [
+            rank.lane.between_us(mark, last[-1]) for rank, mark, last in zip(self._local, idle, ends, strict=True)
+        ]
+        return Timed(tuple(times_us), min(host_s) * 1e6 / calls, tuple(whole_us))
 
     def in_a_row(self, point: Point, calls: int, deadline_s: float) -> float:
         """Time of one of so many calls in a row outside graphs, us, as nccl-tests has it: by the host's clock, until

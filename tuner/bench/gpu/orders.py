@@ -31,16 +31,19 @@ class Order:
 class Answer:
     """What one process measured: its times in us, how many of its results were wrong.
 
-    ``host_us`` is the least that it took to start one call; None without a time.
+    ``host_us`` is the least that it took to start one call; None without a time. ``whole_us`` is what all calls
+    together took each of its ranks, us.
     """
 
     times_us: tuple[float, ...]
     wrong: int
     host_us: float | None = None
+    whole_us: tuple[float, ...] = ()
 
     def message(self) -> Message:
         """To be gathered."""
-        return {"times_us": list(self.times_us), "wrong": self.wrong, "host_us": self.host_us}
+        said = {"times_us": list(self.times_us), "wrong": self.wrong, "host_us": self.host_us}
+        return {**said, "whole_us": list(self.whole_us)}
 
 
 def failed(rank: int, error: Exception) -> Message:
@@ -72,4 +75,4 @@ def answer(message: Message) -> Answer:
     """What was gathered. MeasuringFailed where the process says that it failed."""
     if "error" in message:
         raise MeasuringFailed(message["error"])
-    return Answer(tuple(message["times_us"]), message["wrong"], message["host_us"])
+    return Answer(tuple(message["times_us"]), message["wrong"], message["host_us"], tuple(message.get("whole_us", ())))

@@ -1,8 +1,10 @@
 """The head of a file of measurements: where, when and how was measured, as a record and as the file's first line."""
 
+import platform
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from tuner.times.records.run_elsewhere import usable
 SIMULATED, GPU, DOUBLE = "simulated", "gpu", "double"  # the backends that write files
 PLANTED = (SIMULATED, DOUBLE)  # those whose times nobody measured: they were made up
 CASE = "case"  # the key of the communicator
+CUPY_WHEELS = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
 _PATHS = ("topology", "graphs")
 # Of a communicator every file has said these, all else only where it is given: a run goes on in a file that is older.
 _ALWAYS = frozenset(
@@ -61,7 +64,8 @@ class Noted:
     """What explains the times and may be another in a second run; None for what is not known.
 
     ``library`` is the libnccl.so.2; ``cuda_driver`` and ``cuda_runtime`` are releases by CUDA's numbers; ``nvidia_smi``
-    is what that says of each GPU.
+    is what that says of each GPU. ``settings`` are those of the run that began the file, by name, with units in the
+    names; ``versions`` are of this program, Python and cupy, by package.
     """
 
     date: str | None = None
@@ -70,10 +74,21 @@ class Noted:
     cuda_driver: int | None = None
     cuda_runtime: int | None = None
     nvidia_smi: tuple[Mapping[str, str], ...] | None = None
+    settings: Mapping[str, float | str | None] | None = None
+    versions: Mapping[str, str] | None = None
 
 
 def _noted_record(noted: Noted | None) -> dict[str, Any] | None:
     return None if noted is None else _said(to_json(noted))
+
+
+def noting(header: "Header", settings: Mapping[str, float | str | None]) -> "Header":
+    """The header of a run with these settings, with the versions of what measures here."""
+    versions = {"python": platform.python_version()}
+    for package in ("nccl-tuner", *CUPY_WHEELS):
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return replace(header, noted=replace(header.noted or Noted(), settings=settings, versions=versions))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ import fcntl
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
 from statistics import median
@@ -23,11 +24,12 @@ from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Pro
 from tuner.base.records import json_form, to_json
 from tuner.base.sizes import LARGEST_BYTES
 from tuner.emulator.request import Request
-from tuner.times.records.header import Header, from_record, to_record
+from tuner.times.records.header import SIMULATED, Header, from_record, to_record
 
 FORMAT = "nccl-tuner-measurements"
 VERSION = 1
 LONGEST_SHOWN = 100  # characters of a value that differs: a topology has thousands
+MOST_LATE = 16  # ranks of a sample block: a file grows no further with the communicator
 NEAR = 1.25  # times the host's own time: what is not slower is host-bound
 _NOTED = "noted"  # the part of a header that may be another in a second run
 
@@ -83,6 +85,15 @@ def _combination_record(combination: Combination | None) -> dict[str, Any] | Non
     return {**record, "channels": combination.channels} if combination.channels else record
 
 
+def lateness(whole_us: Sequence[float]) -> tuple[tuple[int, float], ...]:
+    """The ranks that took longest, at most MOST_LATE, with how much longer than the middle of all, us, of [rank]."""
+    if len(whole_us) < 2:
+        return ()
+    middle_us = median(whole_us)
+    ranks = sorted(range(len(whole_us)), key=lambda rank: -whole_us[rank])[:MOST_LATE]
+    return tuple((rank, round(whole_us[rank] - middle_us, 3)) for rank in ranks)
+
+
 def _rounded(at_s: float) -> float:
     return round(at_s, 6)
 
@@ -102,7 +113,9 @@ class SampleBlock:
     ``requested`` is None where NCCL chose by itself, with the table called ``table`` where there is one;
     ``executed`` is what NCCL says it ran, None where that could not be seen; ``wrong`` counts wrong
     results. ``host_us`` is the least that the host took to start one such call on all ranks, None where nobody looked.
-    ``process`` numbers the processes that were measured in one after the other.
+    ``process`` numbers the processes that were measured in one after the other. ``late_us`` are the ranks that ended
+    last, at most MOST_LATE, with how much later than the middle of all ranks, us. ``time`` is the wall clock (UTC) at
+    its end, None where time is simulated or was not written.
     """
 
     point: Point = field(metadata=json_form(merged=True))
@@ -115,6 +128,8 @@ class SampleBlock:
     table: str | None = field(default=None, metadata=json_form(optional=True))
     host_us: float | None = field(default=None, metadata=json_form(optional=True))
     process: int = 0
+    late_us: tuple[tuple[int, float], ...] = field(default=(), metadata=json_form(optional=True))
+    time: str | None = field(default=None, compare=False, metadata=json_form(optional=True))
 
     @property
     def median_us(self) -> float:
@@ -190,7 +205,12 @@ class Writer:
         return self
 
     def add(self, block: SampleBlock) -> None:
-        """Writes one block at once. Errors: BadMeasurement where the file cannot be written."""
+        """Writes one block at once, with the wall clock unless times are simulated.
+
+        Errors: BadMeasurement where the file cannot be written.
+        """
+        if self.header.backend != SIMULATED:
+            block = replace(block, time=datetime.now(UTC).isoformat(timespec="milliseconds"))
         self._line(to_json(block))
 
     def _line(self, record: Mapping[str, Any]) -> None:
@@ -276,6 +296,8 @@ def _block(record: Mapping[str, Any]) -> SampleBlock:
         record.get("table"),
         None if record.get("host_us") is None else float(record["host_us"]),
         int(record.get("process", 0)),
+        tuple((int(rank), float(late_us)) for rank, late_us in record.get("late_us", ())),
+        record.get("time"),
     )
 
 
