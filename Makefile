@@ -8,7 +8,7 @@ JOBS   ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 LOG    := build/install.log
 
-.PHONY: demo test test-exhaustive test-offline test-releases explore docs accuracy calibrations acceptance golden release lint bench gpu-bundle rehearse-gpu-bundle plugin site links pictures man wheels fuzz clean
+.PHONY: demo test test-exhaustive test-offline test-releases explore docs accuracy calibrations acceptance golden mutants release lint bench gpu-bundle rehearse-gpu-bundle plugin site links pictures man wheels fuzz clean
 
 demo: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)
@@ -57,6 +57,12 @@ calibrations: $(VENV)/.installed
 acceptance: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl 2.22.3 2.23.4 2.27.3 2.28.9 2.29.2 2.29.7
 	$(BIN)/python benchmarks/accept.py docs/acceptance.json
+
+# Which breaks of the rules no test notices: make mutants MUTANTS='-n 50 --seed 7 tuner/graphs'
+MUTANTS ?=
+
+mutants: $(VENV)/.installed
+	nice $(BIN)/python -m tests.scripts.mutants $(MUTANTS)
 
 golden: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl --all

@@ -54,8 +54,9 @@ class BuildExt(build_ext):
             compiler = " ".join(
                 [os.environ.get("CC", "cc"), *(os.environ.get(name, "") for name in ("CFLAGS", "LDFLAGS"))]
             )
-            macro = "-D{}={}".format(*SOURCES["macro"](CSRC))
-            self.spawn([*shlex.split(compiler), macro, *words(Path(ext.sources[0])), "-o", str(target)])
+            macros = [SOURCES["macro"](CSRC), ("NCCL_TUNER_VERSION", f'"{self.distribution.get_version()}"')]
+            given = ["-D{}={}".format(*macro) for macro in macros]
+            self.spawn([*shlex.split(compiler), *given, *words(Path(ext.sources[0])), "-o", str(target)])
         else:
             ext.define_macros.append(SOURCES["macro"](CSRC))
             ext.depends = list(map(str, SOURCES["files"](CSRC)))

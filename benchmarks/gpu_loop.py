@@ -123,7 +123,7 @@ class Run:
         check_name = self.name(f"check-log-{name}" if name != "own" else "check-log")
         return [
             Stage(self.name(name), command, 40, variables={**self.setup.variables, **(variables or {})}, about_s=7),
-            Stage(check_name, check, 20, about_s=3),
+            Stage(check_name, check, 20, about_s=2),
         ]
 
     def measure(
@@ -146,7 +146,7 @@ class Run:
 
     def quick(self) -> Stage:
         words = ("--bytes", self.first_sizes, "--rounds", "6", "--rounds-per-process", "2")
-        about_s = 22 if self.ranks_per_gpu < 8 else 45
+        about_s = 18 if self.ranks_per_gpu < 8 else 31
         return self.measure("quick", 45 * self.scale, *words, into="run", about_s=about_s)
 
     def gate(self, name: str, needs: str, *words: str, limit_s: float = 100.0) -> Stage:
@@ -155,28 +155,34 @@ class Run:
         apart += ["--rounds", "15", "--repeats", "5"] if self.ranks_per_gpu >= 8 else []
         said = ["--out", str(self.file(name, ".table")), *apart, *self.words[2:], *words]
         command = [*NCCL_TUNER, "decide", str(self.file("run", ".jsonl")), *said]
-        about_s = 25 if self.ranks_per_gpu < 8 else 50
-        return Stage(
-            self.name(name), command, limit_s, (self.name(needs),), variables=self.setup.variables, about_s=about_s
-        )
+        return Stage(self.name(name), command, limit_s, (self.name(needs),), variables=self.setup.variables, about_s=27)
 
     def noise(self) -> Stage:
         """Two combinations at six sizes, 20 sample blocks of each in each of 6 processes."""
         which = ("--algorithms", "ring", "--protocols", "simple", "--bytes", "1K,64K,1M,8M,64M,512M")
         often = ("--precision", "0.01", "--rounds", "120", "--rounds-per-process", "20")
-        return self.measure("noise", 70 * self.scale, *which, *often, about_s=50, collectives=("allreduce",))
+        return self.measure("noise", 70 * self.scale, *which, *often, about_s=37, collectives=("allreduce",))
 
     def latency(self) -> Stage:
         which = ("--algorithms", "ring,tree", "--bytes", "8,64,512,4K,16K,64K", "--channels", "1")
         often = ("--rounds", "4", "--rounds-per-process", "4")
-        about_s = 12 if self.ranks_per_gpu < 8 else 20
-        return self.measure("latency", 20 * self.scale, *which, *often, about_s=about_s, collectives=("allreduce",))
+        return self.measure("latency", 20 * self.scale, *which, *often, about_s=10, collectives=("allreduce",))
 
     def channel_rates(self) -> Stage:
         which = ("--algorithms", "ring", "--bytes", "4M,16M,64M,256M", "--channels", "1,2,4,8,16,32,64")
         return self.measure(
-            "channels", 50 * self.scale, *which, "--rounds", "3", about_s=30, collectives=("allreduce",)
+            "channels", 50 * self.scale, *which, "--rounds", "3", about_s=12, collectives=("allreduce",)
         )
+
+    def fewer_blocks(self) -> Iterator[Stage]:
+        """The same without the last blocks of a GPU, and without clusters of them: where all of them run at once."""
+        which = ("--algorithms", "ring", "--bytes", "2M,4M,8M,16M")
+        for name, variables in (
+            ("120-blocks", {"NCCL_MAX_CTAS": "60"}),
+            ("no-clusters", {"NCCL_CGA_CLUSTER_SIZE": "0"}),
+        ):
+            stage = self.measure(name, 20 * self.scale, *which, "--rounds", "3", about_s=8, collectives=("allreduce",))
+            yield replace(stage, variables={**stage.variables, **variables})
 
     def host_times(self, settings: Sequence[tuple[str, int | None]]) -> Iterator[Stage]:
         """With no plugin, or this project's and a table of so many rows; into one file."""
@@ -185,7 +191,7 @@ class Run:
             if rows is not None:
                 words += ["--plugin", str(plugin.path()), "--table", str(_table_of(self.out, rows))]
             command = [*PYTHON, "-m", "tuner.bench.gpu.host_time", *self.words, *words]
-            yield Stage(self.name(name), command, 20, variables=self.setup.variables, about_s=5)
+            yield Stage(self.name(name), command, 20, variables=self.setup.variables, about_s=4)
 
     def analysis(self, command: str, *words: str, needs: str) -> Stage:
         said = [*NCCL_TUNER, command, str(self.file("run", ".jsonl")), *words, *self.words[2:]]
@@ -275,6 +281,8 @@ def in_order(working: Sequence[Run], swept: Sequence[Run]) -> Iterator[Stage]:
     for each in working:
         yield each.latency()
     yield first.channel_rates()
+    if first.ranks_per_gpu == 2 and not first.setup.variables:
+        yield from first.fewer_blocks()
     plugins = [("host-none", None), ("host-empty", 0), ("host-1000-rows", 1000)]
     yield from first.host_times([*plugins, *((f"{name}-again", rows) for name, rows in reversed(plugins))])
     for each in swept[1:]:

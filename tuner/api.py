@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,6 +16,7 @@ from tuner.answers.diff import Change, Side
 from tuner.answers.diff import diff as changes
 from tuner.answers.explain import Explanation
 from tuner.answers.group_calls import GroupCall, operations
+from tuner.answers.tuners import with_tuner
 from tuner.base.errors import BadInput
 from tuner.base.frames import Rows
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol, by_name
@@ -44,6 +45,15 @@ if TYPE_CHECKING:
     from tuner.answers.launches import LaunchAnswer
     from tuner.answers.order import CallOrder
     from tuner.emulator.connect import Across
+
+
+class TunedDescription(Description, total=False):
+    """The keys of a description and ``tuner``, the plugin that decides before NCCL, by its name.
+
+    Without it, it is the one that the images of the machine load, of AWS's instance types.
+    """
+
+    tuner: str | None
 
 
 class Communicator:
@@ -261,23 +271,25 @@ def estimate(
     return float(group.calibrated(collective, nbytes, named, **kind).time_us[0])
 
 
-def communicator(machine: str | None = None, **description: Unpack[Description]) -> Communicator:
-    """The communicator that ``machine`` (a name of the catalogue) and the keys of :class:`Description` describe.
+def communicator(machine: str | None = None, **description: Unpack[TunedDescription]) -> Communicator:
+    """The communicator that ``machine`` (a name of the catalogue) and the keys of :class:`TunedDescription` describe.
 
     They are ``nodes``, ``gpus_per_node``, ``nccl``, ``env``, ``constants``, ``topology``, ``graphs``, ``gpu``,
-    ``net_gbps``, ``net_latency_us``, ``node``, ``build``, and ``log``, which describes all of it, with what it lacks.
+    ``net_gbps``, ``net_latency_us``, ``node``, ``build``, ``tuner`` (aws-ofi-nccl, aws-ofi-nccl=VERSION, table:FILE,
+    nvidia:FILE.csv, none), and ``log``, which describes all of it, with what it lacks.
     Errors: UnknownMachine, UnknownRelease, BadTopology, BadConstants, and BadInput for what is not emulated; each says
     what is valid.
     """
     return Communicator(scenario(machine, **description))
 
 
-def scenario(machine: str | None = None, **description: Unpack[Description]) -> Scenario:
+def scenario(machine: str | None = None, **description: Unpack[TunedDescription]) -> Scenario:
     """The same as a description alone, which nothing is computed of yet: what :mod:`tuner.answers` takes.
 
     Errors: UnknownMachine, UnknownRelease, BadConstants, and BadInput for a value that none can have.
     """
-    return describe(machine, **description)
+    described: Any = {key: value for key, value in description.items() if key != "tuner"}
+    return with_tuner(describe(machine, **described), description.get("tuner"))
 
 
 class Compared(TypedDict, total=False):

@@ -1,5 +1,6 @@
 #include "force.h"
 
+#include <float.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -60,7 +61,8 @@ static bool follow(struct tuner *tuner) {
         return !asked;
     }
     decider_start(&tuner->rules, tuner->hands_cells, tuner->unchecked, &tuner->decider);
-    tuner->decides = counters_start(&shared.table, NULL, &tuner->decider.counters);
+    tuner->decider.guard_us = FLT_MAX; /* what is to be measured runs, whatever NCCL thinks of it */
+    tuner->decides = counters_start(&shared.table, NULL, NULL, &tuner->decider.counters);
     if (!tuner->decides) {
         rules_free(&tuner->rules);
     }

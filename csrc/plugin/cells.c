@@ -123,7 +123,18 @@ static uint32_t bit_of(int algorithm, int protocol) {
     return 1u << (algorithm * PROTOCOLS + protocol);
 }
 
-static const uint32_t rings = ((1u << PROTOCOLS) - 1) << (ALGORITHM_RING * PROTOCOLS);
+bool guard_shows(struct cost_cells cells, float least_us) {
+    float ring = too_slow, others = too_slow;
+    for (int algorithm = 0; algorithm < cells.algorithms; algorithm++) {
+        for (int protocol = 0; protocol < cells.protocols; protocol++) {
+            float time = cells.us[algorithm * cells.protocols + protocol];
+            float *least = algorithm == ALGORITHM_RING ? &ring : &others;
+            *least = time >= 0.0f && time < *least ? time : *least;
+        }
+    }
+    /* A row of costs that says never is no guard. */
+    return ring >= least_us && ring < CELLS_NEVER_US && others < too_slow && ring > apart * others;
+}
 
 void guard_note(struct guard *guard, int algorithm, int protocol, float own_us, float row_us) {
     uint32_t bit = bit_of(algorithm, protocol);
@@ -134,19 +145,19 @@ void guard_note(struct guard *guard, int algorithm, int protocol, float own_us, 
     float ratio = row_us > 0.0f ? own_us / row_us : own_us > 0.0f ? CELLS_NEVER_US : 1.0f;
     if (algorithm != ALGORITHM_RING) {
         guard->others = ratio > guard->others ? ratio : guard->others;
-    } else if (!(guard->timed & rings) || ratio < guard->ring) {
+    } else if (!(guard->timed & CELLS_OF_RING) || ratio < guard->ring) {
         guard->ring = ratio;
     }
     guard->timed |= bit;
 }
 
 void guard_apply(const struct guard *guard, struct cost_cells cells) {
-    if (!(guard->timed & rings)) {
+    if (!(guard->timed & CELLS_OF_RING)) {
         return;
     }
     /* A cell without a row keeps NCCL's time, which is the table's as well. */
-    bool has_own = cells_runnable(cells) & ~guard->rows & ~rings;
-    bool is_alone = !has_own && !(guard->timed & ~rings);
+    bool has_own = cells_runnable(cells) & ~guard->rows & ~CELLS_OF_RING;
+    bool is_alone = !has_own && !(guard->timed & ~CELLS_OF_RING);
     float others = (has_own || is_alone) && guard->others < 1.0f ? 1.0f : guard->others;
     if (!(guard->ring > apart * others)) {
         return;

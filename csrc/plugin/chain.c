@@ -11,6 +11,7 @@
 #include <strings.h>
 
 #include "abi.h"
+#include "hardware.h"
 #include "interface.h"
 #include "log.h"
 #include "settings.h"
@@ -278,27 +279,6 @@ static void *open_last_loaded(const char *names) {
         names += length + (names[length] == ',');
     }
     return last;
-}
-
-/* NCCL's own, of the library that its logger is of; 0 where that does not say. */
-static int nccl_version(nccl_logger logger) {
-    int (*get)(int *version) = NULL;
-    int version = 0;
-    void *address, *symbol;
-    Dl_info where = {0};
-    memcpy(&address, &logger, sizeof address); /* C has no way from a function to an object but through memory */
-    void *handle = logger && dladdr(address, &where) && where.dli_fname
-                       ? dlopen(where.dli_fname, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD)
-                       : NULL;
-    if (handle) {
-        symbol = dlsym(handle, "ncclGetVersion");
-        memcpy(&get, &symbol, sizeof get);
-        if (get && get(&version) != RESULT_SUCCESS) {
-            version = 0;
-        }
-        dlclose(handle);
-    }
-    return version;
 }
 
 /* From 2.21 to 2.25 NCCL's tuner part itself opens the library, whether or not it was good for a network. */

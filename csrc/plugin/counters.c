@@ -5,25 +5,30 @@
 #include "log.h"
 #include "table.h"
 
-bool counters_start(const struct table *table, nccl_logger logger, struct counters *counters) {
-    /* Never none, and not touched before a row decides: most pages stay the kernel's. */
-    *counters = (struct counters){.choice_count = table->choice_count, .logger = logger};
-    counters->decided = calloc(table->choice_count + 1, sizeof *counters->decided);
-    counters->unavailable = calloc(table->choice_count + 1, sizeof *counters->unavailable);
-    counters->costs = calloc(table->cost_count + 1, sizeof *counters->costs);
-    counters->sizes = calloc(COLLECTIVES, sizeof *counters->sizes);
-    if (counters->decided && counters->unavailable && counters->costs && counters->sizes) {
-        return true;
+size_t counters_bytes(const struct table *table) {
+    return sizeof(struct call_totals) + (2 * table->choice_count + table->cost_count) * sizeof(atomic_size_t) +
+           COLLECTIVES * sizeof(struct size_count[UNDECIDED][SIZE_CLASSES]);
+}
+
+bool counters_start(const struct table *table, nccl_logger logger, void *memory, struct counters *counters) {
+    *counters = (struct counters){.choice_count = table->choice_count};
+    counters->logger = log_prints(LEVEL_INFO) ? logger : NULL;
+    if (!memory) { /* not touched before a row decides: most pages stay the kernel's */
+        memory = counters->own = calloc(1, counters_bytes(table));
     }
-    counters_free(counters);
-    return false;
+    if (!memory) {
+        return false;
+    }
+    counters->totals = memory;
+    counters->decided = (atomic_size_t *)(counters->totals + 1);
+    counters->unavailable = counters->decided + table->choice_count;
+    counters->costs = counters->unavailable + table->choice_count;
+    counters->sizes = (struct size_count(*)[UNDECIDED][SIZE_CLASSES])(counters->costs + table->cost_count);
+    return true;
 }
 
 void counters_free(struct counters *counters) {
-    free(counters->decided);
-    free(counters->unavailable);
-    free(counters->costs);
-    free(counters->sizes);
+    free(counters->own);
     *counters = (struct counters){0};
 }
 
@@ -42,19 +47,19 @@ static size_t sum_sizes(const struct counters *counters, enum undecided why) {
 }
 
 struct call_counts counters_sum(const struct counters *counters) {
-    struct call_counts counts = {.costed = value_of(&counters->costed),
+    struct call_counts counts = {.costed = value_of(&counters->totals->costed),
                                  .unavailable = sum_sizes(counters, UNDECIDED_UNAVAILABLE)};
     for (size_t choice = 0; choice < counters->choice_count; choice++) {
         counts.decided += value_of(&counters->decided[choice]);
     }
     counts.calls = counts.decided + counts.unavailable + sum_sizes(counters, UNDECIDED_NO_ROW) +
-                   value_of(&counters->costed_alone) + value_of(&counters->untuned);
+                   value_of(&counters->totals->costed_alone) + value_of(&counters->totals->untuned);
     return counts;
 }
 
 void counters_leave(struct counters *counters, enum undecided why, const struct call *call) {
     if (call->collective < 0 || call->collective >= COLLECTIVES) {
-        counters_add(&counters->untuned, 1);
+        counters_add(&counters->totals->untuned, 1);
         return;
     }
     int class = call->bytes ? 64 - __builtin_clzl(call->bytes) : 0;
@@ -74,7 +79,10 @@ void counters_leave(struct counters *counters, enum undecided why, const struct 
 
 __attribute__((cold, noinline)) void counters_say_first(const struct counters *counters, const struct choice *choice,
                                                         unsigned line, const struct call *call) {
-    log_info(counters->logger, "line %u decides for the first time here: %s of %zu bytes by %s/%s", line,
-             collective_name(call->collective), call->bytes, algorithm_name(choice->algorithm),
-             protocol_name(choice->protocol));
+    if (!counters->logger) {
+        return;
+    }
+    log_asked_info(counters->logger, "line %u decides for the first time here: %s of %zu bytes by %s/%s", line,
+                   collective_name(call->collective), call->bytes, algorithm_name(choice->algorithm),
+                   protocol_name(choice->protocol));
 }

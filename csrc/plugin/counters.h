@@ -17,14 +17,19 @@ struct size_count {
 enum undecided { UNDECIDED_NO_ROW, UNDECIDED_UNAVAILABLE, UNDECIDED };
 enum { SIZE_CLASSES = 65 };
 
+struct call_totals {
+    atomic_size_t costed, costed_alone, untuned; /* with a row's times, with nothing else, of no tuned collective */
+};
+
 struct counters {
     size_t choice_count;
     atomic_size_t *decided;     /* by choice of the table */
     atomic_size_t *unavailable; /* by choice: of the row that begins with it NCCL could run nothing */
     atomic_size_t *costs;       /* calls to which each of the table's rows of costs gave a time */
     struct size_count (*sizes)[UNDECIDED][SIZE_CLASSES]; /* by collective; not of calls with a row's times alone */
-    atomic_size_t costed, costed_alone, untuned; /* with a row's times, with nothing else, of no tuned collective */
-    nccl_logger logger;
+    struct call_totals *totals;
+    void *own;          /* the memory of all of these, where it is to be freed */
+    nccl_logger logger; /* NULL where a row's first decision is not said */
 };
 
 /* All calls together. A call that another row decided than the first that holds it is not unavailable. */
@@ -32,8 +37,12 @@ struct call_counts {
     size_t calls, decided, costed, unavailable;
 };
 
-/* False when there is no memory; there is nothing to free then. */
-bool counters_start(const struct table *table, nccl_logger logger, struct counters *counters);
+/* How many bytes the counts of a table take, in one piece: totals, decided, unavailable, costs, sizes. */
+size_t counters_bytes(const struct table *table);
+
+/* Counts in `memory`, which is zero, of counters_bytes; NULL: in memory of their own. False when there is none; there is
+ * nothing to free then. */
+bool counters_start(const struct table *table, nccl_logger logger, void *memory, struct counters *counters);
 void counters_free(struct counters *counters);
 struct call_counts counters_sum(const struct counters *counters);
 

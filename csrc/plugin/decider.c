@@ -1,15 +1,32 @@
 #include "decider.h"
 
+#include <float.h>
+
 #include "cells.h"
 
 void decider_start(const struct rules *rules, bool hands_cells, bool unchecked, struct decider *decider) {
-    *decider =
-        (struct decider){.rules = rules, .unchecked = unchecked, .guarded = guard_is_for(&rules->shape, hands_cells)};
+    bool guarded = guard_is_for(&rules->shape, hands_cells);
+    *decider = (struct decider){.rules = rules,
+                                .unchecked = unchecked,
+                                .guarded = guarded,
+                                .guard_us = guarded ? guard_least_us(&rules->shape) : FLT_MAX};
+}
+
+/* Whether NCCL holds Ring back in a call. Mostly one comparison: Ring's own time is too short for that. */
+static inline bool holds_ring_back(const struct decider *decider, const struct call *call, struct cost_cells cells,
+                                   const struct choice *choice) {
+    if (choice->algorithm != ALGORITHM_RING || ALGORITHM_RING >= cells.algorithms ||
+        choice->protocol >= cells.protocols) {
+        return false;
+    }
+    float time = cells.us[ALGORITHM_RING * cells.protocols + choice->protocol];
+    return time >= decider->guard_us && guard_is_of(call->collective) && guard_shows(cells, decider->guard_us);
 }
 
 /* The first of the choices that NCCL can take, or NULL; it is preferred in the cells then. */
-static const struct choice *prefer(const struct choice *choice, struct cost_cells cells) {
-    while (!cells_prefer(cells, choice->algorithm, choice->protocol)) {
+static const struct choice *prefer(const struct decider *decider, const struct call *call, const struct choice *choice,
+                                   struct cost_cells cells) {
+    while (holds_ring_back(decider, call, cells, choice) || !cells_prefer(cells, choice->algorithm, choice->protocol)) {
         if (!choice->more) {
             return NULL;
         }
@@ -19,9 +36,19 @@ static const struct choice *prefer(const struct choice *choice, struct cost_cell
 }
 
 /* The same of the later rows that hold the call, where rows fall through. */
-static const struct choice *fall(const struct lookup *lookup, const struct call *call, struct cost_cells cells) {
-    const struct choice *next = lookup_fall(lookup, call, cells_runnable(cells));
-    return next ? prefer(next, cells) : NULL;
+static const struct choice *fall(const struct decider *decider, const struct call *call, struct cost_cells cells) {
+    bool held_back = decider->guarded && guard_is_of(call->collective) && guard_shows(cells, decider->guard_us);
+    uint32_t runnable = cells_runnable(cells) & ~(held_back ? CELLS_OF_RING : 0);
+    const struct choice *next = lookup_fall(&decider->rules->lookup, call, runnable);
+    return next ? prefer(decider, call, next, cells) : NULL;
+}
+
+/* Whether a row that NCCL can run nothing of ends with nccl. */
+static bool ends_with_own(const struct choice *choice) {
+    while (choice->more) {
+        choice++;
+    }
+    return choice->own;
 }
 
 static uint64_t chunk_key(int algorithm, int protocol) {
@@ -58,19 +85,19 @@ static bool write_costs(struct decider *decider, const struct call *call, struct
     if (costs->rows == 0 || costs_write(costs, call, cells, decider->guarded, decider->counters.costs) == 0) {
         return false;
     }
-    counters_add(&decider->counters.costed, 1);
+    counters_add(&decider->counters.totals->costed, 1);
     return true;
 }
 
-bool decider_decide(struct decider *decider, const struct call *call, struct cost_cells cells, int *channels) {
+enum decided decider_decide(struct decider *decider, const struct call *call, struct cost_cells cells, int *channels) {
     const struct lookup *lookup = &decider->rules->lookup;
     bool costed = write_costs(decider, call, cells);
     const struct choice *row = lookup_find(lookup, call), *taken = NULL;
     bool matches = row->algorithm >= 0;
     if (matches) {
-        taken = prefer(row, cells);
+        taken = prefer(decider, call, row, cells);
         if (!taken) {
-            taken = fall(lookup, call, cells);
+            taken = fall(decider, call, cells);
         }
         if (row != taken) {
             count_first(decider, row, taken);
@@ -82,18 +109,20 @@ bool decider_decide(struct decider *decider, const struct call *call, struct cos
         if (taken->channels > 0 && channels) {
             *channels = taken->channels;
         }
-    } else if (matches || !costed) {
+        return DECIDED_CELLS;
+    }
+    if (matches || !costed) {
         counters_leave(&decider->counters, matches ? UNDECIDED_UNAVAILABLE : UNDECIDED_NO_ROW, call);
     } else {
-        counters_add(&decider->counters.costed_alone, 1);
+        counters_add(&decider->counters.totals->costed_alone, 1);
     }
-    return costed || taken;
+    return costed ? DECIDED_CELLS : ends_with_own(row) ? DECIDED_OWN : DECIDED_NOTHING;
 }
 
-bool decider_choose(struct decider *decider, const struct call *call, float cells[CELLS], int *algorithm, int *protocol,
-                    int *channels) {
-    bool decided = decider_decide(decider, call, (struct cost_cells){cells, ALGORITHMS, PROTOCOLS}, channels);
-    if (decided) {
+enum decided decider_choose(struct decider *decider, const struct call *call, float cells[CELLS], int *algorithm,
+                            int *protocol, int *channels) {
+    enum decided decided = decider_decide(decider, call, (struct cost_cells){cells, ALGORITHMS, PROTOCOLS}, channels);
+    if (decided == DECIDED_CELLS) {
         int cell = legacy_fastest(cells);
         *algorithm = cell / PROTOCOLS;
         *protocol = cell % PROTOCOLS;
@@ -114,9 +143,10 @@ void decider_explain(const struct decider *decider, const struct call *call, str
         }
     }
     costs_write(&decider->rules->costs, call, cells, decider->guarded, NULL);
-    const struct choice *row = lookup_find(lookup, call), *taken = row->algorithm < 0 ? NULL : prefer(row, cells);
+    const struct choice *row = lookup_find(lookup, call),
+                        *taken = row->algorithm < 0 ? NULL : prefer(decider, call, row, cells);
     if (!taken && row->algorithm >= 0) {
-        taken = fall(lookup, call, cells);
+        taken = fall(decider, call, cells);
     }
     if (taken) {
         explanation->decision = lookup_line(lookup, taken);

@@ -15,7 +15,8 @@
 struct decider {
     const struct rules *rules;
     bool unchecked;
-    bool guarded;                          /* NCCL may hold Ring back: guard.h */
+    bool guarded;                          /* NCCL may hold Ring back: cells.h */
+    float guard_us;                        /* a row for Ring is taken below this time whatever the type */
     _Atomic(uint64_t) chunks[COLLECTIVES]; /* of the last decision each: chunk_key and the size */
     struct counters counters;              /* counters_start comes before the first call */
 };
@@ -23,12 +24,17 @@ struct decider {
 /* The rules have to live as long. `hands_cells`: NCCL hands over its times. */
 void decider_start(const struct rules *rules, bool hands_cells, bool unchecked, struct decider *decider);
 
-/* One call: writes into the cells and the channels (which may be NULL). False when nothing was written. */
-bool decider_decide(struct decider *decider, const struct call *call, struct cost_cells cells, int *channels);
+/* What became of a call: nothing was written, and another tuner may say something; nothing was, and the table says that
+ * the choice is NCCL's own; cells were. */
+enum decided { DECIDED_NOTHING, DECIDED_OWN, DECIDED_CELLS };
 
-/* The same where NCCL hands over no cells, over those of legacy_fill: names the choice, or leaves it (false). */
-bool decider_choose(struct decider *decider, const struct call *call, float cells[CELLS], int *algorithm, int *protocol,
-                    int *channels);
+/* One call: writes into the cells and the channels (which may be NULL). A choice of Ring counts as one that cannot run
+ * where NCCL holds Ring back for a sum of eight bits. */
+enum decided decider_decide(struct decider *decider, const struct call *call, struct cost_cells cells, int *channels);
+
+/* The same where NCCL hands over no cells, over those of legacy_fill: names the choice, or leaves it. */
+enum decided decider_choose(struct decider *decider, const struct call *call, float cells[CELLS], int *algorithm,
+                            int *protocol, int *channels);
 
 /* The chunk size of the last decision about this collective, where NCCL runs what it says. */
 void decider_chunk(const struct decider *decider, int collective, int algorithm, int protocol, size_t *chunk_bytes);

@@ -61,3 +61,23 @@ bool gpu_read_name(struct gpu_name *name) {
     dlclose(library);
     return read;
 }
+
+int nccl_version(nccl_logger logger) {
+    int (*get)(int *version) = NULL;
+    int version = 0;
+    void *address, *symbol;
+    Dl_info where = {0};
+    memcpy(&address, &logger, sizeof address); /* C has no way from a function to an object but through memory */
+    void *handle = libdl_is_there() && logger && dladdr(address, &where) && where.dli_fname
+                       ? dlopen(where.dli_fname, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD)
+                       : NULL;
+    if (handle) {
+        symbol = dlsym(handle, "ncclGetVersion");
+        memcpy(&get, &symbol, sizeof get);
+        if (get && get(&version) != RESULT_SUCCESS) {
+            version = 0;
+        }
+        dlclose(handle);
+    }
+    return version;
+}

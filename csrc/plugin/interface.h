@@ -167,6 +167,7 @@ struct opening {
     double *constants;       /* of NCCL's model, which may be changed; NULL where it does not hand them over */
     uint64_t communicator;   /* from version 5 on */
     struct domains *domains; /* from version 5 on */
+    int nccl;                /* 22809 for 2.28.9; 0 where it is not known */
     nccl_logger logger;
 };
 

@@ -1,10 +1,30 @@
+#define _DEFAULT_SOURCE /* strcasecmp beside plain C11 */
+
 #include "log.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
 
 /* NCCL cuts a line at 1024 bytes, its own beginning included. */
 enum { LINE_BYTES = 1024 };
+
+/* The words are NCCL's (ncclDebugInit, src/debug.cc, v2.28.9-1); of an environment plugin, which may say the variable to
+ * NCCL alone, it is not known. Its files of variables set them in the environment. */
+bool log_prints(int level) {
+    static const char *const words[] = {"VERSION", "WARN", "INFO", "ABORT", "TRACE"};
+    const char *said = getenv("NCCL_DEBUG");
+    if (getenv("NCCL_ENV_PLUGIN")) {
+        return true;
+    }
+    for (int word = 0; said && word < (int)(sizeof words / sizeof *words); word++) {
+        if (strcasecmp(said, words[word]) == 0) {
+            return word + 1 >= level;
+        }
+    }
+    return false;
+}
 
 /* Always handed over as "%s" and one text: a path or a word of a table is never read as a format. */
 static void say(nccl_logger logger, int level, unsigned long flags, const char *format, va_list values) {
@@ -14,7 +34,7 @@ static void say(nccl_logger logger, int level, unsigned long flags, const char *
 }
 
 void log_info(nccl_logger logger, const char *format, ...) {
-    if (logger) {
+    if (logger && log_prints(LEVEL_INFO)) {
         va_list values;
         va_start(values, format);
         say(logger, LEVEL_INFO, SUBSYSTEM_INIT | SUBSYSTEM_TUNING, format, values);
@@ -22,8 +42,15 @@ void log_info(nccl_logger logger, const char *format, ...) {
     }
 }
 
+void log_asked_info(nccl_logger logger, const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    say(logger, LEVEL_INFO, SUBSYSTEM_INIT | SUBSYSTEM_TUNING, format, values);
+    va_end(values);
+}
+
 void log_warn(nccl_logger logger, const char *format, ...) {
-    if (logger) {
+    if (logger && log_prints(LEVEL_WARN)) {
         va_list values;
         va_start(values, format);
         say(logger, LEVEL_WARN, SUBSYSTEM_ALL, format, values);

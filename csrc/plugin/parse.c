@@ -5,6 +5,7 @@
 
 #include "abi.h"
 #include "rows.h"
+#include "sha256.h"
 #include "table.h"
 #include "text.h"
 
@@ -123,34 +124,100 @@ static bool csv_read(struct slice line, struct table *table, struct table_error 
            table_add_choice(table, choice, error) && table_add_decision(table, decision, error);
 }
 
-/* What a comment "# rows: N" says; line 0 for none. */
+enum { DAY_S = 24 * 60 * 60 };
+
+/* What the last comment "# rows: N" says; line 0 for none. */
 struct announced {
     size_t rows, line;
 };
 
-/* Whether this line is such a comment: its writer says how many rows the whole table has. */
-static bool read_announced(struct slice line, size_t *rows) {
-    struct slice before, comment, digits, word;
-    bool overflow;
-    return cut(line, '#', &before, &comment) && before.length == 0 && take_word(&comment, &word) &&
-           slice_is(word, "rows:") && take_word(&comment, &digits) && read_number(digits, rows, &overflow) &&
-           !take_word(&comment, &word);
+/* Whether the line is a comment whose first word is the key; `said` is what follows it. */
+static bool is_comment(struct slice line, const char *key, bool (*is)(struct slice, const char *), struct slice *said) {
+    struct slice before, word;
+    return cut(line, '#', &before, said) && before.length == 0 && take_word(said, &word) && is(word, key);
 }
 
-/* The first "# gpus: NAME, NAME" is the one that counts. */
-static void read_gpus(struct slice line, struct gpus *gpus) {
-    struct slice before, comment, word;
-    if (!gpus->text[0] && cut(line, '#', &before, &comment) && before.length == 0 && take_word(&comment, &word) &&
-        slice_is(word, "gpus:")) {
-        comment = trimmed(comment);
-        for (size_t at = 0; at < comment.length && at < sizeof gpus->text - 1; at++) {
-            gpus->text[at] = comment.start[at] >= ' ' && comment.start[at] <= '~' ? comment.start[at] : '?';
+/* The first of a kind is the one that counts. */
+static void read_comment(struct slice line, const char *key, struct comment *comment) {
+    struct slice said;
+    if (!comment->text[0] && is_comment(line, key, slice_is, &said)) {
+        said = trimmed(said);
+        for (size_t at = 0; at < said.length && at < sizeof comment->text - 1; at++) {
+            comment->text[at] = said.start[at] >= ' ' && said.start[at] <= '~' ? said.start[at] : '?';
         }
     }
 }
 
+/* Days from 1970-01-01 to a day of the Gregorian calendar from there on. */
+static uint64_t days_to(size_t year, size_t month, size_t day) {
+    size_t years = year - (month <= 2), since_march = (month + 9) % 12;
+    return 365 * years + years / 4 - years / 100 + years / 400 + (153 * since_march + 2) / 5 + day - 1 - 719468;
+}
+
+/* "2026-11-01", as the seconds since 1970 at which it begins in UTC. */
+static bool read_day(struct slice text, uint64_t *seconds) {
+    struct slice parts[3], rest = text;
+    size_t numbers[3];
+    bool overflow;
+    bool cuts = cut(rest, '-', &parts[0], &rest) && cut(rest, '-', &parts[1], &parts[2]);
+    for (int part = 0; cuts && part < 3; part++) {
+        cuts = parts[part].length == (part ? 2 : 4) && read_number(parts[part], &numbers[part], &overflow);
+    }
+    if (!cuts || numbers[0] < 1970 || numbers[1] < 1 || numbers[1] > 12 || numbers[2] < 1 || numbers[2] > 31) {
+        return false;
+    }
+    *seconds = days_to(numbers[0], numbers[1], numbers[2]) * DAY_S;
+    return true;
+}
+
+/* "# valid: DAY..DAY", either of which may be missing; the last day belongs to it. */
+static bool read_valid(struct slice line, struct table *table, struct table_error *error) {
+    struct slice said, low, high;
+    if (!is_comment(line, "valid:", slice_is, &said)) {
+        return true;
+    }
+    said = trimmed(said);
+    bool good = cut_at_dots(said, &low, &high) && low.length + high.length > 0 &&
+                (low.length == 0 || read_day(low, &table->valid_from)) &&
+                (high.length == 0 || read_day(high, &table->valid_to));
+    if (good && high.length > 0) {
+        table->valid_to += DAY_S - 1;
+    }
+    return (good && table->valid_from <= table->valid_to) ||
+           table_fail(error, "'# valid: %s' is not DAY..DAY, DAY.. or ..DAY, such as 2026-11-01..2027-01-31",
+                      show(said).text);
+}
+
+/* "# rows: N", or "# rows: N sha256 HASH" of all that comes before this line. What looks like one and is none would
+ * switch the mark off without a word. `before` is what precedes the line. */
+static bool read_mark(struct slice line, struct slice before, struct announced *said, struct table *table,
+                      struct table_error *error) {
+    struct slice words, digits, word, hash;
+    size_t rows;
+    bool overflow;
+    if (!is_comment(line, "rows:", slice_is_any_case, &words)) {
+        return true;
+    }
+    bool good = is_comment(line, "rows:", slice_is, &words) && take_word(&words, &digits) &&
+                read_number(digits, &rows, &overflow);
+    bool hashed = good && take_word(&words, &word);
+    good = good && (!hashed || (slice_is(word, "sha256") && take_word(&words, &hash) && !take_word(&words, &word)));
+    if (!good) {
+        return table_fail(error, "'%s' is not '# rows: N' or '# rows: N sha256 HASH'", show(line).text);
+    }
+    if (said->line > 0 && rows != said->rows) {
+        return table_fail(error, "%zu rows are announced here, and %zu in line %zu", rows, said->rows, said->line);
+    }
+    if (hashed && !slice_is_any_case(hash, sha256_of(before).text)) {
+        return table_fail(error, "what comes before has another sha256: the file was changed by hand, or in part");
+    }
+    *said = (struct announced){rows, error->line};
+    table->mark = hashed ? MARK_HASHED : MARK_COUNTED;
+    return true;
+}
+
 /* A file that was cut, or is being written, has to show: it ends with its last line, and has the rows it announces. */
-static bool check_whole(struct slice text, const struct table *table, const struct announced *said, size_t lines,
+static bool check_whole(struct slice text, struct table *table, const struct announced *said, size_t lines,
                         struct table_error *error) {
     if (text.length > 0 && text.start[text.length - 1] != '\n') {
         error->line = lines;
@@ -162,10 +229,24 @@ static bool check_whole(struct slice text, const struct table *table, const stru
         return table_fail(error, "%zu rows are announced, and there are %zu: the file is cut, or is being written",
                           said->rows, rows);
     }
+    if (said->line < lines) {
+        if (table->mark == MARK_HASHED) {
+            error->line = said->line + 1;
+            return table_fail(error, "something follows the line with the hash, which ends a table");
+        }
+        table->mark = MARK_NONE;
+    }
     return true;
 }
 
 typedef bool (*line_reader)(struct slice line, struct table *table, struct table_error *error);
+
+static bool read_comments(struct slice line, struct slice before, struct announced *said, struct table *table,
+                          struct table_error *error) {
+    read_comment(line, "gpus:", &table->gpus);
+    read_comment(line, "nccl:", &table->releases);
+    return read_valid(line, table, error) && read_mark(line, before, said, table, error);
+}
 
 /* The first line with something on it tells our format by its name; NVIDIA's has no header. */
 static bool parse_lines(struct slice text, struct table *table, struct table_error *error) {
@@ -176,15 +257,10 @@ static bool parse_lines(struct slice text, struct table *table, struct table_err
         if (line.length > 0 && memchr(line.start, '\0', line.length)) {
             return table_fail(error, "a zero byte: this is not a text file");
         }
-        size_t rows;
-        if (read_announced(line, &rows)) {
-            if (said.line > 0 && rows != said.rows) {
-                return table_fail(error, "%zu rows are announced here, and %zu in line %zu", rows, said.rows,
-                                  said.line);
-            }
-            said = (struct announced){rows, error->line};
+        struct slice before = {whole.start, (size_t)(line.start - whole.start)};
+        if (!read_comments(line, before, &said, table, error)) {
+            return false;
         }
-        read_gpus(line, &table->gpus);
         line = without_comment(line);
         rest = line;
         if (!take_word(&rest, &word)) {
@@ -207,9 +283,11 @@ static bool parse_lines(struct slice text, struct table *table, struct table_err
 }
 
 bool table_parse(struct slice text, struct table *table, struct table_error *error) {
-    static const struct choice own = {.algorithm = -1, .protocol = -1};
-    *table = (struct table){0};
-    if (table_add_choice(table, own, error) && parse_lines(text, table, error)) {
+    static const struct choice none = {.algorithm = -1, .protocol = -1};
+    static const struct choice own = {.algorithm = -1, .protocol = -1, .own = true};
+    *table = (struct table){.valid_to = UINT64_MAX};
+    if (table_add_choice(table, none, error) && table_add_choice(table, own, error) &&
+        parse_lines(text, table, error)) {
         return true;
     }
     table_free(table);

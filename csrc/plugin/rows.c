@@ -372,6 +372,7 @@ static bool read_choices(struct slice *line, struct table *table, struct table_e
             }
             if (seen) {
                 table->choices[table->choice_count - 1].more = false;
+                table->choices[table->choice_count - 1].own = true;
             }
             return true;
         }
@@ -397,7 +398,7 @@ static bool read_decision(struct slice line, struct table *table, struct table_e
         return false;
     }
     if (table->choice_count == decision.choice) {
-        decision.choice = 0; /* nccl, and nothing else */
+        decision.choice = CHOICE_OWN; /* nccl, and nothing else */
     }
     return table_add_decision(table, decision, error);
 }

@@ -148,7 +148,7 @@ static bool copy_lines(const struct table *table, struct lookup *lookup) {
         const struct decision *row = &table->decisions[i];
         uint32_t choice = row->choice;
         do {
-            lookup->lines[choice] = choice > 0 ? row->line : 0;
+            lookup->lines[choice] = choice >= FIRST_CHOICE ? row->line : 0;
         } while (table->choices[choice++].more);
     }
     return lookup->lines;

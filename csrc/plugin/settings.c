@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "file.h"
 #include "hardware.h"
 #include "log.h"
 #include "sha256.h"
@@ -80,6 +81,19 @@ bool settings_allow(const struct settings *settings, const char *hash) {
     return false;
 }
 
+/* 0 where it is not set, and where it is no number. */
+static uint64_t read_time(bool *wrong, nccl_logger logger) {
+    const char *value = value_of(TIME_VARIABLE);
+    size_t seconds = 0;
+    bool overflow;
+    if (value && (!read_number(slice_of(value), &seconds, &overflow) || seconds == 0)) {
+        log_warn(logger, TIME_VARIABLE "=%.64s is not a number of seconds since 1970, as 'date +%%s' prints it", value);
+        *wrong = true;
+        return 0;
+    }
+    return seconds;
+}
+
 struct settings settings_read(nccl_logger logger) {
     struct settings settings = {.table = value_of(TABLE_VARIABLE), .variable = TABLE_VARIABLE};
     const char *csv = value_of(CSV_VARIABLE);
@@ -93,12 +107,61 @@ struct settings settings_read(nccl_logger logger) {
     settings.next = value_of(NEXT_VARIABLE);
     settings.masked_by = getenv("NCCL_ALGO") ? "NCCL_ALGO" : getenv("NCCL_PROTO") ? "NCCL_PROTO" : NULL;
     settings.mask = settings.masked_by ? getenv(settings.masked_by) : NULL;
-    settings.hashes = value_of(HASHES_VARIABLE);
+    settings.hashes = getenv(HASHES_VARIABLE); /* an empty one allows nothing: what was to fill it has failed */
     settings.wrong = settings.hashes && !are_hashes(settings.hashes, logger);
+    settings.switch_file = value_of(SWITCH_VARIABLE);
+    settings.job_s = read_time(&settings.wrong, logger);
     settings.strict = is_on(STRICT_VARIABLE, true, &settings.wrong, logger);
     settings.constants = is_on(CONSTANTS_VARIABLE, false, &settings.wrong, logger);
     settings.unchecked = is_on(UNCHECKED_VARIABLE, false, &settings.wrong, logger);
     return settings;
+}
+
+/* One line; what follows '#' is a comment. */
+static bool read_switch_line(struct slice line, uint64_t job_s, uint64_t *before_s, struct switched *switched) {
+    struct slice word, digits, more;
+    size_t seconds;
+    bool overflow;
+    line = without_comment(line);
+    if (!take_word(&line, &word)) {
+        return true;
+    }
+    bool off = slice_is(word, "off");
+    if ((!off && !slice_is(word, "on")) || !take_word(&line, &digits) || !read_number(digits, &seconds, &overflow) ||
+        take_word(&line, &more) || seconds < *before_s) {
+        return false;
+    }
+    *before_s = seconds;
+    if (seconds <= job_s) {
+        switched->off = off;
+        switched->since_s = seconds;
+    }
+    return true;
+}
+
+/* A line that is being written does not end yet, and is of a time after this job's begin: it does not count. */
+bool settings_read_switch(const struct settings *settings, struct switched *switched) {
+    struct file file;
+    struct file_error error;
+    *switched = (struct switched){.off = false};
+    if (!file_read(settings->switch_file, &file, &error)) {
+        file_free(&file);
+        snprintf(switched->reason, sizeof switched->reason, "%s", error.reason);
+        return false;
+    }
+    struct slice text = {file.bytes, file.size}, line;
+    uint64_t before_s = 0;
+    size_t number = 1;
+    bool good = true;
+    for (; good && text.length > 0 && memchr(text.start, '\n', text.length) && take_line(&text, &line); number++) {
+        good = read_switch_line(line, settings->job_s, &before_s, switched);
+    }
+    if (!good) {
+        snprintf(switched->reason, sizeof switched->reason,
+                 "line %zu is not 'off SECONDS' or 'on SECONDS', in the order of their times", number - 1);
+    }
+    file_free(&file);
+    return good;
 }
 
 static bool fail(struct expanded *expanded, const char *reason) {

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "log.h"
@@ -70,18 +71,40 @@ static void json_free(struct json *json) {
     *json = (struct json){0};
 }
 
-struct host {
-    char name[256];
-};
+#ifndef NCCL_TUNER_SOURCES
+#define NCCL_TUNER_SOURCES "unknown"
+#endif
 
-/* Up to the first dot, as in NCCL_DEBUG_FILE. */
-static struct host this_host(void) {
-    struct host host = {""};
-    if (gethostname(host.name, sizeof host.name - 1) != 0) {
-        strcpy(host.name, "unknown");
-    }
-    host.name[strcspn(host.name, ".")] = '\0';
+#ifndef NCCL_TUNER_VERSION
+#define NCCL_TUNER_VERSION "unversioned"
+#endif
+
+const char build_id[] = "nccl-tuner-plugin " NCCL_TUNER_VERSION " sources " NCCL_TUNER_SOURCES;
+
+struct host host_of(const char *name) {
+    struct host host;
+    size_t length = strcspn(name, ".");
+    length = length < sizeof host.name ? length : sizeof host.name - 1;
+    memcpy(host.name, name, length);
+    host.name[length] = '\0';
     return host;
+}
+
+struct host this_host(void) {
+    char name[256] = "";
+    return host_of(gethostname(name, sizeof name - 1) == 0 ? name : "unknown");
+}
+
+long launcher_rank(void) {
+    static const char *const variables[] = {"RANK",      "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK",
+                                            "PMIX_RANK", "SLURM_PROCID"};
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        const char *value = getenv(variables[i]);
+        if (value && value[0] >= '0' && value[0] <= '9') {
+            return strtol(value, NULL, 10);
+        }
+    }
+    return -1;
 }
 
 /* %h, %p and %c of the pattern; %% is a percent sign. False at anything else. */
@@ -142,9 +165,9 @@ static void sum_row(const struct table *table, const struct counters *counters, 
                     size_t *decided, size_t *unavailable) {
     uint32_t choice = row->choice;
     *decided = 0;
-    *unavailable = choice ? value_of(&counters->unavailable[choice]) : 0;
+    *unavailable = choice >= FIRST_CHOICE ? value_of(&counters->unavailable[choice]) : 0;
     do {
-        *decided += choice ? value_of(&counters->decided[choice]) : 0;
+        *decided += choice >= FIRST_CHOICE ? value_of(&counters->decided[choice]) : 0;
     } while (table->choices[choice++].more);
 }
 
@@ -226,6 +249,18 @@ static void add_identity(const struct stats *stats, bool usable, struct json *js
     } else {
         json_add(json, "null");
     }
+    if (launcher_rank() >= 0) {
+        json_add(json, ", \"rank\": %ld", launcher_rank());
+    } else {
+        json_add(json, ", \"rank\": null");
+    }
+    json_add(json, ", \"started\": %" PRIu64 ", \"ended\": %" PRIu64, stats->started_s, (uint64_t)time(NULL));
+    if (stats->nccl) {
+        json_add(json, ", \"nccl\": \"%d.%d.%d\"", stats->nccl / 10000, stats->nccl / 100 % 100, stats->nccl % 100);
+    } else {
+        json_add(json, ", \"nccl\": null");
+    }
+    json_add(json, ", \"build\": \"%s\"", build_id);
     json_add(json, ", \"ranks\": %zu, \"nodes\": %zu, \"table\": ", stats->shape.ranks, stats->shape.nodes);
     json_add_text(json, stats->loaded->path);
     if (usable) {
@@ -247,7 +282,7 @@ static void add_counts(const struct stats *stats, const struct decider *decider,
 
 /* 0, or the errno. Never waits: not at a pipe that nobody reads, and no signal comes from one that nobody reads on. */
 static int append(const char *path, const char *bytes, size_t count) {
-    int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+    int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW, 0666);
     if (file < 0) {
         return errno;
     }

@@ -10,13 +10,29 @@
 
 #define STATS_VARIABLE "NCCL_TUNER_STATS"
 
+/* "nccl-tuner-plugin VERSION sources HASH": what `strings` shows of the object, and what log and statistics say. */
+extern const char build_id[];
+
+struct host {
+    char name[64];
+};
+
+/* A host's name up to its first dot, as in NCCL_DEBUG_FILE. */
+struct host host_of(const char *name);
+struct host this_host(void);
+
+/* The rank by the variables of torchrun, Open MPI, MVAPICH, MPICH, PMIx and srun; -1 where none is set. */
+long launcher_rank(void);
+
 /* Whose counts these are. */
 struct stats {
     const struct loaded_table *loaded;
     uint64_t communicator; /* 0 where it is not known */
     struct shape shape;
     nccl_logger logger;
-    char *path; /* of the file; NULL: none is written */
+    uint64_t started_s; /* since 1970 */
+    int nccl;           /* 22809 for 2.28.9; 0 where it is not known */
+    char *path;         /* of the file; NULL: none is written */
 };
 
 /* Reads NCCL_TUNER_STATS; the other members are set. What goes wrong, here and below, is one WARN and nothing else. */

@@ -117,6 +117,18 @@ bool table_names_gpu(const struct table *table, const char *name) {
     return contains(name, trimmed(rest));
 }
 
+bool table_names_release(const struct table *table, int version) {
+    char name[32];
+    snprintf(name, sizeof name, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    struct slice rest = {table->releases.text, strlen(table->releases.text)}, word;
+    while (cut(rest, ',', &word, &rest)) {
+        if (slice_is(trimmed(word), name)) {
+            return true;
+        }
+    }
+    return slice_is(trimmed(rest), name);
+}
+
 struct condition condition_of(int collective) {
     static const struct counts from_0 = {0, UINT32_MAX}, from_1 = {1, UINT32_MAX};
     return (struct condition){.bytes = {0, SIZE_MAX},

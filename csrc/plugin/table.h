@@ -27,11 +27,15 @@ struct condition {
     bool per_rank;
 };
 
+/* What a table's choices begin with: no row holds the call, and the row that does says nccl. */
+enum { CHOICE_NONE, CHOICE_OWN, FIRST_CHOICE };
+
 struct choice {
     int8_t algorithm; /* -1: NCCL's own choice */
     int8_t protocol;
     int8_t channels;      /* 0: NCCL's own number */
     bool more;            /* the next one in the array is tried after this one */
+    bool own;             /* else the choice is NCCL's own, whatever another tuner would say: the row ends with nccl */
     uint32_t chunk_bytes; /* 0: NCCL's own size */
 };
 
@@ -57,14 +61,19 @@ struct constant {
 /* Different ends of intervals of pipelined operations that a table may have: each makes its own set of steps. */
 enum { MOST_PIPELINED_ENDS = 16 };
 
-/* What a comment "# gpus: NAME, NAME" says, in printable letters; empty where there is none. */
-struct gpus {
+/* What a comment such as "# gpus: NAME, NAME" says, in printable letters; empty where there is none. */
+struct comment {
     char text[128];
 };
 
+/* How far a file shows that it is whole: by its last line "# rows: N", which may add the sha256 of all before it. */
+enum end_mark { MARK_NONE, MARK_COUNTED, MARK_HASHED };
+
 struct table {
-    struct gpus gpus;
-    struct choice *choices; /* [0] is NCCL's own */
+    struct comment gpus, releases; /* "# gpus:" and "# nccl:" */
+    uint64_t valid_from, valid_to; /* "# valid:", in seconds since 1970, both included; 0 and UINT64_MAX for any */
+    enum end_mark mark;
+    struct choice *choices; /* [CHOICE_NONE] and [CHOICE_OWN], then those of the rows */
     struct decision *decisions;
     struct cost *costs;
     struct constant *constants;
@@ -92,6 +101,9 @@ bool table_add_constant(struct table *table, struct constant constant, struct ta
 
 /* Whether the GPU's name contains one of the names in the comment as whole words, in any case. */
 bool table_names_gpu(const struct table *table, const char *name);
+
+/* Whether the release (22809 for 2.28.9) is one of those in the comment. */
+bool table_names_release(const struct table *table, int version);
 
 /* A condition that holds for every call of the collective. */
 struct condition condition_of(int collective);

@@ -1,5 +1,6 @@
 #include "tables.h"
 
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 static _Atomic(struct loaded_table *) tables;
 
 static void free_table(struct loaded_table *loaded) {
-    for (struct shared_rules *shared = atomic_load(&loaded->rules), *next; shared; shared = next) {
+    for (struct shared_rules *shared = loaded->rules, *next; shared; shared = next) {
         next = shared->next;
         rules_free(&shared->rules);
         free(shared);
@@ -36,6 +37,7 @@ static struct loaded_table *load(char *path) {
     if (!loaded) {
         return NULL;
     }
+    atomic_flag_clear(&loaded->listing);
     struct file file;
     struct file_error error;
     bool read = file_read(path, &file, &error);
@@ -91,39 +93,100 @@ bool tables_changed(const struct loaded_table *loaded) {
     return !same;
 }
 
+/* Tries for a while: a thread that was at it when the process forked never lets go in the child. */
+static bool take_list(struct loaded_table *loaded) {
+    enum { TRIES = 10000 };
+    for (int tries = 0; tries < TRIES; tries++) {
+        if (!atomic_flag_test_and_set_explicit(&loaded->listing, memory_order_acquire)) {
+            return true;
+        }
+        sched_yield();
+    }
+    return false;
+}
+
+static void let_list_go(struct loaded_table *loaded) {
+    atomic_flag_clear_explicit(&loaded->listing, memory_order_release);
+}
+
 static bool is_same(const struct shape *left, const struct shape *right) {
     return left->ranks == right->ranks && left->nodes == right->nodes && left->known == right->known &&
            left->domains == right->domains;
 }
 
-static const struct rules *find_rules(const struct shared_rules *shared, const struct shape *shape) {
+static struct shared_rules *find_rules(struct shared_rules *shared, const struct shape *shape) {
     while (shared && !is_same(&shared->rules.shape, shape)) {
         shared = shared->next;
     }
-    return shared ? &shared->rules : NULL;
+    return shared;
 }
 
-const struct rules *tables_rules(struct loaded_table *loaded, const struct shape *shape) {
-    struct shared_rules *first = atomic_load_explicit(&loaded->rules, memory_order_acquire);
-    const struct rules *known = find_rules(first, shape);
-    if (known) {
-        return known;
-    }
-    struct shared_rules *shared = malloc(sizeof *shared);
-    if (!shared || !rules_build(&loaded->table, shape, &shared->rules)) {
-        free(shared);
-        return NULL;
-    }
-    shared->next = first;
-    while (!atomic_compare_exchange_weak(&loaded->rules, &shared->next, shared)) {
-        known = find_rules(shared->next, shape);
-        if (known) {
-            rules_free(&shared->rules);
-            free(shared);
-            return known;
+static void free_rules(struct shared_rules *shared) {
+    rules_free(&shared->rules);
+    free(shared);
+}
+
+/* Rules that nobody uses, but for the newest. Only those in front of it in the list are newer. */
+static void drop_unused(struct loaded_table *loaded) {
+    bool kept = false;
+    for (struct shared_rules **at = &loaded->rules, *shared; (shared = *at);) {
+        if (shared->users > 0 || !kept) {
+            kept |= shared->users == 0;
+            at = &shared->next;
+        } else {
+            *at = shared->next;
+            free_rules(shared);
         }
     }
-    return &shared->rules;
+}
+
+static struct shared_rules *build_rules(const struct loaded_table *loaded, const struct shape *shape) {
+    struct shared_rules *shared = calloc(1, sizeof *shared);
+    if (shared && rules_build(&loaded->table, shape, &shared->rules)) {
+        shared->users = 1;
+        return shared;
+    }
+    free(shared);
+    return NULL;
+}
+
+struct shared_rules *tables_take_rules(struct loaded_table *loaded, const struct shape *shape) {
+    struct shared_rules *known = NULL;
+    if (take_list(loaded)) {
+        known = find_rules(loaded->rules, shape);
+        if (known) {
+            known->users++;
+        }
+        let_list_go(loaded);
+    }
+    struct shared_rules *mine = known ? NULL : build_rules(loaded, shape);
+    if (!mine || !take_list(loaded)) {
+        return known ? known : mine; /* which this communicator has for itself where the list cannot be had */
+    }
+    known = find_rules(loaded->rules, shape);
+    if (known) { /* another thread was faster */
+        known->users++;
+    } else {
+        mine->listed = true;
+        mine->next = loaded->rules;
+        loaded->rules = mine;
+        drop_unused(loaded);
+    }
+    let_list_go(loaded);
+    if (known) {
+        free_rules(mine);
+    }
+    return known ? known : mine;
+}
+
+void tables_let_go(struct loaded_table *loaded, struct shared_rules *shared) {
+    if (!shared->listed) {
+        free_rules(shared);
+    } else if (take_list(loaded)) {
+        shared->users--;
+        drop_unused(loaded);
+        let_list_go(loaded);
+    }
 }
 
 void tables_forget(void) {

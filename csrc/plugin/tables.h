@@ -1,5 +1,5 @@
 /* The tables of this process. Each path is read once, so that all communicators that name it decide alike, whatever
- * becomes of the file; and what a table says to one size of communicator is built once. Nothing here takes a lock: a
+ * becomes of the file; and communicators of one size share what the table says to them. Nothing here waits for a lock: a
  * process that forks while another thread is at it goes on with what there is. */
 #ifndef PLUGIN_TABLES_H
 #define PLUGIN_TABLES_H
@@ -15,6 +15,8 @@
 
 struct shared_rules {
     struct rules rules;
+    size_t users; /* communicators; changed by whoever holds the table's `listing` */
+    bool listed;  /* others may share them */
     struct shared_rules *next;
 };
 
@@ -27,7 +29,9 @@ struct loaded_table {
     bool usable;
     size_t mistake_line; /* where it is not usable: of the mistake, 0 where the file could not be read */
     char reason[256];    /* and why */
-    _Atomic(struct shared_rules *) rules;
+    atomic_flag listing; /* held by a thread that looks at the list, or changes it */
+    struct shared_rules *rules;
+    atomic_bool complained; /* on standard error that it is not used */
     struct loaded_table *next;
 };
 
@@ -37,8 +41,10 @@ struct loaded_table *tables_get(const char *path);
 /* Whether the file has another content than what was read. */
 bool tables_changed(const struct loaded_table *loaded);
 
-/* What a usable table says to such a communicator; NULL when there is no memory. */
-const struct rules *tables_rules(struct loaded_table *loaded, const struct shape *shape);
+/* What a usable table says to such a communicator, until it is let go; NULL when there is no memory. The rules of the
+ * last size that nobody uses any more are kept. */
+struct shared_rules *tables_take_rules(struct loaded_table *loaded, const struct shape *shape);
+void tables_let_go(struct loaded_table *loaded, struct shared_rules *shared);
 
 /* Frees all tables; no communicator may be left, and none in the making. NCCL never asks for this. */
 void tables_forget(void);

@@ -1,15 +1,19 @@
 #include "tuner.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "cells.h"
 #include "chain.h"
 #include "decider.h"
 #include "hardware.h"
 #include "interface.h"
+#include "live.h"
 #include "log.h"
 #include "settings.h"
 #include "stats.h"
@@ -20,10 +24,25 @@ struct tuner {
     struct chain *chain;    /* NULL: what the table leaves is NCCL's */
     atomic_bool silent;     /* the table has no say */
     nccl_logger logger;
-    const struct loaded_table *loaded;
+    struct loaded_table *loaded;
+    struct shared_rules *shared;
     uint64_t communicator; /* 0 where it is not known */
     struct stats stats;
+    struct live live;
 };
+
+/* Why a table that is asked for is not used. */
+struct refusal {
+    char text[1024];
+};
+
+__attribute__((format(printf, 2, 3))) static bool refuse(struct refusal *refusal, const char *format, ...) {
+    va_list values;
+    va_start(values, format);
+    vsnprintf(refusal->text, sizeof refusal->text, format, values);
+    va_end(values);
+    return false;
+}
 
 /* The end of a long path is what tells it from others, and the reason after it has to fit on NCCL's line too. */
 struct shown_path {
@@ -42,20 +61,26 @@ static struct shown_path show_path(const char *path) {
     return shown;
 }
 
-static struct tuner *build(struct loaded_table *loaded, const struct opening *opening,
-                           const struct settings *settings) {
-    const struct rules *rules = tables_rules(loaded, &opening->shape);
-    struct tuner *tuner = rules ? calloc(1, sizeof *tuner) : NULL;
-    if (tuner) {
-        decider_start(rules, opening->hands_cells, settings->unchecked, &tuner->decider);
-        if (!counters_start(&loaded->table, opening->logger, &tuner->decider.counters)) {
-            free(tuner);
-            return NULL;
-        }
-        tuner->logger = opening->logger;
-        tuner->loaded = loaded;
-        tuner->communicator = opening->communicator;
+static struct tuner *build(struct loaded_table *loaded, const struct opening *opening, const struct settings *settings,
+                           const struct stats *stats) {
+    struct tuner *tuner = calloc(1, sizeof *tuner);
+    struct shared_rules *shared = tuner ? tables_take_rules(loaded, &opening->shape) : NULL;
+    if (!shared) {
+        free(tuner);
+        return NULL;
     }
+    decider_start(&shared->rules, opening->hands_cells, settings->unchecked, &tuner->decider);
+    void *counts = live_open(stats, &tuner->live);
+    if (!counters_start(&loaded->table, opening->logger, counts, &tuner->decider.counters)) {
+        tables_let_go(loaded, shared);
+        free(tuner);
+        return NULL;
+    }
+    tuner->logger = opening->logger;
+    tuner->loaded = loaded;
+    tuner->shared = shared;
+    tuner->communicator = opening->communicator;
+    tuner->stats = *stats;
     return tuner;
 }
 
@@ -142,50 +167,123 @@ static bool say_mask(const struct opening *opening, const struct settings *setti
 
 /* Of GPUs that are not the table's the ranks are told, and all of them go on with it: on a cluster of several kinds one
  * node that went without it would part from the others. False with NCCL_TUNER_STRICT, which fails the communicator. */
-static bool check_gpus(const struct loaded_table *loaded, const struct settings *settings, nccl_logger logger) {
+static bool check_gpus(const struct loaded_table *loaded, const struct settings *settings, nccl_logger logger,
+                       struct refusal *refusal) {
     struct gpu_name name;
-    if (!loaded->table.gpus.text[0] || !gpu_read_name(&name) || table_names_gpu(&loaded->table, name.text)) {
+    struct shown_path path = show_path(loaded->path);
+    const char *meant = loaded->table.gpus.text;
+    if (!meant[0] || !gpu_read_name(&name) || table_names_gpu(&loaded->table, name.text)) {
         return true;
     }
-    log_warn(logger, "%s is for GPUs '%s', and this node has '%s'%s", show_path(loaded->path).text,
-             loaded->table.gpus.text, name.text, settings->strict ? "" : ": it is used all the same");
-    return !settings->strict;
+    if (settings->strict) {
+        return refuse(refusal, "%s is for GPUs '%s', and this node has '%s'", path.text, meant, name.text);
+    }
+    log_warn(logger, "%s is for GPUs '%s', and this node has '%s': it is used all the same", path.text, meant,
+             name.text);
+    return true;
 }
 
-/* Whether the table can be used; says in the log why not. */
-static bool check(const struct loaded_table *loaded, const struct settings *settings, nccl_logger logger) {
+/* NCCL refuses ranks of several releases from 2.23 on: what is ignored here is ignored everywhere. */
+static bool check_release(const struct loaded_table *loaded, int version, struct refusal *refusal) {
+    const struct table *table = &loaded->table;
+    if (!table->releases.text[0] || version == 0 || table_names_release(table, version)) {
+        return true;
+    }
+    return refuse(refusal, "%s is for NCCL '%s', and this is %d.%d.%d; the whole table is ignored",
+                  show_path(loaded->path).text, table->releases.text, version / 10000, version / 100 % 100,
+                  version % 100);
+}
+
+/* By when the job began, which all ranks are told alike, and never by a clock: ranks that start at midnight would part. */
+static bool check_time(const struct loaded_table *loaded, const struct settings *settings, nccl_logger logger,
+                       struct refusal *refusal) {
+    const struct table *table = &loaded->table;
+    struct shown_path path = show_path(loaded->path);
+    if (table->valid_from == 0 && table->valid_to == UINT64_MAX) {
+        return true;
+    }
+    if (settings->job_s == 0 && settings->strict) {
+        return refuse(refusal, "%s is valid for a time, and " TIME_VARIABLE " does not say when the job began",
+                      path.text);
+    }
+    if (settings->job_s == 0) {
+        log_warn(logger,
+                 "%s is valid for a time, which is not checked: " TIME_VARIABLE " does not say when the job began",
+                 path.text);
+        return true;
+    }
+    if (settings->job_s < table->valid_from || settings->job_s > table->valid_to) {
+        return refuse(refusal,
+                      "%s is not valid for a job that began at %" PRIu64 " (" TIME_VARIABLE
+                      "); the whole table is ignored",
+                      path.text, settings->job_s);
+    }
+    return true;
+}
+
+/* With NCCL_TUNER_STRICT a file has to show that it is whole: one that is rewritten in place may be half of each. */
+static bool check_whole(const struct loaded_table *loaded, const struct settings *settings, struct refusal *refusal) {
+    const struct table *table = &loaded->table;
+    struct shown_path path = show_path(loaded->path);
+    if (!settings->strict || settings->hashes) {
+        return true;
+    }
+    if (table->decision_count + table->cost_count + table->constant_count == 0) {
+        return refuse(refusal, "%s has no row", path.text);
+    }
+    return table->mark == MARK_HASHED ||
+           refuse(refusal,
+                  "%s does not show that it is whole: " HASHES_VARIABLE " is not set, and its last line is not "
+                  "'# rows: N sha256 HASH', which nccl-tuner writes",
+                  path.text);
+}
+
+/* Whether the table can be used, or why not. */
+static bool check(const struct loaded_table *loaded, const struct settings *settings, int version, nccl_logger logger,
+                  struct refusal *refusal) {
     struct shown_path path = show_path(loaded->path);
     if (tables_changed(loaded)) {
         log_warn(logger, "%s has changed since this process read it: what was read then stays", path.text);
     }
     if (loaded->mistake_line > 0) {
-        log_warn(logger, "%s:%zu: %s; the whole table is ignored", path.text, loaded->mistake_line, loaded->reason);
-    } else if (!loaded->usable) {
-        log_warn(logger, "%s: %s; there is no table (%s=%s)", path.text, loaded->reason, settings->variable,
-                 show_path(settings->table).text);
-    } else if (!settings_allow(settings, loaded->sha256.text)) {
-        log_warn(logger, "%s: its sha256 %s is not in " HASHES_VARIABLE "; the whole table is ignored", path.text,
-                 loaded->sha256.text);
-        return false;
+        return refuse(refusal, "%s:%zu: %s; the whole table is ignored", path.text, loaded->mistake_line,
+                      loaded->reason);
     }
-    return loaded->usable && check_gpus(loaded, settings, logger);
+    if (!loaded->usable) {
+        return refuse(refusal, "%s: %s; there is no table (%s=%s)", path.text, loaded->reason, settings->variable,
+                      show_path(settings->table).text);
+    }
+    if (!settings_allow(settings, loaded->sha256.text)) {
+        return refuse(refusal, "%s: its sha256 %s is not in " HASHES_VARIABLE "; the whole table is ignored", path.text,
+                      loaded->sha256.text);
+    }
+    return check_whole(loaded, settings, refusal) && check_release(loaded, version, refusal) &&
+           check_time(loaded, settings, logger, refusal) && check_gpus(loaded, settings, logger, refusal);
 }
 
 /* False where there is no memory. */
 static bool use(struct loaded_table *loaded, const struct opening *opening, const struct settings *settings,
-                struct tuner **tuner) {
-    *tuner = build(loaded, opening, settings);
+                const struct stats *stats, struct tuner **tuner, struct refusal *refusal) {
+    *tuner = build(loaded, opening, settings, stats);
     if (!*tuner) {
-        log_warn(opening->logger, "%s: out of memory; the whole table is ignored", show_path(loaded->path).text);
-        return false;
+        return refuse(refusal, "%s: out of memory; the whole table is ignored", show_path(loaded->path).text);
     }
     say_rows(*tuner, loaded);
     use_constants(&loaded->table, opening, settings);
     if (!say_mask(opening, settings)) {
+        (*tuner)->stats.path = NULL;
         tuner_close(*tuner);
         *tuner = NULL;
     }
     return true;
+}
+
+/* At WARN; where NCCL prints none, a process whose table is not used says so once on standard error. */
+static void complain(struct loaded_table *loaded, nccl_logger logger, const struct refusal *refusal) {
+    log_warn(logger, "%s", refusal->text);
+    if (loaded && !log_prints(LEVEL_WARN) && !atomic_exchange(&loaded->complained, true)) {
+        fprintf(stderr, "nccl-tuner: %s (%s.%ld)\n", refusal->text, this_host().name, (long)getpid());
+    }
 }
 
 /* False where the table that is asked for cannot be used. */
@@ -195,6 +293,7 @@ static bool open_table(const struct opening *opening, const struct settings *set
                  show_path(settings->unread).text);
     }
     struct expanded expanded;
+    struct refusal refusal;
     const char *name = settings->table;
     if (settings->expands) {
         if (!expand(name, &opening->shape, &expanded)) {
@@ -209,18 +308,50 @@ static bool open_table(const struct opening *opening, const struct settings *set
         log_warn(opening->logger, "out of memory; there is no table");
         return false;
     }
-    bool good = check(loaded, settings, opening->logger) && use(loaded, opening, settings, tuner);
-    struct stats stats = {loaded, opening->communicator, opening->shape, opening->logger, NULL};
+    struct stats stats = {.loaded = loaded,
+                          .communicator = opening->communicator,
+                          .shape = opening->shape,
+                          .logger = opening->logger,
+                          .started_s = (uint64_t)time(NULL),
+                          .nccl = opening->nccl};
     stats_open(&stats);
-    if (*tuner) {
-        (*tuner)->stats = stats;
-    } else {
+    bool good = check(loaded, settings, opening->nccl, opening->logger, &refusal) &&
+                use(loaded, opening, settings, &stats, tuner, &refusal);
+    if (!good) {
+        complain(loaded, opening->logger, &refusal);
+        live_refuse(&stats, refusal.text);
+    }
+    if (!*tuner) {
         stats_write(&stats, NULL);
     }
     return good;
 }
 
+/* Whether jobs that began when this one did go without a table, by the switch that all ranks see. Not known: false, and
+ * `wrong`. */
+static bool is_switched_off(const struct settings *settings, nccl_logger logger, bool *wrong) {
+    struct switched switched = {.reason = TIME_VARIABLE " does not say when the job began, by which ranks agree"};
+    if (!settings->switch_file) {
+        return false;
+    }
+    if (settings->job_s == 0 || !settings_read_switch(settings, &switched)) {
+        log_warn(logger, SWITCH_VARIABLE "=%s: %s; there is no table", show_path(settings->switch_file).text,
+                 switched.reason);
+        *wrong = true;
+        return true;
+    }
+    if (switched.off) {
+        log_info(logger, SWITCH_VARIABLE "=%s is off since %" PRIu64 ": every choice is NCCL's own",
+                 show_path(settings->switch_file).text, switched.since_s);
+    }
+    return switched.off;
+}
+
 static int open_any(const struct opening *opening, const struct settings *settings, struct tuner **tuner) {
+    bool wrong = false;
+    if (is_switched_off(settings, opening->logger, &wrong)) {
+        return wrong && settings->strict ? RESULT_INVALID_USAGE : RESULT_SUCCESS;
+    }
     if (settings->table) {
         bool good = open_table(opening, settings, tuner);
         return good || !settings->strict ? RESULT_SUCCESS : RESULT_INVALID_USAGE;
@@ -234,6 +365,15 @@ static int open_any(const struct opening *opening, const struct settings *settin
     return RESULT_SUCCESS;
 }
 
+static void say_build(const struct opening *opening) {
+    if (opening->nccl) {
+        log_info(opening->logger, "build %s under NCCL %d.%d.%d", build_id, opening->nccl / 10000,
+                 opening->nccl / 100 % 100, opening->nccl % 100);
+    } else {
+        log_info(opening->logger, "build %s", build_id);
+    }
+}
+
 /* The next tuner starts first: of the constants that both change, the table's hold. */
 int tuner_open(const struct opening *asked, struct tuner **tuner) {
     *tuner = NULL;
@@ -243,6 +383,8 @@ int tuner_open(const struct opening *asked, struct tuner **tuner) {
     }
     struct chain *chain = chain_open(settings.next, asked);
     struct opening opening = *asked;
+    opening.nccl = nccl_version(asked->logger);
+    say_build(&opening);
     opening.shape.known |= settings.unchecked;
     opening.chained = chain;
     int result = open_any(&opening, &settings, tuner);
@@ -269,7 +411,7 @@ void tuner_decide(struct tuner *tuner, const struct call *call, struct cost_cell
     if (!tuner || !cells.us) {
         return;
     }
-    if (decides(tuner) && decider_decide(&tuner->decider, call, cells, channels)) {
+    if (decides(tuner) && decider_decide(&tuner->decider, call, cells, channels) != DECIDED_NOTHING) {
         chain_pass_by(tuner->chain, call->collective);
     } else if (tuner->chain && channels) {
         chain_decide(tuner->chain, call, cells, channels);
@@ -281,7 +423,7 @@ void tuner_choose(struct tuner *tuner, const struct call *call, int *algorithm, 
         return;
     }
     struct decider *decider = &tuner->decider;
-    bool decided = false;
+    enum decided decided = DECIDED_NOTHING;
     if (decides(tuner)) {
         const struct shape *shape = &decider->rules->shape;
         float cells[CELLS];
@@ -289,7 +431,7 @@ void tuner_choose(struct tuner *tuner, const struct call *call, int *algorithm, 
         /* 2.19 starts as many channels as it is asked for, whether or not they were set up. */
         decided = decider_choose(decider, call, cells, algorithm, protocol, shape->known ? channels : NULL);
     }
-    if (!decided && tuner->chain && channels) {
+    if (decided == DECIDED_NOTHING && tuner->chain && channels) {
         chain_choose(tuner->chain, call, algorithm, protocol, channels);
     }
 }
@@ -341,6 +483,10 @@ void tuner_close(struct tuner *tuner) {
     chain_close(tuner->chain);
     stats_write(&tuner->stats, decider);
     counters_free(&decider->counters);
+    live_close(&tuner->live);
+    if (tuner->shared) {
+        tables_let_go(tuner->loaded, tuner->shared);
+    }
     free(tuner);
 }
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -95,3 +96,32 @@ def test_former_names_of_options_answer_with_a_note(former: tuple[str, ...], now
 
 def test_check_alone_asks_libnccl() -> None:
     assert run("check", "nothing", code=2).stderr == run("check", "libnccl", "nothing", code=2).stderr
+
+
+def test_headings_are_bold_where_colour_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = run("--help").stdout
+    assert "\x1b[" not in plain
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[1mWhat NCCL picks" in run("--help").stdout
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert run("--help").stdout == plain
+
+
+def test_a_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "stdin.xml"
+    file.write_text((Path(__file__).parents[2] / "docs" / "examples" / "node.xml").read_text("utf-8"), "utf-8")
+    monkeypatch.setattr("tuner.cli.command.STANDARD_INPUT", file)
+    words = ("pick", "allreduce", "--nccl", "2.28.9", "--bytes", "1M", "--json")
+    assert run(*words, "--topology", "-").stdout == run(*words, "--topology", str(file)).stdout
+
+
+@pytest.mark.parametrize("name", ["DGX-H100", "dgx h100", "Dgx_H100"])
+def test_a_machine_is_known_however_it_is_spelled(name: str) -> None:
+    words = ("pick", "allreduce", "--nccl", "2.28.9", "--bytes", "1M", "--json", "--machine")
+    assert run(*words, name).stdout == run(*words, "dgx-h100").stdout
+
+
+def test_of_many_names_the_nearest_are_listed() -> None:
+    said = run("pick", "allreduce", "--machine", "qqq", code=2).stderr
+    assert said.count(",") == 4
+    assert "more (all: nccl-tuner machines)" in said

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from tests.support.available_releases import HERE
 from tuner import release
 from tuner.base.errors import BadInput, BadTopology, OracleFailed, OracleUnavailable
 from tuner.base.names import Algorithm, Collective, DataType, Op, Pattern, Protocol
+from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
 from tuner.oracle import hardware, library, process, tuning_log
@@ -25,6 +27,7 @@ from tuner.oracle.answers import Launched
 from tuner.oracle.api import Oracle
 from tuner.oracle.groups import Call
 from tuner.oracle.messages import Gpu
+from tuner.scenario import Scenario
 from tuner.scenario.oracle_configuration import Host, OracleConfiguration
 
 RELEASE = "2.28.9"
@@ -138,6 +141,19 @@ def test_max_threads_and_thresholds_are_those_in_the_log(two_nodes: Oracle) -> N
     printed = next(line for line in two_nodes.log_lines() if "threadThresholds" in line)
     tree, ring = re.findall(r"(\d+)/(\d+)/(\d+)", printed)[:2]
     assert [tree, ring] == [tuple(map(str, row)) for row in two_nodes.tables.thread_thresholds_bytes[:2]]
+
+
+@pytest.mark.parametrize("release_name", [RELEASE, "2.32.3"])
+def test_the_command_table_prints_the_lines_of_the_log(release_name: str) -> None:
+    """From 2.31 on without threads, -1 where an algorithm lacks a collective, and with what NCCL_ALGO excludes."""
+    description = Scenario(nccl=release_name, machine="dgx-h100", nodes=2, environment={"NCCL_ALGO": "ring"})
+    with Oracle(description.oracle_configuration()) as oracle:
+        said = [line.partition(" NCCL INFO ")[2] for line in oracle.log_lines() if "[0] NCCL INFO" in line]
+    logged = [line.rstrip() for line in said if re.match(r" *(Algorithm|Protocol|Max NThreads|[A-Z]\w+) +\|", line)]
+    words = ["table", "--machine", "dgx-h100", "--nodes", "2", "--nccl", release_name, "--env", "NCCL_ALGO=ring"]
+    printed = CliRunner().invoke(everything, words).stdout
+    assert [line.rstrip() for line in printed.splitlines()] == logged[: len(printed.splitlines())]
+    assert len(logged) >= 18
 
 
 def test_channel_counts_are_those_in_the_log(two_nodes: Oracle) -> None:

@@ -88,9 +88,10 @@ def channels(launched: Iterable[Launched]) -> list[int]:
 
 
 def said(oracle: Oracle, level: str = "INFO") -> list[str]:
-    """What the plugin said in NCCL's log."""
+    """What the plugin said in NCCL's log, but for its build."""
     lines = [line.partition(" TUNER/nccl-tuner: ") for line in oracle.log_lines()]
-    return [text for start, found, text in lines if found and start.endswith(f"NCCL {level}")]
+    said_there = [text for start, found, text in lines if found and start.endswith(f"NCCL {level}")]
+    return [text for text in said_there if not text.startswith("build ")]
 
 
 def same_bits(left: NDArray[np.float32], right: NDArray[np.float32]) -> bool:

@@ -13,11 +13,12 @@ import pytest
 
 from tests.support.available_releases import HERE
 from tuner import plugin
-from tuner.base.errors import MeasuringFailed
+from tuner.base.errors import BadInput, MeasuringFailed
 from tuner.base.names import Algorithm, Protocol
 from tuner.bench.backend import Run
 from tuner.bench.double.environment import Environment
 from tuner.bench.double.settings import DoubleSettings, Fault
+from tuner.bench.gpu import selftest
 from tuner.bench.gpu.host_time import SIZES as host_time_sizes
 from tuner.bench.gpu.options import Options
 from tuner.bench.gpu.selftest import RANKS, SelfTest, named_in, passes
@@ -133,6 +134,19 @@ def test_a_missing_package_and_a_missing_gpu_are_named(monkeypatch: pytest.Monke
     assert said[0] == "packages ..."
     assert said[1].startswith("packages: FAILED: missing: cupy (")
     assert len(said) == 2
+
+
+def test_a_libnccl_for_other_gpus_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = SelfTest(Options(library=tmp_path / "libnccl.so.2"))
+    (tmp_path / "libnccl.so.2").touch()
+    made._cuda = SimpleNamespace(count=1, capability=lambda _: 80, name=lambda _: "A100")  # type: ignore[assignment]
+    for has, complaint in (
+        (80, None),
+        (90, r"libnccl\.so\.2 has no code for A100, sm_80; valid: a wheel's libnccl, or a"),
+    ):
+        monkeypatch.setattr(selftest, "runs_on", lambda _, capability, has=has: capability == has)
+        with pytest.raises(BadInput, match=complaint) if complaint else nullcontext():
+            dict(made.layers)["libnccl"]()
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,15 @@ def test_a_row_that_cannot_run_leaves_the_call_to_the_other(build: Build, tmp_pa
         assert answer(run, TunerCall(AR, 10)) == (*TREE_LL, 3)
 
 
+@pytest.mark.parametrize("row", ["allreduce bytes=..9 -> nccl", "allreduce bytes=..9 -> collnetchain/simple | nccl"])
+@pytest.mark.parametrize("version", next_tuner.VERSIONS)
+def test_a_row_that_says_nccl_is_nccls_own_choice(build: Build, tmp_path: Path, version: int, row: str) -> None:
+    with opened(version, build(), tmp_path, row) as run:
+        assert answer(run, TunerCall(AR, 9)) is None
+        assert not [line for line in heard(run) if line.startswith("asked")]
+        assert answer(run, TunerCall(AR, 10)) == (*TREE_LL, 3)
+
+
 @pytest.mark.parametrize("content", [None, "", "nccl-tuner-table 1\nwhat\n"])
 @pytest.mark.parametrize("version", next_tuner.VERSIONS)
 def test_without_a_good_table_the_other_decides_all(
@@ -358,7 +367,7 @@ def test_nccl_before_2_26_opens_the_network_plugin_for_its_tuner(tmp_path: Path,
     next_tuner.build(tmp_path / "libnccl-net.so")
     run = f"import ctypes; ctypes.CDLL({str(nccl)!r}).run({str(plugin.path()).encode()!r})"
     environment = {name: text for name, text in os.environ.items() if not name.startswith("NCCL_")}
-    environment["LD_LIBRARY_PATH"] = str(tmp_path)
+    environment |= {"LD_LIBRARY_PATH": str(tmp_path), "NCCL_DEBUG": "INFO"}
     ran = subprocess.run([sys.executable, "-c", run], env=environment, capture_output=True, text=True, check=True)
     assert ("is asked where the table has no row" in ran.stdout) == opens
 

@@ -145,6 +145,33 @@ def test_rings_are_guarded_that_are_slower_than_the_threshold(slower: float, fac
         assert plugin.ask(TunerCall(Collective.AllReduce, 0), own).cost_us[RING, 2] == factor
 
 
+@pytest.mark.parametrize("nccl", ["2.24.3", "2.28.9", GUARDED[-1]])
+@pytest.mark.parametrize(("machine", "nodes"), [("dgx-h100", 4), ("dgx-b200", 4), ("dgx-b300", 16)])
+def test_decisions_for_ring_keep_nccls_guard(nccl: str, machine: str, nodes: int, tmp_path: Path) -> None:
+    """A row for Ring is as one that cannot run where NCCL puts Ring last, and decides for all other types."""
+    model = selection(machine, nccl, nodes)
+    assert model
+    path = tmp_path / "t"
+    path.write_text("nccl-tuner-table 1\nallreduce -> ring/ll | ring/simple\nreducescatter -> ring/simple\n")
+    kept = 0
+    with DryRun(path, ranks=model.communicator.ranks, nodes=nodes) as plugin:
+        for collective in SUMS:
+            for dtype in (DataType.float32, DataType.float8e4m3, DataType.float8e5m2):
+                asked = Request(collective, dtype, Op.sum)
+                if not model.usable(asked):
+                    continue
+                for size, own in zip(SIZES, model.cost_table(asked, SIZES), strict=True):
+                    answer = plugin.ask(TunerCall(collective, int(size)), own).cost_us
+                    others = np.delete(own, RING, axis=0)
+                    alone = not (others >= 0).any()  # NCCL runs Ring whatever it takes
+                    lossy = dtype.name.startswith("float8") and not alone
+                    decides = plugin.rows(TunerCall(collective, int(size)), own).decision is not None
+                    assert decides != lossy, (dtype, size)
+                    assert not lossy or answer.tobytes() == own.tobytes()
+                    kept += lossy
+    assert kept > 40
+
+
 if __name__ == "__main__":  # python -m tests.plugin.test_fp8_guard: the distribution
     for dtype in (DataType.float32, DataType.bfloat16, DataType.float8e4m3):
         found = np.concatenate([list(ratios(dtype, name, catalogue.names())) for name in GUARDED])

@@ -62,8 +62,12 @@ def test_a_line_has_every_count(tmp_path: Path) -> None:
     (line,) = written.read_text().splitlines()
     record = json.loads(line)
     assert len(record.pop("sha256")) == 64
+    assert record.pop("build").startswith("nccl-tuner-plugin ")
+    assert 0 <= record.pop("ended") - record.pop("started") < 3600
     assert record == {
         "nccl_tuner_stats": 1,
+        "rank": None,
+        "nccl": None,
         "host": host,
         "pid": os.getpid(),
         "commId": "0x1",
@@ -171,6 +175,14 @@ def test_what_cannot_be_written_is_one_warning(pattern: str, reason: str, tmp_pa
     assert len(warnings) == 1
     assert reason in warnings[0]
     assert "no statistics" in warnings[0]
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("kept")
+    (tmp_path / "s").symlink_to(tmp_path / "mine")
+    log = counted(table(tmp_path), tmp_path / "s", (1,)).log
+    assert "errno 40" in next(line.text for line in log if line.level == WARN)
+    assert (tmp_path / "mine").read_text() == "kept"
 
 
 def test_files_are_summed(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Decision tables in Python: the format both ways, and which row is found (docs/decision-table.md)."""
 
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -261,6 +262,7 @@ def test_writes_what_a_person_would(tmp_path: Path) -> None:
         {"machine": "dgx-h100", "release": "2.28.9"},
     )
     write(tmp_path / "t", table)
+    before = (tmp_path / "t").read_text().rpartition("# rows")[0]
     assert (tmp_path / "t").read_text().splitlines() == [
         "nccl-tuner-table 1",
         "# rows: 6",
@@ -272,7 +274,7 @@ def test_writes_what_a_person_would(tmp_path: Path) -> None:
         "allreduce bytes=64K..4M ranks=16 -> ring/ll128 channels=8 | tree/simple",
         "allgather bytes-per-rank=0..32K registered=yes pipelined=1 -> nccl",
         "allreduce nodes=2.. -> nvlstree/simple chunk=128K",
-        "# rows: 6",
+        f"# rows: 6 sha256 {hashlib.sha256(before.encode()).hexdigest()}",
     ]
     assert read(tmp_path / "t") == table
 

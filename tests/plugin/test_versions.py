@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tuner.base.errors import BadTable
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.plugin.dry_run import INFO, WARN, CommunicatorSize, DryRun, Named, PluginRefused, TunerCall
+from tuner.plugin.table.comments import Comments, close
 from tuner.plugin.table.parse import from_text, read
 from tuner.plugin.table.records import Choice, Decision, Interval, Table
 from tuner.plugin.table.text import to_text
@@ -46,6 +47,13 @@ def picked(cost_us: NDArray[np.float32]) -> tuple[Algorithm, Protocol]:
 def table_of(folder: Path, *rows: str, header: str | None = HEADER) -> Path:
     path = folder / "t"
     path.write_text("\n".join([*([header] if header else []), *rows, ""]))
+    return path
+
+
+def whole(path: Path) -> Path:
+    """The table with the last line that shows that all of it is there."""
+    text = path.read_text()
+    path.write_text(close(text, sum(" -> " in line for line in text.splitlines())))
     return path
 
 
@@ -512,7 +520,7 @@ HASHES = "NCCL_TUNER_TABLE_SHA256"
 
 @pytest.mark.parametrize("version", range(1, 7))
 def test_strict_takes_a_good_table_and_refuses_none(tmp_path: Path, version: int) -> None:
-    with opened(table_of(tmp_path, "allreduce -> ring/ll"), version, NCCL_TUNER_STRICT="1") as run:
+    with opened(whole(table_of(tmp_path, "allreduce -> ring/ll")), version, NCCL_TUNER_STRICT="1") as run:
         assert not said(run, WARN)
     with pytest.raises(PluginRefused, match="NCCL_TUNER_STRICT is set, and NCCL_TUNER_TABLE is not: there is no table"):
         DryRun(None, ranks=16, nodes=2, version=version, env={STRICT: "1"})
@@ -562,7 +570,7 @@ def test_a_hash_pins_the_content(tmp_path: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "hashes", ["abe57b12bfdd", "0" * 63, "0" * 65, "g" * 64, "0" * 64 + ",", ",", "0" * 63 + "\xe4"]
+    "hashes", ["", " ", "abe57b12bfdd", "0" * 63, "0" * 65, "g" * 64, "0" * 64 + ",", ",", "0" * 63 + "\xe4"]
 )
 def test_a_pin_that_is_no_hash(tmp_path: Path, hashes: str) -> None:
     table = table_of(tmp_path, "allreduce -> ring/ll")
@@ -574,7 +582,7 @@ def test_a_pin_that_is_no_hash(tmp_path: Path, hashes: str) -> None:
 
 @pytest.mark.parametrize("version", range(1, 7))
 def test_a_table_is_read_once_while_a_process_has_communicators(tmp_path: Path, version: int) -> None:
-    table = table_of(tmp_path, "allreduce -> ring/ll")
+    table = whole(table_of(tmp_path, "allreduce -> ring/ll"))
     before = hashlib.sha256(table.read_bytes()).hexdigest()[:12]
     changed = [f"{table} has changed since this process read it: what was read then stays"]
     with opened(tmp_path / "other", version):  # keeps what the process has read, as NCCL does
@@ -702,10 +710,10 @@ def test_nvml_names_the_gpus(tmp_path: Path) -> None:
 
     h100 = "NVIDIA H100 80GB HBM3"
     table = tmp_path / "nvidia-h100-80gb-hbm3.table"
-    table.write_text(f"{HEADER}\n# gpus: b200, H100 80gb\nallreduce -> ring/ll\n")
+    table.write_text(close(f"{HEADER}\n# gpus: b200, H100 80gb\nallreduce -> ring/ll\n", 1))
     assert f"table {table} (" in ask(h100, f"{tmp_path}/%g.table", "strict")
     assert "%g: the process has no NVML that gives" in ask("NVIDIA T400", f"{tmp_path}/%g.table")
-    table.write_text(f"{HEADER}\n# gpus: b200, A100\nallreduce -> ring/ll\n")
+    table.write_text(close(f"{HEADER}\n# gpus: b200, A100\nallreduce -> ring/ll\n", 1))
     reason = f"is for GPUs 'b200, A100', and this node has '{h100}'"
     answer = ask(h100, str(table))
     assert f"{reason}: it is used all the same" in answer
@@ -721,11 +729,15 @@ def test_nvml_names_the_gpus(tmp_path: Path) -> None:
 
 # Tables that are cut
 
+RING_16, RING_32 = (
+    Decision(Collective.AllReduce, (Choice(Algorithm.Ring, Protocol.LL, channels=each),)) for each in (16, 32)
+)
+
 
 def test_no_table_that_was_cut_is_used(tmp_path: Path) -> None:
     rows = tuple(Decision(Collective.AllReduce, (Choice(Algorithm.Ring, Protocol.LL, channels=16),)) for _ in range(5))
     whole = to_text(Table(rows, provenance={"by": "hand"})).encode()
-    assert whole.endswith(b"\n# rows: 5\n")
+    assert re.search(rb"\n# rows: 5 sha256 [0-9a-f]{64}\n$", whole)
     table = tmp_path / "test.table"
     taken = []
     for length in range(len(whole) + 1):
@@ -734,7 +746,26 @@ def test_no_table_that_was_cut_is_used(tmp_path: Path) -> None:
             if not said(run, WARN):
                 taken.append(length)
     # Of the header alone nothing is decided; all rows are there where only the comment that says it again is not.
-    assert taken == [len(HEADER) + 1, len(whole) - len("# rows: 5\n"), len(whole)]
+    without_last = whole.rindex(b"# rows")
+    assert taken == [len(HEADER) + 1, without_last, len(whole)]
+    for length in taken[:-1]:
+        table.write_bytes(whole[:length])
+        with pytest.raises(PluginRefused, match="has no row" if length < without_last else "does not show that it is"):
+            opened(table, NCCL_TUNER_STRICT="1")
+    table.write_bytes(whole)
+    opened(table, NCCL_TUNER_STRICT="1").close()
+
+
+def test_no_half_of_two_tables_is_used(tmp_path: Path) -> None:
+    """A file that is rewritten in place at equal length: every mixture of the two."""
+    one, two = (to_text(Table((decision,), provenance={"by": "hand"})).encode() for decision in (RING_16, RING_32))
+    assert len(one) == len(two)
+    table = tmp_path / "test.table"
+    for length in range(1, len(one)):
+        if (mixed := two[:length] + one[length:]) not in (one, two):
+            table.write_bytes(mixed)
+            with pytest.raises(PluginRefused, match=r"another sha256|is not '# rows|does not show"):
+                opened(table, NCCL_TUNER_STRICT="1")
 
 
 @pytest.mark.parametrize(
@@ -761,12 +792,161 @@ def test_what_shows_that_a_table_was_cut(tmp_path: Path, content: str, reason: s
 
 
 def test_a_comment_about_rows_that_announces_none(tmp_path: Path) -> None:
-    content = f"{HEADER}\n# rows: many\n# rows: 7 or so\n# rows 3\nallreduce -> ring/ll # rows: 9\n"
+    content = f"{HEADER}\n# rows 3\n# arrows: 2\nallreduce -> ring/ll # rows: 9\n # rows: 8\n"
     table = tmp_path / "test.table"
     table.write_text(content)
     with opened(table) as run:
         assert not said(run, WARN)
     assert len(read(table).decisions) == 1
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "# rows: -9",
+        "# Rows: 1",
+        "# rows: 1 rows",
+        "#rows:",
+        "# rows: 1 sha256",
+        f"# rows: 1 sha256 {'0' * 64} 1",
+        "# rows: 1e1",
+    ],
+)
+def test_a_mark_that_is_none_does_not_switch_it_off(tmp_path: Path, comment: str) -> None:
+    table = tmp_path / "test.table"
+    table.write_text(f"{HEADER}\nallreduce -> ring/ll\n{comment}\n")
+    with opened(table) as run:
+        assert said(run, WARN)[0].startswith(f"{table}:3: '{comment[:20]}")
+    with pytest.raises(BadTable, match=r":3: .* is not '# rows: N' or '# rows: N sha256 HASH'"):
+        read(table)
+
+
+def test_nothing_follows_the_line_with_the_hash(tmp_path: Path) -> None:
+    table = whole(table_of(tmp_path, "allreduce -> ring/ll"))
+    table.write_text(table.read_text() + "# by: hand\n")
+    with opened(table) as run:
+        assert "t:4: something follows the line with the hash" in said(run, WARN)[0]
+    with pytest.raises(BadTable, match=":4: something follows"):
+        read(table)
+
+
+# What a table is for, checked when it is loaded
+
+DAY_S = 24 * 60 * 60
+
+
+def valid_s(line: bytes) -> tuple[int | None, int | None]:
+    """As the reader in Python has it."""
+    comments = Comments(line)
+    comments.take(1, line)
+    return comments.valid_s
+
+
+NOVEMBER_S = 1793491200  # 2026-11-01
+
+
+@pytest.mark.parametrize(
+    ("days", "job_s", "used"),
+    [
+        ("2026-11-01..2026-11-02", NOVEMBER_S - 1, False),
+        ("2026-11-01..2026-11-02", NOVEMBER_S, True),
+        ("2026-11-01..2026-11-02", NOVEMBER_S + 2 * DAY_S - 1, True),
+        ("2026-11-01..2026-11-02", NOVEMBER_S + 2 * DAY_S, False),
+        ("..2026-10-31", NOVEMBER_S, False),
+        ("2026-11-01..", 1 << 40, True),
+    ],
+)
+def test_a_table_is_used_by_jobs_of_its_days(tmp_path: Path, days: str, job_s: int, used: bool) -> None:
+    table = whole(table_of(tmp_path, f"# valid: {days}", "allreduce -> ring/ll"))
+    with opened(table, NCCL_TUNER_JOB_TIME=str(job_s)) as run:
+        assert any("is not valid for a job that began" in line for line in said(run, WARN)) == (not used)
+        assert any("1 rows" in line for line in said(run)) == used
+    with opened(table) as run:
+        assert "which is not checked: NCCL_TUNER_JOB_TIME does not say" in said(run, WARN)[0]
+        assert any("1 rows" in line for line in said(run))
+    with pytest.raises(PluginRefused, match="NCCL_TUNER_JOB_TIME does not say when"):
+        opened(table, NCCL_TUNER_STRICT="1")
+    low, high = valid_s(f"# valid: {days}".encode())
+    assert ((low is None or low <= job_s) and (high is None or job_s <= high)) == used
+
+
+@pytest.mark.parametrize(
+    "days", ["", "..", "2026-11-01", "2026-11-02..2026-11-01", "2026-13-01..", "1.11.2026..", "2026-1-01..", "soon"]
+)
+def test_days_that_are_none(tmp_path: Path, days: str) -> None:
+    table = table_of(tmp_path, f"# valid: {days}", "allreduce -> ring/ll")
+    with opened(table) as run:
+        assert "is not DAY..DAY" in said(run, WARN)[0]
+    with pytest.raises(BadTable, match=r"is not DAY\.\.DAY"):
+        read(table)
+
+
+@pytest.mark.parametrize(
+    ("lines", "off"),
+    [
+        ([], False),
+        (["off 1000"], True),
+        (["off 1001"], False),
+        (["off 900 # a regression", "on 1000"], False),
+        (["# none yet", "off 900", "on 1001"], True),
+    ],
+)
+def test_the_switch_is_read_by_when_the_job_began(tmp_path: Path, lines: list[str], off: bool) -> None:
+    """Never by a clock, so that all ranks of a job agree whenever they look."""
+    switch = tmp_path / "switch"
+    switch.write_text("".join(f"{line}\n" for line in lines))
+    table = whole(table_of(tmp_path, "allreduce -> ring/ll"))
+    given = {"NCCL_TUNER_SWITCH": str(switch), "NCCL_TUNER_JOB_TIME": "1000", "NCCL_TUNER_STRICT": "1"}
+    with opened(table, 6, 16, 2, **given) as run:
+        assert not said(run, WARN)
+        assert any("is off since" in line for line in said(run)) == off
+        assert any("1 rows" in line for line in said(run)) == (not off)
+
+
+@pytest.mark.parametrize(
+    ("content", "job", "reason"),
+    [
+        (None, "1000", "No such file"),
+        ("of 9\n", "1000", "line 1 is not 'off SECONDS' or 'on SECONDS'"),
+        ("off 9\non 8\n", "1000", "line 2 is not"),
+        ("off 9 10\n", "1000", "line 1 is not"),
+        ("off 9\n", "", "NCCL_TUNER_JOB_TIME does not say when the job began"),
+    ],
+)
+def test_a_switch_that_cannot_be_agreed_on_is_refused(
+    tmp_path: Path, content: str | None, job: str, reason: str
+) -> None:
+    switch = tmp_path / "switch"
+    if content is not None:
+        switch.write_text(content)
+    table = whole(table_of(tmp_path, "allreduce -> ring/ll"))
+    given = {"NCCL_TUNER_SWITCH": str(switch), "NCCL_TUNER_JOB_TIME": job}
+    with opened(table, 6, 16, 2, **given) as run:
+        assert reason in said(run, WARN)[0]
+        assert not any("rows" in line for line in said(run))
+    with pytest.raises(PluginRefused, match=re.escape(reason)):
+        opened(table, 6, 16, 2, **given, NCCL_TUNER_STRICT="1")
+
+
+def test_a_line_of_the_switch_that_is_being_written_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "switch").write_text("off 900\non 9")
+    given = {"NCCL_TUNER_SWITCH": str(tmp_path / "switch"), "NCCL_TUNER_JOB_TIME": "1000"}
+    with opened(table_of(tmp_path, "allreduce -> ring/ll"), 6, 16, 2, **given) as run:
+        assert any("is off since 900" in line for line in said(run))
+
+
+def test_a_table_that_is_not_used_is_said_on_standard_error_where_nccl_says_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys; from tuner.plugin.dry_run import DryRun\n"
+        "runs = [DryRun(sys.argv[1], ranks=16, nodes=2, env={'NCCL_DEBUG': sys.argv[2]}) for _ in range(3)]\n"
+        "[run.close() for run in runs]"
+    )
+    for level, lines in (("VERSION", 1), ("", 1), ("WARN", 0)):
+        command = [sys.executable, "-c", code, str(tmp_path / "missing"), level]
+        said_there = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
+        assert [line.startswith(f"nccl-tuner: {tmp_path}/missing: No such file") for line in said_there] == [
+            True
+        ] * lines
 
 
 # Mistakes in the rows of this version

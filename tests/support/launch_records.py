@@ -90,6 +90,8 @@ def edges(nccl: str) -> Iterator[Case]:
         "NVLSTree of 16 local ranks": Scenario(
             nccl, 2, machine="gb200-nvl72", trays=4, environment=algorithm["NVLSTree"]
         ),
+        # 8 local ranks whose adapters are near, the most with smaller chunks below 96 GB/s.
+        "NVLSTree of 8 local ranks": Scenario(nccl, 2, machine="dgx-b200", environment=algorithm["NVLSTree"]),
     }
     kind = Request(Collective.AllReduce, DataType.float32, Op.sum)
     for name, scenario in scenarios.items():

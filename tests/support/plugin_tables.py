@@ -4,6 +4,7 @@ from pathlib import Path
 
 from tuner import release
 from tuner.plugin import loading
+from tuner.plugin.table.comments import close
 from tuner.plugin.table.records import HEADER
 
 
@@ -13,7 +14,9 @@ def interface(nccl: str) -> int:
 
 
 def table_of(folder: Path, *rows: str, header: str | None = HEADER) -> Path:
-    """A file of these rows."""
+    """A file of these rows, which shows that it is whole."""
     path = folder / "test.table"
-    path.write_text("\n".join([*([header] if header else []), *rows, ""]))
+    path.write_text(
+        close("\n".join([*([header] if header else []), *rows, ""]), sum(not row.startswith("#") for row in rows))
+    )
     return path

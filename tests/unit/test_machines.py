@@ -675,7 +675,7 @@ def test_the_topology_is_the_one_in_the_xml(machine: Machine) -> None:
 
 
 def test_an_unknown_machine_lists_the_valid_ones() -> None:
-    with pytest.raises(UnknownMachine, match=r"'DGXH100'; did you mean dgx-h100\?; valid: a100-4x-1nic, "):
+    with pytest.raises(UnknownMachine, match=r"'DGXH100'; did you mean dgx-h100\? \(all: nccl-tuner machines\)"):
         catalogue.load("DGXH100")
     with pytest.raises(UnknownMachine, match=r"no machine '\.\./nccl'; valid: "):
         catalogue.load("../nccl")
@@ -869,9 +869,7 @@ def test_names_are_distinct_in_any_case() -> None:
         ("gh200", {"alps", "gh200-4x"}),
         ("aws-h100", {"aws-p5", "aws-p5-rdma"}),
         ("gb300", {"gb300-nvl72"}),
-        ("GB200 NVL72", {"gb200-nvl72"}),
         ("ND_GB200", {"gb200-nvl72", "aws-p6e-gb200"}),
-        ("dgx a100", {"dgx-a100"}),
         ("rtx-pro-6000", {"pcie-rtxpro6000"}),
         ("l40s", {"pcie-l40s", "pcie-l40s-4nic", "pcie-l40s-no-p2p"}),
         ("p6", {"aws-p6-b200", "aws-p6-b300"}),

@@ -4,7 +4,6 @@
 """
 
 import json
-import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -131,15 +130,15 @@ def test_plugins_know_how_it_loads_them(run: Run, tables: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("pick", "allreduce", *SCENARIO, "--bytes", "8", "--nccl", "2.0.0"),
+        ("pick", "allreduce", *SCENARIO, "--bytes", "8", "--nccl", f"{NEW[:-1]}8"),  # the nearest
         ("fetch-nccl",),
         ("machines", "capture", "dgx-h100"),
     ],
 )
 def test_it_is_among_what_is_valid(arguments: tuple[str, ...], tables: Path) -> None:
-    listed = re.search(r"2\.18\.1.*", failure(tables, *arguments).stderr)
-    assert listed, arguments
-    assert NEW in listed[0]
+    said = failure(tables, *arguments).stderr
+    assert "2.18.1" in said or arguments[0] == "pick"
+    assert NEW in said
 
 
 def test_its_graphs_are_those_of_its_parent_where_it_changes_nothing_of_the_search(run: Run) -> None:

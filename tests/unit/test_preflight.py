@@ -4,6 +4,7 @@ import ast
 import contextlib
 import copy
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ import pytest
 
 from tests.support.command_line import run
 from tests.support.preflight_records import AMD, INTEL, Host, as_json, with_processor, write
+from tuner import plugin
 from tuner.base.errors import TunerError
 from tuner.base.names import Collective, DataType, Op
+from tuner.base.provenance import sha256
 from tuner.emulator.request import Request
 from tuner.jobs.preflight import collect
 from tuner.jobs.preflight.alone import Range
@@ -24,6 +27,7 @@ from tuner.jobs.preflight.reach import Reach
 from tuner.jobs.preflight.settings import Nodes
 from tuner.jobs.preflight.workflow import Question, Report, Verdict, check, letters
 from tuner.machine import catalogue
+from tuner.plugin.table.comments import close
 
 ALLREDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
 SCRIPT = Path(collect.__file__)
@@ -200,15 +204,80 @@ def test_the_topology_on_record_is_the_hosts(tmp_path: Path) -> None:
     assert {Path(kind.node or "").name for kind in report.kinds} == {f"topology-{named['sha256'][:32]}.xml"}
 
 
+def with_plugin(name: str, variables: dict[str, str], plugin_path: Path | str | None = None) -> Host:
+    """A host whose ranks name this project's plugin, or another file, and have these variables."""
+    env = {"NCCL_TUNER_PLUGIN": str(plugin_path or plugin.path()), **variables}
+    of_env = collect.Host(env)
+    plugins = {"tuner": collect.tuner_plugin(of_env, env["NCCL_TUNER_PLUGIN"]), "network": None}
+    return Host(name, env=env, more={"table": collect.decision_table(of_env, env), "plugins": plugins})
+
+
+def deployed(folder: Path, *hosts: Host) -> Path:
+    """Records of a rank of each host."""
+    for host in hosts:
+        collect.written(str(folder), host.record(0) | {"rank": None, "ranks": None, "local_ranks": None})
+    return folder
+
+
+TREE_TABLE = "nccl-tuner-table 1\nallreduce -> tree/simple channels=1\n"
+SEALED = close(TREE_TABLE, 1)
+
+
+@pytest.mark.parametrize("strict", [{}, {"NCCL_TUNER_STRICT": "1"}])
+@pytest.mark.parametrize("broken", ["plugin", "bytes", "table", "cut", "hash", "no hash"])
+def test_a_rank_that_would_go_without_its_table(tmp_path: Path, broken: str, strict: dict[str, str]) -> None:
+    """Exit code 1, whatever is missing on one host of two; 0 where nothing is."""
+    (tmp_path / "good.table").write_text(SEALED)
+    (tmp_path / "cut.table").write_text(SEALED[:-9])
+    (tmp_path / "libnccl_tuner_plugin.so").write_bytes(b"100 random bytes")
+    right = {"NCCL_TUNER_TABLE": str(tmp_path / "good.table"), **strict}
+    pinned = {**right, "NCCL_TUNER_TABLE_SHA256": sha256(tmp_path / "good.table")}
+    other, file = dict(pinned), None
+    if broken == "plugin":
+        file = tmp_path / "gone" / "libnccl_tuner_plugin.so"
+    elif broken == "bytes":
+        file = tmp_path / "libnccl_tuner_plugin.so"
+    elif broken in ("table", "cut"):
+        other["NCCL_TUNER_TABLE"] = str(tmp_path / f"{broken}.table")
+    else:
+        other["NCCL_TUNER_TABLE_SHA256"] = "0" * 64 if broken == "hash" else ""
+    good = with_plugin("a", pinned)
+    run("preflight", "check", str(deployed(tmp_path / "same", good, with_plugin("b", pinned))), "allreduce", code=0)
+    folder = deployed(tmp_path / "records", good, with_plugin("b", other, file))
+    done = run("preflight", "check", str(folder), "allreduce", code=1)
+    assert "kind B (1 ranks): " in done.stdout
+    everywhere = deployed(tmp_path / "all", with_plugin("a", other, file), with_plugin("b", other, file))
+    assert "would not be used" in run("preflight", "check", str(everywhere), "allreduce", code=1).stdout
+
+
+def test_strict_without_a_table_that_shows_that_it_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text(TREE_TABLE)
+    named = {"NCCL_TUNER_TABLE": str(tmp_path / "t")}
+    run("preflight", "check", str(deployed(tmp_path / "a", with_plugin("a", named))), "allreduce", code=0)
+    strict = with_plugin("a", {**named, "NCCL_TUNER_STRICT": "yes"})
+    said = run("preflight", "check", str(deployed(tmp_path / "b", strict)), "allreduce", code=1).stdout
+    assert f"{tmp_path}/t does not show that it is whole" in said
+
+
+def test_a_plugin_is_found_by_its_name(tmp_path: Path) -> None:
+    shutil.copy(plugin.path(), tmp_path / "libnccl-tuner-ours.so")
+    for name in ("ours", "libnccl-tuner-ours.so"):
+        found = collect.tuner_plugin(collect.Host({"LD_LIBRARY_PATH": str(tmp_path)}), name)
+        assert found
+        assert found["library"]
+        assert found["build"]
+    assert collect.tuner_plugin(collect.Host({}), "ours") == {
+        "path": "ours", "sha256": None, "library": False, "build": None
+    }  # fmt: skip
+    assert collect.tuner_plugin(collect.Host({}), "none") is None
+
+
 def test_another_decision_table_on_one_host(tmp_path: Path) -> None:
     hosts = []
     for name, end in (("a", "1M"), ("b", "2M")):
         table = tmp_path / f"{name}.table"
         table.write_text(f"nccl-tuner-table 1\nallreduce bytes=64K..{end} -> ring/simple channels=2\n")
-        env = {"NCCL_TUNER_PLUGIN": "/x/libnccl_tuner_plugin.so", "NCCL_TUNER_TABLE": str(table)}
-        of_env = collect.Host(env)
-        plugins = {what: collect.named_file(of_env, env.get(by)) for what, by in collect.PLUGINS.items()}
-        hosts.append(Host(name, more={"table": collect.decision_table(of_env, env), "plugins": plugins}))
+        hosts.append(with_plugin(name, {"NCCL_TUNER_TABLE": str(table)}))
     folder = tmp_path / "records"
     for host in hosts:  # a record of each
         collect.written(str(folder), host.record(0) | {"rank": None, "ranks": None, "local_ranks": None})
@@ -220,7 +289,7 @@ def test_another_decision_table_on_one_host(tmp_path: Path) -> None:
 
 
 def test_a_tuner_plugin_that_is_not_ours(tmp_path: Path) -> None:
-    other = {"plugins": {"tuner": {"path": "/x/libnccl-ofi-tuner.so", "sha256": None}, "network": None}}
+    other = {"plugins": {"tuner": {"path": "/x/libnccl-ofi-tuner.so", "sha256": "0" * 64}, "network": None}}
     report = checked(tmp_path, Host("a"), Host("b", more=other))
     assert (report.verdict, reaches(report)) == (Verdict.unknown, {"tuner plugin": Reach.unknown})
 

@@ -7,7 +7,9 @@ from itertools import product
 from pathlib import Path
 
 from tuner import release
+from tuner.answers.tuners import with_tuner
 from tuner.base.errors import BadInput, one_of
+from tuner.emulator.aws_ofi_nccl.tuner import AwsTuner
 from tuner.machine import catalogue
 from tuner.machine.topology.edit import EDITS, adds_up, together
 from tuner.release.environment import parse_assignments
@@ -66,8 +68,8 @@ def _nccl(scenario: Scenario, value: str) -> Scenario:
 
 
 def _machine(scenario: Scenario, value: str) -> Scenario:
-    """Another machine has all of its own: what completed the node before does not stay."""
-    return replace(
+    """Another machine has all of its own: what completed the node before does not stay, nor its images' tuner."""
+    other = replace(
         scenario,
         machine=value,
         topology=None,
@@ -81,6 +83,7 @@ def _machine(scenario: Scenario, value: str) -> Scenario:
         others=(),
         hardware=None,
     )
+    return with_tuner(other, None) if isinstance(scenario.tuner, AwsTuner) else other
 
 
 def _nodes(scenario: Scenario, value: str) -> Scenario:
@@ -155,6 +158,10 @@ def _unset(scenario: Scenario, value: str) -> Scenario:
     )
 
 
+def _tuner(scenario: Scenario, value: str) -> Scenario:
+    return with_tuner(scenario, value)
+
+
 def _whole(key: str, value: str) -> int:
     if not value.isdecimal() or not 1 <= int(value) <= MOST_NODES:
         raise BadInput(f"change {key}={value}: valid: 1 to {MOST_NODES}")
@@ -172,6 +179,7 @@ SETTINGS: dict[str, Callable[[Scenario, str], Scenario]] = {
     "ranks-per-gpu": _ranks_per_gpu,
     "constants": _constants,
     "unset": _unset,
+    "tuner": _tuner,
 }
 KEYS: dict[str, Callable[[Scenario, str], Scenario]] = {
     **SETTINGS,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from tuner.answers.tuners import TunerWord, word_of
 from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
 from tuner.base.records import json_form
@@ -72,6 +73,7 @@ class Explanation:
     split_hosts: str | None = field(default=None, metadata=json_form(optional=True))  # those that are several nodes
     calibrated: "Mapping[str, CalibratedTime] | None" = field(default=None, metadata=json_form(optional=True))
     calibration: "CalibrationUsed | None" = field(default=None, metadata=json_form(optional=True))
+    tuner_word: TunerWord | None = field(default=None, metadata=json_form(optional=True))  # of a loaded tuner plugin
 
     def __repr__(self) -> str:
         call = f"{self.collective.name} of {human_bytes(self.bytes)}"
@@ -111,6 +113,8 @@ def explain_pick(selection: Selection, constants: ConstantsUsed, request: Reques
     (pick,) = of_picks(picks)
     (algo_proto,) = picks.algo_protos()
     steps = {each: selection.steps(request, size, each) for each in selection.candidates(request)}
+    if algo_proto not in steps and selection.communicator.tuner is not None:
+        raise BadInput(f"the tuner takes {pick.name}, which NCCL ignores: no number of it is computed; valid: no tuner")
     if algo_proto not in steps or last(steps[algo_proto], "time") != pick.time_us:
         raise BadInput(f"NCCL_CTA_POLICY moves this pick to {pick.algorithm}, whatever its time; valid: without it")
     return Explanation(
@@ -121,6 +125,7 @@ def explain_pick(selection: Selection, constants: ConstantsUsed, request: Reques
         steps=tuple(steps[algo_proto]),
         others=(*_slower(steps, algo_proto), *_unavailable(selection, request, steps)),
         holds=_holds(selection, request, size),
+        tuner_word=word_of(selection, request, size),
     )
 
 

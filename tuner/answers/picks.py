@@ -34,7 +34,7 @@ class PickAnswer:
     ``cost_us`` has the combinations that NCCL does not ignore, by name: ``Ring/LL``; none off the classic path.
     ``disagreeing`` are the picks of ranks on other nodes where they are not rank 0's; NCCL needs them to be.
     ``calibrated`` are the times of the same combinations by the calibration, where such were asked for and there are
-    some; the pick is NCCL's all the same.
+    some; the pick is NCCL's all the same. ``alone``: what NCCL would pick by itself, where a tuner has a say.
     """
 
     collective: Collective
@@ -47,6 +47,7 @@ class PickAnswer:
     calibrated: "Mapping[str, CalibratedTime] | None" = field(default=None, metadata=json_form(optional=True))
     calibration: "CalibrationUsed | None" = field(default=None, metadata=json_form(optional=True))
     launch: "LaunchAnswer | None" = field(default=None, metadata=json_form(optional=True))  # in full, where asked for
+    alone: Pick | None = field(default=None, metadata=json_form("nccl_alone", optional=True))
 
     @property
     def time_us(self) -> float | None:
@@ -125,6 +126,9 @@ def _classic(
     own, *others = views
     picks, tables_us = own.pick_with_costs(request, sizes)
     theirs = [of_picks(other.pick(request, sizes)) for other in others]
+    tuner = own.communicator.tuner
+    has_say = tuner is not None and tuner.why_not(own.communicator) is None
+    alone = of_picks(own.alone.pick(request, sizes)) if has_say else [None] * len(sizes)
     for row, (size, pick) in enumerate(zip(sizes, of_picks(picks), strict=True)):
         disagreeing = tuple(
             NodesPick(node.name, other[row])
@@ -132,7 +136,16 @@ def _classic(
             if _launched(other[row]) != _launched(pick)
         )
         cost_us = costs_us(tables_us[row])
-        yield PickAnswer(request.collective, int(size), scenario.constants, cost_us, pick, disagreeing, scenario.ranks)
+        yield PickAnswer(
+            request.collective,
+            int(size),
+            scenario.constants,
+            cost_us,
+            pick,
+            disagreeing,
+            scenario.ranks,
+            alone=alone[row],
+        )
 
 
 def _launched(pick: Pick) -> tuple[str, int, int]:

@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable
 
+MOST_LISTED = 12  # names that a message lists in full
+NEAREST = 5  # names that it lists of more
+
 
 class TunerError(Exception):
     """Base of all errors of this project; the message is one complete line."""
@@ -83,3 +86,14 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
     spelled = {each.lower(): each for each in valid}
     close = difflib.get_close_matches(name.lower(), spelled, n=1)
     return f"; did you mean {spelled[close[0]]}?" if close else ""
+
+
+def nearest_of(name: str, valid: Iterable[str]) -> str:
+    """``valid: a, b, c, d, e and 28 more``, those nearest to the name first; all where they are a dozen or fewer."""
+    import difflib
+
+    spelled = {each.lower(): each for each in valid}
+    if len(spelled) <= MOST_LISTED:
+        return one_of(spelled.values())
+    close = difflib.get_close_matches(name.lower(), spelled, n=NEAREST, cutoff=0)
+    return f"{one_of(spelled[each] for each in close)} and {len(spelled) - len(close)} more"

@@ -85,8 +85,10 @@ class Everything(LazyGroup):
     """All verbs. A broken pipe is :class:`NobodyReads`: click would end it with 1, which is the answer "no" here."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """The context, without colour where NO_COLOR is set and with it where FORCE_COLOR is."""
+        said = False if os.environ.get("NO_COLOR") else True if os.environ.get("FORCE_COLOR") else None
         with _reader_may_go():
-            return super().make_context(*args, **extra)
+            return super().make_context(*args, **{"color": said, **extra})
 
     def invoke(self, ctx: click.Context) -> Any:
         with _reader_may_go():

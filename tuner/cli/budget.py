@@ -24,7 +24,7 @@ from tuner.times.regret.measurements import of_communicator
 @options.under("Compared with", "--setting", "--table", "--measured", "--arm")
 @options.under("Output", "--overlap", "--exact", "--parquet", "--prometheus")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
-@options.communicator_options()
+@options.communicator_options(tuner=True)
 @options.call_options(windows=False)
 @communicators_options("Count")
 @budget_groups.group_options

@@ -7,6 +7,7 @@ than a ``pick`` takes to answer.
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -123,6 +124,11 @@ class Help(click.Command):
             self.help = own
 
 
+# Parameters whose files a command writes; of all others - is standard input.
+WRITTEN = frozenset({"cost_table", "dump", "junit_file", "nccl_log", "out", "parquet", "plot", "svg"})
+STANDARD_INPUT = Path("/dev/stdin")
+
+
 class Command(Help):
     """A command whose help shows the options without a heading, and every one with ``--help-all``."""
 
@@ -141,6 +147,14 @@ class Command(Help):
                 )
             )
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the arguments, with standard input for each file to read that is ``-``."""
+        rest = super().parse_args(ctx, args)
+        for name, value in ctx.params.items():
+            if name not in WRITTEN:
+                ctx.params[name] = _read_from(value)
+        return rest
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Options without a heading, and the others below theirs, or as a line that says which there are."""
         below: dict[str, list[tuple[str, str]]] = {}
@@ -158,6 +172,12 @@ class Command(Help):
             formatter.write_paragraph()
             counts = (f"{_inside(heading)} ({len(those)})" for heading, those in below.items())
             formatter.write_text(f"More with --help-all: {', '.join(counts)}.")
+
+
+def _read_from(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_read_from, value))
+    return STANDARD_INPUT if isinstance(value, Path) and str(value) == "-" else value
 
 
 def _heading(parameter: click.Parameter) -> str | None:

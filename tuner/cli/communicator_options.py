@@ -8,7 +8,9 @@ from typing import Any
 
 import click
 
+from tuner.answers import tuners
 from tuner.answers.changes import changed
+from tuner.answers.tuners import with_tuner
 from tuner.base.errors import BadInput
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS
 from tuner.base.ranges import from_ranges
@@ -114,21 +116,27 @@ class CommunicatorOptions:
         if node and ((nodes or 1) > 1 or any(value is not None for value in alike)):
             those = "--machine, --topology, --topo-graphs, --gpu, --nodes, --gpus-per-node"
             raise BadInput(f"--node describes all nodes; valid: --node alone, or {those}")
-        changes = given.pop("changes", ())
+        changes, asks_for_tuner, tuner = given.pop("changes", ()), "tuner" in given, given.pop("tuner", None)
         described = describe(**{**given, "env": parse_assignments(given.get("env", ()))})
+        if asks_for_tuner:
+            described = with_tuner(described, tuner)
         say_log(described)
         say_whose_parts([given["machine"]] if given.get("machine") else names_of_nodes(node))
         return after(described, changes)
 
 
 def communicator_options(
-    several_releases: bool = False, changes: bool = False, build: bool = False, without: Sequence[str] = ()
+    several_releases: bool = False,
+    changes: bool = False,
+    build: bool = False,
+    without: Sequence[str] = (),
+    tuner: bool = False,
 ) -> Callable[[F], F]:
     """The options that describe a communicator, as the parameter ``communicator``.
 
     ``several_releases``: one for each. ``changes``: with --change, of nodes. ``build``: with --build, of libnccl.
-    ``without``: parameters whose options help does not show, as the command always refuses them. A command's own option
-    keeps its parameter.
+    ``without``: parameters whose options help does not show, as the command always refuses them. ``tuner``: with
+    --tuner; else none decides, as for libnccl. A command's own option keeps its parameter.
     """
 
     def decorated(function: F) -> F:
@@ -139,7 +147,11 @@ def communicator_options(
             described = {name: given.pop(name) for name in names if name in given}
             return function(*arguments, communicator=CommunicatorOptions(described), **given)
 
-        every = [*_options(several_releases), *([of_nodes_option] if changes else []), *([_BUILD] if build else [])]
+        every = [
+            *_options(several_releases, tuner),
+            *([of_nodes_option] if changes else []),
+            *([_BUILD] if build else []),
+        ]
         made: F = with_communicator  # type: ignore[assignment]
         stacked(made, *every)
         parameters = vars(made)["__click_params__"]
@@ -160,7 +172,7 @@ def _own(*declarations: Any, **attributes: Any) -> Callable[[F], F]:
     return click.option(*declarations, cls=_Own, **attributes)
 
 
-def _options(several_releases: bool) -> Iterable[Callable[[Any], Any]]:
+def _options(several_releases: bool, tuner: bool) -> Iterable[Callable[[Any], Any]]:
     yield _own(
         "--machine",
         metavar="NAME",
@@ -196,6 +208,14 @@ def _options(several_releases: bool) -> Iterable[Callable[[Any], Any]]:
         metavar="FILE",
         help="A log of NCCL_DEBUG=INFO instead of all these; with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH also its graphs.",
     )
+    if tuner:
+        yield _own(
+            "--tuner",
+            metavar="TUNER",
+            heading="Who decides",
+            help="The tuner plugin that decides before NCCL: aws-ofi-nccl, aws-ofi-nccl=VERSION, table:FILE, "
+            "nvidia:FILE.csv, none. [default: of AWS's instance types what their images load, else none]",
+        )
     yield _own(
         "--trays",
         type=int,
@@ -412,8 +432,9 @@ def say_whose_parts(names: Iterable[str]) -> None:
 
 
 def say_notes(scenario: Scenario) -> None:
-    """A line on stderr, once a command, for each variable that NCCL does not take as it stands there."""
+    """A line on stderr, once a command, for what NCCL does not take as it stands, and for what a tuner brings along."""
     _say_once(notes.of_scenario(scenario))
+    _say_once(tuners.notes(scenario))
 
 
 def after(before: Scenario, assignments: Sequence[str]) -> Scenario:

@@ -53,7 +53,7 @@ class CollectiveOrRelease(options.AnyCall):
 )
 @fail_above_option
 @options.range_options
-@options.communicator_options()
+@options.communicator_options(tuner=True)
 @options.call_options()
 @options.time_options("both")
 @options.timeout_option

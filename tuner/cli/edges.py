@@ -18,7 +18,7 @@ from tuner.emulator.selection import Selection
 @options.collectives_argument
 @options.range_options
 @click.option("--every", is_flag=True, help="Print every range; without it, those of an algorithm and protocol as one.")
-@options.communicator_options()
+@options.communicator_options(tuner=True)
 @options.call_options()
 @options.json_option
 def command(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="NCCL's nBytes: count x type size, times the ranks for AllGather and ReduceScatter; 64K is 65536.",
 )
-@options.communicator_options()
+@options.communicator_options(tuner=True)
 @options.call_options()
 @options.time_options("nccl")
 @options.json_option
@@ -96,7 +96,8 @@ def _print(title: str, explanation: Explanation) -> None:
         f"{pick.name}, {pick.channels} channels, {pick.threads} threads, {_us(pick.time_us)} by NCCL's model; "
         f"the same algorithm and protocol from {human_bytes(holds.from_bytes)} to {human_bytes(holds.to_bytes)}\n"
     )
-    for sentence in filter(None, (explanation.domains, explanation.split_hosts)):
+    word = explanation.tuner_word
+    for sentence in filter(None, (word and word.sentence, explanation.domains, explanation.split_hosts)):
         say(f"{sentence}\n")
     changing = [step for step in explanation.steps if step.changes]
     print_table(f"how {pick.name} comes to its numbers", STEPS, map(_step_row, changing))

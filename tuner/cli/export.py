@@ -36,7 +36,7 @@ FORMATS = ("xla", "xla-iota", "choices", "compiled", "simai")
 @click.option("--nvlink-gbs", type=float, help="simai: what NVLink carries of a GPU in one direction, in GB/s.")
 @click.option("--nics-gbs", type=float, help="simai: the same of all adapters of a node together.")
 @options.range_options
-@options.communicator_options()
+@options.communicator_options(tuner=True)
 @options.call_options()
 @options.time_options("nccl")
 @click.option("-o", "--out", type=click.Path(path_type=Path), metavar="FILE", help="Instead of standard output.")

@@ -69,7 +69,7 @@ def operations_of(calls: list[Any], like: Request) -> list[Operation]:
 
 @click.command(name="group", cls=options.Command)
 @click.argument("calls", type=AnyCalls())
-@options.communicator_options()
+@options.communicator_options(tuner=True)
 @options.call_options()
 @click.option("--rank", type=int, default=0, help="Whose sends and receives, or launch, these are. [default: 0]")
 @click.option(

@@ -1,4 +1,4 @@
-"""Tables within the width of a terminal: cells are wrapped at words, or each row becomes a list of its columns."""
+"""Tables within the width of a terminal: cells are wrapped at words, and columns are left out, which a line says."""
 
 import os
 import re
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 GAPS = (3, 2, 1)  # between columns, the first that fits
 LEAST = 8  # a wrapped column is no narrower
+LEFT_OUT = "left out for the width"  # columns; --json has them
+LEAST_COLUMNS = 2  # that a table is left with
 PROSE = 40  # a last column with longer cells goes below its rows where it has less than that beside them
 INDENT = "     "
 OF_A_NUMBER = re.compile(r"(?<=\d) (?=(?:[KMGTPE]i?)?B\b|us\b|ms\b|GB/s|%)")  # no line ends between it and its unit
@@ -23,11 +25,14 @@ def width_to_fit() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def laid_out(columns: Sequence[str], body: Sequence[Sequence[str]], width: int | None) -> str:
+def laid_out(
+    columns: Sequence[str], body: Sequence[Sequence[str]], width: int | None, spare: Sequence[str] = ()
+) -> str:
     """The lines of a plain aligned table; columns whose cells are all numbers are set to the right.
 
     Of one that is wider than ``width`` the cells are wrapped, and a last column of sentences goes below its rows; where
-    that does not do, each row is a list.
+    that does not do, columns are left out, first those called as in ``spare``, then the last ones. Where not even the
+    first two fit, each row is a list.
     """
     whole = _Columns.of(columns, body)
     if width is None or whole.total <= width:
@@ -35,8 +40,29 @@ def laid_out(columns: Sequence[str], body: Sequence[Sequence[str]], width: int |
     left = width - whole.total + whole.widths[-1]  # for the last column
     if whole.widths[-1] > PROSE > left and len(columns) > 1:
         return _with_sentences(columns, body, width)
-    fitted = next(filter(None, (whole.fitted([columns, *body], width, gap) for gap in GAPS)), None)
-    return _lists(columns, body, width) if fitted is None else _table(columns, body, fitted)
+    kept = list(range(len(columns)))
+    while True:
+        shown, rows = [columns[at] for at in kept], [[cells[at] for at in kept] for cells in body]
+        fitted = _fitting(shown, rows, width)
+        if fitted is not None:
+            gone = [name for at, name in enumerate(columns) if at not in kept]
+            return _table(shown, rows, fitted) + (_note(gone, width) if gone else "")
+        if len(kept) == LEAST_COLUMNS:
+            return _lists(columns, body, width)
+        called = next((name for name in spare if name in shown), shown[-1])
+        kept.pop(len(shown) - 1 - shown[::-1].index(called))
+
+
+def _note(gone: Sequence[str], width: int) -> str:
+    return textwrap.fill(f"{LEFT_OUT}: {', '.join(gone)}", width, initial_indent=" ", subsequent_indent=" ") + "\n"
+
+
+def _fitting(columns: Sequence[str], body: Sequence[Sequence[str]], width: int) -> "_Columns | None":
+    """The columns as wide as their cells, or with cells wrapped; None where neither fits."""
+    whole = _Columns.of(columns, body)
+    if whole.total <= width:
+        return whole
+    return next(filter(None, (whole.fitted([columns, *body], width, gap) for gap in GAPS)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from tuner.base.errors import BadInput, one_of
+from tuner.base.errors import BadInput
 from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.lazy import Group
@@ -185,7 +185,7 @@ def import_files(
     nccl-tuner measured import nccl_perf.parquet --machine dgx-a100 --nccl 2.27.3 --source aiconfigurator -o a100.csv
     """
     if machine is None and not machine_note:
-        raise BadInput(f"which machine? valid: --machine NAME, or --machine-note TEXT; {one_of(catalogue.names())}")
+        raise BadInput("which machine? valid: --machine NAME, or --machine-note TEXT")
     name = "" if machine is None else catalogue.load(machine).name
     facts = MeasuredHeader(
         title=title,

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from tuner.answers import library, programs
+from tuner.answers.tables import cells
 from tuner.base.names import Collective
 from tuner.cli import options
 from tuner.cli.graphs import across_option, print_graphs, print_with_across
@@ -12,7 +13,7 @@ from tuner.cli.group import calls_argument, operations_of, print_group
 from tuner.cli.lazy import Group
 from tuner.cli.output import counted, print_json
 from tuner.cli.pick import print_answers
-from tuner.cli.table import print_tables
+from tuner.emulator import printed_table
 
 
 @click.group(name="oracle", cls=Group)
@@ -94,7 +95,12 @@ def table(as_json: bool, timeout_s: float, communicator: options.CommunicatorOpt
     nccl-tuner oracle table --machine dgx-h100 --nodes 2 --nccl 2.28.9
     """
     tables = library.tables(communicator.scenario(), timeout_s)
-    print_tables(tables, len(tables.max_threads), as_json)
+    algorithms = len(tables.max_threads)
+    if as_json:
+        print_json(cells(tables, algorithms))
+        return
+    numbers = printed_table.PrintedNumbers(tables.latency_us, tables.bandwidth_gbs, tables.max_threads)
+    click.echo("\n".join(printed_table.lines(numbers, algorithms)))
 
 
 @command.command()

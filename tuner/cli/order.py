@@ -13,7 +13,7 @@ from tuner.base.names import Collective, DataType
 from tuner.base.sizes import LARGEST_BYTES
 from tuner.cli import options
 from tuner.cli.group_calls import ROOTED
-from tuner.cli.output import human_bytes, print_json, print_table, say
+from tuner.cli.output import human_bytes, print_json, print_table, say, verdict
 from tuner.emulator.path_ranges import goes_on
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -21,6 +21,7 @@ from tuner.emulator.steps.orders import LAST_READ
 from tuner.emulator.steps.terms import Term, short, text
 from tuner.scenario import Scenario
 
+GOOD = {"yes": True, "no": False}
 MOST_CLASSES = 16  # of a call that a table shows
 MOST_RANGES = 3  # of a class that a table shows
 
@@ -164,17 +165,18 @@ def _sizes(sizes: list[int] | None, row_bytes: int | None, rows: list[int] | Non
 
 
 def print_order(title: str, answer: OrderAnswer, dtype: DataType) -> None:
-    """A row a class of elements, then whether the bits are the same."""
+    """Whether the bits are the same, then a row a class of elements."""
+    if answer.same_bits is not None:
+        print_same(answer.same_bits)
+        say()
     columns = ("size", "NCCL", "pick", "channels", "elements", "added", "where")
     print_table(title, columns, [row for call in answer.calls for row in _rows(call, dtype)])
     _say_what_was_read(call.nccl for call in answer.calls if not call.device_code_read)
-    if answer.same_bits is not None:
-        print_same(answer.same_bits)
 
 
 def print_same(same: SameBits) -> None:
     """The answer in a line, and what would make it yes."""
-    say(f"Same bits: {same.answer}: {same.because}")
+    say(f"{verdict(f'Same bits: {same.answer}', GOOD.get(same.answer))}: {same.because}")
     for setting in same.settings:
         words = " ".join(f"{name}={value}" for name, value in setting.variables.items())
         without = "" if setting.time_us_without is None else f", {setting.time_us_without:.2f} us without"

@@ -22,6 +22,11 @@ def say(text: str = "", err: bool = False) -> None:
     click.echo(with_options(text), err=err)
 
 
+def verdict(text: str, good: bool | None) -> str:
+    """A verdict, on a terminal in green or red; None: it cannot be judged."""
+    return click.style(text, fg={True: "green", False: "red", None: "yellow"}[good], bold=True)
+
+
 def print_json(value: Any) -> None:
     """Records, or what is JSON already; with what is taken of a log, where one describes the communicator."""
     says, written = click.get_current_context().meta.get(LOG), to_json(value)
@@ -31,16 +36,18 @@ def print_json(value: Any) -> None:
     click.echo(with_options(json.dumps(written, indent=1)))
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], spare: Sequence[str] = ()
+) -> None:
     """A plain aligned table; columns whose cells are all numbers are set to the right.
 
-    On a terminal, or where COLUMNS says how wide one is, it is no wider. Not by a library: a table as plain as this
-    would wait 20 ms for one that draws all kinds.
+    On a terminal, or where COLUMNS says how wide one is, it is no wider: ``spare`` columns are left out first. Not by a
+    library: a table as plain as this would wait 20 ms for one that draws all kinds.
     """
     if title:
         click.echo(title)
     body = [[with_options(str(cell)) for cell in row] for row in rows]
-    click.echo(laid_out(columns, body, width_to_fit()))
+    click.echo(laid_out(columns, body, width_to_fit(), spare))
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -18,6 +18,7 @@ from tuner.cli.call_options import CALL
 from tuner.cli.group_calls import ROOTED
 from tuner.cli.output import human_bytes, number, print_csv, print_json, print_table, say
 from tuner.emulator.group import Operation
+from tuner.emulator.pick import Pick
 
 if TYPE_CHECKING:
     from tuner.answers.calibrated import TimesWanted
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 @click.command(name="pick", cls=options.Command)
 @options.any_call_argument
 @options.bytes_option
-@options.communicator_options(changes=True)
+@options.communicator_options(changes=True, tuner=True)
 @options.call_options()
 @options.option(
     "--rank",
@@ -135,10 +136,13 @@ def print_answers(title: str, answers: Sequence[PickAnswer]) -> None:
     columns = (*COLUMNS, f"{by} us", "algbw GB/s", "busbw GB/s", "runner-up", "slower by")
     if any(isinstance(answer.pick, NonClassicPick) for answer in answers):
         rows = [(*_row(answer), _instead_of(answer)) for answer in answers]
-        print_table(title, (*columns, "instead of, us"), rows)
+        print_table(title, (*columns, "instead of, us"), rows, SPARE)
         say(SYMMETRIC_MODEL)
+    elif any(answer.alone for answer in answers):
+        alone = "NCCL alone", "channels", f"{by} us"
+        print_table(title, (*columns[:7], *alone), map(_tuned_row, answers))
     else:
-        print_table(title, columns, map(_row, answers))
+        print_table(title, columns, map(_row, answers), SPARE)
     _print_disagreeing(answers)
     if any(answer.time_us is not None and not is_time(answer.time_us) for answer in answers):
         say("never: NCCL gives it no time and takes it only where it is told to (NCCL_ALGO, a tuner)")
@@ -170,6 +174,7 @@ def _print_disagreeing(answers: Sequence[PickAnswer]) -> None:
 
 
 COLUMNS = ("size", "pick", "channels", "threads")
+SPARE = ("algbw GB/s", "threads", "slower by", "runner-up")  # on a narrow terminal
 
 
 def _row(answer: PickAnswer) -> tuple[object, ...]:
@@ -185,6 +190,14 @@ def _row(answer: PickAnswer) -> tuple[object, ...]:
         second.name if second else "-",
         f"{second.slower_percent:.1f} %" if second and is_time(second.time_us) and is_time(answer.time_us) else "-",
     )
+
+
+def _tuned_row(answer: PickAnswer) -> tuple[object, ...]:
+    """A row with what NCCL would take without its tuner, where that is something else."""
+    pick, alone = answer.pick, answer.alone
+    same = alone is None or (isinstance(pick, Pick) and (pick.name, pick.channels) == (alone.name, alone.channels))
+    others = ("the same", "", "") if same or alone is None else (alone.name, alone.channels, number(alone.time_us, 2))
+    return *_row(answer)[:7], *others
 
 
 CSV_COLUMNS = (
@@ -215,7 +228,7 @@ def _print_calibrated(title: str, answers: Sequence[PickAnswer], beside_nccl: bo
         by = _own(answers)
         nccl = (f"{by} us", f"{by} busbw GB/s") if beside_nccl else ()
         columns = (*COLUMNS, *nccl, "calibrated us", f"{times.INTERVAL} us", "calibrated busbw GB/s")
-        print_table(title, columns, [_calibrated_row(answer, beside_nccl) for answer in answers])
+        print_table(title, columns, [_calibrated_row(answer, beside_nccl) for answer in answers], SPARE)
         _print_disagreeing(answers)
     for one in used[:1]:
         picked = [answer.pick.name for answer in answers if not isinstance(answer.pick, NonClassicPick)]

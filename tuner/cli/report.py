@@ -22,7 +22,7 @@ from tuner.machine.graph_tables import release_key
 
 @click.command(name="report", cls=options.Command)
 @of_all_ranks
-@options.communicator_options(several_releases=True)
+@options.communicator_options(several_releases=True, tuner=True)
 @options.call_options(buffers=False, in_place=False, windows=False)
 @options.time_options("both")
 @options.out_option("FILE.html", "The page.")

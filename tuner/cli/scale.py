@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 )
 @click.option("--every", is_flag=True, help="Look at every number of nodes, which takes about 3 ms for each.")
 @of_all_ranks
-@options.communicator_options()
+@options.communicator_options(tuner=True)
 @options.call_options()
 @options.time_options("both")
 @options.json_option

@@ -65,7 +65,12 @@ def command(
     made = described.communicator()
     tables, algorithms = Selection(made).tables, made.release.limits.algorithms
     if times is None or (times.beside_nccl and not as_json):
-        print_tables(tables, algorithms, as_json, described.fitted_constants)
+        if as_json:
+            print_json(_records(tables, algorithms, described.fitted_constants))
+        else:
+            if described.fitted_constants is not None:
+                click.echo(f"with fitted constants {described.fitted_constants.file}, not NCCL's own")
+            click.echo("\n".join(printed_table.lines(printed_table.printed(made, tables), algorithms)))
     if times is not None:
         _print_calibrated(_records(tables, algorithms, described.fitted_constants), described, times, as_json)
 
@@ -79,16 +84,6 @@ def _windows(described: Scenario, like: Request, sizes: list[int] | None, as_jso
         print_json(explanations)
     else:
         show_table(f"{described.title}: {like.dtype.name} {like.op.name}, window buffers", explanations)
-
-
-def print_tables(tables: Tables, algorithms: int, as_json: bool, fitted: FittedConstants | None = None) -> None:
-    """The tables of the ``algorithms`` that the release has, as records, or as NCCL prints them."""
-    if as_json:
-        print_json(_records(tables, algorithms, fitted))
-        return
-    if fitted is not None:
-        click.echo(f"with fitted constants {fitted.file}, not NCCL's own")
-    click.echo("\n".join(printed_table.lines(tables, algorithms)))
 
 
 def _records(tables: Tables, algorithms: int, fitted: FittedConstants | None) -> list[TableCell]:

@@ -55,7 +55,7 @@ class CollectiveOrChange(options.AnyCall):
     "memory.",
 )
 @options.bytes_option
-@options.communicator_options()
+@options.communicator_options(tuner=True)
 @options.call_options()
 @options.time_options("both")
 @options.timeout_option

@@ -13,6 +13,7 @@ from tuner.release.environment import Environment
 
 if TYPE_CHECKING:  # the rules are about communicators: they import this
     from tuner.emulator.rules.resolved import Rules
+    from tuner.emulator.tuner_plugin import TunerPlugin
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ class Communicator:
     merges_adapters: Callable[[], bool] | None = field(default=None, repr=False)  # of rank 0's node, as of a Node
     ranks_share_processes: bool = False  # a process of rank 0's node has several ranks
     shared: "Communicator | None" = None  # whose resources this one shares, which was split off it
+    tuner: "TunerPlugin | None" = None  # that its NCCL has loaded
 
     @property
     def generation(self) -> Generation:

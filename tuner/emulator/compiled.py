@@ -209,10 +209,13 @@ class CompiledSelection(Selection):
 def pick_table(selection: Selection, request: Request) -> PickTable | None:
     """The table of a kind of call, up to 1 TiB or the largest size whose ranges can be followed.
 
-    None where such calls may bypass the algorithms, where NCCL_CTA_POLICY may move picks, and where nothing is left.
+    None where such calls may bypass the algorithms, where NCCL_CTA_POLICY may move picks, where a tuner's answers may
+    change from byte to byte, and where nothing is left.
     """
     communicator = selection.communicator
     if selection.may_leave_classic_path(request):
+        return None
+    if communicator.tuner is not None and communicator.tuner.may_flicker(communicator, request):
         return None
     try:
         if cta_policy.multicast_channels(communicator, selection.tables_of(request.collective), request) is not None:

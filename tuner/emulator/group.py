@@ -168,7 +168,9 @@ def check_emulated(selection: Selection, requests: Sequence[Request], tuner: Tun
     """BadInput where groups of such calls are not emulated, with a ``tuner`` or without."""
     if (missing := not_emulated(selection, requests)) is not None:
         raise BadInput(f"groups are not emulated {missing}")
-    if tuner is not None and (needed := not_classic_alone(selection, requests)) is not None:
+    if (tuner or selection.communicator.tuner) is not None and (
+        needed := not_classic_alone(selection, requests)
+    ) is not None:
         raise BadInput(f"groups with a tuner plugin are not emulated {needed}")
 
 
@@ -222,13 +224,27 @@ def _kernel(inside: Sequence[Task]) -> Kernel:
     return Kernel(places, max(task.threads for task in inside), tuple(used))
 
 
+def _loaded(selection: Selection) -> Tuner | None:
+    """The communicator's own tuner, asked as :data:`Tuner` is; None without one."""
+    if selection.communicator.tuner is None:
+        return None
+
+    def tuned(request: Request, nbytes: int) -> Tuned:
+        picks = selection.classic_pick(request, nbytes)
+        return Tuned(
+            picks.algo_protos()[0], picks.time_us[0], int(selection.tuner_answers(request, picks.bytes).channels[0])
+        )
+
+    return tuned
+
+
 class Chooser:
     """Answers a scheduler's questions with the selection, and keeps the choices."""
 
     def __init__(self, selection: Selection, tuner: Tuner | None, beside_messages: bool = False) -> None:
         self.beside_messages = beside_messages
         self._selection = selection
-        self._tuner = tuner
+        self._tuner = tuner or _loaded(selection)
         self.communicator = selection.communicator
         self.choices: list[GroupChoice] = []
 

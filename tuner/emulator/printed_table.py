@@ -1,6 +1,7 @@
 """The tuning table in the layout NCCL prints it in at NCCL_DEBUG_SUBSYS=TUNING."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,28 +15,35 @@ from tuner.emulator.model import Tables
 from tuner.emulator.rules import enabled
 from tuner.emulator.rules.model_point import ModelPoint
 
-# latency_us and bandwidth_gbs, [collective][algorithm][protocol]
-Numbers = tuple[NDArray[np.float32], NDArray[np.float32]]
-PrintRule = Callable[[Communicator, Tables], Numbers]
+
+class PrintedNumbers(NamedTuple):
+    """What a release prints: us and GB/s [collective][algorithm][protocol], threads of a block [algorithm][protocol].
+
+    ``max_threads`` is None where the release has no line for them.
+    """
+
+    latency_us: NDArray[np.float32]
+    bandwidth_gbs: NDArray[np.float32]
+    max_threads: NDArray[np.int64] | None
+
+
+PrintRule = Callable[[Communicator, Tables], PrintedNumbers]
 PRINT_RULES: Registry[PrintRule] = Registry()
 
 
-def printed(communicator: Communicator, tables: Tables) -> Numbers:
-    """The latencies and bandwidths a communicator's release prints, us and GB/s [collective][algorithm][protocol].
-
-    They are not what a call may use, in some releases.
-    """
+def printed(communicator: Communicator, tables: Tables) -> PrintedNumbers:
+    """The numbers that a communicator's release prints, which are not what a call may use in some releases."""
     return communicator.rules.printed_table(communicator, tables)
 
 
 @PRINT_RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
-def as_used(communicator: Communicator, tables: Tables) -> Numbers:
+def as_used(communicator: Communicator, tables: Tables) -> PrintedNumbers:
     """The numbers that the model uses, us and GB/s [collective][algorithm][protocol]."""
-    return tables.latency_us, tables.bandwidth_gbs
+    return PrintedNumbers(tables.latency_us, tables.bandwidth_gbs, tables.max_threads)
 
 
 @PRINT_RULES(nccl.TUNING_INIT(since="2.31.2"))
-def before_exclusions(communicator: Communicator, tables: Tables) -> Numbers:
+def before_exclusions(communicator: Communicator, tables: Tables) -> PrintedNumbers:
     """-1 where an algorithm does not do a collective; numbers also where NCCL_ALGO and the like exclude a cell.
 
     0 where an algorithm's model was never made, as without a network that reduces; -1 for PAT that was given up. us and
@@ -53,29 +61,27 @@ def before_exclusions(communicator: Communicator, tables: Tables) -> Numbers:
             latency_us[at], bandwidth_gbs[at] = model.latency_us(point), model.bandwidth_gbs(point)
         else:
             latency_us[at] = bandwidth_gbs[at] = -1
-    return latency_us, bandwidth_gbs
+    return PrintedNumbers(latency_us, bandwidth_gbs, None)
 
 
-def lines(tables: Tables, algorithms: int) -> list[str]:
+def lines(numbers: PrintedNumbers, algorithms: int) -> list[str]:
     """NCCL's lines: blocks of three of its ``algorithms``; latency in us / bandwidth in GB/s a cell."""
     there = list(Algorithm)[:algorithms]
     blocks = [there[start : start + 3] for start in range(0, len(there), 3)]
-    return [line for block in blocks for line in _block(tables, block)]
+    return [line for block in blocks for line in _block(numbers, block)]
 
 
-def _block(tables: Tables, block: list[Algorithm]) -> list[str]:
+def _block(numbers: PrintedNumbers, block: list[Algorithm]) -> list[str]:
     names = "".join(f" {'':>14}   {algorithm.name:>14}   {'':>14} |" for algorithm in block)
     # sic: the protocols are printed for three algorithms even where the last block has fewer
     protocols = "".join(f" {protocol.name:>14} |" for _ in range(3) for protocol in Protocol)
-    threads = "".join(f" {tables.max_threads[a, p]:>14} |" for a in block for p in Protocol)
-    return [
-        f"  Algorithm   |{names}",
-        f"  Protocol    |{protocols}",
-        f" Max NThreads |{threads}",
-        *(f"{collective.name:>13} |{_cells(tables, collective, block)}" for collective in Collective),
-    ]
+    printed = [f"  Algorithm   |{names}", f"  Protocol    |{protocols}"]
+    if numbers.max_threads is not None:
+        threads = "".join(f" {numbers.max_threads[a, p]:>14} |" for a in block for p in Protocol)
+        printed.append(f" Max NThreads |{threads}")
+    return [*printed, *(f"{collective.name:>13} |{_cells(numbers, collective, block)}" for collective in Collective)]
 
 
-def _cells(tables: Tables, collective: Collective, block: list[Algorithm]) -> str:
+def _cells(numbers: PrintedNumbers, collective: Collective, block: list[Algorithm]) -> str:
     at = [(collective, algorithm, protocol) for algorithm in block for protocol in Protocol]
-    return "".join(f"{tables.latency_us[point]:8.1f}/{tables.bandwidth_gbs[point]:6.1f} |" for point in at)
+    return "".join(f"{numbers.latency_us[point]:8.1f}/{numbers.bandwidth_gbs[point]:6.1f} |" for point in at)

@@ -18,13 +18,13 @@ from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
 from tuner.emulator.rules import bounds
 from tuner.emulator.rules.call import Call
-from tuner.emulator.rules.launch import Piece
+from tuner.emulator.rules.launch import Piece, tuned_bounds
 from tuner.emulator.selection import MAX_BYTES, Selection
 
 FOLLOWED_BYTES = 1 << 40  # how far ranges are followed
 Labels = NDArray[np.int64]
 Asked = Callable[[int], object]  # of a size in bytes; NoAlgorithm where NCCL runs nothing
-LaunchFunction = Callable[[Call, Tables, SizeArray], tuple[IntArray, IntArray]]
+LaunchFunction = Callable[[Call, Tables, SizeArray, int], tuple[IntArray, IntArray]]  # with a tuner's channels
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -137,14 +137,19 @@ def combinations(selection: Selection, request: Request, low: int | None = None,
 
 def classic_launches(selection: Selection, request: Request, low: int, high: int) -> Ranges:
     """:func:`launches` on the classic path, even of calls that leave it; both ends are sizes that NCCL takes there."""
-    starts = _combinations(selection, request, low, high)
+    starts = _combinations(selection, request, low, high, with_channels=True)
     picked = selection.classic_pick(request, starts).combinations
+    named = selection.tuner_answers(request, starts).channels
 
-    def cells(sizes: SizeArray) -> Labels:
-        return picked[np.searchsorted(starts, sizes, side="right") - 1]
+    def cells(sizes: SizeArray) -> tuple[Labels, Labels]:
+        at = np.searchsorted(starts, sizes, side="right") - 1
+        return picked[at], named[at]
+
+    def bound_of(call: Call, tables: Tables, sizes: SizeArray, channels: int) -> tuple[IntArray, IntArray]:
+        return tuned_bounds(call, tables, sizes, channels) if channels else bounds.bounds(call, tables, sizes)
 
     def bounded(sizes: SizeArray) -> Labels:
-        return _by_cell(selection, request, bounds.bounds, (cells(sizes), sizes))
+        return _by_cell(selection, request, bound_of, (*cells(sizes), sizes))
 
     # Only where these change may channels and threads jump; in between, they turn where the rule says.
     pieces = breakpoints.find(bounded, low, high, starts, steps=0)
@@ -157,8 +162,11 @@ def classic_launches(selection: Selection, request: Request, low: int, high: int
         )
     ]
 
+    def launch_of(call: Call, tables: Tables, sizes: SizeArray, channels: int) -> tuple[IntArray, IntArray]:
+        return rule.tuned(call, tables, sizes, channels) if channels else rule(call, tables, sizes)
+
     def launched(sizes: SizeArray) -> Labels:
-        return _by_cell(selection, request, rule, (cells(sizes), sizes))
+        return _by_cell(selection, request, launch_of, (*cells(sizes), sizes))
 
     changes = breakpoints.find(launched, low, high, np.concatenate([pieces, ends, *turning]), steps=0)
     return _ranges(changes, launched(changes), high)
@@ -227,27 +235,43 @@ def _ends(selection: Selection, request: Request, low: int | None, high: int) ->
     return ends(low, high, unit_bytes, lambda size: selection.pick(request, size))
 
 
-def _combinations(selection: Selection, request: Request, low: int, high: int) -> SizeArray:
-    """The sizes at which algorithm or protocol change, ``low`` first."""
+def _combinations(
+    selection: Selection, request: Request, low: int, high: int, with_channels: bool = False
+) -> SizeArray:
+    """The sizes at which algorithm or protocol change, ``low`` first; ``with_channels``, those a tuner names, too."""
+    tuner, alone = selection.communicator.tuner, selection.alone
 
     def ranked(sizes: SizeArray) -> Labels:
         # All candidates in their order, so that no crossing hides between two sizes.
         order = np.argsort(selection.times_us(request, sizes), axis=1, kind="stable")
-        return np.column_stack([order, selection.classic_pick(request, sizes).combinations])
+        return np.column_stack([order, alone.classic_pick(request, sizes).combinations])
+
+    def tuned(sizes: SizeArray) -> Labels:
+        answers = selection.tuner_answers(request, sizes)
+        return np.column_stack([answers.cell, answers.channels])
 
     starts = breakpoints.find(ranked, low, high, breaks(selection))
-    picked = selection.classic_pick(request, starts).combinations
-    kept: SizeArray = starts[np.append(True, picked[1:] != picked[:-1])]
+    if tuner is not None:
+        starts = np.union1d(starts, breakpoints.find(tuned, low, high, tuner.breaks(selection.communicator, request)))
+    labels = selection.classic_pick(request, starts).combinations[:, None]
+    if with_channels:
+        labels = np.column_stack([labels, selection.tuner_answers(request, starts).channels])
+    kept: SizeArray = starts[np.append(True, (labels[1:] != labels[:-1]).any(axis=1))]
     return kept
 
 
-def _by_cell(selection: Selection, request: Request, rule: LaunchFunction, at: tuple[Labels, SizeArray]) -> Labels:
-    """Of each combination and size ``at``: the combination, and the channels and threads that the rule gives it."""
-    combination, sizes = at
+def _by_cell(
+    selection: Selection, request: Request, rule: LaunchFunction, at: tuple[Labels, Labels, SizeArray]
+) -> Labels:
+    """Of each combination, channels that a tuner names (0: none) and size ``at``: what the rule makes of them.
+
+    Rows are the combination, its channels and its threads.
+    """
+    combination, named, sizes = at
     channels, threads = np.empty_like(combination), np.empty_like(combination)
-    for index in np.flatnonzero(np.bincount(combination)).tolist():
-        here = combination == index
-        channels[here], threads[here] = rule(_call(selection, request, index), selection.tables, sizes[here])
+    for index, count in np.unique(np.column_stack([combination, named]), axis=0).tolist():
+        here = (combination == index) & (named == count)
+        channels[here], threads[here] = rule(_call(selection, request, index), selection.tables, sizes[here], count)
     return np.column_stack([combination, channels, threads])
 
 

@@ -4,6 +4,7 @@ Source of the order: getAlgoInfo and topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -27,6 +28,7 @@ from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.model_point import ModelPoint as ModelPoint
 from tuner.emulator.rules.schedule.scheduler import check_alone
 from tuner.emulator.rules.symmetric_sides import ClassicProtocol
+from tuner.emulator.tuner_plugin import OWN, TunerAnswers, TunerQuestion
 
 MULTICAST = (Algorithm.NVLS, Protocol.Simple)
 IGNORED_US = np.float32(-1.0)  # NCCL_ALGO_PROTO_IGNORE
@@ -97,6 +99,7 @@ class Selection:
     def __init__(self, communicator: Communicator) -> None:
         self.communicator = communicator
         self._refusals: dict[Request, dict[Algorithm, str | None]] = {}
+        self._asks_a_tuner = False
 
     @cached_property
     def tables(self) -> model.Tables:
@@ -242,11 +245,96 @@ class Selection:
         table_us = self.cost_table(request, nbytes)
         return self.model_pick(request, nbytes, table_us), table_us
 
+    @cached_property
+    def alone(self) -> "Selection":
+        """Selection of NCCL's own picks, which the communicator's tuner has no say in."""
+        if self.communicator.tuner is None:
+            return self
+        other = Selection(replace(self.communicator, tuner=None))
+        other._asks_a_tuner = True
+        vars(other)["_begun"] = self._begun  # a tuner reaches no number of these
+        return other
+
+    def tuner_answers(self, request: Request, nbytes: SizeArray) -> TunerAnswers:
+        """Answers of the communicator's tuner; they leave all to NCCL where there is none."""
+        tuner = self.communicator.tuner
+        if tuner is None:
+            return TunerAnswers.none(len(nbytes))
+        sizes = Sizes(nbytes)
+
+        @cache
+        def cost_us(algo_proto: AlgoProto) -> FloatArray:
+            return self._cell_us(request, algo_proto, sizes)
+
+        return tuner.answers(TunerQuestion(self.communicator, request, nbytes, cost_us, self._not_ignored(request)))
+
+    def _cell_us(self, request: Request, algo_proto: AlgoProto, sizes: Sizes) -> FloatArray:
+        """The times of a cell, negative where NCCL ignores it, as the cost table has them."""
+        if self._not_a_candidate(request, algo_proto[0]) is not None:
+            return np.full(sizes.nbytes.shape, IGNORED_US)
+        bandwidth_gbs = self.tables_of(request.collective).bandwidth_gbs[(request.collective, *algo_proto)]
+        return self._times(self._call(request, algo_proto), sizes, bandwidth_gbs)
+
+    def _not_ignored(self, request: Request) -> list[AlgoProto]:
+        """The cells of the cost table that have times."""
+        bandwidths = self._bandwidths(request)
+        return list(bandwidths) if bandwidths and self._reason(request, next(iter(bandwidths))) is None else []
+
+    def _tuned_pick(self, request: Request, nbytes: SizeArray) -> Picks:
+        """Picks with the communicator's tuner: those that it leaves to NCCL are the ones without it."""
+        self._check_type(request)
+        self._check_call(request, nbytes)
+        parts = [self._tuned_part(request, nbytes[part]) for part in _chunks(len(nbytes))]
+        if len(parts) == 1:
+            return parts[0]
+        columns = zip(
+            *((p.bytes, p.algorithm, p.protocol, p.time_us, p.channels, p.threads) for p in parts), strict=True
+        )
+        return Picks(*map(np.concatenate, columns))
+
+    def _tuned_part(self, request: Request, nbytes: SizeArray) -> Picks:
+        answers = self.tuner_answers(request, nbytes)
+        left = answers.cell == OWN
+        if left.all():
+            return self.alone.model_pick(request, nbytes)
+        combination = answers.cell.copy()
+        time_us = np.empty(nbytes.shape, np.float32)
+        channels, threads = np.empty(nbytes.shape, np.int64), np.empty(nbytes.shape, np.int64)
+        for cell in (np.flatnonzero(np.bincount(answers.cell + 1)) - 1).tolist():
+            if cell == OWN:
+                continue
+            of_cell = np.flatnonzero(answers.cell == cell)
+            named = answers.channels[of_cell]
+            for count in np.flatnonzero(np.bincount(named)).tolist():
+                at = of_cell[named == count]
+                channels[at], threads[at] = self.launched_by_tuner(request, nbytes[at], ALGO_PROTOS[cell], count)
+            # The tuner's cell is 0; what NCCL had computed for it says more.
+            own_us = self._cell_us(request, ALGO_PROTOS[cell], Sizes(nbytes[of_cell]))
+            time_us[of_cell] = np.maximum(own_us, np.float32(0))
+        if left.any():
+            own = self.alone.model_pick(request, nbytes[left])
+            combination[left], time_us[left] = own.combinations, own.time_us
+            channels[left], threads[left] = own.channels, own.threads
+        check_alone(self.communicator, int(channels.max()))
+        algorithm, protocol = np.divmod(combination, len(Protocol))
+        return Picks(nbytes, algorithm.astype(np.int8), protocol.astype(np.int8), time_us, channels, threads)
+
+    def launched_by_tuner(
+        self, request: Request, nbytes: SizeArray, algo_proto: AlgoProto, named: int
+    ) -> tuple[IntArray, IntArray]:
+        """Channels and threads, [size], where a tuner says the cell and names so many channels, 0 for NCCL's own."""
+        call, tables = self._call(request, algo_proto), self.tables_of(request.collective)
+        if not named:
+            return self.communicator.rules.launch(call, tables, nbytes)
+        return self.communicator.rules.launch.tuned(call, tables, nbytes, named)
+
     def _classic_pick(self, request: Request, nbytes: SizeArray) -> Picks:
         return self.model_pick(request, nbytes)
 
     def model_pick(self, request: Request, nbytes: SizeArray, table_us: FloatArray | None = None) -> Picks:
         """The picks of these sizes by the model, whatever tables there are; ``table_us``: the cost table, if known."""
+        if self.communicator.tuner is not None and len(nbytes):
+            return self._tuned_pick(request, nbytes)
         self._check_type(request)
         self._check_call(request, nbytes)
         bandwidths = self._bandwidths(request)
@@ -254,6 +342,8 @@ class Selection:
             raise NoAlgorithm(f"nothing is left for {request.collective.name}: {'; '.join(self._why_nothing(request))}")
         candidates = list(bandwidths)
         multicast = cta_policy.multicast_channels(self.communicator, self.tables_of(request.collective), request)
+        if self._asks_a_tuner:  # NCCL then takes no notice of NCCL_CTA_POLICY
+            multicast = None
         # The table has no times of Ring's backup.
         known = table_us if self._reason(request, candidates[0]) is None else None
         # NCCL_CTA_POLICY may move a pick to what is no candidate.

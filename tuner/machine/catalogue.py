@@ -17,7 +17,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from tuner import release
-from tuner.base.errors import BadInput, UnknownMachine, one_of
+from tuner.base.errors import BadInput, UnknownMachine, nearest_of, one_of
 from tuner.machine import gpus
 from tuner.machine.graph_tables import GraphTable, from_table
 from tuner.machine.suggestions import having_all_words, nearest, words_of
@@ -136,18 +136,24 @@ def missing() -> dict[str, Missing]:
 
 
 def alias(name: str) -> Alias | None:
-    """The alias that a name is, in any case; None for the own name of a machine and for an unknown one."""
-    return {each.lower(): known for each, known in aliases().items()}.get(name.lower())
+    """The alias that a name is, however spelled; None for the own name of a machine and for an unknown one."""
+    return {_plain(each): known for each, known in aliases().items()}.get(_plain(name))
+
+
+def _plain(name: str) -> str:
+    """A name as it is compared: DGX-H100, dgx_h100 and "dgx h100" are one."""
+    return "-".join(name.lower().replace("_", " ").replace("-", " ").split())
 
 
 @cache
 def load(name: str) -> Machine:
     """A machine by its name or alias; UnknownMachine says what may have been meant, or why there is none."""
-    valid = names()
-    if name not in valid and (other := alias(name)):
-        name = other.machine
-    if name not in valid:
+    valid = {_plain(each): each for each in names()}
+    other = None if _plain(name) in valid else alias(name)
+    known = valid.get(_plain(name if other is None else other.machine))
+    if known is None:
         raise UnknownMachine(_unknown(name))
+    name = known
     home = folder() / name
     facts = tomllib.loads(_text(home / "machine.toml"))
     xml = _text(home / "topology.xml")
@@ -192,8 +198,8 @@ def _unknown(name: str) -> str:
     if not_here and not having_all_words(name, known):
         return f"no machine {name!r}; {_are_missing([missing()[each] for each in not_here])}"
     meant = nearest(name, known, chips | elsewhere)
-    hint = f"; did you mean {', '.join(meant)}?" if meant else ""
-    return f"no machine {name!r}{hint}; {one_of(facts)}"
+    hint = f"; did you mean {', '.join(meant)}?" if meant else f"; {nearest_of(name, facts)}"
+    return f"no machine {name!r}{hint} (all: nccl-tuner machines)"
 
 
 def _are_missing(rows: list[Missing]) -> str:

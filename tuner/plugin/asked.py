@@ -8,6 +8,7 @@ from pathlib import Path
 from tuner.base.errors import BadInput, BadTable
 from tuner.base.names import ALGO_PROTOS, Algorithm
 from tuner.base.numerics import FloatArray
+from tuner.base.provenance import sha256
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.group import Tuned
 from tuner.emulator.request import Request
@@ -29,13 +30,19 @@ def opened(table: Path, selection: Selection, settings: Mapping[str, str] | None
     communicator = selection.communicator
     interface = loading.interface(communicator.release)
     masks = {name: communicator.environment.values.get(name) for name in ("NCCL_ALGO", "NCCL_PROTO")}
-    env = {**(settings or {}), **{name: text for name, text in masks.items() if text}, "NCCL_TUNER_STRICT": "1"}
+    env = {**(settings or {}), **{name: text for name, text in masks.items() if text}, **strict(table)}
     try:
         plugin = DryRun.of(table, size(communicator, interface), version=interface.version, env=env)
     except PluginRefused as refused:
         raise BadTable(str(refused).rpartition(PREFIX)[2]) from None
     with plugin:
         yield Asked(plugin, interface, selection)
+
+
+def strict(table: Path) -> dict[str, str]:
+    """What has the plugin refuse a table with a mistake, and take any other with the content that it has now."""
+    pinned = {"NCCL_TUNER_TABLE_SHA256": sha256(table)} if table.is_file() else {}
+    return {"NCCL_TUNER_STRICT": "1", **pinned}
 
 
 def size(communicator: Communicator, interface: Interface) -> CommunicatorSize:

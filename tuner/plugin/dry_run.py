@@ -99,6 +99,9 @@ class Named:
     channels: int
 
 
+_SAYS_ALL = {"NCCL_DEBUG": "INFO"}  # the plugin formats no line that NCCL would drop
+
+
 @dataclass(frozen=True, slots=True)
 class DecidingRows:
     """The lines of a table's rows that decide a call, as the plugin itself found them.
@@ -159,7 +162,12 @@ class DryRun:
         self._ffi, self._lib = native.ffi, native.lib
         context = self._ffi.new("void **")
         constants = self._ffi.from_buffer("double[]", self.constants)
-        variables = {NEXT: "none", **(env or {}), **({} if table is None else {TABLE: str(table).replace("%", "%%")})}
+        variables = {
+            NEXT: "none",
+            **_SAYS_ALL,
+            **(env or {}),
+            **({} if table is None else {TABLE: str(table).replace("%", "%%")}),
+        }
         with _variables(variables), self._listen(self.log):
             _tables.open(self._lib)
             described = self._ffi.new("struct call_communicator *", (size.ranks, size.nodes, size.nvlink_domains or 0))
@@ -216,7 +224,7 @@ class DryRun:
         """Ends the communicator; the plugin then logs what it decided."""
         if self._open:
             self._open = False
-            with self._listen(_version_1.close() if self.version == 1 else self.log):
+            with _variables(_SAYS_ALL), self._listen(_version_1.close() if self.version == 1 else self.log):
                 result = self._lib.call_finalize(self.version, self._context)
             _tables.close()
             _check(result, "finalize")
@@ -308,6 +316,8 @@ def _native(module: str) -> Any:
 
 
 def _log_line(level: int, text: bytes) -> None:
+    if text.startswith(b"TUNER/nccl-tuner: build "):
+        return  # of the object that is installed here, and nothing of the table
     if (log := getattr(_listening, "log", None)) is not None:
         log.append(LogLine(level, text.decode(errors="replace")))
 

@@ -56,7 +56,7 @@ def parse_assignments(assignments: tuple[str, ...]) -> dict[str, str]:
     values: dict[str, str] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
-        if not equals or not name.startswith("NCCL_"):
+        if not equals or not name.startswith(("NCCL_", "OFI_NCCL_")):
             raise BadInput(f"`env` {assignment!r}: expected NCCL_NAME=VALUE, such as NCCL_ALGO=Ring")
         if values.setdefault(name, value) != value:
             raise BadInput(f"`env` {name}={values[name]} and {assignment}: valid: one of them")

@@ -9,7 +9,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from tuner.base.errors import BadReleaseFile, UnknownRelease, one_of
+from tuner.base.errors import BadReleaseFile, UnknownRelease, nearest_of, one_of
 from tuner.release import convert, sources
 from tuner.release.schema import Release, ReleaseFile, file_of
 
@@ -49,7 +49,7 @@ def named(text: str) -> str:
     if not found:
         close = _nearest(spelled[1], known) if spelled else None
         suggestion = f"; did you mean {close}?" if close else ""
-        raise UnknownRelease(f"no table for NCCL {text}{suggestion}; {one_of(known)}")
+        raise UnknownRelease(f"no table for NCCL {text}{suggestion}; {nearest_of(text, known)}")
     return found[-1]
 
 

@@ -15,6 +15,7 @@ from tuner.release import BUILDS
 
 if TYPE_CHECKING:
     from tuner.emulator.fitted_constants import FittedConstants
+    from tuner.emulator.tuner_plugin import TunerPlugin
     from tuner.scenario.from_log import FromLog
     from tuner.scenario.logged import LoggedNode
     from tuner.scenario.oracle_configuration import OracleConfiguration
@@ -32,6 +33,7 @@ class ConstantsUsed:
 
     nccl: str
     fitted: Any = field(metadata=json_form("layer", optional=True))  # file, release and provenance of fitted ones
+    tuner: str | None = field(default=None, metadata=json_form(optional=True))  # whose answers come before NCCL's
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class Scenario:
     ranks_per_gpu: int | None = None  # the first of a node on its first GPU; None: one, or as in the topology
     gpus_per_process: int | None = None  # neighbours of a host, the first from its first rank on; None: one
     unset: frozenset[str] = frozenset()  # variables of the machine's nccl.conf that are not set
+    tuner: "TunerPlugin | None" = None  # that every rank loads, with the variables that come with it
     members: Members | None = None  # the communicator is of these ranks of the one that is described; None: of all
 
     def resolve(self) -> "ResolvedScenario":
@@ -110,7 +113,9 @@ class Scenario:
         of_process = self.resolve().gpus_per_process
         processes = f", {of_process} GPUs per process" if of_process > 1 else ""
         constants = f", constants {self.fitted_constants.file}" if self.fitted_constants else ""
-        return f"{self._members_in_words}{' + '.join(nodes)}{domains}{processes}, NCCL {self.nccl}{build}{constants}"
+        tuner = f", tuner {self.tuner.title}" if self.tuner else ""
+        of_nodes = f"{self._members_in_words}{' + '.join(nodes)}{domains}{processes}"
+        return f"{of_nodes}, NCCL {self.nccl}{build}{constants}{tuner}"
 
     @property
     def _members_in_words(self) -> str:
@@ -118,6 +123,11 @@ class Scenario:
             return ""
         shared = " with shared resources" if self.resolve().shares else ""
         return f"ranks {as_ranges(self.members.ranks)}{shared} of "
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """NCCL's variables of every rank: those that come with the tuner where they are not set, and those that are."""
+        return {**(self.tuner.settings if self.tuner else {}), **(self.environment or {})}
 
     @property
     def settings(self) -> list[str]:
@@ -176,7 +186,8 @@ class Scenario:
     @property
     def constants(self) -> ConstantsUsed:
         """Whose constants an answer is made with, for its record."""
-        return ConstantsUsed(self.nccl, self.fitted_constants.record if self.fitted_constants else None)
+        fitted = self.fitted_constants.record if self.fitted_constants else None
+        return ConstantsUsed(self.nccl, fitted, self.tuner.title if self.tuner else None)
 
     @property
     def kinds(self) -> tuple["Scenario", ...]:
@@ -192,6 +203,7 @@ class Scenario:
                     build=self.build,
                     ranks_per_gpu=self.ranks_per_gpu,
                     gpus_per_process=self.gpus_per_process,
+                    tuner=self.tuner,
                 )
                 for other in self.others
             ),

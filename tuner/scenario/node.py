@@ -183,7 +183,7 @@ class ResolvedNode:
     def of_ranks(self, ranks: Sequence[int]) -> Node:
         """These of its ranks as the emulator takes them as a node, but for what is searched."""
         nets, used_gpus = self.topology.nets, sorted({self.gpu_of_rank[rank] for rank in ranks})
-        host = self.topology.with_nets(used(nets, self.scenario.environment or {}))
+        host = self.topology.with_nets(used(nets, self.scenario.variables))
         topology, gpus = host.with_gpus(used_gpus), len(used_gpus)
         return Node(
             graphs={},
@@ -222,7 +222,7 @@ class ResolvedNode:
         scenario = self.scenario
         of_machine = catalogue.load(scenario.machine).environment if scenario.machine else {}
         kept = {name: value for name, value in of_machine.items() if name not in scenario.unset}
-        return {**kept, **(scenario.environment or {})}
+        return {**kept, **scenario.variables}
 
     @property
     def _peer_to_peer_across_sockets(self) -> bool:
@@ -305,7 +305,7 @@ class ResolvedNode:
     def _own(self) -> _Source:
         scenario = self.scenario
         if (scenario.machine is None) == (scenario.topology is None):
-            raise BadInput(f"name one machine: `machine` NAME ({', '.join(catalogue.names())}) or `topology` FILE.xml")
+            raise BadInput("name one machine: `machine` NAME (all: nccl-tuner machines) or `topology` FILE.xml")
         if scenario.gpu is None and (scenario.net_gbps is not None or scenario.net_latency_us is not None):
             raise BadInput("`net_gbps` and `net_latency_us` complete a skeleton, which needs `gpu` MODEL as well")
         if scenario.machine is not None:

@@ -102,7 +102,7 @@ class ResolvedScenario:
             searched = frozenset(nccl.environment.search)
         if self.scenario.logged is not None:
             self.scenario.logged.check_variables(nccl.name, self.scenario.environment or {})
-        environment = Environment(self.scenario.environment or {}, searched)
+        environment = Environment(self.scenario.variables, searched)
         several = self._several
         nodes = [node.for_emulator(several) for node, _ in self.nodes]
         distinct = {id(node): node for node in nodes}
@@ -114,7 +114,9 @@ class ResolvedScenario:
             equal = next((view for each, view in of_node.items() if distinct[each] == own), None)
             others = [(node, counts[each]) for each, node in distinct.items() if each != first]
             view = equal or build(nccl, [(own, counts[first]), *others], environment, self._shared)
-            of_node[first] = replace(view, ranks_share_processes=True) if self.ranks_share_processes else view
+            if self.ranks_share_processes or self.scenario.tuner:
+                view = replace(view, ranks_share_processes=self.ranks_share_processes, tuner=self.scenario.tuner)
+            of_node[first] = view
         return tuple(of_node[id(node)] for node in nodes)
 
     @cached_property
@@ -274,7 +276,7 @@ class ResolvedScenario:
         """
         hosts = [(kind, kind.hosts) for kind in self.kinds]
         fabric = Fabric(
-            Environment(self.scenario.environment or {}, non_numeric_is_default=self._non_numeric_is_default),
+            Environment(self.scenario.variables, non_numeric_is_default=self._non_numeric_is_default),
             hosts=sum(count for _, count in hosts),
             domains=self.domains,
             ready=not self.ranks_without_fabric,

@@ -85,7 +85,7 @@ static void check_error(const struct table *table, const struct table_error *err
 }
 
 static void check_content(const struct table *table) {
-    for (size_t i = 1; i < table->choice_count; i++) {
+    for (size_t i = FIRST_CHOICE; i < table->choice_count; i++) {
         const struct choice *choice = &table->choices[i];
         CHECK(choice->algorithm >= 0 && choice->algorithm < ALGORITHMS);
         CHECK(choice->protocol >= 0 && choice->protocol < PROTOCOLS);
@@ -202,7 +202,8 @@ static void check_name(const struct communicator *communicator, const struct cal
     memcpy(cells, own, sizeof cells);
     scan_costs(communicator->table, shape, call, (struct cost_cells){cells, ALGORITHMS, PROTOCOLS}, false);
     uint32_t line;
-    const struct choice *taken = scan_decisions(communicator->table, shape, call, cells, ALGORITHMS, PROTOCOLS, &line);
+    const struct choice *taken =
+        scan_decisions(communicator->table, shape, call, cells, ALGORITHMS, PROTOCOLS, false, &line);
     check_explanation(communicator, call, (struct cost_cells){NULL, 0, 0}, line);
     bool with_channels = communicator->version > 1 || communicator->unchecked;
     check_channels(with_channels ? taken : NULL, shape, channels);
@@ -225,7 +226,7 @@ static void check_cells(const struct communicator *communicator, const struct ca
     scan_costs(communicator->table, &communicator->shape, call, (struct cost_cells){expected, algorithms, protocols},
                true);
     const struct choice *taken =
-        scan_decisions(communicator->table, &communicator->shape, call, expected, algorithms, protocols, &line);
+        scan_decisions(communicator->table, &communicator->shape, call, expected, algorithms, protocols, true, &line);
     float copy[16 * 16];
     memcpy(copy, before, (size_t)count * sizeof *before);
     check_explanation(communicator, call, (struct cost_cells){copy, algorithms, protocols}, line);
@@ -267,7 +268,7 @@ static void check_chunk(const struct communicator *communicator, const struct ca
                              &chunk_bytes) == RESULT_SUCCESS);
     }
     const struct choice *taken =
-        scan_decisions(communicator->table, &communicator->shape, call, after, algorithms, protocols, &line);
+        scan_decisions(communicator->table, &communicator->shape, call, after, algorithms, protocols, true, &line);
     bool asked = taken && taken->chunk_bytes > 0 && taken->algorithm == algorithm && taken->protocol == protocol;
     CHECK(chunk_bytes == (asked ? taken->chunk_bytes : 12345));
 }

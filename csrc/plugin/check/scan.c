@@ -1,5 +1,7 @@
 #include "scan.h"
 
+#include <string.h>
+
 static bool is_within(size_t number, struct counts counts) {
     return number >= counts.low && (counts.high == UINT32_MAX || number <= counts.high);
 }
@@ -136,9 +138,32 @@ static const struct choice *first_possible(const struct choice *choice, const fl
     return NULL;
 }
 
+/* Whether the fastest Ring takes 256 us for each rank or more, and 64 times as long as the fastest of the others. */
+static bool keeps_ring_away(const float *cells, int algorithms, int protocols, size_t ranks) {
+    float ring = 3.6e9f, other = 3.6e9f;
+    for (int cell = 0; cell < algorithms * protocols; cell++) {
+        if (cells[cell] >= 0.0f && cell / protocols == ALGORITHM_RING) {
+            ring = cells[cell] < ring ? cells[cell] : ring;
+        } else if (cells[cell] >= 0.0f) {
+            other = cells[cell] < other ? cells[cell] : other;
+        }
+    }
+    return ring >= 256.0f * (float)ranks && ring < 3e9f && other < 3.6e9f && ring > 64.0f * other;
+}
+
 const struct choice *scan_decisions(const struct table *table, const struct shape *shape, const struct call *call,
-                                    const float *cells, int algorithms, int protocols, uint32_t *line) {
+                                    const float *given, int algorithms, int protocols, bool hands_cells,
+                                    uint32_t *line) {
     const struct choice *taken = NULL;
+    float cells[16 * 16];
+    memcpy(cells, given, (size_t)(algorithms * protocols) * sizeof *cells);
+    bool reduces = call->collective == 1 || call->collective == 3 || call->collective == 4;
+    if (hands_cells && reduces && shape->known && shape->ranks > 8 &&
+        keeps_ring_away(given, algorithms, protocols, shape->ranks)) {
+        for (int protocol = 0; protocol < protocols && algorithms > ALGORITHM_RING; protocol++) {
+            cells[ALGORITHM_RING * protocols + protocol] = -1.0f;
+        }
+    }
     *line = 0;
     for (size_t i = 0; !taken && i < table->decision_count; i++) {
         const struct decision *row = &table->decisions[i];

@@ -9,9 +9,10 @@
 const struct choice *scan_rows(const struct table *table, const struct shape *shape, const struct call *call);
 
 /* What the table decides: the first choice that NCCL could take, of the first row that matches, or of the first that
- * has one where rows fall through; or NULL. */
+ * has one where rows fall through; or NULL. `hands_cells`: the cells are NCCL's own times, where it may hold Ring back. */
 const struct choice *scan_decisions(const struct table *table, const struct shape *shape, const struct call *call,
-                                    const float *cells, int algorithms, int protocols, uint32_t *line);
+                                    const float *given, int algorithms, int protocols, bool hands_cells,
+                                    uint32_t *line);
 
 /* `hands_cells`: the cells are NCCL's own times. */
 void scan_costs(const struct table *table, const struct shape *shape, const struct call *call, struct cost_cells cells,

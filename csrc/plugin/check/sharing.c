@@ -2,6 +2,7 @@
  *
  *     sharing fork COUNT      version 1: forks COUNT times while other threads create communicators and end them
  *     sharing memory COUNT    version 6: KiB that COUNT communicators of one size take, after the first
+ *     sharing sizes COUNT     version 6: KiB that are left of COUNT communicators of as many sizes, one after the other
  *     sharing work            version 6: what the first init does and what the second of the same size does: reads of
  *                             the file, basic blocks run (compiled with -fsanitize-coverage=trace-pc)
  *     sharing replaced COUNT  version 6: COUNT times, threads create communicators at once, the file is replaced between
@@ -10,6 +11,7 @@
  * Linked with -Wl,--wrap=file_read. */
 #define _GNU_SOURCE
 
+#include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -189,6 +191,12 @@ static void check_work(void) {
     }
 }
 
+static void open_and_end(size_t nodes) {
+    void *context;
+    CHECK(ncclTunerPlugin_v6.nccl.base.init(&context, 1, 8 * nodes, nodes, NULL, NULL, NULL) == RESULT_SUCCESS);
+    CHECK(ncclTunerPlugin_v6.nccl.base.finalize(context) == RESULT_SUCCESS);
+}
+
 int main(int count, char **words) {
     CHECK(count >= 2);
     int number = count > 2 ? atoi(words[2]) : 0;
@@ -202,6 +210,14 @@ int main(int count, char **words) {
         for (int i = 0; i < number; i++) {
             open_one();
         }
+        printf("%ld KiB\n", resident_kib() - before_kib);
+    } else if (strcmp(words[1], "sizes") == 0) {
+        open_and_end(1);
+        long before_kib = resident_kib();
+        for (int i = 0; i < number; i++) {
+            open_and_end((size_t)i + 2);
+        }
+        malloc_trim(0);
         printf("%ld KiB\n", resident_kib() - before_kib);
     } else {
         CHECK(strcmp(words[1], "work") == 0);

@@ -155,7 +155,7 @@ class Simulated:
             path.write_text(text, "utf-8")
             self._table = text
             described = asked.size(communicator, interface)
-            self._plugin = DryRun.of(path, described, version=interface.version, env={"NCCL_TUNER_STRICT": "1"})
+            self._plugin = DryRun.of(path, described, version=interface.version, env=asked.strict(path))
 
     def renew(self) -> bool:
         """Draws anew what is fixed in a process."""

@@ -19,7 +19,7 @@ MOST_ROWS = 32  # of calls that differ; --json has all
 
 @click.command(name="run", cls=options.Command)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
-@options.communicator_options()
+@options.communicator_options(tuner=True)
 @options.call_options(in_place=False, windows=False)
 @communicators_options("Compare")
 @options.json_option

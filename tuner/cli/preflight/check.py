@@ -10,7 +10,7 @@ import click
 
 from tuner.base.names import Collective
 from tuner.cli import options
-from tuner.cli.output import human_bytes, print_json, print_table, say, span
+from tuner.cli.output import human_bytes, print_json, print_table, say, span, verdict
 from tuner.jobs.preflight.alone import Range
 from tuner.jobs.preflight.settings import Nodes
 from tuner.jobs.preflight.workflow import Kind, Question, Report, Verdict, check
@@ -46,8 +46,9 @@ def command(
     """Says whether the ranks whose records are in DIR would choose the same for COLLECTIVES (default: all five).
 
     Ranks that choose otherwise than their peers hang, or end with "message truncated". Each kind of ranks is emulated
-    with its release, variables, processor, GPUs, adapters and decision table. Exit code 1 where ranks would part, 2
-    where the records do not say it: ranks are missing, or a difference is not known.
+    with its release, variables, processor, GPUs, adapters and decision table. Exit code 1 where ranks would part,
+    or go without the table that they name, 2 where the records do not say it: ranks are missing, or a difference is
+    not known.
 
     \b
     nccl-tuner preflight check /shared/preflight
@@ -59,14 +60,18 @@ def command(
         print_json(report)
     else:
         _print(report)
-    sys.exit({Verdict.same: 0, Verdict.part: 1, Verdict.unknown: 2}[report.verdict])
+    sys.exit({Verdict.same: 0, Verdict.part: 1, Verdict.refused: 1, Verdict.unknown: 2}[report.verdict])
 
 
 def _print(report: Report) -> None:
     expected = "" if report.expected is None else f" of {report.expected} ranks"
+    say(verdict(_verdict(report), {Verdict.same: True, Verdict.part: False}.get(report.verdict)))
     say(f"{report.records} records{expected}, {len(report.kinds)} kind{'s' * (len(report.kinds) > 1)} of ranks")
     for problem in _problems(report):
         say(problem)
+    for refused in report.refused:
+        then = "their communicators fail, and others wait for them" if refused.fails else "NCCL's own choices there"
+        say(f"kind {refused.kind} ({refused.ranks} ranks): {refused.why}; {then}")
     rows = [_kind_row(kind) for kind in report.kinds[:MOST_SHOWN]]
     print_table("", ("kind", "ranks", "hosts", "NCCL", "taken for"), rows)
     _print_left(len(report.kinds), "kinds")
@@ -77,7 +82,6 @@ def _print(report: Report) -> None:
     whys = [f"{each.what}: {each.why}" for each in report.differences if each.why]
     for note in [*_taken_for(report.kinds), *whys, *report.notes]:
         say(f"note: {note}")
-    say(_last_line(report))
 
 
 def _problems(report: Report) -> Iterator[str]:
@@ -158,9 +162,11 @@ def _print_left(count: int, what: str) -> None:
         say(f" ... and {count - MOST_SHOWN} more {what}\n")
 
 
-def _last_line(report: Report) -> str:
+def _verdict(report: Report) -> str:
     if report.verdict is Verdict.part:
         return "ranks would not choose the same: the job can hang"
+    if report.verdict is Verdict.refused:
+        return "the decision table that the ranks name would not be used"
     if report.verdict is Verdict.unknown:
         return "not known whether all ranks would choose the same"
     slower = ""

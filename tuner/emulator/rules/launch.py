@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tuner.base import trace
-from tuner.base.errors import TooManyRanges
+from tuner.base.errors import BadInput, TooManyRanges
 from tuner.base.names import Collective, Protocol
 from tuner.base.numerics import IntArray, SizeArray, ceil_div
 from tuner.base.registry import Registry, Variant
@@ -18,7 +18,7 @@ from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
-from tuner.emulator.rules.bounds import bounds_to
+from tuner.emulator.rules.bounds import bounds_to, of_registered
 from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.deal import TrafficCells
 from tuner.release.schema import given
@@ -44,6 +44,13 @@ class Launch(Variant, ABC):
     def __call__(self, call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
         """Channels and threads of each size."""
 
+    def tuned(self, call: Call, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
+        """Channels and threads of each size where a tuner names so many channels. Errors: BadInput before 2.22."""
+        raise BadInput(
+            f"NCCL {call.communicator.release.name}: channels that a tuner names are not emulated here; valid: 2.22 "
+            "and later"
+        )
+
     @abstractmethod
     def turning(self, call: Call, piece: Piece) -> SizeArray:
         """Sizes in bytes between which the channels only rise or only fall with the size.
@@ -61,6 +68,11 @@ class ShrinkThenCells(Launch):
 
     def __call__(self, call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
         bound, threads = bounds_to(call.communicator.channels, call, tables, nbytes)
+        return _dealt_channels(call, nbytes, bound), threads
+
+    def tuned(self, call: Call, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
+        """Channels and threads over the bound of :func:`tuned_bounds`; threads go by NCCL's own."""
+        bound, threads = tuned_bounds(call, tables, nbytes, named)
         return _dealt_channels(call, nbytes, bound), threads
 
     def turning(self, call: Call, piece: Piece) -> SizeArray:
@@ -91,6 +103,11 @@ class ShrinkWithinCtasThenCells(ShrinkThenCells):
         within = np.clip(bound, *ctas(call.communicator, call.request))
         trace.step("channels", "", self, bound, within)
         return _dealt_channels(call, nbytes, within), threads
+
+    def tuned(self, call: Call, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
+        """Channels and threads as of :class:`ShrinkThenCells`, within the fewest and the most blocks."""
+        bound, threads = tuned_bounds(call, tables, nbytes, named)
+        return _dealt_channels(call, nbytes, np.clip(bound, *ctas(call.communicator, call.request))), threads
 
     def turning(self, call: Call, piece: Piece) -> SizeArray:
         """Sizes in bytes as of :class:`ShrinkThenCells`, for the bound within the fewest and the most blocks."""
@@ -145,6 +162,14 @@ class ShrinkOnly(Launch):
     def turning(self, call: Call, piece: Piece) -> SizeArray:
         """No sizes, in bytes: the bound alone never turns."""
         return NONE
+
+
+def tuned_bounds(call: Call, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
+    """The most channels of each size where a tuner names some, and the threads of its blocks: numbers [size]."""
+    own, threads = bounds_to(call.communicator.channels, call, tables, nbytes)
+    left = int(of_registered(call, tables, np.array([named], np.int64))[0])
+    bound = np.array([call.rules.tuned_channels(each, left) for each in own.tolist()], np.int64)
+    return bound, threads
 
 
 def elements_at_once(call: Call, threads: Any) -> Any:

@@ -35,6 +35,7 @@ LIBRARY_FOLDERS = (
     "/lib",
     "/usr/lib",
 )
+BUILD = re.compile(rb"nccl-tuner-plugin ([ -~]{1,200})\0")  # in this project's tuner plugin
 NVIDIA = "0x10de"
 # Who started the ranks, by the variables of rank, ranks, rank on the host and ranks of the host.
 WORLD = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
@@ -116,7 +117,10 @@ def record(host: Host, library: str | None = None) -> dict[str, Any]:
         "adapters": adapters(host),
         "interfaces": interfaces(host),
         "topology": topology(host, settled),
-        "plugins": {what: named_file(host, settled.get(name)) for what, name in PLUGINS.items()},
+        "plugins": {
+            "tuner": tuner_plugin(host, settled.get(PLUGINS["tuner"])),
+            "network": named_file(host, settled.get(PLUGINS["network"])),
+        },
         "table": decision_table(host, settled),
         "container": container(host),
     }
@@ -307,10 +311,47 @@ def topology(host: Host, variables: Mapping[str, str]) -> dict[str, Any] | None:
 def decision_table(host: Host, variables: Mapping[str, str]) -> dict[str, Any] | None:
     """The decision table of a tuner plugin."""
     for name in TABLES:
-        found = named_file(host, variables.get(name), attached=True)
+        path = variables.get(name)
+        if name == "NCCL_TUNER_TABLE" and path and not re.search(r"%[^%]", path.replace("%%", "")):
+            path = path.replace("%%", "%")  # as the plugin reads it
+        found = named_file(host, path, attached=True)
         if found is not None:
             return {"variable": name, **found}
     return None
+
+
+def tuner_plugin(host: Host, name: str | None) -> dict[str, Any] | None:
+    """The file that NCCL would open for a tuner plugin, whether it is a shared object, and the build of this project's.
+
+    No sha256 where no such file is found; None where NCCL is told to load none.
+    """
+    if not name or name.lower() in ("none", "static_plugin"):
+        return None
+    found = next((path for path in plugin_paths(host, name) if os.path.isfile(host.path(path))), name)
+    known = named_file(host, found)
+    if known is None or known["sha256"] is None:
+        return {"path": name, "sha256": None, "library": False, "build": None}
+    try:
+        with open(host.path(found), "rb") as file:
+            content = file.read()
+    except OSError:
+        content = b""
+    build = BUILD.search(content)
+    library = content[:4] == b"\x7fELF" and b"ncclTunerPlugin_v" in content
+    return {**known, "library": library, "build": build and build[1].decode("latin-1")}
+
+
+def plugin_paths(host: Host, name: str) -> Iterator[str]:
+    """Where the linker looks for a library by a path, by its name, or by a part of it as NCCL does."""
+    if "/" in name:
+        yield name
+        return
+    for file in (name, "libnccl-tuner-" + name + ".so"):
+        for folder in re.split("[:;]", host.variable("LD_LIBRARY_PATH") or ""):
+            if folder:
+                yield os.path.join(folder, file)
+        for folder in LIBRARY_FOLDERS:
+            yield os.path.join(folder, file)
 
 
 def named_file(host: Host, path: str | None, attached: bool = False) -> dict[str, Any] | None:

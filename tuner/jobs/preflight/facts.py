@@ -12,7 +12,6 @@ from tuner.release.schema import Release
 from tuner.release.variables import NOT_NCCLS
 
 T = TypeVar("T")
-OWN_PLUGIN = "nccl_tuner_plugin"  # in the name of this project's shared object
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +60,22 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class NamedFile:
-    """A file that a variable names; without a ``sha256`` where it is not there."""
+    """A file that a variable names; without a ``sha256`` where it is not there.
+
+    ``library``: whether a tuner plugin is one; ``build``: of this project's tuner plugin, as its file says it.
+    """
 
     path: str
     sha256: str | None
+    library: bool = True
+    build: str | None = None
 
     @property
     def in_words(self) -> str:
         """What tells it from another: its content, not where it is."""
-        return f"sha256 {self.sha256[:12]}" if self.sha256 else "not there"
+        if self.sha256 is None:
+            return "not there"
+        return f"sha256 {self.sha256[:12]}" if self.library else f"no tuner plugin (sha256 {self.sha256[:12]})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +136,24 @@ class Facts:
 
     @property
     def plugin_is_own(self) -> bool:
-        """Whether the tuner plugin is this project's, which can be asked without NCCL."""
-        return self.tuner_plugin is not None and OWN_PLUGIN in self.tuner_plugin.path
+        """Whether the tuner plugin is this project's, by what its file says: it can be asked without NCCL."""
+        return self.tuner_plugin is not None and self.tuner_plugin.build is not None
+
+    @property
+    def plugin_is_missing(self) -> bool:
+        """Whether a tuner plugin is named that NCCL cannot load: it says so at INFO and takes its own choices."""
+        return self.tuner_plugin is not None and (self.tuner_plugin.sha256 is None or not self.tuner_plugin.library)
+
+    @property
+    def plugin_is_of_others(self) -> bool:
+        """Whether a tuner plugin is loaded that is not emulated."""
+        return self.tuner_plugin is not None and not self.plugin_is_own and not self.plugin_is_missing
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether a communicator fails without a table that can be used."""
+        word = self.settled(None).get("NCCL_TUNER_STRICT", "").strip().lower()
+        return word not in ("", "0", "false", "no", "off")
 
 
 def counted(words: Any) -> str:
@@ -177,7 +199,10 @@ def of_json(given: Mapping[str, Any]) -> Facts:
 
 
 def _named(file: Mapping[str, Any] | None) -> NamedFile | None:
-    return None if file is None else NamedFile(str(file["path"]), _given(str, file["sha256"]))
+    if file is None:
+        return None
+    sha256, build = _given(str, file["sha256"]), _given(str, file.get("build"))
+    return NamedFile(str(file["path"]), sha256, bool(file.get("library", True)), build)
 
 
 def _container(given: Mapping[str, Any] | None) -> str | None:

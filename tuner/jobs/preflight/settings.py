@@ -14,6 +14,10 @@ from tuner.jobs.preflight.place import Place
 from tuner.jobs.preflight.reach import reaches_choice
 from tuner.jobs.preflight.reading import Collected
 from tuner.jobs.preflight.views import Hosts, Setting
+from tuner.plugin.asked import PREFIX
+from tuner.plugin.dry_run import DryRun, PluginRefused
+
+_CHECKS = ("NCCL_TUNER_TABLE_SHA256", "NCCL_TUNER_CONSTANTS", "NCCL_TUNER_UNCHECKED", "NCCL_TUNER_JOB_TIME")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,38 @@ def _numbered(place: Place) -> Place:
 
 
 def _table(collected: Collected, facts: Facts) -> Path | None:
-    return _attached(collected, "table", facts.table) if facts.plugin_is_own else None
+    return None if refusal(collected, facts) else _attached(collected, "table", facts.table)
+
+
+def refusal(collected: Collected, facts: Facts) -> str | None:
+    """Why ranks of a kind would go without the decision table, or the plugin, that their variables name.
+
+    None where they go with it, name none, or load a plugin that is not this project's. The plugin itself is asked.
+    """
+    if facts.tuner_plugin is None or facts.plugin_is_of_others:
+        return None
+    if facts.plugin_is_missing:
+        return f"{facts.tuner_plugin.path}: {'not there' if facts.tuner_plugin.sha256 is None else 'no tuner plugin'}"
+    if facts.table is None:
+        return "NCCL_TUNER_STRICT is set, and NCCL_TUNER_TABLE is not" if facts.is_strict else None
+    if facts.table.sha256 is None:
+        return None if "%" in facts.table.path else f"{facts.table.path}: not there"
+    attached = _attached(collected, "table", facts.table)
+    if attached is None:
+        return None
+    return _refused(attached, facts)
+
+
+def _refused(table: Path, facts: Facts) -> str | None:
+    own = {name: value for name, value in facts.settled(None).items() if name in _CHECKS}
+    # Without strict a file need not show that it is whole: this one is what was read.
+    if not facts.is_strict and "NCCL_TUNER_TABLE_SHA256" not in own:
+        own["NCCL_TUNER_TABLE_SHA256"] = str(facts.table and facts.table.sha256)
+    try:
+        DryRun(table, ranks=2, nodes=1, env={**own, "NCCL_TUNER_STRICT": "1"}).close()
+    except PluginRefused as refused:
+        return str(refused).rpartition(PREFIX)[2].replace(str(table), facts.table.path if facts.table else "")
+    return None
 
 
 def _attached(collected: Collected, name: str, file: NamedFile | None) -> Path | None:

@@ -16,7 +16,7 @@ from tuner.jobs.preflight.differences import Difference
 from tuner.jobs.preflight.parting import Parting
 from tuner.jobs.preflight.reach import Reach
 from tuner.jobs.preflight.reading import Collected, Unreadable, read
-from tuner.jobs.preflight.settings import Assembled, Nodes, assemble, machines, place_of
+from tuner.jobs.preflight.settings import Assembled, Nodes, assemble, machines, place_of, refusal
 from tuner.jobs.preflight.views import Views
 
 HARMFUL = frozenset({Reach.parts, Reach.messages, Reach.network, Reach.start, Reach.exchange})
@@ -27,6 +27,7 @@ class Verdict(StrEnum):
 
     same = "the same"
     part = "not the same"
+    refused = "not as asked"  # alike on all ranks, without the table or the plugin that they name
     unknown = "not known"
 
 
@@ -46,6 +47,16 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a kind of ranks goes without its decision table; ``fails``: its communicators fail at their start."""
+
+    kind: str
+    ranks: int
+    why: str
+    fails: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """What the records come to. The picks of ``partings`` are by kind, in the order of ``kinds``."""
 
@@ -58,6 +69,7 @@ class Report:
     kinds: tuple[Kind, ...]
     differences: tuple[Difference, ...]
     partings: tuple[Parting, ...]
+    refused: tuple["Refusal", ...]
     cost: Cost | None = field(metadata=json_form(optional=True))
     notes: tuple[str, ...] = ()
 
@@ -92,9 +104,16 @@ def check(folder: Path, question: Question) -> Report:
     harmful = bool(emulated.partings) or any(each.reach in HARMFUL for each in emulated.differences)
     notes = [*_notes(collected), *emulated.notes, *([emulated.why] if emulated.why else [])]
     incomplete = bool(collected.missing or collected.duplicates or collected.unreadable or emulated.why)
+    refused = tuple(
+        Refusal(letters(number), ranks_of_kind[number], why, facts.is_strict and facts.plugin_is_own)
+        for number, facts in enumerate(collected.kinds)
+        if (why := refusal(collected, facts))
+    )
+    harmful |= any(each.fails for each in refused) and not all(each.fails for each in refused)
+    harmful |= any(each.fails for each in refused) and len(refused) < len(collected.kinds)
     unknown = incomplete or any(each.reach is Reach.unknown for each in emulated.differences)
     return Report(
-        verdict=Verdict.part if harmful else Verdict.unknown if unknown else Verdict.same,
+        verdict=_verdict(harmful, bool(refused), unknown),
         records=len(collected.ranks),
         expected=collected.expected,
         missing=collected.missing,
@@ -103,9 +122,16 @@ def check(folder: Path, question: Question) -> Report:
         kinds=tuple(_kind(collected, number, taken_for) for number, taken_for in enumerate(nodes)),
         differences=emulated.differences,
         partings=emulated.partings,
+        refused=refused,
         cost=emulated.cost,
         notes=tuple(notes),
     )
+
+
+def _verdict(harmful: bool, refused: bool, unknown: bool) -> Verdict:
+    if harmful:
+        return Verdict.part
+    return Verdict.refused if refused else Verdict.unknown if unknown else Verdict.same
 
 
 def letters(number: int) -> str:
@@ -152,7 +178,7 @@ def _notes(collected: Collected) -> list[str]:
                 f"kind {letters(number)} may load NCCL {' or '.join(releases)}: {releases[0]} is taken "
                 f"({first.found_by}); collect `library` FILE says which"
             )
-        if facts.tuner_plugin is not None and not facts.plugin_is_own:
+        if facts.tuner_plugin is not None and facts.plugin_is_of_others:
             notes.append(f"kind {letters(number)} loads tuner plugin {facts.tuner_plugin.path}, which is not emulated")
     return notes
 
@@ -212,9 +238,7 @@ def _without_emulator(difference: Difference, collected: Collected) -> Differenc
     releases = [nccl for facts in collected.kinds if (nccl := named.known_release(facts)) is not None]
     if what == named.RELEASE and any(nccl.ranks.checks_release for nccl in releases):
         return replace(difference, reach=Reach.start, why="NCCL 2.23 and later refuse ranks of other releases")
-    if what == named.TUNER_PLUGIN and any(
-        facts.tuner_plugin is not None and not facts.plugin_is_own for facts in collected.kinds
-    ):
+    if what == named.TUNER_PLUGIN and any(facts.plugin_is_of_others for facts in collected.kinds):
         return replace(difference, why="a tuner plugin that is not emulated")
     if what == named.ADAPTERS and (why := _refused_adapters(collected)):
         return replace(difference, reach=Reach.start, why=why)

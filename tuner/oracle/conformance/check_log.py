@@ -67,7 +67,7 @@ def compare(imported: Imported, dtype: DataType = DataType.float32, op: Op = Op.
 
 
 def _compare_table(comparing: Comparing, imported: Imported, selection: Selection) -> None:
-    latency_us, bandwidth_gbs = printed_table.printed(selection.communicator, selection.tables)
+    latency_us, bandwidth_gbs, _ = printed_table.printed(selection.communicator, selection.tables)
     for index, block in enumerate(imported.table):
         columns = [(name, protocol) for name in block.names(index) for protocol in Protocol]
         for (name, protocol), text in zip(columns, block.threads, strict=False):

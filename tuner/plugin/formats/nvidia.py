@@ -10,7 +10,7 @@ from tuner.base.errors import BadTable
 from tuner.plugin.formats import shared
 from tuner.plugin.table import boxes
 from tuner.plugin.table.boxes import Range
-from tuner.plugin.table.comments import CUT, GPUS, LARGE, MOST_BYTES, ROWS, Comments, lines_of
+from tuner.plugin.table.comments import CUT, GPUS, LARGE, MOST_BYTES, Comments, announce, close, lines_of
 from tuner.plugin.table.fall_through import Place
 from tuner.plugin.table.records import (
     ANY_BYTES,
@@ -35,8 +35,9 @@ def read(text: str, name: str) -> Table:
     """
     if len(text) > MOST_BYTES:
         raise BadTable(f"{name}: {LARGE}")
-    rows, comments = [], Comments()
-    lines = lines_of(text.encode("latin-1"))
+    content = text.encode("latin-1")
+    rows, comments = [], Comments(content)
+    lines = lines_of(content)
     for number, line in enumerate(lines, start=1):
         with shared.at(f"{name}:{number}"):
             comments.take(number, line)
@@ -77,9 +78,8 @@ def _row(fields: list[str], line: int) -> Decision:
 
 def to_text(rows: Sequence[Decision], place: Place, provenance: Mapping[str, str]) -> str:
     """BadTable names the row that has no words in this format."""
-    announced = f"# {ROWS}: {len(rows)}"
-    head = [f"# {COLUMNS}", announced, *(f"# {key}: {value}" for key, value in provenance.items())]
-    return "\n".join([*head, *shared.columns(rows, _columns, place), announced, ""])
+    head = [f"# {COLUMNS}", announce(len(rows)), *(f"# {key}: {value}" for key, value in provenance.items())]
+    return close("\n".join([*head, *shared.columns(rows, _columns, place), ""]), len(rows))
 
 
 def _columns(row: Decision) -> list[str]:

@@ -54,7 +54,7 @@ def from_text(content: bytes | str, name: str = "table") -> Table:
     if len(content) > MOST_BYTES:
         raise BadTable(f"{name}: {LARGE}")
     lines = lines_of(content)
-    reader = _Reader()
+    reader = _Reader(content)
     for number, line in enumerate(lines, start=1):
         try:
             reader.take(number, line)
@@ -70,14 +70,14 @@ def from_text(content: bytes | str, name: str = "table") -> Table:
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, content: bytes) -> None:
         self.has_header = False
         self.decisions: list[Decision] = []
         self.costs: list[Cost] = []
         self.constants: list[Constant] = []
         self.provenance: dict[str, str] = {}
         self.provenance_lines: dict[str, int] = {}
-        self.comments = Comments()
+        self.comments = Comments(content)
         self._in_provenance = False
         self._ends: set[int] = set()  # of intervals of pipelined
         self._named: set[tuple[str, ...]] = set()  # constants

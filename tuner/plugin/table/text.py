@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tuner.base.errors import BadTable
 from tuner.base.files import write_text
-from tuner.plugin.table.comments import LARGE, MOST_BYTES, ROWS
+from tuner.plugin.table.comments import LARGE, MOST_BYTES, ROWS, announce, close
 from tuner.plugin.table.parse import PROVENANCE
 from tuner.plugin.table.records import (
     ANY_BYTES,
@@ -28,9 +28,9 @@ def to_text(table: Table) -> str:
     BadTable where provenance would not read back, a row has ``bytes`` beside ``bytes_per_rank``, or it is too large.
     """
     rows = [*map(_constant, table.constants), *map(_cost, table.costs), *map(decision_text, table.decisions)]
-    announced = f"# {ROWS}: {len(rows)}"  # at the end, and at the head: a file that is cut between lines shows, too
+    # How many rows there are stands at the end, and at the head: a file that is cut between lines shows, too.
     provenance = [_provenance(*entry) for entry in table.provenance.items()]
-    text = "\n".join([HEADER, announced, *provenance, *rows, announced, ""])
+    text = close("\n".join([HEADER, announce(len(rows)), *provenance, *rows, ""]), len(rows))
     if len(text) > MOST_BYTES:
         raise BadTable(f"a table of {len(rows)} rows is {LARGE}, which the plugin does not read")
     return text

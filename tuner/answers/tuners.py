@@ -1,0 +1,160 @@
+"""The tuner of a scenario: aws-ofi-nccl's, one that decides by a file, or none; by name, or as a machine's images have.
+
+Tuners that are not public are named and refused.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuner.base.errors import BadInput
+from tuner.base.records import json_form
+from tuner.emulator.aws_ofi_nccl import release as aws_release
+from tuner.emulator.aws_ofi_nccl.tuner import VARIABLES, AwsTuner
+from tuner.emulator.pick import Pick, of_picks
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.emulator.tuner_plugin import TunerPlugin
+from tuner.machine import catalogue
+from tuner.scenario import Scenario
+
+if TYPE_CHECKING:
+    from tuner.emulator.communicator import Communicator
+
+
+NONE = "none"
+FILES = ("table", "nvidia")
+NOT_PUBLIC = {
+    "gib": (
+        "Google's images of A3 Ultra, A3 Mega and A4 load a tuner of Google's own, whose source is not public "
+        "(NCCL_TUNER_CONFIG_PATH names its tuner_config_a3u.txtpb, a4 or a3plus_tuner_config.textproto); NCCL's log "
+        "says what runs, with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,TUNING"
+    ),
+}
+VALID = f"{aws_release.NAME}, {aws_release.NAME}=VERSION, table:FILE, nvidia:FILE.csv, {NONE}"
+PLUGIN_VARIABLE = "NCCL_TUNER_PLUGIN"
+
+
+def of_machine(machine: str | None, environment: Mapping[str, str]) -> TunerPlugin | None:
+    """The tuner that a machine's images load by themselves, if it has anything for the machine, and was not turned off.
+
+    ``environment`` has what was set: NCCL's variables and the plugin's own, OFI_NCCL_*. None: none that is known.
+    """
+    product = product_of(machine)
+    if product is None or environment.get(PLUGIN_VARIABLE) is not None:
+        return None
+    there = aws_release.load(aws_release.of_images()).platform(product) is not None
+    return named(aws_release.NAME, machine, environment) if there else None
+
+
+def named(text: str, machine: str | None, environment: Mapping[str, str]) -> TunerPlugin | None:
+    """The tuner that a user names on a machine of the catalogue, or on none: see ``VALID``. None: no tuner.
+
+    Errors: BadInput for a name or a release that is none, for a tuner that is not public, and BadTable for its file.
+    """
+    kind, _, file = text.partition(":")
+    if kind in FILES and file:
+        from tuner.plugin.by_file import FileTuner  # with the plugin's own code, which nothing else here needs
+
+        return FileTuner(kind, Path(file))
+    name, _, version = text.partition("=")
+    if text == NONE:
+        return None
+    if name in NOT_PUBLIC:
+        raise BadInput(f"tuner {name}: not emulated: {NOT_PUBLIC[name]}; valid: {VALID}")
+    if name != aws_release.NAME:
+        raise BadInput(f"tuner {text!r}; valid: {VALID}")
+    version = aws_release.named(version) if version else aws_release.of_images()
+    own = {variable: environment[variable] for variable in VARIABLES if variable in environment}
+    return AwsTuner(aws_release.load(version), product_of(machine), own)
+
+
+def product_of(machine: str | None) -> str | None:
+    """Product name of AWS's instances that are the catalogue's machine; None for others."""
+    return None if machine is None else aws_release.products().get(catalogue.load(machine).name)
+
+
+def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
+    """The scenario with the tuner of that name; None: the one that its machine's images load, if any.
+
+    Variables of aws-ofi-nccl (OFI_NCCL_*) go from the environment to its tuner. Errors: those of
+    :func:`named`; BadInput for such variables without it, and where nodes are of several products.
+    """
+    environment = scenario.environment or {}
+    own = {name: value for name, value in environment.items() if name.startswith("OFI_NCCL_")}
+    left = replace(scenario, environment={name: value for name, value in environment.items() if name not in own})
+    products = {product_of(kind.machine) for kind in scenario.kinds}
+    if text is None:
+        tuner = None if len(products) > 1 else of_machine(scenario.machine, environment)
+    else:
+        if len(products) > 1 and text != NONE:
+            raise BadInput(f"tuner {text}: not emulated where nodes are of several products; valid: {NONE}")
+        tuner = named(text, scenario.machine, environment)
+    if own and not isinstance(tuner, AwsTuner):
+        raise BadInput(f"{', '.join(own)}: read by {aws_release.NAME} alone; valid: with it as the tuner")
+    if unknown := sorted(own.keys() - set(VARIABLES)):
+        raise BadInput(f"{', '.join(unknown)}: not emulated; valid: {', '.join(VARIABLES)}")
+    return replace(left, tuner=tuner)
+
+
+def notes(scenario: Scenario) -> Iterator[str]:
+    """Sentences on what the tuner brings along, and why it leaves all to NCCL where it does. Errors: BadInput."""
+    tuner = scenario.tuner
+    if tuner is None:
+        return
+    if (reason := tuner.why_not(scenario.communicator())) is not None:
+        yield f"{tuner.title} leaves every choice to NCCL here: {reason}"
+    set_ = [f"{name}={value}" for name, value in tuner.settings.items() if name not in (scenario.environment or {})]
+    if set_:
+        yield f"{tuner.title} sets {', '.join(set_)}, as its network plugin does where they are not set"
+
+
+@dataclass(frozen=True, slots=True)
+class TunerWord:
+    """A tuner's word on one size, and what NCCL would take without it.
+
+    ``region`` is the number of the region that decides, from 1 in the order of the tuner's release, if one does.
+    """
+
+    tuner: str
+    says: str
+    alone: Pick = field(metadata=json_form("nccl_alone"))
+    region: int | None = field(default=None, metadata=json_form(optional=True))
+    platform: str | None = field(default=None, metadata=json_form(optional=True))
+
+    @property
+    def sentence(self) -> str:
+        """All of it in words."""
+        alone = f"NCCL alone would take {self.alone.name}, {self.alone.channels} channels, {self.alone.time_us:.2f} us"
+        return f"{self.tuner}: {self.says}; {alone}"
+
+
+def word_of(selection: Selection, request: Request, size: int) -> TunerWord | None:
+    """The word of the communicator's tuner on a call of ``size`` bytes (nBytes); None without one.
+
+    Errors: those of :meth:`Selection.pick`.
+    """
+    communicator = selection.communicator
+    tuner = communicator.tuner
+    if tuner is None:
+        return None
+    (alone,) = of_picks(selection.alone.pick(request, size))
+    (picked,) = of_picks(selection.pick(request, size))
+    answers = selection.tuner_answers(request, selection.pick(request, size).bytes)
+    named = int(answers.channels[0])
+    channels = f" on {named} channels" if named else ""
+    if answers.cell[0] < 0:
+        return TunerWord(tuner.title, f"leaves this {request.collective.name} to NCCL", alone)
+    if not isinstance(tuner, AwsTuner) or answers.region is None:
+        return TunerWord(tuner.title, f"says {picked.name}{channels}", alone)
+    number, platform = int(answers.region[0]), _platform(tuner, communicator)
+    per_node = communicator.ranks // communicator.nodes
+    where = (
+        f"region {number} of {request.collective.name} on {platform} with {per_node} rank{'s' * (per_node > 1)} a node"
+    )
+    return TunerWord(tuner.title, f"{where} says {picked.name}{channels}", alone, number, platform)
+
+
+def _platform(tuner: AwsTuner, communicator: "Communicator") -> str:
+    return tuner.release.platform(tuner.product) or "any machine"

@@ -1,0 +1,255 @@
+"""Polygons over sizes and ranks in which aws-ofi-nccl's tuner names an algorithm and a protocol, in its own arithmetic.
+
+A point is (nBytes, ranks), as doubles or their logarithms. What the tuner computes in C's long double is computed in
+NumPy's: 80 bits on x86, as there; elsewhere it is wider or a double, and points on an edge may come out otherwise.
+
+Source: src/tuner/nccl_ofi_regions.cpp, v1.21.1; what its releases have otherwise is in the records of the regions.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.names import AlgoProto
+from tuner.base.numerics import SizeArray
+
+MOST_BYTES = 100.0 * 1024 * 1024 * 1024  # TUNER_MAX_SIZE    include/tuner/nccl_ofi_tuner_region.h
+MOST_RANKS = 1024.0 * 1024  # TUNER_MAX_RANKS
+EPSILON = 1e-10  # is_inside_region
+TINY = 1e-6  # what 0 counts as before its logarithm is taken, transform_log2
+
+AROUND = 8  # sizes on both sides of a place at which something may change
+
+Doubles = NDArray[np.float64]
+Points = tuple[tuple[float, float], ...]
+Vertex = str | Sequence[Any]  # an extended point's name, or its two coordinates
+
+
+def log2_of(value: float) -> float:
+    """The C library's logarithm, which NumPy's differs from on some processors."""
+    return math.log2(value or TINY)
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """Arithmetic of a release with points: its scale, its bits, and how far it extends lines.
+
+    ``nearer``: the line through two points ends where it first leaves the plane; else where it would last.
+    """
+
+    log2: bool
+    long_double: bool
+    nearer: bool
+
+    def scaled(self, value: float) -> float:
+        """A coordinate in the plane's scale."""
+        return log2_of(value) if self.log2 else value
+
+    def scaled_sizes(self, sizes: SizeArray) -> Doubles:
+        """Sizes in bytes, [size], in the plane's scale."""
+        values = sizes.astype(np.float64)
+        return np.fromiter(map(log2_of, values.tolist()), np.float64, len(values)) if self.log2 else values
+
+    @property
+    def crossing(self) -> type[np.floating[Any]]:
+        """The type of the parameter at which two lines cross."""
+        return np.longdouble if self.long_double else np.float64
+
+    def extended(self, first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
+        """End of the line through two points: at the most bytes or the most ranks (extend_region)."""
+        ax, ay, bx, by, most_x, most_y = map(self.scaled, (*first, *second, MOST_BYTES, MOST_RANKS))
+        if ax == bx:
+            end = ax, most_y
+        elif ay == by:
+            end = most_x, ay
+        else:
+            slope = (ay - by) / (ax - bx)
+            offset = by - slope * bx
+            at_most_x = slope * most_x + offset
+            inside = at_most_x < most_y if self.nearer else at_most_x > most_y
+            end = (most_x, at_most_x) if inside else ((most_y - offset) / slope, most_y)
+        return (math.pow(2.0, end[0]), math.pow(2.0, end[1])) if self.log2 else end
+
+
+@dataclass(frozen=True)  # without slots, for what is computed once
+class Region:
+    """One polygon, its vertices as the release's source has them; ``line`` says where in the source."""
+
+    algo_proto: AlgoProto
+    vertices: Points
+    plane: Plane
+
+    @cached_property
+    def _scaled(self) -> tuple[Doubles, Doubles]:
+        scaled = [(self.plane.scaled(x), self.plane.scaled(y)) for x, y in self.vertices]
+        x, y = np.array(scaled, np.float64).T
+        return x, y
+
+    @cached_property
+    def _keeps_foot(self) -> bool:
+        """Whether an edge without length counts with the foot that was computed for the edge before it.
+
+        Through 1.18.0 it is never set for such an edge, and what is on the stack stays: so compilers make of it.
+        """
+        return not self.plane.log2 and any(
+            a == b for a, b in zip(self.vertices, self.vertices[1:] + self.vertices[:1], strict=True)
+        )
+
+    @cached_property
+    def _box(self) -> tuple[float, float, float, float]:
+        x, y = self._scaled
+        return float(x.min()), float(x.max()), float(y.min()), float(y.max())
+
+    def holds(self, at_bytes: Doubles, at_ranks: float) -> NDArray[np.bool_]:
+        """Whether points of these sizes, [size], and one number of ranks are inside or on an edge; all are scaled."""
+        x, y = self._scaled
+        least_x, most_x, least_y, most_y = self._box
+        # Only points next to the box can be on an edge: an edge is as much longer at both ends, and a line without end
+        # where a foot is left over.
+        beyond = math.inf if self._keeps_foot else 2 * EPSILON * (1 + abs(most_x) + abs(most_y))
+        inside = np.zeros(at_bytes.shape, np.bool_)
+        if not least_y - beyond <= at_ranks <= most_y + beyond:
+            return inside
+        near = np.flatnonzero((at_bytes >= least_x - beyond) & (at_bytes <= most_x + beyond))
+        if not len(near):
+            return inside
+        points = at_bytes[near]
+        found = np.zeros(points.shape, np.bool_)
+        ends = list(zip(x.tolist(), y.tolist(), np.roll(x, -1).tolist(), np.roll(y, -1).tolist(), strict=True))
+        left_over = None
+        for end in ends:
+            if self._keeps_foot and end[:2] == end[2:]:
+                assert left_over is not None  # no region begins so
+                found |= left_over < EPSILON
+                continue
+            on_edge, left_over = _on_edge(self.plane.crossing, points, at_ranks, end)
+            found |= on_edge
+        if not found.all() and least_y <= at_ranks <= most_y:
+            boxed = (points >= least_x) & (points <= most_x) & ~found
+            far = self.plane.scaled(2.0 * MOST_BYTES), self.plane.scaled(2.0 * MOST_RANKS)
+            crossed = np.zeros(points.shape, np.int64)
+            for end in ends:
+                crossed += _crosses(self.plane.crossing, points, at_ranks, far, end)
+            found |= boxed & (crossed % 2 == 1)
+        inside[near] = found
+        return inside
+
+    def may_flicker(self, ranks: int) -> bool:
+        """Whether points of so many ranks lie on a level edge of a linear plane, where rounding says which are in.
+
+        80 bits place all on an edge whose products of coordinates are whole in 53 bits, if no foot is left over.
+        """
+        if self.plane.log2:
+            return False
+        x, y = self._scaled
+        level = np.flatnonzero((y == ranks) & (np.roll(y, -1) == ranks))
+        if not self.plane.long_double:
+            return bool(len(level))
+        following = (np.roll(x, -1) == np.roll(x, -2)) & (np.roll(y, -1) == np.roll(y, -2))
+        if following[level].any():
+            return True
+        ends = zip(x[level].tolist(), np.roll(x, -1)[level].tolist(), strict=True)
+        return any(max(first, second) * _odd(abs(second - first)) >= 2.0**53 for first, second in ends)
+
+    def breaks(self, ranks: int) -> Iterator[int]:
+        """Sizes in bytes next to which points of so many ranks may come in or out.
+
+        There an edge or the end of one is crossed, by the point or by the ray from it, which misses what meets an end.
+        """
+        x, y = self._scaled
+        at, far = self.plane.scaled(float(ranks)), self.plane.scaled(2.0 * MOST_RANKS)
+        far_x = self.plane.scaled(2.0 * MOST_BYTES)
+        places = set(x.tolist())
+        for ax, ay, bx, by in zip(
+            x.tolist(), y.tolist(), np.roll(x, -1).tolist(), np.roll(y, -1).tolist(), strict=True
+        ):
+            if ay != by:
+                places.add(ax + (at - ay) / (by - ay) * (bx - ax))
+            if ay != far:
+                places.add(ax - (ay - at) * (far_x - ax) / (far - ay))
+        for place in places:
+            size = 2.0 ** min(max(place, -1.0), 63.0) if self.plane.log2 else place
+            if 0 <= size < 2**62:
+                whole = round(size)
+                yield from (each for each in range(whole - AROUND, whole + AROUND + 1) if each > 0)
+
+
+def _odd(value: float) -> float:
+    """The value by the largest power of two that leaves it whole; as large as any where it is not whole."""
+    if value != int(value):
+        return 2.0**53
+    whole = int(value)
+    return float(whole // (whole & -whole)) if whole else 0.0
+
+
+def _on_edge(
+    crossing: Any, x: Doubles, y: float, end: tuple[float, float, float, float]
+) -> tuple[NDArray[np.bool_], Doubles]:
+    """Whether points are on the edge, and their distances from its line (distance).
+
+    They are within EPSILON of it on its one side, or of an end on both.
+    """
+    ax, ay, bx, by = end
+    edge_x, edge_y = bx - ax, by - ay
+    normal_x, normal_y = (x + edge_y) - x, (y - edge_x) - y
+    determinant = edge_x * normal_y - edge_y * normal_x
+    parallel = np.abs(determinant) < EPSILON
+    safe = np.where(parallel, 1.0, determinant)
+    numerator = (x * normal_y - y * normal_x) - (ax * normal_y - ay * normal_x)
+    along = numerator.astype(crossing) / safe
+    foot_x, foot_y = (ax + along * edge_x).astype(np.float64), (ay + along * edge_y).astype(np.float64)
+    off_x, off_y = foot_x - x, foot_y - y
+    distance = np.sqrt(off_x * off_x + off_y * off_y)
+    across = ((x * edge_y - y * edge_x) - (ax * edge_y - ay * edge_x)) / safe
+    at_end = (along < EPSILON) | (along > 1 - EPSILON)
+    facing = at_end | ((across >= 0) & (across <= 1))
+    near: NDArray[np.bool_] = (distance < EPSILON) & (along >= -EPSILON) & (along <= 1 + EPSILON) & facing
+    return near & ~parallel, distance
+
+
+def _crosses(
+    crossing: Any, x: Doubles, y: float, far: tuple[float, float], end: tuple[float, float, float, float]
+) -> NDArray[np.bool_]:
+    """Whether the ray from points to the far one crosses the edge (intersect); not where it meets an end of it."""
+    ax, ay, bx, by = end
+    ray_x, ray_y = far[0] - x, far[1] - y
+    edge_x, edge_y = bx - ax, by - ay
+    determinant = edge_x * ray_y - edge_y * ray_x
+    parallel = np.abs(determinant) < EPSILON
+    safe = np.where(parallel, 1.0, determinant)
+    along = ((x * ray_y - y * ray_x) - (ax * ray_y - ay * ray_x)).astype(crossing) / safe
+    across = ((x * edge_y - y * edge_x) - (ax * edge_y - ay * edge_x)) / safe
+    within = (along >= EPSILON) & (along <= 1 - EPSILON)
+    return within & (across >= 0) & (across <= 1) & ~parallel
+
+
+@cache
+def regions_of(plane: Plane, extended: tuple[Any, ...], rows: tuple[Any, ...]) -> tuple[Region, ...]:
+    """The polygons of a table's rows: extended points by name and two points, regions by algorithm and vertices."""
+    points = {name: plane.extended(_point({}, a), _point({}, b)) for name, a, b in extended}
+    return tuple(
+        Region(algo_proto, tuple(_point(points, vertex) for vertex in vertices), plane)
+        for algo_proto, *vertices in rows
+    )
+
+
+def _point(extended: Mapping[str, tuple[float, float]], vertex: Vertex) -> tuple[float, float]:
+    if isinstance(vertex, str):
+        return extended[vertex]
+    x, y = (_coordinate(extended, each, most) for each, most in zip(vertex, (MOST_BYTES, MOST_RANKS), strict=True))
+    return x, y
+
+
+def _coordinate(extended: Mapping[str, tuple[float, float]], value: float | str, most: float) -> float:
+    """A number, ``most`` for that of the plane, or that of an extended point: ``ring_simple.x``."""
+    if not isinstance(value, str):
+        return float(value)
+    if value == "most":
+        return most
+    name, _, axis = value.rpartition(".")
+    return extended[name]["xy".index(axis)]

@@ -1,0 +1,222 @@
+"""Reads ``tables/tuners/aws-ofi-nccl``: a release of the plugin over its parent, as records."""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from types import MappingProxyType
+from typing import Any
+
+from tuner.base.errors import BadInput, one_of
+from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
+from tuner.emulator.aws_ofi_nccl.regions import Plane, Region, regions_of
+
+NAME = "aws-ofi-nccl"
+HEAD = ("release", "parent", "tag", "date")
+MERGED = ("regions", "model")  # tables that a release changes in part
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConstants:
+    """Constants of a platform's model; bandwidths in 2**30 bytes per second, latencies in us.
+
+    ``nvlink_latency_us``: by algorithm, those of LL, LL128 and Simple.
+    """
+
+    net_latency_us: float
+    internode_gbs: float  # of each rail
+    intranode_gbs: float
+    rails: int
+    nvlink_latency_us: Mapping[Algorithm, Sequence[float]]
+    reads_net_latency: bool  # OFI_NCCL_TUNER_NET_LATENCY takes the place of its latency
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSettings:
+    """Variables of NCCL that the network plugin sets on products that a pattern matches, where they are not set."""
+
+    product: str
+    set: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TunerRelease:
+    """One release of the plugin: what of its tuner other releases have otherwise. Its file says what each is."""
+
+    name: str
+    tag: str
+    date: str  # year and month
+    interfaces: tuple[int, ...]  # ncclTunerPlugin_v*
+    first_interface_works: bool
+    kinds: tuple[str, ...]  # regions, model
+    platforms: Mapping[str, str]  # by product name
+    model_platforms: tuple[str, ...]
+    model_quirk: bool
+    least_nodes: int
+    type_variable: str  # how OFI_NCCL_TUNER_TYPE is read
+    declines_with_rails: bool
+    declines_with_masks_in: tuple[int, ...]  # interfaces
+    ignores_masks_in: tuple[int, ...]
+    by_default: bool  # NCCL loads it without any setting
+    passes_over_pat_by_name: bool
+    tree_channels: tuple[str, ...]  # platforms
+    pat_channels: tuple[str, ...]
+    chunk_sizes: tuple[str, ...]
+    decides_once: bool
+    settings: tuple[PluginSettings, ...]
+    regions: Mapping[tuple[str, int, Collective], tuple[Region, ...]]  # by platform and ranks per node
+    model: Mapping[str, ModelConstants]
+
+    def platform(self, product: str | None) -> str | None:
+        """Name of the product in its tables; None for one that it has nothing for, and for none."""
+        everywhere = self.platforms.get("*")
+        return everywhere if product is None else self.platforms.get(product, everywhere)
+
+    def environment(self, product: str | None) -> Mapping[str, str]:
+        """NCCL's variables that the network plugin sets on the product, where they are not set."""
+        matching = (each.set for each in self.settings if product and re.fullmatch(each.product, product))
+        return next(matching, MappingProxyType({}))
+
+
+def names() -> list[str]:
+    """All releases with a table, oldest first."""
+    there = (entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name[0].isdigit())
+    return sorted(there, key=_numbers)
+
+
+def newest() -> str:
+    """The newest release with a table."""
+    return names()[-1]
+
+
+def named(text: str) -> str:
+    """The release that a user spelled: 1.21.1, v1.21.1, 1.13.2-aws, or 1.21 for the newest of them.
+
+    Errors: BadInput lists the valid ones.
+    """
+    spelled = text.strip().removeprefix("v").removesuffix("-aws")
+    found = [name for name in names() if name == spelled or name.startswith(f"{spelled}.")]
+    if found:
+        return found[-1]
+    known = next((text for name, text in _unread().items() if f"{name}.".startswith(f"{spelled}.")), None)
+    raise BadInput(f"{NAME} {text}: {known or 'no table of it'}; {one_of(names())}")
+
+
+@cache
+def load(name: str) -> TunerRelease:
+    """The release of that name, with what it has of its parents."""
+    data = _data(name)
+    flags = dict.fromkeys(("declines_with_rails", "decides_once", "passes_over_pat_by_name", "model_quirk"), False)
+    lists = dict.fromkeys(("declines_with_masks_in", "tree_channels", "pat_channels", "chunk_sizes"), ())
+    values: dict[str, Any] = {"first_interface_works": True, "model_platforms": (), **flags, **lists}
+    values |= {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    plane = Plane(
+        log2=values.pop("scale", None) == "log2",
+        long_double=values.pop("crossing", None) == "long double",
+        nearer=values.pop("extended_to", None) == "nearer",
+    )
+    regions = {
+        (platform, int(ranks), Collective[collective]): _regions(plane, table)
+        for platform, by_ranks in values.pop("regions", {}).items()
+        for ranks, by_collective in by_ranks.items()
+        for collective, table in by_collective.items()
+    }
+    settings = tuple(PluginSettings(each["product"], each["set"]) for each in values.pop("environment", ()))
+    model = {platform: _model(platform, table) for platform, table in values.pop("model", {}).items()}
+    head = {"name": values.pop("release"), "tag": values.pop("tag"), "date": values.pop("date")}
+    values.pop("parent", None)
+    return TunerRelease(**head, **values, settings=settings, regions=regions, model=model)
+
+
+def _data(name: str) -> dict[str, Any]:
+    own = tomllib.loads((_folder() / f"{name}.toml").read_text())
+    if (parent := own.get("parent")) is None:
+        return own
+    data = _data(parent)
+    for key, value in own.items():
+        data[key] = _merged(data.get(key, {}), value) if key in MERGED else value
+    return data
+
+
+def _merged(before: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Tables within tables, of which a table of regions is replaced as a whole."""
+    if "regions" in own:
+        return own
+    both = dict(before)
+    for key, value in own.items():
+        both[key] = _merged(before.get(key, {}), value) if isinstance(value, dict) else value
+    return both
+
+
+def _regions(plane: Plane, table: Mapping[str, Any]) -> tuple[Region, ...]:
+    rows = tuple((_algo_proto(name), *map(_hashable, vertices)) for name, *vertices in table["regions"])
+    return regions_of(plane, tuple(map(_hashable, table.get("extended", ()))), rows)
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+def _algo_proto(name: str) -> AlgoProto:
+    algorithm, _, protocol = name.partition("/")
+    return Algorithm[algorithm], Protocol[protocol]
+
+
+def _model(platform: str, table: Mapping[str, Any]) -> ModelConstants:
+    words = {"tree": Algorithm.Tree, "ring": Algorithm.Ring, "nvls_tree": Algorithm.NVLSTree}
+    latencies = {words[name]: tuple(values) for name, values in table["nvlink_latency_us"].items()}
+    numbers = {name: table[name] for name in ("net_latency_us", "internode_gbs", "intranode_gbs", "rails")}
+    return ModelConstants(**numbers, nvlink_latency_us=latencies, reads_net_latency=platform == "any")
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """Since when an image or an installer has which release; ``efa`` is the version of the EFA installer."""
+
+    since: str
+    efa: str
+    release: str
+    name: str = "EFA installer"
+
+
+def images() -> tuple[Shipped, ...]:
+    """AWS's machine images, oldest first."""
+    return tuple(Shipped(**each) for each in _images()["image"])
+
+
+def installers() -> tuple[Shipped, ...]:
+    """The releases of the EFA installer, oldest first."""
+    return tuple(Shipped(**each) for each in _images()["installer"])
+
+
+def of_images() -> str:
+    """The release that AWS's newest image has."""
+    return images()[-1].release
+
+
+def products() -> Mapping[str, str]:
+    """Product names of AWS's machines of the catalogue, by the catalogue's name."""
+    table: Mapping[str, str] = _images()["products"]
+    return table
+
+
+def _unread() -> Mapping[str, str]:
+    """Releases that are known to be out and have no table, with what is known of each."""
+    table: Mapping[str, str] = _images()["unread"]
+    return table
+
+
+@cache
+def _images() -> dict[str, Any]:
+    return tomllib.loads((_folder() / "images.toml").read_text())
+
+
+def _folder() -> Traversable:
+    return files("tuner.tables").joinpath("tuners", NAME)
+
+
+def _numbers(name: str) -> tuple[int, ...]:
+    return tuple(map(int, name.split(".")))

@@ -1,0 +1,100 @@
+"""A tuner plugin as a communicator's NCCL asks it: what it is handed with each call, and what it answers.
+
+Shapes: sizes are nBytes, [size]; cells are indices into ``ALGO_PROTOS``.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm
+from tuner.base.names import Protocol as Proto
+from tuner.base.numerics import FloatArray, SizeArray
+from tuner.emulator.request import Request
+
+if TYPE_CHECKING:  # it has one of these
+    from tuner.emulator.communicator import Communicator
+
+OWN = -1  # instead of a cell: the tuner leaves the choice to NCCL
+IGNORED_US = np.float32(-1.0)  # NCCL_ALGO_PROTO_IGNORE
+
+
+@dataclass(frozen=True, slots=True)
+class TunerQuestion:
+    """Calls of one kind and several sizes, as NCCL hands them to a tuner.
+
+    ``cost_us`` has the times of a cell that NCCL computed, float32 [size], :data:`IGNORED_US` where it ignores it.
+    ``usable``: the cells that it does not ignore.
+    """
+
+    communicator: "Communicator"
+    request: Request
+    nbytes: SizeArray
+    cost_us: Callable[[AlgoProto], FloatArray]
+    usable: Collection[AlgoProto] = ()
+
+    def ignored(self, algo_proto: AlgoProto) -> NDArray[np.bool_]:
+        """Sizes at which NCCL ignores the cell, or whose release has no such algorithm, [size]."""
+        if algo_proto in self.usable:
+            return np.zeros(self.nbytes.shape, np.bool_)
+        if algo_proto[0] >= self.communicator.release.limits.algorithms:
+            return np.ones(self.nbytes.shape, np.bool_)
+        ignored: NDArray[np.bool_] = self.cost_us(algo_proto) == IGNORED_US
+        return ignored
+
+    @property
+    def cost_table_us(self) -> FloatArray:
+        """The whole cost table, [size][algorithm][protocol]."""
+        table = np.empty((len(self.nbytes), len(Algorithm), len(Proto)), np.float32)
+        for algorithm, protocol in ALGO_PROTOS:
+            table[:, algorithm, protocol] = self.cost_us((algorithm, protocol))
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class TunerAnswers:
+    """A tuner's word: the cell, :data:`OWN` where its own pick stays, and channels, 0 for its own.
+
+    ``region`` counts from 1 the region that said so, in its release's order, 0 where none did. All are int64 [size].
+    """
+
+    cell: NDArray[np.int64]
+    channels: NDArray[np.int64]
+    region: NDArray[np.int64] | None = None
+
+    @staticmethod
+    def none(sizes: int) -> "TunerAnswers":
+        """Answers of a tuner that leaves everything to NCCL."""
+        return TunerAnswers(np.full(sizes, OWN, np.int64), np.zeros(sizes, np.int64))
+
+
+class TunerPlugin(Protocol):
+    """A tuner that is loaded."""
+
+    @property
+    def title(self) -> str:
+        """Name and version, as headings say them: ``aws-ofi-nccl 1.21.1``."""
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """NCCL's variables that come with it, where they are not set."""
+
+    def answers(self, question: TunerQuestion) -> TunerAnswers:
+        """Cells and channels that NCCL takes. BadInput for what of the tuner is not emulated."""
+
+    def breaks(self, communicator: "Communicator", request: Request) -> Sequence[int]:
+        """Sizes in bytes between which its answers do not change, or change once."""
+
+    def may_flicker(self, communicator: "Communicator", request: Request) -> bool:
+        """Whether its answers may change from byte to byte, so that ranges of sizes say nothing."""
+
+    def why_not(self, communicator: "Communicator") -> str | None:
+        """The reason for which NCCL's own picks stay, whatever the call; None where the tuner has a say."""
+
+    def chunk_bytes(
+        self, communicator: "Communicator", request: Request, nbytes: int, algo_proto: AlgoProto, chunk_bytes: int
+    ) -> int:
+        """The chunk of a channel that has ``nbytes`` of a call, where NCCL would take ``chunk_bytes``."""
