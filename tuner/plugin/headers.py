@@ -1,7 +1,7 @@
 """What a table is for, by its comments ``# gpus:``, ``# machine:`` and ``# nccl:``: their form, and whether they fit.
 
-The plugin itself checks ``gpus`` alone, by NVML (csrc/plugin/hardware.c): no version of NCCL's tuner interface says a
-machine's name or the release that calls.
+The plugin itself checks ``gpus``, by NVML, and ``nccl``, by the library that its logger is of
+(csrc/plugin/hardware.c): no version of NCCL's tuner interface says a machine's name.
 """
 
 import re
@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from tuner import release
 from tuner.machine import catalogue, gpus
 from tuner.plugin.findings import NOTE, WARNING, Finding
+from tuner.plugin.loading import interface
 from tuner.plugin.table.comments import GPUS
-from tuner.plugin.table.records import Table
+from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, Conditions, Table
+from tuner.release import Release
 
 __all__ = ["GPUS", "MACHINE", "NCCL", "check", "check_machine", "check_release", "contains"]
 
@@ -30,6 +32,22 @@ def check_release(table: Table, running: str) -> list[Finding]:
     if not named or running in named:
         return []
     return [_finding(table, NCCL, WARNING, f"the table is for NCCL {', '.join(named)}, not for {running}")]
+
+
+def check_who_asks(table: Table, running: Release) -> list[Finding]:
+    """Whether the release says which communicator asks, where rows ask for that."""
+    if running.plugin is None or interface(running).says_who_asks:
+        return []
+    rows = [row for row in (*table.decisions, *table.costs) if _asks_who(row)]
+    if not rows:
+        return []
+    reason = f"{len(rows)} rows ask for ranks or nodes, which NCCL {running.name} does not say: its own choice there"
+    return [Finding(rows[0].line, WARNING, reason)]
+
+
+def _asks_who(row: Conditions) -> bool:
+    counts = any(each != ANY_COUNT for each in (row.ranks, row.nodes, row.nvlink_domains))
+    return counts or row.ranks_per_node is not None or row.bytes_per_rank != ANY_BYTES
 
 
 def check_machine(table: Table, machine: str) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,6 +85,20 @@ def first(holds: Callable[[Interface], bool]) -> str:
     """The first release with such an interface."""
     plugged = filter(has_plugins, map(release.load, release.names()))
     return next(nccl.name for nccl in plugged if holds(interface(nccl)))
+
+
+def job_settings(live: Path | None, switch: Path | None, timed: bool) -> dict[str, str]:
+    """Variables of one job: when it began, by which ranks agree, a folder for counts, and the switch of all jobs.
+
+    ``timed``: the table is valid for some days. Raises BadInput for a switch that is not there.
+    """
+    if switch is not None and not switch.is_file():
+        raise BadInput(f"{switch}: not there; an empty file that all nodes see is a switch that is on")
+    settings = {"NCCL_TUNER_JOB_TIME": str(int(time.time()))} if switch or timed else {}
+    for name, path in (("NCCL_TUNER_LIVE", live), ("NCCL_TUNER_SWITCH", switch)):
+        if path is not None:
+            settings[name] = os.path.abspath(path)
+    return settings
 
 
 def takes_path(nccl: Release, file: Path) -> bool:

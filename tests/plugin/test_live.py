@@ -1,0 +1,120 @@
+"""Counts that can be read while a job runs, and after it was killed: what the plugin maps, and how it is shown."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from tests.support.command_line import run
+from tuner import plugin
+from tuner.base.names import Collective
+from tuner.plugin import live
+from tuner.plugin.dry_run import WARN, DryRun, TunerCall
+
+COSTS = np.full((7, 3), 10, np.float32)
+TABLE = """nccl-tuner-table 1
+allreduce bytes=..1K -> ring/ll | tree/ll
+allreduce bytes=2K..4K -> tree/ll
+allreduce bytes=1M -> nccl
+cost reduce -> ring/ll latency-us=1 bandwidth-gbs=2
+"""
+
+
+def opened(folder: Path, table: Path, **env: str) -> DryRun:
+    return DryRun(table, ranks=16, nodes=2, env={"NCCL_TUNER_LIVE": str(folder), **env})
+
+
+def table_in(folder: Path) -> Path:
+    (folder / "t").write_text(TABLE)
+    return folder / "t"
+
+
+def test_what_is_counted_shows_at_once(tmp_path: Path) -> None:
+    folder = tmp_path / "live"
+    with opened(folder, table_in(tmp_path), RANK="3") as one:
+        for number in (5, 6, 5000):
+            one.ask(TunerCall(Collective.AllReduce, number), COSTS)
+        one.ask(TunerCall(Collective.Reduce, 9), COSTS)
+        (counts,) = live.read([folder])
+        assert (counts.decided, counts.costs) == ({2: 2, 3: 0}, {5: 1})
+        assert (counts.calls, counts.ranks, counts.nodes, counts.communicator) == (4, 16, 2, 1)
+        assert (counts.pid, counts.rank, counts.runs, counts.refused) == (os.getpid(), 3, True, None)
+        assert counts.build.startswith("nccl-tuner-plugin ")
+        (table,) = live.tables([counts])
+        assert [(row.line, row.calls, row.on) for row in table.rows] == [(2, 2, 1), (5, 1, 1)]
+        assert table.never == (3,)
+        assert "4 calls" in run("plugin", "top", str(folder)).stdout.splitlines()[0]
+    assert not list(folder.iterdir()), "the communicator has ended"
+
+
+def test_a_process_that_was_killed_leaves_its_counts(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from tests.plugin.test_live import *\n"
+        "one = opened(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+        "one.ask(TunerCall(Collective.AllReduce, 5), COSTS); print('asked', flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "live"), str(table_in(tmp_path))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "RANK": "7"}) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"asked\n"
+        process.send_signal(signal.SIGKILL)
+    (counts,) = live.read([tmp_path / "live"])
+    assert (counts.rank, counts.decided[2], counts.runs) == (7, 1, False)
+    assert "1 of processes that are gone" in run("plugin", "top", str(tmp_path / "live")).stdout
+
+
+def test_a_table_that_is_not_used_shows(tmp_path: Path) -> None:
+    folder = tmp_path / "live"
+    with opened(folder, table_in(tmp_path)), opened(folder, tmp_path / "gone"), opened(folder, tmp_path / "gone"):
+        done = run("plugin", "top", str(folder), code=1)
+        assert "1 WITHOUT THEIR TABLE" in done.stdout.splitlines()[0]
+        assert f"{tmp_path}/gone: No such file or directory" in done.stdout
+        assert "DIFFERENT TABLES" in done.stdout
+    assert json.loads(run("plugin", "top", str(folder), "--json", code=1).stdout)["ranks"][0]["refused"]
+
+
+def test_metrics_are_prometheus_text(tmp_path: Path) -> None:
+    folder, out = tmp_path / "live", tmp_path / "nccl.prom"
+    with opened(folder, table_in(tmp_path)) as one:
+        one.ask(TunerCall(Collective.AllReduce, 5), COSTS)
+        run("plugin", "metrics", str(folder), "--out", str(out))
+    lines = out.read_text().splitlines()
+    assert "# TYPE nccl_tuner_row_decided_total counter" in lines
+    (decided,) = (line for line in lines if line.startswith("nccl_tuner_row_decided_total{"))
+    assert decided.endswith(',line="2"} 1')
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_folder_that_cannot_be_made_is_one_warning(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with opened(tmp_path / "file", table_in(tmp_path)) as one:
+        (warning,) = (line.text for line in one.log if line.level == WARN)
+        assert "nobody can look at the counts while they run (NCCL_TUNER_LIVE)" in warning
+        one.ask(TunerCall(Collective.AllReduce, 5), COSTS)
+    assert "1 decided by the table" in one.log[-1].text
+
+
+def test_files_of_others_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"ncclt01\0")
+    (tmp_path / "y").write_bytes(bytes(5000))
+    (tmp_path / "z").write_bytes(b"ncclt01\0" + b"\xff" * 5000)
+    assert live.read([tmp_path]) == []
+    assert "no counts" in run("plugin", "top", str(tmp_path)).stdout
+    assert "No such file" in run("plugin", "top", str(tmp_path / "no"), code=2).stderr
+
+
+def test_the_build_shows_in_the_object() -> None:
+    assert b"nccl-tuner-plugin " in plugin.path().read_bytes()
+
+
+if __name__ == "__main__":  # python -m tests.plugin.test_live FOLDER: seconds of a look at 512 ranks
+    where = Path(sys.argv[1])
+    runs = [opened(where, table_in(where.parent), RANK=str(each)) for each in range(512)]
+    begun = time.perf_counter()
+    live.tables(live.read([where]))
+    print(time.perf_counter() - begun)

@@ -1,0 +1,105 @@
+"""Which table a job gets: canaries, the switch, signatures; all by what every rank of the job is told alike."""
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import run
+from tuner.base.errors import BadInput
+from tuner.plugin import rollout
+from tuner.plugin.rollout import Canary, Job, gets_canary
+
+TABLES = {"old": "nccl-tuner-table 1\nallreduce -> ring/ll\n", "new": "nccl-tuner-table 1\nallreduce -> tree/ll\n"}
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> tuple[Path, Path]:
+    for name, text in TABLES.items():
+        (tmp_path / f"{name}.table").write_text(text)
+    return tmp_path / "old.table", tmp_path / "new.table"
+
+
+def test_a_part_of_the_jobs_gets_it_and_always_the_same(tables: tuple[Path, Path]) -> None:
+    old, new = tables
+    jobs = [Job(str(number)) for number in range(2000)]
+    chosen = [job.name for job in jobs if gets_canary(Canary(new, percent=10), job)]
+    assert 140 < len(chosen) < 260
+    assert chosen == [job.name for job in jobs if gets_canary(Canary(new, percent=10), job)]
+    assert set(chosen) <= {job.name for job in jobs if gets_canary(Canary(new, percent=20), job)}
+    assert chosen != [job.name for job in jobs if gets_canary(Canary(old, percent=10), job)]
+    assert not [job for job in jobs if gets_canary(Canary(new, percent=0), job)]
+    assert all(gets_canary(Canary(new, percent=100), job) for job in jobs)
+
+
+def test_jobs_and_hosts_of_a_list(tables: tuple[Path, Path]) -> None:
+    canary = Canary(tables[1], jobs=("7",), hosts=("a", "b"))
+    assert gets_canary(canary, Job("7", ("x",)))
+    assert gets_canary(canary, Job("8", ("b", "a")))
+    assert not gets_canary(canary, Job("8", ("a", "x"))), "a job that has one other host: its ranks would part"
+    assert not gets_canary(canary, Job("8"))
+
+
+def test_env_decides_for_the_job(tables: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = tables
+    for name in rollout.JOB_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    words = ["plugin", "env", "--nccl", "2.28.9", "--table", str(old), "--canary", str(new)]
+    assert "a canary is by the job's name" in run(*words, code=2).stderr
+    (tmp_path / "jobs").write_text("# first\n17 18\n19\n")
+    words += ["--canary-jobs", str(tmp_path / "jobs")]
+    assert str(new) in run(*words, "--job", "18").stdout
+    assert str(old) in run(*words, "--job", "20").stdout
+    monkeypatch.setenv("SLURM_JOB_ID", "19")
+    assert str(new) in run(*words).stdout
+    assert "is no percentage" in run(*words, "--percent", "101", code=2).stderr
+
+
+def test_the_switch_holds_for_jobs_that_begin_later(tmp_path: Path) -> None:
+    file = tmp_path / "switch"
+    file.touch()
+    before = int(time.time())
+    assert "off for jobs that begin from" in run("plugin", "switch", str(file), "off", "--reason", "slow").stdout
+    since_s = rollout.switch(file, off=False, margin_s=300)
+    first, second = file.read_text().splitlines()
+    word, at_s, *rest = first.split()
+    assert (word, rest) == ("off", ["#", "slow"])
+    assert before + rollout.LEAST_MARGIN_S <= int(at_s) <= since_s - 150
+    assert second == f"on {since_s}"
+    assert "too few for all nodes" in run("plugin", "switch", str(file), "off", "--margin", "5", code=2).stderr
+    printed = run("plugin", "env", "--nccl", "2.28.9", "--switch", str(file)).stdout
+    assert f"export NCCL_TUNER_SWITCH={file}\n" in printed
+    assert "export NCCL_TUNER_JOB_TIME=" in printed
+    assert "not there" in run("plugin", "env", "--nccl", "2.28.9", "--switch", str(tmp_path / "no"), code=2).stderr
+
+
+def test_rows_for_ranks_have_no_effect_where_nccl_does_not_say_them(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    table.write_text("nccl-tuner-table 1\nallreduce -> ring/ll\nallreduce ranks=16 -> tree/ll\n")
+    said = run("plugin", "env", "--nccl", "2.19.3", "--table", str(table)).stderr
+    assert "t:3: warning: 1 rows ask for ranks or nodes, which NCCL 2.19.3 does not say" in said
+    assert "ranks or nodes" not in run("plugin", "env", "--nccl", "2.21.5", "--table", str(table)).stderr
+
+
+@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="no ssh-keygen here")
+def test_a_signature_by_ssh(tables: tuple[Path, Path], tmp_path: Path) -> None:
+    table, other = tables
+    keys = {name: tmp_path / name for name in ("ops", "stranger")}
+    for name, key in keys.items():
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", key], check=True)
+        sign = ["ssh-keygen", "-q", "-Y", "sign", "-n", "nccl-tuner", "-f", str(key), str(table)]
+        subprocess.run(sign, check=True, capture_output=True)
+        Path(f"{table}.sig").rename(tmp_path / f"{name}.sig")
+    signers = tmp_path / "allowed_signers"
+    signers.write_text("ops@example.org " + keys["ops"].with_suffix(".pub").read_text())
+    words = ["plugin", "env", "--nccl", "2.28.9", "--signers", str(signers), "--identity", "ops@example.org"]
+    good = ["--signature", str(tmp_path / "ops.sig")]
+    assert str(table) in run(*words, "--table", str(table), *good).stdout
+    for signed, signature in ((other, "ops"), (table, "stranger")):
+        refused = run(*words, "--table", str(signed), "--signature", str(tmp_path / f"{signature}.sig"), code=1)
+        assert not refused.stdout, "no line that a shell could run on with"
+    (tmp_path / "x.sig").write_text("what")
+    with pytest.raises(BadInput, match="neither a signature"):
+        rollout.verify(table, tmp_path / "x.sig", signers, "ops@example.org")

@@ -1,0 +1,229 @@
+"""Counts of running jobs: the files that the plugin maps into memory where NCCL_TUNER_LIVE names a folder.
+
+Layout: ``struct live_head`` in csrc/plugin/live.h, then lines of rows, then the counts of csrc/plugin/counters.h.
+"""
+
+import os
+import socket
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.errors import BadInput
+
+_MAGIC, _REFUSED = b"ncclt01\0", 2
+_HEAD = struct.Struct("<8s8Qq3Q64s128s72s1024s512s")
+_COSTED_ALONE, _UNTUNED, _TOTALS = 1, 2, 3
+_OF_A_SIZE = 4  # calls, bytes, least, most
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCounts:
+    """One rank of one communicator, or one process whose table is not used (``refused`` says why).
+
+    ``decided``, ``could_not_run`` and ``costs`` are calls by line of the table; rows without any are there with 0.
+    ``rank`` is the launcher's, None where it said none. ``runs``: whether the process is there, None on another host.
+    """
+
+    host: str
+    pid: int
+    rank: int | None
+    communicator: int | None
+    ranks: int
+    nodes: int
+    started_s: int
+    nccl: str | None
+    build: str
+    table: str
+    sha256: str
+    refused: str | None
+    runs: bool | None
+    calls: int
+    decided: dict[int, int]
+    could_not_run: dict[int, int]
+    costs: dict[int, int]
+
+    @property
+    def name(self) -> str:
+        """Rank and host, or process and host."""
+        return f"rank {self.rank} on {self.host}" if self.rank is not None else f"process {self.pid} on {self.host}"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRow:
+    """A row over all ranks that have its table: on how many it decided or gave a time, and where it did not."""
+
+    line: int
+    calls: int
+    could_not_run: int
+    on: int
+    missing: tuple[str, ...]  # ranks without it, where others have it
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTable:
+    """What the ranks with one content of a table counted. ``never`` are lines that no rank had a call for."""
+
+    table: str
+    sha256: str
+    ranks: int
+    calls: int
+    decided: int
+    rows: tuple[LiveRow, ...]
+    never: tuple[int, ...]
+
+
+def read(folders: Iterable[Path]) -> list[LiveCounts]:
+    """What the files of folders say, by host, rank and process; other files are left out.
+
+    Raises BadInput for a folder that cannot be read.
+    """
+    here = socket.gethostname().partition(".")[0]
+    found = []
+    for folder in folders:
+        try:
+            paths = sorted(folder.iterdir())
+        except OSError as error:
+            raise BadInput(f"{folder}: {error.strerror}") from error
+        found += [counts for path in paths if (counts := _read(path, here))]
+    return sorted(found, key=lambda each: (each.host, -1 if each.rank is None else each.rank, each.pid))
+
+
+def tables(counts: Sequence[LiveCounts]) -> list[LiveTable]:
+    """The counts of all ranks summed, by content of the table."""
+    by_content = defaultdict[tuple[str, str], list[LiveCounts]](list)
+    for each in counts:
+        if each.refused is None:
+            by_content[each.table, each.sha256].append(each)
+    return [_table(table, sha256, same) for (table, sha256), same in by_content.items()]
+
+
+def disagreements(counts: Sequence[LiveCounts]) -> list[str]:
+    """Communicators whose ranks have several contents, or of which a rank goes without its table."""
+    contents = defaultdict[tuple[int | None, int, int], dict[str, list[str]]](lambda: defaultdict(list))
+    for each in counts:
+        content = "no table" if each.refused is not None else f"sha256 {each.sha256[:12]}"
+        contents[each.communicator, each.ranks, each.nodes][content].append(each.name)
+    return [
+        f"communicator {'of' if number is None else f'{number:#x},'} {ranks} ranks on {nodes} nodes: "
+        + "; ".join(f"{content} on {names[0]}{_more(names)}" for content, names in sorted(by.items()))
+        for (number, ranks, nodes), by in contents.items()
+        if len(by) > 1
+    ]
+
+
+def metrics(counts: Sequence[LiveCounts]) -> str:
+    """The counts in Prometheus' text format, for the textfile collector of its node exporter."""
+    lines = dict[str, list[str]]()
+    for each in counts:
+        who = {"host": each.host, "pid": each.pid, "rank": "" if each.rank is None else each.rank}
+        who |= {"communicator": "" if each.communicator is None else f"{each.communicator:#x}", "table": each.table}
+        _sample(lines, "nccl_tuner_build_info", 1, {**who, "build": each.build, "nccl": each.nccl or ""})
+        _sample(lines, "nccl_tuner_table_refused", int(each.refused is not None), who)
+        if each.refused is not None:
+            continue
+        _sample(lines, "nccl_tuner_calls_total", each.calls, {**who, "sha256": each.sha256})
+        for name, by_line in (
+            ("nccl_tuner_row_decided_total", each.decided),
+            ("nccl_tuner_row_could_not_run_total", each.could_not_run),
+            ("nccl_tuner_row_costed_total", each.costs),
+        ):
+            for line, calls in by_line.items():
+                if calls:
+                    _sample(lines, name, calls, {**who, "line": line})
+    return "".join(
+        f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}\n" + "".join(samples)
+        for name, samples in lines.items()
+    )
+
+
+def _sample(lines: dict[str, list[str]], name: str, value: int, labels: dict[str, object]) -> None:
+    said = ",".join(f'{label}="{_escaped(str(text))}"' for label, text in labels.items())
+    lines.setdefault(name, []).append(f"{name}{{{said}}} {value}\n")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _more(names: Sequence[str]) -> str:
+    return f" and {len(names) - 1} more" if len(names) > 1 else ""
+
+
+def _table(table: str, sha256: str, counts: Sequence[LiveCounts]) -> LiveTable:
+    lines = sorted({line for each in counts for line in (*each.decided, *each.costs)})
+    rows, never = [], []
+    for line in lines:
+        own = [each.decided.get(line, 0) + each.costs.get(line, 0) for each in counts]
+        stopped = sum(each.could_not_run.get(line, 0) for each in counts)
+        if not any(own) and not stopped:
+            never.append(line)
+            continue
+        missing = [each.name for each, calls in zip(counts, own, strict=True) if not calls]
+        rows.append(LiveRow(line, sum(own), stopped, len(counts) - len(missing), tuple(missing if any(own) else ())))
+    decided = sum(sum(each.decided.values()) for each in counts)
+    return LiveTable(table, sha256, len(counts), sum(each.calls for each in counts), decided, tuple(rows), tuple(never))
+
+
+def _read(path: Path, here: str) -> LiveCounts | None:
+    """None for another file, and for one of a communicator that has just begun or ended."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    if len(content) < _HEAD.size or content[:8] != _MAGIC:
+        return None
+    (_, size, state, communicator, ranks, nodes, pid, started_s, nccl, rank, choices, costs, counts_from, *texts) = (
+        _HEAD.unpack_from(content)
+    )
+    host, build, sha256, table, reason = (text.partition(b"\0")[0].decode(errors="replace") for text in texts)
+    if state == 0 or size != len(content):
+        return None
+    decided, stopped, costed, calls = dict[int, int](), dict[int, int](), dict[int, int](), 0
+    if state != _REFUSED:
+        lines = np.frombuffer(content, "<u4", choices + costs, _HEAD.size)
+        counts = np.frombuffer(content, "<u8", -1, counts_from)
+        of_choices, rest = np.split(counts[_TOTALS:], [2 * choices])
+        decided = _by_line(lines[:choices], of_choices[:choices])
+        stopped = _by_line(lines[:choices], of_choices[choices:])
+        costed = _by_line(lines[choices:], rest[:costs])
+        undecided = int(rest[costs:].reshape(-1, _OF_A_SIZE)[:, 0].sum())
+        calls = sum(decided.values()) + undecided + int(counts[_COSTED_ALONE]) + int(counts[_UNTUNED])
+    return LiveCounts(
+        host,
+        pid,
+        None if rank < 0 else rank,
+        communicator or None,
+        ranks,
+        nodes,
+        started_s,
+        f"{nccl // 10000}.{nccl // 100 % 100}.{nccl % 100}" if nccl else None,
+        build,
+        table,
+        sha256,
+        reason if state == _REFUSED else None,
+        os.path.exists(f"/proc/{pid}") if host == here else None,
+        calls,
+        decided,
+        stopped,
+        costed,
+    )
+
+
+def _by_line(lines: NDArray[np.uint32], counts: NDArray[np.uint64]) -> dict[int, int]:
+    """Sums of the counts of each line; 0 is no row's."""
+    found, places = np.unique(lines, return_inverse=True)
+    sums = np.bincount(places, weights=counts.astype(np.float64), minlength=len(found))
+    return {int(line): int(calls) for line, calls in zip(found, sums, strict=True) if line}
+
+
+def iterate_names(names: Sequence[str], most: int) -> Iterator[str]:
+    """At most so many names, and how many are left out."""
+    yield from names[:most]
+    if len(names) > most:
+        yield f"{len(names) - most} more"

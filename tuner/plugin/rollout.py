@@ -1,0 +1,130 @@
+"""Which table a job gets, and from when on none: decided once for a job, by what all of its ranks are told alike.
+
+A rank never decides for itself: its host, its clock or a number that it draws would have ranks of one job part.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tuner.base.errors import BadInput
+from tuner.base.files import read_bytes
+from tuner.base.provenance import sha256
+
+JOB_VARIABLES = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PBS_JOBID", "LSB_JOBID")
+NAMESPACE = "nccl-tuner"  # of signatures by ssh-keygen
+LEAST_MARGIN_S = 120  # until each node sees a changed file, and what clocks may differ by
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """A table that some jobs get: those of a list, those whose hosts are all in one, and a part of the others."""
+
+    table: Path
+    percent: float = 0.0
+    jobs: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job by what its script knows: the number, the same on all ranks and at a restart, and its hosts."""
+
+    name: str
+    hosts: tuple[str, ...] = ()
+
+
+def job_name(environment: Mapping[str, str]) -> str | None:
+    """The job's number by the variables of Slurm, torchrun, PBS and LSF."""
+    return next((environment[name] for name in JOB_VARIABLES if environment.get(name)), None)
+
+
+def gets_canary(canary: Canary, job: Job) -> str | None:
+    """Why a job gets the canary's table; None where it does not.
+
+    The part is by the hash of the table and the job's name: another table is tried on other jobs. Raises BadInput for
+    a file that cannot be read, and for a percentage that is none.
+    """
+    if not 0 <= canary.percent <= 100:
+        raise BadInput(f"{canary.percent} is no percentage; valid: 0 to 100")
+    if job.name in canary.jobs:
+        return f"job {job.name} is in the list"
+    if canary.hosts and job.hosts and set(job.hosts) <= set(canary.hosts):
+        return f"all {len(job.hosts)} hosts of job {job.name} are in the list"
+    place = 100 * int.from_bytes(hashlib.sha256(f"{sha256(canary.table)} {job.name}".encode()).digest()[:8]) / 2**64
+    return f"job {job.name} is among {canary.percent:g} %" if place < canary.percent else None
+
+
+def names(path: Path) -> tuple[str, ...]:
+    """Words of a file, one or several a line; what follows # is a comment. Raises BadInput."""
+    lines = read_bytes(path, BadInput).decode(errors="replace").splitlines()
+    return tuple(word for line in lines for word in line.partition("#")[0].split())
+
+
+def switch(path: Path, off: bool, margin_s: int = LEAST_MARGIN_S, why: str = "") -> int:
+    """Appends a line to the switch that all ranks see; jobs that begin from the returned second on go by it.
+
+    Those that have begun before stay as they are, communicators that they create later included, so that ranks which
+    read the file at different moments agree. Raises BadInput for a margin in which nodes may not yet see the file.
+    """
+    if margin_s < LEAST_MARGIN_S:
+        raise BadInput(f"{margin_s} s are too few for all nodes to see the file; valid: {LEAST_MARGIN_S} and more")
+    if "\n" in why:
+        raise BadInput("the reason is one line")
+    since_s = int(time.time()) + margin_s
+    line = f"{'off' if off else 'on'} {since_s}{f' # {why}' if why else ''}\n"
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(descriptor, line.encode())
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+    return since_s
+
+
+def verify(table: Path, signature: Path, signers: Path, identity: str | None) -> str | None:
+    """What is wrong with a signature, by the tool that made it: ``ssh-keygen -Y``, or minisign. None where it is good.
+
+    ``signers`` are allowed signers, as in ssh-keygen(1), or minisign's public key. Raises BadInput where the tool is
+    not installed, or a file cannot be read.
+    """
+    content, head = read_bytes(table, BadInput), read_bytes(signature, BadInput)
+    read_bytes(signers, BadInput)
+    if head.startswith(b"-----BEGIN SSH SIGNATURE-----"):
+        if identity is None:
+            raise BadInput(f"{signature}: whose signature it has to be is not said")
+        words: list[str | Path] = [
+            "ssh-keygen",
+            "-Y",
+            "verify",
+            "-f",
+            signers,
+            "-I",
+            identity,
+            "-n",
+            NAMESPACE,
+            "-s",
+            signature,
+        ]
+    elif head.startswith(b"untrusted comment:"):
+        words = ["minisign", "-V", "-m", table, "-x", signature, "-p", signers]
+    else:
+        raise BadInput(f"{signature}: neither a signature by ssh-keygen -Y nor by minisign")
+    return _failure(words, content)
+
+
+def _failure(words: Sequence[str | Path], content: bytes) -> str | None:
+    if not shutil.which(str(words[0])):
+        raise BadInput(f"{words[0]} is not installed, which checks this signature")
+    done = subprocess.run([*words], input=content, capture_output=True, check=False)
+    if done.returncode == 0:
+        return None
+    return (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()[-1]
