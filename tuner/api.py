@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tuner.answers import calibrated_calls, groups
+from tuner.answers import calibrated, groups
 from tuner.answers import explain as explaining
-from tuner.answers.calibrated import TimesWanted
-from tuner.answers.calibrated_calls import CalibratedCalls
+from tuner.answers.calibrated import CalibratedCalls, TimesWanted
 from tuner.answers.call_picks import CallPicks
 from tuner.answers.diff import Change, Side
 from tuner.answers.diff import diff as changes
@@ -185,7 +184,7 @@ class Communicator:
         Errors: those of :meth:`pick`; BadInput where no calibration fits the machine, or the call; BadCalibration.
         """
         named = None if calibration is None else str(calibration)
-        return calibrated_calls.calls(self.scenario, self.selection, request(collective, **kind), sizes, named)
+        return calibrated.calls(self.scenario, self.selection, request(collective, **kind), sizes, named)
 
     def cost_table(self, collective: Collective | str, sizes: ArrayLike, **kind: Unpack[CallKind]) -> FloatArray:
         """Predicted times in us, float32 `[size][algorithm][protocol]`; negative where NCCL ignores the combination.

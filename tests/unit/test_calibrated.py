@@ -10,8 +10,7 @@ import pytest
 import tuner
 from tests.support import calibrations
 from tuner.answers import calibrated
-from tuner.answers.calibrated import Estimate, TimesWanted
-from tuner.answers.calibrated_ratio import difference, ratio
+from tuner.answers.calibrated import Estimate, TimesWanted, difference, ratio
 from tuner.base.errors import BadCalibration, BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request

@@ -4,14 +4,18 @@ Whoever shows them says which calibration they are of, what was carried over, an
 are NCCL's in any case.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from tuner.base.errors import BadInput
+from tuner.base.frames import Column, Framed, Named
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Buffers, Protocol
+from tuner.base.numerics import SizeArray
 from tuner.base.records import json_form
 from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
@@ -19,7 +23,7 @@ from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
 from tuner.times.timemodel import features, predict
 from tuner.times.timemodel.features import Array, Features
-from tuner.times.timemodel.intervals import CarriedOver
+from tuner.times.timemodel.intervals import COVERED_SDS, CarriedOver
 from tuner.times.timemodel.predict import TimeModel
 from tuner.times.timemodel.sites import SiteCall
 
@@ -268,3 +272,167 @@ def _not_measured(selection: Selection, buffers: Buffers) -> str | None:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedRatio:
+    """A calibrated time over another, with bounds. ``measured``: whether both combinations were, for the collective.
+
+    ``extrapolated``: which side is, and over what, in words; empty where neither is.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    measured: bool
+    extrapolated: str = ""
+
+    @property
+    def may_be_none(self) -> bool:
+        """Whether nothing may have changed, as far as measurements say."""
+        return self.low < 1 < self.high
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedDifference:
+    """Calls after less those before, in us; and as a part of those before."""
+
+    difference_us: float
+    difference_low_us: float
+    difference_high_us: float
+    difference: float
+    difference_low: float
+    difference_high: float
+
+
+def ratio(before: Estimate, after: Estimate) -> CalibratedRatio:
+    """Time after over that before, with bounds.
+
+    What a calibration is wrong by it is wrong by in many calls alike, and by how much in common is not known. So
+    bounds are added, but for two cases. A call that is the same on both sides takes the same time. And where both
+    sides run the same combination on one node, what both carry over to the same place (a machine that was not
+    measured, say) cancels: of such pairs in public measurements of other machines (DGX H100 by B200's calibration,
+    B200 by H100's) the bounds then hold 89 to 99 %. Between nodes both sides are of one site, and the covariances
+    of its calls say what cancels.
+    """
+    middle, low, high = (float(f"{value:.6g}") for value in _bounds(before, after))
+    return CalibratedRatio(middle, low, high, before.measured and after.measured, _extrapolated(before, after))
+
+
+def _extrapolated(before: Estimate, after: Estimate) -> str:
+    old, new = before.time.extrapolated, after.time.extrapolated
+    if old == new:
+        return f"both: {old}" if old else ""
+    return "; ".join(f"{side}: {over}" for side, over in (("before", old), ("after", new)) if over)
+
+
+def difference(pairs: Iterable[tuple[Estimate, Estimate, float]]) -> CalibratedDifference:
+    """Of calls one after the other: each before and after, and how often it is called."""
+    before_us = before_low_us = before_high_us = us = low_us = high_us = 0.0
+    for before, after, calls in pairs:
+        old = before.time.times(calls)
+        middle, low, high = _bounds(before, after)
+        # Where one takes least or most beside the other, it is the other that takes most or least.
+        slowest_us, fastest_us = (old.high_us, old.low_us) if low < high else (old.time_us, old.time_us)
+        before_us, before_high_us = before_us + old.time_us, before_high_us + slowest_us
+        before_low_us += fastest_us
+        us += (middle - 1) * old.time_us
+        low_us += (low - 1) * slowest_us
+        high_us += (high - 1) * fastest_us
+    parts = [_share(us, before_us), _share(low_us, before_high_us), _share(high_us, before_low_us)]
+    return CalibratedDifference(us, low_us, high_us, *parts)
+
+
+def _bounds(before: Estimate, after: Estimate) -> tuple[float, float, float]:
+    """The ratio, and its least and most."""
+    if _is_same_call(before, after):  # whatever NCCL believes of it
+        return 1.0, 1.0, 1.0
+    middle, width = after.time.time_us / before.time.time_us, _width(before, after)
+    return middle, middle * math.exp(-width), middle * math.exp(width)
+
+
+def _is_same_call(before: Estimate, after: Estimate) -> bool:
+    return before.combination == after.combination and before.call == after.call
+
+
+def _width(before: Estimate, after: Estimate) -> float:
+    """How far the logarithm of the ratio may be off."""
+    if _is_same_call(before, after):
+        return 0.0
+    if before.site_call is not None and after.site_call is not None:
+        sd = before.site_call.sd_of_ratio(after.site_call)
+        if sd is not None:
+            return COVERED_SDS * sd
+    alike = before.combination == after.combination
+    common: set[tuple[CarriedOver, object]] = set()
+    if alike and before.site_call is None and after.site_call is None:
+        common = {kind for kind in before.widths if kind in after.widths and kind[0] is not CarriedOver.sizes}
+    return sum(
+        math.sqrt(sum(square for kind, square in each.widths.items() if kind not in common)) for each in (before, after)
+    )
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class CalibratedCalls(Framed):
+    """What NCCL's picks take by a calibration, an element a size: times in us with 90 % intervals, float64.
+
+    ``bytes`` are NCCL's nBytes, ``algorithm`` and ``protocol`` the picks, which no calibration changes. ``measured``:
+    whether that combination was measured for the collective; where not, the time is an extrapolation. ``calibration``
+    names the one that answered and says why that one; ``launch`` is how its calls were launched, and ``carried_over``
+    what was carried over to these.
+    """
+
+    bytes: SizeArray
+    algorithm: NDArray[np.int8]
+    protocol: NDArray[np.int8]
+    time_us: Array
+    low_us: Array
+    high_us: Array
+    measured: NDArray[np.bool_]
+    calibration: str
+    launch: str
+    carried_over: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {len(self.bytes)} sizes by {self.calibration}>"
+
+    def columns(self) -> dict[str, Column]:
+        """A row a size: bytes, algorithm, protocol, time_us, low_us, high_us, measured."""
+        return {
+            "bytes": self.bytes,
+            "algorithm": Named(Algorithm, self.algorithm),
+            "protocol": Named(Protocol, self.protocol),
+            "time_us": self.time_us,
+            "low_us": self.low_us,
+            "high_us": self.high_us,
+            "measured": self.measured,
+        }
+
+
+def calls(
+    scenario: Scenario, selection: Selection, request: Request, sizes: ArrayLike, calibration: str | None
+) -> CalibratedCalls:
+    """Of ``sizes`` by a calibration by name or file, or by the one that fits the machine.
+
+    Errors: those of :meth:`Selection.pick` and of :func:`tuner.answers.calibrated.answering`.
+    """
+    model = answering(TimesWanted(False, calibration), scenario, selection, request.buffers)
+    assert isinstance(model, TimeModel)  # as NCCL's own are not wanted beside
+    picks = selection.pick(request, sizes)
+    times = model.of_picks(request, picks)
+    return CalibratedCalls(
+        picks.bytes,
+        picks.algorithm,
+        picks.protocol,
+        times.time_us,
+        times.low_us,
+        times.high_us,
+        times.measured,
+        model.reason,
+        model.calibration.launch,
+        tuple(kind.value for kind in times.carried_over),
+    )

@@ -1,7 +1,7 @@
 """What a call gets at each size, by the emulator; :mod:`tuner.answers.library` has the real library's."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tuner.answers.bypassing import NonClassicPick, RunnerUp, bypassing_pick
@@ -15,7 +15,7 @@ from tuner.scenario import ConstantsUsed, Scenario
 from tuner.times.costmodels.bandwidth import algorithm_gbs, bus_gbs
 
 if TYPE_CHECKING:
-    from tuner.answers.calibrated import CalibratedTime, CalibrationUsed
+    from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, TimesWanted
     from tuner.answers.launches import LaunchAnswer
 
 
@@ -150,3 +150,32 @@ def _classic(
 
 def _launched(pick: Pick) -> tuple[str, int, int]:
     return pick.name, pick.channels, pick.threads
+
+
+def with_times(
+    answers: Sequence[PickAnswer], scenario: Scenario, request: Request, wanted: "TimesWanted"
+) -> list[PickAnswer]:
+    """The answers with the times of a calibration, or with the reason why there are none.
+
+    Errors: those of :func:`tuner.answers.calibrated.answering`.
+    """
+    from tuner.answers import calibrated
+
+    selection = Selection(scenario.communicator())
+    model = calibrated.answering(wanted, scenario, selection, request.buffers)
+    if isinstance(model, calibrated.NoCalibration):
+        return [replace(answer, calibration=calibrated.used(model)) for answer in answers]
+    sizes, names = [answer.bytes for answer in answers], dict.fromkeys(name for one in answers for name in _names(one))
+    estimates = calibrated.of_combinations(model, request, sizes, names)
+    several = []
+    for at, answer in enumerate(answers):
+        own = {name: estimates[name][at] for name in _names(answer)}
+        times = {name: each.time for name, each in own.items()}
+        several.append(replace(answer, calibrated=times, calibration=calibrated.used(model, own.items())))
+    return several
+
+
+def _names(answer: PickAnswer) -> list[str]:
+    """The combinations that NCCL does not ignore, and the pick, which may be none of them."""
+    pick = [answer.pick.name] if isinstance(answer.pick, Pick) else []
+    return list(dict.fromkeys([*answer.cost_us, *pick]))

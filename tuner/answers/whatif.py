@@ -14,7 +14,7 @@ from tuner.emulator.request import Request
 from tuner.times.costmodels.bandwidth import bus_gbs
 
 if TYPE_CHECKING:
-    from tuner.answers.calibrated_changes import CalibratedChange
+    from tuner.answers.diff import CalibratedChange
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from tuner.cli.release_names import exact
 
 if TYPE_CHECKING:
     from tuner.answers.calibrated import TimesWanted
-    from tuner.answers.calibrated_changes import CalibratedChange
+    from tuner.answers.diff import CalibratedChange
 
 
 class CollectiveOrRelease(options.AnyCall):
@@ -123,7 +123,7 @@ def command(
     requests = options.runnable({"before": old.selection, "after": new.selection}, collectives, like)
     changes_of = {request.collective: diff(old, new, request) for request in requests}
     if times is not None:
-        from tuner.answers.calibrated_changes import CalibratedSides
+        from tuner.answers.diff import CalibratedSides
 
         calibrated = CalibratedSides(times, old, new, call.buffers)
         changes_of = {

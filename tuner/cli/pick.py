@@ -101,9 +101,7 @@ def command(
     request = call.request(collective)
     answers = picks.from_emulator(described, request, sizes)
     if times is not None:
-        from tuner.answers import calibrated_picks
-
-        answers = calibrated_picks.with_times(answers, described, request, times)
+        answers = picks.with_times(answers, described, request, times)
     if in_full:
         from tuner.answers.launches import Launches, with_launches
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.answers.scale import TO_NODES, NodeCounts, Range, Scale, scale
+from tuner.answers.scale import TO_NODES, NodeCounts, Range, Scale, scale, with_times
 from tuner.answers.scale_gpus import over_gpus
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective
@@ -108,9 +108,7 @@ def command(
         counts = NodeCounts(low, high, every, progress=lambda: bar.update(1))
         scaled = scale(described, requests, sizes, counts, per_rank=per_rank)
     if times is not None:
-        from tuner.answers import calibrated_scale
-
-        scaled = calibrated_scale.with_times(scaled, described, requests, times, per_rank=per_rank)
+        scaled = with_times(scaled, described, requests, times, per_rank=per_rank)
     if as_json:
         print_json(scaled)
         return

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tuner.answers import tables
 from tuner.answers.tables import TableCell, cells
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, DataType, Op
@@ -91,10 +92,9 @@ def _records(tables: Tables, algorithms: int, fitted: FittedConstants | None) ->
 
 
 def _print_calibrated(records: list[TableCell], scenario: Scenario, wanted: "TimesWanted", as_json: bool) -> None:
-    from tuner.answers import calibrated_tables
     from tuner.cli import times
 
-    table = calibrated_tables.with_times(records, scenario, wanted)
+    table = tables.with_times(records, scenario, wanted)
     said = times.whose(replace(table.calibration, not_measured=()))  # the column says it by collective
     if as_json:
         print_json(table.cells)
@@ -114,7 +114,7 @@ def _print_calibrated(records: list[TableCell], scenario: Scenario, wanted: "Tim
         if (each := cell.calibrated)
     ]
     if rows:
-        size = human_bytes(calibrated_tables.LARGE_BYTES)
+        size = human_bytes(tables.LARGE_BYTES)
         smallest = "smallest call us", f"{times.INTERVAL} us"
         columns = ("collective", "combination", *smallest, f"GB/s at {size}", f"{times.INTERVAL} GB/s", "measured")
         print_table(f"calibrated times and algorithm bandwidths on {scenario.title}", columns, rows)

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, merged
-from tuner.answers.calibrated_ratio import CalibratedRatio
+from tuner.answers.calibrated import CalibratedRatio, CalibratedTime, CalibrationUsed, merged
 
 INTERVAL = "90 % interval"
 ALONE = "predictions are of calls alone, with no compute beside them"

@@ -143,7 +143,7 @@ def _compared(
     sizes = {request: at_sizes(old, new, request, sizes) for request, sizes in sizes_of.items()}
     changes = {request: diff(old, new, request) for request in sizes_of}
     if times is not None:
-        from tuner.answers.calibrated_changes import CalibratedSides
+        from tuner.answers.diff import CalibratedSides
 
         buffers = next(iter(sizes_of)).buffers
         calibrated = CalibratedSides(times, old, new, buffers)

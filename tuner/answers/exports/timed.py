@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.answers import calibrated_calls
+from tuner.answers import calibrated
 from tuner.answers.calibrated import TimesWanted
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -28,7 +28,7 @@ class Times:
         selection = Selection(scenario.communicator())
         if self.wanted is None:
             return selection.pick(request, sizes).time_us.astype(np.float64), BY_NCCL
-        calls = calibrated_calls.calls(scenario, selection, request, sizes, self.wanted.calibration)
+        calls = calibrated.calls(scenario, selection, request, sizes, self.wanted.calibration)
         return np.asarray(calls.time_us, np.float64), f"calibrated to measured times, {calls.calibration}"
 
     def busbw_gbs(self, scenario: Scenario, request: Request, sizes: Sequence[int]) -> tuple[Array, str]:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from tuner.answers import calibrated
-from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, Estimate, TimesWanted
-from tuner.answers.calibrated_ratio import difference
+from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, Estimate, TimesWanted, difference
 from tuner.jobs.traces.calls import CallList
 from tuner.jobs.traces.wanted import Wanted
 from tuner.jobs.workload import exchanges

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from tuner.answers.calibrated import CalibratedTime, CalibrationUsed
-from tuner.answers.calibrated_ratio import CalibratedDifference
+from tuner.answers.calibrated import CalibratedDifference, CalibratedTime, CalibrationUsed
 from tuner.base.frames import Rows
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.records import json_form
