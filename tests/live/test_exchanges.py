@@ -12,9 +12,9 @@ from tests.support.random_groups import random_groups
 from tuner.answers.exchanges import Asked, answers
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
-from tuner.emulator.exchange.mixed import plan
-from tuner.emulator.exchange.plan import ExchangeCall
 from tuner.emulator.group import Operation
+from tuner.emulator.p2p.mixed import plan
+from tuner.emulator.p2p.plan import ExchangeCall
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
@@ -22,7 +22,7 @@ from tuner.oracle.conformance.check_exchange import compare, compare_mixed
 from tuner.oracle.exchanges import IssuedCall
 from tuner.release import load
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import situation
+from tuner.scenario.exchange import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
 
 
@@ -36,7 +36,7 @@ def test_groups_of_all_kinds(name: str, nodes: int, gpus: int) -> None:
             for _ in range(3):
                 rank = generator.randrange(nodes * gpus)
                 calls = draw(kind, rank, nodes * gpus, generator)
-                assert compare(situation(resolved, rank), oracle, calls) == {}, kind
+                assert compare(p2p_context(resolved, rank), oracle, calls) == {}, kind
 
 
 @pytest.mark.parametrize("buffers", [Buffers.registered, Buffers.window], ids=lambda each: each.name)
@@ -52,7 +52,7 @@ def test_registration_reaches_nothing_that_is_answered(name: str, buffers: Buffe
             for kind in KINDS if own else [kind for kind in KINDS if not kind.startswith("nccl")]:
                 rank = generator.randrange(nodes * gpus)
                 calls = draw(kind, rank, nodes * gpus, generator)
-                assert compare(situation(resolved, rank), oracle, calls, buffers) == {}, kind
+                assert compare(p2p_context(resolved, rank), oracle, calls, buffers) == {}, kind
 
 
 COPIED = {"NCCL_CTA_POLICY": "2"}
@@ -83,7 +83,7 @@ def test_beside_collectives(name: str, machine: str, nodes: int, gpus: int) -> N
     """Sends and receives of rank 0 follow the collectives, in their last kernel."""
     resolved = ResolvedScenario(Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus))
     selection, generator = Selection(resolved.views[0]), random.Random(2026)
-    where, shared = situation(resolved), 0
+    where, shared = p2p_context(resolved), 0
     with Oracle(resolved.oracle_configuration()) as oracle:
         for operations in random_groups(selection, 6, most=20):
             calls = draw(generator.choice(("alone", "all-to-all", "random")), 0, nodes * gpus, generator)
@@ -103,7 +103,7 @@ def test_roots_of_all_kinds(name: str, machine: str, nodes: int, gpus: int) -> N
         for given in random_groups(selection, 6, most=40, seed=5):
             operations = [replace(each, root=generator.randrange(nodes * gpus)) for each in given]
             group = operations, draw("alone", 0, nodes * gpus, generator)
-            assert compare_mixed(selection, situation(resolved), oracle, group) == {}
+            assert compare_mixed(selection, p2p_context(resolved), oracle, group) == {}
 
 
 @pytest.mark.parametrize("name", [name for name in HERE if load(name).exchange.broadcasts_together])
@@ -116,7 +116,7 @@ def test_broadcasts_from_several_roots_apart(name: str) -> None:
     requests = [(Request(collective, DataType.float32, Op.sum), root) for collective, root in calls]
     operations = [Operation(request, 1 << 20, root) for request, root in requests]
     with Oracle(scenario.oracle_configuration()) as oracle:
-        assert compare_mixed(selection, situation(scenario.resolve()), oracle, (operations, [])) == {}
+        assert compare_mixed(selection, p2p_context(scenario.resolve()), oracle, (operations, [])) == {}
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_nodes_that_shared_memory_or_nvlink_joins(scenario: Scenario) -> None:
         for kind in ("all-to-all", "all-to-all-v", "ring", "random"):
             for rank in range(scenario.ranks):
                 calls = draw(kind, rank, scenario.ranks, generator)
-                assert compare(situation(resolved, rank), oracle, calls) == {}, kind
+                assert compare(p2p_context(resolved, rank), oracle, calls) == {}, kind
 
 
 @pytest.mark.parametrize("variables", [{}, {"NCCL_MNNVL_ENABLE": "0"}], ids=str)
@@ -153,7 +153,7 @@ def test_domains_that_the_communicator_does_not_use(name: str, variables: dict[s
     with Oracle(resolved.oracle_configuration()) as oracle:
         for kind, rank in (("all-to-all", 1), ("ring", 1), ("all-to-all-v", 3), ("all-to-all", 4)):
             calls = draw(kind, rank, own.ranks, generator)
-            assert compare(situation(resolved, rank), oracle, calls) == {}, kind
+            assert compare(p2p_context(resolved, rank), oracle, calls) == {}, kind
 
 
 @pytest.mark.parametrize("name", [name for name in ("2.23.4", "2.24.3") if name in HERE])
@@ -166,7 +166,7 @@ def test_hosts_of_domains_that_are_nodes_without_peer_to_peer(name: str) -> None
     with Oracle(resolved.oracle_configuration()) as oracle:
         for kind, rank in (("all-to-all", 1), ("ring", 0), ("all-to-all-v", 2)):
             calls = draw(kind, rank, own.ranks, generator)
-            assert compare(situation(resolved, rank), oracle, calls) == {}, kind
+            assert compare(p2p_context(resolved, rank), oracle, calls) == {}, kind
 
 
 @pytest.mark.parametrize("variable", ["NCCL_NCHANNELS_PER_NET_PEER", "NCCL_P2P_LL_THRESHOLD", "NCCL_WORK_ARGS_BYTES"])
@@ -176,7 +176,7 @@ def test_numbers_below_zero(name: str, variable: str) -> None:
     scenario = Scenario(name, 2, machine="dgx-h100", gpus_per_node=2, environment={variable: "-2"})
     generator = random.Random(2)
     with Oracle(scenario.oracle_configuration()) as oracle:
-        assert compare(situation(scenario.resolve()), oracle, draw("all-to-all-v", 0, 4, generator)) == {}
+        assert compare(p2p_context(scenario.resolve()), oracle, draw("all-to-all-v", 0, 4, generator)) == {}
 
 
 def test_kernels_that_are_full() -> None:
@@ -186,7 +186,7 @@ def test_kernels_that_are_full() -> None:
     with Oracle(resolved.oracle_configuration()) as oracle:
         issued = [IssuedCall(call.function, call.dtype, call.count, call.root) for call in calls]
         assert len(oracle.launch_exchange(issued)) > 1
-        assert compare(situation(resolved), oracle, calls) == {}
+        assert compare(p2p_context(resolved), oracle, calls) == {}
 
 
 @pytest.mark.parametrize("name", [name for name in HERE if load(name).limits.work_fifo_holds_group])
@@ -196,7 +196,7 @@ def test_a_group_that_the_work_fifo_does_not_hold(name: str) -> None:
     scenario = Scenario(name, 1, machine="dgx-h100", gpus_per_node=8, environment=few)
     calls = [ExchangeCall(PeerCall.Send, DataType.int8, 4096, peer) for peer in range(1, 8)]
     issued = [IssuedCall(call.function, call.dtype, call.count, call.root) for call in calls]
-    where = situation(scenario.resolve())
+    where = p2p_context(scenario.resolve())
     with Oracle(scenario.oracle_configuration()) as oracle:
         assert compare(where, oracle, calls * 24) == {}
         with pytest.raises(BadInput, match="NCCL never returns"):

@@ -11,8 +11,8 @@ from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.base.windows import SYMMETRIC, Sides, WindowFlag, Windows
-from tuner.emulator.exchange.plan import ExchangeCall
 from tuner.emulator.group import Operation, plan
+from tuner.emulator.p2p.plan import ExchangeCall
 from tuner.emulator.request import Request
 from tuner.emulator.rules.registered import missing
 from tuner.emulator.selection import Selection
@@ -22,15 +22,15 @@ from tuner.oracle.conformance.check_exchange import compare_mixed
 from tuner.oracle.conformance.check_group import compare
 from tuner.oracle.groups import Call
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import situation
+from tuner.scenario.exchange import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
 
 pytestmark = pytest.mark.live
 
 MIB = 1 << 20
 WITH_WINDOWS = [name for name in HERE if not missing(release.load(name), Buffers.window)]
-TOGETHER = [name for name in WITH_WINDOWS if release.load(name).rules.set_aside != "only_a_call_alone"]
-ANY_BUFFERS = [name for name in HERE if release.load(name).rules.set_aside == "calls_on_any_buffers"]
+TOGETHER = [name for name in WITH_WINDOWS if release.load(name).rules.bypass_first != "only_a_call_alone"]
+ANY_BUFFERS = [name for name in HERE if release.load(name).rules.bypass_first == "calls_on_any_buffers"]
 
 
 def assert_same(scenario: Scenario, groups: list[list[Operation]]) -> int:
@@ -185,7 +185,7 @@ def test_sends_and_receives_beside_them(name: str, buffers: Buffers, machine: st
             except NoAlgorithm:  # averages in windows
                 continue
             assert (
-                compare_mixed(selection, situation(resolved), oracle, (operations, calls), (buffers, SYMMETRIC)) == {}
+                compare_mixed(selection, p2p_context(resolved), oracle, (operations, calls), (buffers, SYMMETRIC)) == {}
             )
 
 
@@ -197,7 +197,7 @@ def test_a_kernel_in_a_graph_holds_more_messages(name: str, captured: bool) -> N
     in_works = rings_of_works(release.load(name))
     small = {"NCCL_WORK_FIFO_DEPTH": "16"} if in_works else {"NCCL_WORK_FIFO_BYTES": "1024"}
     scenario = Scenario(nccl=name, machine="dgx-a100", nodes=2, gpus_per_node=4, environment=small)
-    where, buffers = situation(ResolvedScenario(scenario)), Buffers.graph if captured else Buffers.plain
+    where, buffers = p2p_context(ResolvedScenario(scenario)), Buffers.graph if captured else Buffers.plain
     calls = [
         ExchangeCall(function, DataType.int8, 64 * MIB + place, peer)
         for place in range(20 if captured else 2)  # what is launched has to stay in the ring until it is read

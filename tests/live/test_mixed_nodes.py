@@ -24,7 +24,7 @@ from tuner.oracle.conformance.check import check
 from tuner.oracle.conformance.check_exchange import compare as compare_exchange
 from tuner.oracle.conformance.check_exchange import compare_mixed
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import situation
+from tuner.scenario.exchange import p2p_context
 from tuner.scenario.oracle_configuration import Host, OracleConfiguration
 
 H100, A100, B200 = "dgx-h100", "dgx-a100", "dgx-b200"
@@ -108,7 +108,7 @@ def test_sends_beside_collectives_on_nodes_that_differ(name: str, shape: str, tm
         for operations in random_groups(selection, 12, most=20):
             rank = generator.randrange(resolved.ranks)
             group = operations, draw("random", rank, resolved.ranks, generator)
-            where = situation(resolved, rank)
+            where = p2p_context(resolved, rank)
             assert compare_mixed(Selection(where.communicator), where, oracle, group) == {}
 
 
@@ -188,7 +188,7 @@ def test_sends_on_registered_buffers_on_nodes_that_differ(name: str, shape: str,
     with Oracle(resolved.oracle_configuration()) as oracle:
         for rank in (0, resolved.ranks - 1):
             calls = draw("random", rank, resolved.ranks, generator)
-            where = situation(resolved, rank)
+            where = p2p_context(resolved, rank)
             Selection(where.communicator).check_buffers(Buffers.registered)
             assert compare_exchange(where, oracle, calls, Buffers.registered) == {}
 

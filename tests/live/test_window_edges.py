@@ -5,7 +5,7 @@ import pytest
 from tests.support.available_releases import HERE
 from tuner import release
 from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.emulator.non_classic import NonClassicPath
+from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.path_ranges import answers
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection

@@ -10,7 +10,7 @@ from tuner.answers.exchanges import Asked, answers
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.base.windows import Sides, WindowFlag, Windows
-from tuner.emulator.non_classic import COPY_ENGINES
+from tuner.emulator.call_kind import COPY_ENGINES
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle

@@ -34,7 +34,7 @@ from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check_exchange import compare_mixed
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import situation
+from tuner.scenario.exchange import p2p_context
 
 SHOWN, LONGEST = 3, 300
 MOST_COMMUNICATORS, EACH = 200, 5  # of a release; groups of a kind on one of them
@@ -90,7 +90,7 @@ def check(name: str, launches: int, seed: int, buffers: Buffers) -> tuple[Counte
                     selection = Selection(resolved.view_of(rank))
                     try:
                         different = compare_mixed(
-                            selection, situation(resolved, rank), oracle, group, (buffers, windows)
+                            selection, p2p_context(resolved, rank), oracle, group, (buffers, windows)
                         )
                     except BadInput as error:
                         if "never returns" in str(error) or NOT_DONE in str(error):

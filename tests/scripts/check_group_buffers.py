@@ -24,8 +24,8 @@ from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.base.windows import Sides
 from tuner.cli.output import print_table
+from tuner.emulator.call_kind import COPY_ENGINES
 from tuner.emulator.group import Operation, plan
-from tuner.emulator.non_classic import COPY_ENGINES
 from tuner.emulator.request import Request
 from tuner.emulator.rules.registered import missing
 from tuner.emulator.rules.symmetric_variables import WITHOUT_WINDOWS

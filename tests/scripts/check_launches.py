@@ -23,7 +23,7 @@ from tuner.base.names import Algorithm, Buffers
 from tuner.cli.named import Named
 from tuner.cli.output import print_table
 from tuner.emulator.group import Operation
-from tuner.emulator.launch.records import Launch
+from tuner.emulator.launches import Launch
 from tuner.emulator.rules.registered import missing
 from tuner.oracle.conformance import check_launch
 

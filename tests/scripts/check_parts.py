@@ -21,7 +21,7 @@ from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import KINDS, check
 from tuner.oracle.conformance.check_exchange import compare
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import situation
+from tuner.scenario.exchange import p2p_context
 
 SIZES = [1 << power for power in range(10, 31, 4)]
 EXCHANGES = "sends"
@@ -77,7 +77,7 @@ def _sends(scenario: Scenario, generator: random.Random, compared: Counter[str],
     with Oracle(scenario.oracle_configuration()) as oracle:
         for kind in ("alone", "all-to-all", "random"):
             calls = random_exchanges.draw(kind, rank, resolved.ranks, generator)
-            different = compare(situation(resolved, rank), oracle, calls)
+            different = compare(p2p_context(resolved, rank), oracle, calls)
             compared[EXCHANGES] += 1
             equal[EXCHANGES] += not different
             if different:

@@ -11,7 +11,7 @@ from tests.support import pat_steps, scheduled_numbers
 from tests.support.drawn_works import numbers
 from tests.support.ordered_calls import added
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.emulator.launch.records import ChannelShare, ProxyOperation, Sharing, Work
+from tuner.emulator.launches import ChannelShare, ProxyOperation, Sharing, Work
 from tuner.emulator.steps import pat
 from tuner.emulator.steps.records import Schedule
 

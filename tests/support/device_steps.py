@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.emulator.connect.records import RankChannel
-from tuner.emulator.launch.records import ChannelShare, Sharing, Work
+from tuner.emulator.launches import ChannelShare, Sharing, Work
 
 Numbers = NDArray[Any]
 Steps = Iterator[None]

@@ -7,7 +7,7 @@ from numpy.random import Generator
 
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.emulator.connect.records import CollNetDirect, Connected, NvlsChannel, RankChannel, RankView, Tree
-from tuner.emulator.launch.records import ChannelShare, ProxyOperation, Sharing, Work
+from tuner.emulator.launches import ChannelShare, ProxyOperation, Sharing, Work
 
 GRAINS = {Protocol.LL: 16, Protocol.LL128: 1920, Protocol.Simple: 512}  # bytes
 

@@ -12,10 +12,10 @@ from tuner.answers.alone import Alone, calls_alone
 from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.emulator.connect import Connected, summarize
-from tuner.emulator.launch.records import ChannelShare, Sharing, Work
+from tuner.emulator.launches import ChannelShare, Sharing, Work
 from tuner.emulator.request import Request
+from tuner.emulator.steps.addition_order import Term
 from tuner.emulator.steps.orders import REDUCING, Orders, orders
-from tuner.emulator.steps.terms import Term
 from tuner.oracle.api import Oracle
 from tuner.oracle.exchanges import IssuedCall
 from tuner.oracle.launches import LaunchInFull

@@ -7,10 +7,10 @@ from dataclasses import replace
 from tests.support.planned_communicators import hosts
 from tuner.base.errors import TunerError
 from tuner.base.names import DataType, PeerCall
-from tuner.emulator.exchange.plan import ExchangeCall
+from tuner.emulator.p2p.plan import ExchangeCall
 from tuner.machine import catalogue
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import situation
+from tuner.scenario.exchange import p2p_context
 
 Calls = list[ExchangeCall]
 SHAPES = [  # machine, nodes, GPUs per node
@@ -69,7 +69,7 @@ def scenarios(nccl: str, seed: str) -> Iterator[Scenario]:
         scenario = replace(scenario, environment=settings)
         try:
             scenario.oracle_configuration()
-            situation(scenario.resolve(), generator.randrange(scenario.ranks))
+            p2p_context(scenario.resolve(), generator.randrange(scenario.ranks))
         except TunerError:
             continue
         if scenario.ranks > 1:

@@ -12,7 +12,7 @@ from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op
 from tuner.base.windows import SYMMETRIC, Sides, WindowFlag, Windows
 from tuner.emulator import full_launch
 from tuner.emulator.group import Operation, not_emulated
-from tuner.emulator.launch.records import Launch
+from tuner.emulator.launches import Launch
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue

@@ -10,7 +10,7 @@ from tuner.answers.alone import Alone, calls_alone, pat_not_read
 from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.emulator.connect import Connected, summarize
-from tuner.emulator.launch.records import ChannelShare, Sharing, Work
+from tuner.emulator.launches import ChannelShare, Sharing, Work
 from tuner.emulator.request import Request
 from tuner.emulator.steps.schedule import schedule
 from tuner.oracle.api import Oracle

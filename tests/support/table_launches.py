@@ -12,7 +12,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.emulator import full_launch
 from tuner.emulator.group import Operation, Tuned
-from tuner.emulator.launch.records import Launch
+from tuner.emulator.launches import Launch
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle

@@ -11,7 +11,7 @@ from tuner.base.errors import BadInput
 from tuner.cli import everything as main
 from tuner.emulator.connect import summarize
 from tuner.emulator.connect.binary_trees import binary_tree, double_tree
-from tuner.emulator.connect.heads import heads_of
+from tuner.emulator.connect.network import heads_of_rank
 from tuner.scenario import Scenario
 
 NCCL = "2.28.9"
@@ -57,8 +57,8 @@ def test_a_rank_that_is_several_heads_of_nvls_counts_as_often() -> None:
     """2.19.3 counts channels of the graph, of which this machine begins four at each of two GPUs."""
     for nccl, heads, own in (("2.19.3", 8, 7), ("2.20.5", 2, 1)):
         connected = Scenario(nccl, 2, machine="aws-p5").resolve().connected
-        assert {heads_of(connected, rank).nvls for rank in range(16)} == {heads}
-        assert heads_of(connected, 1).own_nvls == own
+        assert {heads_of_rank(connected, rank).nvls for rank in range(16)} == {heads}
+        assert heads_of_rank(connected, 1).own_nvls == own
 
 
 def test_copies_begin_anew_after_the_most_channels_wanted() -> None:

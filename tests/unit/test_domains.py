@@ -13,7 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.machine.topology import fused
 from tuner.scenario.describe import describe
 from tuner.scenario.domain import grouped
-from tuner.scenario.exchange import situation
+from tuner.scenario.exchange import p2p_context
 
 NCCL = "2.28.9"
 
@@ -80,13 +80,13 @@ def test_sends_where_a_gpu_has_not_joined_its_domain(nccl: str) -> None:
     given: dict[str, Any] = {"nodes": 4, "gpus_per_node": 1, "hosts_per_domain": 2, "ranks_without_fabric": [0]}
     resolved = describe("dgx-h100", nccl=nccl, **given).resolve()
     if nccl == "2.23.4":
-        assert situation(resolved, 2).beyond_nodes == frozenset()
+        assert p2p_context(resolved, 2).beyond_nodes == frozenset()
         return
     with pytest.raises(BadInput, match="have not joined their NVLink domain: not emulated"):
-        situation(resolved, 2)
+        p2p_context(resolved, 2)
     if nccl != "2.20.5":  # which does not know the variable
         off = describe("dgx-h100", nccl=nccl, env={"NCCL_MNNVL_ENABLE": "0"}, **given).resolve()
-        assert situation(off, 2).beyond_nodes == frozenset()
+        assert p2p_context(off, 2).beyond_nodes == frozenset()
 
 
 @pytest.mark.parametrize(("nccl", "reached"), [("2.23.4", {1}), ("2.24.3", set())])
@@ -94,7 +94,7 @@ def test_sends_between_hosts_of_a_domain_that_are_nodes(nccl: str, reached: set[
     given: dict[str, Any] = {"nodes": 3, "gpus_per_node": 1, "hosts_per_domain": 2, "nccl": nccl}
     parts, whole = (describe("dgx-h100", env=env, **given).resolve() for env in ({"NCCL_P2P_DISABLE": "1"}, {}))
     assert (parts.views[0].nodes, whole.views[0].nodes) == (3, 2)
-    assert (situation(parts).beyond_nodes, situation(whole).beyond_nodes) == (reached, set())
+    assert (p2p_context(parts).beyond_nodes, p2p_context(whole).beyond_nodes) == (reached, set())
 
 
 def test_what_no_trays_can_be_is_refused() -> None:

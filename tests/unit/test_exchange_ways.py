@@ -6,7 +6,7 @@ from tuner.answers import exchanges
 from tuner.answers.exchange_ways import taken
 from tuner.base.names import DataType, PeerCall
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import situation
+from tuner.scenario.exchange import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
 
 SIZES = (8, 16, 64 << 10, 16 << 20)  # of 16 ranks: less than a byte for each, and more
@@ -16,7 +16,7 @@ SIZES = (8, 16, 64 << 10, 16 << 20)  # of 16 ranks: less than a byte for each, a
 @pytest.mark.parametrize("name", ["2.21.5", "2.27.7", "2.28.9"])
 def test_as_many_kernels_and_blocks_as_are_launched(name: str, function: PeerCall) -> None:
     scenario = Scenario(name, 2, machine="dgx-h100")
-    where = situation(ResolvedScenario(scenario))
+    where = p2p_context(ResolvedScenario(scenario))
     asked = exchanges.Asked(function, SIZES, DataType.int8, rank=0, root=0)
     for answer in exchanges.answers(scenario, asked):
         found = taken(where, function, answer.bytes)
@@ -28,7 +28,7 @@ def test_as_many_kernels_and_blocks_as_are_launched(name: str, function: PeerCal
 def test_nccls_own_functions_launch_nothing_for_no_element() -> None:
     """As libnccl does; sends and receives of no bytes, which people write before 2.28, are launched."""
     before, after = (
-        situation(ResolvedScenario(Scenario(name, 2, machine="dgx-h100"))) for name in ("2.27.7", "2.28.9")
+        p2p_context(ResolvedScenario(Scenario(name, 2, machine="dgx-h100"))) for name in ("2.27.7", "2.28.9")
     )
     assert taken(before, PeerCall.AlltoAll, 8).kernels == 1
     assert taken(after, PeerCall.AlltoAll, 8).kernels == 0

@@ -11,8 +11,8 @@ from tuner.answers.group_calls import GroupCall
 from tuner.api import communicator
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.emulator.call_kind import COPY_ENGINES
 from tuner.emulator.group import Group, Operation, plan
-from tuner.emulator.non_classic import COPY_ENGINES
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario

@@ -6,7 +6,7 @@ from tuner import communicator
 from tuner.api import Communicator
 from tuner.base.errors import BadInput
 from tuner.scenario.describe import describe
-from tuner.scenario.exchange import situation
+from tuner.scenario.exchange import p2p_context
 
 SIZES = [1 << power for power in range(8, 31, 3)]
 
@@ -71,7 +71,7 @@ def test_the_variable_counts_before_the_configuration() -> None:
 def test_shared_resources_limit_chunks_of_sends() -> None:
     """Between GPUs of a node chunks are larger than over the network, unless they are those of all ranks."""
     chunks = [
-        situation(
+        p2p_context(
             describe("dgx-h100", nodes=2, ranks="0-7", shared=shared, nccl="2.28.9").resolve()
         ).channels.chunk_bytes
         for shared in (False, True)
@@ -111,9 +111,9 @@ def test_nvls_that_is_shared_crashes_one_release() -> None:
 
 def test_gpus_that_only_the_network_joins_send_over_it() -> None:
     """On a DGX-1V GPU 3 has no NVLink to 4 and 5, nor to a GPU that has, and adapters are faster than the CPUs."""
-    where = situation(describe("dgx-1v", ranks="2-6", nccl="2.28.9").resolve(), rank=1)
+    where = p2p_context(describe("dgx-1v", ranks="2-6", nccl="2.28.9").resolve(), rank=1)
     assert [peer for peer in range(5) if peer != 1 and where.by_network(peer)] == [2, 3]
-    everyone = situation(describe("dgx-1v", nccl="2.28.9").resolve())
+    everyone = p2p_context(describe("dgx-1v", nccl="2.28.9").resolve())
     assert not any(map(everyone.by_network, range(1, 8)))
 
 

@@ -4,17 +4,17 @@ import pytest
 
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType, PeerCall
-from tuner.emulator.exchange.peers import PeerChannels
-from tuner.emulator.exchange.plan import ExchangeCall, plan
+from tuner.emulator.p2p.peers import PeerChannels
+from tuner.emulator.p2p.plan import ExchangeCall, plan
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import situation
+from tuner.scenario.exchange import p2p_context
 
 ALL_APART = {"NCCL_P2P_LEVEL": "NVL", "NCCL_SHM_DISABLE": "1"}  # GPUs of a node without NVLinks between them
 
 
 def channels_of(nccl: str, environment: dict[str, str] | None = None, nodes: int = 2) -> PeerChannels:
     described = Scenario(nccl, nodes, machine="dgx-h100", gpus_per_node=2, environment=environment)
-    return situation(described.resolve()).channels
+    return p2p_context(described.resolve()).channels
 
 
 @pytest.mark.parametrize("nccl", ["2.20.5", "2.28.9", "2.30.7"])
@@ -53,7 +53,7 @@ def test_values_with_which_nccl_crashes_or_waits_are_refused(nccl: str, variable
 @pytest.mark.parametrize("size", ["0", "-3"])
 def test_a_group_of_no_ranks_is_refused(size: str) -> None:
     environment = {"NCCL_P2P_SCHEDULE_GROUP_SIZE": size}
-    where = situation(Scenario("2.28.9", 2, machine="dgx-h100", gpus_per_node=2, environment=environment).resolve())
+    where = p2p_context(Scenario("2.28.9", 2, machine="dgx-h100", gpus_per_node=2, environment=environment).resolve())
     with pytest.raises(BadInput, match="valid: 1 rank and more"):
         plan(where, [ExchangeCall(PeerCall.Send, DataType.int8, 1 << 20, 3)])
 
@@ -85,7 +85,7 @@ def test_a_number_of_more_digits_than_python_reads_is_as_unset() -> None:
 def test_some_nvlinks_make_chunks_of_nvlink_up_to_2_24() -> None:
     """Where some GPUs have NVLinks and others have none NCCL goes by the nearest pair, later by the farthest."""
     chunks = {
-        nccl: situation(Scenario(nccl, 1, machine="dgx-1v", environment=ALL_APART).resolve()).channels.chunk_bytes
+        nccl: p2p_context(Scenario(nccl, 1, machine="dgx-1v", environment=ALL_APART).resolve()).channels.chunk_bytes
         for nccl in ("2.24.3", "2.25.1", "2.28.9")
     }
     assert chunks == {"2.24.3": 1 << 19, "2.25.1": 1 << 17, "2.28.9": 1 << 17}

@@ -29,7 +29,7 @@ def idle_kinds(nccl: str, rules: Rules) -> set[str]:
     if rules.non_classic_path.__name__ == "classic_path_only":
         kinds |= {"symmetric_time", "symmetric_blocks", "symmetric_requested"}
     if not isinstance(rules.schedule, Cells):
-        kinds |= {"deal", "traffic_per_channel", "task_order", "counted_traffic"}
+        kinds |= {"channel_split", "traffic_per_channel", "task_order", "counted_traffic"}
     if all(bandwidth.plain_tree not in steps for steps in rules.bandwidth.values()):
         kinds.add("tree_pattern")
     if release.load(nccl).limits.data_types <= DataType.float8e4m3:

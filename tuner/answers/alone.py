@@ -7,11 +7,11 @@ from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
 from tuner.base.sizes import human_bytes
+from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.connect import Across, summarize
 from tuner.emulator.full_launch import launch
 from tuner.emulator.group import Operation
-from tuner.emulator.launch.records import Work
-from tuner.emulator.non_classic import NonClassicPath
+from tuner.emulator.launches import Work
 from tuner.emulator.pick import of_picks
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection

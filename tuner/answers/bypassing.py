@@ -9,7 +9,7 @@ import numpy as np
 from tuner.answers.symmetric import classic_pick, kernel_times
 from tuner.base.numerics import SizeArray, f32, is_time, shortest
 from tuner.base.records import json_form
-from tuner.emulator.non_classic import NonClassicPath
+from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection

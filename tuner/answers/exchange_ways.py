@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from tuner.base import breakpoints
 from tuner.base.names import DataType, PeerCall, Protocol
 from tuner.base.numerics import SizeArray
-from tuner.emulator.exchange.plan import POINT_TO_POINT, ExchangeCall, plan, written
-from tuner.emulator.exchange.situation import Situation
+from tuner.emulator.p2p.plan import POINT_TO_POINT, ExchangeCall, plan, written
+from tuner.emulator.p2p.records import P2pContext
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import situation
+from tuner.scenario.exchange import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
 
 
@@ -62,10 +62,10 @@ class WaysChange:
 
 
 class ExchangeSides:
-    """A communicator before and after a change. BadInput as of :func:`tuner.scenario.exchange.situation`."""
+    """A communicator before and after a change. BadInput as of :func:`tuner.scenario.exchange.p2p_context`."""
 
     def __init__(self, before: Scenario, after: Scenario) -> None:
-        self._sides = tuple(situation(ResolvedScenario(each)) for each in (before, after))
+        self._sides = tuple(p2p_context(ResolvedScenario(each)) for each in (before, after))
 
     def at(self, call: PeerCall, size: int) -> WaysAtSize:
         """One size."""
@@ -87,7 +87,7 @@ class ExchangeSides:
         return [each for each in ranges if each.before != each.after]
 
 
-def taken(where: Situation, function: PeerCall, size: int) -> Taken:
+def taken(where: P2pContext, function: PeerCall, size: int) -> Taken:
     """What one call of so many bytes takes."""
     groups = [plan(where, each) for each in _groups(where, function, size)]
     transfers = [each for kernels in groups for kernel in kernels for each, _ in kernel.transfers]
@@ -98,7 +98,7 @@ def taken(where: Situation, function: PeerCall, size: int) -> Taken:
     )
 
 
-def _groups(where: Situation, function: PeerCall, size: int) -> Iterator[list[ExchangeCall]]:
+def _groups(where: P2pContext, function: PeerCall, size: int) -> Iterator[list[ExchangeCall]]:
     """The messages of rank 0, which is the root; one to the nearest rank and one to another node, if it is one."""
     rank = where.order.rank
     if function not in POINT_TO_POINT:

@@ -12,13 +12,12 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, DataType, PeerCall, Protocol
 from tuner.base.records import json_form
 from tuner.base.windows import SYMMETRIC, Sides, Windows
-from tuner.emulator.exchange.plan import POINT_TO_POINT, ExchangeCall, plan, written
-from tuner.emulator.exchange.records import ExchangeKernel, Transfer
-from tuner.emulator.exchange.situation import Situation
+from tuner.emulator.p2p.plan import POINT_TO_POINT, ExchangeCall, plan, written
+from tuner.emulator.p2p.records import ExchangeKernel, P2pContext, Transfer
 from tuner.emulator.rules import symmetric
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import situation
+from tuner.scenario.exchange import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
 
 ALL_TO_ALL = "AllToAll"
@@ -111,14 +110,14 @@ def answers(
     """The launches of each size; with times where it is AllToAll and these were measured.
 
     Graphs that were dumped have no launches, as the links are not in them. Errors: those of
-    :func:`tuner.emulator.exchange.plan.plan`; where it ``must_time`` those of :func:`all_to_all`.
+    :func:`tuner.emulator.p2p.plan.plan`; where it ``must_time`` those of :func:`all_to_all`.
     """
     timed = _timed(scenario, asked, calibration, must_time)
     if asked.function not in POINT_TO_POINT:
         timed = [_if_any(each, asked.dtype.size_bytes * scenario.ranks, asked.dtype) for each in timed]
     if scenario.graphs is not None and asked.function is PeerCall.AlltoAll:
         return timed
-    where = situation(ResolvedScenario(scenario), asked.rank)
+    where = p2p_context(ResolvedScenario(scenario), asked.rank)
     Selection(where.communicator).check_buffers(asked.buffers, asked.windows)
     return [replace(each, launch=_launch(where, asked, each.bytes)) for each in timed]
 
@@ -179,20 +178,20 @@ def all_to_all(scenario: Scenario, sizes: Sequence[int], calibration: str | None
     return timed
 
 
-def calls_of(asked: Asked, size: int, where: Situation) -> list[ExchangeCall]:
+def calls_of(asked: Asked, size: int, where: P2pContext) -> list[ExchangeCall]:
     """The calls of the rank: NCCL's function, or the sends and receives that people write where it has none."""
     parts = asked.dtype.size_bytes * (1 if asked.function in POINT_TO_POINT else where.communicator.ranks)
     return written(where, ExchangeCall(asked.function, asked.dtype, size // parts, asked.root))
 
 
-def _launch(where: Situation, asked: Asked, size: int) -> ExchangeLaunch:
+def _launch(where: P2pContext, asked: Asked, size: int) -> ExchangeLaunch:
     calls = calls_of(asked, size, where)
     if _are_copied(where, asked, calls):
         return replace(launched(where, ()), copy_engines=True)
     return launched(where, plan(where, calls, asked.buffers is Buffers.graph))
 
 
-def check_not_copied(where: Situation, asked: Asked, calls: Sequence[ExchangeCall]) -> None:
+def check_not_copied(where: P2pContext, asked: Asked, calls: Sequence[ExchangeCall]) -> None:
     """BadInput where copy engines do a call of a group, which is made of these :func:`calls_of`."""
     if _are_copied(where, asked, calls):
         raise BadInput(
@@ -200,14 +199,14 @@ def check_not_copied(where: Situation, asked: Asked, calls: Sequence[ExchangeCal
         )
 
 
-def _are_copied(where: Situation, asked: Asked, calls: Sequence[ExchangeCall]) -> bool:
+def _are_copied(where: P2pContext, asked: Asked, calls: Sequence[ExchangeCall]) -> bool:
     """Whether copy engines do the calls instead of sends and receives."""
     moves = asked.function not in POINT_TO_POINT and any(call.count for call in calls)
     sides = asked.windows.symmetric if asked.buffers is Buffers.window else Sides.none
     return moves and symmetric.sends_are_copied(where.communicator, asked.function, sides)
 
 
-def launched(where: Situation, kernels: Sequence[ExchangeKernel]) -> ExchangeLaunch:
+def launched(where: P2pContext, kernels: Sequence[ExchangeKernel]) -> ExchangeLaunch:
     """The emulator's kernels as an answer."""
     name, channels = where.communicator.rules.device_functions.EXCHANGES, where.channels
     answers = (_kernel(name, each) for each in kernels)

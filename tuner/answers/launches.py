@@ -9,10 +9,10 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers
 from tuner.base.records import json_form
 from tuner.emulator import full_launch
+from tuner.emulator.call_kind import COPY_ENGINES
 from tuner.emulator.connect import Across, RingOrder, TreeOrder, summarize
 from tuner.emulator.group import Operation, Tuner
-from tuner.emulator.launch.records import Launch
-from tuner.emulator.non_classic import COPY_ENGINES
+from tuner.emulator.launches import Launch
 from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection

@@ -11,10 +11,10 @@ from tuner.answers.groups import CallInKernel, ChoiceAnswer, GroupAnswer, Kernel
 from tuner.answers.picks import PickAnswer
 from tuner.base.names import Collective
 from tuner.base.numerics import shortest
+from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.connect import summarize
 from tuner.emulator.group import Operation
 from tuner.emulator.model import Tables
-from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
 from tuner.machine.graphs import OrderedGraph

@@ -8,12 +8,12 @@ from tuner.answers.groups import CallInKernel, ChoiceAnswer
 from tuner.base.names import Algorithm, Buffers, Collective, DataType
 from tuner.base.numerics import shortest
 from tuner.base.records import json_form
-from tuner.emulator.exchange import mixed
-from tuner.emulator.exchange.broadcasts import BroadcastKernel
-from tuner.emulator.exchange.mixed import MixedKernel
-from tuner.emulator.exchange.plan import ExchangeCall
-from tuner.emulator.exchange.situation import Situation
 from tuner.emulator.group import Operation
+from tuner.emulator.p2p import mixed
+from tuner.emulator.p2p.broadcasts import BroadcastKernel
+from tuner.emulator.p2p.mixed import MixedKernel
+from tuner.emulator.p2p.plan import ExchangeCall
+from tuner.emulator.p2p.records import P2pContext
 from tuner.emulator.selection import Selection
 from tuner.scenario import ConstantsUsed, Scenario
 
@@ -52,22 +52,22 @@ class MixedAnswer:
 
 def from_emulator(
     scenario: Scenario,
-    situation: Situation,
+    p2p_context: P2pContext,
     operations: Sequence[Operation],
     calls: Sequence[ExchangeCall],
     buffers: Buffers = Buffers.plain,
 ) -> MixedAnswer:
-    """What NCCL makes of the calls on such ``buffers``. BadInput as of :func:`tuner.emulator.exchange.mixed.plan`."""
-    group = mixed.plan(Selection(situation.communicator), situation, operations, calls, buffers)
+    """What NCCL makes of the calls on such ``buffers``. BadInput as of :func:`tuner.emulator.p2p.mixed.plan`."""
+    group = mixed.plan(Selection(p2p_context.communicator), p2p_context, operations, calls, buffers)
     choice_of = {place: number for number, choice in enumerate(group.choices) for place in choice.places}
     choices = (
         ChoiceAnswer(each.request.collective, each.bytes, each.pipelined, shortest(each.time_us))
         for each in group.choices
     )
-    channels = situation.channels
+    channels = p2p_context.channels
     return MixedAnswer(
         scenario.constants,
-        situation.order.rank,
+        p2p_context.order.rank,
         channels.channels,
         channels.per_peer,
         tuple(_kernel(each, choice_of) for each in group.kernels),

@@ -11,12 +11,12 @@ from tuner.answers.alone import PAT_READ_FROM, Alone, calls_alone, pat_not_read
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import DataType
 from tuner.base.records import json_form
-from tuner.emulator.non_classic import NonClassicPath
+from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.request import Request
 from tuner.emulator.steps import orders as of_works
 from tuner.emulator.steps import symmetric
+from tuner.emulator.steps.addition_order import Term, text
 from tuner.emulator.steps.orders import LAST_READ, REDUCING, Orders, any_order, orders
-from tuner.emulator.steps.terms import Term, text
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:

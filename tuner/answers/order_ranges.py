@@ -13,8 +13,8 @@ from tuner.emulator import path_ranges
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.emulator.steps import symmetric
+from tuner.emulator.steps.addition_order import Term
 from tuner.emulator.steps.orders import any_order, terms_of_every_size
-from tuner.emulator.steps.terms import Term
 from tuner.scenario import Scenario
 
 SAME, BY_SIZE, NOT_CLAIMED = "the same", "by size", "not claimed"

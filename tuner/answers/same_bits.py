@@ -9,8 +9,8 @@ from tuner.base.names import Algorithm, Collective, DataType
 from tuner.base.numerics import shortest
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.emulator.steps import same
-from tuner.emulator.steps.terms import short, text
+from tuner.emulator.steps import compare
+from tuner.emulator.steps.addition_order import short, text
 from tuner.scenario import Scenario
 
 YES, NO, NOT_CLAIMED = "yes", "no", "not claimed"
@@ -95,9 +95,9 @@ def of_orders(question: Question, calls: Sequence[CallOrder]) -> SameBits:
     found = [call.found for call in calls if call.found is not None]
     if question.row is None:
         scatters = question.request.collective is Collective.ReduceScatter
-        difference = same.at_offsets(found, ranks[0] if scatters else 1)
+        difference = compare.at_offsets(found, ranks[0] if scatters else 1)
     else:
-        difference = same.in_rows(found, question.row)
+        difference = compare.in_rows(found, question.row)
     if difference is None:
         orders = {call.classes[0].order for call in calls if len(call.classes) == 1}
         if len(orders) == 1 and all(len(call.classes) == 1 for call in calls):

@@ -8,15 +8,15 @@ from tuner.answers.exchanges import Asked, calls_of
 from tuner.base.errors import BadInput
 from tuner.base.names import PeerCall
 from tuner.base.sizes import human_bytes
-from tuner.emulator.exchange.plan import POINT_TO_POINT, plan
-from tuner.emulator.exchange.records import ExchangeKernel
-from tuner.emulator.non_classic import NonClassicPath
+from tuner.emulator.call_kind import NonClassicPath
+from tuner.emulator.p2p.plan import POINT_TO_POINT, plan
+from tuner.emulator.p2p.records import ExchangeKernel
 from tuner.emulator.request import Request
 from tuner.emulator.steps import exchanges
 from tuner.emulator.steps.records import Schedule
 from tuner.emulator.steps.schedule import schedule
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import situation
+from tuner.scenario.exchange import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
 
 BY_LOADS = "its kernels load and store in peers' memory, and send no messages"
@@ -43,13 +43,13 @@ def of_collective(scenario: Scenario, request: Request, nbytes: int, root: int) 
 def of_exchange(scenario: Scenario, asked: Asked) -> ScheduledCall:
     """AlltoAll, Gather or Scatter of ``asked.sizes[0]`` bytes in all, or a send from ``asked.rank`` to ``asked.root``.
 
-    BadInput as of :func:`tuner.emulator.exchange.plan.plan`.
+    BadInput as of :func:`tuner.emulator.p2p.plan.plan`.
     """
     resolved, (size,) = ResolvedScenario(scenario), asked.sizes
 
     @cache
     def kernels_of(rank: int) -> tuple[ExchangeKernel, ...]:
-        where, own = situation(resolved, rank), asked
+        where, own = p2p_context(resolved, rank), asked
         if point_to_point:
             if rank not in (asked.rank, asked.root):
                 return ()

@@ -13,12 +13,12 @@ from tuner.base.names import DataType, PeerCall
 from tuner.cli import times
 from tuner.cli.group_calls import GivenCall
 from tuner.cli.output import counted, human_bytes, print_json, print_table, say
-from tuner.emulator.exchange.plan import POINT_TO_POINT
 from tuner.emulator.group import Operation
+from tuner.emulator.p2p.plan import POINT_TO_POINT
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import situation
+from tuner.scenario.exchange import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def in_words(found: Iterable[Way]) -> str:
 
 def show_group(scenario: Scenario, calls: Sequence[GivenCall], like: Request, rank: int, as_json: bool) -> None:
     """A group with sends and receives of a rank; types and operations that are not given are those of ``like``."""
-    where = situation(ResolvedScenario(scenario), rank)
+    where = p2p_context(ResolvedScenario(scenario), rank)
     Selection(where.communicator).check_buffers(like.buffers, like.windows)
     operations, exchanged = [], []
     for call in calls:

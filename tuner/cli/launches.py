@@ -8,7 +8,7 @@ from tuner.answers.launches import LaunchAnswer
 from tuner.base.names import Protocol
 from tuner.cli.across import numbers_in_words, print_across
 from tuner.cli.output import human_bytes, print_table, say
-from tuner.emulator.launch.records import ChannelShare, LaunchedKernel, Sharing, SymmetricLaunch, SymmetricWork, Work
+from tuner.emulator.launches import ChannelShare, LaunchedKernel, Sharing, SymmetricLaunch, SymmetricWork, Work
 
 REGISTERED_FOR = {"peers": "GPUs of the node", "switch": "the NVSwitch", "network": "adapters"}
 COLUMNS = (

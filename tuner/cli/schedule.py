@@ -66,7 +66,7 @@ def command(
     from tuner.answers import scheduled
     from tuner.answers.exchanges import Asked
     from tuner.answers.exports import schedules
-    from tuner.emulator.exchange.plan import POINT_TO_POINT
+    from tuner.emulator.p2p.plan import POINT_TO_POINT
 
     if root and collective not in (*ROOTED, PeerCall.Gather, PeerCall.Scatter):
         raise BadInput(f"--root: {collective.name} has none; valid: of {ROOTED_WORDS}")

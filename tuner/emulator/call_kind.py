@@ -1,6 +1,7 @@
 """A kind of call in words, as Python users describe it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
 from tuner.base.errors import BadInput
@@ -37,3 +38,23 @@ def request(collective: Collective | str, **kind: Unpack[CallKind]) -> Request:
         in_place=kind.get("in_place", False),
         windows=windows_of(buffers, kind.get("windows"), kind.get("window_flags")),
     )
+
+
+# A collective off the classic path: no algorithm, protocol and channels, but a kernel of another kind or none.
+
+
+@dataclass(frozen=True, slots=True)
+class NonClassicPath:
+    """How a call runs instead; a copy engine runs no kernel."""
+
+    kernel: str | None  # NCCL's name, such as "AllReduce_AGxLL_R"; None: copy engines
+    blocks: int
+    threads: int  # of a block
+
+    @property
+    def name(self) -> str:
+        """What takes the call, as commands print it."""
+        return "copy engines" if self.kernel is None else f"symmetric kernel {self.kernel}"
+
+
+COPY_ENGINES = NonClassicPath(None, 0, 0)

@@ -5,17 +5,17 @@ from functools import partial
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Protocol
+from tuner.emulator.call_kind import COPY_ENGINES
 from tuner.emulator.group import Chooser, Operation, Tuner, check_emulated, check_roots, task_of
-from tuner.emulator.launch.records import Launch, LaunchedKernel, Work
-from tuner.emulator.non_classic import COPY_ENGINES
+from tuner.emulator.launches import Launch, LaunchedKernel, Work
 from tuner.emulator.rules import bounds
 from tuner.emulator.rules.buffers import buffer_bytes
 from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.channel_work import Scheduled
 from tuner.emulator.rules.heads import Heads, NetworkOf, NetworkUse
 from tuner.emulator.rules.registered import may_reach_network
 from tuner.emulator.rules.schedule.task import Task
-from tuner.emulator.rules.shares import Scheduled
-from tuner.emulator.rules.takers import Taker, takers
+from tuner.emulator.rules.zero_copy import ZeroCopyPeer, takers
 from tuner.emulator.selection import Selection
 from tuner.emulator.symmetric_launch import symmetric_kernel
 from tuner.release.schema import Registration
@@ -79,7 +79,7 @@ def _work(selection: Selection, task: Task, root: int, heads: HeadsOf, later: Co
     rules, tables = communicator.rules, selection.tables
     own = heads() if _has_heads(call) else NO_HEADS
     taken = takers(call, None if own.network is None else partial(_whatever_came_first, own.network, later))
-    shared = rules.shares(Scheduled(task, call, tables, own, Taker.network in taken))
+    shared = rules.channel_work(Scheduled(task, call, tables, own, ZeroCopyPeer.network in taken))
     algorithm, protocol = task.algo_proto
     threads = bounds.own_threads(call, tables, task.together_bytes, task.together_tuned)
     return Work(
@@ -129,9 +129,9 @@ def _has_heads(call: Call) -> bool:
     return call.algorithm is Algorithm.Ring and call.communicator.nodes > 1 and may_reach_network(call)
 
 
-def _registered_flag(registration: Registration, taken: Sequence[Taker]) -> int:
+def _registered_flag(registration: Registration, taken: Sequence[ZeroCopyPeer]) -> int:
     """``regUsed``. Source: ncclTasksRegAndEnqueue, src/enqueue.cc, v2.28.9-1."""
-    named = [taker for taker in taken if taker is not Taker.network]
+    named = [taker for taker in taken if taker is not ZeroCopyPeer.network]
     if registration.flag_of_device == "whether":
         return int(bool(named))
     return sum(taker.value for taker in named)

@@ -8,8 +8,8 @@ import numpy as np
 from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import Float
+from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
 from tuner.emulator.rules import bounds, cta_policy, symmetric, symmetric_arguments
 from tuner.emulator.rules.call import Call
@@ -96,7 +96,7 @@ class Group:
 
 
 def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | None = None) -> Group:
-    """What NCCL makes of these calls in one group; broadcasts from several roots: tuner.emulator.exchange.mixed.
+    """What NCCL makes of these calls in one group; broadcasts from several roots: tuner.emulator.p2p.mixed.
 
     All have the same buffers, and are in place or not. With a ``tuner``, on plain buffers, as NCCL does with such a
     plugin, from 2.21 on. Errors: BadInput where a size is none that its type can have, and for what is not emulated

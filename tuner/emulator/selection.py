@@ -18,10 +18,11 @@ from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Buffers, Collect
 from tuner.base.numerics import Float, FloatArray, IntArray, SizeArray
 from tuner.base.windows import SYMMETRIC, Windows
 from tuner.emulator import model
+from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request, Sizes
-from tuner.emulator.rules import cta_policy, known_buffers, pick, symmetric_arguments
+from tuner.emulator.rules import buffers as rules_of_buffers
+from tuner.emulator.rules import cta_policy, pick, symmetric_arguments
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.bounds import plain_bound
 from tuner.emulator.rules.call import Call
@@ -479,10 +480,10 @@ class Selection:
 
     def check_buffers(self, buffers: Buffers, windows: Windows = SYMMETRIC) -> None:
         """BadInput for buffers that the release does not have or refuses, or that are not emulated here."""
-        known_buffers.check(self.communicator, buffers, windows)
+        rules_of_buffers.check_buffers(self.communicator, buffers, windows)
 
     def _check_call(self, request: Request, nbytes: SizeArray) -> None:
-        known_buffers.check_of(self.communicator, request)
+        rules_of_buffers.check_buffers_of(self.communicator, request)
         symmetric_arguments.check(self.communicator, request, nbytes)
 
     def _check_type(self, request: Request) -> None:

@@ -10,7 +10,7 @@ from tuner.base.names import DataType, Op
 from tuner.base.numerics import ceil_div
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.group import Operation
-from tuner.emulator.launch.records import BlockPart, LaunchedKernel, SymmetricBlock, SymmetricLaunch, SymmetricWork
+from tuner.emulator.launches import BlockPart, LaunchedKernel, SymmetricBlock, SymmetricLaunch, SymmetricWork
 from tuner.emulator.request import FP8
 from tuner.emulator.rules.device_functions import SHORT_TYPES
 from tuner.emulator.rules.op_arguments import factor_bits

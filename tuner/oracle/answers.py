@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.names import Algorithm, Protocol
-from tuner.emulator.non_classic import COPY_ENGINES, NonClassicPath
+from tuner.emulator.call_kind import COPY_ENGINES, NonClassicPath
 from tuner.oracle import messages, tuning_log
 from tuner.oracle.layouts import Field, Layout, Struct
 from tuner.oracle.symbols import Symbols

@@ -7,7 +7,7 @@ from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Protocol
 from tuner.base.numerics import shortest
 from tuner.base.records import json_form
-from tuner.emulator.non_classic import NonClassicPath
+from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.request import Request
 from tuner.emulator.rules import symmetric
 from tuner.emulator.selection import Selection

@@ -1,6 +1,6 @@
 """What a release's file says of sends and receives: named rules and numbers, table ``[exchange]``.
 
-``tuner.emulator.exchange`` has what the names stand for.
+``tuner.emulator.p2p`` has what the names stand for.
 """
 
 from dataclasses import dataclass

@@ -62,7 +62,7 @@ class RuleNames:
     tuned_channels: str  # the bound where a tuner plugin sets channels
     tuned_threads: str  # the channels that threads go by then
     block: str
-    deal: str
+    channel_split: str
     traffic_per_channel: str
     registered: tuple[str, ...]  # on registered buffers; empty: the release registers none
 
@@ -73,11 +73,11 @@ class RuleNames:
     device_op: str
     function: str
     device_functions: str
-    shares: str  # what each channel of a call is handed
+    channel_work: str  # what each channel of a call is handed
     nvls_chunk: str
     direct_access: str
     op_argument: str
-    set_aside: str | None  # what a group sets aside for symmetric kernels and copy engines
+    bypass_first: str | None  # what a group sets aside for symmetric kernels and copy engines
     symmetric_queue: str | None  # what waits for symmetric kernels even without windows
     symmetric_reach: str | None  # where symmetric kernels reach every rank
     group_bytes: str | None  # bytes of a group that shrink a channel's share

@@ -6,9 +6,9 @@ from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING
 
 from tuner.base.errors import BadInput
-from tuner.emulator.exchange.order import Order
-from tuner.emulator.exchange.peers import PeerChannels, peer_channels
-from tuner.emulator.exchange.situation import Situation
+from tuner.emulator.p2p.order import Order
+from tuner.emulator.p2p.peers import PeerChannels, peer_channels
+from tuner.emulator.p2p.records import P2pContext
 from tuner.emulator.rules.domains import ENABLE, IF_THERE
 from tuner.machine.peer_links import PeerLinks
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tuner.scenario.resolved import ResolvedScenario
 
 
-def situation(resolved: "ResolvedScenario", rank: int = 0) -> Situation:
+def p2p_context(resolved: "ResolvedScenario", rank: int = 0) -> P2pContext:
     """What sends and receives of a rank go by.
 
     BadInput for a rank that there is none, for graphs that were dumped, as the links are not in them, and where it is
@@ -32,7 +32,7 @@ def situation(resolved: "ResolvedScenario", rank: int = 0) -> Situation:
     links = _links(resolved, rank)
     channels = _channels(resolved, rank, links)
     by_network, beyond = links[0].joined_by_network, frozenset(_beyond_nodes(resolved, rank))
-    return Situation(communicator, channels, order, by_network, beyond, lambda: _rings(resolved, rank))
+    return P2pContext(communicator, channels, order, by_network, beyond, lambda: _rings(resolved, rank))
 
 
 def _links(resolved: "ResolvedScenario", rank: int) -> list[PeerLinks]:

@@ -4,8 +4,7 @@ from collections.abc import Collection
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
-from tuner.emulator.connect import heads
-from tuner.emulator.connect.network import ORDER, network_use
+from tuner.emulator.connect.network import ORDER, heads_of_rank, network_use
 from tuner.emulator.rules.heads import Heads, NetworkUse
 from tuner.machine.peer_links import AdapterAccess
 from tuner.scenario.resolved import ResolvedScenario
@@ -27,7 +26,7 @@ def heads_of(resolved: ResolvedScenario, rank: int = 0) -> Heads:
             )
         return network_of(resolved, rank, ORDER if at_once else later)
 
-    return heads.heads_of(resolved.connected, rank, network)
+    return heads_of_rank(resolved.connected, rank, network)
 
 
 def network_of(resolved: ResolvedScenario, rank: int, later: Collection[Algorithm] = ()) -> NetworkUse:

@@ -2,7 +2,7 @@
 
 NCCL makes such a communicator anew, of the hosts and GPUs that its ranks are on (initTransportsRank, src/init.cc,
 v2.28.9-1); what it takes over from the whole, where it shares its resources, is in
-:mod:`tuner.emulator.rules.shared`.
+:mod:`tuner.emulator.rules.split_share`.
 """
 
 from collections.abc import Iterator, Sequence

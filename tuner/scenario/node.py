@@ -210,11 +210,21 @@ class ResolvedNode:
             nodes=nodes,
             gpus_per_node=self.gpus,
             release=scenario.nccl,
-            env={name: value for name, value in self.variables.items() if name != "NCCL_NET_PLUGIN"},
+            env=self._variables_of_nccl,
             peer_to_peer_across_sockets=self._peer_to_peer_across_sockets,
             build=scenario.build,
-            gpu_of_rank=self.gpu_of_rank if self.shares_gpus else (),
+            gpu_of_rank=self._gpu_of_ranks_that_share,
         )
+
+    @property
+    def _variables_of_nccl(self) -> dict[str, str]:
+        """NCCL's variables without the network plugin, which simulated networks replace."""
+        return {name: value for name, value in self.variables.items() if name != "NCCL_NET_PLUGIN"}
+
+    @property
+    def _gpu_of_ranks_that_share(self) -> tuple[int, ...]:
+        """The GPU of each rank where some share one; else nothing."""
+        return self.gpu_of_rank if self.shares_gpus else ()
 
     @property
     def variables(self) -> Mapping[str, str]:
@@ -237,16 +247,16 @@ class ResolvedNode:
         from tuner.graphs import Request
 
         nccl = release.load(self.scenario.nccl)
-        asked, nvls_off = self.for_oracle(1), resolved.rules_for(nccl).nvls_if_shared
+        variables, nvls_off = self._variables_of_nccl, resolved.rules_for(nccl).nvls_if_shared
         return Request(
-            asked.topology,
-            asked.gpus_per_node,
+            self.topology_xml,
+            self.gpus,
             several,
-            {name: value for name, value in asked.env.items() if name in nccl.search_variables},
-            asked.peer_to_peer_across_sockets,
-            asked.gpu_of_rank,
+            {name: value for name, value in variables.items() if name in nccl.search_variables},
+            self._peer_to_peer_across_sockets,
+            self._gpu_of_ranks_that_share,
             nvls_off is not None and nvls_off([self.gpu_of_rank]),
-            graph_file=_graph_file(asked.env),
+            graph_file=_graph_file(variables),
         )
 
     def _searched(self, several: bool) -> tuple[Graphs, float]:

@@ -11,7 +11,7 @@ from tuner import release
 from tuner.base.errors import BadInput, TunerError
 from tuner.emulator.build import build
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.rules import cta_policy, domains, resolved, shared
+from tuner.emulator.rules import cta_policy, domains, resolved, split_share
 from tuner.emulator.rules.domains import Fabric
 from tuner.release import Release
 from tuner.release.environment import Environment
@@ -56,7 +56,7 @@ class ResolvedScenario:
     def shares(self) -> bool:
         """Whether the communicator shares the resources of the whole that it is a part of."""
         made = self.scenario.members
-        return made is not None and shared.shares(made.by, made.shares, self.scenario.environment or {})
+        return made is not None and split_share.shares(made.by, made.shares, self.scenario.environment or {})
 
     @cached_property
     def kinds(self) -> tuple[ResolvedNode, ...]:

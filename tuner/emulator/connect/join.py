@@ -9,12 +9,9 @@ from itertools import chain
 
 from tuner.base.names import Algorithm, Pattern
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.connect import pat
-from tuner.emulator.connect.binary_trees import double_tree
-from tuner.emulator.connect.direct import Direct
-from tuner.emulator.connect.nodes import Nodes
-from tuner.emulator.connect.nvls import Nvls
-from tuner.emulator.connect.records import Adapter, Connected, RankChannel, RankView, Tree
+from tuner.emulator.connect.binary_trees import Place, double_tree
+from tuner.emulator.connect.nodes import NodeKind, Nodes
+from tuner.emulator.connect.records import Adapter, CollNetDirect, Connected, NvlsChannel, RankChannel, RankView, Tree
 
 
 def connect(views: Sequence[Communicator], nodes: Nodes) -> Connected:
@@ -45,7 +42,7 @@ class Join:
         for node in self.own_nodes:
             for rank, of_all in enumerate(self.nodes.ranks_of[node]):
                 channels = tuple(self.channel(node, rank, number) for number in range(self.view.channels))
-                peers = pat.peers(self.view, of_all)
+                peers = peers_of_pat(self.view, of_all)
                 yield of_all, RankView(channels, self.nvls.channels(node, rank), peers)
 
     def channel(self, node: int, rank: int, number: int) -> RankChannel:
@@ -154,3 +151,161 @@ class Join:
         ends = self.own.adapters(graph)[channel]
         net = ends[0 if self.own.orders(graph)[channel][0] == rank else 1]
         return self.own.adapter(rank, net, ranks)
+
+
+# CollNet direct: the ranks of a node that reduce inside the network, each a part of the data.
+#
+# Source: connectCollNet, src/graph/connect.cc, v2.28.9-1.
+
+
+class Direct:
+    """CollNet direct as the ranks of one kind of nodes compute it; all channels are alike."""
+
+    def __init__(self, view: Communicator, nodes: Nodes, own: int) -> None:
+        self.view, self.nodes, self.own = view, nodes, nodes.kinds[own]
+
+    @cached_property
+    def heads(self) -> tuple[int, ...]:
+        """The heads of the node, by rank of the node; none without CollNet, and on nodes that are too large for it."""
+        most = self.view.release.limits.max_direct_local_ranks
+        if self.view.collnet is None or self.view.max_local_ranks > most:
+            return ()
+        firsts = [order[0] for order in self.own.orders("collnet_direct")]
+        firsts = firsts[: self.view.graphs[Algorithm.CollNetDirect].channels]
+        distinct = tuple(dict.fromkeys(firsts))
+        return distinct if len(distinct) == self.view.collnet.direct_heads else tuple(firsts)
+
+    def place(self, node: int, rank: int) -> CollNetDirect | None:
+        """A rank's place; None without CollNet direct."""
+        if not self.heads:
+            return None
+        ranks, heads = self.nodes.ranks_of[node], self.heads
+        head = heads.index(rank) if rank in heads else None
+        # sic: a head's other ranks come in the order of the channel that has the head's number
+        others = () if head is None else self.own.orders("collnet_direct")[head]
+        up = tuple(ranks[other] for other in heads if other != rank)
+        down = tuple(ranks[other] for other in others if other != rank)
+        # sic: a rank that is named by more channels than fit is written over the ranks below, which stand behind
+        most = self.view.release.limits.max_direct_local_ranks - 1
+        return CollNetDirect(
+            head=head,
+            up=up[:most],
+            down=up[most:] + down[len(up[most:]) :],
+            heads=len(heads),
+            shift=ranks[rank] % self.own.ranks % len(heads),
+        )
+
+
+# The heads of NVLS, at which channels begin, and the trees between the heads of all nodes (NVLSTree).
+#
+# Source: ncclTopoPreset and connectNvls, src/graph/connect.cc; getNvlsNetDev, src/graph/search.cc, v2.28.9-1.
+
+NOBODY = Tree(None, ())
+
+
+class Nvls:
+    """NVLS as the ranks of one kind of nodes compute it."""
+
+    def __init__(self, view: Communicator, nodes: Nodes, own: int) -> None:
+        self.view, self.nodes, self.own = view, nodes, nodes.kinds[own]
+        self.rules = view.release.connect
+
+    @property
+    def distinct(self) -> bool:
+        """Whether no rank is several heads."""
+        return self.rules.nvls_heads in ("distinct", "distinct_by_domain")
+
+    @cached_property
+    def searched(self) -> int:
+        """Channels of the graph, on which all ranks agree."""
+        return self.view.graphs[Algorithm.NVLS].channels if self.view.nvls_channels else 0
+
+    @cached_property
+    def heads(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks that are heads, by head and node."""
+        of_kind = {kind: self._heads(kind) for kind in self.nodes.kinds}
+        of_nodes = [
+            [0 if head is None else ranks[head] for head in of_kind[kind]]
+            for kind, ranks in zip(self.nodes.kind, self.nodes.ranks_of, strict=True)
+        ]
+        if self.distinct:
+            of_nodes = [list(dict.fromkeys(heads)) for heads in of_nodes]
+        return tuple(zip(*of_nodes, strict=False))  # as many as the node with the fewest has
+
+    def _heads(self, kind: NodeKind) -> tuple[int | None, ...]:
+        """The heads of a node; None stands for rank 0 of all, which NCCL takes where it has no other (sic)."""
+        found = [head for (head,) in kind.orders("nvls")]
+        if not self.searched:
+            return ()
+        if self.rules.nvls_heads == "distinct_by_domain" and kind.domain_ranks:
+            return tuple(_read_in_steps(found, kind.ranks, kind.domain_ranks))
+        if self.distinct:
+            return tuple(found)
+        known = self.view.graphs[Algorithm.Ring].channels
+        if self.rules.nvls_heads == "of_own_rings":
+            known = min(len(kind.orders("ring")), len(kind.orders("tree")))
+        return tuple(head if channel < known else None for channel, head in enumerate(found[: self.searched]))
+
+    def channels(self, node: int, rank: int) -> tuple[NvlsChannel, ...]:
+        """The channels of a rank of the node."""
+        if not self.heads:
+            return ()
+        head, places = self._head(node, rank), double_tree(len(self.nodes), node)
+        trees = [self._tree(node, rank, place) for place in places]
+        copies = self.rules.nvls_joined == "before_copies"
+        numbers = range(self.view.nvls_channels)
+        of_trees = [trees[(self.view.copied_from[number] if copies else number) % 2] for number in numbers]
+        return tuple(
+            NvlsChannel(head, len(self.heads), tree, None if tree == NOBODY else self._adapter(node, rank, number))
+            for number, tree in zip(numbers, of_trees, strict=True)
+        )
+
+    def _head(self, node: int, rank: int) -> int | None:
+        """Which head a rank is; the last where it is several."""
+        of_all = self.nodes.ranks_of[node]
+        if self.distinct:
+            ranks = [heads[node] for heads in self.heads]
+        else:
+            ranks = [of_all[head] for (head,) in self.own.orders("nvls")[: self.searched]]
+        return max((head for head, other in enumerate(ranks) if other == of_all[rank]), default=None)
+
+    def _tree(self, node: int, rank: int, place: Place) -> Tree:
+        own = self.nodes.ranks_of[node][rank]
+        peers = next((heads for heads in self.heads if heads[node] == own), None)
+        if peers is None:
+            return NOBODY
+        parent = None if place.parent is None else peers[place.parent]
+        return Tree(parent, tuple(peers[child] for child in (place.first, place.second) if child is not None))
+
+    def _adapter(self, node: int, rank: int, number: int) -> Adapter | None:
+        """The adapter of a head's channel; None where NCCL finds none, as the rank begins no channel."""
+        ends = zip(self.own.orders("nvls")[: self.searched], self.own.adapters("nvls"), strict=False)
+        nets = [net for (head,), (net, _) in ends if head == rank]
+        if not nets:
+            return None
+        net = nets[number % len(nets) if self.rules.nvls_adapters == "in_turn" else 0]
+        return self.own.adapter(rank, net, self.nodes.ranks_of[node])
+
+
+def _read_in_steps(heads: Sequence[int], ranks: int, step: int) -> Iterator[int | None]:
+    """The heads that NCCL reads in steps of ``step`` where each is the first of ``ranks`` numbers; the others are 0."""
+    for at in range(0, len(heads) * step, step):
+        channel, behind = divmod(at, ranks)
+        yield heads[channel] if channel < len(heads) and not behind else None
+
+
+# Whom PAT sends to: with one rank per node, ranks at every distance that is a power of two.
+#
+# Source: ncclTransportPatConnect, src/transport/generic.cc, v2.28.9-1.
+
+
+def peers_of_pat(view: Communicator, rank: int) -> tuple[int, ...]:
+    """The ranks 1, 2, 4 ... further up and down, around the end, below the number of ranks.
+
+    Empty where the release has no PAT, or a node several ranks.
+    """
+    rows = view.release.rules.exists.values()
+    if view.max_local_ranks > 1 or not any(Algorithm.PAT in algorithms for algorithms in rows):
+        return ()
+    distances = [1 << bit for bit in range((view.ranks - 1).bit_length())]
+    return tuple(sorted({(rank + way) % view.ranks for distance in distances for way in (distance, -distance)}))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tuner.base.names import Algorithm
 from tuner.emulator.connect.records import Adapter, Connected
-from tuner.emulator.rules.heads import NetworkUse
+from tuner.emulator.rules.heads import Heads, NetworkOf, NetworkUse
 from tuner.machine.peer_links import AdapterAccess
 
 AccessOf = Callable[[int, int], AdapterAccess]  # a rank's to the adapter that graphs give this number
@@ -101,3 +101,20 @@ OF: Mapping[Algorithm, Callable[[Connected, int], Iterator[Way]]] = {
     Algorithm.NVLSTree: _of_nvls_trees,
 }
 ORDER = tuple(OF)  # in which they are connected at once: initTransportsRank, src/init.cc, v2.28.9-1
+
+
+# The heads of a rank's node, which the chunks of NVLS and CollNet go by.
+
+
+def heads_of_rank(connected: Connected, rank: int = 0, network: NetworkOf | None = None) -> Heads:
+    """As a rank knows them; where there are none, one that is that rank."""
+    own = connected.ranks[rank]
+    direct = own.channels[0].direct
+    return Heads(
+        nvls=own.nvls[0].heads if own.nvls else 1,
+        own_nvls=own.nvls[0].head if own.nvls else None,
+        direct=direct.heads if direct else 1,
+        own_direct=direct.head if direct else None,
+        direct_depth=2 if direct and (direct.up or direct.down) else 1,
+        network=network,
+    )

@@ -9,7 +9,7 @@ from tuner.base.names import Pattern
 from tuner.base.numerics import int32
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.rules import collnet, shared
+from tuner.emulator.rules import collnet, split_share
 from tuner.machine.graphs import COLLNET_GRAPHS, EMPTY, PLAIN_GRAPHS, WITH_COLLNET, Graph, Graphs
 from tuner.release import Release
 from tuner.release.environment import Environment
@@ -166,7 +166,7 @@ def channels(facts: InitFacts, searched: int) -> int:
     count = searched
     for rule in facts.rules.channels:
         count = rule(facts, count)
-    return shared.channels_with_nvls(facts.shared, count)
+    return split_share.channels_with_nvls(facts.shared, count)
 
 
 def copied_from(facts: InitFacts, searched: int) -> tuple[int, ...]:
@@ -191,7 +191,7 @@ def coll_channels(facts: InitFacts, searched: int) -> int:
     count = searched
     for rule in facts.rules.channels:
         count = count if rule in RAISES else rule(facts, count)
-    return shared.channels_with_nvls(facts.shared, count)
+    return split_share.channels_with_nvls(facts.shared, count)
 
 
 @COMP_CAP_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.21.5"))
@@ -247,7 +247,7 @@ def of_own_tree(patterns: Sequence[Pattern | None]) -> Pattern | None:
 
 def nvls_channels(facts: InitFacts) -> int:
     """Channels NVLS uses; 0 where NCCL has no NVLS on this communicator."""
-    return shared.nvls_channels(facts.shared, facts.rules.nvls_channels(facts))
+    return split_share.nvls_channels(facts.shared, facts.rules.nvls_channels(facts))
 
 
 @CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.18.1"))
@@ -311,7 +311,7 @@ def limit(facts: InitFacts, count: int) -> int:
     lower = env.number("NCCL_MIN_NCHANNELS", -2)
     lower = env.number("NCCL_MIN_NRINGS", -2) if lower == -2 else lower
     lower = 0 if lower == -2 else max(0, min(int32(lower), most))
-    return max(_at_most(facts, count), shared.channels(facts.shared, max(lower, facts.ctas()[0])))
+    return max(_at_most(facts, count), split_share.channels(facts.shared, max(lower, facts.ctas()[0])))
 
 
 def _at_most(facts: InitFacts, count: int) -> int:
@@ -320,7 +320,7 @@ def _at_most(facts: InitFacts, count: int) -> int:
     upper = env.number("NCCL_MAX_NCHANNELS", -2)
     upper = env.number("NCCL_MAX_NRINGS", -2) if upper == -2 else upper
     upper = max(1, min(most if upper == -2 else int32(upper), most, _channels_in_kernel_arguments(facts)))
-    return shared.channels(facts.shared, min(upper, count, facts.ctas()[1]))
+    return split_share.channels(facts.shared, min(upper, count, facts.ctas()[1]))
 
 
 def _channels_in_kernel_arguments(facts: InitFacts) -> int:

@@ -20,7 +20,7 @@ from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
 from tuner.emulator.rules.bounds import bounds_to, of_registered
 from tuner.emulator.rules.call import Call
-from tuner.emulator.rules.deal import TrafficCells
+from tuner.emulator.rules.channel_split import TrafficCells
 from tuner.release.schema import given
 
 MOST = 1 << 18  # multiples to look at
@@ -84,7 +84,7 @@ class ShrinkThenCells(Launch):
         if call.like_collnet:
             return NONE
         cells, parts = cells_of(call), call.request.parts(call.communicator.ranks)
-        cell_bytes = call.rules.deal.cell_bytes(cells)
+        cell_bytes = call.rules.channel_split.cell_bytes(cells)
         settled = parts * cell_bytes * 2 * (piece.bound + 1) ** 2
         near = _multiples(call, cell_bytes, piece.low, min(piece.high, settled))
         if piece.bound >= cells.channels:
@@ -219,8 +219,8 @@ def _dealt_channels(call: Call, nbytes: SizeArray, bound: IntArray) -> IntArray:
     traffic = np.maximum(count_bytes * np.uint64(cells.per_byte), np.uint64(cells.least))
     even = traffic // np.minimum(bound, cells.channels).astype(np.uint64)
     per_channel = call.rules.traffic_per_channel(even, cells.least, cells.align_bytes)
-    channels = call.rules.deal(cells, count_bytes, per_channel)
-    trace.step("channels", "", call.rules.deal, bound, channels)
+    channels = call.rules.channel_split(cells, count_bytes, per_channel)
+    trace.step("channels", "", call.rules.channel_split, bound, channels)
     return channels
 
 

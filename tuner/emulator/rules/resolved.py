@@ -20,10 +20,11 @@ from tuner.emulator.rules import (
     bandwidth,
     bounds,
     candidate,
+    channel_split,
+    channel_work,
     chunk_sizes,
     collnet,
     cta_policy,
-    deal,
     device_functions,
     domains,
     enabled,
@@ -34,10 +35,9 @@ from tuner.emulator.rules import (
     op_arguments,
     pick,
     registered,
-    shares,
     symmetric,
     symmetric_arguments,
-    symmetric_copies,
+    symmetric_kernels,
     symmetric_rail,
     symmetric_sides,
     symmetric_time,
@@ -48,9 +48,9 @@ from tuner.emulator.rules import (
 )
 from tuner.emulator.rules.bandwidth import BandwidthRule
 from tuner.emulator.rules.candidate import CandidateRule
+from tuner.emulator.rules.channel_split import ChannelSplit
 from tuner.emulator.rules.collnet import CollNetFacts
 from tuner.emulator.rules.cta_policy import Policy
-from tuner.emulator.rules.deal import Deal
 from tuner.emulator.rules.domains import FabricRule
 from tuner.emulator.rules.enabled import EnabledRule
 from tuner.emulator.rules.latency import LatencyRule
@@ -58,7 +58,7 @@ from tuner.emulator.rules.launch import Launch
 from tuner.emulator.rules.model_point import ModelPoint
 from tuner.emulator.rules.pick import PickRule
 from tuner.emulator.rules.registered import RegisteredRule
-from tuner.emulator.rules.schedule import aside, cells, equal_bytes, least_loaded, scheduler, task
+from tuner.emulator.rules.schedule import bypassing, cells, equal_bytes, least_loaded, scheduler, task
 from tuner.emulator.rules.symmetric_time import BlockRule as SymmetricBlockRule
 from tuner.emulator.rules.symmetric_time import TimeRule
 from tuner.emulator.rules.time import CorrectionRule, PenaltyRule
@@ -115,8 +115,8 @@ class Rules:
     tuned_channels: Annotated[Callable[[int, int], int], bounds.TUNED_RULES]
     tuned_threads: Annotated[Callable[[int], int], bounds.TUNED_THREADS_RULES]
     block: Annotated[bounds.BlockRule, bounds.BLOCK_RULES]
-    deal: Annotated[Deal, deal.RULES]
-    traffic_per_channel: Annotated[Callable[[SizeArray, int, int], SizeArray], deal.TRAFFIC_RULES]
+    channel_split: Annotated[ChannelSplit, channel_split.RULES]
+    traffic_per_channel: Annotated[Callable[[SizeArray, int, int], SizeArray], channel_split.TRAFFIC_RULES]
     registered: Annotated[tuple[RegisteredRule, ...], registered.RULES]
     schedule: Annotated[scheduler.Scheduler, scheduler.RULES]
     task_order: Annotated[Callable[[Communicator, list[task.Task]], list[task.Task]], cells.ORDER_RULES]
@@ -124,11 +124,11 @@ class Rules:
     device_op: Annotated[Callable[[Op], Op], task.DEVICE_OP_RULES]
     function: Annotated[Callable[[task.Task, Op], DataType], task.FUNCTION_RULES]
     device_functions: Annotated[device_functions.DeviceFunctions, device_functions.RULES]
-    shares: Annotated[shares.Shares, shares.RULES]
+    channel_work: Annotated[channel_work.ChannelWork, channel_work.RULES]
     nvls_chunk: Annotated[chunk_sizes.NvlsChunk, chunk_sizes.NVLS_RULES]
     direct_access: Annotated[Callable[[int], int], chunk_sizes.DIRECT_RULES]
     op_argument: Annotated[Callable[[Request, int], int], op_arguments.RULES]
-    set_aside: Annotated[aside.AsideRule | None, aside.RULES]
+    bypass_first: Annotated[bypassing.BypassRule | None, bypassing.RULES]
     symmetric_queue: Annotated[Callable[[Request], bool] | None, symmetric_waiting.RULES]
     symmetric_reach: Annotated[Callable[[Communicator], bool] | None, symmetric.REACH_RULES]
     group_bytes: Annotated[Callable[[task.Task], int] | None, least_loaded.TOTAL_RULES]
@@ -138,7 +138,7 @@ class Rules:
     symmetric_blocks: Annotated[SymmetricBlockRule, symmetric_time.BLOCK_RULES]
     symmetric_time: Annotated[TimeRule, symmetric_time.TIME_RULES]
     windows_between_nodes: Annotated[windows.BetweenNodesRule | None, windows.RULES]
-    copies_between_nodes: Annotated[symmetric_copies.BetweenNodesRule | None, symmetric_copies.RULES]
+    copies_between_nodes: Annotated[symmetric_kernels.BetweenNodesRule | None, symmetric_kernels.RULES]
     symmetric_ring: Annotated[symmetric_rail.RingRule | None, symmetric_rail.RING_RULES]
     symmetric_requested: Annotated[symmetric_variables.RequestedRule, symmetric_variables.REQUESTED_RULES]
     symmetric_low_latency: Annotated[symmetric_sides.LowLatencyRule | None, symmetric_sides.RULES]

@@ -10,8 +10,8 @@ from tuner.base.names import Algorithm, Collective, DataType, PeerCall, Protocol
 from tuner.base.registry import Registry
 from tuner.base.windows import Sides
 from tuner.emulator import nccl_source as nccl
+from tuner.emulator.call_kind import COPY_ENGINES, NonClassicPath
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.non_classic import COPY_ENGINES, NonClassicPath
 from tuner.emulator.request import FP8, Request
 from tuner.emulator.rules import (
     cta_policy,

@@ -1,14 +1,16 @@
 """The symmetric kernels that can do calls of a kind, and the best of them by NCCL's model."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
-from tuner.base.names import Buffers, Collective
+from tuner.base.names import Buffers, Collective, PeerCall
 from tuner.base.numerics import f32
-from tuner.base.windows import SYMMETRIC
+from tuner.base.registry import Registry
+from tuner.base.windows import SYMMETRIC, Sides
+from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import FP8, Request
 from tuner.emulator.rules import candidate, symmetric_rail, symmetric_sides, symmetric_variables, windows
@@ -206,3 +208,22 @@ def _enough(kernel: SymmetricKernel, own_bytes: int, ranks: int, blocks: int) ->
     """Whether a kernel that copies in bulk (TMA) has enough for that many blocks."""
     unit_bytes = (kernel.bulk_unit_bytes or 0) * (ranks if kernel.bulk_per_rank else 1)
     return own_bytes >= unit_bytes * (blocks if kernel.bulk_per_block else 1)
+
+
+# Which calls on symmetric windows copy engines do between nodes: rules by name.
+
+Copied = Collective | PeerCall
+BetweenNodesRule = Callable[[Communicator, Copied, Sides], bool]  # the call, and which buffers are in such windows
+RULES: Registry[BetweenNodesRule] = Registry()
+
+
+@RULES(nccl.HIER_CE_AVAILABLE(since="2.30.7"))
+def gathers_and_exchanges_over_rma(communicator: Communicator, call: Copied, sides: Sides) -> bool:
+    """AllGather and AlltoAll from and into windows, where hosts start transfers over the network (RMA).
+
+    A network with GIN is taken for one that lets them. NCCL does without where rings may not cross adapters
+    (NCCL_CROSS_NIC=0), and where it has no contexts for it (NCCL_NUM_RMA_CTX=0).
+    """
+    variables = communicator.environment
+    offered = variables.number("NCCL_CROSS_NIC", 2) != 0 and variables.c_int(symmetric_variables.RMA, 1) != 0
+    return offered and call in (Collective.AllGather, PeerCall.AlltoAll) and sides is Sides.both

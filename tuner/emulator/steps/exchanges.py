@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tuner.base.names import Protocol
-from tuner.emulator.exchange.records import Element, ExchangeKernel, Transfer
+from tuner.emulator.p2p.records import Element, ExchangeKernel, Transfer
 from tuner.emulator.steps.records import Schedule, Step
 
 Kernels = Sequence[ExchangeKernel]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tuner.base.errors import BadInput
 from tuner.emulator.connect import Across
-from tuner.emulator.steps.going import Place
+from tuner.emulator.steps.chunk_step import Place
 from tuner.emulator.steps.records import Pieces
 
 

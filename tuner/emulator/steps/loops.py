@@ -11,7 +11,7 @@ import numpy as np
 
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import IntArray, ceil_div
-from tuner.emulator.launch.records import ChannelShare, Sharing, Work
+from tuner.emulator.launches import ChannelShare, Sharing, Work
 
 WARP = 32
 LAST_CHUNK_ALIGNMENT_BYTES = 16

@@ -11,10 +11,10 @@ import numpy as np
 from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.base.numerics import IntArray
 from tuner.emulator.connect import Across
-from tuner.emulator.launch.records import ChannelShare, Work
+from tuner.emulator.launches import ChannelShare, Work
 from tuner.emulator.steps import pat
+from tuner.emulator.steps.addition_order import Term, of_ring, of_tree
 from tuner.emulator.steps.loops import loops
-from tuner.emulator.steps.terms import Term, of_ring, of_tree
 
 LAST_READ = "2.32.3"  # the last release whose device code was read
 REDUCING = (Collective.AllReduce, Collective.ReduceScatter, Collective.Reduce)

@@ -12,14 +12,208 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tuner.base.names import Collective
-from tuner.emulator.launch.records import ChannelShare, Work
-from tuner.emulator.steps import pat_rounds
+from tuner.emulator.launches import ChannelShare, Work
+from tuner.emulator.p2p.rounds import mirrored
+from tuner.emulator.steps.addition_order import Term, of_tree
 from tuner.emulator.steps.loops import loops
-from tuner.emulator.steps.pat_rounds import Aggregation
 from tuner.emulator.steps.records import Peer, Step
-from tuner.emulator.steps.terms import Term, of_tree
 
 BUFFER_STEPS = 8  # NCCL_STEPS
+
+
+# The moves of PAT: for each distance a part is at, which dimension it comes in by, and which it leaves by.
+#
+# Source: getNextOp of PatRSAlgorithm and PatAGAlgorithm, src/include/collectives.h, v2.28.9-1.
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """``far`` distances, multiples of ``apart``, go through the same rounds, ``together`` of them in a message."""
+
+    ranks: int
+    far: int
+    together: int
+
+    @property
+    def apart(self) -> int:
+        """Between far distances: ranks, as a power of two, by the far ones."""
+        return (1 << (self.ranks - 1).bit_length()) // self.far
+
+    def done(self, place: int) -> bool:
+        """Whether the message that holds this place is full with it."""
+        return (place + 1) % self.together == 0
+
+    def places(self, received: int, sent: int) -> tuple[int, int]:
+        """Two places in the messages that hold them."""
+        return received % self.together, sent % self.together
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A piece of the part of the rank ``distance`` further up: dimensions of its connections, None where it has none.
+
+    ``ahead``: it is for a message so many after the next of a connection that is not done with yet, of the one that it
+    is sent by in ReduceScatter, of the one that it is received by in AllGather. ``places`` are those in the messages it
+    is received and sent by: what is before them goes over the wire, too.
+    """
+
+    distance: int
+    receive: int | None
+    send: int | None
+    receive_done: bool
+    send_done: bool
+    ahead: int = 0
+    places: tuple[int, int] = (0, 0)
+
+
+def lowest_bit(distance: int) -> int | None:
+    """The dimension in which a part at a distance goes on; None at the end."""
+    return (distance & -distance).bit_length() - 1 if distance else None
+
+
+def reduce_scatter(how: Aggregation) -> Iterator[Move]:
+    """The moves of a rank for one chunk: near rounds from the farthest to the nearest, then far ones."""
+    for near in range(how.apart - 1, 0, -1):
+        if near % 2:
+            yield from _of_the_first(how, near)
+        if near > 1:
+            yield from _near(how, near)
+    scale = 1
+    while scale < how.far:
+        yield from _far_neighbours(how, scale)
+        yield from _far(how, scale)
+        scale *= 2
+    yield Move(0, 0, None, True, False, places=how.places(how.far - 1, 0))
+
+
+def all_gather(how: Aggregation) -> Iterator[Move]:
+    """The moves of a rank for one chunk: far rounds from the farthest on, then near ones, parents first."""
+    scale = how.far // 2
+    while scale:
+        yield from _to_far(how, scale)
+        scale //= 2
+    for near in _descending(0, how.apart // 2):
+        yield from _to_near(how, near)
+        if near % 2:
+            yield from _to_the_last(how, near)
+
+
+def _descending(distance: int, bit: int) -> Iterator[int]:
+    """The distances below one, the farthest and all below that first. They are nextAs()."""
+    while bit:
+        yield distance + bit
+        yield from _descending(distance + bit, bit // 2)
+        bit //= 2
+
+
+def _to_far(how: Aggregation, scale: int) -> Iterator[Move]:
+    for place in range(how.far // (2 * scale)):
+        distance = (2 * place + 1) * scale * how.apart
+        if distance < how.ranks:
+            dimension = lowest_bit(distance) or 0
+            own = distance - (1 << dimension)
+            comes = lowest_bit(own)
+            ahead = 0 if comes is None else (own >> (comes + 1)) // how.together
+            last = (2 * place + 3) * scale * how.apart >= how.ranks
+            places = how.places(0 if comes is None else own >> (comes + 1), place)
+            yield Move(own, comes, dimension, False, how.done(place) or last, ahead, places)
+
+
+def _to_near(how: Aggregation, near: int) -> Iterator[Move]:
+    dimension = (near & -near).bit_length() - 1
+    from_far = near == 1 << dimension  # what goes out came in for a far distance
+    for place in range(how.far):
+        distance = place * how.apart + near
+        own, after = distance - (1 << dimension), distance + how.apart
+        goes = distance < how.ranks
+        if own >= how.ranks or not (goes or dimension == 0):
+            continue
+        comes, order, last = lowest_bit(own), place, after - 1 >= how.ranks
+        if comes is not None and from_far:
+            order = own >> (comes + 1)
+            last = (2 * order + 3) << comes >= how.ranks
+        received = comes is not None and dimension == 0 and (how.done(order) or last)
+        sent = goes and (how.done(place) or after >= how.ranks)
+        ahead = 0 if dimension == 0 else order // how.together
+        yield Move(own, comes, dimension if goes else None, received, sent, ahead, how.places(order, place))
+
+
+def _to_the_last(how: Aggregation, near: int) -> Iterator[Move]:
+    """Odd distances hand nothing on."""
+    for place in range(how.far):
+        distance = place * how.apart + near
+        if distance < how.ranks:
+            done = how.done(place) or distance + how.apart >= how.ranks
+            yield Move(distance, 0, None, done, False, places=how.places(place, 0))
+
+
+def _inverted(place: int, places: int) -> int:
+    """The bits of a place in reverse order, each the other way round."""
+    return mirrored(places - 1 - place, places)
+
+
+def _of_the_first(how: Aggregation, near: int) -> Iterator[Move]:
+    """Odd distances have nothing to wait for."""
+    for place in range(how.far):
+        distance = _inverted(place, how.far) * how.apart + near
+        if distance < how.ranks:
+            sends = how.done(place) or place == how.far - 1
+            yield Move(distance, None, 0, False, sends, places=how.places(place, place))
+
+
+def _near(how: Aggregation, near: int) -> Iterator[Move]:
+    dimension = (near & -near).bit_length() - 1
+    to_far = near == 1 << dimension  # what comes in is for a far distance, which goes on to a peer of its own
+    ahead = since = 0
+    for place in range(how.far):
+        distance = _inverted(place, how.far) * how.apart + near
+        own = distance - (1 << dimension)
+        if to_far and own and _new_peer(place, how.far):
+            since, ahead = place, 0
+        comes, done = distance < how.ranks, how.done(place) or place == how.far - 1
+        if own < how.ranks:
+            out = lowest_bit(own)
+            sends = out is not None and dimension == 0 and done
+            where = how.places(place, place - since)
+            yield Move(own, dimension if comes else None, out, comes and done, sends, ahead, where)
+        if dimension > 0 and own < how.ranks and how.done(place - since):
+            ahead += 1
+
+
+def _far_neighbours(how: Aggregation, scale: int) -> Iterator[Move]:
+    """Odd multiples of the scale get the neighbour's, the last of theirs, and send."""
+    places = how.far // (2 * scale)
+    for place in range(places):
+        own = (2 * _inverted(place, places) + 1) * scale * how.apart
+        if own < how.ranks:
+            comes = own + 1 < how.ranks
+            received = place + how.far - how.far // scale
+            sends = place == places - 1 or how.done(place)
+            where = how.places(received, place)
+            yield Move(own, 0 if comes else None, lowest_bit(own), comes and how.done(received), sends, 0, where)
+
+
+def _far(how: Aggregation, scale: int) -> Iterator[Move]:
+    places = how.far // (2 * scale)
+    ahead = since = 0
+    for place in range(places):
+        distance = (2 * _inverted(place, places) + 1) * scale * how.apart
+        dimension = lowest_bit(distance) or 0
+        own, comes = distance - (1 << dimension), distance < how.ranks
+        if _new_peer(place, places):
+            since, ahead = place, 0
+        if own < how.ranks:
+            done = comes and (place == places - 1 or how.done(place))
+            where = how.places(place, place - since)
+            yield Move(own, dimension if comes else None, lowest_bit(own), done, False, ahead, where)
+            if how.done(place - since):
+                ahead += 1
+
+
+def _new_peer(place: int, places: int) -> bool:
+    """Whether only upper bits of a place are set: 1000, 1100, 1110 or 1111."""
+    rest = (place ^ (places - 1)) + 1
+    return rest & (rest - 1) == 0
 
 
 def aggregation(work: Work, share: ChannelShare, ranks: int) -> Aggregation:
@@ -105,7 +299,7 @@ def _messages(work: Work, share: ChannelShare, rank: int, ranks: int) -> list[tu
     order: list[tuple[bool, int, _Message]] = []
     (range_loops,) = loops(work, share, 1)
     for first, elements in zip(*(array.tolist() for array in range_loops.chunks(0)), strict=True):
-        for move in pat_rounds.reduce_scatter(how) if reduces else pat_rounds.all_gather(how):
+        for move in reduce_scatter(how) if reduces else all_gather(how):
             piece = (rank + move.distance) % ranks * work.count + first, elements
             if move.receive is not None:
                 key = move.receive, received.done[move.receive] + (0 if reduces else move.ahead)

@@ -8,8 +8,8 @@ import numpy as np
 
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import FP8, Request
+from tuner.emulator.steps.addition_order import Term, add_all
 from tuner.emulator.steps.orders import BY_SWITCH, Orders
-from tuner.emulator.steps.terms import Term, add_all
 
 IN_RANK_ORDER = ("AllReduce_AGxLL_R", "AllReduce_AGxLLMC_R", "ReduceScatter_LL")  # all ranks add alike
 FROM_OWN_RANK = ("ReduceScatter_LD", "ReduceScatter_TmaLD")  # each rank adds its result, from its own number on

@@ -12,7 +12,7 @@ from tuner.emulator.rules import symmetric
 from tuner.jobs.traces.calls import Call, peer_call
 from tuner.jobs.traces.wanted import Wanted
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import situation
+from tuner.scenario.exchange import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
 
 COPIED = (PeerCall.AlltoAll, PeerCall.Gather, PeerCall.Scatter)
@@ -55,7 +55,7 @@ def launched(scenario: Scenario, counts: ExchangeCounts, buffers: Buffers) -> tu
     if not counts:
         return ()
     try:
-        where = situation(ResolvedScenario(scenario))
+        where = p2p_context(ResolvedScenario(scenario))
     except BadInput:
         return ()
     sides = SYMMETRIC.symmetric if buffers is Buffers.window else Sides.none

@@ -9,8 +9,8 @@ import numpy as np
 from tuner.base.errors import NoAlgorithm, OracleFailed
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.base.numerics import shortest
+from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.connect import Connected
-from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection

@@ -6,12 +6,11 @@ from itertools import chain
 from tuner.base.names import Buffers, Collective, Protocol
 from tuner.base.windows import SYMMETRIC as SYMMETRIC_WINDOWS
 from tuner.base.windows import Windows
-from tuner.emulator.exchange.mixed import MixedKernel, plan
-from tuner.emulator.exchange.plan import ExchangeCall
-from tuner.emulator.exchange.records import Element, ExchangeKernel, Transfer, Work
-from tuner.emulator.exchange.situation import Situation
+from tuner.emulator.call_kind import COPY_ENGINES
 from tuner.emulator.group import Operation
-from tuner.emulator.non_classic import COPY_ENGINES
+from tuner.emulator.p2p.mixed import MixedKernel, plan
+from tuner.emulator.p2p.plan import ExchangeCall
+from tuner.emulator.p2p.records import Element, ExchangeKernel, P2pContext, Transfer, Work
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.oracle.exchanges import IssuedCall, LaunchedKernel
@@ -23,32 +22,32 @@ SENDS = 1  # ncclWorkP2pTypeSend
 
 
 def compare(
-    situation: Situation,
+    p2p_context: P2pContext,
     oracle: Oracle,
     calls: Sequence[ExchangeCall],
     buffers: Buffers = Buffers.plain,
     windows: Windows = SYMMETRIC_WINDOWS,
 ) -> dict[str, tuple[object, object]]:
     """What differs between the emulator and libnccl: values of both by where they are; empty where all is equal."""
-    return compare_mixed(None, situation, oracle, ((), calls), (buffers, windows))
+    return compare_mixed(None, p2p_context, oracle, ((), calls), (buffers, windows))
 
 
 def compare_mixed(
     selection: Selection | None,
-    situation: Situation,
+    p2p_context: P2pContext,
     oracle: Oracle,
     group: tuple[Sequence[Operation], Sequence[ExchangeCall]],
     on: tuple[Buffers, Windows] = (Buffers.plain, SYMMETRIC_WINDOWS),
 ) -> dict[str, tuple[object, object]]:
     """The same of collectives, which need a ``selection``, and of sends and receives, which libnccl gets in turn."""
     (operations, calls), (buffers, windows) = group, on
-    planned = plan(selection or Selection(situation.communicator), situation, operations, calls, buffers)
+    planned = plan(selection or Selection(p2p_context.communicator), p2p_context, operations, calls, buffers)
     own = [kernel for kernel in planned.kernels if kernel.path is not COPY_ENGINES]
     issued = [IssuedCall(call.function, call.dtype, call.count, call.root) for call in calls]
-    collectives = [_issued(operation, situation.communicator.ranks) for operation in operations]
+    collectives = [_issued(operation, p2p_context.communicator.ranks) for operation in operations]
     together = [*chain.from_iterable(zip(collectives, issued, strict=False))]
     together += collectives[len(issued) :] + issued[len(collectives) :]
-    launched = oracle.launch_exchange(together, situation.order.rank, buffers, windows)
+    launched = oracle.launch_exchange(together, p2p_context.order.rank, buffers, windows)
     values: dict[str, tuple[object, object]] = {"kernels": (len(own), len(launched))}
     bases = _bases(launched)
     for number, (mine, theirs) in enumerate(zip(own, launched, strict=False)):

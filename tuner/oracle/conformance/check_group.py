@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Algorithm, Protocol
 from tuner.base.numerics import shortest
+from tuner.emulator.call_kind import COPY_ENGINES
 from tuner.emulator.group import Group, Operation, not_emulated, plan
-from tuner.emulator.non_classic import COPY_ENGINES
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle

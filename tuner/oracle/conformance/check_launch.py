@@ -3,7 +3,7 @@
 from collections.abc import Container, Iterator, Mapping
 
 from tuner.base.names import Algorithm, DataType, Op
-from tuner.emulator.launch.records import (
+from tuner.emulator.launches import (
     ChannelShare,
     Launch,
     LaunchedKernel,

@@ -9,9 +9,9 @@ from tuner.base.names import Collective
 from tuner.base.numerics import ceil_div
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
+from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.non_classic import NonClassicPath
-from tuner.emulator.rules.deal import Place, TrafficCells
+from tuner.emulator.rules.channel_split import Place, TrafficCells
 from tuner.emulator.rules.launch import cells_of, ctas
 from tuner.emulator.rules.schedule.batches import Batches
 from tuner.emulator.rules.schedule.scheduler import RULES, Scheduler
@@ -60,7 +60,7 @@ class Cells(Scheduler):
 
     def __call__(self, chooser: Chooser, tasks: list[Task]) -> Kernels:
         communicator = chooser.communicator
-        captured, aside = in_graph(tasks), communicator.rules.set_aside
+        captured, aside = in_graph(tasks), communicator.rules.bypass_first
         ordered = communicator.rules.task_order(communicator, tasks)
         first, ordered = ([], ordered) if aside is None else aside(chooser, ordered)
         kinds: dict[object, list[Task]] = {}
@@ -159,7 +159,7 @@ def _dealt_kernel(communicator: Communicator, waiting: list[Task], captured: boo
                     f"NCCL {communicator.release.name} deals {task.request.collective.name} of {task.nbytes} bytes out "
                     f"to no channel, and {NOT_DONE}; valid: a group of fewer calls"
                 )
-            shares, place = rules.deal.in_group(cells, task.work_bytes, per_channel[nvls], place)
+            shares, place = rules.channel_split.in_group(cells, task.work_bytes, per_channel[nvls], place)
             size_bytes = task.request.device_dtype.size_bytes
             task.deal((channel, share_bytes // size_bytes) for channel, share_bytes in shares.items())
         if not batches.fits(len(task.parts), task):

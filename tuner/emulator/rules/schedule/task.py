@@ -8,8 +8,8 @@ from typing import Protocol as Interface
 from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
+from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.non_classic import NonClassicPath
 from tuner.emulator.request import Request
 from tuner.emulator.rules.bounds import NVLS
 from tuner.emulator.rules.call import Call

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tuner.base.errors import BadInput
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.exchange.peers import TOGETHER
+from tuner.emulator.p2p.peers import TOGETHER
 
 GROUP_SIZE = "NCCL_P2P_SCHEDULE_GROUP_SIZE"
 NOBODY = -1

@@ -29,7 +29,7 @@ class Place:
     loaded: int = 0
 
 
-class Deal(Variant, ABC):
+class ChannelSplit(Variant, ABC):
     """Cuts bytes into cells and deals these out evenly."""
 
     @abstractmethod
@@ -69,11 +69,11 @@ class Deal(Variant, ABC):
         return shares, Place(last, loaded)
 
 
-RULES: Registry[Deal] = Registry()
+RULES: Registry[ChannelSplit] = Registry()
 
 
 @RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.23.4"), nccl.SCHEDULE_COLL_TASKS_TO_PLAN_MOVED(since="2.31.2"))
-class CellsOfTheLeastTraffic(Deal):
+class CellsOfTheLeastTraffic(ChannelSplit):
     """Channels used when cells of the least traffic are dealt out, each channel up to its share and not less."""
 
     def cell_bytes(self, cells: TrafficCells) -> int:
@@ -96,7 +96,7 @@ class CellsOfTheLeastTraffic(Deal):
 
 
 @RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.22.3"))
-class CellsOf16Bytes(Deal):
+class CellsOf16Bytes(ChannelSplit):
     """Channels used when cells of 16 bytes are dealt out; the first takes whole ones only, and none where none fits."""
 
     def cell_bytes(self, cells: TrafficCells) -> int:

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Protocol
 from tuner.base.numerics import as_size_t, ceil_div
-from tuner.emulator.exchange.peers import TOGETHER
-from tuner.emulator.exchange.queues import Queues
-from tuner.emulator.exchange.records import Element, ExchangeKernel, Message, Transfer
-from tuner.emulator.exchange.rounds import mirrored
-from tuner.emulator.exchange.situation import Situation
+from tuner.emulator.p2p.peers import TOGETHER
+from tuner.emulator.p2p.queues import Queues
+from tuner.emulator.p2p.records import Element, ExchangeKernel, Message, P2pContext, Transfer
+from tuner.emulator.p2p.rounds import mirrored
 from tuner.emulator.rules.schedule.works import Works
 
 WARPS = 20  # of a block of 640 threads
@@ -91,28 +90,30 @@ class _Kernel:
         return ExchangeKernel(threads, (), dict(sorted(batches.items())))
 
 
-def kernels(situation: Situation, queues: Queues, captured: bool, room: int | None = None) -> Iterator[ExchangeKernel]:
+def kernels(
+    p2p_context: P2pContext, queues: Queues, captured: bool, room: int | None = None
+) -> Iterator[ExchangeKernel]:
     """The kernels of the messages, in a CUDA graph if ``captured``.
 
     The first has ``room`` for so many works beside those of collectives, if there are any.
     """
-    whole = Works(situation.communicator, captured).left
-    return _Planner(situation, queues).kernels(whole, whole if room is None else room)
+    whole = Works(p2p_context.communicator, captured).left
+    return _Planner(p2p_context, queues).kernels(whole, whole if room is None else room)
 
 
 class _Planner:
-    def __init__(self, situation: Situation, queues: Queues) -> None:
-        self.situation, self.queues = situation, queues
-        self.data = situation.communicator.release.exchange
+    def __init__(self, p2p_context: P2pContext, queues: Queues) -> None:
+        self.p2p_context, self.queues = p2p_context, queues
+        self.data = p2p_context.communicator.release.exchange
         self.fewest, self.most = self._bounds()
         self.fused = False
-        self.steps = situation.order.rounds_with(queues.peers(sends=True), queues.peers(sends=False))
+        self.steps = p2p_context.order.rounds_with(queues.peers(sends=True), queues.peers(sends=False))
         self.left: dict[tuple[int, bool], _Left] = {}  # messages of which some chunks are in kernels
 
     def _bounds(self) -> tuple[int, int]:
-        peers, ranks = self.situation.channels, self.situation.communicator.ranks
+        peers, ranks = self.p2p_context.channels, self.p2p_context.communicator.ranks
         fewest = most = peers.per_peer
-        one_node = len(self.situation.order.ranks_of) == 1
+        one_node = len(self.p2p_context.order.ranks_of) == 1
         rule = self.data.fewer_for_many_ranks
         limited = rule == "always" or (rule == "on_one_node" and one_node)
         while (limited or rule == "for_small") and fewest * ranks > peers.channels and fewest > 1:
@@ -122,7 +123,7 @@ class _Planner:
         return fewest, most
 
     def kernels(self, whole: int, room: int) -> Iterator[ExchangeKernel]:
-        threads = self.situation.communicator.release.limits.max_threads
+        threads = self.p2p_context.communicator.release.limits.max_threads
         kernel = _Kernel(room)
         while self.queues:
             if self._sweep(kernel):
@@ -135,7 +136,7 @@ class _Planner:
 
     def _sweep(self, kernel: _Kernel) -> bool:
         """Turns to every peer once; whether the kernel is full."""
-        order, before = self.situation.order, -1
+        order, before = self.p2p_context.order, -1
         for step in self.steps:
             anew = step % TOGETHER == 0
             if self.data.fused == "by_step" and step // TOGETHER != before // TOGETHER:
@@ -166,7 +167,7 @@ class _Planner:
 
     def _part_bytes(self, size: int) -> int:
         """The most of a message that is one chunk (calcP2pChunkSize)."""
-        step, across = self.situation.channels.chunk_bytes, len(self.situation.order.ranks_of) > 1
+        step, across = self.p2p_context.channels.chunk_bytes, len(self.p2p_context.order.ranks_of) > 1
         least = step // (self.data.least_part_across_nodes if across else 8)
         most, count = step if across else step * 32, self.fewest
         part = max(least, ceil_div(size, count))
@@ -178,11 +179,11 @@ class _Planner:
     def _chunk(self, left: _Left) -> Transfer:
         message, begin = left.message, left.chunk * left.chunk_bytes
         size = min(message.bytes - begin, left.chunk_bytes)
-        situation, own = self.situation, message.peer == self.situation.order.rank
-        network = situation.by_network(message.peer)
-        has_ll = not own and (not network or situation.channels.ll_over_network)
-        low_latency = has_ll and size <= as_size_t(situation.channels.ll_threshold_bytes)
-        step = situation.channels.ll_chunk_bytes if low_latency else situation.channels.chunk_bytes
+        p2p_context, own = self.p2p_context, message.peer == self.p2p_context.order.rank
+        network = p2p_context.by_network(message.peer)
+        has_ll = not own and (not network or p2p_context.channels.ll_over_network)
+        low_latency = has_ll and size <= as_size_t(p2p_context.channels.ll_threshold_bytes)
+        step = p2p_context.channels.ll_chunk_bytes if low_latency else p2p_context.channels.chunk_bytes
         chunk = step
         if network and size < step and (self.data.quarter_chunks == "always" or not low_latency):
             chunk //= 4
@@ -196,11 +197,11 @@ class _Planner:
             network,
             (self._channel(message, left.chunk),),
             size,
-            situation.channels.forced_chunk_bytes or chunk,
+            p2p_context.channels.forced_chunk_bytes or chunk,
         )
 
     def _channel(self, message: Message, chunk: int) -> int:
-        order, channels = self.situation.order, self.situation.channels
+        order, channels = self.p2p_context.order, self.p2p_context.channels
         (node, own), (other_node, other) = order.place(order.rank), order.place(message.peer)
         nodes, most = len(order.ranks_of), order.most_of_node
         sign = 1 if message.sends else -1

@@ -8,7 +8,7 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import ceil_div, int32
 from tuner.base.registry import Registry, Variant, found_in
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.launch.records import ChannelShare, ProxyOperation, Sharing
+from tuner.emulator.launches import ChannelShare, ProxyOperation, Sharing
 from tuner.emulator.model import Tables
 from tuner.emulator.rules.bounds import NVLS
 from tuner.emulator.rules.buffers import VARIABLES, chunk_and_slice_steps, grain_bytes, step_bytes
@@ -68,7 +68,7 @@ class Scheduled:
         return self.task.request.device_dtype.size_bytes
 
 
-class Shares(Variant, ABC):
+class ChannelWork(Variant, ABC):
     """What a release hands the channels of a task."""
 
     @abstractmethod
@@ -76,7 +76,7 @@ class Shares(Variant, ABC):
         """The shares, by channel."""
 
 
-RULES: Registry[Shares] = Registry()
+RULES: Registry[ChannelWork] = Registry()
 
 
 def pattern(call: Call) -> str:
@@ -152,7 +152,7 @@ def _of_own_buffers(proxy: ProxyOperation, sized: Sized) -> ProxyOperation:
 
 
 @RULES.variant(nccl.CALC_COLL_CHUNKING(since="2.22.3"))
-class ChunksOfEachRange(Shares):
+class ChunksOfEachRange(ChannelWork):
     """Each channel has a range and its own chunks; those that the network takes part in share chunks of one size."""
 
     def __call__(self, scheduled: Scheduled) -> Shared:
@@ -212,7 +212,7 @@ class ChunksOfEachRangeWithLoops(ChunksOfEachRange):
 
 
 @RULES.variant(nccl.COMPUTE_COLL_CHUNK_INFO(since="2.20.5"))
-class ChunksOfAllRanges(Shares):
+class ChunksOfAllRanges(ChannelWork):
     """Each channel has a range; chunks are made for all that were chosen together, the last of a range is told."""
 
     COUNT_BITS = 25
@@ -266,7 +266,7 @@ class ChunksOfAllRanges(Shares):
 
 
 @RULES.variant(nccl.COMPUTE_COLL(since="2.18.1"))
-class ChunksInTurns(Shares):
+class ChunksInTurns(ChannelWork):
     """All channels go over the whole count in turns; of its chunks NCCL hands over the last, or all that are short."""
 
     LAST_IS_ALL = (Algorithm.CollNetDirect, Algorithm.CollNetChain, Algorithm.NVLS, Algorithm.NVLSTree)

@@ -4,7 +4,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 
 from tuner.base.errors import BadInput
-from tuner.emulator.exchange.records import Message
+from tuner.emulator.p2p.records import Message
 
 
 class Queues:

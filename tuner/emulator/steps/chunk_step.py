@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tuner.base.names import Protocol
-from tuner.emulator.launch.records import ChannelShare, Work
+from tuner.emulator.launches import ChannelShare, Work
 from tuner.emulator.steps.loops import Loops
 from tuner.emulator.steps.records import Peer, Pieces, Step
 
@@ -16,7 +16,7 @@ Place: TypeAlias = Callable[[int, int], Pieces]  # of elements of a loop's count
 
 
 @dataclass(frozen=True, slots=True)
-class Going:
+class ChunkStep:
     """What is done with one part of each loop: a step without number and elements."""
 
     part: int
@@ -30,7 +30,7 @@ class Going:
 class Threads:
     """Threads of a block that do the same in each loop."""
 
-    going: Sequence[Going]
+    going: Sequence[ChunkStep]
     connection: int = 0
 
 

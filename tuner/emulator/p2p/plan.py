@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType, PeerCall
-from tuner.emulator.exchange import chunks, rounds
-from tuner.emulator.exchange.queues import Queues
-from tuner.emulator.exchange.records import ExchangeKernel, Message
-from tuner.emulator.exchange.situation import Situation
+from tuner.emulator.p2p import chunks, rounds
+from tuner.emulator.p2p.queues import Queues
+from tuner.emulator.p2p.records import ExchangeKernel, Message, P2pContext
 
 POINT_TO_POINT = (PeerCall.Send, PeerCall.Recv)
 
@@ -24,24 +23,24 @@ class ExchangeCall:
     offset_bytes: int = 0  # of a send or receive: where its buffer begins, which nothing is decided by
 
 
-def plan(situation: Situation, calls: Sequence[ExchangeCall], captured: bool = False) -> tuple[ExchangeKernel, ...]:
+def plan(p2p_context: P2pContext, calls: Sequence[ExchangeCall], captured: bool = False) -> tuple[ExchangeKernel, ...]:
     """The kernels of a group of calls on any buffers, of which a send to the rank itself has two.
 
     ``captured``: into a CUDA graph, where a kernel holds more. BadInput for calls that the release does not have, and
     for sends to the rank itself without a receive.
     """
-    queues = Queues(messages(situation, calls), situation.order.rank)
-    if situation.communicator.release.exchange.planner == "rounds":
-        return tuple(rounds.kernels(situation, queues, captured))
-    return tuple(chunks.kernels(situation, queues, captured))
+    queues = Queues(messages(p2p_context, calls), p2p_context.order.rank)
+    if p2p_context.communicator.release.exchange.planner == "rounds":
+        return tuple(rounds.kernels(p2p_context, queues, captured))
+    return tuple(chunks.kernels(p2p_context, queues, captured))
 
 
-def messages(situation: Situation, calls: Iterable[ExchangeCall]) -> Iterable[Message]:
+def messages(p2p_context: P2pContext, calls: Iterable[ExchangeCall]) -> Iterable[Message]:
     """The sends and receives of calls, in NCCL's order. BadInput as of :func:`plan`.
 
     Source: taskAppend, src/enqueue.cc, v2.28.9-1.
     """
-    communicator, rank = situation.communicator, situation.order.rank
+    communicator, rank = p2p_context.communicator, p2p_context.order.rank
     for call in calls:
         size = call.count * call.dtype.size_bytes
         if not 0 <= call.root < communicator.ranks:
@@ -57,14 +56,14 @@ def messages(situation: Situation, calls: Iterable[ExchangeCall]) -> Iterable[Me
         yield from _of_call(call, size, range(communicator.ranks), rank)
 
 
-def written(situation: Situation, call: ExchangeCall) -> list[ExchangeCall]:
+def written(p2p_context: P2pContext, call: ExchangeCall) -> list[ExchangeCall]:
     """The call, or the sends and receives that people write where the release has no such function."""
-    communicator = situation.communicator
+    communicator = p2p_context.communicator
     if call.function in POINT_TO_POINT or communicator.release.exchange.own_functions:
         return [call]
     send, receive = POINT_TO_POINT
     size = call.count * call.dtype.size_bytes
-    messages = _of_call(call, size, range(communicator.ranks), situation.order.rank)
+    messages = _of_call(call, size, range(communicator.ranks), p2p_context.order.rank)
     return [
         ExchangeCall(send if each.sends else receive, call.dtype, call.count, each.peer, each.offset_bytes)
         for each in messages

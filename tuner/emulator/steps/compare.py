@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.base.numerics import IntArray
+from tuner.emulator.steps.addition_order import Term
 from tuner.emulator.steps.orders import Orders
-from tuner.emulator.steps.terms import Term
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from tuner.base.errors import BadInput
 from tuner.base.names import Protocol
 from tuner.base.numerics import ceil_div
-from tuner.emulator.exchange.peers import TOGETHER
-from tuner.emulator.exchange.queues import Queues
-from tuner.emulator.exchange.records import ExchangeKernel, Message, Transfer, Work
-from tuner.emulator.exchange.situation import Situation
+from tuner.emulator.p2p.peers import TOGETHER
+from tuner.emulator.p2p.queues import Queues
+from tuner.emulator.p2p.records import ExchangeKernel, Message, P2pContext, Transfer, Work
 from tuner.emulator.rules.schedule.batches import Batches
 
 WORK_BYTES = 48  # ncclDevWorkP2p
@@ -48,7 +47,7 @@ class _Kernel:
 
 
 def kernels(
-    situation: Situation, queues: Queues, captured: bool, before: Sequence[tuple[int, int]] = ()
+    p2p_context: P2pContext, queues: Queues, captured: bool, before: Sequence[tuple[int, int]] = ()
 ) -> Iterator[ExchangeKernel]:
     """The kernels of the messages, the first of which may hold collectives already; in a CUDA graph if ``captured``.
 
@@ -56,24 +55,26 @@ def kernels(
     those of :meth:`Batches.check_ring`; BadInput where a kernel holds nothing.
     """
     *full, last = before or [(0, 0)]
-    return _Planner(situation, queues, Batches(situation.communicator, captured), full).kernels(_Kernel(*last))
+    return _Planner(p2p_context, queues, Batches(p2p_context.communicator, captured), full).kernels(_Kernel(*last))
 
 
 class _Planner:
-    def __init__(self, situation: Situation, queues: Queues, room: Batches, before: Sequence[tuple[int, int]]) -> None:
-        self.situation, self.queues = situation, queues
-        self.data = situation.communicator.release.exchange
+    def __init__(
+        self, p2p_context: P2pContext, queues: Queues, room: Batches, before: Sequence[tuple[int, int]]
+    ) -> None:
+        self.p2p_context, self.queues = p2p_context, queues
+        self.data = p2p_context.communicator.release.exchange
         self.room = room
         self.in_ring = sum(self.room.in_ring(*each) for each in before)
-        peers = situation.channels
+        peers = p2p_context.channels
         self.most = self.fewest = peers.per_peer
-        while self.fewest * situation.communicator.ranks > peers.channels and self.fewest > 1:
+        while self.fewest * p2p_context.communicator.ranks > peers.channels and self.fewest > 1:
             self.fewest //= 2
-        epochs = situation.communicator.environment.number("NCCL_P2P_EPOCH_ENABLE", 1)
+        epochs = p2p_context.communicator.environment.number("NCCL_P2P_EPOCH_ENABLE", 1)
         self.sweeps_apart = self.data.sweeps == "apart" and epochs != 0
 
     def kernels(self, kernel: _Kernel) -> Iterator[ExchangeKernel]:
-        order, threads = self.situation.order, self.situation.communicator.release.limits.max_threads
+        order, threads = self.p2p_context.order, self.p2p_context.communicator.release.limits.max_threads
         numbers = order.rounds_with(self.queues.peers(sends=True), self.queues.peers(sends=False))
         sweep = start = 0
         while self.queues:
@@ -102,7 +103,7 @@ class _Planner:
         self.room.check_ring(self.in_ring)
 
     def _add(self, kernel: _Kernel, number: int, sweep: int) -> None:
-        to, whence = self.situation.order.pair(number)
+        to, whence = self.p2p_context.order.pair(number)
         assert to is not None
         assert whence is not None
         send, receive = self.queues.first(to, whence)
@@ -138,35 +139,35 @@ class _Planner:
         kernel.of_channel[channel][-1].append(len(kernel.works))
 
     def _first_channel(self, number: int) -> int:
-        order, base = self.situation.order, number
+        order, base = self.p2p_context.order, number
         if len(order.ranks_of) > 1:
             group, own = divmod(number, order.group_ranks)
             base = group * ceil_div(order.group_ranks, TOGETHER) + own // TOGETHER
         if self.data.spread == "first_channel":
-            base = mirrored(base, self.situation.channels.channels)
+            base = mirrored(base, self.p2p_context.channels.channels)
         return base & 0xFF
 
     def _channel(self, base: int, part: int) -> int:
-        channels = self.situation.channels.channels
+        channels = self.p2p_context.channels.channels
         away = part if self.data.spread == "first_channel" else mirrored(part, channels)
         return (base + away) & (channels - 1)
 
     def _transfer(self, message: Message | None, base: int) -> Transfer | None:
         if message is None:
             return None
-        situation, own = self.situation, message.peer == self.situation.order.rank
-        network, simple = situation.by_network(message.peer), situation.channels.chunk_bytes
-        has_ll = not own and (not network or situation.channels.ll_over_network)
-        threshold = situation.channels.ll_threshold_bytes
+        p2p_context, own = self.p2p_context, message.peer == self.p2p_context.order.rank
+        network, simple = p2p_context.by_network(message.peer), p2p_context.channels.chunk_bytes
+        has_ll = not own and (not network or p2p_context.channels.ll_over_network)
+        threshold = p2p_context.channels.ll_threshold_bytes
         if self.data.ll_bytes_per == "channel_of_peer":
             low_latency = has_ll and message.bytes <= self.most * threshold
-            step = situation.channels.ll_chunk_bytes if low_latency else simple
+            step = p2p_context.channels.ll_chunk_bytes if low_latency else simple
             count = self._count(message.bytes, step)
         else:
             count = self._count(message.bytes, simple)
             low_latency = has_ll and message.bytes <= count * threshold
-            step = situation.channels.ll_chunk_bytes if low_latency else simple
-        chunk = situation.channels.forced_chunk_bytes
+            step = p2p_context.channels.ll_chunk_bytes if low_latency else simple
+        chunk = p2p_context.channels.forced_chunk_bytes
         if not chunk:
             chunk = step
             if network and not low_latency and message.bytes < step:
@@ -189,7 +190,7 @@ class _Planner:
         if size == 0:
             return 1
         count: int
-        across = len(self.situation.order.ranks_of) > 1
+        across = len(self.p2p_context.order.ranks_of) > 1
         least, most = (step // self.data.least_part_across_nodes, step) if across else (step // 8, step * 32)
         count = min(self.fewest, ceil_div(size, least))
         part = max(least, ceil_div(size, count))

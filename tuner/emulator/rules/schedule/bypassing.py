@@ -11,15 +11,15 @@ import numpy as np
 from tuner.base.errors import NoAlgorithm
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
+from tuner.emulator.call_kind import COPY_ENGINES
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.non_classic import COPY_ENGINES
 from tuner.emulator.rules import symmetric, symmetric_arguments
 from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, kind
 from tuner.emulator.rules.symmetric_waiting import waits
 
 Aside = tuple[Kernels, list[Task]]  # kernels that come first, and what is left for algorithms
-AsideRule = Callable[[Chooser, list[Task]], Aside]
-RULES: Registry[AsideRule] = Registry()
+BypassRule = Callable[[Chooser, list[Task]], Aside]
+RULES: Registry[BypassRule] = Registry()
 
 
 @RULES(nccl.PREPARE_TASKS(since="2.27.3"))

@@ -10,7 +10,7 @@ from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.heads import NetworkUse
 
 
-class Taker(Enum):
+class ZeroCopyPeer(Enum):
     """Whom a buffer is registered for; the value is NCCL's ``ncclRegBufferType`` as far as the device is told of it."""
 
     peers = 1
@@ -18,7 +18,7 @@ class Taker(Enum):
     network = 4
 
 
-def takers(call: Call, network: Callable[[], NetworkUse] | None) -> tuple[Taker, ...]:
+def takers(call: Call, network: Callable[[], NetworkUse] | None) -> tuple[ZeroCopyPeer, ...]:
     """Of a rank's call, which goes to other nodes so. BadInput without a topology.
 
     Source: ncclRegisterCollBuffers and ncclRegisterCollNvlsBuffers, src/register/coll_reg.cc, v2.28.9-1.
@@ -31,8 +31,8 @@ def takers(call: Call, network: Callable[[], NetworkUse] | None) -> tuple[Taker,
             f"{registered.CROSS_CLIQUE}: launches in full are emulated on plain buffers only; valid there: plain"
         )
     found = {
-        Taker.peers: registered.peers_take_buffers(call),
-        Taker.switch: registered.switch_takes_buffers(call),
-        Taker.network: registered.network_takes_buffers(call, network),
+        ZeroCopyPeer.peers: registered.peers_take_buffers(call),
+        ZeroCopyPeer.switch: registered.switch_takes_buffers(call),
+        ZeroCopyPeer.network: registered.network_takes_buffers(call, network),
     }
     return tuple(taker for taker, takes in found.items() if takes)

@@ -12,8 +12,8 @@ import numpy as np
 from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.numerics import ceil_div
-from tuner.emulator.exchange.situation import Situation
 from tuner.emulator.group import Operation
+from tuner.emulator.p2p.records import P2pContext
 from tuner.emulator.request import Request
 from tuner.emulator.rules import bounds
 from tuner.emulator.rules.buffers import LL128_DATA, LL128_LINE, grain_bytes, step_bytes
@@ -54,20 +54,20 @@ class BroadcastKernel:
 
 
 def kernels(
-    selection: Selection, situation: Situation, operations: Sequence[tuple[int, Operation]], captured: bool
+    selection: Selection, p2p_context: P2pContext, operations: Sequence[tuple[int, Operation]], captured: bool
 ) -> Iterator[BroadcastKernel]:
     """The kernels of broadcasts, each with its place among the calls; in a CUDA graph if ``captured``.
 
     BadInput where a kernel holds not even one.
     """
-    waiting: dict[int, deque[tuple[int, Operation]]] = {root: deque() for root in range(situation.communicator.ranks)}
+    waiting: dict[int, deque[tuple[int, Operation]]] = {root: deque() for root in range(p2p_context.communicator.ranks)}
     for place, operation in operations:
         waiting[operation.root].append((place, operation))
-    left, room = len(operations), Batches(situation.communicator, captured)
+    left, room = len(operations), Batches(p2p_context.communicator, captured)
     while left:
         taken = _first_of_each(room, [queue for queue in waiting.values() if queue])
         left -= len(taken)
-        yield _kernel(selection, situation, [queue.popleft() for queue in taken])
+        yield _kernel(selection, p2p_context, [queue.popleft() for queue in taken])
 
 
 def _first_of_each(
@@ -85,16 +85,18 @@ def _first_of_each(
     return queues
 
 
-def _kernel(selection: Selection, situation: Situation, operations: Sequence[tuple[int, Operation]]) -> BroadcastKernel:
-    communicator = situation.communicator
+def _kernel(
+    selection: Selection, p2p_context: P2pContext, operations: Sequence[tuple[int, Operation]]
+) -> BroadcastKernel:
+    communicator = p2p_context.communicator
     largest = max(operation.bytes for _, operation in operations) * communicator.ranks
     algo_proto = _choice(selection, largest)
     found = bounds.bounds(Call(communicator, GATHER, algo_proto), selection.tables, np.array([largest], np.uint64))
     channels, threads = int(found[0][0]), int(found[1][0])
     protocol = algo_proto[1]
     kernel = BroadcastKernel(protocol, max(threads, LEAST_THREADS), tuple(operations))
-    chunk = _chunk_bytes(situation, protocol)
-    rings = situation.rings()
+    chunk = _chunk_bytes(p2p_context, protocol)
+    rings = p2p_context.rings()
     for channel in range(channels):
         ring, base = rings[channel], None
         ordered = sorted(operations, key=lambda each: _depth(ring, each[1].root))
@@ -122,8 +124,8 @@ def _choice(selection: Selection, nbytes: int) -> AlgoProto:
     return candidates[left[int(best[0])]]
 
 
-def _chunk_bytes(situation: Situation, protocol: Protocol) -> int:
-    communicator = situation.communicator
+def _chunk_bytes(p2p_context: P2pContext, protocol: Protocol) -> int:
+    communicator = p2p_context.communicator
     step = step_bytes(communicator, protocol)
     if protocol is Protocol.LL:
         step //= 2
