@@ -357,7 +357,7 @@ def accept_splits() -> str:
     kinds = _acceptance()["splits"]
     curves, failed = (sum(each[key] for each in kinds) for key in ("curves", "failed"))
     worst = "; ".join(
-        f"{CarriedOver[each['kind']].value}: {each['failed']} of {each['curves']}" for each in kinds if each["failed"]
+        f"{_words(each['kind'])}: {each['failed']} of {each['curves']}" for each in kinds if each["failed"]
     )
     return f"Of {curves} healthy curves {failed} fail ({_percent(failed / curves)}): {worst or 'none'}.\n"
 
@@ -406,7 +406,21 @@ def alltoall() -> str:
 
 def _group(name: str) -> str:
     kind, several, _ = name.partition(", several nodes")
-    return f"{CarriedOver[kind].value}{several}"
+    return f"{_words(kind)}{several}"
+
+
+def _words(kind: str) -> str:
+    """What a split carries over; of those between nodes what of a site it holds out."""
+    return _OF_SITES.get(kind) or CarriedOver[kind].value
+
+
+_OF_SITES = {
+    "first_nodes": "several nodes, where one was measured",
+    "nodes_between": "nodes between those measured",
+    "nodes_beyond": "more nodes than measured",
+    "network_combination": "an algorithm and protocol not measured between nodes",
+    "network_collective": "another collective between nodes",
+}
 
 
 def _percent(share: float | None) -> str:
