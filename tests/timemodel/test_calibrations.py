@@ -255,3 +255,14 @@ def test_all_to_all_between_nodes_that_nobody_measured_has_a_wide_interval() -> 
     assert not several.measured.any()
     assert CarriedOver.site in several.carried_over
     assert (several.high_us / several.time_us > 1.3 * one.high_us / one.time_us).all()
+
+
+def test_the_rows_that_say_most_are_spread_over_sizes() -> None:
+    """Four of 2 nodes: what bounds large calls says little of small ones; and each narrows more than the next."""
+    model = of_communicator(tuner.communicator("dgx-h100", nodes=2, nccl="2.29.2").selection, "dgx-h100")
+    sizes = np.array([1 << power for power in range(10, 35)], np.uint64)
+    calls = features.of_picks(model.selection, ALLREDUCE, model.selection.pick(ALLREDUCE, sizes))
+    chosen = model.calibration.process.telling(calls, dict(model.calibration.parameters), 4)
+    assert len(set(chosen)) == 4
+    bytes_chosen = sorted(int(sizes[at]) for at in chosen)
+    assert bytes_chosen[0] < 1 << 20 < 1 << 26 < bytes_chosen[-1]

@@ -15,7 +15,9 @@ from tuner.times.calibration.measured_calls import Site
 from tuner.times.comparison.judged import is_same
 from tuner.times.records.samples import Combination
 from tuner.times.regret.records import MeasuredArms, MeasuredCall
-from tuner.times.timemodel import predict
+from tuner.times.timemodel import features, predict
+
+FIRST_SIZES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +55,15 @@ class NextRun:
 
 @dataclass(frozen=True, slots=True)
 class NextRuns:
-    """``runs``, the largest possible gain first; ``not_answered`` says why some calls have no calibrated times."""
+    """``runs``, the largest possible gain first; ``not_answered`` says why some calls have no calibrated times.
+
+    ``first_sizes`` are those of AllReduce, as NCCL runs it on the most nodes there are, that say most of the site's
+    other calls, the best first; none on one node.
+    """
 
     runs: tuple[NextRun, ...]
     not_answered: tuple[str, ...]
+    first_sizes: tuple[int, ...] = ()
 
 
 def next_runs(measured: MeasuredArms, calibration: str | None = None) -> NextRuns:
@@ -80,7 +87,25 @@ def next_runs(measured: MeasuredArms, calibration: str | None = None) -> NextRun
             key = (run.collective, run.nodes, run.gpus_per_node, run.combination)
             if key not in best or run.possible_gain > best[key].possible_gain:
                 best[key] = run
-    return NextRuns(tuple(sorted(best.values(), key=lambda run: -run.possible_gain)), tuple(reasons))
+    runs_found = tuple(sorted(best.values(), key=lambda run: -run.possible_gain))
+    return NextRuns(runs_found, tuple(reasons), _first_sizes(measured, calibration))
+
+
+def _first_sizes(measured: MeasuredArms, calibration: str | None) -> tuple[int, ...]:
+    """Sizes to measure first on the largest communicator; none on one node, or without a calibration."""
+    call = max((one.call for one in measured.calls), key=lambda each: (each.nodes, each.gpus_per_node))
+    if call.nodes == 1:
+        return ()
+    try:
+        selection = measured.site.selection(call.nodes, call.gpus_per_node, {})
+        model = predict.of_communicator(selection, measured.site.name, calibration)
+        request = Request(Collective.AllReduce, call.dtype, Op.sum)
+        sizes = np.array([1 << power for power in range(10, 35)], np.uint64)
+        calls = features.of_picks(selection, request, selection.pick(request, sizes))
+    except TunerError:
+        return ()
+    told = model.calibration.process.telling(calls, dict(model.calibration.parameters), FIRST_SIZES)
+    return tuple(int(sizes[at]) for at in told)
 
 
 def _of_curve(calls: Sequence[MeasuredCall], site: Site, calibration: str | None) -> Iterator[NextRun]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.base.names import Algorithm, Collective
 from tuner.times.timemodel.features import Array, Features, Ints, Which
@@ -98,9 +99,7 @@ class Base:
 
 def base(calls: Features, parameters: dict[str, float]) -> Base:
     """The base of calls, all between nodes. ``parameters`` are those of the form."""
-    log_form = np.log(Form(parameters).times_us(calls))
-    predicted = calls.nccl_us > 0  # not where NCCL would not run it
-    log_nccl = np.where(predicted, np.log(np.where(predicted, calls.nccl_us, 1.0)), log_form)
+    log_form, log_nccl = _log_form_and_nccl(calls, parameters)
     nccl_latency = np.clip(calls.nccl_latency_us / np.exp(log_nccl), 0.0, 1.0)
     known = is_measured_somewhere(calls)
     if not known.any():
@@ -112,13 +111,27 @@ def base(calls: Features, parameters: dict[str, float]) -> Base:
         return grown
 
     bandwidth, latency = share(("net_share",), -STEP_SHARE), share(LATENCIES, STEP_SHARE)
+    return Base(
+        _middle(calls, log_form, log_nccl),
+        np.where(known, (1 - nccl_latency + bandwidth) / 2, 1 - nccl_latency),
+        np.where(known, (nccl_latency + latency) / 2, nccl_latency),
+    )
 
-    def mean(of_nccl: Array, of_form: Array) -> Array:
-        middle: Array = np.where(known, (of_nccl + of_form) / 2, of_nccl)
-        return middle
 
-    log_us = np.clip(mean(log_nccl, log_form), log_nccl - MOST_FROM_NCCL, log_nccl + MOST_FROM_NCCL)
-    return Base(log_us, mean(1 - nccl_latency, bandwidth), mean(nccl_latency, latency))
+def _log_form_and_nccl(calls: Features, parameters: dict[str, float]) -> tuple[Array, Array]:
+    """Logarithms of the form's times and of NCCL's own, us, [call]; the form's where NCCL would not run it."""
+    log_form: Array = np.log(Form(parameters).times_us(calls))
+    predicted = calls.nccl_us > 0
+    if predicted.all():
+        return log_form, np.log(calls.nccl_us)
+    return log_form, np.where(predicted, np.log(np.where(predicted, calls.nccl_us, 1.0)), log_form)
+
+
+def _middle(calls: Features, log_form: Array, log_nccl: Array) -> Array:
+    """The base's logarithms of us, [call]."""
+    off = np.where(is_measured_somewhere(calls), (log_form - log_nccl) / 2, 0.0)
+    middle: Array = log_nccl + np.clip(off, -MOST_FROM_NCCL, MOST_FROM_NCCL)
+    return middle
 
 
 def is_measured_somewhere(calls: Features) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -165,28 +178,46 @@ class SiteProcess:
 
     def corrected(self, calls: Features, parameters: dict[str, float]) -> tuple[Array, Array]:
         """Logarithms of us, and their standard deviations, of calls between nodes, [call]."""
-        of_base = base(calls, parameters)
-        asked = _rows(calls, of_base, np.zeros(len(calls)))
-        if len(asked) <= TABLE_POINTS:
-            moved, sd = self._posterior(asked)
+        if len(calls) <= TABLE_POINTS:
+            of_base = base(calls, parameters)
+            moved, sd = self._posterior(_rows(calls, of_base, np.zeros(len(calls))))
             return of_base.log_us + moved, sd
-        log_us, sds = of_base.log_us.copy(), np.empty(len(asked))
-        kinds = np.stack([asked.collective, asked.algo_proto, asked.gpus_per_node, asked.nodes])
-        _, group = np.unique(kinds, axis=1, return_inverse=True)
-        for at in range(int(group.max()) + 1):
-            which = np.flatnonzero(group.ravel() == at)
-            order = which[np.argsort(asked.log2_bytes[which])]
+        # What the site adds is smooth over sizes: it is asked at some, and between them interpolated.
+        log_us = _middle(calls, *_log_form_and_nccl(calls, parameters))
+        sds, log2_bytes = np.empty(len(calls)), np.log2(calls.bytes)
+        for which in _kinds_of(calls):
+            order = which[np.argsort(log2_bytes[which])]
             points = order[np.unique(np.linspace(0, len(order) - 1, TABLE_POINTS).astype(np.int64))]
-            moved, sd = self._posterior(asked[points])
-            axis = asked.log2_bytes[points]
-            log_us[which] += np.interp(asked.log2_bytes[which], axis, moved)
-            sds[which] = np.interp(asked.log2_bytes[which], axis, sd)
+            some = calls[points]
+            moved, sd = self._posterior(_rows(some, base(some, parameters), np.zeros(len(some))))
+            log_us[which] += np.interp(log2_bytes[which], log2_bytes[points], moved)
+            sds[which] = np.interp(log2_bytes[which], log2_bytes[points], sd)
         return log_us, sds
 
     def calls(self, calls: Features, parameters: dict[str, float]) -> list["SiteCall"]:
         """The calls as the process sees each, to compare them with others of the site."""
         rows = _rows(calls, base(calls, parameters), np.zeros(len(calls)))
         return [SiteCall(self, rows[np.array([at])]) for at in range(len(calls))]
+
+    def telling(self, calls: Features, parameters: dict[str, float], count: int) -> list[int]:
+        """The numbers of the ``count`` calls that say most of all of them once they are measured, the best first.
+
+        Each is the one that leaves least variance on the whole, given those before.
+        """
+        rows = _rows(calls, base(calls, parameters), np.zeros(len(calls)))
+        covariances, noise = _covariances(rows, rows), _noise(rows)
+        if self.rows is not None and len(self.rows):
+            solved = np.linalg.solve(self._factor, _covariances(rows, self.rows).T)
+            covariances = covariances - solved.T @ solved
+        chosen: list[int] = []
+        for _ in range(min(count, len(calls))):
+            gains = (covariances**2).sum(axis=0) / (np.diag(covariances) + noise)
+            gains[chosen] = -1.0
+            best = int(np.argmax(gains))
+            chosen.append(best)
+            column = covariances[:, best] / np.sqrt(covariances[best, best] + noise[best])
+            covariances = covariances - np.outer(column, column)
+        return chosen
 
     def is_of_site(self, other: "SiteProcess") -> bool:
         """Whether the other is of the same rows, or both are of none: one site that nobody has measured."""
@@ -226,6 +257,15 @@ class SiteProcess:
         assert self.rows is not None
         weights: Array = np.linalg.solve(self._factor.T, np.linalg.solve(self._factor, self.rows.log_off))
         return weights
+
+
+def _kinds_of(calls: Features) -> list[NDArray[np.intp]]:
+    """The numbers of the calls of each collective, combination and communicator."""
+    kinds = np.stack([calls.collective, calls.algo_proto, calls.ranks.astype(np.int64), calls.nodes.astype(np.int64)])
+    if (kinds == kinds[:, :1]).all():
+        return [np.arange(len(calls))]
+    _, group = np.unique(kinds, axis=1, return_inverse=True)
+    return [np.flatnonzero(group.ravel() == at) for at in range(int(group.max()) + 1)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -120,7 +120,8 @@ def _scores(predicted: _Predicted) -> Scores:
         alone &= certainty.octaves_beyond(calls) == 0
     if np.count_nonzero(alone) < FEWEST_ROWS:
         alone[:] = True
-    alone &= unit > 0
+    # Of a split with both, those between nodes are another thing.
+    alone &= (unit > 0) & (calls.nodes == 1)
     split = predicted.split
     return Scores(kind, split, split.machine, predicted.off[alone], scatter[alone], unit[alone])
 
