@@ -26,7 +26,7 @@ from tuner.bench.gpu.backend import Gpu, Libraries
 from tuner.bench.gpu.nccl import Nccl
 from tuner.bench.gpu.opening import allows_several, devices_of, open_gpus
 from tuner.bench.gpu.options import Options, options_of
-from tuner.bench.gpu.rendezvous import ALONE, Place, Rendezvous
+from tuner.bench.gpu.rendezvous import ALONE, RankAddress, Rendezvous
 from tuner.cli import measured_results
 from tuner.oracle import library
 from tuner.plugin import forcing_path
@@ -84,7 +84,7 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "libnccl.so.2").touch()  # is there, and not loaded
     said = refusal(monkeypatch, fake_cupy(1), Options(library=tmp_path / "libnccl.so.2"))
-    assert said.startswith("one rank has nothing to choose, NCCL only copies; valid: two GPUs or more, or --ranks-per-")
+    assert said.startswith("one rank has nothing to choose, NCCL only copies; valid: two GPUs or more, or `ranks_per_")
 
 
 def test_no_libnccl_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_no_libnccl_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 def test_several_ranks_and_an_older_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     path = library.cached(HERE[0]).resolve()
     assert refusal(monkeypatch, fake_cupy(1), Options(ranks_per_gpu=2, library=path)) == (
-        f"{path} refuses several ranks on one GPU; valid: --ranks-per-gpu 1, or NCCL 2.30.3 and later"
+        f"{path} refuses several ranks on one GPU; valid: `ranks_per_gpu` 1, or NCCL 2.30.3 and later"
     )
 
 
@@ -117,7 +117,7 @@ def test_the_library_itself_says_whether_ranks_may_share_a_gpu(name: str) -> Non
 
 
 def test_devices() -> None:
-    launched = Place(3, 8, 3, "torchrun")
+    launched = RankAddress(3, 8, 3, "torchrun")
     assert devices_of(ALONE, 2, 1) == [0, 1]
     assert devices_of(ALONE, 1, 3) == [0, 0, 0]
     assert devices_of(launched, 8, 1) == [3]

@@ -10,7 +10,7 @@ from tuner.base.errors import BadInput, MeasuringFailed
 from tuner.bench.gpu import opening
 from tuner.bench.gpu.opening import allows_several, library_of, open_gpus
 from tuner.bench.gpu.options import Options
-from tuner.bench.gpu.rendezvous import ALONE, Place, Rendezvous
+from tuner.bench.gpu.rendezvous import ALONE, RankAddress, Rendezvous
 
 
 class Met:
@@ -34,7 +34,7 @@ def met(monkeypatch: pytest.MonkeyPatch) -> Met:
     met = Met()
     for name in opening.FORBIDDEN:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(opening, "place", lambda environment: ALONE)
+    monkeypatch.setattr(opening, "own_address", lambda: ALONE)
     monkeypatch.setattr(opening, "Cuda", lambda: SimpleNamespace(count=2, error=str))
     monkeypatch.setattr(opening, "Forcing", lambda: "the forcing plugin")
     monkeypatch.setattr(Rendezvous, "meet", lambda here, limit_s: met)
@@ -60,8 +60,8 @@ def test_rank_0_gets_the_gpus_and_each_rank_its_own(monkeypatch: pytest.MonkeyPa
 
 def test_another_rank_serves_until_rank_0_is_done(monkeypatch: pytest.MonkeyPatch, met: Met, library: Path) -> None:
     served: list[str] = []
-    there = Place(1, 2, 1, "torchrun")
-    monkeypatch.setattr(opening, "place", lambda environment: there)
+    there = RankAddress(1, 2, 1, "torchrun")
+    monkeypatch.setattr(opening, "own_address", lambda: there)
     monkeypatch.setattr(opening, "Gpu", lambda *given: SimpleNamespace(serve=lambda: served.append("to the end")))
     assert open_gpus(Options(library=library)) is None
     assert served == ["to the end"]

@@ -11,94 +11,119 @@ import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from multiprocessing import Pipe
 from random import SystemRandom
+from types import SimpleNamespace
 
 import pytest
 
 from tuner.base.errors import BadInput, MeasuringFailed
-from tuner.bench.gpu.rendezvous import ALONE, CANDIDATES, Place, Rendezvous, first_node, place
+from tuner.bench.gpu.rendezvous import ALONE, RankAddress, Rendezvous, rank_address
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
-SRUN = {
-    "SLURM_PROCID": "5",
-    "SLURM_NTASKS": "16",
-    "SLURM_LOCALID": "1",
-    "SLURM_STEP_NODELIST": "gpu[03-06]",
-    "SLURM_JOB_ID": "4711",
-    "SLURM_STEP_ID": "0",
-}
+SRUN = {"SLURM_PROCID": "5", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1"}
+SECRET = "only this run's"
 
 
 def test_nobody_started_it() -> None:
-    assert place({"PATH": "/bin"}) == ALONE
-    assert place({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}) == ALONE
-
-
-def test_torchrun_leaves_its_own_port_alone() -> None:
-    found = place(TORCHRUN)
-    assert (found.rank, found.world, found.local_rank, found.launcher, found.host) == (3, 8, 1, "torchrun", "node0")
-    assert found.ports == tuple(range(29501, 29501 + CANDIDATES))
-
-
-def test_srun_meets_on_its_first_node() -> None:
-    found = place(SRUN)
-    assert (found.rank, found.world, found.local_rank, found.host) == (5, 16, 1, "gpu03")
-    assert set(found.ports).isdisjoint(place({**SRUN, "SLURM_STEP_ID": "1"}).ports)
-    assert all(1024 < port < 65536 for port in found.ports)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "first"),
-    [
-        ("gpu7", "gpu7"),
-        ("gpu[03-07,12],login", "gpu03"),
-        ("a,b", "a"),
-        ("rack[1,3]n", "rack1n"),
-        ("n-1-[08]", "n-1-08"),
-    ],
-)
-def test_first_node_of_slurms_list(nodes: str, first: str) -> None:
-    assert first_node(nodes) == first
+    assert rank_address({"PATH": "/bin"}) == ALONE
+    assert rank_address({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}) == ALONE
 
 
 @pytest.mark.parametrize(
     ("env", "complaint"),
     [
-        ({"RANK": "0", "WORLD_SIZE": "x"}, "torchrun's WORLD_SIZE is 'x'; valid: a number"),
+        ({**TORCHRUN, "WORLD_SIZE": "x"}, "torchrun's WORLD_SIZE is 'x'; valid: a number"),
         ({"TORCHELASTIC_RUN_ID": "1"}, "torchrun's RANK is ''; valid: a number"),
         ({**TORCHRUN, "MASTER_PORT": ""}, "torchrun's MASTER_PORT is ''; valid: a number"),
         ({k: v for k, v in TORCHRUN.items() if k != "MASTER_ADDR"}, "torchrun's MASTER_ADDR is not set; "),
-        ({k: v for k, v in SRUN.items() if k != "SLURM_STEP_NODELIST"}, "srun's SLURM_STEP_NODELIST is not set; "),
+        ({**SRUN, "SLURM_NTASKS": ""}, "srun's SLURM_NTASKS is ''; valid: a number"),
     ],
 )
 def test_half_a_launcher_is_refused(env: dict[str, str], complaint: str) -> None:
     with pytest.raises(BadInput) as caught:
-        place(env)
+        rank_address(env)
     assert str(caught.value).startswith(complaint)
 
 
-def test_mpi_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(BadInput, match=r"^started by MPI, and there is no mpi4py; valid: pip install mpi4py"):
-        place({"OMPI_COMM_WORLD_RANK": "0"})
+def test_torchrun_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "torch.distributed.rendezvous", None)
+    with pytest.raises(
+        BadInput, match=r"^RANK and WORLD_SIZE are set, as torchrun does, and there is no torch; valid: "
+    ):
+        rank_address(TORCHRUN)
 
 
 @pytest.mark.parametrize(
-    ("env", "by_mpi"),
+    ("env", "launcher"),
     [
-        ({"PMI_RANK": "0"}, True),
-        ({"PMIX_RANK": "0"}, True),
-        ({**SRUN, "OMPI_COMM_WORLD_RANK": "5"}, True),
-        ({**SRUN, "PMI_RANK": "5", "PMIX_RANK": "5"}, False),
+        ({"PMI_RANK": "0"}, "mpirun"),
+        ({"PMIX_RANK": "0"}, "mpirun"),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, "mpirun"),
+        (SRUN, "srun"),
+        ({**SRUN, "PMI_RANK": "5"}, "srun"),
     ],
 )
-def test_srun_speaks_pmi_as_well(env: dict[str, str], by_mpi: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mpi_without_mpi4py(env: dict[str, str], launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    if by_mpi:
-        with pytest.raises(BadInput, match=r"^started by MPI"):
-            place(env)
-    else:
-        assert place(env) == place(SRUN)
+    with pytest.raises(BadInput, match=rf"^started by {launcher}, and there is no mpi4py; valid: pip install mpi4py"):
+        rank_address(env)
+
+
+class Comm:
+    """MPI's world of this process alone, as where nothing speaks PMI with it; or of several."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def Get_size(self) -> int:
+        return self.size
+
+    def Get_rank(self) -> int:
+        return 0
+
+    def Split_type(self, kind: object) -> "Comm":
+        return self
+
+    def bcast(self, said: object, root: int) -> object:
+        return said
+
+
+def mpi(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    world = SimpleNamespace(COMM_WORLD=Comm(size), COMM_TYPE_SHARED=0)
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=world))
+
+
+def test_srun_without_pmi_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    mpi(monkeypatch, 1)
+    with pytest.raises(BadInput, match=r"^srun started 16 tasks, and MPI sees 1: .*; valid: srun --mpi=pmix or "):
+        rank_address(SRUN)
+
+
+def test_mpi_says_where_rank_0_is_and_a_secret_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    mpi(monkeypatch, 16)
+    one, other = rank_address(SRUN), rank_address(SRUN)
+    assert (one.rank, one.world, one.launcher, one.host) == (0, 16, "srun", socket.gethostname())
+    assert len(one.secret) == 64
+    assert one.secret != other.secret
+    assert one.secret not in repr(one)
+
+
+def test_a_program_that_starts_all_ranks_hands_them_their_address() -> None:
+    address = RankAddress(1, 2, 1, "torchrun", "127.0.0.1", 4711, SECRET)
+    assert rank_address({**TORCHRUN, **address.handed()}) == address
+
+
+def test_torchrun_s_store_says_where_rank_0_is() -> None:
+    pytest.importorskip("torch", reason="no torch here")
+    script = "from tuner.bench.gpu.rendezvous import own_address as a; h = a(); print(h.rank, h.host, h.port, h.secret)"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--no-python"]
+    done = subprocess.run([*torchrun, sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    said = sorted(line.split() for line in done.stdout.splitlines())
+    assert [each[0] for each in said] == ["0", "1", "2"]
+    assert len({tuple(each[1:]) for each in said}) == 1
 
 
 # Real processes
@@ -106,8 +131,8 @@ def test_srun_speaks_pmi_as_well(env: dict[str, str], by_mpi: bool, monkeypatch:
 RANK = """
     import json, os, sys, time
     from tuner.base.errors import MeasuringFailed
-    from tuner.bench.gpu.rendezvous import Rendezvous, place
-    here = place(os.environ)
+    from tuner.bench.gpu.rendezvous import Rendezvous, own_address
+    here = own_address()
     try:
         met = Rendezvous.meet(here)
         shared = met.share({"point": "x" * 100000} if here.rank == 0 else None)
@@ -131,10 +156,10 @@ RANK = """
 
 
 def free_port() -> int:
-    """It and the next one; below those that connections get by themselves."""
+    """Below those that connections get by themselves."""
     while True:
         port = SystemRandom().randrange(20000, 32000)
-        with contextlib.suppress(OSError), socket.create_server(("", port)), socket.create_server(("", port + 1)):
+        with contextlib.suppress(OSError), socket.create_server(("", port)):
             return port
 
 
@@ -148,16 +173,9 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def start(started: list[subprocess.Popen[str]], ranks: Sequence[int], world: int, **env: str) -> None:
-    port = str(free_port())
+    port = free_port()
     for rank in ranks:
-        own = {
-            "RANK": str(rank),
-            "WORLD_SIZE": str(world),
-            "LOCAL_RANK": str(rank),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-            **env,
-        }
+        own = local(rank, world, port).handed() | env
         command = [sys.executable, "-c", textwrap.dedent(RANK)]
         started.append(
             subprocess.Popen(command, env=os.environ | own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -195,25 +213,26 @@ def test_rank_0_that_is_killed_ends_the_others(started: list[subprocess.Popen[st
     assert said(started[1])[-1][1].startswith("rank 0 is gone: ")  # type: ignore[attr-defined]
 
 
-def local(rank: int, world: int, port: int) -> Place:
-    return Place(rank, world, rank, "torchrun", "127.0.0.1", (port,), "t")
+def local(rank: int, world: int, port: int) -> RankAddress:
+    return RankAddress(rank, world, rank, "torchrun", "127.0.0.1", port, SECRET)
 
 
 def test_ranks_that_do_not_come_are_named() -> None:
     port = free_port()
-    complaint = r"^2 of 4 ranks did not come to 127\.0\.0\.1 within 2 s: 1, 3; valid: all of them running this command$"
+    complaint = r"^2 of 4 ranks did not come to 127\.0\.0\.1 within 4 s: 1, 3; valid: all of them running this command$"
     with ThreadPoolExecutor() as pool:
-        other = pool.submit(Rendezvous.meet, local(2, 4, port))
+        other = pool.submit(Rendezvous.meet, local(2, 4, port), 5)
         with pytest.raises(MeasuringFailed, match=complaint):
-            Rendezvous.meet(local(0, 4, port), limit_s=2)
-        other.result().close()
+            Rendezvous.meet(local(0, 4, port), limit_s=4)
+        with pytest.raises(MeasuringFailed, match=r"^rank 2: no rank 0 at 127"):
+            other.result()
 
 
 def test_no_rank_0() -> None:
     with socket.socket() as nobody_listens:
         nobody_listens.bind(("127.0.0.1", 0))
         port = nobody_listens.getsockname()[1]
-        complaint = rf"^rank 1: no rank 0 at 127\.0\.0\.1, ports {port} to {port}, within "
+        complaint = rf"^rank 1: no rank 0 at 127\.0\.0\.1, port {port}, within "
         with pytest.raises(MeasuringFailed, match=complaint):
             Rendezvous.meet(local(1, 2, port), limit_s=0.3)
 
@@ -228,38 +247,28 @@ def connected(port: int) -> socket.socket:
             time.sleep(0.05)
 
 
-def test_a_rank_that_gave_up_waiting_for_its_welcome_calls_again() -> None:
+def test_others_at_the_port_are_no_ranks() -> None:
+    """One that says nothing, one that speaks otherwise, and one of another run, which does not know the secret."""
     port = free_port()
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(Rendezvous.meet, local(0, 2, port), 20)
-        with connected(port) as gave_up:
-            gave_up.sendall(b'{"nccl-tuner": "t", "rank": 1}\n')
-        other = Rendezvous.meet(local(1, 2, port), 20)
-        rank_0 = waiting.result()
-        other.gather("here")
+        with connected(port), connected(port) as other:
+            other.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            with pytest.raises(MeasuringFailed, match=r"^rank 1: no rank 0 at "):
+                Rendezvous.meet(replace(local(1, 2, port), secret="of another run"), 1)
+            assert not waiting.done()
+            rank_1 = Rendezvous.meet(local(1, 2, port), 20)
+            rank_0 = waiting.result()
+        rank_1.gather("here")
         assert rank_0.gather("there") == ["there", "here"]
-        other.close()
+        rank_1.close()
         rank_0.close()
 
 
-def test_others_at_the_port_are_no_ranks(started: list[subprocess.Popen[str]]) -> None:
-    port = free_port()
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    command = [sys.executable, "-c", textwrap.dedent(RANK)]
-    env = os.environ | shared | {"RANK": "0", "LOCAL_RANK": "0"}
-    started.append(subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-    for word in (b"GET / HTTP/1.1\r\n\r\n", b'{"nccl-tuner": "another run", "rank": 1}\n'):
-        with connected(port + 1) as other:
-            other.sendall(word)
-    env = os.environ | shared | {"RANK": "1", "LOCAL_RANK": "1"}
-    started.append(subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-    assert said(started[0])[-1] == ["gathered", [{"rank": 0}, {"rank": 1}]]
-
-
 def test_a_failure_reaches_rank_0_while_it_waits_for_its_gpu() -> None:
-    here, there = socket.socketpair()
-    rank_0 = Rendezvous(Place(0, 2, 0, "torchrun"), _peers={1: here})
-    other = Rendezvous(Place(1, 2, 1, "torchrun"), _peers={0: there})
+    here, there = Pipe()
+    rank_0 = Rendezvous(RankAddress(0, 2, 0, "torchrun"), _peers={1: here})
+    other = Rendezvous(RankAddress(1, 2, 1, "torchrun"), _peers={0: there})
     rank_0.check()
     other.gather({"times_us": [1.0]})
     rank_0.check()

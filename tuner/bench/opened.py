@@ -1,6 +1,5 @@
 """GPUs in a fresh process, and the backend that a file was measured with, once more."""
 
-import os
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from tuner.bench.double import backend as double
 from tuner.bench.gpu import backend as gpu
 from tuner.bench.gpu import opening
 from tuner.bench.gpu.options import Options, options_of
-from tuner.bench.gpu.rendezvous import Place, place
+from tuner.bench.gpu.rendezvous import RankAddress, own_address
 from tuner.bench.own_process import OwnProcess, serve
 from tuner.bench.simulated import backend as simulated
 from tuner.times.records.header import Header
@@ -25,14 +24,14 @@ def fresh(options: Options) -> Backend | None:
 
     None on ranks other than 0 of these, which have served until rank 0 was done. Errors: those of ``open_gpus``.
     """
-    here = place(os.environ)
+    here = own_address()
     if here.rank == 0:
         return OwnProcess(partial(opening.open_at, here, options), _PATIENCE * options.limit_s)
     serve(partial(_served, here, options))
     return None
 
 
-def _served(here: Place, options: Options) -> bool:
+def _served(here: RankAddress, options: Options) -> bool:
     return opening.open_at(here, options).serve()
 
 
@@ -42,7 +41,7 @@ class OtherRank(TunerError):
 
 def serves(headers: Iterable[Header]) -> bool:
     """Whether this process only serves where these are measured again."""
-    return any(header.backend == gpu.NAME for header in headers) and place(os.environ).rank != 0
+    return any(header.backend == gpu.NAME for header in headers) and own_address().rank != 0
 
 
 def again(path: Path, measurements: Measurements) -> Backend | None:

@@ -1,7 +1,7 @@
 """The code for GPUs as a backend, run in processes of its own on simulated GPUs."""
 
-import os
 import pickle
+import secrets
 import socket
 import subprocess
 import sys
@@ -19,6 +19,7 @@ from tuner.bench.double.requests import Opened
 from tuner.bench.double.settings import DoubleSettings
 from tuner.bench.exchange import Question, WorkerProcesses
 from tuner.bench.gpu.options import Options, options_of
+from tuner.bench.gpu.rendezvous import RankAddress
 from tuner.times.records.header import DOUBLE, Header
 from tuner.times.records.samples import Combination, Point
 
@@ -50,7 +51,7 @@ class Double:
         own_files = {"TMPDIR": str(self._environment.folder)}
         self._variables = {**self._environment.variables(), **own_files, STARTED: str(self._started)}
         self._started += 1
-        self._port = _free_port()
+        self._port, self._secret = _free_port(), secrets.token_hex(32)
         try:
             self._workers.start(self._begun, self.settings.ranks if self.settings.process_per_rank else 1)
             opened: Opened = self._workers.answer("opening").result
@@ -77,17 +78,12 @@ class Double:
         return process
 
     def _launched(self, rank: int) -> dict[str, str]:
-        """What torchrun says to a process."""
+        """What a process is told that stands for one of torchrun's."""
         per_node = self.settings.ranks // self.settings.scenario.nodes
-        said = {
-            "RANK": rank,
-            "LOCAL_RANK": rank % per_node,
-            "WORLD_SIZE": self.settings.ranks,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": self._port,
-            "TORCHELASTIC_RUN_ID": f"double-{os.getpid()}-{self._port}",
-        }
-        return {name: str(value) for name, value in said.items()}
+        address = RankAddress(
+            rank, self.settings.ranks, rank % per_node, "torchrun", "127.0.0.1", self._port, self._secret
+        )
+        return {"RANK": str(rank), **address.handed()}  # by RANK the simulated computer knows its processes
 
     def _output(self, rank: int) -> Path:
         return self._environment.folder / f"output-{rank}"

@@ -12,7 +12,7 @@ from tuner.bench.gpu.backend import SEVERAL, Gpu, Libraries
 from tuner.bench.gpu.cuda import Cuda
 from tuner.bench.gpu.nccl import Nccl
 from tuner.bench.gpu.options import Options
-from tuner.bench.gpu.rendezvous import ALONE, Place, Rendezvous, place
+from tuner.bench.gpu.rendezvous import ALONE, RankAddress, Rendezvous, own_address
 from tuner.oracle import library
 from tuner.plugin.forcing import Forcing
 
@@ -27,7 +27,7 @@ def open_gpus(options: Options | None = None) -> Gpu | None:
 
     BadInput says what is missing here: cupy, GPUs, a libnccl with tuner plugins, a second rank.
     """
-    here = place(os.environ)
+    here = own_address()
     gpu = open_at(here, options or Options())
     if here.rank == 0:
         return gpu
@@ -35,12 +35,12 @@ def open_gpus(options: Options | None = None) -> Gpu | None:
     return None
 
 
-def open_at(here: Place, options: Options, backend: type[Gpu] = Gpu) -> Gpu:
+def open_at(here: RankAddress, options: Options, backend: type[Gpu] | None = None) -> Gpu:
     """What this process is of the communicator. BadInput as of :func:`open_gpus`."""
     if set_here := [name for name in FORBIDDEN if name in os.environ]:
         raise BadInput(f"{', '.join(set_here)} is set, and measuring forces what NCCL takes; valid: unset")
     with connections(options):
-        return _opened(here, options, backend)
+        return _opened(here, options, backend or Gpu)
 
 
 def connections(options: Options) -> AbstractContextManager[None]:
@@ -48,7 +48,7 @@ def connections(options: Options) -> AbstractContextManager[None]:
     return process.environment(_CONNECTIONS if options.ranks_per_gpu > 1 else {})
 
 
-def _opened(here: Place, options: Options, backend: type[Gpu]) -> Gpu:
+def _opened(here: RankAddress, options: Options, backend: type[Gpu]) -> Gpu:
     cuda = Cuda()
     path = library_of(options)
     if options.ranks_per_gpu > 1 and not allows_several(path):
@@ -69,7 +69,7 @@ def _opened(here: Place, options: Options, backend: type[Gpu]) -> Gpu:
         raise
 
 
-def devices_of(here: Place, count: int, ranks_per_gpu: int) -> list[int]:
+def devices_of(here: RankAddress, count: int, ranks_per_gpu: int) -> list[int]:
     """The GPU of each rank of this process: all of them where nobody started it, else one.
 
     BadInput for more ranks than GPUs.

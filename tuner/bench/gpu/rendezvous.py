@@ -1,112 +1,130 @@
-"""How processes that measure together find each other: what their launcher says, and one connection of each to rank 0.
+"""How processes that measure together find each other, and one connection of each to rank 0.
 
-Lines of JSON over TCP. Whoever dies closes its connection, which is how the others learn of it.
+Whatever started them says where rank 0 is, and a secret of this run: torch's store under torchrun, MPI under mpirun and
+srun. Connections are those of multiprocessing, which let nobody in who does not know the secret. Whoever dies closes
+its connection, which is how the others learn of it.
 """
 
-import contextlib
 import json
 import os
-import re
-import select
+import queue
+import secrets
 import socket
+import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+from functools import cache
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any, Self
 
 from tuner.base.errors import BadInput, MeasuringFailed
 
-CANDIDATES = 16  # ports from the first one on; torchrun itself may hold MASTER_PORT
-_HELLO = "nccl-tuner"
-_FAILED = b'{"error": '
+HANDED = "NCCL_TUNER_RANK_ADDRESS"  # a RankAddress as JSON, by a program that itself starts the processes of all ranks
+_KEY = "nccl-tuner"  # of torchrun's store
 _PATIENCE_S = 2.0  # with whoever is at the other end and may be no rank of this run
-_SLURM_PORTS = (20000, 20000)  # first, how many: one for each step of a job
+_STORES: list[Any] = []  # torchrun's, as long as this process is there: rank 0 may be the one that serves it
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One process among those that a launcher started; ``ports`` are those that rank 0 may be found at."""
+class RankAddress:
+    """One process among those that a launcher started; rank 0 listens at ``host`` and ``port``, for who knows the
+    ``secret``.
+    """
 
     rank: int
     world: int
     local_rank: int
     launcher: str
     host: str = ""
-    ports: tuple[int, ...] = ()
-    token: str = ""
+    port: int = 0
+    secret: str = field(default="", repr=False)
+
+    def handed(self) -> dict[str, str]:
+        """What a program that starts this process itself puts into its environment."""
+        return {HANDED: json.dumps(asdict(self))}
 
 
-ALONE = Place(0, 1, 0, "none")
+ALONE = RankAddress(0, 1, 0, "none")
 
 
-def place(env: Mapping[str, str]) -> Place:
-    """What the environment says of this process. BadInput where a launcher's variables are there only in part."""
+@cache
+def own_address() -> RankAddress:
+    """This process's: all that one launcher started ask once. Errors: those of :func:`rank_address`."""
+    return rank_address(os.environ)
+
+
+def rank_address(env: Mapping[str, str], limit_s: float = 60.0) -> RankAddress:
+    """What the environment, and whatever started this process, say of it.
+
+    Errors: BadInput where a launcher says only a part, or what it takes is not installed; MeasuringFailed where rank 0
+    does not come within ``limit_s``.
+    """
+    if HANDED in env:
+        return RankAddress(**json.loads(env[HANDED]))
     if "TORCHELASTIC_RUN_ID" in env or {"RANK", "WORLD_SIZE"} <= env.keys():
-        return _torchrun(env)
-    by_slurm = "SLURM_PROCID" in env  # which sets PMI's variables, too
-    if "OMPI_COMM_WORLD_RANK" in env or ({"PMI_RANK", "PMIX_RANK"} & env.keys() and not by_slurm):
-        return _mpi()
-    if by_slurm and _number(env, "SLURM_NTASKS", "srun") > 1:
-        return _srun(env)
-    return ALONE
+        return _torchrun(env, limit_s)
+    by_slurm = "SLURM_PROCID" in env and _number(env, "SLURM_NTASKS", "srun") > 1
+    if by_slurm:
+        return _mpi("srun", _number(env, "SLURM_NTASKS", "srun"))
+    return _mpi("mpirun") if {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"} & env.keys() else ALONE
 
 
-def _torchrun(env: Mapping[str, str]) -> Place:
-    rank, world = _number(env, "RANK", "torchrun"), _number(env, "WORLD_SIZE", "torchrun")
-    first = _number(env, "MASTER_PORT", "torchrun") + 1
+def _torchrun(env: Mapping[str, str], limit_s: float) -> RankAddress:
+    rank, world, local_rank = (_number(env, name, "torchrun") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    _number(env, "MASTER_PORT", "torchrun")
     if "MASTER_ADDR" not in env:
         raise BadInput("torchrun's MASTER_ADDR is not set; valid: the name or address of rank 0's node")
-    return Place(
-        rank,
-        world,
-        _number(env, "LOCAL_RANK", "torchrun"),
-        "torchrun",
-        env["MASTER_ADDR"],
-        tuple(range(first, first + CANDIDATES)),
-        f"torchrun {env.get('TORCHELASTIC_RUN_ID', '')} {first}",
-    )
+    here = RankAddress(rank, world, local_rank, "torchrun", env["MASTER_ADDR"])
+    if world == 1:
+        return here
+    try:
+        from torch.distributed.rendezvous import rendezvous
+    except ImportError:
+        raise BadInput(
+            "RANK and WORLD_SIZE are set, as torchrun does, and there is no torch; valid: pip install torch, or mpirun"
+        ) from None
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=limit_s)))
+        _STORES.append(store)
+        if rank == 0:
+            store.set(_KEY, json.dumps(_listening(here.host)))
+        host, port, secret = json.loads(store.get(_KEY))
+    except RuntimeError as error:  # torch's DistStoreError and DistNetworkError are
+        reason = str(error).splitlines()[0]
+        raise MeasuringFailed(
+            f"rank {rank}: torchrun's store at {here.host} says nothing of rank 0: {reason}"
+        ) from None
+    return replace(here, host=host, port=port, secret=secret)
 
 
-def _srun(env: Mapping[str, str]) -> Place:
-    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_NODELIST")
-    if not nodes:
-        raise BadInput("srun's SLURM_STEP_NODELIST is not set; valid: the nodes of the step, rank 0's first")
-    job, step = env.get("SLURM_JOB_ID", "0"), env.get("SLURM_STEP_ID", "0")
-    low, count = _SLURM_PORTS
-    start = low + (sum(int(part) for part in (job, step) if part.isdecimal()) * CANDIDATES) % count
-    return Place(
-        _number(env, "SLURM_PROCID", "srun"),
-        _number(env, "SLURM_NTASKS", "srun"),
-        _number(env, "SLURM_LOCALID", "srun"),
-        "srun",
-        first_node(nodes),
-        tuple(range(start, start + CANDIDATES)),
-        f"srun {job}.{step}",
-    )
-
-
-def _mpi() -> Place:
-    """MPI itself says where rank 0 is."""
+def _mpi(launcher: str, tasks: int | None = None) -> RankAddress:
+    """Where rank 0 is MPI says; under srun by PMIx or PMI-2, whichever it speaks to the MPI that is there."""
     try:
         from mpi4py import MPI
     except ImportError:
         raise BadInput(
-            "started by MPI, and there is no mpi4py; valid: pip install mpi4py, or torchrun or srun"
+            f"started by {launcher}, and there is no mpi4py; valid: pip install mpi4py, or torchrun"
         ) from None
     world = MPI.COMM_WORLD
+    if tasks is not None and world.Get_size() != tasks:
+        raise BadInput(
+            f"srun started {tasks} tasks, and MPI sees {world.Get_size()}: it speaks no PMI that this MPI knows; "
+            f"valid: srun --mpi=pmix or --mpi=pmi2 as 'srun --mpi=list' has them, or torchrun"
+        )
     here = world.Split_type(MPI.COMM_TYPE_SHARED)
+    host, port, secret = world.bcast(_listening(socket.gethostname()) if world.Get_rank() == 0 else None, root=0)
+    return RankAddress(world.Get_rank(), world.Get_size(), here.Get_rank(), launcher, host, port, secret)
+
+
+def _listening(host: str) -> tuple[str, int, str]:
+    """Where rank 0's processes will listen, one after the other, and a secret."""
     with socket.socket() as free:
         free.bind(("", 0))
-        host, port = world.bcast((socket.gethostname(), free.getsockname()[1]), root=0)
-    return Place(
-        world.Get_rank(),
-        world.Get_size(),
-        here.Get_rank(),
-        "mpirun",
-        host,
-        tuple(range(port, port + CANDIDATES)),
-        f"mpirun {host} {port}",
-    )
+        return host, int(free.getsockname()[1]), secrets.token_hex(32)
 
 
 def _number(env: Mapping[str, str], name: str, launcher: str) -> int:
@@ -116,25 +134,17 @@ def _number(env: Mapping[str, str], name: str, launcher: str) -> int:
     return int(value)
 
 
-def first_node(nodes: str) -> str:
-    """Of Slurm's list: ``gpu[03-07,12],login`` begins with ``gpu03``. BadInput for what is no such list."""
-    match = re.match(r"([^\[,]+)(?:\[(\d+)[^\]]*\]([^,]*))?", nodes)
-    if match is None:
-        raise BadInput(f"srun's list of nodes is {nodes!r}; valid: such as gpu[03-07]")
-    return "".join(part or "" for part in match.groups())
-
-
 @dataclass
 class Rendezvous:
     """The connections: rank 0's to every other, the others' to rank 0. One process alone has none."""
 
-    place: Place
+    place: RankAddress
     limit_s: float = 60.0
-    _peers: dict[int, socket.socket] = field(default_factory=dict)
-    _pending: dict[int, bytes] = field(default_factory=dict)
+    _peers: dict[int, "Connection[Any, Any]"] = field(default_factory=dict)
+    _pending: dict[int, Any] = field(default_factory=dict)
 
     @classmethod
-    def meet(cls, place: Place, limit_s: float = 60.0) -> Self:
+    def meet(cls, place: RankAddress, limit_s: float = 60.0) -> Self:
         """MeasuringFailed names the ranks that did not come within ``limit_s``."""
         met = cls(place, limit_s)
         deadline_s = time.monotonic() + limit_s
@@ -147,56 +157,71 @@ class Rendezvous:
         return met
 
     def _listen(self, deadline_s: float) -> None:
+        came: queue.Queue[tuple[int, Connection[Any, Any]]] = queue.Queue()
         with _server(self.place) as server:
+            threading.Thread(target=self._accept, args=(server, came), daemon=True).start()
             while len(self._peers) < self.place.world - 1:
-                server.settimeout(max(deadline_s - time.monotonic(), 1e-3))
                 try:
-                    peer, _ = server.accept()
-                except TimeoutError:
+                    rank, peer = came.get(timeout=max(deadline_s - time.monotonic(), 1e-3))
+                except queue.Empty:
                     missing = sorted(set(range(1, self.place.world)) - self._peers.keys())
                     raise MeasuringFailed(
                         f"{len(missing)} of {self.place.world} ranks did not come to {self.place.host} within "
                         f"{self.limit_s:g} s: {', '.join(map(str, missing[:8]))}; "
                         f"valid: all of them running this command"
                     ) from None
-                self._greet(peer)
+                self._peers[rank] = peer
+        for peer in self._peers.values():
+            with suppress(OSError):  # who is gone again is found where it is waited for
+                peer.send_bytes(b"welcome")
 
-    def _greet(self, peer: socket.socket) -> None:
-        """Whoever does not say the right word is no rank of this run; one that gave up waiting calls again."""
-        peer.settimeout(_PATIENCE_S)
+    def _accept(self, server: socket.socket, came: "queue.Queue[tuple[int, Connection[Any, Any]]]") -> None:
+        """Until the server is closed; a thread for each caller, since one may say nothing."""
+        with suppress(OSError):
+            while True:
+                caller, _ = server.accept()
+                threading.Thread(target=self._greet, args=(caller, came), daemon=True).start()
+
+    def _greet(self, caller: socket.socket, came: "queue.Queue[tuple[int, Connection[Any, Any]]]") -> None:
+        peer: Connection[Any, Any] = Connection(caller.detach())
         try:
-            hello = json.loads(_line(peer))
-            if hello[_HELLO] != self.place.token or not 0 < hello["rank"] < self.place.world:
-                raise ValueError("of another run")
-            peer.sendall(b'{"welcome": true}\n')
-            peer.settimeout(self.limit_s)
-            _line(peer)
-        except (OSError, ValueError, KeyError, TypeError, EOFError):
+            deliver_challenge(peer, self.place.secret.encode())
+            answer_challenge(peer, self.place.secret.encode())
+            rank = int(peer.recv_bytes(16))
+            if not 0 < rank < self.place.world:
+                raise ValueError("no rank of this run")
+        except (OSError, ValueError, EOFError, AuthenticationError):
             peer.close()
             return
-        self._peers[hello["rank"]] = peer
+        came.put((rank, peer))
 
     def _call(self, deadline_s: float) -> None:
-        hello = json.dumps({_HELLO: self.place.token, "rank": self.place.rank}).encode() + b"\n"
-        while time.monotonic() < deadline_s:
-            for port in self.place.ports:
-                with contextlib.suppress(OSError, ValueError, KeyError, TypeError, EOFError):
-                    peer = socket.create_connection((self.place.host, port), timeout=_PATIENCE_S)
-                    try:
-                        peer.sendall(hello)
-                        if json.loads(_line(peer))["welcome"] is True:
-                            peer.sendall(b'{"here": true}\n')
-                            self._peers[0] = peer
-                            return
-                    finally:
-                        if 0 not in self._peers:
-                            peer.close()
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            came: queue.Queue[Connection[Any, Any]] = queue.Queue()
+            threading.Thread(target=self._ask, args=(came,), daemon=True).start()
+            with suppress(queue.Empty):
+                peer = came.get(timeout=min(left_s, _PATIENCE_S))
+                # Welcome is said when all are there; an earlier process of rank 0 may be the one that closes.
+                with suppress(OSError, EOFError):
+                    if peer.poll(max(deadline_s - time.monotonic(), 1e-3)) and peer.recv_bytes() == b"welcome":
+                        self._peers[0] = peer
+                        return
+                peer.close()
             time.sleep(0.1)
-        ports = f"{self.place.ports[0]} to {self.place.ports[-1]}"
         raise MeasuringFailed(
-            f"rank {self.place.rank}: no rank 0 at {self.place.host}, ports {ports}, within {self.limit_s:g} s; "
-            f"valid: one that {self.place.launcher} started, reachable from here"
+            f"rank {self.place.rank}: no rank 0 at {self.place.host}, port {self.place.port}, within "
+            f"{self.limit_s:g} s; valid: one that {self.place.launcher} started, reachable from here"
         )
+
+    def _ask(self, came: "queue.Queue[Connection[Any, Any]]") -> None:
+        with suppress(OSError, ValueError, EOFError, AuthenticationError):
+            caller = socket.create_connection((self.place.host, self.place.port), timeout=_PATIENCE_S)
+            caller.settimeout(None)
+            peer: Connection[Any, Any] = Connection(caller.detach())
+            answer_challenge(peer, self.place.secret.encode())
+            deliver_challenge(peer, self.place.secret.encode())
+            peer.send_bytes(str(self.place.rank).encode())
+            came.put(peer)
 
     def share(self, message: Any = None) -> Any:
         """What rank 0 says, on every rank."""
@@ -217,42 +242,32 @@ class Rendezvous:
     def check(self) -> None:
         """MeasuringFailed where another has gone, or says that it failed while this one still waits for its GPU."""
         for rank, peer in self._peers.items():
-            readable, _, _ = select.select([peer], [], [], 0)
-            if not readable or self._pending.get(rank):
+            if rank in self._pending:
                 continue
             try:
-                said = peer.recv(1 << 16, socket.MSG_PEEK)
-            except OSError:
-                said = b""
-            if not said:
-                raise self._gone(rank)
-            if said.startswith(_FAILED) and said.endswith(b"\n"):
-                raise MeasuringFailed(json.loads(said)["error"])
+                if not peer.poll():
+                    continue
+                said = self._pending[rank] = json.loads(peer.recv_bytes())
+            except (OSError, EOFError):
+                raise self._gone(rank) from None
+            if isinstance(said, dict) and "error" in said:
+                raise MeasuringFailed(said["error"])
 
     def _send(self, rank: int, message: Any) -> None:
         try:
-            self._peers[rank].settimeout(self.limit_s)
-            self._peers[rank].sendall(json.dumps(message).encode() + b"\n")
+            self._peers[rank].send_bytes(json.dumps(message).encode())
         except OSError:
             raise self._gone(rank) from None
 
     def _receive(self, rank: int, limit_s: float | None) -> Any:
-        peer = self._peers[rank]
-        deadline_s = None if limit_s is None else time.monotonic() + limit_s
-        pending = self._pending.get(rank, b"")
+        if rank in self._pending:
+            return self._pending.pop(rank)
         try:
-            while b"\n" not in pending:
-                peer.settimeout(None if deadline_s is None else max(deadline_s - time.monotonic(), 1e-3))
-                block = peer.recv(1 << 16)
-                if not block:
-                    raise EOFError
-                pending += block
-        except TimeoutError:
-            raise MeasuringFailed(f"rank {rank} did not answer within {limit_s:g} s") from None
+            if not self._peers[rank].poll(limit_s):
+                raise MeasuringFailed(f"rank {rank} did not answer within {limit_s:g} s")
+            return json.loads(self._peers[rank].recv_bytes())
         except (OSError, EOFError):
             raise self._gone(rank) from None
-        line, _, self._pending[rank] = pending.partition(b"\n")
-        return json.loads(line)
 
     def _gone(self, rank: int) -> MeasuringFailed:
         return MeasuringFailed(
@@ -266,27 +281,12 @@ class Rendezvous:
         self._peers.clear()
 
 
-@contextlib.contextmanager
-def _server(place: Place) -> Iterator[socket.socket]:
-    """Listens on the first of the ports that is free."""
-    for port in place.ports:
-        with contextlib.suppress(OSError):
-            family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-            server = socket.create_server(
-                ("", port), family=family, backlog=place.world, dualstack_ipv6=family == socket.AF_INET6
-            )
-            with server:
-                yield server
-            return
-    raise BadInput(f"none of ports {place.ports[0]} to {place.ports[-1]} is free on {os.uname().nodename}")
-
-
-def _line(peer: socket.socket) -> bytes:
-    """The next line, byte by byte: what follows it is read elsewhere."""
-    line = b""
-    while not line.endswith(b"\n"):
-        block = peer.recv(1)
-        if not block or len(line) > 4096:
-            raise EOFError
-        line += block
-    return line
+def _server(place: RankAddress) -> socket.socket:
+    """Listens; BadInput where another program has taken the port meanwhile."""
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    try:
+        return socket.create_server(
+            ("", place.port), family=family, backlog=place.world, dualstack_ipv6=family == socket.AF_INET6
+        )
+    except OSError as error:
+        raise BadInput(f"port {place.port} of {os.uname().nodename} was taken meanwhile: {error.strerror}") from None
