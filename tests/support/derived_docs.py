@@ -18,6 +18,11 @@ from tests.scripts import check_arm, check_builds, check_random, write_accuracy
 from tests.scripts import check_releases as releases
 from tests.support import measured_regret, published_numbers
 from tuner import cli, release
+from tuner.api import scenario
+from tuner.base.names import Collective, DataType, Op
+from tuner.emulator.aws_ofi_nccl import release as aws_ofi_nccl
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.conformance.check import KINDS
 from tuner.times import measured
@@ -394,6 +399,36 @@ def _inside_by_chance(rows: int) -> float:
     return float(binom.cdf(most, rows, COVERED) - binom.cdf(fewest - 1, rows, COVERED))
 
 
+def images() -> str:
+    """AWS's images and installers with their releases of aws-ofi-nccl, newest first."""
+    shipped = sorted((*aws_ofi_nccl.images(), *aws_ofi_nccl.installers()), key=lambda each: each.since, reverse=True)
+    rows = [f"| {each.since} | {each.name} | {each.efa} | {each.release} |" for each in shipped]
+    return "\n".join(["| since | image | EFA installer | aws-ofi-nccl |", "|---|---|---|---|", *rows]) + "\n"
+
+
+def tuned() -> str:
+    """How often aws-ofi-nccl's tuner picks something else than NCCL, by machine, ranks per node and collective."""
+    calls = Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter
+    sizes = [size for power in range(3, 35) for size in (1 << power, 3 << power - 1)][:63]
+    rows = []
+    for machine in ("aws-p5-rdma", "aws-p5en", "aws-p6-b200", "aws-p6-b300"):
+        for ranks in (8, 1):
+            other = dict.fromkeys(calls, 0)
+            for nodes in (3, 4, 8, 16, 32, 64):
+                described = scenario(
+                    machine, nodes=nodes, gpus_per_node=ranks, nccl="2.28.9", tuner="aws-ofi-nccl=1.21.1"
+                )
+                selection = Selection(described.communicator())
+                for collective in calls:
+                    request = Request(collective, DataType.float32, Op.sum)
+                    with_tuner, alone = selection.pick(request, sizes), selection.alone.pick(request, sizes)
+                    other[collective] += int((with_tuner.combinations != alone.combinations).sum())
+            of = " | ".join(f"{other[each] / (6 * len(sizes)):.0%}".replace("%", " %") for each in calls)
+            rows.append(f"| {machine} | {ranks} | {of} |")
+    head = ["| machine | ranks a node | AllReduce | AllGather | ReduceScatter |", "|---|--:|--:|--:|--:|"]
+    return "\n".join([*head, *rows]) + "\n"
+
+
 def alltoall() -> str:
     """The same of AllToAll."""
     lines = ["| carried over to | fitted to -> held out | rows | mean error | covered | half-width |"]
@@ -450,6 +485,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "accuracy": accuracy,
     "splits": splits,
     "alltoall": alltoall,
+    "images": images,
+    "tuned": tuned,
     "coverage": coverage,
     "accept_public": accept_public,
     "accept_splits": accept_splits,

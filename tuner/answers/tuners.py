@@ -81,7 +81,10 @@ def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
     Variables of aws-ofi-nccl (OFI_NCCL_*) go from the environment to its tuner. Errors: those of
     :func:`named`; BadInput for such variables without it, and where nodes are of several products.
     """
-    environment = scenario.environment or {}
+    environment = dict(scenario.environment or {})
+    if environment.get(PLUGIN_VARIABLE) == NONE:  # a file of that name is none
+        del environment[PLUGIN_VARIABLE]
+        text = text or NONE
     own = {name: value for name, value in environment.items() if name.startswith("OFI_NCCL_")}
     left = replace(scenario, environment={name: value for name, value in environment.items() if name not in own})
     products = {product_of(kind.machine) for kind in scenario.kinds}

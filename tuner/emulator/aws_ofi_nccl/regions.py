@@ -164,14 +164,19 @@ class Region:
         x, y = self._scaled
         at, far = self.plane.scaled(float(ranks)), self.plane.scaled(2.0 * MOST_RANKS)
         far_x = self.plane.scaled(2.0 * MOST_BYTES)
-        places = set(x.tolist())
+        places = set[float]()
         for ax, ay, bx, by in zip(
             x.tolist(), y.tolist(), np.roll(x, -1).tolist(), np.roll(y, -1).tolist(), strict=True
         ):
             if ay != by:
                 places.add(ax + (at - ay) / (by - ay) * (bx - ax))
-            if ay != far:
-                places.add(ax - (ay - at) * (far_x - ax) / (far - ay))
+            for along in (-EPSILON, 0.0, EPSILON):  # of the end, and of where the edge begins to count, and ends to
+                end_x, end_y = ax + along * (bx - ax), ay + along * (by - ay)
+                other_x, other_y = bx - along * (bx - ax), by - along * (by - ay)
+                for px, py in ((end_x, end_y), (other_x, other_y)):
+                    places.add(px)
+                    if py != far:
+                        places.add(px - (py - at) * (far_x - px) / (far - py))
         for place in places:
             size = 2.0 ** min(max(place, -1.0), 63.0) if self.plane.log2 else place
             if 0 <= size < 2**62:

@@ -1,0 +1,144 @@
+"""The tuner of a communicator: which one it is, what it changes, and what of it is refused."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tuner import communicator
+from tuner.answers.tuners import notes, word_of
+from tuner.api import Communicator
+from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.emulator import ranges
+from tuner.emulator.aws_ofi_nccl import release
+from tuner.emulator.aws_ofi_nccl.tuner import AwsTuner
+from tuner.emulator.compiled import CompiledSelection
+from tuner.emulator.group import Operation, plan
+from tuner.emulator.request import Request
+
+ALL_REDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
+SIZES = [1 << power for power in range(2, 35)]
+
+
+def p5(nodes: int = 4, tuner: str | None = None, env: Mapping[str, str] | None = None, per: int = 8) -> Communicator:
+    return communicator("p5.48xlarge", nodes=nodes, gpus_per_node=per, nccl="2.28.9", tuner=tuner, env=env or {})
+
+
+def picked(of: Communicator) -> list[tuple[Algorithm, Protocol]]:
+    return of.pick("allreduce", SIZES).algo_protos()
+
+
+def test_instance_types_have_their_images_tuner_and_others_none() -> None:
+    assert p5().scenario.title.endswith(f"tuner aws-ofi-nccl {release.of_images()}")
+    assert picked(p5()) == picked(p5(tuner="aws-ofi-nccl")) != picked(p5(tuner="none"))
+    assert communicator("dgx-h100", nodes=4).scenario.tuner is None
+    assert communicator("p4d.24xlarge", nodes=4).scenario.tuner is None  # nothing for it
+
+
+@pytest.mark.parametrize(
+    "env", [{"OFI_NCCL_TUNER_TYPE": "Internal"}, {"OFI_NCCL_FORCE_NUM_RAILS": "4"}, {"NCCL_TUNER_PLUGIN": "none"}]
+)
+def test_variables_turn_it_off(env: Mapping[str, str]) -> None:
+    assert picked(p5(env=env)) == picked(p5(tuner="none"))
+
+
+def test_two_nodes_and_four_ranks_a_node_are_left_to_nccl() -> None:
+    for of in (p5(nodes=2), p5(per=4)):
+        assert of.scenario.tuner is not None
+        assert of.scenario.tuner.why_not(of.selection.communicator)
+        assert np.array_equal(of.pick("allreduce", SIZES).time_us, of.selection.alone.pick(ALL_REDUCE, SIZES).time_us)
+
+
+def test_what_comes_with_it_is_applied_unless_it_is_set() -> None:
+    of = communicator("p5en.48xlarge", nodes=4, nccl="2.28.9", env={"NCCL_BUFFSIZE": "4194304"})
+    values = of.selection.communicator.environment.values
+    assert (values["NCCL_NETDEVS_POLICY"], values["NCCL_BUFFSIZE"]) == ("max:1", "4194304")
+    (note,) = notes(of.scenario)
+    assert "NCCL_NETDEVS_POLICY=max:1" in note
+    assert "NCCL_BUFFSIZE" not in note
+
+
+def test_the_region_that_decides_is_named_and_what_nccl_would_take() -> None:
+    word = word_of(p5(tuner="aws-ofi-nccl=1.21.1").selection, ALL_REDUCE, 256 << 20)
+    assert word is not None
+    assert (word.region, word.platform, word.alone.name) == (3, "p5", "NVLSTree/Simple")
+    assert "region 3 of AllReduce on p5 with 8 ranks a node says Ring/LL128" in word.sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("gib", "Google"),
+        ("aws-ofi-nccl=1.22.0", "its source has not been read here"),
+        ("aws-ofi-nccl=1.22", "its source has not been read here"),
+        ("aws-ofi-nccl=1.8.0", "valid: 1.9.0"),
+        ("aws", "valid: aws-ofi-nccl, aws-ofi-nccl=VERSION"),
+    ],
+)
+def test_other_tuners_are_refused_with_what_is_known(name: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        p5(tuner=name)
+
+
+def test_its_own_variables_need_it() -> None:
+    with pytest.raises(BadInput, match="OFI_NCCL_TUNER_TYPE: read by aws-ofi-nccl alone"):
+        communicator("dgx-h100", nodes=4, env={"OFI_NCCL_TUNER_TYPE": "Model"})
+    with pytest.raises(BadInput, match="OFI_NCCL_PROTOCOL: not emulated"):
+        p5(env={"OFI_NCCL_PROTOCOL": "SENDRECV"})
+
+
+@pytest.mark.parametrize(("machine", "per"), [("p5.48xlarge", 8), ("p6-b200.48xlarge", 1), ("p6-b200.48xlarge", 8)])
+@pytest.mark.parametrize("tuner", ["aws-ofi-nccl=1.18.0", "aws-ofi-nccl=1.21.1"])
+def test_looked_up_picks_and_ranges_are_those_of_single_sizes(machine: str, per: int, tuner: str) -> None:
+    of = communicator(machine, nodes=8, gpus_per_node=per, nccl="2.28.9", tuner=tuner)
+    selection = CompiledSelection(of.selection.communicator)
+    for collective in (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter):
+        request = Request(collective, DataType.float32, Op.sum)
+        table = selection.pick_table(request)
+        assert table is not None
+        drawn = np.exp2(np.random.default_rng(per).uniform(3, 37, 3000)).astype(np.uint64)
+        starts = table.from_bytes[1:-1]
+        sizes = np.concatenate([drawn, starts, starts - np.uint64(1), starts + np.uint64(1)])
+        found, model = selection.pick(request, sizes), selection.model_pick(request, sizes)
+        for name in ("algorithm", "protocol", "channels", "threads", "time_us"):
+            assert np.array_equal(getattr(found, name), getattr(model, name)), (collective, name)
+        edges = ranges.combinations(selection, request)
+        at = np.searchsorted(edges.from_bytes, drawn[drawn >= edges.from_bytes[0]], side="right") - 1
+        model = selection.model_pick(request, drawn[drawn >= edges.from_bytes[0]])
+        assert np.array_equal(edges.algorithm[at], model.algorithm)
+        assert np.array_equal(edges.protocol[at], model.protocol)
+
+
+def test_groups_ask_with_the_sum_of_their_calls() -> None:
+    selection = p5(tuner="aws-ofi-nccl=1.21.1").selection
+    calls = [Operation(ALL_REDUCE, 20 << 20)] * 2
+    (choice,) = plan(selection, calls).choices
+    assert choice.bytes == 40 << 20
+    # A call alone gets Tree/LL128; 40 MiB are in the region beyond 36 MiB.
+    assert selection.pick(ALL_REDUCE, 20 << 20).algo_protos() == [(Algorithm.Tree, Protocol.LL128)]
+    assert (choice.algorithm, choice.protocol) == (Algorithm.Ring, Protocol.LL128)
+
+
+def test_a_table_decides_as_a_tuner(tmp_path: Path) -> None:
+    table = tmp_path / "own.table"
+    table.write_text("nccl-tuner-table 1\nallreduce bytes=1M..2M -> tree/simple channels=4\n")
+    of = communicator("dgx-h100", nodes=2, nccl="2.28.9", tuner=f"table:{table}")
+    picks = of.pick("allreduce", [1 << 19, 1 << 20, 1 << 22])
+    own = communicator("dgx-h100", nodes=2, nccl="2.28.9").pick("allreduce", [1 << 19, 1 << 22])
+    assert picks.algo_protos()[1] == (Algorithm.Tree, Protocol.Simple)
+    assert picks.channels[1] == 4
+    assert [picks.algo_protos()[at] for at in (0, 2)] == own.algo_protos()
+
+
+def test_releases_are_data_with_their_sources() -> None:
+    folder = Path(release.__file__).parents[3] / "tables" / "tuners" / "aws-ofi-nccl"
+    for name in release.names():
+        tag = release.load(name).tag
+        for line in (folder / f"{name}.toml").read_text().splitlines():
+            if line.startswith("[regions."):
+                assert line.endswith(tag), line
+            if line.startswith('    ["'):
+                assert "# :" in line, line
+    assert AwsTuner(release.load("1.21.1"), "p5.48xlarge", {}).title == "aws-ofi-nccl 1.21.1"
