@@ -123,3 +123,27 @@ def test_a_skeleton_of_l20() -> None:
     assert "taken for 16 nodes" in run("pick", "allreduce", "--topology", file, "--gpu", "l20", *given).stdout
     assert run("pick", "allreduce", "--topology", file, "--gpu", "l40s", *given, code=2).stderr.endswith("valid: l20\n")
     assert "valid: l20" in run("pick", "allreduce", "--topology", file, code=2).stderr
+
+
+# --- a job's environment, pasted ---
+
+
+@pytest.mark.parametrize(
+    ("variable", "says"),
+    [
+        ("NCCL_VERSION=2.28.9-1", "NCCL_VERSION: NCCL 2.28.9 does not read it"),
+        ("NCCL_BLOCKING_WAIT=1", "NCCL_BLOCKING_WAIT: NCCL 2.28.9 does not read it"),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING=1", "TORCH_NCCL_ASYNC_ERROR_HANDLING: NCCL 2.28.9 does not read it"),
+        ("NCCL_ALGOS=Ring", "does not read it; did you mean NCCL_ALGO?"),
+        ("NCCL_DMABUF_ENABLE=1", "the topology and the nodes that are given here say what it does"),
+        ("NCCL_IB_MERGE_VFS=0", "the topology and the nodes that are given here say what it does"),
+        ("NCCL_HOSTID=a", "the topology and the nodes that are given here say what it does"),
+        ("NCCL_CONF_FILE=/etc/nccl.conf", "the variables that it brings are not read here"),
+        ("NCCL_TUNER_PLUGIN=libx.so", "a tuner plugin then chooses"),
+    ],
+)
+def test_variables_that_reach_no_choice_are_noted_and_no_more(variable: str, says: str) -> None:
+    asked = ("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9", "--bytes", "1M", "--json")
+    done = run(*asked, "--env", variable)
+    assert says in done.stderr
+    assert json.loads(done.stdout) == json.loads(run(*asked).stdout)

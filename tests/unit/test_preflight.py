@@ -169,7 +169,7 @@ def test_a_slower_adapter_costs_time_only(tmp_path: Path) -> None:
         ("NCCL_BUFFSIZE", "1048576", Reach.messages, Verdict.part),
         ("NCCL_IB_DISABLE", "1", Reach.network, Verdict.part),
         ("NCCL_DEBUG", "INFO", Reach.nothing, Verdict.same),
-        ("NCCL_OF_NO_RELEASE", "1", Reach.unknown, Verdict.unknown),
+        ("NCCL_COLL", "1", Reach.unknown, Verdict.unknown),
         ("NCCL_MIN_NCHANNELS", "24", Reach.parts, Verdict.part),
         ("NCCL_NVLS_ENABLE", "0", Reach.alike, Verdict.same),
     ],

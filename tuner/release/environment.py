@@ -11,6 +11,7 @@ from tuner.base.names import Collective
 from tuner.base.numerics import int32, parse_long
 from tuner.base.registry import Registry, Source
 
+NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 BEGINS_NUMBER = re.compile(r"\s*[+-]?\d", re.ASCII)
 E = TypeVar("E", bound=IntEnum)
 Grammar = Callable[[str, str, type[IntEnum], Collective], dict[IntEnum, bool]]
@@ -56,7 +57,7 @@ def parse_assignments(assignments: tuple[str, ...]) -> dict[str, str]:
     values: dict[str, str] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
-        if not equals or not name.startswith(("NCCL_", "OFI_NCCL_")):
+        if not equals or NAME.fullmatch(name) is None:
             raise BadInput(f"`env` {assignment!r}: expected NCCL_NAME=VALUE, such as NCCL_ALGO=Ring")
         if values.setdefault(name, value) != value:
             raise BadInput(f"`env` {name}={values[name]} and {assignment}: valid: one of them")

@@ -1,10 +1,15 @@
-"""Variables that a release does not list: those that only other releases read, and those that are not emulated."""
+"""Variables that a release does not list: those that it does not read, and those that are not emulated.
 
+What a release can read stands in its libnccl as a text: ``tables/variables.toml`` has the names of all releases.
+"""
+
+import tomllib
 from collections.abc import Iterable
 from functools import cache
+from importlib.resources import files
 
 from tuner.base.errors import did_you_mean
-from tuner.release.reader import load, names
+from tuner.release.reader import names
 from tuner.release.schema import Release
 
 # Set by containers (NVIDIA's images set NCCL_VERSION), builds and frameworks: no release of NCCL reads any of them.
@@ -27,21 +32,18 @@ OF_THE_NETWORK = frozenset({"NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE"})
 
 
 def ignored(nccl: Release, variables: Iterable[str]) -> list[str]:
-    """Of ``variables`` those that other releases read and this one does not: it takes no notice of them.
-
-    A test looks for their names in each release's libnccl, and finds none.
-    """
-    unlisted = set(variables) - nccl.listed_variables - set(nccl.environment.search)
-    return sorted(unlisted & _listed_anywhere()) if unlisted else []
+    """Those of ``variables`` whose names are not in the release's libnccl: it takes no notice of them."""
+    given = set(variables)
+    return sorted(given - in_library(nccl.name)) if given else []
 
 
 def not_emulated(nccl: Release, variables: Iterable[str]) -> list[str]:
-    """Of ``variables`` those that may reach a choice in a way that is not emulated.
+    """Those of ``variables`` that may reach a choice in a way that is not emulated.
 
     The search's own are among them: who has searched with them takes them out before.
     """
-    unlisted = set(variables) - nccl.listed_variables - NOT_NCCLS
-    return sorted(unlisted - set(ignored(nccl, unlisted)))
+    unlisted = set(variables) - nccl.listed_variables
+    return sorted(unlisted & in_library(nccl.name))
 
 
 def nearest(nccl: Release, variable: str) -> str:
@@ -55,7 +57,27 @@ def nearest(nccl: Release, variable: str) -> str:
     return did_you_mean(variable, sorted({*nccl.listed_variables, *nccl.environment.search}))
 
 
+def in_library(release: str) -> frozenset[str]:
+    """Names like those of variables that stand in a release's libnccl; of one without a list, in the one before it."""
+    known = _in_libraries()
+    if release in known:
+        return known[release]
+    before = [name for name in names()[: names().index(release)] if name in known] if release in names() else []
+    return known[before[-1] if before else next(reversed(known))]
+
+
 @cache
-def _listed_anywhere() -> frozenset[str]:
-    releases = [load(name) for name in names()]
-    return frozenset().union(*(each.listed_variables | set(each.environment.search) for each in releases))
+def everywhere() -> frozenset[str]:
+    """Names that stand in the libnccl of any release."""
+    return frozenset().union(*_in_libraries().values())
+
+
+@cache
+def _in_libraries() -> dict[str, frozenset[str]]:
+    table = tomllib.loads((files("tuner.tables") / "variables.toml").read_text(encoding="utf-8"))
+    found: dict[str, frozenset[str]] = {}
+    current: frozenset[str] = frozenset()
+    for release, changed in table.items():
+        current = (current | set(changed.get("new", ()))) - set(changed.get("gone", ()))
+        found[release] = current
+    return found

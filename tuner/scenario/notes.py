@@ -1,11 +1,12 @@
 """What NCCL makes of variables whose values a user hardly meant so, in words."""
 
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 
 from tuner import release
 from tuner.release import Release
 from tuner.release.environment import Environment
-from tuner.release.variables import ignored
+from tuner.release.variables import everywhere, ignored
 from tuner.scenario.description import Scenario
 
 # Those that are no whole numbers, or not in every release.
@@ -32,8 +33,29 @@ def of_scenario(scenario: Scenario) -> list[str]:
 
 def of_variables(nccl: Release, values: Mapping[str, str]) -> list[str]:
     """The same of a release and its variables."""
-    without_effect = [f"{name}: NCCL {nccl.name} does not read it" for name in ignored(nccl, values)]
-    return [*without_effect, *_of_numbers(nccl, values)]
+    without_effect = [
+        f"{name}: NCCL {nccl.name} does not read it{_meant(nccl, name)}" for name in ignored(nccl, values)
+    ]
+    elsewhere = [
+        f"{name}={values[name]}: {says}"
+        for group, says in _ELSEWHERE.items()
+        for name in nccl.environment.indifferent.get(group, ())
+        if name in values and name not in ignored(nccl, values)
+    ]
+    return [*without_effect, *elsewhere, *_of_numbers(nccl, values)]
+
+
+_ELSEWHERE = {
+    "seen_in_the_topology": "the topology and the nodes that are given here say what it does",
+    "files_of_variables": "the variables that it brings are not read here; give each",
+    "tuners": "a tuner plugin then chooses; what is answered here is NCCL's own choice",
+}
+
+
+def _meant(nccl: Release, name: str) -> str:
+    """A hint for a name that is nearly one of the release's."""
+    close = get_close_matches(name, nccl.listed_variables, n=1, cutoff=0.9) if name not in everywhere() else []
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _of_numbers(nccl: Release, values: Mapping[str, str]) -> Iterator[str]:
