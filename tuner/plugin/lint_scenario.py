@@ -59,15 +59,15 @@ def check_communicator(table: Table, communicator: Communicator, dtype: DataType
 
 
 def check_types(table: Table, communicator: Communicator) -> list[Finding]:
-    """What the table decides for all types though NCCL does not; said once, at the first such row."""
+    """Rows for Ring that have no effect on 8-bit sums; said once, at the first such row."""
     if not {timing.deep_fp8_ring, timing.deep_fp8_ring_where_available}.intersection(communicator.rules.penalty):
         return []
     for row in table.decisions:
         rings = any(choice.algorithm is Algorithm.Ring for choice in row.choices)
         if rings and row.collective in SUMS and communicator.ranks > 8 and _applies(row, communicator):
             reason = (
-                f"decides for Ring whatever the type: NCCL {communicator.release.name} puts Ring last for 8-bit sums "
-                f"(fp8) of more than 8 ranks, and a decision undoes that; a cost does not"
+                "no effect on 8-bit sums (fp8) of more than 8 ranks, for which NCCL "
+                f"{communicator.release.name} puts Ring last: the plugin keeps that"
             )
             return [Finding(row.line, NOTE, reason)]
     return []

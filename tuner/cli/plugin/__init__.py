@@ -52,7 +52,20 @@ def path(as_json: bool) -> None:
         click.echo(installed)
 
 
-@command.command()
+@command.command(cls=options.Command)
+@options.under(
+    "Rolled out, decided once for the job",
+    "--switch",
+    "--canary",
+    "--percent",
+    "--canary-jobs",
+    "--canary-hosts",
+    "--job",
+    "--job-hosts",
+    "--signature",
+    "--signers",
+    "--identity",
+)
 @release_option("NCCL release. [default: the installed nvidia-nccl wheel's; without one, the newest]")
 @click.option("--table", type=click.Path(path_type=Path), metavar="FILE", help="The decision table to apply.")
 @click.option("--strict", is_flag=True, help="A table that cannot be read fails the communicator.")

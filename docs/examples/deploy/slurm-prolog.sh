@@ -1,0 +1,11 @@
+#!/bin/sh
+# Slurm's Prolog=, as root on every node of a job: the node has the plugin, and the table of this hash, or it is drained.
+# Its exit code is what slurmd goes by: not 0 drains the node and requeues the job.
+set -eu
+plugin=${NCCL_TUNER_DEPLOY:-/opt/nccl-tuner}/libnccl_tuner_plugin.so
+table=${NCCL_TUNER_DEPLOY:-/opt/nccl-tuner}/current.table
+sum=$(cut -d' ' -f1 "$table.sha256")
+test "${#sum}" -eq 64 || { echo "$table.sha256: no hash" >&2; exit 1; }
+echo "$sum  $table" | sha256sum --check --quiet --strict -
+grep -q 'nccl-tuner-plugin ' "$plugin" || { echo "$plugin: not there, or no plugin" >&2; exit 1; }
+mkdir -p -m 1777 "${NCCL_TUNER_LIVE_DIR:-/dev/shm/nccl-tuner}"

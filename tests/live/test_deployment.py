@@ -1,0 +1,148 @@
+"""The recipes of docs/examples/deploy, run as they are: what one rank lacks keeps the job from starting, or ends it.
+
+Ranks are processes of the real libnccl. The launcher is a stand-in for srun, with its option that ends the others.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.available_releases import HERE
+from tests.support.plugin_tables import table_of
+from tuner import plugin
+from tuner.base.provenance import sha256
+from tuner.oracle import library
+from tuner.oracle.preloaded import preloaded
+from tuner.oracle.process import SIM
+from tuner.scenario.describe import describe
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "docs" / "examples" / "deploy"
+RANKS = 4
+RELEASES = [name for name in ("2.22.3", "2.23.4", "2.27.7", "2.28.9", "2.30.7", "2.32.3") if name in HERE][-5:]
+NCCL_TUNER = str(Path(sys.executable).with_name("nccl-tuner"))
+SRUN = r"""
+import contextlib, os, signal, subprocess, sys, time
+words = sys.argv[1:]
+kills = "--kill-on-bad-exit=1" in words
+words = [word for word in words if not word.startswith("--kill-on-bad-exit")]
+ranks, said = int(os.environ["SRUN_RANKS"]), os.environ["SRUN_BROKEN"]
+broken = dict(each.split("=", 1) for each in said.split(";") if each)
+running = []
+for rank in range(ranks):
+    numbers = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
+    env = {**os.environ, **{name: str(value) for name, value in numbers.items()}, **(broken if rank == 1 else {})}
+    running.append(subprocess.Popen(words, env=env, start_new_session=True))
+worst = 0
+while running:
+    for one in [one for one in running if one.poll() is not None]:
+        running.remove(one)
+        worst = worst or one.returncode
+        if one.returncode and kills:
+            for other in running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(other.pid, signal.SIGKILL)
+    time.sleep(0.02)
+sys.exit(1 if worst else 0)
+"""
+# What a node lacks, as variables of the rank there: a path at which nothing is, as on a node that was left out.
+LACKS = {
+    "plugin": {"NCCL_TUNER_PLUGIN": "/nowhere/libnccl_tuner_plugin.so"},
+    "table": {"NCCL_TUNER_TABLE": "/nowhere/pod.table"},
+    "hash": {"NCCL_TUNER_TABLE_SHA256": ""},
+}
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc") or pytest.skip("no C compiler")
+    made = tmp_path_factory.mktemp("program") / "all_reduce"
+    source = ROOT / "docs" / "examples" / "all_reduce.c"
+    subprocess.run([compiler, source, library.find(HERE[-1]).path, SIM, "-o", made], check=True)
+    return made
+
+
+def started(
+    words: list[str], nccl: str, folder: Path, lacks: Mapping[str, str], timeout_s: float = 120, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """What it says; TimeoutExpired where it has not ended by then."""
+    (folder / "bin").mkdir(exist_ok=True)
+    (folder / "bin" / "srun").write_text(f"#!{sys.executable}\n{SRUN}")
+    (folder / "bin" / "srun").chmod(0o755)
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "CUDA_", "SLURM_"))}
+    own |= {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "SRUN_RANKS": str(RANKS)}
+    own |= {"SRUN_BROKEN": ";".join(f"{name}={value}" for name, value in lacks.items()), **env}
+    described = describe(machine="dgx-h100", nccl=nccl, gpus_per_node=RANKS)
+    with preloaded(described.oracle_configuration()) as prepared:
+        with subprocess.Popen(
+            words,
+            env=prepared.variables(own),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                said, _ = process.communicate(timeout=timeout_s)
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+        return subprocess.CompletedProcess(words, process.returncode, said)
+
+
+def job(folder: Path, nccl: str, lacks: Mapping[str, str], program: Path) -> tuple[int, str, bool]:
+    """The recipe's exit code, what it says, and whether the job's program was started."""
+    table = table_of(folder, "allreduce -> tree/simple channels=1")
+    marks = folder / "started"
+    done = started(
+        ["sh", str(DEPLOY / "job.sh"), "sh", "-c", f'touch "{marks}"; exec "{program}" 1048576 "{folder}/id"'],
+        nccl,
+        folder,
+        lacks,
+        NCCL_TUNER=f"env -u LD_PRELOAD {NCCL_TUNER}",  # the simulation has a tuner of its own
+        TABLE=str(table),
+        NCCL=nccl,
+        MACHINE="dgx-h100",
+        COLLECTIVES="allreduce",
+        RECORDS=str(folder / "records"),
+        LIBRARY=str(library.find(nccl).path),
+    )
+    return done.returncode, done.stdout, marks.exists()
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("nccl", RELEASES)
+@pytest.mark.parametrize("lacking", LACKS)
+def test_a_job_of_which_one_rank_lacks_something_never_starts(
+    program: Path, tmp_path: Path, nccl: str, lacking: str
+) -> None:
+    code, said, runs = job(tmp_path, nccl, LACKS[lacking], program)
+    assert (code, runs) == (1, False), said
+    assert "kind B (1 ranks): " in said
+
+
+@pytest.mark.parametrize("nccl", RELEASES[-2:])
+def test_a_job_that_lacks_nothing_starts(program: Path, tmp_path: Path, nccl: str) -> None:
+    code, said, runs = job(tmp_path, nccl, {}, program)
+    assert (code, runs, said.count("1 of 4 GPUs: done")) == (0, True, RANKS), said
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("nccl", RELEASES)
+@pytest.mark.parametrize("lacking", ["table", "hash"])
+def test_strict_and_the_launchers_option_end_all_ranks(program: Path, tmp_path: Path, nccl: str, lacking: str) -> None:
+    """Without preflight: the rank fails, and the launcher ends those that would wait for it for ever."""
+    table = table_of(tmp_path, "allreduce -> tree/simple channels=1")
+    strict = {"NCCL_TUNER_PLUGIN": str(plugin.path()), "NCCL_TUNER_TABLE": str(table), "NCCL_TUNER_STRICT": "1"}
+    words = ["srun", "--kill-on-bad-exit=1", str(program), "1048576", str(tmp_path / "id")]
+    done = started(words, nccl, tmp_path, LACKS[lacking], 30, **strict, NCCL_TUNER_TABLE_SHA256=sha256(table))
+    assert done.returncode == 1
+    assert "ncclCommInitRank" in done.stdout
