@@ -25,8 +25,8 @@ from tuner.emulator.connect.network import ORDER
 from tuner.emulator.request import Request
 from tuner.emulator.rules.heads import NetworkUse
 from tuner.machine import catalogue
-from tuner.oracle.connection_messages import RankConnections
 from tuner.oracle.connections import connections, marked
+from tuner.oracle.messages import RankConnections
 from tuner.scenario import Scenario
 from tuner.scenario.heads import network_of
 

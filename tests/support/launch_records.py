@@ -17,7 +17,7 @@ from tuner.oracle.conformance import check_launch
 from tuner.oracle.conformance.check_group import reachable
 from tuner.oracle.exchanges import LaunchedKernel
 from tuner.oracle.launches import LaunchInFull
-from tuner.oracle.works import Batch, KernelWorks
+from tuner.oracle.messages import Batch, KernelWorks
 from tuner.scenario import Scenario
 
 FILE = Path(__file__).parents[1] / "golden" / "launches.json.gz"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tuner.oracle.answers import dtype
-from tuner.oracle.layouts import compiled
+from tuner.oracle.messages import compiled
 
 ROOT = Path(__file__).parents[2]
 STRUCT = "struct item {{ {} }}; struct record {{ int count; struct item first; }};"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tuner.base.names import Algorithm, Protocol
 from tuner.emulator.call_kind import COPY_ENGINES, NonClassicPath
 from tuner.oracle import messages, tuning_log
-from tuner.oracle.layouts import Field, Layout, Struct
+from tuner.oracle.messages import Field, Layout, Struct
 from tuner.oracle.symbols import Symbols
 
 _NUMPY = {"pointer": "uint64"}  # types of a layout that NumPy has other names for

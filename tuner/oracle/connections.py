@@ -6,7 +6,7 @@ from dataclasses import replace
 from tuner.base.errors import BadInput
 from tuner.emulator.request import Request
 from tuner.oracle import bill, messages, start
-from tuner.oracle.connection_messages import Connections, RankConnections, ReadConnections
+from tuner.oracle.messages import Connections, RankConnections, ReadConnections
 from tuner.scenario.oracle_configuration import OracleConfiguration
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.oracle import messages
 from tuner.oracle.answers import Reader
-from tuner.oracle.works import KernelWorks
+from tuner.oracle.messages import KernelWorks
 
 OWN_FUNCTION: dict[Collective | PeerCall, str] = {
     PeerCall.AlltoAll: "ncclAlltoAll",

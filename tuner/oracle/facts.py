@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.names import Algorithm
-from tuner.oracle.layouts import Layout
+from tuner.oracle.messages import Layout
 
 
 @dataclass(frozen=True, slots=True)

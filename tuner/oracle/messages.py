@@ -8,9 +8,220 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.oracle.connection_messages import RingOffsets
-from tuner.oracle.layouts import Layout, Member, Struct
-from tuner.oracle.works import KernelWorks, PeerOffsets, WorkStructs
+# Where things are in C structs: in libnccl's, read from its debug information, and in those of the simulated GPUs.
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A scalar, or an array of scalars, inside a struct."""
+
+    offset: int  # bytes from the start of the struct
+    type: str  # "int32", "uint64", "float32", "bool", "pointer" ...
+    dims: tuple[int, ...]  # () for a scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A struct's scalar members by dotted path; ``arrays`` of structs are (offset, dims) by path."""
+
+    bytes: int
+    members: dict[str, Member]
+    arrays: dict[str, tuple[int, tuple[int, ...]]]
+    structs: dict[str, tuple[int, int]]  # nested structs by path: offset and size in bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a struct as the compiler laid it out: a number, an array of numbers, or a struct."""
+
+    name: str
+    offset: int
+    kind: "str | Struct"  # numpy's kind and bytes, such as "f4"
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A struct as the compiler laid it out, with its own size."""
+
+    bytes: int
+    fields: tuple[Field, ...]
+
+
+def compiled(ffi: Any, name: str) -> Struct:
+    """The layout of a struct that a module built by cffi has, by its C name ("struct sim_answer")."""
+    return _struct(ffi, ffi.typeof(name))
+
+
+def _struct(ffi: Any, kind: Any) -> Struct:
+    return Struct(ffi.sizeof(kind), tuple(_field(ffi, name, field) for name, field in kind.fields))
+
+
+def _field(ffi: Any, name: str, field: Any) -> Field:
+    kind, dims = field.type, []
+    while kind.kind == "array":
+        dims.append(kind.length)
+        kind = kind.item
+    if kind.kind == "struct":
+        return Field(name, field.offset, _struct(ffi, kind), tuple(dims))
+    return Field(name, field.offset, f"{_letter(ffi, kind)}{ffi.sizeof(kind)}", tuple(dims))
+
+
+def _letter(ffi: Any, kind: Any) -> str:
+    if kind.kind == "pointer":
+        return "u"
+    if kind.cname in ("float", "double"):
+        return "f"
+    return "i" if int(ffi.cast(kind, -1)) < 0 else "u"
+
+
+# Messages about connections.
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterOffsets:
+    """What connections to adapters are made with."""
+
+    use_gdr: int
+    use_net_pxn: int
+    topology: int
+    graphs: int
+    adapter_of: int
+    check: int
+    trees: Mapping[int, tuple[Member, Member]]  # of channels, by algorithm: the parent and the children of a rank
+
+
+@dataclass(frozen=True, slots=True)
+class RingOffsets:
+    """Where a channel's neighbours on the ring are, and the flags of the connections to them."""
+
+    adapters: AdapterOffsets | None  # None up to 2.23, where nothing depends on them
+    channels: int
+    channel_bytes: int
+    prev: int
+    next: int
+    peers: int
+    send: int
+    receive: int
+    flags: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadConnections:
+    """Asks what NCCL noted of every rank's connections; ``ring`` of a release that notes it of the network."""
+
+    ring: RingOffsets
+    channels: int  # where a communicator has their number
+
+
+@dataclass(frozen=True, slots=True)
+class RankConnections:
+    """Of one rank: ``useGdr`` and ``useNetPXN``, and its ring's flags, those to the next and from the previous rank."""
+
+    direct: bool
+    relayed: bool
+    flags: tuple[tuple[int, int], ...]  # by channel
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """Of every rank."""
+
+    ranks: tuple[RankConnections, ...]
+
+
+# What NCCL hands a kernel to do, as the oracle and its child process send it to each other.
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number inside a struct: so many bits from a bit on, counted from the start of the struct, little endian."""
+
+    bit: int
+    bits: int
+    signed: bool
+
+    def of(self, data: bytes) -> int:
+        """Its value in the bytes of a struct."""
+        first, last = self.bit // 8, (self.bit + self.bits + 7) // 8
+        value = int.from_bytes(data[first:last], "little") >> self.bit % 8 & (1 << self.bits) - 1
+        return value - (1 << self.bits) if self.signed and value >> self.bits - 1 else value
+
+
+@dataclass(frozen=True, slots=True)
+class WorkLayout:
+    """A struct's size in bytes, its numbers by dotted path, and where the structs inside it begin, in bytes.
+
+    Members of unnamed structs and unions stand as if they were the struct's own. Arrays are left out.
+    """
+
+    size_bytes: int
+    numbers: dict[str, Number]
+    structs: dict[str, int]
+
+    def read(self, data: bytes) -> dict[str, int]:
+        """All numbers of a struct."""
+        return {path: number.of(data) for path, number in self.numbers.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkStructs:
+    """The layouts of NCCL's work structures, and the values of their enumerations, by name.
+
+    ``in_ring``: up to 2.21, works of one size in a ring. ``first_element`` is where their elements begin, in bytes, by
+    the type of work. ``without``: kernels that have none, the symmetric ones, by their addresses in the library.
+    """
+
+    layouts: Mapping[str, WorkLayout]
+    enumerations: Mapping[str, Mapping[str, int]]
+    in_ring: bool
+    first_element: Mapping[str, int]
+    without: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerOffsets:
+    """How ranks reach each other: functions of NCCL's transports, and what they set in a connection."""
+
+    without_network: tuple[int, ...]  # functions that say whether ranks reach each other, of transports in their order
+    asks_communicator: bool  # they are handed the communicator, not its topology
+    info_bytes: int  # of struct ncclPeerInfo
+    network_send: int  # of the network's transport: what connections point to
+    network_receive: int
+    connector_bytes: int
+    transport: int  # offsets in a connection
+    buffers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Works of one type that a block does together: ``type`` without "ncclDevWorkType" or "ncclWorkType".
+
+    ``works`` are the numbers of the structures by name. Up to 2.21 "place" is the element's place in its work.
+    ``extends``: the next batch is done together with this one.
+    """
+
+    type: str
+    function: int  # NCCL's number of the device function
+    extends: bool
+    works: tuple[dict[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SymmetricWorks:
+    """What a symmetric kernel is handed: the numbers of its works, and by block where its part ends; not in 2.27."""
+
+    works: tuple[dict[str, int], ...]
+    ends: tuple[dict[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelWorks:
+    """The batches of one kernel, by channel in the order in which its block does them."""
+
+    channels: Mapping[int, tuple[Batch, ...]]
+    symmetric: SymmetricWorks | None = None  # where it is a symmetric kernel, whose blocks have no batches
+
 
 Copies = tuple[tuple[int, int], ...]  # address and size in bytes of every copy of a function
 

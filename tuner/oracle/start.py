@@ -13,15 +13,16 @@ from tuner.base.names import PATHS_WITHOUT_WORD, Algorithm, Buffers
 from tuner.emulator.rules import init, split_share
 from tuner.machine import adapters
 from tuner.machine.skeleton import Skeleton
-from tuner.oracle import facts, hardware, library, symbols, work_symbols
-from tuner.oracle.connection_messages import AdapterOffsets, RingOffsets
+from tuner.oracle import facts, hardware, library, symbols
 from tuner.oracle.messages import (
+    AdapterOffsets,
     GraphFile,
     GraphsToCopy,
     Intercepted,
     NetworkOffsets,
     OperationOffsets,
     PartOffsets,
+    RingOffsets,
     SearchOffsets,
     SimulatedHost,
     SimulatedMachine,
@@ -186,9 +187,9 @@ def request(prepared: Preparation, child: Files) -> Start:
         comm=located.comm,
         graph=located.graph,
         ring=_ring(located),
-        works=work_symbols.work_structs(located),
+        works=symbols.work_structs(located),
         operation_bytes=located.operation.bytes,
-        peers=work_symbols.peers(located),
+        peers=symbols.peers(located),
         part=_part(located, configuration.split_off),
     )
 

@@ -20,8 +20,7 @@ from elftools.elf.sections import SymbolTableSection
 from tuner.base.errors import OracleUnavailable
 from tuner.base.files import recall, remember
 from tuner.oracle import work_layouts
-from tuner.oracle.layouts import Layout, Member
-from tuner.oracle.works import WorkLayout
+from tuner.oracle.messages import Layout, Member, PeerOffsets, WorkLayout, WorkStructs
 
 FORMAT = 9  # of the cached file; raise it when what is extracted changes
 
@@ -281,4 +280,35 @@ def _layout_from_json(data: dict[str, Any]) -> Layout:
         members={path: Member(m["offset"], m["type"], tuple(m["dims"])) for path, m in data["members"].items()},
         arrays={path: (offset, tuple(dims)) for path, (offset, dims) in data["arrays"].items()},
         structs={path: (offset, size) for path, (offset, size) in data["structs"].items()},
+    )
+
+
+# Where a libnccl has the structures of work and the functions of its transports.
+
+_ALIGNMENT = {"P2p": 4, "Coll": 8, "RegColl": 8}  # of the elements of a work, up to 2.21 (src/include/device.h)
+
+
+def work_structs(located: Symbols) -> WorkStructs:
+    """The layouts that works are read with."""
+    in_ring = "ncclWorkElemP2p" in located.works
+    header = located.works["ncclWorkHeader"].size_bytes if in_ring else 0
+    first = {name: -(-header // unit) * unit for name, unit in _ALIGNMENT.items()}
+    without = frozenset(address for address, name in located.kernels.items() if name.startswith(SYMMETRIC))
+    return WorkStructs(located.works, located.enumerations, in_ring, first, without)
+
+
+def peers(located: Symbols) -> PeerOffsets:
+    """The transports, in the order in which NCCL asks them, and what connections are marked with."""
+    functions = located.functions
+    transport = located.works["ncclTransport"]
+    network = located.objects["netTransport"]
+    return PeerOffsets(
+        without_network=tuple(functions[f"{name}CanConnect"][0][0] for name in ("p2p", "shm")),
+        asks_communicator=any(name.startswith("_Z13p2pCanConnectPiP8ncclComm") for name in functions),
+        info_bytes=located.works["ncclPeerInfo"].size_bytes,
+        network_send=network + transport.structs["send"],
+        network_receive=network + transport.structs["recv"],
+        connector_bytes=located.connector.bytes,
+        transport=located.connector.members["transportComm"].offset,
+        buffers=located.connector.members["conn.buffs"].offset,
     )

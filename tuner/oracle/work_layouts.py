@@ -5,7 +5,7 @@ from typing import Any
 
 from elftools.dwarf.die import DIE
 
-from tuner.oracle.works import Number, WorkLayout
+from tuner.oracle.messages import Number, WorkLayout
 
 STRUCTS = frozenset(
     {

@@ -47,8 +47,8 @@ class Launch(Variant, ABC):
     def tuned(self, call: Call, tables: Tables, nbytes: SizeArray, named: int) -> tuple[IntArray, IntArray]:
         """Channels and threads of each size where a tuner names so many channels. Errors: BadInput before 2.22."""
         raise BadInput(
-            f"NCCL {call.communicator.release.name}: channels that a tuner names are not emulated here; valid: 2.22 "
-            "and later"
+            f"NCCL {call.communicator.release.name}: channels that a tuner names are not emulated here; valid: a later "
+            "release"
         )
 
     @abstractmethod

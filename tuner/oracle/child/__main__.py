@@ -3,12 +3,21 @@
 import sys
 
 from tuner.oracle.child import channels, noted, ring
-from tuner.oracle.child.forcing import force
-from tuner.oracle.child.issue import issue, issue_group, issue_groups
+from tuner.oracle.child.issue import force, issue, issue_group, issue_groups
 from tuner.oracle.child.messages import Messages
 from tuner.oracle.child.world import Failure, World
-from tuner.oracle.connection_messages import Connections, ReadConnections
-from tuner.oracle.messages import Calls, Failed, Group, Groups, ReadChannels, Reply, Request, Start
+from tuner.oracle.messages import (
+    Calls,
+    Connections,
+    Failed,
+    Group,
+    Groups,
+    ReadChannels,
+    ReadConnections,
+    Reply,
+    Request,
+    Start,
+)
 
 
 def answer(world: World, request: Request | ReadConnections) -> Reply | Connections:

@@ -12,8 +12,7 @@ from tuner._native._sim import ffi, lib
 from tuner.oracle.child import noted
 from tuner.oracle.child.messages import Messages
 from tuner.oracle.child.world import Failure, Loaded
-from tuner.oracle.connection_messages import ReadConnections
-from tuner.oracle.messages import BillCall, Billed, Call, Failed, RankBill, Start
+from tuner.oracle.messages import BillCall, Billed, Call, Failed, RankBill, ReadConnections, Start
 
 # What other children put in the place of NCCL's own, as their ranks are never connected.
 RUNS_HERE = frozenset(

@@ -1,14 +1,28 @@
 """Issues collectives on rank 0 and hands back what was observed of them."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import astuple
 from typing import Any
 
 from tuner._native._sim import ffi, lib
-from tuner.oracle.child import peers, ring, works
+from tuner.oracle.child import ring, works
+from tuner.oracle.child.memory import pointer, scalar
 from tuner.oracle.child.world import Failure, World
-from tuner.oracle.messages import Answers, Call, Calls, Group, GroupAnswer, GroupAnswers, Groups, Registration
+from tuner.oracle.messages import (
+    Answers,
+    Call,
+    Calls,
+    Counts,
+    Group,
+    GroupAnswer,
+    GroupAnswers,
+    Groups,
+    PeerOffsets,
+    ReadCounts,
+    Registration,
+    SetTable,
+)
 
 
 def issue(world: World, request: Calls) -> Answers:
@@ -32,7 +46,7 @@ def issue(world: World, request: Calls) -> Answers:
 def issue_group(world: World, request: Group) -> GroupAnswer:
     """All calls in one group."""
     _use_buffers(world, request.buffers)
-    peers.connect(world, request.rank, request.peers)
+    connect(world, request.rank, request.peers)
     calls, how = _calls(request.calls), _how(world, captured=request.captured, rank=request.rank)
     lib.sim_keep_proxy_operations(world.start.operation_bytes if request.in_full else 0)
     answer = ffi.new("struct sim_answer *")
@@ -90,3 +104,66 @@ def _proxy_operations() -> bytes:
 def _copy(items: Any, n: int) -> bytes:
     """The ``n`` items a pointer points to."""
     return bytes(ffi.buffer(items, n * ffi.sizeof(ffi.typeof(items).item))) if n else b""
+
+
+# Marks a rank's connections to peers of sends and receives as its transports would: over the network, or not.
+#
+# NCCL asks of a connection what transport it has, and whether it has a buffer for LL. Whether ranks can reach each
+# other without the network, its own transports are asked; those of the network share one buffer, which is of Simple.
+
+CONNECTION = 1  # of sends and receives; 0 is of collectives
+LL = 0
+
+
+def connect(world: World, rank: int, peers: Set[int]) -> None:
+    """The connections to these peers in all channels of sends and receives."""
+    start, comm = world.start, world.comms[rank]
+    at, ring = start.peers, start.ring
+    channels = scalar(comm, start.comm.members["p2pnChannels"])
+    own_buffers = os.environ.get("NCCL_NET_SHARED_BUFFERS") == "0"  # ncclParamNetSharedBuffers, src/transport/net.cc
+    network_has_ll = own_buffers or scalar(comm, start.comm.members["allocP2pNetLLBuffers"])
+    for peer in sorted(peers - {rank}):
+        by_network = not any(_reaches(world, transport, rank, peer) for transport in at.without_network)
+        for number in range(channels):
+            channel = comm + ring.channels + number * ring.channel_bytes
+            record = pointer(pointer(channel + ring.peers) + peer * ffi.sizeof("void *"))
+            for ends, transport in ((ring.send, at.network_send), (ring.receive, at.network_receive)):
+                connector = record + ends + CONNECTION * at.connector_bytes
+                _write(connector + at.transport, world.base + transport if by_network else 1)
+                has_ll = network_has_ll if by_network else True
+                _write(connector + at.buffers + LL * ffi.sizeof("void *"), int(has_ll))
+
+
+def _write(address: int, value: int) -> None:
+    ffi.cast("uintptr_t *", address)[0] = value
+
+
+def _reaches(world: World, can_connect: int, rank: int, peer: int) -> bool:
+    """What one of NCCL's transports says."""
+    start, comm = world.start, world.comms[rank]
+    at: PeerOffsets = start.peers
+    function = ffi.cast("int (*)(int *, uintptr_t, void *, uintptr_t, uintptr_t)", world.base + can_connect)
+    asked = comm if at.asks_communicator else pointer(comm + start.comm.members["topo"].offset)
+    infos = pointer(comm + start.comm.members["peerInfo"].offset)
+    answer = ffi.new("int *")
+    result = function(answer, asked, ffi.NULL, infos + rank * at.info_bytes, infos + peer * at.info_bytes)
+    if result:
+        raise Failure(f"asking how rank {peer} is reached returned {world.error(result)}")
+    return bool(answer[0])
+
+
+# The forcing plugin, which NCCL has loaded: another table where one is given, and what the plugin did.
+
+
+def force(request: SetTable | ReadCounts) -> Counts:
+    """Only with the forcing plugin, whose state this process has once."""
+    from tuner._native._force import ffi, lib
+
+    if isinstance(request, SetTable):
+        text = b"" if request.text is None else request.text.encode()
+        wrong = lib.nccl_tuner_use_table(ffi.NULL if request.text is None else text, len(text))
+        if wrong != ffi.NULL:
+            raise Failure(f"table: {ffi.string(wrong).decode(errors='replace')}")
+    seen = ffi.new("struct nccl_tuner_seen *")
+    lib.nccl_tuner_see(seen)
+    return Counts(seen.calls, seen.decided, seen.unavailable, seen.bytes, seen.collective, tuple(seen.costs_us))

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from tuner._native._sim import ffi
-from tuner.oracle.layouts import Member
+from tuner.oracle.messages import Member
 
 _FORMATS = {
     "bool": "?",

@@ -7,8 +7,7 @@ import socket
 import threading
 from typing import Any
 
-from tuner.oracle.connection_messages import Connections
-from tuner.oracle.messages import Failed, Reply
+from tuner.oracle.messages import Connections, Failed, Reply
 
 
 class Messages:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tuner._native._sim import ffi
 from tuner.oracle.child.memory import pointer
-from tuner.oracle.connection_messages import Connections, RankConnections, ReadConnections, RingOffsets
+from tuner.oracle.messages import Connections, RankConnections, ReadConnections, RingOffsets
 
 
 def read(comms: Sequence[int], asked: ReadConnections) -> Connections:

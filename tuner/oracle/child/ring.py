@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from tuner._native._sim import ffi
 from tuner.oracle.child.memory import pointer, scalar
 from tuner.oracle.child.world import Failure, World
-from tuner.oracle.connection_messages import AdapterOffsets
-from tuner.oracle.layouts import Member
+from tuner.oracle.messages import AdapterOffsets, Member
 
 P2P_WRITE, DIRECT_NIC = 0x01, 0x04  # flags of a connection: src/include/device.h, v2.24.3-1
 TREE, RING, NVLS, NVLS_TREE = 0, 1, 4, 5  # NCCL_ALGO_*

@@ -10,8 +10,7 @@ from tuner._native._sim import ffi, lib
 from tuner.oracle.child import part
 from tuner.oracle.child.memory import scalar, scalars
 from tuner.oracle.child.works import RING_POINTERS
-from tuner.oracle.layouts import compiled
-from tuner.oracle.messages import Copies, Intercepted, SimulatedMachine, Start, Started
+from tuner.oracle.messages import Copies, Intercepted, SimulatedMachine, Start, Started, compiled
 
 
 class Failure(Exception):

@@ -14,8 +14,8 @@ from tuner.emulator.p2p.records import Element, ExchangeKernel, P2pContext, Tran
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.oracle.exchanges import IssuedCall, LaunchedKernel
+from tuner.oracle.messages import Batch
 from tuner.oracle.symbols import SYMMETRIC
-from tuner.oracle.works import Batch
 
 P2P, BROADCASTS = "P2p", "Bcast"  # works of sends and receives, and of broadcasts from several roots
 SENDS = 1  # ncclWorkP2pTypeSend

@@ -15,7 +15,7 @@ from tuner.emulator.launches import (
 from tuner.emulator.rules.buffers import grain_bytes
 from tuner.oracle.exchanges import LaunchedKernel as ObservedKernel
 from tuner.oracle.launches import LaunchInFull
-from tuner.oracle.works import Batch, SymmetricWorks
+from tuner.oracle.messages import Batch, SymmetricWorks
 
 Both = tuple[object, object]  # the emulator's value and libnccl's
 Values = dict[str, int | None]
