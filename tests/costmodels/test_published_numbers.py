@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from tests.support import published_numbers
-from tests.support.doc_sessions import ROOT
 from tests.support.published_numbers import ROWS, Row
 from tuner.times.costmodels import fabric
 
@@ -45,7 +44,3 @@ def test_the_last_efficiencies_are_those_of_other_links() -> None:
         other = fabric.fabric(published_numbers.AURORA, "tables", xe_gbs=16.0)
         us = other.parts_us(875_000_000, 1, ranks, "direct", ranks == 2)["Xe-link"]
         assert digits(us / 10 / measured_ms, percent) == percent
-
-
-def test_the_page_names_every_difference() -> None:
-    assert published_numbers.differences() in (ROOT / "docs" / "cost-models.md").read_text("utf-8"), "make docs"

@@ -16,7 +16,7 @@ from scipy.stats import binom
 
 from tests.scripts import check_arm, check_builds, check_random, write_accuracy
 from tests.scripts import check_releases as releases
-from tests.support import measured_regret, published_numbers
+from tests.support import measured_regret
 from tuner import cli, release
 from tuner.api import scenario
 from tuner.base.names import Collective, DataType, Op
@@ -30,7 +30,6 @@ from tuner.times.timemodel.intervals import COVERED, CarriedOver
 
 ROOT = Path(__file__).parents[2]
 _COVERED = (0.85, 0.95)  # what 90 % intervals should hold of each split
-FOLDED = 6  # more changed values below one name than this are counted, not listed
 
 
 def written_into(text: str, page: Path) -> str:
@@ -129,44 +128,18 @@ def share(matched: int, compared: int) -> str:
 
 
 def changes() -> str:
-    """What each release has changed since the one before, newest first: constants, rules, and graphs found."""
+    """Each release's changes since the one before, newest first: rules by name, counted values, and graphs."""
     names = release.names()
-    return "\n".join(_changed(*pair) for pair in reversed(list(itertools.pairwise(names))))
+    lines = [_changed(*pair) for pair in reversed(list(itertools.pairwise(names)))]
+    return "\n".join(["| NCCL | rules | values | other graphs on |", "|---|---|---|---|", *lines]) + "\n"
 
 
 def _changed(before: str, after: str) -> str:
-    found = release.differences(release.load(before), release.load(after))
-    folds = Counter(_fold(each.key) for each in found)
-    rows, folded = [], set()
-    for each in found:
-        fold = _fold(each.key)
-        if folds[fold] <= FOLDED:
-            rows.append(f"| `{each.key}` | {' | '.join(_values(each.before, each.after))} |")
-        elif fold not in folded:
-            folded.add(fold)
-            rows.append(f"| `{fold}` | | {folds[fold]} values changed or new |")
-    table = "\n".join([f"| | {before} | {after} |", "|---|---|---|", *rows, ""]) if rows else "No constant, no rule.\n"
-    return f"### {after}\n\n{table}{_graphs(before, after)}"
-
-
-def _fold(key: str) -> str:
-    return ".".join(key.split(".")[:2])
-
-
-def _values(was: Any, now: Any) -> tuple[str, str]:
-    if all(isinstance(value, list) and value and isinstance(value[0], str) for value in (was, now)):
-        gone, come = [name for name in was if name not in now], [name for name in now if name not in was]
-        was, now = (gone or "-", come or "-") if gone or come else (was, now)
-    return _text(was), _text(now)
-
-
-def _text(value: Any) -> str:
-    if value is None or value == "-":
-        return "-"
-    if isinstance(value, list):
-        numbers = [each for each in value if not isinstance(each, str)]
-        return f"{len(value)} values" if len(numbers) > FOLDED else ", ".join(map(_text, value)) or "-"
-    return f"`{value}`" if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
+    found = [each.key for each in release.differences(release.load(before), release.load(after))]
+    rules = dict.fromkeys(key.split(".")[1] for key in found if key.startswith("rules."))
+    values = Counter(key.split(".")[0] for key in found if not key.startswith("rules."))
+    counted = ", ".join(name if count == 1 else f"{name} {count}" for name, count in values.items())
+    return f"| {after} | {', '.join(rules) or '-'} | {counted or '-'} | {_graphs(before, after) or '-'} |"
 
 
 def _graphs(before: str, after: str) -> str:
@@ -176,8 +149,7 @@ def _graphs(before: str, after: str) -> str:
     if not different:
         return ""
     but = f" but {', '.join(alike)}" if alike else ""
-    names = ", ".join(different) if len(different) <= len(alike) else f"all machines{but}"
-    return f"\nOther graphs on {names}.\n"
+    return ", ".join(different) if len(different) <= len(alike) else f"all machines{but}"
 
 
 def _found_differently(machine: catalogue.Machine, before: str, after: str) -> bool:
@@ -250,18 +222,21 @@ def _page_about(verb: str) -> str:
 
 
 def aliases() -> str:
-    """Other names of machines, and why they are the same."""
-    lines = [f"| `{row.name}` | `{row.machine}` | {row.same} |" for row in catalogue.aliases().values()]
-    return "\n".join(["| instance type | machine | what is the same |", "|---|---|---|", *lines]) + "\n"
+    """Other names of each machine."""
+    names: dict[str, list[str]] = {}
+    for row in catalogue.aliases().values():
+        names.setdefault(row.machine, []).append(f"`{row.name}`")
+    lines = [f"| `{machine}` | {', '.join(others)} |" for machine, others in names.items()]
+    return "\n".join(["| machine | also called |", "|---|---|", *lines]) + "\n"
 
 
 def missing_machines() -> str:
     """Machines that are not in the catalogue."""
-    lines = [
-        f"| `{row.name}` | {row.why} | {', '.join(f'`{each}`' for each in row.instead)} |"
-        for row in catalogue.missing().values()
-    ]
-    return "\n".join(["| name | why it is missing | nearest |", "|---|---|---|", *lines]) + "\n"
+    names: dict[tuple[str, ...], list[str]] = {}
+    for row in catalogue.missing().values():
+        names.setdefault(tuple(row.instead), []).append(f"`{row.name}`")
+    lines = [f"| {', '.join(of)} | {', '.join(f'`{each}`' for each in near)} |" for near, of in names.items()]
+    return "\n".join(["| missing | nearest |", "|---|---|", *lines]) + "\n"
 
 
 RANGE = re.compile(r"\[([0-9.<>=]*x[0-9.<>=]*)\]")  # of an option; as plain text after a default it would be a link
@@ -469,7 +444,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "arm": by_arm,
     "random": by_random,
     "changes": changes,
-    "differences": published_numbers.differences,
     "floors": floors,
     "commands": commands,
     "options": options,

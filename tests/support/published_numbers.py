@@ -611,10 +611,3 @@ PROJECTION = [
 ]
 
 ROWS = [*BUSBW, *SUMMARY, *HIERARCHY, *OVERHEADS, *STEP, *MEASURING, *VERDICTS, *IDEAL, *VARIABLES, *PROJECTION]
-
-
-def differences() -> str:
-    """The rows on which text and formula differ, as a table."""
-    lines = ["| text | place | printed | formula | why |", "|---|---|--:|--:|---|"]
-    lines += [f"| {row.text} | {row.place} | {row.printed} | {row.formula} | {row.why} |" for row in ROWS if row.why]
-    return "\n".join(lines) + "\n"

@@ -153,10 +153,9 @@ HERE = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})"
 def test_the_documentation_has_a_part_on_it(tables: Path) -> None:
     changes = evaluated(tables, f"{HERE}; from tests.support import derived_docs", "derived_docs.changes()")
     assert isinstance(changes, str)
-    part = changes.partition(f"### {NEW}\n")[2].partition("\n### ")[0]
-    assert f"| | {NEWEST} | {NEW} |" in part
-    assert "| `base_latency_us.tree.ll` | 6.8 | 60 |" in part
-    assert "| `rules.pick` | `last_fastest` | `first_fastest` |" in part
+    (row,) = (line for line in changes.splitlines() if line.startswith(f"| {NEW} |"))
+    assert "pick" in row.split("|")[2]
+    assert "base_latency_us" in row.split("|")[3]
 
 
 def test_the_live_tests_and_the_comparison_of_releases_list_it(tables: Path) -> None:
