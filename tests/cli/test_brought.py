@@ -119,10 +119,18 @@ def test_unaligned_parts_of_a_jobs_calls_are_counted(tmp_path: Path) -> None:
 
 def test_a_skeleton_of_l20() -> None:
     file = report("R8-l20-skeleton.xml")
-    given = ("--nodes", "2", "--nccl", "2.28.9", "--bytes", "1M", "--net-gbps", "400")
+    given = ("--nodes", "2", "--nccl", "2.28.9", "--bytes", "1M", "--nic-gbps", "400")
     assert "taken for 16 nodes" in run("pick", "allreduce", "--topology", file, "--gpu", "l20", *given).stdout
     assert run("pick", "allreduce", "--topology", file, "--gpu", "l40s", *given, code=2).stderr.endswith("valid: l20\n")
-    assert "valid: l20" in run("pick", "allreduce", "--topology", file, code=2).stderr
+    said = run("pick", "allreduce", "--topology", file, code=2).stderr
+    assert "--gpu MODEL, and how fast its 12 adapters are with --nic-gbps 400; valid: l20\n" in said
+
+
+def test_a_skeleton_names_all_that_is_missing_at_once(tmp_path: Path) -> None:
+    skeleton = Path(__file__).parents[2] / "docs" / "examples" / "skeleton.xml"
+    said = run("pick", "allreduce", "--topology", str(skeleton), code=2).stderr
+    assert "--gpu MODEL" in said
+    assert "--nic-gbps 400" in said
 
 
 # --- a job's environment, pasted ---

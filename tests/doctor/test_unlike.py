@@ -131,7 +131,7 @@ def test_unlike_has_a_name() -> None:
 
 def test_two_pairs_of_bridged_gpus(tmp_path: Path) -> None:
     listing, out = report("R4-bridged-pairs.txt"), str(tmp_path / "r4.xml")
-    given = ("--gpu", "h100-pcie-bridged", "--net-gbps", "400", "--cpu", "GenuineIntel:6:207")
+    given = ("--gpu", "h100-pcie-bridged", "--nic-gbps", "400", "--cpu", "GenuineIntel:6:207")
     run("machines", "complete", listing, *given, "-o", out)
     seen = run("machines", "doctor", out, "--nodes", "2").stdout
     assert "wrong" not in seen

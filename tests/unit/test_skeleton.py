@@ -228,7 +228,7 @@ def test_another_encoding_is_one_line(encoding: str, tmp_path: Path) -> None:
 
 
 def test_a_skeleton_without_a_model_is_one_line(write: Write) -> None:
-    with pytest.raises(BadTopology, match=r"2 of 2 GPUs have no <gpu> with sm.*`gpu` MODEL; valid: p40, .*b200"):
+    with pytest.raises(BadTopology, match=r"2 of 2 GPUs have no <gpu> with sm.*`gpu` MODEL.*; valid: p40, .*b200"):
         Scenario(nccl=NCCL, nodes=1, topology=write(TWO_RAILS)).gpus()
 
 

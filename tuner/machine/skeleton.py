@@ -67,11 +67,19 @@ def read_complete(file: Path) -> tuple[str, Topology]:
         known = dict.fromkeys(name for pci in bare for name in gpus.of_device(pci.get("device")))
         skeleton.fail(
             f"{len(bare)} of {len(placed)} GPUs have no <gpu> with sm: a skeleton for NCCL to complete on its machine; "
-            f"say what they are with `gpu` MODEL; {one_of(known or gpus.names())}"
+            f"say what they are with `gpu` MODEL{_and_speeds(skeleton.elements)}; {one_of(known or gpus.names())}"
         )
     topology = of_elements(skeleton.elements, skeleton.where)
     text = skeleton.text.replace("\r\n", "\n").replace("\r", "\n")
     return each_gpu_once(text) if topology.gpu_of_rank else text, topology
+
+
+def _and_speeds(elements: "Iterable[_Read]") -> str:
+    """What else a file without models lacks: the speed of its adapters."""
+    slots = [each for each in elements if each.tag == "pci" and (each.get("class") or "").startswith("0x02")]
+    bare = sum(slot.find("nic") is None for slot in slots)
+    silent = sum(each.tag == "net" and each.get("speed") is None for each in elements)
+    return f", and how fast its {bare + silent} adapters are with `net_gbps` 400" if bare + silent else ""
 
 
 def name_of(file: Path) -> str:
@@ -262,6 +270,8 @@ class _File:
 class _Read(Protocol):
     """What both kinds of trees can say: that of the file as it is, and that which is completed."""
 
+    @property
+    def tag(self) -> str: ...
     def get(self, key: str) -> str | None: ...
     def find(self, path: str) -> "_Read | None": ...
 
