@@ -142,3 +142,34 @@ def test_releases_are_data_with_their_sources() -> None:
             if line.startswith('    ["'):
                 assert "# :" in line, line
     assert AwsTuner(release.load("1.21.1"), "p5.48xlarge", {}).title == "aws-ofi-nccl 1.21.1"
+
+
+AWS_LINES = (
+    "host:1:1 [0] NCCL INFO NET/OFI Initializing aws-ofi-nccl 1.18.0",
+    "host:1:1 [0] NCCL INFO TUNER/Plugin: Using nccl_ofi_tuner (v3)",
+    "host:1:1 [0] NCCL INFO NET/OFI Region base Tuner is chosen for platform: p5.48xlarge",
+)
+
+
+def logged(folder: Path, *lines: str) -> Communicator:
+    text = (Path(__file__).parents[2] / "docs" / "examples" / "nccl.log").read_text()
+    file = folder / "nccl.log"
+    file.write_text(text + "".join(f"{line}\n" for line in lines))
+    return communicator(log=file, comp_cap=80)
+
+
+def test_a_logs_tuner_decides(tmp_path: Path) -> None:
+    said = logged(tmp_path, *AWS_LINES).scenario
+    assert isinstance(said.tuner, AwsTuner)
+    assert (said.tuner.title, said.tuner.product) == ("aws-ofi-nccl 1.18.0", "p5.48xlarge")
+    assert said.from_log is not None
+    assert said.from_log.notes[0] == "aws-ofi-nccl 1.18.0 chooses, as the log says"
+    assert not any("NCCL's own choice" in note for note in said.from_log.notes)
+
+
+def test_a_logs_tuner_of_no_known_release_is_said_to_decide(tmp_path: Path) -> None:
+    for lines in (AWS_LINES[1:], (AWS_LINES[0].replace("1.18.0", "1.99.0"), *AWS_LINES[1:])):
+        said = logged(tmp_path, *lines).scenario
+        assert said.tuner is None
+        assert said.from_log is not None
+        assert said.from_log.notes[0].startswith("a tuner plugin chooses: nccl_ofi_tuner")

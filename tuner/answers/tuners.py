@@ -21,6 +21,7 @@ from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
     from tuner.emulator.communicator import Communicator
+    from tuner.scenario.from_log import FromLog
 
 
 NONE = "none"
@@ -88,7 +89,14 @@ def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
     own = {name: value for name, value in environment.items() if name.startswith("OFI_NCCL_")}
     left = replace(scenario, environment={name: value for name, value in environment.items() if name not in own})
     products = {product_of(kind.machine) for kind in scenario.kinds}
-    if text is None:
+    logged = scenario.from_log and scenario.from_log.tuner
+    tuner: TunerPlugin | None
+    if text is None and logged and logged.release in aws_release.names():
+        variables = {name: own[name] for name in VARIABLES if name in own}
+        product = logged.product or product_of(scenario.machine)
+        tuner = AwsTuner(aws_release.load(logged.release), product, variables)
+        left = replace(left, from_log=_with_its_tuner(scenario, tuner))
+    elif text is None:
         tuner = None if len(products) > 1 else of_machine(scenario.machine, environment)
     else:
         if len(products) > 1 and text != NONE:
@@ -99,6 +107,15 @@ def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
     if unknown := sorted(own.keys() - set(VARIABLES)):
         raise BadInput(f"{', '.join(unknown)}: not emulated; valid: {', '.join(VARIABLES)}")
     return replace(left, tuner=tuner)
+
+
+def _with_its_tuner(scenario: Scenario, tuner: AwsTuner) -> "FromLog":
+    """The log of the scenario without the warning that a tuner chose which is not emulated."""
+    said = scenario.from_log
+    assert said is not None
+    warning = said.answers[:1]  # the first, where a tuner chooses
+    notes = (f"{tuner.title} chooses, as the log says", *(note for note in said.notes if note not in warning))
+    return replace(said, notes=notes)
 
 
 def notes(scenario: Scenario) -> Iterator[str]:

@@ -29,6 +29,14 @@ _OF_LOGS = ("log", "log_communicator", *_OF_NODES)
 
 
 @dataclass(frozen=True, slots=True)
+class LoggedTuner:
+    """The tuner of aws-ofi-nccl that a log shows: its release, and the product name that it goes by; None: not said."""
+
+    release: str
+    product: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class FromLog:
     """Which communicator of which log a description is of; ``release`` is what the log says.
 
@@ -44,6 +52,7 @@ class FromLog:
     nearness: Nearness | None = field(metadata=json_form(optional=True))  # of the machine
     notes: tuple[str, ...]
     answers: tuple[str, ...] = ()
+    tuner: LoggedTuner | None = field(default=None, metadata=json_form(optional=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +118,20 @@ def read(machine: str | None, given: "Description") -> Logged:
         near,
         tuple(notes),
         imported.evidence.answers,
+        _tuner(imported),
     )
     return Logged(machine, cast("Description", others), kinds, says)
 
 
+def _tuner(imported: Imported) -> LoggedTuner | None:
+    """The tuner that chooses, where it is one of aws-ofi-nccl whose release is printed."""
+    said = imported.evidence
+    if said.tuner_plugin is None or not said.tuner_plugin.startswith(OF_AWS) or said.aws_release is None:
+        return None
+    return LoggedTuner(said.aws_release, said.tuner_product)
+
+
+OF_AWS = "nccl_ofi_tuner"  # the name of its interfaces, src/tuner/nccl_ofi_tuner.cpp
 OR_A_MACHINE = "; or `machine` NAME or `topology` FILE.xml for all that the log does not show"
 
 

@@ -30,7 +30,16 @@ def evidence(reading: Reading, variables: Mapping[str, str], channels: tuple[str
         *_of_warnings(reading),
     ]
     rings = tuple(log.rings[channel] for channel in sorted(log.rings))
-    return LogEvidence(plugin, dict(log.transports), tuple(log.warnings), rings, sends, tuple(answers))
+    return LogEvidence(
+        plugin,
+        dict(log.transports),
+        tuple(log.warnings),
+        rings,
+        sends,
+        tuple(answers),
+        log.aws_release,
+        log.tuner_product or log.instance,
+    )
 
 
 def _of_tuner(plugin: str | None, file: str) -> Iterator[str]:

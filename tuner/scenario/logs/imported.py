@@ -94,9 +94,11 @@ class Hardware:
 class LogEvidence:
     """Lines of a log beside its graphs and tables; empty where none is printed.
 
-    ``tuner_plugin``: the plugin that chooses, if any does. ``transports``: connections by NCCL's word for their way,
-    P2P/CUMEM, SHM, NET/IB/GDRDMA. ``rings``: ranks of each channel in their order. ``adapters_of_ranks``: NCCL's
-    numbers of the adapters that a rank sends over. ``answers``: what follows, a sentence each.
+    ``tuner_plugin``: the plugin that chooses, if any does; of aws-ofi-nccl ``aws_release`` and ``tuner_product`` are
+    the release and the product name that its tuner goes by, where they are printed. ``transports``: connections by
+    NCCL's word for their way, P2P/CUMEM, SHM, NET/IB/GDRDMA. ``rings``: ranks of each channel in their order.
+    ``adapters_of_ranks``: NCCL's numbers of the adapters that a rank sends over. ``answers``: what follows, a sentence
+    each.
     """
 
     tuner_plugin: str | None
@@ -105,6 +107,8 @@ class LogEvidence:
     rings: tuple[tuple[int, ...], ...] = field(metadata=json_form(omitted=True))
     adapters_of_ranks: Mapping[int, tuple[int, ...]] = field(metadata=json_form(omitted=True))
     answers: tuple[str, ...]
+    aws_release: str | None = field(default=None, metadata=json_form(optional=True))
+    tuner_product: str | None = field(default=None, metadata=json_form(optional=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,8 @@ _VARIABLE = re.compile(r"(NCCL_\w+) set by environment to (.*?)\s*$")
 # src/transport/net_ib.cc, ncclIbInit; src/transport/nvls.cc, ncclNvlsInit; aws-ofi-nccl, src/platform-aws.c
 _ADAPTERS = re.compile(r"NET/IB : Using ((?:\[\d+\]\S+ ?)+)")
 _SPEED = re.compile(r"NET/IB ?: \[\d+\] ?([^:\s]+):\S+ .*\bspeed=(\d+)")
+_AWS_RELEASE = re.compile(r"NET/OFI Initializing aws-ofi-nccl v?(\d+\.\d+\.\d+)")
+_TUNER_PRODUCT = re.compile(r"Tuner is chosen for platform: (\S+)")
 _INSTANCE = re.compile(r"NET/OFI Running on (?:an? )?([a-z]\w*\.\w+)")
 _MULTICAST = re.compile(r"NVLS multicast support is (not )?available on dev")
 _BUS_ID = re.compile(r" busId ([0-9a-f]+)\b")
@@ -187,6 +189,8 @@ class Log:
     adapters_of_ranks: dict[int, set[int]] = field(default_factory=dict)  # over which a rank sends
     p2p_support: bool | None = None  # inside a node
     tuner_plugins: dict[str, str] = field(default_factory=dict)  # by its name, the file that a variable names
+    aws_release: str | None = None  # of aws-ofi-nccl
+    tuner_product: str | None = None  # the product name that its tuner goes by
     network_faults: dict[str, str] = field(default_factory=dict)
 
 
@@ -394,6 +398,12 @@ class _Reader:
         self.log.tuner_plugins.pop("", None)
         self.log.tuner_plugins.setdefault(match[1], file)
 
+    def aws_release(self, line: Line, match: re.Match[str]) -> None:
+        self.log.aws_release = self.log.aws_release or match[1]
+
+    def tuner_product(self, line: Line, match: re.Match[str]) -> None:
+        self.log.tuner_product = self.log.tuner_product or match[1]
+
     def tuner_file(self, line: Line, match: re.Match[str]) -> None:
         if not self.log.tuner_plugins:
             self.log.tuner_plugins[""] = match[1] or match[2]
@@ -435,6 +445,8 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, Line, re.Match[str
     ("NET/IB : Using ", _ADAPTERS, _Reader.adapters),
     (" speed=", _SPEED, _Reader.speed),
     ("NET/OFI Running on ", _INSTANCE, _Reader.instance),
+    ("NET/OFI Initializing ", _AWS_RELEASE, _Reader.aws_release),
+    ("NET/OFI Region base Tuner ", _TUNER_PRODUCT, _Reader.tuner_product),
     ("NVLS multicast support ", _MULTICAST, _Reader.multicast),
     ("Using network ", _NETWORK, _Reader.network),
     ("NCCL version ", _VERSION, _Reader.version),
