@@ -1,5 +1,6 @@
 """``nccl-tuner oracle``: the real libnccl on simulated GPUs."""
 
+import os
 from typing import Any
 
 import click
@@ -14,6 +15,8 @@ from tuner.cli.lazy import Group
 from tuner.cli.output import counted, print_json
 from tuner.cli.pick import print_answers
 from tuner.emulator import printed_table
+
+TABLES = ("NCCL_TUNER_TABLE", "NCCL_TUNER_CONFIG_FILE")
 
 
 @click.group(name="oracle", cls=Group)
@@ -47,6 +50,11 @@ def pick(
     nccl-tuner oracle pick allreduce --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 2 --nccl 2.32.3
     """
     described = communicator.scenario()
+    for name in TABLES:
+        if os.environ.get(name) or any(text.startswith(f"{name}=") for text in communicator["env"]):
+            click.echo(
+                f"note: {name} is set, and no plugin reads it here; `nccl-tuner plugin try` loads a table", err=True
+            )
     answers = library.of_sizes(described, call.request(collective), sizes, timeout_s)
     if as_json:
         print_json(answers)

@@ -14,13 +14,14 @@ from tuner.cli.lazy import LazyGroup
 from tuner.cli.output import print_json
 from tuner.cli.release_names import release_option
 from tuner.plugin import headers, loading, rollout
-from tuner.plugin.formats import convert
+from tuner.plugin.formats import convert as formats
 from tuner.plugin.table.comments import VALID
 
 VERBS = {
     "convert": "a decision table from or to NVIDIA's and NCCLX's formats",
     "lint": "what is wrong with a decision table, by itself and on a communicator",
     "dry-run": "what a decision table makes of sizes, through the plugin's own code",
+    "try": "a decision table in the real libnccl: what every row does there",
     "compile": "a decision table that picks as another release does, or by measurements",
     "top": "which rows decide in jobs that run now, on which ranks, and which do not",
     "metrics": "the same counts for Prometheus",
@@ -102,9 +103,9 @@ def env(nccl: str | None, table: Path | None, strict: bool, following: str | Non
         _check_signature(table, given["signature"], given["signers"], given["identity"])
     timed = False
     if table is not None:
-        read = convert.read(table)
-        if read.format not in convert.OF_THE_PLUGIN:
-            raise BadInput(f"{table}: the plugin does not read {read.format} ({one_of(convert.OF_THE_PLUGIN)})")
+        read = formats.read(table)
+        if read.format not in formats.OF_THE_PLUGIN:
+            raise BadInput(f"{table}: the plugin does not read {read.format} ({one_of(formats.OF_THE_PLUGIN)})")
         timed = VALID in read.table.provenance
         for finding in (*headers.check_release(read.table, chosen.name), *headers.check_who_asks(read.table, chosen)):
             click.echo(f"{read.place(finding.line)}: {finding.severity}: {finding.reason}", err=True)
