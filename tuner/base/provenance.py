@@ -18,7 +18,7 @@ def today() -> str:
 
 
 def sha256(path: Path) -> str:
-    """Of a file's bytes. OSError where it cannot be read."""
+    """SHA-256 of a file's bytes. OSError where it cannot be read."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

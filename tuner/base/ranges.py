@@ -31,7 +31,7 @@ def from_ranges(text: str, name: str) -> tuple[int, ...]:
 
 
 def as_ranges(numbers: Sequence[int]) -> str:
-    """The same in the fewest words that a reader sees through: runs of one step, of three numbers or more."""
+    """Numbers in the fewest words that a reader sees through: runs of one step, of three numbers or more."""
     said, at = list[str](), 0
     while at < len(numbers):
         end = at + 1

@@ -38,7 +38,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """The same of several sizes; ``before`` and ``after`` are numbers in ``unit``, [size], as computed."""
+    """Notes a step of several sizes; ``before`` and ``after`` are numbers in ``unit``, [size], as computed."""
 
     quantity: str
     name: str
@@ -68,7 +68,7 @@ def tracing(nccl: str) -> Iterator[list[Step]]:
 
 @contextmanager
 def tracing_sizes(nccl: str, count: int) -> Iterator[list[Steps]]:
-    """The same of computations of ``count`` sizes."""
+    """Trace of computations of ``count`` sizes."""
     seen: list[Steps] = []
 
     def listen(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:

@@ -9,7 +9,7 @@ from tuner.base.names import Buffers
 
 
 class Sides(IntFlag):
-    """Which buffers of a call: the one that is sent from, the one that is received into."""
+    """Buffers of a call: the one that is sent from, the one that is received into."""
 
     none = 0
     send = 1
@@ -36,7 +36,7 @@ class Windows:
 
     @property
     def symmetric(self) -> Sides:
-        """Which buffers are in symmetric windows, as far as flags say."""
+        """Buffers in symmetric windows, as far as flags say."""
         return self.sides if WindowFlag.COLL_SYMMETRIC in self.flags else Sides.none
 
     @property
@@ -51,7 +51,7 @@ SYMMETRIC = Windows()  # both buffers in windows with NCCL_WIN_COLL_SYMMETRIC
 
 
 def flag_words(flags: WindowFlag) -> str:
-    """As options have them: ``coll-symmetric,strict-ordering``."""
+    """Flags as options have them: ``coll-symmetric,strict-ordering``."""
     return ",".join(_word(flag) for flag in flags) or _word(WindowFlag.DEFAULT)
 
 

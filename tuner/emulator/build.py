@@ -118,7 +118,7 @@ def _kinds(alike: Sequence[tuple[Node, int]]) -> tuple[list[Node], int, int]:
 
 
 def _weakest(searched: Sequence[Graphs], release: Release) -> tuple[dict[Algorithm, Graph], int]:
-    """Of all kinds' graphs the weakest by algorithm, and the channels of ring and tree: the fewer of both."""
+    """The weakest of all kinds' graphs by algorithm, and the channels of ring and tree: the fewer of both."""
     weakest = {
         name: init.weakest([graphs.get(name, EMPTY) for graphs in searched], release.paths.types)
         for name in set(OF_ALGORITHM.values())

@@ -79,7 +79,7 @@ def goes_on(selection: Selection, request: Request, last: int, high: int) -> boo
 
 
 def _with_launches(selection: Selection, request: Request, found: Ranges) -> Ranges:
-    """The same, cut where channels or threads of the classic path change; it ends where those cannot be followed."""
+    """The ranges, cut where channels or threads of the classic path change; it ends where those cannot be followed."""
     starts = [found.from_bytes]
     for start, end, kernel in zip(found.from_bytes.tolist(), found.to_bytes.tolist(), found.bypass_kernel, strict=True):
         try:

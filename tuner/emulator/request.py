@@ -40,7 +40,7 @@ class Request:
 
     @property
     def symmetric(self) -> Sides:
-        """Which buffers are in symmetric windows, if the communicator makes them."""
+        """Buffers in symmetric windows, if the communicator makes them."""
         return self.windows.symmetric if self.buffers is Buffers.window else Sides.none
 
     @property
@@ -70,7 +70,7 @@ class Request:
         return self.collective in (Collective.AllGather, Collective.ReduceScatter)
 
     def parts(self, ranks: int) -> int:
-        """How many counts nBytes holds: one of each rank where it is of all ranks together."""
+        """Number of counts that nBytes holds: one of each rank where it is of all ranks together."""
         return ranks if self.spreads else 1
 
     def unit_bytes(self, ranks: int) -> int:

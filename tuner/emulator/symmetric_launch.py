@@ -68,7 +68,7 @@ def _op_argument(communicator: Communicator, task: Task, kernel: str) -> int:
 
 
 def dealt(counts: Sequence[int], cell_elements: int, blocks: int, last: bool) -> tuple[list[End], list[Together]]:
-    """By block where its part ends, and by call of so many elements which blocks do it together.
+    """Ends of parts by block, and by call of so many elements which blocks do it together.
 
     ``last``: no symmetric kernel of the group comes behind.
     """
@@ -95,7 +95,7 @@ def dealt(counts: Sequence[int], cell_elements: int, blocks: int, last: bool) ->
 
 
 def parts(counts: Sequence[int], cell_elements: int, ends: Sequence[End]) -> Iterator[SymmetricBlock]:
-    """By block its parts of the calls."""
+    """Parts of the calls by block."""
     call, begin = 0, 0
     for last_call, end in ends:
         own = []

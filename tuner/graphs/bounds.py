@@ -17,7 +17,7 @@ ROWS: Final[tuple[tuple[LeastCapability, int], ...]] = (("blackwell", 100), ("ho
 
 
 class Bounds:
-    """The same for every graph of a system."""
+    """Bounds of the searches, the same for every graph of a system."""
 
     def __init__(self, system: System, nccl: Release, variables: Environment) -> None:
         self.system, self.rules = system, nccl.search.loop

@@ -31,7 +31,7 @@ class Taken(dict[float, float | None]):
 
 
 class Looked(Taken):
-    """The same, as far as one search looks it up."""
+    """The table, as far as one search looks it up."""
 
     def __init__(self, gbs: float) -> None:
         super().__init__(gbs)

@@ -1,4 +1,4 @@
-"""Which adapters a GPU uses first, and which GPU an adapter belongs to.
+"""Adapters that a GPU uses first, and which GPU an adapter belongs to.
 
 Source: ncclTopoGetLocal, ncclTopoGetLocalNet, ncclTopoGetLocalGpu, src/graph/topo.cc, v2.28.9-1.
 """

@@ -70,7 +70,7 @@ def _with_channels(found: SearchResult) -> dict[str, Graph]:
 
 
 def _request(machine: Machine, gpus: int, several: bool, variables: dict[str, str]) -> Request:
-    """Of a host, or of whole trays where the GPUs are more than one has."""
+    """GPUs of a host, or of whole trays where the GPUs are more than one has."""
     environment, of_host = {**machine.environment, **variables}, min(gpus, machine.gpus_per_node)
     across = machine.peer_to_peer_across_sockets
     return Request(machine.topology_xml, of_host, several, environment, across, hosts=gpus // of_host)

@@ -96,7 +96,7 @@ Group = tuple[int, ...]  # numbers of adapters
 
 @dataclass(frozen=True, slots=True)
 class MergedAdapters:
-    """Which adapters become virtual ones, in the order in which these are numbered; some alone, by the release."""
+    """Adapters that become virtual ones, in the order in which these are numbered; some alone, by the release."""
 
     rules: Merging
     names: tuple[str, ...]  # of all adapters, in their order
@@ -181,7 +181,7 @@ def merged(
 
 
 class _Groups:
-    """Which adapters are merged: those that are asked for by name, then those that are near each other."""
+    """Adapters that are merged: those that are asked for by name, then those that are near each other."""
 
     def __init__(
         self, file: ET.Element, adapters: Sequence[tuple[str, int]], rules: Merging, variables: Environment

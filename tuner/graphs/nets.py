@@ -1,4 +1,4 @@
-"""Which network devices a channel may enter and leave through, and in which order they are tried.
+"""Network devices that a channel may enter and leave through, and in which order they are tried.
 
 Source: ncclTopoSelectNets, ncclTopoSearchCheckNet, src/graph/search.cc, v2.28.9-1.
 """

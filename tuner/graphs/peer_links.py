@@ -29,7 +29,7 @@ CHANNELS_WITHOUT_NVLINK = 2
 
 
 def peer_links(request: Request, nccl: str) -> PeerLinks:
-    """Those of the request's node. Errors: BadTopology, BadInput for what NCCL cannot work with."""
+    """Links of the request's node. Errors: BadTopology, BadInput for what NCCL cannot work with."""
     return _peer_links(json.dumps(asdict(request), sort_keys=True), nccl)
 
 
@@ -95,7 +95,9 @@ class _Pairs:
 
 
 def _adapters(system: System, gpu: Gpu, local: LocalNets, nccl: Release) -> tuple[int, float]:
-    """How many network devices have the bandwidth between the GPU and its CPU, in NCCL's order, and what they have."""
+    """Number of network devices that have the bandwidth between the GPU and its CPU, in NCCL's order, and what they
+    have.
+    """
     paths = gpu.paths[Kind.NET]
     if nccl.exchange.net_channels == "by_bandwidth":
         nets = local.of_gpu(gpu)

@@ -1,4 +1,4 @@
-"""Which GPUs reach each other directly: peer-to-peer, shared memory, or neither because the network is faster.
+"""GPUs that reach each other directly: peer-to-peer, shared memory, or neither because the network is faster.
 
 Source: ncclTopoCheckP2p, ncclTopoCheckNet and the loop over GPUs in ncclTopoComputePaths, src/graph/paths.cc;
 p2pCanConnect, src/transport/p2p.cc; shmCanConnect, src/transport/shm.cc, v2.28.9-1.

@@ -53,7 +53,7 @@ def complete(system: System, request: Request, nccl: Release, variables: Environ
 
 
 def _peer_groups(topology: Topology, across: bool) -> dict[str, int]:
-    """By bus id, which GPUs of a host NVML and CUDA allow peer-to-peer between."""
+    """GPUs by bus id that NVML and CUDA allow peer-to-peer between."""
     sockets = {cpu.numaid: number for number, cpu in enumerate(topology.cpus)}
     return {gpu.busid: 0 if across else sockets[gpu.numaid] for gpu in topology.gpus}
 

@@ -65,5 +65,5 @@ class SearchResult:
 
     @property
     def parts(self) -> int:
-        """As how many nodes NCCL takes the node."""
+        """Number of nodes that NCCL takes the node."""
         return len(set(self.part_of_rank))

@@ -44,7 +44,7 @@ class PathTypes:
 
     @classmethod
     def of(cls, names: tuple[str, ...]) -> "PathTypes":
-        """Those of a release that has these names in this order."""
+        """Path types of a release that has these names in this order."""
         numbers = {name: names.index(name) if name in names else -1 for name in PATH_NAMES}
         return cls(**numbers, names=names)
 
@@ -88,7 +88,7 @@ class Node:
 
     @property
     def host(self) -> int:
-        """Which host of a NVLink domain it is in; the first is 0, and that of the NVSwitches."""
+        """Number of its host in a NVLink domain; the first is 0, and that of the NVSwitches."""
         return self.id >> HOST_BIT
 
 
@@ -186,5 +186,5 @@ class System:
 
     @property
     def compute_capabilities(self) -> list[int]:
-        """Of each GPU: 80, 90, 100 ..."""
+        """Compute capability of each GPU: 80, 90, 100 ..."""
         return [gpu.compute_capability for gpu in self.gpus]

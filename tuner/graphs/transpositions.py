@@ -107,7 +107,7 @@ class TranspositionTable:
         return SearchState(key, links, adapters, left, self.found, channel, repeated, refused)
 
     def tries(self, state: SearchState) -> int | None:
-        """How many tries it takes to find nothing better from there; None where that is not known."""
+        """Number of tries that it takes to find nothing better from there; None where that is not known."""
         self.looks[self.kind] += 1
         known = self._dead_ends.get(state.key)
         if known is None or known.tries > state.left:
@@ -158,7 +158,7 @@ class FailedSearches:
         return speeds, to_beat, self.key_at_any_gbs(trial, links, nets)
 
     def key_at_any_gbs(self, trial: Trial, links: Sequence[float], nets: Sequence[float]) -> Hashable:
-        """The same but for the bandwidth and the adapters of a channel, and for what is compared with the best."""
+        """The key but for the bandwidth and the adapters of a channel, and for what is compared with the best."""
         intra = max((type_ for type_ in self._intra_types if type_ <= trial.type_intra), default=NO_TYPE)
         inter = max((type_ for type_ in self._inter_types if type_ <= trial.type_inter), default=NO_TYPE)
         asked = trial.pattern, trial.in_network, trial.max_channels, trial.same_channels

@@ -29,7 +29,7 @@ class Trial:
     inter: list[list[int]] = field(default_factory=list)  # ids of the first and last adapter, by channel
 
     def copied(self) -> "Trial":
-        """The same, sharing nothing."""
+        """A copy that shares nothing."""
         return replace(self, intra=[list(row) for row in self.intra], inter=[list(row) for row in self.inter])
 
     def take(self, other: "Trial") -> None:

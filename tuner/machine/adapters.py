@@ -1,4 +1,4 @@
-"""Which adapters of a topology NCCL uses, and whether it merges them: what its own InfiniBand network says of them.
+"""Adapters of a topology that NCCL uses, and whether it merges them: what its own InfiniBand network says of them.
 
 Source: ncclIbInit, ncclIbGetPciPath, ncclIbMakeVDevice, src/transport/net_ib.cc; parseStringList, matchIfList,
 src/misc/utils.cc, v2.28.9-1.
@@ -27,15 +27,15 @@ class Adapter(Protocol):
 
     @property
     def name(self) -> str:
-        """As NCCL prints it: mlx5_0."""
+        """Name as NCCL prints it: mlx5_0."""
 
     @property
     def port(self) -> int:
-        """As the topology has it, which counts the ports of one PCI device through."""
+        """Port as the topology has it, which counts the ports of one PCI device through."""
 
     @property
     def busid(self) -> str | None:
-        """Of its PCI device; None for one that is none."""
+        """Address of its PCI device; None for one that is none."""
 
     @property
     def gpu_direct(self) -> bool:
@@ -105,7 +105,7 @@ def mergeable(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool
 
 
 def network_of(adapters: Sequence[Adapter]) -> str | None:
-    """Which of NCCL's own networks the adapters are of; None where that of a plugin, none, or of several.
+    """The one of NCCL's own networks that the adapters are of; None where that of a plugin, none, or of several.
 
     Sockets have port 0 and leave GPUs' memory alone (ncclNetSocketGetProperties, src/transport/net_socket.cc).
     """
@@ -115,7 +115,7 @@ def network_of(adapters: Sequence[Adapter]) -> str | None:
 
 
 def selecting(network: str | None, variables: Mapping[str, str], nodes: int) -> set[str]:
-    """Of ``variables`` those that say which network NCCL takes, and say no other than that of the adapters.
+    """Variables that say which network NCCL takes, and say no other than that of the adapters.
 
     Of one node NCCL drops all adapters before it searches (ncclTopoTrimSystem, src/graph/topo.cc), so that any of its
     own networks will do.

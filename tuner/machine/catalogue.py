@@ -105,7 +105,7 @@ class Machine:
 
     @property
     def topology_sha256(self) -> str:
-        """Of the topology's text, in hexadecimal."""
+        """SHA-256 of the topology's text, in hexadecimal."""
         return sha256(self.topology_xml.encode()).hexdigest()
 
 

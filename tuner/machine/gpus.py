@@ -95,7 +95,7 @@ def of_device(device: str | None) -> tuple[str, ...]:
 
 
 def most_nvlinks(compute_capability: int) -> int:
-    """As many NVLinks as any GPU of a compute capability (90 for 9.0) has."""
+    """The most NVLinks that any GPU of a compute capability (90 for 9.0) has."""
     return _most_nvlinks().get(str(compute_capability), 0)
 
 

@@ -39,7 +39,7 @@ class GraphTable:
         return tuple(sorted({release for release, _, _ in self.graphs}, key=release_key))
 
     def of(self, topology_sha256: str) -> "GraphTable":
-        """The same, or an empty one where it was found on another topology."""
+        """The table, or an empty one where it was found on another topology."""
         return self if self.topology_sha256 == topology_sha256 else GraphTable(topology_sha256)
 
     def without(self, release: str) -> "GraphTable":
@@ -75,7 +75,7 @@ def net_gbs(table: Mapping[str, Any]) -> dict[Shape, float]:
 
 
 def rows(by_shape: Mapping[Shape, Mapping[str, Graph | float]]) -> dict[str, list[dict[str, Any]]]:
-    """By name the rows of what was found; one node first, fewest GPUs first. Absent values are left out."""
+    """Rows of what was found, by name; one node first, fewest GPUs first. Absent values are left out."""
     return {
         kind: [_row(entry) for entry in entries]
         for kind, entries in groupby(_entries(by_shape), key=lambda entry: entry[0][0])

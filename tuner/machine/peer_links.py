@@ -15,7 +15,7 @@ class AdapterAccess:
 
 @dataclass(frozen=True, slots=True)
 class PeerLinks:
-    """Of one kind of node, after what its ranks do not use was cut off.
+    """Links of one kind of node, after what its ranks do not use was cut off.
 
     ``local_channels`` is the least of the channels that NCCL has for a pair of its GPUs: two for each NVLink between
     them, and two where there is none; None for a GPU alone. ``adapters`` has, by GPU, how many network devices NCCL

@@ -280,7 +280,7 @@ P = TypeVar("P", bound=_Read)
 
 
 def _gpus(where: str, slots: Iterable[P]) -> list[P]:
-    """Those of the <pci> that are GPUs: with a <gpu>, or NVIDIA's display devices (class 0x03)."""
+    """Elements <pci> that are GPUs: with a <gpu>, or NVIDIA's display devices (class 0x03)."""
     return [pci for pci in slots if pci.find("gpu") is not None or _is_gpu(where, pci)]
 
 

@@ -114,7 +114,7 @@ class Reader:
         return self._patterns.get(number, number)
 
     def launched(self, observed: Observation) -> Launched:
-        """As NCCL's log and the launch say together."""
+        """Pick as NCCL's log and the launch say together."""
         choice, record = self.choice(observed), observed.record
         channels = int(record["kernel"]["grid_x"])
         return Launched(

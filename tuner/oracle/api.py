@@ -166,7 +166,7 @@ class Oracle:
             return [self._reader.launched(call) for call in calls]
 
     def launch_on_any_path(self, request: Request, sizes_bytes: Sequence[int]) -> list[Launched | NonClassicPath]:
-        """As :meth:`launch` where a call may leave the classic path, as those in symmetric windows do."""
+        """Launches as of :meth:`launch` where a call may leave the classic path, as those in symmetric windows do."""
         _, calls = self._observe(request, sizes_bytes)
         with self._explained():
             return [self._reader.non_classic_path(call) or self._reader.launched(call) for call in calls]
@@ -240,7 +240,7 @@ class Oracle:
         buffers: Buffers = Buffers.plain,
         windows: Windows = SYMMETRIC,
     ) -> list[launches.LaunchInFull]:
-        """As :meth:`launch_in_full` of several groups, one after the other."""
+        """Launches as of :meth:`launch_in_full` of several groups, one after the other."""
         self._check_ranks()
         self._check_registers(buffers)
         ranks, registration = self.configuration.asked_ranks, _registration(buffers, windows)

@@ -13,7 +13,8 @@ from tuner.scenario.oracle_configuration import OracleConfiguration
 def connections(
     configuration: OracleConfiguration, calls: Sequence[tuple[Request, int]], timeout_s: float = 120.0
 ) -> list[tuple[RankConnections, ...]]:
-    """Those of every rank after initialisation, and after each of ``calls`` (with NCCL's nBytes), on plain buffers.
+    """Connections of every rank after initialisation, and after each of ``calls`` (with NCCL's nBytes), on plain
+    buffers.
 
     Errors: BadInput for nodes that differ, NVLink domains and releases up to 2.23, which note nothing of the network;
     those of :class:`tuner.oracle.api.Oracle`.
@@ -44,7 +45,7 @@ def connections(
 
 
 def marked(configuration: OracleConfiguration, timeout_s: float = 120.0) -> tuple[RankConnections, ...]:
-    """The same of a communicator whose ranks are not connected, as the oracle marks it for registered buffers."""
+    """Connections of a communicator whose ranks are not connected, as the oracle marks it for registered buffers."""
     prepared = start.prepare(replace(configuration, without_tuner=True))
     child = start.launch_child(prepared)
     try:

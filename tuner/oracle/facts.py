@@ -153,7 +153,7 @@ def graphs(raw: Sequence[Mapping[str, Any]], local_ranks: int) -> dict[Algorithm
 
 
 def shape(layout: Layout) -> tuple[int, int]:
-    """How many algorithms and protocols the release has."""
+    """Numbers of algorithms and protocols of the release."""
     algorithms, protocols = layout.members[next(name for name in TABLES["max_threads"] if name in layout.members)].dims
     return algorithms, protocols
 

@@ -116,7 +116,9 @@ class ReadConnections:
 
 @dataclass(frozen=True, slots=True)
 class RankConnections:
-    """Of one rank: ``useGdr`` and ``useNetPXN``, and its ring's flags, those to the next and from the previous rank."""
+    """Connections of one rank: ``useGdr`` and ``useNetPXN``, and its ring's flags, those to the next and from the
+    previous rank.
+    """
 
     direct: bool
     relayed: bool

@@ -77,7 +77,7 @@ def graphs(oracle: Oracle) -> Graphs:
 
 
 def ordered_graphs(oracle: Oracle) -> dict[str, OrderedGraph]:
-    """The same with their channels, as rank 0 found them. OracleFailed where NCCL wrote none."""
+    """Graphs with their channels, as rank 0 found them. OracleFailed where NCCL wrote none."""
     dump = oracle.graph_xml()
     if dump is None:
         raise OracleFailed(f"NCCL {oracle.facts.release} wrote no graphs")

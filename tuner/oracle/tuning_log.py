@@ -72,7 +72,7 @@ def symmetric_kernels(log: bytes) -> list[SymmetricKernel]:
 
 
 def algorithm(text: str) -> Algorithm:
-    """By number, or by NCCL's spelling in logs and kernel names; OracleFailed for any other.
+    """An algorithm by number, or by NCCL's spelling in logs and kernel names; OracleFailed for any other.
 
     Such as ``COLLNET_DIRECT``, ``NVLS_TREE``, ``NVLSTree``.
     """
@@ -83,7 +83,7 @@ def algorithm(text: str) -> Algorithm:
 
 
 def protocol(text: str) -> Protocol:
-    """By number, or by NCCL's spelling, in any case; OracleFailed for any other."""
+    """A protocol by number, or by NCCL's spelling, in any case; OracleFailed for any other."""
     known = choice.protocol(text)
     if known is None:
         raise OracleFailed(f"NCCL named a protocol this project does not know: {text}")

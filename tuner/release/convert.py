@@ -40,7 +40,7 @@ PROTOCOL_NAMES = {protocol: key for key, protocol in PROTOCOL_KEYS.items()}
 
 
 class WrongValue(Exception):
-    """Of one key, dotted; the text says what is wrong and what is valid."""
+    """A wrong value of one key, dotted; the text says what is wrong and what is valid."""
 
     def __init__(self, key: str, text: str) -> None:
         super().__init__(f"{key}: {text}")

@@ -22,7 +22,7 @@ class ChangedDefault:
 
 
 def defaults(release: str) -> Mapping[str, Default]:
-    """By variable, of those that ``release`` reads; "unset" where the communicator's configuration decides.
+    """Defaults by variable, of those that ``release`` reads; "unset" where the communicator's configuration decides.
 
     Of many variables -2 or -1 means that NCCL decides when it initialises.
     """

@@ -43,7 +43,7 @@ class Environment:
         return value if -(2**63) <= value < 2**63 else None
 
     def c_int(self, name: str, default: int) -> int:
-        """The same where NCCL assigns it to an int: what does not fit wraps around (sic)."""
+        """The number where NCCL assigns it to an int: what does not fit wraps around (sic)."""
         return int32(self.number(name, default))
 
     def optional(self, name: str) -> int | None:
@@ -87,7 +87,7 @@ def forced(text: str, variable: str, elements: type[IntEnum]) -> set[Collective]
 def _entries(
     text: str, variable: str, elements: type[IntEnum]
 ) -> Iterator[tuple[list[Collective], list[IntEnum], bool]]:
-    """Of each entry the collectives it is for, the elements it names, and whether ``^`` inverts it."""
+    """Entries, each with the collectives it is for, the elements it names, and whether ``^`` inverts it."""
     for position, entry in enumerate(part for part in text.split(";") if part):
         fields = [part for part in entry.split(":") if part]
         if not fields:

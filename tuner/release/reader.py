@@ -54,7 +54,7 @@ def named(text: str) -> str:
 
 
 def _nearest(number: str, known: list[str]) -> str | None:
-    """Of the releases that only the last number parts from this one, the nearest; the newer of two."""
+    """Nearest release of those that only the last number parts from this one; the newer of two."""
     minor, _, last = number.rpartition(".")
     near = [name for name in known if name.startswith(f"{minor}.")]
     return min(reversed(near), key=lambda name: abs(int(name.rpartition(".")[2]) - int(last)), default=None)

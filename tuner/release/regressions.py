@@ -61,7 +61,7 @@ def regressions() -> tuple[Regression, ...]:
 
 
 def between(before: str, after: str) -> list[Regression]:
-    """Those that ``after`` has and ``before`` does not."""
+    """Regressions that ``after`` has and ``before`` does not."""
     known = names()
     old, new = known.index(before), known.index(after)
 

@@ -1,4 +1,4 @@
-"""Which rules a release is made of, by name; ``tuner.emulator.rules.resolved`` has the functions of these names.
+"""Names of the rules that a release is made of; ``tuner.emulator.rules.resolved`` has the functions of these names.
 
 A tuple is applied in its order. None stands where no rule of that kind applies: ``[]`` in a release's file.
 """

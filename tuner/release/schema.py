@@ -205,7 +205,7 @@ class RingPlateau:
 
     @property
     def factors(self) -> Mapping[Generation, float]:
-        """By generation, in the order of the tables."""
+        """Values by generation, in the order of the tables."""
         return {"volta": self.volta, "ampere": self.ampere, "hopper": self.hopper, "blackwell": self.blackwell}
 
 

@@ -144,7 +144,7 @@ class Channels:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loop:
-    """Which searches are tried, one after the other."""
+    """Searches that are tried, one after the other."""
 
     types: Literal["fixed", "of_the_machine"]  # the nearest and farthest types that are tried
     tries_disconnected: bool

@@ -32,13 +32,13 @@ OF_THE_NETWORK = frozenset({"NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE"})
 
 
 def ignored(nccl: Release, variables: Iterable[str]) -> list[str]:
-    """Those of ``variables`` whose names are not in the release's libnccl: it takes no notice of them."""
+    """Variables whose names are not in the release's libnccl: it takes no notice of them."""
     given = set(variables)
     return sorted(given - in_library(nccl.name)) if given else []
 
 
 def not_emulated(nccl: Release, variables: Iterable[str]) -> list[str]:
-    """Those of ``variables`` that may reach a choice in a way that is not emulated.
+    """Variables that may reach a choice in a way that is not emulated.
 
     The search's own are among them: who has searched with them takes them out before.
     """

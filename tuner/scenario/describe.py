@@ -261,7 +261,7 @@ def _path(path: Path | str | None) -> Path | None:
 
 
 def _environment(env: object) -> dict[str, str]:
-    """As a process has it: texts."""
+    """The environment as a process has it: texts."""
     if env is None:
         return {}
     if not isinstance(env, Mapping):

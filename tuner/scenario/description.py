@@ -29,7 +29,7 @@ PEER_TO_PEER = {"all": True, "within-sockets": False}  # between which GPUs, by 
 
 @dataclass(frozen=True, slots=True)
 class ConstantsUsed:
-    """Whose constants an answer is made with: a release's own, or those fitted to measurements in their place."""
+    """Constants that an answer is made with: a release's own, or those fitted to measurements in their place."""
 
     nccl: str
     fitted: Any = field(metadata=json_form("layer", optional=True))  # file, release and provenance of fitted ones
@@ -38,7 +38,7 @@ class ConstantsUsed:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Which ranks of the described communicator the one asked about is made of, the least first, and how.
+    """Ranks of the described communicator that the one asked about is made of, the least first, and how.
 
     ``shares``: it shares the whole's resources, by splitShare or shrinkShare of ncclConfig_t or the variable that says
     so. ``by``: the call that libnccl is made to make it with, which reaches no choice.
@@ -90,11 +90,11 @@ class Scenario:
         return self._resolved
 
     def with_nodes(self, nodes: int) -> "Scenario":
-        """The same with so many of its first kind of nodes, none of which is resolved again."""
+        """The scenario with so many of its first kind of nodes, none of which is resolved again."""
         return self.resolve().with_nodes(nodes).scenario
 
     def with_gpus(self, gpus_per_node: int) -> "Scenario":
-        """The same with so many GPUs of each node, and no more of each process."""
+        """The scenario with so many GPUs of each node, and no more of each process."""
         of_process = self.gpus_per_process and min(self.gpus_per_process, gpus_per_node)
         return replace(self, gpus_per_node=gpus_per_node, gpus_per_process=of_process)
 
@@ -185,7 +185,7 @@ class Scenario:
 
     @property
     def constants(self) -> ConstantsUsed:
-        """Whose constants an answer is made with, for its record."""
+        """Constants that an answer is made with, for its record."""
         fitted = self.fitted_constants.record if self.fitted_constants else None
         return ConstantsUsed(self.nccl, fitted, self.tuner.title if self.tuner else None)
 
@@ -243,5 +243,5 @@ class Scenario:
         return self.resolve().views[0]
 
     def oracle_configuration(self) -> "OracleConfiguration":
-        """The same communicator for the oracle: :meth:`ResolvedScenario.oracle_configuration`."""
+        """The communicator for the oracle: :meth:`ResolvedScenario.oracle_configuration`."""
         return self.resolve().oracle_configuration()

@@ -38,7 +38,7 @@ class ResolvedDomain:
 
     @property
     def hosts(self) -> int:
-        """How many it has."""
+        """Number of its hosts."""
         return sum(count for _, count in self.alike)
 
     def for_search(self, several: bool) -> "Request":
@@ -82,7 +82,7 @@ class ResolvedDomain:
 
     @property
     def size(self) -> int:
-        """How many ranks it has."""
+        """Number of its ranks."""
         return sum(len(kind.gpu_of_rank) * count for kind, count in self.alike)
 
     def of_ranks(self, ranks: Sequence[int]) -> Node:

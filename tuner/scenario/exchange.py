@@ -36,7 +36,7 @@ def p2p_context(resolved: "ResolvedScenario", rank: int = 0) -> P2pContext:
 
 
 def _links(resolved: "ResolvedScenario", rank: int) -> list[PeerLinks]:
-    """Those of the rank's node, then of other kinds of nodes."""
+    """Links of the rank's node, then of other kinds of nodes."""
     from tuner.graphs.peer_links import peer_links
 
     several, kinds = sum(count for _, count in resolved.nodes) > 1, {id(node): node for node, _ in resolved.nodes}

@@ -38,7 +38,7 @@ class LoggedTuner:
 
 @dataclass(frozen=True, slots=True)
 class FromLog:
-    """Which communicator of which log a description is of; ``release`` is what the log says.
+    """The communicator of a log that a description is of; ``release`` is what the log says.
 
     ``machine`` and ``topology`` have the graphs; where both are None, the log has them. ``notes`` say, a line each,
     what was assumed, and where what a user says goes before the log; ``answers`` what the log itself explains.
@@ -164,7 +164,9 @@ def _check_one(file: Path, given: "Description", imported: Imported) -> None:
 
 
 def _variables(imported: Imported) -> dict[str, str]:
-    """Those of the log that reach a choice, without files and adapters of its hosts: the graphs show their effect."""
+    """Variables of the log that reach a choice, without files and adapters of its hosts: the graphs show their
+    effect.
+    """
     if imported.release is None:
         return {}
     nccl = release.load(imported.release)
@@ -186,7 +188,7 @@ def _environment(given: "Description", logged: Mapping[str, str], notes: list[st
 
 
 def _nodes(file: Path, given: "Description", imported: Imported, notes: list[str]) -> int:
-    """As many as the user says, else the log. BadInput where neither says it."""
+    """Number of nodes as the user says, else the log. BadInput where neither says it."""
     asked = given.get("nodes")
     if asked is not None:
         if imported.node_count not in (None, asked):
@@ -241,7 +243,7 @@ _OF_TOPOLOGIES: dict[str, object] = {
 
 
 def _parts(machine: str | None, imported: Imported, given: Mapping[str, Any]) -> dict[str, Any]:
-    """How many GPUs of each node of a machine or topology a log's ranks are on, as far as it says it."""
+    """Number of GPUs of each node of a machine or topology that a log's ranks are on, as far as it says it."""
     if any(given.get(key) is not None for key in ("gpus_per_node", "trays", "gpus_per_tray", "ranks_per_gpu")):
         return {}
     sizes: set[tuple[int | None, int]] = {(node.local_ranks, node.hosts or 1) for node in imported.nodes}
@@ -255,7 +257,7 @@ def _parts(machine: str | None, imported: Imported, given: Mapping[str, Any]) ->
 
 
 def _shared_out(imported: Imported, nodes: int) -> tuple[int | None, int]:
-    """As many ranks on each node, where that goes up."""
+    """Ranks on each node, equally many, where that goes up."""
     return (None if imported.ranks is None or imported.ranks % nodes else imported.ranks // nodes), 1
 
 

@@ -13,7 +13,7 @@ RUNTIME_CONNECT = "NCCL_RUNTIME_CONNECT"  # 0: all algorithms are connected at o
 
 
 def heads_of(resolved: ResolvedScenario, rank: int = 0) -> Heads:
-    """As a rank knows them. BadInput for graphs that were dumped."""
+    """Heads as a rank knows them. BadInput for graphs that were dumped."""
     view = resolved.view_of(rank)
     at_once = view.environment.number(RUNTIME_CONNECT, 1) == 0
 

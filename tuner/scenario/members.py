@@ -76,7 +76,7 @@ def used_of_hosts(whole: "ResolvedScenario", ranks: Sequence[int]) -> Iterator[U
 
 
 def hosts_of_domains(whole: "ResolvedScenario", ranks: Sequence[int]) -> tuple[int, ...]:
-    """How many hosts of each NVLink domain have one of the ranks; empty: there are no domains."""
+    """Number of hosts of each NVLink domain have one of the ranks; empty: there are no domains."""
     used = [bool(gpus) for _, gpus in used_of_hosts(whole, ranks)]
     sizes, first = list[int](), 0
     for hosts in whole.domains:

@@ -48,21 +48,21 @@ class ResolvedNode:
         self._parts: dict[bool, tuple[tuple[int, ...], ...]] = {}
 
     def with_nodes(self, nodes: int) -> "ResolvedNode":
-        """The same node, so many times; what was read and computed of it is not read again."""
+        """The node, so many times; what was read and computed of it is not read again."""
         other = copy(self)
         other.scenario, other.nodes = replace(self.scenario, nodes=nodes), nodes
         return other
 
     @property
     def trays(self) -> int | None:
-        """How many are used of each node, where the machine is a NVLink domain; None for one that is a host."""
+        """Number of trays used of each node, where the machine is a NVLink domain; None for one that is a host."""
         machine = self.scenario.machine
         has = None if machine is None else catalogue.load(machine).trays
         return self.scenario.trays or has
 
     @property
     def hosts(self) -> int:
-        """How many hosts all these nodes have."""
+        """Number of hosts of all these nodes."""
         return self.nodes * (self.trays or 1)
 
     @property
@@ -86,7 +86,7 @@ class ResolvedNode:
 
     @cached_property
     def gpu_of_rank(self) -> tuple[int, ...]:
-        """Which of these GPUs each rank of the node is on.
+        """The GPU that each rank of the node is on.
 
         BadInput where several are on one, and NCCL refuses that.
         """
@@ -111,7 +111,7 @@ class ResolvedNode:
 
     @property
     def sharing(self) -> str:
-        """How many ranks share the GPUs, in words that go after their number; none where they have one each."""
+        """Number of ranks that share the GPUs, in words that go after their number; none where they have one each."""
         if not self.shares_gpus:
             return ""
         counts = set(Counter(self.gpu_of_rank).values())
@@ -119,12 +119,12 @@ class ResolvedNode:
 
     @property
     def topology(self) -> Topology:
-        """Of one node. BadInput where that is not described, BadTopology where it cannot be read."""
+        """Topology of one node. BadInput where that is not described, BadTopology where it cannot be read."""
         return self._changed.topology
 
     @property
     def topology_xml(self) -> str:
-        """The same as libnccl reads it."""
+        """Topology XML as libnccl reads it."""
         return self._changed.text
 
     def for_emulator(self, several: bool) -> Node:
@@ -168,7 +168,7 @@ class ResolvedNode:
 
     @property
     def size(self) -> int:
-        """How many ranks it has."""
+        """Number of its ranks."""
         return len(self.gpu_of_rank)
 
     @property
@@ -274,7 +274,8 @@ class ResolvedNode:
         return self.searched_before(several) or found_graphs(self.for_search(several), scenario.nccl)
 
     def searched_before(self, several: bool, trays: int = 1) -> tuple[Graphs, float] | None:
-        """The same, where the catalogue has it: of a machine as it is, without variables that only the search reads.
+        """Graphs and bandwidth where the catalogue has it: of a machine as it is, without variables that only the
+        search reads.
 
         ``trays``: of so many such hosts that NVLink joins; it has these for whole trays.
         """

@@ -32,7 +32,7 @@ def of_scenario(scenario: Scenario) -> list[str]:
 
 
 def of_variables(nccl: Release, values: Mapping[str, str]) -> list[str]:
-    """The same of a release and its variables."""
+    """Notes of a release and its variables."""
     without_effect = [
         f"{name}: NCCL {nccl.name} does not read it{_meant(nccl, name)}" for name in ignored(nccl, values)
     ]

@@ -22,7 +22,7 @@ class Host:
 
     @property
     def placed(self) -> tuple[int, ...]:
-        """Which of the GPUs each rank is on, by their number in the order of ``dev``."""
+        """The GPU that each rank is on, by its number in the order of ``dev``."""
         return self.gpu_of_rank or tuple(range(self.gpus))
 
     @property

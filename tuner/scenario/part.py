@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPart:
-    """Those ranks of a host or of a NVLink domain that NCCL takes for a node."""
+    """Ranks of a host or of a NVLink domain that NCCL takes for a node."""
 
     whole: ResolvedNode | ResolvedDomain
     ranks: tuple[int, ...]  # of the whole, in their order

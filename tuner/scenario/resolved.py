@@ -196,7 +196,7 @@ class ResolvedScenario:
 
     @cached_property
     def rings_and_trees(self) -> "Across":
-        """Those of :attr:`connected`, whatever else is in it, and crossings, left out where that takes less.
+        """Rings and trees of :attr:`connected`, whatever else is in it, and crossings, left out where that takes less.
 
         BadInput as there.
         """
@@ -244,7 +244,9 @@ class ResolvedScenario:
 
     @property
     def taken_in_words(self) -> str:
-        """How many nodes NCCL takes those described for, in words that go after them; none where it is as many."""
+        """Number of nodes that NCCL takes those described for, in words that go after them; none where it is as
+        many.
+        """
         try:
             nodes = sum(count for _, count in self.nodes)
         except TunerError:  # what is described is refused; the answer that has the title says why
@@ -256,7 +258,7 @@ class ResolvedScenario:
 
     @property
     def each_in_words(self) -> str:
-        """The same of any number of nodes, of which the scenario describes one."""
+        """Channels of any number of nodes, of which the scenario describes one."""
         taken = self.taken_in_words
         return self.domains_in_words + (f", each{taken[1:]}" if taken else "")
 
@@ -325,7 +327,7 @@ class ResolvedScenario:
 
     @cached_property
     def ranks_without_fabric(self) -> tuple[int, ...]:
-        """Those described, and the ranks of hosts beside machines that are domains. BadInput for ranks out of range."""
+        """Ranks described, and the ranks of hosts beside machines that are domains. BadInput for ranks out of range."""
         if self.scenario.members is not None:
             of_whole = self.whole.ranks_without_fabric
             return tuple(own for own, rank in enumerate(self.scenario.members.ranks) if rank in of_whole)
@@ -358,7 +360,7 @@ class ResolvedScenario:
             )
 
     def oracle_configuration(self) -> "OracleConfiguration":
-        """The same communicator for the oracle. BadInput for what libnccl cannot take: other constants, graphs."""
+        """The communicator for the oracle. BadInput for what libnccl cannot take: other constants, graphs."""
         if self.scenario.fitted_constants is not None:
             raise BadInput("`constants`: libnccl computes with its own constants; valid for: pick, table, group")
         if any(kind.scenario.graphs is not None for kind in self.kinds):
@@ -379,7 +381,7 @@ class ResolvedScenario:
         )
 
     def oracle_configuration_to_launch(self) -> "OracleConfiguration":
-        """The same; without a tuner plugin, so without the recorder, where a variable counts only then."""
+        """The communicator for the oracle, without the recorder where a variable counts without a tuner plugin only."""
         without_tuner = cta_policy.NAME in (self.scenario.environment or {})
         return replace(self.oracle_configuration(), without_tuner=without_tuner)
 

@@ -65,7 +65,7 @@ class Join:
 
     @cached_property
     def swapped(self) -> tuple[bool, ...]:
-        """Of each kind of nodes: whether rings 2k and 2k + 1 change places on nodes with an odd number."""
+        """Truth for each kind of nodes: whether rings 2k and 2k + 1 change places on nodes with an odd number."""
         rule, own = self.view.release.connect.swapped_rings, self.own.cross_nic
         crossing = [kind.cross_nic for kind in self.nodes.kinds]
         even_nodes = len(self.nodes) % 2 == 0
@@ -261,7 +261,7 @@ class Nvls:
         )
 
     def _head(self, node: int, rank: int) -> int | None:
-        """Which head a rank is; the last where it is several."""
+        """Number of the head that a rank is; the last where it is several."""
         of_all = self.nodes.ranks_of[node]
         if self.distinct:
             ranks = [heads[node] for heads in self.heads]

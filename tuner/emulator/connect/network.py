@@ -53,7 +53,7 @@ def _of_rings(connected: Connected, rank: int) -> Iterator[Way]:
 def _of_others(
     connected: Connected, rank: int, rings: Iterable[Way], algorithms: Collection[Algorithm]
 ) -> Iterator[Way]:
-    """Those of these algorithms, which share the first connection to a peer on a channel with rings."""
+    """Connections of these algorithms, which share the first connection to a peer on a channel with rings."""
     known = {(way.channel, way.peer, way.sends) for way in rings}
     for algorithm in ORDER:
         for way in OF[algorithm](connected, rank) if algorithm in algorithms else ():
@@ -68,7 +68,7 @@ def _of_trees(connected: Connected, rank: int) -> Iterator[Way]:
 
 
 def _of_pat(connected: Connected, rank: int) -> Iterator[Way]:
-    """By the graph of trees (sic)."""
+    """Adapters by the graph of trees (sic)."""
     own = connected.ranks[rank]
     for number, channel in enumerate(own.channels):
         yield from _both_ways(connected, rank, number, channel.tree_adapter, own.pat_peers)
@@ -107,7 +107,7 @@ ORDER = tuple(OF)  # in which they are connected at once: initTransportsRank, sr
 
 
 def heads_of_rank(connected: Connected, rank: int = 0, network: NetworkOf | None = None) -> Heads:
-    """As a rank knows them; where there are none, one that is that rank."""
+    """Heads as a rank knows them; where there are none, one that is that rank."""
     own = connected.ranks[rank]
     direct = own.channels[0].direct
     return Heads(

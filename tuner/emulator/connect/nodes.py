@@ -43,7 +43,7 @@ class NodeKind:
 
     @property
     def tree_pattern(self) -> Pattern | None:
-        """Which ranks of a tree's channel talk to other nodes."""
+        """Ranks of a tree's channel that talk to other nodes."""
         return self.graphs["tree"].graph.pattern
 
     def orders(self, name: str) -> tuple[tuple[int, ...], ...]:

@@ -141,7 +141,7 @@ def _order(number: int, places: Sequence[_Place], nodes: Sequence[int]) -> TreeO
 def _crossings(
     pairs: Iterable[tuple[int, int]], adapters: dict[int, Adapter | None], nodes: Sequence[int]
 ) -> Iterator[Crossing]:
-    """Those of the pairs of sender and receiver that are on two nodes."""
+    """Pairs of sender and receiver that are on two nodes."""
     for sender, receiver in pairs:
         if nodes[sender] != nodes[receiver]:
             out, into = adapters.get(sender), adapters.get(receiver)
@@ -168,7 +168,7 @@ def _heads(connected: Connected) -> Iterator[tuple[int, ...]]:
 
 
 def rings_and_trees(view: Communicator, nodes: Nodes) -> Across:
-    """Of nodes of one kind, whose ranks have this view. ValueError for nodes of several kinds."""
+    """Rings and trees of nodes of one kind, whose ranks have this view. ValueError for nodes of several kinds."""
     if len(nodes.kinds) != 1:
         raise ValueError("nodes of several kinds")
     join, first = Join(view, nodes, 0), nodes.ranks_of[0][0]

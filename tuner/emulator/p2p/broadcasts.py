@@ -136,7 +136,7 @@ def _chunk_bytes(p2p_context: P2pContext, protocol: Protocol) -> int:
 
 
 def _depth(ring: Sequence[int], root: int) -> int:
-    """How many ranks of a ring, which begins at the own rank, a root is before it."""
+    """Number of ranks that a root is before the own rank in a ring, which begins there."""
     return -ring.index(root) % len(ring)
 
 

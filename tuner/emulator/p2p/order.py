@@ -57,7 +57,7 @@ class Order:
 
     @cached_property
     def group_ranks(self) -> int:
-        """How many ranks are a group (NCCL's p2pSchedGroupSize), which is a node's ranks in some releases.
+        """Number of ranks that are a group (NCCL's p2pSchedGroupSize), which is a node's ranks in some releases.
 
         BadInput for a size that NCCL divides by in vain.
         """
@@ -115,7 +115,7 @@ class Order:
         return _both(table, (node, own), away, np.arange(steps))
 
     def _growing_steps(self) -> tuple[Ranks, Ranks]:
-        """By node, then by rank; all ranks at once where nodes differ. Source: as above, v2.22.3-1."""
+        """Order by node, then by rank; all ranks at once where nodes differ. Source: as above, v2.22.3-1."""
         if len(set(self._sizes)) > 1:
             everyone = np.arange(self.communicator.ranks)[None]
             return _both(everyone, (0, self.rank), growing(1), growing(self.communicator.ranks))
@@ -123,7 +123,7 @@ class Order:
         return _both(table, self.place(self.rank), growing(len(table)), growing(table.shape[1]))
 
     def _of_groups(self) -> tuple[Ranks, Ranks]:
-        """By group, and in it one rank after the other. Source: ncclP2pSchedule, src/init.cc, v2.28.9-1."""
+        """Order by group, and in it one rank after the other. Source: ncclP2pSchedule, src/init.cc, v2.28.9-1."""
         table = self._all.reshape(-1, self.group_ranks)
         ((group, place),) = np.argwhere(table == self.rank).tolist()
         return _both(table, (group, place), growing(len(table)), np.arange(self.group_ranks))

@@ -1,4 +1,4 @@
-"""How many channels sends and receives have, and the sizes of their chunks: what NCCL's init makes of links.
+"""Number of channels that sends and receives have, and the sizes of their chunks: what NCCL's init makes of links.
 
 Source: ncclTopoComputeP2pChannels, src/graph/paths.cc; computeBuffSizes, src/init.cc, v2.28.9-1.
 """
@@ -37,7 +37,7 @@ class PeerChannels:
 def peer_channels(
     communicator: Communicator, links: Sequence[PeerLinks], shared: PeerChannels | None = None
 ) -> PeerChannels:
-    """Those of a communicator; ``links``: of rank 0's kind of node, then of the others.
+    """Channels of a communicator; ``links``: of rank 0's kind of node, then of the others.
 
     ``shared``: those of the communicator whose resources it shares. ``NCCL_CHUNK_SIZE`` and the sizes of the buffers
     count as NCCL reads them. BadInput for sizes with which NCCL divides by zero or never ends.

@@ -186,7 +186,7 @@ class _Planner:
         )
 
     def _count(self, size: int, step: int) -> int:
-        """How many channels a message has."""
+        """Number of channels of a message."""
         if size == 0:
             return 1
         count: int

@@ -63,7 +63,7 @@ def check_buffers_of(communicator: Communicator, request: Request) -> None:
 
 
 def check_buffers(communicator: Communicator, buffers: Buffers, of: Windows) -> None:
-    """The same of any call, whose windows are ``of`` such a kind. Errors: BadInput."""
+    """Checks buffers of any call, whose windows are ``of`` such a kind. Errors: BadInput."""
     if buffers is Buffers.plain:
         return
     release, values = communicator.release, communicator.environment.values

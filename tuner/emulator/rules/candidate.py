@@ -1,4 +1,4 @@
-"""Which algorithms a call may use at all: each rule returns None, or the reason why not."""
+"""Algorithms that a call may use at all: each rule returns None, or the reason why not."""
 
 from collections.abc import Callable
 

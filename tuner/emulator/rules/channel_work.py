@@ -64,7 +64,7 @@ class Scheduled:
 
     @property
     def element_bytes(self) -> int:
-        """Of the type that the device sees."""
+        """Size of the type that the device sees."""
         return self.task.request.device_dtype.size_bytes
 
 
@@ -308,6 +308,6 @@ class ChunksInTurns(ChannelWork):
 
 
 def _tree_depth(call: Call) -> int:
-    """Of the tree in rank 0's channels. Source: connectTrees, src/graph/connect.cc, v2.18.1-1."""
+    """Depth of the tree in rank 0's channels. Source: connectTrees, src/graph/connect.cc, v2.18.1-1."""
     communicator = call.communicator
     return communicator.ranks // communicator.nodes - 1 + communicator.nodes.bit_length() - 1

@@ -1,4 +1,4 @@
-"""How many bytes a chunk of a call has, by algorithm: the fewer loops there are, the smaller."""
+"""Bytes that a chunk of a call has, by algorithm: the fewer loops there are, the smaller."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -246,7 +246,7 @@ def _limited(sized: Sized, chunk: int, limits: Sequence[tuple[int, int]]) -> int
 
 
 def _tree_ll128(sized: Sized, chunk: int) -> int:
-    """By float32: the steps of the tree over the ranks per node."""
+    """A chunk by float32: the steps of the tree over the ranks per node."""
     communicator = sized.communicator
     per_node = f32(communicator.ranks) / f32(communicator.nodes)
     steps = f32(1 + log2i(communicator.nodes) + 0.1 * float(per_node))

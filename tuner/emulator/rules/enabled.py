@@ -1,4 +1,4 @@
-"""Which cells exist, and which stay enabled: each rule returns None, or the reason why the cell is off."""
+"""Cells that exist, and which stay enabled: each rule returns None, or the reason why the cell is off."""
 
 from collections.abc import Callable
 from enum import IntEnum

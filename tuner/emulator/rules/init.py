@@ -77,7 +77,7 @@ def positive_only(environment: Environment, name: str, default: int) -> int:
 
 @CTAS_RULES(nccl.ENV_CONFIG_OVERRIDE(since="2.18.1"))
 def any_but_least_int(environment: Environment, name: str, default: int) -> int:
-    """As asked, but the least int, which stands for nothing asked."""
+    """Number as asked, but the least int, which stands for nothing asked."""
     requested = environment.optional(name)
     return requested if requested is not None and requested != -(2**31) else default
 
@@ -170,7 +170,7 @@ def channels(facts: InitFacts, searched: int) -> int:
 
 
 def copied_from(facts: InitFacts, searched: int) -> tuple[int, ...]:
-    """Which channel each channel is a copy of, among all that there may be; one that is none is its own.
+    """The channel that each channel is a copy of, among all that there may be; one that is none is its own.
 
     Where a rule wants more channels than there are, NCCL copies them in their order, from the first on, over and over
     (copyChannels). What it has copied stays where a later rule wants fewer.
@@ -196,7 +196,7 @@ def coll_channels(facts: InitFacts, searched: int) -> int:
 
 @COMP_CAP_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.21.5"))
 def of_all_gpus(comp_caps: Sequence[int]) -> Sequence[int]:
-    """Those of all ranks."""
+    """Facts of all ranks."""
     return comp_caps
 
 

@@ -1,4 +1,4 @@
-"""How many bytes a kernel's arguments have. Source: ncclCommInit, src/init.cc, and src/include/device.h, v2.28.9-1."""
+"""Bytes of a kernel's arguments. Source: ncclCommInit, src/init.cc, and src/include/device.h, v2.28.9-1."""
 
 from tuner.base.numerics import as_size_t
 from tuner.emulator.communicator import Communicator

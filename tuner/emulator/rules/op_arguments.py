@@ -31,7 +31,9 @@ def divisors(request: Request, ranks: int) -> int:
 
 @RULES(nccl.HOST_TO_DEV_RED_OP(since="2.19.3"))
 def divisors_and_masks(request: Request, ranks: int) -> int:
-    """As :func:`divisors`; extremes have a mask that makes minimum and maximum one operation on unsigned numbers."""
+    """Arguments as of :func:`divisors`; extremes have a mask that makes minimum and maximum one operation on
+    unsigned numbers.
+    """
     if request.moves_only or request.op not in (Op.max, Op.min):
         return divisors(request, ranks)
     every = (1 << 8 * request.dtype.size_bytes) - 1
@@ -41,7 +43,7 @@ def divisors_and_masks(request: Request, ranks: int) -> int:
 
 @RULES(nccl.HOST_TO_DEV_RED_OP(since="2.24.3"), nccl.HOST_TO_DEV_RED_OP_MOVED(since="2.31.2"))
 def signed_divisors_and_masks(request: Request, ranks: int) -> int:
-    """As :func:`divisors_and_masks`; the last bit of a divisor says whether integers are signed."""
+    """Arguments as of :func:`divisors_and_masks`; the last bit of a divisor says whether integers are signed."""
     if not request.moves_only and request.op is Op.avg and request.dtype in INTEGERS:
         return ranks << 1 | (request.dtype in SIGNED)
     return divisors_and_masks(request, ranks)

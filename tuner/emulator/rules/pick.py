@@ -1,4 +1,4 @@
-"""Which time wins."""
+"""Choice of the time that wins."""
 
 from collections.abc import Callable, Iterator
 

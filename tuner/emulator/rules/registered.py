@@ -1,4 +1,4 @@
-"""How many channels an operation on registered buffers may use: rules by name, in the order of the release table.
+"""Number of channels that an operation on registered buffers may use: rules by name, in the order of the release table.
 
 Shapes: bounds are numbers of channels, [size].
 """
@@ -35,7 +35,7 @@ def keeps(communicator: Communicator, request: Request) -> bool:
 
 
 def kept(communicator: Communicator, request: Request) -> Sides:
-    """Which buffers are registered, where NCCL keeps that."""
+    """Buffers that are registered, where NCCL keeps that."""
     if not _is_kept(communicator, request):
         return Sides.none
     return request.windows.sides if request.buffers is Buffers.window else Sides.both
@@ -200,7 +200,7 @@ def _gpu_direct(call: Call) -> bool:
 
 
 def _all_of_the_ring(call: Call, type_inter: str | None) -> bool:
-    """The same by adapter, of those as near as the ring's farthest. BadInput where only some are."""
+    """Channels by adapter, of those as near as the ring's farthest. BadInput where only some are."""
     rank = call.communicator.release.paths.rank
     direct = {
         adapter.reads and adapter.writes

@@ -43,7 +43,7 @@ def channels(whole: "Communicator | None", count: int) -> int:
 
 
 def channels_with_nvls(whole: "Communicator | None", count: int) -> int:
-    """The same once more after NVLS may have raised them, where the whole has NVLS."""
+    """Channels once more after NVLS may have raised them, where the whole has NVLS."""
     return channels(whole, count) if whole is not None and whole.nvls else count
 
 

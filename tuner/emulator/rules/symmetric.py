@@ -1,4 +1,4 @@
-"""Which calls leave the classic path for symmetric kernels and copy engines, and with which kernel: rules by name.
+"""Calls that leave the classic path for symmetric kernels and copy engines, and with which kernel: rules by name.
 
 One call in its group with buffers in windows; outside windows where NCCL is asked to.
 """

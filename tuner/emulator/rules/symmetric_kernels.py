@@ -111,7 +111,7 @@ def _block_counts(communicator: Communicator, use: KernelUse) -> tuple[int, ...]
 def _kernels(
     communicator: Communicator, collective: Collective, any_name: bool = False
 ) -> Iterator[tuple[str, SymmetricKernel]]:
-    """Those of a collective that NCCL_SYM_KERNEL leaves, in NCCL's order, by their names without the collective."""
+    """Kernels of a collective that NCCL_SYM_KERNEL leaves, in NCCL's order, by their names without the collective."""
     table = communicator.release.symmetric
     for name in table.names:
         of, _, short = name.partition("_")

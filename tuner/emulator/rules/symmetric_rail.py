@@ -53,7 +53,7 @@ def exist_for(communicator: Communicator, request: Request) -> bool:
 
 
 def exist_without_windows(communicator: Communicator) -> bool:
-    """The same where there are no windows and nothing says whether there is GIN: then there is none."""
+    """Reach where there are no windows and nothing says whether there is GIN: then there is none."""
     said = communicator.environment.number(symmetric_variables.GIN, symmetric_variables.NO_GIN)
     return said == symmetric_variables.GDAKI and exist(communicator)
 
@@ -136,7 +136,7 @@ class _Gathered:
 
     @property
     def wires_bps(self) -> float:
-        """Of the slower of links and network; a rank alone in its node has no links to wait for."""
+        """Bandwidth of the slower of links and network; a rank alone in its node has no links to wait for."""
         links = _link_bps(self.communicator) / self.over_links if self.over_links else math.inf
         return min(links, _net_bps(self.communicator) / self.over_net)
 
@@ -148,7 +148,7 @@ class _Gathered:
 
     @property
     def over_links(self) -> float:
-        """How often a rank's part crosses NVLink."""
+        """Number of times that a rank's part crosses NVLink."""
         local = self.communicator.local_ranks
         return float(max((local if self.reads_multicast else local - 1), local - 1) * self.communicator.nodes)
 
@@ -158,7 +158,7 @@ class _Gathered:
 
     @property
     def in_block(self) -> float:
-        """How often a block reads it."""
+        """Number of times that a block reads it."""
         local, others = self.communicator.local_ranks, self.communicator.nodes - 1
         parts = 1 if self.reads_multicast else local
         return float((0 if local == 1 else parts * others) + parts + others)

@@ -37,7 +37,7 @@ def suffice(communicator: Communicator, request: Request) -> bool:
 
 
 def suffice_to_copy(communicator: Communicator, sides: Sides) -> bool:
-    """The same for copy engines. Source: ncclCeAvailable, src/ce_coll.cc, v2.29.2-1, and taskAppend before."""
+    """Sides of copy engines. Source: ncclCeAvailable, src/ce_coll.cc, v2.29.2-1, and taskAppend before."""
     return are_asked(communicator, sides) and Sides.receive in sides
 
 

@@ -67,7 +67,7 @@ def _named_in(names: tuple[str, ...], algorithms: str, protocols: str, kernels: 
 
 @lru_cache(64)
 def _rows(text: str, names: tuple[str, ...]) -> Mapping[Collective, Mapping[IntEnum, bool]]:
-    """By collective which kernels the list leaves."""
+    """Kernels by collective that the list leaves."""
     return allowed(text, KERNEL, kernels_of(names))
 
 

@@ -1,4 +1,4 @@
-"""Which calls NCCL sets aside for symmetric kernels before it chooses algorithms: rules by name."""
+"""Calls that NCCL sets aside for symmetric kernels before it chooses algorithms: rules by name."""
 
 from collections.abc import Callable
 from dataclasses import replace

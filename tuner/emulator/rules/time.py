@@ -64,7 +64,7 @@ def corrected(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes)
 
 
 def per_batch(call: Call) -> int:
-    """How many pipelined operations share a latency."""
+    """Number of pipelined operations that share a latency."""
     return 1 if call.algorithm is Algorithm.Ring else call.limits.colls_per_batch
 
 

@@ -19,7 +19,7 @@ class ZeroCopyPeer(Enum):
 
 
 def takers(call: Call, network: Callable[[], NetworkUse] | None) -> tuple[ZeroCopyPeer, ...]:
-    """Of a rank's call, which goes to other nodes so. BadInput without a topology.
+    """Zero-copy peers of a rank's call, which goes to other nodes so. BadInput without a topology.
 
     Source: ncclRegisterCollBuffers and ncclRegisterCollNvlsBuffers, src/register/coll_reg.cc, v2.28.9-1.
     """

@@ -102,6 +102,6 @@ class _Sum(NamedTuple):
 
 
 def _place(term: Term) -> tuple[int, tuple[int, ...]]:
-    """Which of two sums stands first: the one of more ranks, else the one whose first rank is less."""
+    """The one of two sums that stands first: the one of more ranks, else the one whose first rank is less."""
     ranks = ranks_of(term)
     return -len(ranks), ranks

@@ -1,4 +1,4 @@
-"""Which elements a channel's block goes over, in which loops, as the device code computes them from its work.
+"""Elements that a channel's block goes over, in which loops, as the device code computes them from its work.
 
 A loop takes a chunk of each of ``parts`` parts: of every rank in a ring's AllReduce, else of one.
 Source: ncclCollCbdPart, src/include/device.h, and src/device/*.h, v2.28.9-1; src/device/*.h, v2.21.5-1 and v2.19.4-1.

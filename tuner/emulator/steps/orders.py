@@ -127,7 +127,7 @@ def _shape(work: Work, share: ChannelShare, across: Across) -> tuple[object, ...
 
 
 def _terms(work: Work, share: ChannelShare, across: Across, ranks: int) -> Iterator[tuple[int, int, Term]]:
-    """Of each kind of chunk its part in a loop, the rank whose part of the buffer it is in, and how it is added.
+    """Kinds of chunks, each with its part in a loop, the rank whose part of the buffer it is in, and how it is added.
 
     Source: runRing and runTreeSplit, src/device/all_reduce.h; runRing, reduce_scatter.h and reduce.h, v2.28.9-1; of PAT
     see :mod:`tuner.emulator.steps.pat`.

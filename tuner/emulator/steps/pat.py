@@ -217,7 +217,7 @@ def _new_peer(place: int, places: int) -> bool:
 
 
 def aggregation(work: Work, share: ChannelShare, ranks: int) -> Aggregation:
-    """How many far distances go together. Source: the constructors of both classes."""
+    """Number of far distances that go together. Source: the constructors of both classes."""
     together, chunk, channel = 1, share.chunk, share.count
     while chunk // (channel * together) >= 2 and together < ranks // 2:
         together *= 2

@@ -53,7 +53,7 @@ class Step:
 
     @property
     def elements(self) -> int:
-        """Of a message; 0 where the count does not reach so far: then nothing goes over the wire."""
+        """Bytes of a message; 0 where the count does not reach so far: then nothing goes over the wire."""
         return sum(elements for _, elements in self.pieces)
 
 

@@ -24,7 +24,7 @@ def assigned(change: str) -> Iterator[tuple[str, str | None]]:
 
 
 def placed(change: str, what: str) -> Iterator[tuple[str, str]]:
-    """The same where each is to be somewhere: ``what``@PLACE. BadInput for another form."""
+    """Devices where each is to be somewhere: ``what``@PLACE. BadInput for another form."""
     for value, place in assigned(change):
         if place is None:
             raise BadInput(f"{change}: valid: {what}@PLACE, where PLACE is the bus id of a PCI switch, or cpu:0")

@@ -135,7 +135,7 @@ def _check_whole(element: Element) -> None:
 
 
 def _gpu_of_rank(ranks: list[Element], gpus: list[Gpu]) -> tuple[int, ...]:
-    """Which of the GPUs each rank is on, in the order of ranks."""
+    """The GPU that each rank is on, in the order of ranks."""
     devs = [gpu.dev for gpu in gpus]
     placed = sorted((_integer(element, "rank"), devs.index(_integer(element, "dev"))) for element in ranks)
     for (rank, _), (after, _) in pairwise(placed):

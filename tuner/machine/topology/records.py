@@ -29,7 +29,9 @@ class NvLink:
 
     @property
     def kind(self) -> Target:
-        """By prefix, and whatever is neither GPU nor CPU is a switch (sic: ncclTopoAddNvLinks, topo.cc)."""
+        """Kind of a link's end by prefix, and whatever is neither GPU nor CPU is a switch (sic: ncclTopoAddNvLinks,
+        topo.cc).
+        """
         if self.tclass.startswith("0x03"):
             return Target.GPU
         if self.tclass.startswith("0x068001"):
@@ -89,11 +91,11 @@ class Topology:
     gpu_of_rank: tuple[int, ...] = ()  # which of the GPUs each local rank of a dump was on; empty: none is shared
 
     def with_nets(self, numbers: Sequence[int]) -> "Topology":
-        """The same with these of its network devices, by their place in ``nets``."""
+        """The topology with these of its network devices, by their place in ``nets``."""
         return replace(self, nets=tuple(self.nets[number] for number in numbers))
 
     def with_gpus(self, numbers: Sequence[int]) -> "Topology":
-        """The same with these of its GPUs, by their place in ``gpus``, and a rank on each."""
+        """The topology with these of its GPUs, by their place in ``gpus``, and a rank on each."""
         return replace(self, gpus=tuple(self.gpus[number] for number in numbers), gpu_of_rank=())
 
     @property
@@ -125,7 +127,7 @@ class Topology:
         return self.gpus[:count]
 
     def placed(self, ranks: int) -> tuple[int, ...] | None:
-        """Which of the GPUs each of the first ``ranks`` local ranks is on; None for more than there are."""
+        """The GPU that each of the first ``ranks`` local ranks is on; None for more than there are."""
         all_ranks = self.gpu_of_rank or tuple(range(len(self.gpus)))
         return all_ranks[:ranks] if ranks <= len(all_ranks) else None
 

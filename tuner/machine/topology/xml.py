@@ -105,5 +105,5 @@ def parse(data: bytes, where: str, by_nccl: bool = True) -> list[Element]:
 
 
 def to_text(root: ET.Element) -> str:
-    """As NCCL's parser reads it: no declaration, no space before "/>"."""
+    """Text as NCCL's parser reads it: no declaration, no space before "/>"."""
     return ET.tostring(root, encoding="unicode").replace(" />", "/>") + "\n"

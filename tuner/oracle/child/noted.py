@@ -8,7 +8,7 @@ from tuner.oracle.messages import Connections, RankConnections, ReadConnections,
 
 
 def read(comms: Sequence[int], asked: ReadConnections) -> Connections:
-    """Of the ranks of these communicators."""
+    """Notes of the ranks of these communicators."""
     return Connections(tuple(_of_rank(comm, asked) for comm in comms))
 
 

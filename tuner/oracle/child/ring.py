@@ -81,7 +81,7 @@ def _of_others(world: World, at: AdapterOffsets, rank: int, rings: dict[_End, _M
 
 
 def _trees(world: World, peers: tuple[Member, Member], rank: int, channels: int) -> Iterator[_End]:
-    """Of NVLSTree the first child is the node's own NVSwitch, which has a number of no rank."""
+    """Children of a tree: NVLSTree's first child is the node's own NVSwitch, which has a number of no rank."""
     at, comm = world.start.ring, world.comms[rank]
     for number in range(channels):
         channel = comm + at.channels + number * at.channel_bytes

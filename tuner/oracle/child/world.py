@@ -212,7 +212,7 @@ class World(Loaded):
         )
 
     def graphs(self) -> list[dict[str, Any]]:
-        """By algorithm; an algorithm that borrows another's graph may have an empty one of its own."""
+        """Graphs by algorithm; an algorithm that borrows another's graph may have an empty one of its own."""
         start, count = self.graphs_of(0)
         graph = self.start.graph
         return [scalars(start + i * graph.bytes, graph.members) for i in range(count)]

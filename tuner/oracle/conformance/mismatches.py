@@ -19,7 +19,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class MatchReport:
-    """How many numbers and choices were compared and how many agreed, by what was compared, and what differs."""
+    """Numbers and choices that were compared and how many agreed, by what was compared, and what differs."""
 
     title: str = field(metadata=json_form("communicator"))
     compared: Mapping[str, int]

@@ -49,7 +49,9 @@ def printed(text: str) -> Printed | None:
 
 
 def algorithm(text: str) -> Algorithm | None:
-    """By number, or by NCCL's spelling in logs and kernel names: ``COLLNET_DIRECT``, ``NVLS_TREE``, ``NVLSTree``."""
+    """An algorithm by number, or by NCCL's spelling in logs and kernel names: ``COLLNET_DIRECT``, ``NVLS_TREE``,
+    ``NVLSTree``.
+    """
     return _named(Algorithm, text)
 
 
