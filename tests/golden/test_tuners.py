@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tuner.base.names import Collective
+from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.emulator.aws_ofi_nccl import release
 from tuner.emulator.aws_ofi_nccl.tuner import AwsTuner
 from tuner.emulator.tuner_plugin import TunerQuestion
@@ -107,3 +107,29 @@ def test_edges_are_where_the_shared_object_changes_its_mind() -> None:
 
                 breaks = tuner.breaks(asked.communicator, asked.request)
                 assert breakpoints.find(labels, 1, 1 << 40, breaks, steps=0).tolist() == of[4], (name, product, of[:4])
+
+
+# What 1.21.1's shared object answers on p5en with a rank a node where NCCL would take 777 bytes; recorded as above.
+CHUNKS = {
+    ("AllReduce", 2): (18000, 18000, 144000, 288000, 288000, 288000),
+    ("AllReduce", 8): (18000, 18000, 144000, 144000, 288000, 288000),
+    ("AllReduce", 17): (18000, 18000, 144000, 144000, 288000, 288000),
+    ("AllGather", 2): (32768, 32768, 524288, 524288, 1048576, 1048576),
+    ("AllGather", 8): (32768, 32768, 131072, 262144, 1048576, 1048576),
+    ("AllGather", 17): (32768, 32768, 65536, 131072, 524288, 524288),
+}
+
+
+@pytest.mark.parametrize(("collective", "nodes"), list(CHUNKS))
+def test_chunks_are_those_of_the_shared_object(collective: str, nodes: int) -> None:
+    cell = {"AllReduce": (Algorithm.Tree, Protocol.LL128), "AllGather": (Algorithm.PAT, Protocol.Simple)}[collective]
+    request: Any = SimpleNamespace(collective=Collective[collective])
+    asked = [1, 100_000, 1 << 20, 3_000_000, 1 << 24, 1 << 28]
+    own = [777] * len(asked)
+    for name, interface, expected in (
+        ("1.21.1", 6, [*CHUNKS[collective, nodes]]),
+        ("1.21.1", 5, own),
+        ("1.20.0", 6, own),
+    ):
+        tuner, there = AwsTuner(release.load(name), "p5en.48xlarge", {}), communicator(nodes, nodes, interface)
+        assert [tuner.chunk_bytes(there, request, size, cell, 777) for size in asked] == expected

@@ -118,7 +118,8 @@ def command(
     say(_looked_at(scaled, low, high, every))
     for collective, ranges in groupby(scaled.ranges, key=lambda one: one.collective):
         gpus = f"{described.gpus()} GPUs each{described.resolve().own.sharing}{described.resolve().each_in_words}"
-        title = f"{collective} on nodes of {described.name}, {gpus}, NCCL {described.nccl}"
+        tuner = f", tuner {described.tuner.title}" if described.tuner else ""
+        title = f"{collective} on nodes of {described.name}, {gpus}, NCCL {described.nccl}{tuner}"
         together = groupby(ranges, key=lambda one: (one.bytes, one.name))
         rows = []
         for _, same in together:
