@@ -123,6 +123,14 @@ def test_ring_orders_tell_machines_apart(tmp_path: Path) -> None:
     assert f"order of ranks in {len(rings)} rings" in " ".join(found.nearness.agrees)  # type: ignore[union-attr]
 
 
+def test_a_warning_alone_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "nccl.log"
+    file.write_text(
+        "h:1:2 [0] misc/ibvwrap.cc:284 NCCL WARN Call to ibv_modify_qp failed with error Invalid argument\n"
+    )
+    assert "ibv_modify_qp" in importer.read(file, Given()).evidence.answers[0]
+
+
 # --- what people brought ---
 
 

@@ -132,6 +132,23 @@ def test_columns_show_the_collective_that_no_line_names(
     assert read(tmp_path, ranks + text, Collective.Broadcast).blocks[0].point.collective is Collective.Broadcast
 
 
+def test_small_sizes_show_the_collective_by_their_counts(tmp_path: Path) -> None:
+    ranks = "".join(f"#   Rank {n:2d} Pid {n} on gpu9 device {n} [0x3d] NVIDIA GeForce RTX 2080 Ti\n" for n in range(4))
+    head = "#  size  count  type  redop  time  algbw  busbw  error  time  algbw  busbw  error\n"
+    row = "  {size}  {count}  float  sum  20.56  {bw}  {bw}  1e-07  133.3  {bw}  {bw}  0e+00\n"
+    for bandwidth in ("0.00", "0.01"):
+        whole = ranks + head + row.format(size=128, count=32, bw=bandwidth)
+        assert read(tmp_path, whole).blocks[0].point.collective is AR
+        part = ranks + head + row.format(size=128, count=8, bw=bandwidth)
+        with pytest.raises(BadMeasurement, match="does not say which collective was run"):
+            read(tmp_path, part)
+
+
+def test_a_text_from_the_web_without_the_marks_of_comments(tmp_path: Path) -> None:
+    text = V213.replace("#  Rank", "   Rank").replace("#       size", "        size")
+    assert read(tmp_path, text, AR).header.ranks == read(tmp_path, V213, AR).header.ranks
+
+
 def test_an_all_to_all_is_no_all_gather(tmp_path: Path) -> None:
     row = "  1048576  262144  float  none  -1  10.49  100.00  50.00      0  10.49  100.00  50.00  N/A\n"
     with pytest.raises(BadMeasurement, match="does not say which collective was run"):

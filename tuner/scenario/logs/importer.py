@@ -18,7 +18,7 @@ def read(path: Path, given: Given) -> Imported:
     """One communicator of a log file: the one ``given`` names, else the largest. BadInput where there is nothing."""
     whole, cut = lines.read(path)
     log = reader.parse(whole)
-    if not (log.versions or log.ranks or log.choices or log.instance):
+    if not (log.versions or log.ranks or log.choices or log.instance or log.networks or log.warnings or log.transports):
         raise BadInput(f"{path}: no line of NCCL's in it; valid: what NCCL prints with NCCL_DEBUG=INFO")
     imported = of(log, given)
     return replace(imported, missing=(*imported.missing, "the end of the last line, which is cut")) if cut else imported

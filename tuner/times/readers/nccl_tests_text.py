@@ -31,7 +31,7 @@ _NUMBER = r"(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|inf)"
 _OP = rf"(?:\s+(?:{'|'.join([*OPS, *WITHOUT_OP])})(?=\s|$))?"
 _START = re.compile(rf"(\d{{1,19}})\s+(\d+)\s+({'|'.join(TYPES)})(?=\s|$)({_OP})(.*)")
 _RANK = re.compile(
-    r"#\s+Rank\s+(\d{1,9})\s+(?:Group\s+\d+\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"
+    r"#?\s*Rank\s+(\d{1,9})\s+(?:Group\s+\d+\s+)?(?:Pid\s+\d+\s+)?on\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)"
 )
 _SETTINGS = re.compile(
     r"# ?nThread (\d{1,9}) nGpus (\d{1,9}) .*?warmup iters: (\d{1,9}) iters: (\d{1,9})(?:.*? graph: (\d{1,9}))?"
@@ -65,6 +65,7 @@ class _Row:
     op: Op
     graph: bool
     bodies: list[_Body]
+    count: int  # of elements, a rank's part for AllGather and ReduceScatter
     reduces: bool  # names an operation
     root: int  # -1 where there is none
 
@@ -129,8 +130,8 @@ class Text:
         stripped = line.strip()
         if match := _OUT_OF_BOUNDS.search(stripped):
             self._out_of_bounds = (self._out_of_bounds or 0) + int(match[1])
-        elif stripped.startswith("#"):
-            self._comment(stripped)
+        elif stripped.startswith("#") or _RANK.match(stripped) or {"algbw", "busbw"} <= set(stripped.split()):
+            self._comment(stripped)  # threads on the web lose the # of lines
         elif name := program(stripped):
             self._named(name)
         elif match := _START.match(stripped):
@@ -139,7 +140,7 @@ class Text:
             self._pending.bodies += bodies
 
     def _start(self, number: int, match: re.Match[str]) -> None:
-        size, _, dtype, op, rest = match.groups()
+        size, count, dtype, op, rest = match.groups()
         words = rest.split()
         self._pending = None
         if op.strip() in WITHOUT_OP:
@@ -148,7 +149,7 @@ class Text:
         reduces = op.strip() not in ("", "none")
         root = int(words[0]) if has_root and words and re.fullmatch(r"-?\d{1,9}", words[0]) else -1
         nccl_op = OPS[op.strip() or "none"]
-        self._pending = _Row(number, int(size), TYPES[dtype], nccl_op, self._graph, [], reduces, root)
+        self._pending = _Row(number, int(size), TYPES[dtype], nccl_op, self._graph, [], int(count), reduces, root)
         self.rows.append(self._pending)
         self._pending.bodies += self._bodies(words[has_root:])
 
@@ -212,7 +213,8 @@ def _followed(rows: Sequence[_Row], ranks: int | None) -> Collective | None:
     """
     bodies = [(row, body) for row in rows for body in row.bodies if body.algbw_gbs > 0 and body.busbw_gbs > 0]
     if not bodies:
-        return None
+        whole = all(row.count * row.dtype.size_bytes == row.bytes for row in rows)
+        return Collective.AllReduce if rows and whole and all(row.reduces and row.root < 0 for row in rows) else None
     row, body = max(bodies, key=lambda pair: pair[1].algbw_gbs)
     factor = body.busbw_gbs / body.algbw_gbs
     doubt = factor * (0.006 / body.algbw_gbs + 0.006 / body.busbw_gbs)  # two decimals are printed
@@ -225,6 +227,8 @@ def _followed(rows: Sequence[_Row], ranks: int | None) -> Collective | None:
         return (Collective.Reduce if row.reduces else Collective.Broadcast) if "1" in near else None
     if row.reduces:
         fitting = [Collective.AllReduce] * ("2" in near) + [Collective.ReduceScatter] * ("part" in near)
+        if len(fitting) > 1 and row.count * row.dtype.size_bytes == row.bytes:  # a rank's part would be less
+            return Collective.AllReduce
         return fitting[0] if len(fitting) == 1 else None
     checked_in_place = any(len(each.bodies) > 1 and each.bodies[1].wrong != "N/A" for each in rows)
     return Collective.AllGather if near == ["part"] and checked_in_place else None
