@@ -135,7 +135,7 @@ def test_a_warning_alone_is_read(tmp_path: Path) -> None:
 
 
 def test_warnings_of_a_report() -> None:
-    seen = run("import-log", report("R6-warn.log")).stdout
+    seen = run("log", report("R6-warn.log")).stdout
     assert "found no way (ring, tree)" in seen
     assert "intraNodeP2pSupport 0" in seen
     assert "needed: the ring graph" not in seen

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from tuner.cli.messages import options_named
 
 F = TypeVar("F", bound=Callable[..., Any])
-SHORT = 13  # options that a short help shows at most, as tests/cli holds
+SHORT = 14  # options that a short help shows at most, as tests/cli holds
 EXAMPLES = 3  # of a short help
 WIDTH = 80  # of examples, with their indent: a terminal's, and that of docs/commands.md
 INDENT = 2

@@ -137,7 +137,10 @@ def missing() -> dict[str, Missing]:
 
 def alias(name: str) -> Alias | None:
     """The alias that a name is, however spelled; None for the own name of a machine and for an unknown one."""
-    return {_plain(each): known for each, known in aliases().items()}.get(_plain(name))
+    plain = _plain(name)
+    if plain in map(_plain, names()):
+        return None
+    return {_plain(each): known for each, known in aliases().items()}.get(plain)
 
 
 def _plain(name: str) -> str:
