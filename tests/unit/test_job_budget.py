@@ -12,7 +12,7 @@ from tests.support.command_line import run
 from tuner.base.errors import BadInput
 from tuner.jobs.traces.read import read
 from tuner.jobs.workload import job
-from tuner.jobs.workload.grouped import Job, JobBudget, of_lists
+from tuner.jobs.workload.grouped import JobBudget, JobGroups, of_lists
 from tuner.jobs.workload.layout import layout_of
 from tuner.scenario.describe import describe
 
@@ -20,14 +20,14 @@ EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "job.csv"
 WHOLE = describe("dgx-h100", nodes=4, nccl="2.28.9")
 
 
-def priced(path: Path, of: Job) -> JobBudget:
+def priced(path: Path, of: JobGroups) -> JobBudget:
     wanted = job.wanted_of(WHOLE)
     return of_lists([read(path, WHOLE.ranks)], job.Compared([WHOLE]), wanted, of)
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_each_group_is_priced_on_its_ranks(tmp_path: Path, shared: bool) -> None:
-    budget = priced(EXAMPLE, Job(layout_of("tp=4,pp=2,ep=8,etp=1", 32), rank=5, shares=shared))
+    budget = priced(EXAMPLE, JobGroups(layout_of("tp=4,pp=2,ep=8,etp=1", 32), rank=5, shares=shared))
     ranks = {one.group: one.ranks for one in budget.groups}
     assert ranks == {"tp": "4-7", "dp": "1-13:4", "all": "0-31", "ep": "0-7", "pp": "5,21"}
     assert {one.group: one.groups for one in budget.groups} == {"tp": 8, "dp": 8, "all": 1, "ep": 4, "pp": 16}
@@ -75,17 +75,17 @@ def test_a_trace_says_the_ranks_of_its_groups(tmp_path: Path) -> None:
         {"Group size": 32, "Process Group Name": "0", "Process Group Description": "default_pg"},
         {"Group size": 6, "Process Group Name": "9"},
     )
-    budget = priced(path, Job())
+    budget = priced(path, JobGroups())
     assert {one.group: one.ranks for one in budget.groups} == {"1": "0-24:8", "2": "0-3", "3": "0-30:2", "all": "0-31"}
     assert [str(left) for left in budget.left_out] == [
         "1 x allreduce: of 9, whose ranks the file does not say; --job does"
     ]
-    named = priced(path, Job(layout_of("tp=4,pp=4", 32)))
+    named = priced(path, JobGroups(layout_of("tp=4,pp=4", 32)))
     assert {one.group: one.ranks for one in named.groups}["tp"] == "0-3"
 
 
 def test_a_flight_recorder_dump_says_them(tmp_path: Path) -> None:
-    budget = priced(trace_files.flight_recorder(tmp_path / "dump"), Job())
+    budget = priced(trace_files.flight_recorder(tmp_path / "dump"), JobGroups())
     assert [one.ranks for one in budget.groups] == ["0-15"]
 
 
@@ -106,19 +106,19 @@ def csv(path: Path, *rows: str) -> Path:
 )
 def test_calls_of_no_known_group_are_named(tmp_path: Path, rows: list[str], reason: str) -> None:
     with pytest.raises(BadInput, match="no calls to price") as refused:
-        priced(csv(tmp_path / "calls.csv", *rows), Job(layout_of("tp=4,pp=4", 32)))
+        priced(csv(tmp_path / "calls.csv", *rows), JobGroups(layout_of("tp=4,pp=4", 32)))
     assert reason in str(refused.value)
 
 
 def test_a_number_of_ranks_that_one_group_has_names_it(tmp_path: Path) -> None:
     path = csv(tmp_path / "calls.csv", "collective,bytes,ranks", "allreduce,1M,2", "allreduce,1M,")
-    budget = priced(path, Job(layout_of("pp=2", 32)))
+    budget = priced(path, JobGroups(layout_of("pp=2", 32)))
     assert {one.group: one.ranks for one in budget.groups} == {"pp": "0,16", "all": "0-31"}
 
 
 def test_a_rank_of_no_such_job_is_refused() -> None:
     with pytest.raises(BadInput, match="valid: 0 to 31"):
-        priced(EXAMPLE, Job(layout_of("tp=4", 32), rank=32))
+        priced(EXAMPLE, JobGroups(layout_of("tp=4", 32), rank=32))
 
 
 def test_the_command_prints_groups() -> None:

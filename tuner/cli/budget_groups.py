@@ -10,7 +10,7 @@ from tuner.cli import budgeted
 from tuner.cli.command import F, stacked
 from tuner.cli.output import print_json, print_table, say
 from tuner.jobs.traces.calls import number
-from tuner.jobs.workload.grouped import GroupBudget, Job, JobBudget
+from tuner.jobs.workload.grouped import GroupBudget, JobBudget, JobGroups
 from tuner.jobs.workload.layout import layout_of
 
 
@@ -33,7 +33,7 @@ def group_options(function: F) -> F:
     )
 
 
-def job_of(given: dict[str, Any], ranks: int, shares: bool) -> Job | None:
+def job_of(given: dict[str, Any], ranks: int, shares: bool) -> JobGroups | None:
     """The job that the options describe; None where calls are of one communicator. BadInput for what does not fit."""
     job, rank, by_group = (given.pop(name) for name in ("job", "rank", "by_group"))
     if job is None and rank is not None:
@@ -42,10 +42,10 @@ def job_of(given: dict[str, Any], ranks: int, shares: bool) -> Job | None:
         if shares:
             raise BadInput("--shared: of some ranks, which share those of all; valid with --ranks, --job, --by-group")
         return None
-    return Job(None if job is None else layout_of(job, ranks), rank or 0, shares)
+    return JobGroups(None if job is None else layout_of(job, ranks), rank or 0, shares)
 
 
-def check_beside(job: Job, **given: object) -> None:
+def check_beside(job: JobGroups, **given: object) -> None:
     """BadInput for options that are of one communicator."""
     if beside := [name for name, value in given.items() if value]:
         options = ", ".join("--" + name.replace("_", "-") for name in beside)

@@ -59,7 +59,10 @@ class _Table(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LookedUp:
-    """Picks of sizes, [size]; ``unanswered`` of them, those with 0 channels, are not in the table."""
+    """Picks of sizes, all [size]: NCCL's numbers of algorithms and protocols, us, and counts of channels and threads.
+
+    ``unanswered`` of them, those with 0 channels, are not in the table.
+    """
 
     algorithm: NDArray[np.int8]
     protocol: NDArray[np.int8]

@@ -333,7 +333,10 @@ class Selection:
         return self.model_pick(request, nbytes)
 
     def model_pick(self, request: Request, nbytes: SizeArray, table_us: FloatArray | None = None) -> Picks:
-        """The picks of these sizes by the model, whatever tables there are; ``table_us``: the cost table, if known."""
+        """The picks of these sizes by the model, whatever tables there are; ``table_us``: the cost table, if known.
+
+        NoAlgorithm where nothing is left to pick from.
+        """
         if self.communicator.tuner is not None and len(nbytes):
             return self._tuned_pick(request, nbytes)
         self._check_type(request)

@@ -9,7 +9,7 @@ from tuner.graphs.explain.limits import Limits
 from tuner.graphs.explain.links import KINDS, between, called, name
 from tuner.graphs.explain.loads import loads
 from tuner.graphs.explain.reasons import Reasons
-from tuner.graphs.explain.records import Device, Explanation, Found, Limit, LoadedLink, Refusal, SearchTried
+from tuner.graphs.explain.records import Device, Explanation, Found, Limit, LinkRejection, LoadedLink, SearchTried
 from tuner.graphs.explain.relaxed_search import again
 from tuner.graphs.explain.runs import Run, run, summary
 from tuner.graphs.network_channels import DONE
@@ -67,7 +67,7 @@ def _search(found: Run, attempt: Attempt, links: Sequence[str]) -> SearchTried:
         number, times = often.most_common(1)[0]
         short = next(short for at, short in attempt.rejections.left.items() if at.number == number)
         has = found.bare_gbs[number]
-        refusal = Refusal(links[number], times, has, max(0.0, has - short.left_gbs), short.needed_gbs)
+        refusal = LinkRejection(links[number], times, has, max(0.0, has - short.left_gbs), short.needed_gbs)
     return SearchTried(
         pattern=asked.pattern,
         bw_intra_gbs=asked.bw_intra,

@@ -7,7 +7,7 @@ from tuner.base.records import json_form
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class LinkRejection:
     """A link that had too little left; at the first of these times it carried so much, and so much was needed."""
 
     link: str  # from a device to the next, such as "gpu:3 -> pci 0000:1b:00.0"
@@ -35,7 +35,7 @@ class SearchTried:
     outcome: str
     repeats: bool  # one before, and so nothing was tried again
     channels: int  # of the best graph after it
-    refused: Refusal | None  # the link that refused most often; None where all had enough
+    refused: LinkRejection | None  # the link that refused most often; None where all had enough
 
 
 @dataclass(frozen=True, slots=True)

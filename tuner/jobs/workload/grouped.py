@@ -20,7 +20,7 @@ GIVEN_BY_RANKS = "times the ranks"  # what a file says of its sizes where they a
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JobGroups:
     """Which ranks have a communicator together: by the ``layout``, of which the files are ``rank``'s, or as they say.
 
     ``shares``: groups share the resources of the communicator of all ranks.
@@ -63,7 +63,7 @@ class JobBudget:
     left_out: tuple[LeftOut, ...]
 
 
-def of_lists(lists: Sequence[CallList], compared: Compared, wanted: Wanted, job: Job) -> JobBudget:
+def of_lists(lists: Sequence[CallList], compared: Compared, wanted: Wanted, job: JobGroups) -> JobBudget:
     """The budget of every group whose calls are in the files. ``wanted`` says what is taken of calls, but their ranks.
 
     Errors: those of :func:`tuner.jobs.workload.budget.budget`; BadInput where no call is of a group.
@@ -108,7 +108,7 @@ def of_lists(lists: Sequence[CallList], compared: Compared, wanted: Wanted, job:
 class _Places:
     """Of which group a call is."""
 
-    def __init__(self, job: Job, ranks: int, names: Sequence[str]) -> None:
+    def __init__(self, job: JobGroups, ranks: int, names: Sequence[str]) -> None:
         self.layout, self.rank, self.ranks, self.names = job.layout, job.rank, ranks, names
         kinds = () if self.layout is None else self.layout.kinds
         self.members = {kind: self.layout.group_of(kind, self.rank) for kind in kinds} if self.layout else {}
