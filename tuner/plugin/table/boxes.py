@@ -84,6 +84,9 @@ def minus(box: Box, other: Box) -> Iterator[Box]:
         rest = rest._replace(**{field: (max(low, other_low), min(high, other_high))})
 
 
+_GROUP = 256  # neighbours that are looked at together
+
+
 class Boxes:
     """Many boxes, of which those that meet one are found at once; None is an empty one."""
 
@@ -91,13 +94,29 @@ class Boxes:
         empty = [(1, 0)] * len(Box._fields)
         ends = np.array([empty if box is None else box for box in boxes], np.uint64).reshape(-1, len(Box._fields), 2)
         self.lows, self.highs = ends.transpose(2, 1, 0).copy()  # [field][box]
+        starts = np.arange(0, len(boxes), _GROUP)
+        # What holds all boxes of a group: rows are mostly in the order of their sizes, so that few groups meet one box.
+        self._group_lows = np.minimum.reduceat(self.lows, starts, axis=1) if boxes else self.lows
+        self._group_highs = np.maximum.reduceat(self.highs, starts, axis=1) if boxes else self.highs
 
     def meeting(self, box: Box, first: int, last: int) -> list[int]:
         """Those from number ``first`` up to, without, ``last`` that have something in common with ``box``."""
-        meets: NDArray[np.bool_] = np.ones(last - first, np.bool_)
-        for low, high, (box_low, box_high) in zip(self.lows, self.highs, box, strict=True):
-            meets &= (low[first:last] <= np.uint64(box_high)) & (high[first:last] >= np.uint64(box_low))
-        return [first + int(index) for index in np.flatnonzero(meets)]
+        groups = slice(first // _GROUP, -(-last // _GROUP))
+        near = _meet(self._group_lows[:, groups], self._group_highs[:, groups], box)
+        found = list[int]()
+        for group in np.flatnonzero(near) + groups.start:
+            own = slice(max(first, int(group) * _GROUP), min(last, (int(group) + 1) * _GROUP))
+            meets = _meet(self.lows[:, own], self.highs[:, own], box)
+            found += (np.flatnonzero(meets) + own.start).tolist()
+        return found
+
+
+def _meet(lows: NDArray[np.uint64], highs: NDArray[np.uint64], box: Box) -> NDArray[np.bool_]:
+    """Whether boxes have something in common with one; ends are [field][box]."""
+    ends = np.array(box, np.uint64)
+    each = (lows <= ends[:, 1:]) & (highs >= ends[:, :1])
+    meets: NDArray[np.bool_] = np.logical_and.reduce(each, axis=0)
+    return meets
 
 
 class TooManyOverlaps(Exception):
