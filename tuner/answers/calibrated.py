@@ -43,7 +43,7 @@ class TimesWanted:
 
 @dataclass(frozen=True, slots=True)
 class NoCalibration:
-    """Why an answer has no calibrated times."""
+    """Reason why an answer has no calibrated times."""
 
     reason: str
 
@@ -61,7 +61,7 @@ class CalibratedTime:
     extrapolated: str = ""
 
     def times(self, calls: float) -> "CalibratedTime":
-        """Of so many calls, one after the other: errors are common to them, so the bounds grow alike."""
+        """Time of so many calls, one after the other: errors are common to them, so the bounds grow alike."""
         return CalibratedTime(self.time_us * calls, self.low_us * calls, self.high_us * calls, self.extrapolated)
 
 
@@ -104,7 +104,7 @@ Answering: TypeAlias = TimeModel | NoCalibration
 def answering(
     wanted: TimesWanted, scenario: Scenario, selection: Selection, buffers: Buffers = Buffers.plain
 ) -> Answering:
-    """What answers for the scenario's communicator.
+    """Calibration that answers for the scenario's communicator, or the reason why none does.
 
     Errors: BadInput where nothing does and NCCL's times are not wanted beside, or for an unknown calibration;
     BadCalibration for a file that is none.
@@ -123,7 +123,7 @@ def answering(
 
 
 def estimates(model: TimeModel, request: Request, picks: Picks) -> list[Estimate]:
-    """Of what is launched for each size, [size]."""
+    """Estimates of what is launched for each size, [size]."""
     calls = features.of_picks(model.selection, request, picks)
     by_place: dict[int, Estimate] = {}
     for number in np.unique(calls.algo_proto).tolist():
@@ -133,7 +133,7 @@ def estimates(model: TimeModel, request: Request, picks: Picks) -> list[Estimate
 
 
 def _alike(model: TimeModel, request: Request, calls: Features, number: int) -> Iterator[Estimate]:
-    """Of calls with one algorithm and protocol."""
+    """Estimates of calls with one algorithm and protocol."""
     times = model.times(request, calls)
     between = model.selection.communicator.nodes > 1
     widths: dict[tuple[CarriedOver, object], Array]
@@ -169,7 +169,7 @@ def _alike(model: TimeModel, request: Request, calls: Features, number: int) -> 
 
 
 def _to(kind: CarriedOver, model: TimeModel) -> object:
-    """What it is carried over to: errors of two calls are one where that is the same."""
+    """Place that it is carried over to: errors of two calls are one where that is the same."""
     communicator = model.selection.communicator
     if kind is CarriedOver.release:
         return communicator.release.name
@@ -179,7 +179,7 @@ def _to(kind: CarriedOver, model: TimeModel) -> object:
 
 
 def of_algo_proto(model: TimeModel, request: Request, sizes: Sequence[int], algo_proto: AlgoProto) -> list[Estimate]:
-    """Of calls that an algorithm and protocol are forced on, [size]. ``sizes`` are NCCL's nBytes."""
+    """Estimates of calls that an algorithm and protocol are forced on, [size]. ``sizes`` are NCCL's nBytes."""
     nbytes = np.array(sizes, np.uint64)
     channels, threads = model.selection.launched(request, nbytes, algo_proto)
     algorithm, protocol = (np.full(nbytes.shape, number, np.int8) for number in algo_proto)
@@ -190,13 +190,13 @@ def of_algo_proto(model: TimeModel, request: Request, sizes: Sequence[int], algo
 def of_combinations(
     model: TimeModel, request: Request, sizes: Sequence[int], names: Iterable[str]
 ) -> dict[str, list[Estimate]]:
-    """The same of several by name, ``Ring/LL``."""
+    """Estimates of such calls for several combinations by name, ``Ring/LL``."""
     numbers = {f"{algorithm.name}/{protocol.name}": (algorithm, protocol) for algorithm, protocol in ALGO_PROTOS}
     return {name: of_algo_proto(model, request, sizes, numbers[name]) for name in names}
 
 
 def of_launches(model: TimeModel, request: Request, sizes: Sequence[int], launches: Sequence[Pick]) -> list[Estimate]:
-    """Of calls with these algorithms, protocols, channels and threads, [size]. ``sizes`` are NCCL's nBytes."""
+    """Estimates of calls with these algorithms, channels and threads, [size]. ``sizes`` are NCCL's nBytes."""
     if not launches:
         return []
     return estimates(
@@ -262,7 +262,7 @@ def _model(scenario: Scenario, selection: Selection, calibration: str | None) ->
 
 
 def _not_measured(selection: Selection, buffers: Buffers) -> str | None:
-    """What was measured of no machine."""
+    """Reason why nothing was measured of such calls on any machine; None where something was."""
     if buffers is not Buffers.plain:
         return f"no calibrated times of {buffers.name} buffers: plain ones only were measured"
     if not selection.communicator.nodes_are_alike:
@@ -356,7 +356,7 @@ def _is_same_call(before: Estimate, after: Estimate) -> bool:
 
 
 def _width(before: Estimate, after: Estimate) -> float:
-    """How far the logarithm of the ratio may be off."""
+    """Distance that the logarithm of the ratio may be off."""
     if _is_same_call(before, after):
         return 0.0
     if before.site_call is not None and after.site_call is not None:

@@ -36,7 +36,7 @@ class TableCell:
 
 
 def cells(tables: Tables, algorithms: int, fitted: object = None) -> list[TableCell]:
-    """Of the ``algorithms`` that the release has, in NCCL's order, exact."""
+    """Cells of the ``algorithms`` that the release has, in NCCL's order, exact."""
     return [
         TableCell(
             collective=collective,
@@ -81,7 +81,7 @@ class CalibratedTable:
 
 
 def with_times(cells: Sequence[TableCell], scenario: Scenario, wanted: TimesWanted) -> CalibratedTable:
-    """Of float32 sums. Errors: those of :func:`tuner.answers.calibrated.answering`."""
+    """Cells with times of float32 sums. Errors: those of :func:`tuner.answers.calibrated.answering`."""
     selection = Selection(scenario.communicator())
     model = calibrated.answering(wanted, scenario, selection)
     if isinstance(model, NoCalibration):

@@ -187,7 +187,7 @@ def _graph_table(name: str) -> GraphTable:
 
 
 def _unknown(name: str) -> str:
-    """What is wrong with a name that is no machine's."""
+    """Message for a name that is no machine's."""
     absent = {each.lower(): row for each, row in missing().items()}.get(name.lower())
     if absent:
         return f"{absent.name}: {absent.why}; {one_of(absent.instead)}"
@@ -206,7 +206,7 @@ def _unknown(name: str) -> str:
 
 
 def _are_missing(rows: list[Missing]) -> str:
-    """What is said of machines without a public topology that somebody may have meant."""
+    """Message for machines without a public topology that somebody may have meant."""
     if len(rows) == 1:
         return f"{rows[0].name} is missing: {rows[0].why}; {one_of(rows[0].instead)}"
     instead = dict.fromkeys(name for row in rows for name in row.instead)
@@ -214,7 +214,7 @@ def _are_missing(rows: list[Missing]) -> str:
 
 
 def folder() -> Traversable:
-    """Where the machines are."""
+    """Folder of the machines."""
     return files("tuner.tables") / "machines"
 
 
