@@ -3,6 +3,7 @@
     python benchmarks/noise.py                    200 machines of each kind of noise
     python benchmarks/noise.py --seeds 20         fewer
     python benchmarks/noise.py --noise "3 % of a block"
+    python benchmarks/noise.py --gate-alone       without measuring and deciding, in minutes
 
 For each noise, machines with nothing to gain and machines with 5 % to gain at 6 of 15 sizes go through the whole
 pipeline (measured, decided, gated), and the gate alone judges rows that gain nothing, by default and in the fewest
@@ -23,7 +24,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.support.planted_noise import GAIN, NOISES, Noise, Outcome, held, idle_gated, pipeline
-from tuner.bench.decision.gate import GateSettings
+from tuner.bench.decision.gate import GateSettings, Verdict
 from tuner.bench.loop import Settings
 
 SEEDS = 200
@@ -57,12 +58,19 @@ class Figures:
         before, after = np.mean([(one.regret_before, one.regret_after) for one in self.runs], axis=0)
         return float(before), float(after)
 
+    def add_alone(self, alone: Sequence[Verdict], fewest: Sequence[Verdict]) -> None:
+        """Takes in what the gate says of rows that gain nothing, by default and in the fewest processes."""
+        self.false_alone += any(one.why_not is None for one in alone)
+        self.false_fewest += any(one.why_not is None for one in fewest)
+        for what, each in (("gains", held(alone)), ("fewest", held(fewest))):
+            self.held.setdefault(what, []).extend(each)
+
     def broken(self, noise: Noise) -> Iterable[str]:
         """What is outside of the bounds."""
         worst = max(self.false, self.false_beside, self.false_alone, self.false_fewest)
         if worst > MOST_FALSE * self.seeds:
             yield f"false keeps in {worst} of {self.seeds} tables"
-        if noise.name in BOUND and self.regrets[1] > MOST_REGRET:
+        if noise.name in BOUND and self.runs and self.regrets[1] > MOST_REGRET:
             yield f"regret left {100 * self.regrets[1]:.2f} %"
         for what in self.held:
             least = LESS.get(noise.name, {}).get(what, HOLDING[0])
@@ -78,25 +86,45 @@ def figures(noise: Noise, seeds: Sequence[int], settings: Settings, gate: GateSe
         alone, fewest = idle_gated(noise, seed, gate), idle_gated(noise, seed, FEWEST)
         found.false += nothing.false_kept > 0
         found.false_beside += gaining.false_kept > 0
-        found.false_alone += any(one.why_not is None for one in alone)
-        found.false_fewest += any(one.why_not is None for one in fewest)
+        found.add_alone(alone, fewest)
         found.runs.append(gaining)
-        gains = ("gains", held(alone)), ("fewest", held(fewest))
-        for what, each in (*nothing.held.items(), *gaining.held.items(), *gains):
+        for what, each in (*nothing.held.items(), *gaining.held.items()):
             found.held.setdefault(what, []).extend(each)
     return found
+
+
+def _gates_alone(noises: Sequence[Noise], seeds: int, gate: GateSettings) -> int:
+    """Prints what the gate alone makes of rows that gain nothing; the exit code."""
+    print(
+        f"{'':20} {'tables with a false keep':^24} {'intervals that hold':^21}\n{'noise':20} {'gate alone':>12} "
+        f"{'fewest':>11} {'gains':>10} {'fewest':>10}"
+    )
+    broken = []
+    for noise in noises:
+        found = Figures(seeds)
+        for seed in range(seeds):
+            found.add_alone(idle_gated(noise, seed, gate), idle_gated(noise, seed, FEWEST))
+        shares = (found.false_alone / seeds, found.false_fewest / seeds, *map(found.share_held, ("gains", "fewest")))
+        cells = (f" {100 * each:>{width}.1f} %" for each, width in zip(shares, (10, 9, 8, 8), strict=True))
+        print(f"{noise.name:20}" + "".join(cells), flush=True)
+        broken += [f"{noise.name}: {what}" for what in found.broken(noise)]
+    print("\n".join(broken) or "all within their bounds")
+    return 1 if broken else 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=SEEDS, help="machines of each noise [default: 200]")
     parser.add_argument("--noise", choices=[each.name for each in NOISES], help="only this one")
+    parser.add_argument("--gate-alone", action="store_true", help="only the gate, on rows that gain nothing")
     parser.add_argument("--rounds", type=int, default=Settings().rounds)
     parser.add_argument("--gate-rounds", type=int, default=GateSettings().rounds)
     parser.add_argument("--processes", type=int, default=GateSettings().processes, help="of the gate")
     given = parser.parse_args()
     settings = Settings(rounds=given.rounds, warmup=0)
     gate = GateSettings(given.gate_rounds, warmup=0, processes=given.processes)
+    if given.gate_alone:
+        return _gates_alone([each for each in NOISES if given.noise in (None, each.name)], given.seeds, gate)
     print(
         f"{'':20} {'tables with a false keep':^40} {'regret of 5 %':^17} {'intervals that hold the truth':^39} "
         f"{'measured':^18} {'gate':^15}\n"

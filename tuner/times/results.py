@@ -60,16 +60,16 @@ def late_ranks(blocks: Iterable[SampleBlock], launcher: str | None) -> list[Late
     block. It counts where calls are long against the time in which the ranks are started, one after the other.
     """
     least_us = ONE_PROCESS_US if launcher in (None, "none") else SEVERAL_PROCESSES_US
-    told = [block for block in blocks if block.counts and block.late_us and block.median_us >= least_us]
+    of_long_calls = [block for block in blocks if block.counts and block.late_us and block.median_us >= least_us]
     shares: dict[int, list[float]] = {}
-    for block in told:
+    for block in of_long_calls:
         for rank, late_us in block.late_us:
             shares.setdefault(rank, []).append(late_us / block.median_us)
     found = [
-        LateRank(rank, sum(its) / len(told), sum(share >= LATE for share in its), len(told))
+        LateRank(rank, sum(its) / len(of_long_calls), sum(share >= LATE for share in its), len(of_long_calls))
         for rank, its in shares.items()
     ]
-    late = [one for one in found if len(told) >= LATE_BLOCKS and one.late_blocks >= LATE_MOSTLY * one.blocks]
+    late = [one for one in found if len(of_long_calls) >= LATE_BLOCKS and one.late_blocks >= LATE_MOSTLY * one.blocks]
     return sorted(late, key=lambda one: -one.late)
 
 
