@@ -78,7 +78,7 @@ class Noise:
     @property
     def in_lumps(self) -> bool:
         """Whether times have few values, of which intervals of Student's t may hold more than they should."""
-        return bool(self.timer_us or self.neighbour or self.two_modes or self.two_clocks)
+        return bool(self.timer_us or self.neighbour or self.two_modes or self.two_clocks or self.slow_rank)
 
     @property
     def middle(self) -> float:
