@@ -155,5 +155,5 @@ def test_one_of_several_communicators_has_to_be_named(file: Path) -> None:
 
 
 def test_what_completes_a_log_needs_one() -> None:
-    with pytest.raises(BadInput, match="`comp_cap`: of a log; valid with `log` FILE"):
+    with pytest.raises(BadInput, match="`comp_cap` describe a log, and need `log` FILE"):
         describe("dgx-a100", comp_cap=80)

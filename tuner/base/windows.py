@@ -76,7 +76,7 @@ def _word(flag: WindowFlag) -> str:
 def windows_of(buffers: Buffers, sides: str | None, flags: WindowFlag | str | Sequence[str] | None) -> Windows:
     """From words, None for the default. BadInput for unknown ones, and where buffers are no windows."""
     if buffers is not Buffers.window and (sides, flags) != (None, None):
-        raise BadInput("windows, window flags: of buffers in windows; valid: with buffers window")
+        raise BadInput("`windows` and `window_flags` need `buffers` window")
     if sides not in (None, "send", "receive", "both"):
         raise BadInput(f"unknown windows {sides!r}; {one_of(['send', 'receive', 'both'])}")
     return Windows(Sides[sides or "both"], WindowFlag.COLL_SYMMETRIC if flags is None else flags_of(flags))

@@ -71,7 +71,7 @@ def command(
     nccl-tuner graphs --machine dgx-h100 --nodes 2 --nccl 2.28.9 --change remove-nic=mlx5_0
     """
     if across and any(each is not None for each in (dump, explained, svg)):
-        raise BadInput("graphs: --across is of all nodes; valid: without --dump, --explain and --svg, which are of one")
+        raise BadInput("--across cannot be combined with --dump, --explain or --svg, which show one node")
     if dump is not None and explained is not None:
         raise BadInput("graphs: --explain writes no graphs to a file; valid: --dump or --explain")
     described = communicator.scenario()

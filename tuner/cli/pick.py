@@ -80,7 +80,7 @@ def command(
     nccl-tuner pick reduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M --launch --root 3 --rank 8
     """
     if as_csv and (in_full or as_json):
-        raise BadInput("--csv: of picks alone; valid: without --launch and --json")
+        raise BadInput("--csv cannot be combined with --launch or --json")
     if isinstance(collective, PeerCall):
         if in_full or as_csv:
             option = "--launch" if in_full else "--csv"
@@ -88,13 +88,15 @@ def command(
         from tuner.cli import exchanges
 
         if call.in_place:
-            raise BadInput(f"--in-place: of collectives, not of {collective.name}; valid: without")
+            raise BadInput(f"--in-place has no meaning for {collective.name}; remove it")
         asked = exchanges.asked(collective, sizes, call.dtype, rank, peer)
         asked = replace(asked, buffers=call.buffers, windows=call.windows)
         exchanges.show(communicator.scenario(), asked, times, as_json)
         return
     if not in_full and (rank is not None or peer is not None):
-        raise BadInput("--rank, --peer: of send, recv, alltoall, gather, scatter; valid for collectives: with --launch")
+        raise BadInput(
+            "--rank and --peer need --launch for collectives; without it they are for send, recv, gather and the like"
+        )
     if peer is not None and collective not in ROOTED:
         raise BadInput(f"--root: {collective.name} has none; valid: of broadcast, reduce, gather and scatter")
     described = communicator.scenario()

@@ -135,7 +135,7 @@ def _logged(machine: str | None, given: Description) -> "Logged | None":
     if not given.get("log"):
         if beside := [key for key in _OF_LOGS if given.get(key) not in (None, ())]:
             options = ", ".join(f"`{key}`" for key in beside)
-            raise BadInput(f"{options}: of a log; valid with `log` FILE")
+            raise BadInput(f"{options} describe a log, and need `log` FILE")
         return None
     from tuner.scenario import from_log  # others do without reading logs
 
@@ -246,7 +246,7 @@ def _ranks_without_fabric(ranks: Sequence[int] | None) -> tuple[int, ...]:
 def _members(ranks: str | Sequence[int] | None, shares: bool) -> Members | None:
     if ranks is None:
         if shares:
-            raise BadInput("shared resources: of some ranks, which share those of all; valid with `ranks`")
+            raise BadInput("`shared` needs `ranks`, which share the resources of all")
         return None
     if isinstance(ranks, str):
         return Members(from_ranges(ranks, "ranks"), shares)
