@@ -325,3 +325,14 @@ def test_results_that_no_nvlink_domains_have_are_refused() -> None:
     for shape in (Shape(19, 4), Shape(1, 76), Shape(1, 6)):
         with pytest.raises(BadInput, match="not of NVLink domains of 18 trays with 4 GPUs"):
             expectation.selection(shape)
+
+
+def test_a_row_whose_time_is_negative_is_named_and_ends_nothing(tmp_path: Path) -> None:
+    lines = (Path(__file__).parents[2] / "docs" / "examples" / "all_reduce.log").read_text("utf-8").splitlines()
+    number = next(at for at, line in enumerate(lines, 1) if line.split()[:1] == ["268435456"])
+    words = lines[number - 1].split()
+    lines[number - 1] = " ".join([*words[:5], f"-{words[5]}", *words[6:]])
+    (tmp_path / "run.log").write_text("\n".join(lines) + "\n", "utf-8")
+    found = json.loads(run("accept", str(tmp_path / "run.log"), "--machine", "dgx-h100", "--json", code=1).stdout)
+    assert found["skipped"][f"whose numbers cannot be times (lines {number})"] == 1
+    assert 268435456 not in {size["bytes"] for size in found["sizes"]}

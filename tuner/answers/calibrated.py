@@ -257,6 +257,7 @@ def _model(scenario: Scenario, selection: Selection, calibration: str | None) ->
         chosen.calibration,
         selection,
         same_machine=chosen.same_machine and not scenario.hardware,
+        adapters_gbs=0.0 if scenario.hardware else chosen.adapters_gbs,
         reason=chosen.reason + (changed if scenario.hardware else ""),
     )
 

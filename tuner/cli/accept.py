@@ -28,7 +28,7 @@ NOT_MEASURED = "*"
 
 
 @click.command(name="accept", cls=options.Command)
-@options.under("Floors", "--bytes", "--dtype")
+@options.under("Floors", "--bytes", "--dtype", "--floors")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[RESULTS]...")
 @of_all_ranks
 @options.communicator_options()

@@ -20,7 +20,7 @@ from tuner.times.acceptance.judge import Judged, Verdict
 from tuner.times.acceptance.results import ResultFile
 from tuner.times.calibration import plausible
 from tuner.times.measured import MeasuredRow, Problem
-from tuner.times.readers.measured_table import Given
+from tuner.times.readers.measured_table import WRONG, Given
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.features import Array
 
@@ -134,6 +134,8 @@ def accept(files: Sequence[Path], asked: AcceptOptions) -> Acceptance:
         extras += _extras([each for _, each in own])
         diagnoses += _diagnosed([each for _, each in own], expectation)
         expected_by |= expectation.reasons
+    for file in read:
+        skipped.update({why: count for why, count in file.table.header.left_out.items() if why != WRONG})
     problems = [_problem(str(file.path), each) for file in read for each in file.problems]
     slipped = [_problem(each.curve.file, slip) for each, slip in slips.problems([each for _, _, each in judged])]
     refused = bool(slipped) or any(file.is_refused for file in read)

@@ -124,6 +124,9 @@ def _of_text(path: Path, content: str, given: Given) -> MeasuredTable:
             row = MeasuredRow(each.line, collective, each.dtype, nodes, gpus, each.bytes, body.time_us, in_place)
             rows.append(_executed(row, ran))
     header = _header(text.header, text.release or "", left)
+    if broken := [each.line for each in text.rows if not each.bodies]:
+        why = f"whose numbers cannot be times (lines {', '.join(map(str, broken[:6]))})"
+        header = replace(header, left_out={**header.left_out, why: len(broken)})
     launch = _launch(*text.threads_and_gpus) if text.threads_and_gpus else Launch.unknown
     variables = {**_said(content), **(log.environment if log else {})}
     graph = any(each.graph for each in text.rows)
