@@ -84,7 +84,9 @@ def command(
     if isinstance(collective, PeerCall):
         if in_full or as_csv:
             option = "--launch" if in_full else "--csv"
-            raise BadInput(f"{option}: of collectives; {collective.name} says its launch without, and with --json")
+            raise BadInput(
+                f"{option} has no meaning for {collective.name}, which says its launch without, and with --json"
+            )
         from tuner.cli import exchanges
 
         if call.in_place:
