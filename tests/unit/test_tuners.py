@@ -173,3 +173,24 @@ def test_a_logs_tuner_of_no_known_release_is_said_to_decide(tmp_path: Path) -> N
         assert said.tuner is None
         assert said.from_log is not None
         assert said.from_log.notes[0].startswith("a tuner plugin chooses: nccl_ofi_tuner")
+
+
+def test_another_tuner_of_a_log_keeps_that_of_the_images_away(tmp_path: Path) -> None:
+    """The log is of an instance whose images load a tuner; a variable named another one, which then chose."""
+    file = tmp_path / "nccl.log"
+    lines = (
+        "NCCL version 2.28.9+cuda12.9",
+        "NET/OFI Running on p5.48xlarge platform, topology file /opt/topo.xml",
+        "TUNER/Plugin: Plugin name set by env to libnccl-tuner-other.so",
+        "TUNER/Plugin: Using other_tuner (v5)",
+        "comm 0x1 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0",
+        "Using network AWS Libfabric",
+        "16 coll channels, 16 collnet channels, 16 nvls channels, 16 p2p channels, 2 p2p channels per peer",
+        "ncclCommInitRank comm 0x1 rank 0 nranks 16 cudaDev 0 nvmlDev 0 busId 53000 commId 0x11 - Init COMPLETE",
+    )
+    file.write_text("".join(f"hosta:10:10 [0] NCCL INFO {line}\n" for line in lines))
+    assert communicator("aws-p5-rdma", nodes=2).scenario.tuner is not None
+    said = communicator(log=file).scenario
+    assert said.tuner is None
+    assert said.from_log is not None
+    assert said.from_log.notes[0].startswith("a tuner plugin chooses: other_tuner")

@@ -77,7 +77,7 @@ def product_of(machine: str | None) -> str | None:
 
 
 def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
-    """The scenario with the tuner of that name; None: the one that its machine's images load, if any.
+    """The scenario with the tuner of that name; None: the one that its log shows, or its machine's images load.
 
     Variables of aws-ofi-nccl (OFI_NCCL_*) go from the environment to its tuner. Errors: those of
     :func:`named`; BadInput for such variables without it, and where nodes are of several products.
@@ -97,7 +97,9 @@ def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
         tuner = AwsTuner(aws_release.load(logged.release), product, variables)
         left = replace(left, from_log=_with_its_tuner(scenario, tuner))
     elif text is None:
-        tuner = None if len(products) > 1 else of_machine(scenario.machine, environment)
+        # A log shows the tuner that chose; what images of the machine load by themselves says nothing there.
+        unsaid = len(products) > 1 or scenario.from_log is not None
+        tuner = None if unsaid else of_machine(scenario.machine, environment)
     else:
         if len(products) > 1 and text != NONE:
             raise BadInput(f"tuner {text}: not emulated where nodes are of several products; valid: {NONE}")
