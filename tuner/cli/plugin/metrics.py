@@ -13,6 +13,7 @@ from tuner.plugin import live
 @click.command(name="metrics", cls=options.Command)
 @click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
+    "-o",
     "--out",
     type=click.Path(path_type=Path),
     metavar="FILE.prom",

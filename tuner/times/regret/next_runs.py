@@ -104,8 +104,8 @@ def _first_sizes(measured: MeasuredArms, calibration: str | None) -> tuple[int, 
         calls = features.of_picks(selection, request, selection.pick(request, sizes))
     except TunerError:
         return ()
-    told = model.calibration.process.telling(calls, dict(model.calibration.parameters), FIRST_SIZES)
-    return tuple(int(sizes[at]) for at in told)
+    telling = model.calibration.process.telling(calls, dict(model.calibration.parameters), FIRST_SIZES)
+    return tuple(int(sizes[at]) for at in telling)
 
 
 def _of_curve(calls: Sequence[MeasuredCall], site: Site, calibration: str | None) -> Iterator[NextRun]:

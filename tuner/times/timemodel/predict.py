@@ -62,7 +62,7 @@ class CalibratedTimes(Framed):
 
 
 def joined_times(parts: Sequence[tuple[NDArray[np.intp], CalibratedTimes]], length: int) -> CalibratedTimes:
-    """One answer from parts of ``length`` calls, each with the numbers of its calls."""
+    """One answer of ``length`` calls from parts: the numbers of its calls, [call], and their times in us."""
     time_us, low_us, high_us = np.empty((3, length))
     measured, extrapolated = np.empty(length, np.bool_), np.zeros(length, np.int64)
     carried: dict[CarriedOver, None] = {}

@@ -56,10 +56,10 @@ LATENCIES = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SiteRows:
-    """Rows measured at one site, as the process takes them, an element a row; the medians of rows alike.
+    """Rows measured at one site, as the process takes them, [row]; the medians of rows alike.
 
-    ``log_off``: logarithm of the measured over the base's time; ``bandwidth`` and ``latency``: the shares of the base's
-    time that grow with either.
+    ``log_off``: logarithm of the measured over the base's time, both in us; ``bandwidth`` and ``latency``: the shares
+    of the base's time, 0 to 1, that grow with either. ``collective`` and ``algo_proto`` are NCCL's numbers.
     """
 
     collective: Ints
