@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tuner import release
+from tuner.base.errors import nearest_of
 from tuner.machine import catalogue, gpus
 from tuner.plugin.findings import NOTE, WARNING, Finding
 from tuner.plugin.loading import interface
@@ -84,7 +85,9 @@ def _gpus(table: Table) -> Iterator[Finding]:
     chips = _chips()
     for word in filter(None, words):
         if not any(_alike(word, chip) for chip in chips):
-            reason = f"'{word}' is the name of no GPU that is known here ({', '.join(chips)}): NVML's name decides"
+            reason = (
+                f"'{word}' is the name of no GPU that is known here: NVML's name decides; {nearest_of(word, chips)}"
+            )
             yield _finding(table, GPUS, NOTE, reason)
 
 
