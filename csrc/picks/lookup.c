@@ -9,9 +9,9 @@ static inline size_t bucket_of(uint64_t bytes) {
     return ((size_t)high << PICK_FRACTION_BITS) | (size_t)below;
 }
 
-__attribute__((visibility("default"))) size_t
-nccl_tuner_pick(const struct pick_table *table, const uint64_t *bytes, size_t count, int8_t *algorithm,
-                int8_t *protocol, float *time_us, uint16_t *channels, uint16_t *threads) {
+__attribute__((visibility("default"))) size_t nccl_tuner_pick(const struct pick_table *table, const uint64_t *bytes,
+                                                              size_t count, int8_t *algorithm, int8_t *protocol,
+                                                              float *time_us, uint16_t *channels, uint16_t *threads) {
     const uint64_t *from_bytes = table->from_bytes;
     const uint64_t first = from_bytes[0], beyond = from_bytes[table->count];
     size_t unanswered = 0;

@@ -23,9 +23,9 @@ struct pick_row {
 /* Sizes from from_bytes[0] up to, but without, from_bytes[count], in ranges that touch. A bucket is a power of two and one
    of its 32 equal parts; buckets[] has the range in which its first size lies, from where few steps lead on. */
 struct pick_table {
-    const uint64_t *from_bytes;   /* [count + 1] */
-    const struct pick_row *rows;  /* [count] */
-    const uint32_t *buckets;      /* [PICK_BUCKETS] */
+    const uint64_t *from_bytes;  /* [count + 1] */
+    const struct pick_row *rows; /* [count] */
+    const uint32_t *buckets;     /* [PICK_BUCKETS] */
     uint64_t count;
 };
 
