@@ -79,6 +79,7 @@ def test_a_send_over_the_network_has_no_time() -> None:
 
 
 def test_options_of_sends_are_not_those_of_collectives() -> None:
-    assert "valid for collectives: with --launch" in run("pick", "allreduce", "--peer", "1", *PICK[2:], code=2).stderr
+    said = run("pick", "allreduce", "--peer", "1", *PICK[2:], code=2).stderr
+    assert "--rank and --peer need --launch for collectives" in said
     assert "rank 8; valid: 0 to 7" in run(*PICK, "--rank", "8", code=2).stderr
     assert "sends itself" in run("pick", "send", "--peer", "0", *PICK[2:], code=2).stderr

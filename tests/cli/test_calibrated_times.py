@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -74,7 +75,9 @@ def test_between_nodes_a_row_says_that_the_site_was_not_measured() -> None:
     assert other["extrapolated"] == "another site"
     assert own["extrapolated"] == ""
     assert width(other) > 2 * width(own)
-    assert "; extrapolated: another site" in run(*words, "--time", "both").stdout
+    said = run(*words, "--time", "both").stdout
+    assert " [1] extrapolated: another site\n" in said
+    assert re.search(r" to [\d.]+ \[1\]", said)
 
 
 @pytest.mark.parametrize("collective", ["allreduce", "allgather", "broadcast"])
@@ -213,7 +216,8 @@ def test_an_error_that_both_sides_have_cancels(calibration: str) -> None:
 def test_a_change_that_may_be_none_says_so_and_is_no_loss() -> None:
     words = ("diff", "allreduce", "--machine", "dgx-b200", "--nodes", "4", "--nccl", "2.28.9", "2.30.7")
     out = run(*words, "--from", "8G", "--to", "32G", "--fail-above", "1%").stdout
-    assert "maybe none; extrapolated both: another site" in out
+    assert "maybe none [1]" in out
+    assert " [1] extrapolated both: another site\n" in out
 
 
 def test_a_side_without_a_calibration_says_why() -> None:

@@ -122,7 +122,7 @@ BAD = {
     "refused machine": (("pick", "allreduce", "--machine", "a4x-maxgpu-4g"), "18 instances of 4 GB300"),
     "capture of what": (("machines", "capture", "dgx-h100"), "valid: --all, or --nccl RELEASE"),
     "no machine": (("pick", "allreduce"), "--machine"),
-    "release": (("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "9.9"), "2.28.9"),
+    "release": (("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "9.9"), "2.32.3 and 21 more"),
     "collective": (("pick", "gatherv", "--machine", "dgx-h100"), "ReduceScatter"),
     "any call": (("pick", "alltoallv", "--machine", "dgx-h100"), "did you mean AlltoAll?; valid: Broadcast, Reduce, "),
     "call without an algorithm": (("edges", "alltoall", "--machine", "dgx-h100"), "valid for it: pick, group, diff"),

@@ -77,7 +77,7 @@ def test_rings_of_a_node_need_only_what_is_received_in_a_window(windows: str, ta
         (("pick", *CALL, "--rank", "4"), "rank 4; valid: 0 to 3"),
         (("pick", *CALL, "--root", "-1"), "root -1; valid: 0 to 3"),
         (("pick", "allgather", *CALL[1:], "--root", "1"), "AllGather has none"),
-        (("pick", *CALL[:-1], "--rank", "1"), "valid for collectives: with --launch"),
+        (("pick", *CALL[:-1], "--rank", "1"), "--rank and --peer need --launch for collectives"),
         (
             ("pick", *COPIED),
             "copy engines do AllGather of 1024 bytes, and no kernel is launched; valid: --buffers plain",
@@ -85,7 +85,10 @@ def test_rings_of_a_node_need_only_what_is_received_in_a_window(windows: str, ta
         (("pick", *COPIED, "--json"), "no kernel is launched; valid: --buffers plain"),
         (("group", "allgather:1M*2", *COPIED[1:5], *COPIED[7:]), "copy engines do the work and launch nothing"),
         (("pick", *ON_WINDOWS, "--buffers", "graph", "--rank", "8"), "rank 8; valid: 0 to 7"),
-        (("pick", *CALL, "--buffers", "graph", "--env", "NCCL_MNNVL_CROSS_CLIQUE=1"), "CROSS_CLIQUE: launches in full"),
+        (
+            ("pick", *CALL, "--nccl", "2.30.7", "--buffers", "graph", "--env", "NCCL_MNNVL_CROSS_CLIQUE=1"),
+            "CROSS_CLIQUE: launches in full",
+        ),
         (("pick", *RINGS[:-1], "2.32.3", "--env", "NCCL_RUNTIME_CONNECT=0"), "PAT connects several ranks per node"),
         (("group", "allgather:64M,reducescatter:64M", *GROUP), "PAT connects several ranks per node"),
         (("group", "reduce@4:1M", *ON, "--launch"), "root 4; valid: 0 to 3"),

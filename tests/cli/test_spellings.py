@@ -20,9 +20,6 @@ PICK = ("pick", "allreduce", "--machine", "dgx-h100", "--bytes", "1M")
         (("plugin", "lnit"), "lint"),
         (("pick", "allredcue", "--machine", "dgx-h100"), "AllReduce"),
         (("edges", "reduce-scater", "--machine", "dgx-h100"), "ReduceScatter"),
-        ((*PICK, "--env", "NCCL_ALG=Ring"), "NCCL_ALGO"),
-        ((*PICK, "--env", "NCCL_P2P_DISABL=1"), "NCCL_P2P_DISABLE"),
-        (("graphs", "--machine", "dgx-h100", "--env", "NCCL_CROS_NIC=1"), "NCCL_CROSS_NIC"),
         ((*PICK, "--nccl", "2.28.8"), "2.28.9"),
         ((*PICK, "--dtype", "bflaot16"), "bfloat16"),
     ],
@@ -32,6 +29,19 @@ def test_a_near_miss_is_answered_with_what_was_meant(words: tuple[str, ...], sug
     done = run(*words, code=2)
     assert f"; did you mean {suggests}?; " in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "suggests"),
+    [
+        ((*PICK, "--env", "NCCL_ALG=Ring"), "NCCL_ALGO"),
+        ((*PICK, "--env", "NCCL_P2P_DISABL=1"), "NCCL_P2P_DISABLE"),
+        (("graphs", "--machine", "dgx-h100", "--env", "NCCL_CROS_NIC=1"), "NCCL_CROSS_NIC"),
+    ],
+    ids=lambda words: words[-1] if isinstance(words, tuple) else words,
+)
+def test_a_variable_that_nccl_does_not_read_is_noted_with_what_was_meant(words: tuple[str, ...], suggests: str) -> None:
+    assert f" does not read it; did you mean {suggests}?\n" in run(*words).stderr
 
 
 @pytest.mark.parametrize(

@@ -637,7 +637,7 @@ def test_a_fabric_of_ones_own(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match=re.escape(says)):
             fabric.fabric(fabric.read(str(file)), "mine")
     for text, says in (
-        (whole, "no tables in the file; valid: --bytes"),
+        (whole, "no tables in the file; valid: `bytes`"),
         (f"tables = 3\n{whole}", "tables: TypeError"),
         (f"tables = [{{ title = 'a', path = 'direct', rows = [] }}]\n{whole}", "tables: KeyError('bytes'); valid"),
         (f"tables = [{{ title = 'a', path = 'direct', bytes = 1, rows = [[1, 2]] }}]\n{whole}", "rows of nodes, ranks"),

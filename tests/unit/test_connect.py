@@ -130,9 +130,9 @@ def test_text_has_collnet_and_pat() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--explain", "ring"], "--across is of all nodes"),
-        (["--dump", "graphs.xml"], "--across is of all nodes"),
-        (["--env", "NCCL_ANYTHING_ELSE=1"], "NCCL_ANYTHING_ELSE"),
+        (["--explain", "ring"], "--across cannot be combined with --dump, --explain or --svg"),
+        (["--dump", "graphs.xml"], "--across cannot be combined with --dump, --explain or --svg"),
+        (["--env", "NCCL_NVLS=1"], "NCCL_NVLS: not emulated"),
     ],
 )
 def test_what_across_refuses(arguments: list[str], message: str) -> None:

@@ -132,7 +132,7 @@ def test_the_command_prints_groups() -> None:
         (("--job", "tp=4", "--csv"), "--csv: of one communicator"),
         (("--job", "tp=4", "--ranks", "0-7"), "--ranks: of one communicator"),
         (("--rank", "1"), "valid with --job"),
-        (("--shared",), "--shared needs --ranks"),
+        (("--shared",), "--shared needs --ranks, --job or --by-group"),
     ):
         assert says in run(*words, *more, code=2).stderr
 

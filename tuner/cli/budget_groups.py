@@ -40,7 +40,7 @@ def job_of(given: dict[str, Any], ranks: int, shares: bool) -> JobGroups | None:
         raise BadInput("--rank: of a job's groups; valid with --job")
     if job is None and not by_group:
         if shares:
-            raise BadInput("--shared: of some ranks, which share those of all; valid with --ranks, --job, --by-group")
+            raise BadInput("--shared needs --ranks, --job or --by-group: some ranks share the resources of all")
         return None
     return JobGroups(None if job is None else layout_of(job, ranks), rank or 0, shares)
 

@@ -47,7 +47,24 @@ def print_table(
     if title:
         click.echo(title)
     body = [[with_options(str(cell)) for cell in row] for row in rows]
+    notes = _noted(body)
     click.echo(laid_out(columns, body, width_to_fit(), spare))
+    for number, text in enumerate(notes, start=1):
+        click.echo(f" [{number}] {text}")
+
+
+def _noted(body: list[list[str]]) -> list[str]:
+    """Words on what times are extrapolated over, which leave their cells for a number there: ``41.2 to 55.1 [1]``."""
+    notes: list[str] = []
+    for row in body:
+        for at, cell in enumerate(row):
+            said, found, over = cell.partition("; extrapolated")
+            if found:
+                text = f"extrapolated{over}"
+                if text not in notes:
+                    notes.append(text)
+                row[at] = f"{said} [{notes.index(text) + 1}]"
+    return notes
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -9,7 +10,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from tuner.base.errors import BadReleaseFile, UnknownRelease, nearest_of, one_of
+from tuner.base.errors import NEAREST, BadReleaseFile, UnknownRelease, nearest_of, one_of
 from tuner.release import convert, sources
 from tuner.release.schema import Release, ReleaseFile, file_of
 
@@ -31,7 +32,7 @@ class Difference:
 def names() -> list[str]:
     """All releases with a table, oldest first."""
     there = (entry.name.removesuffix(".toml") for entry in _folder().iterdir())
-    return sorted(there, key=lambda name: tuple(int(part) for part in name.split(".")))
+    return sorted(there, key=_parts)
 
 
 def first_with(has: Callable[[Release], bool]) -> str:
@@ -49,8 +50,21 @@ def named(text: str) -> str:
     if not found:
         close = _nearest(spelled[1], known) if spelled else None
         suggestion = f"; did you mean {close}?" if close else ""
-        raise UnknownRelease(f"no table for NCCL {text}{suggestion}; {nearest_of(text, known)}")
+        listed = _neighbours(spelled[1], known) if spelled else nearest_of(text, known)
+        raise UnknownRelease(f"no table for NCCL {text}{suggestion}; {listed}")
     return found[-1]
+
+
+def _neighbours(number: str, known: list[str]) -> str:
+    """``valid: a, b, c, d, e and 21 more``, those that come before and after this one."""
+    place = bisect_left(known, _parts(number), key=_parts)
+    first = max(0, min(place - 2, len(known) - NEAREST))
+    shown = known[first : first + NEAREST]
+    return f"{one_of(shown)} and {len(known) - len(shown)} more"
+
+
+def _parts(number: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in number.split("."))
 
 
 def _nearest(number: str, known: list[str]) -> str | None:

@@ -54,7 +54,9 @@ _ELSEWHERE = {
 
 def _meant(nccl: Release, name: str) -> str:
     """A hint for a name that is nearly one of the release's."""
-    close = get_close_matches(name, nccl.listed_variables, n=1, cutoff=0.9) if name not in everywhere() else []
+    if name in everywhere():
+        return ""
+    close = get_close_matches(name, {*nccl.listed_variables, *nccl.environment.search}, n=1, cutoff=0.9)
     return f"; did you mean {close[0]}?" if close else ""
 
 

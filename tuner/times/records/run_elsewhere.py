@@ -7,7 +7,7 @@ from pathlib import Path
 from tuner import release
 from tuner.base.files import cache_folder, recall, remember
 from tuner.oracle.process import OWN_VARIABLES
-from tuner.release.variables import not_emulated
+from tuner.release.variables import ignored, not_emulated
 from tuner.scenario import Scenario
 
 
@@ -29,10 +29,10 @@ def _topology(path: Path, text: str) -> Path:
 
 
 def _known(scenario: Scenario) -> dict[str, str]:
-    """Without what the oracle sets itself, and what nobody has looked at: no reason to refuse what was measured."""
+    """Variables of the run but for those that the oracle sets, that are not emulated, or that NCCL does not read."""
     given = {name: value for name, value in (scenario.environment or {}).items() if name not in OWN_VARIABLES}
     if scenario.nccl not in release.names():
         return given
     read = release.load(scenario.nccl)
-    unknown = set(not_emulated(read, given)) - set(read.environment.search)
-    return {name: value for name, value in given.items() if name not in unknown}
+    unread = {*not_emulated(read, given), *ignored(read, given)} - set(read.environment.search)
+    return {name: value for name, value in given.items() if name not in unread}
