@@ -64,7 +64,8 @@ def test_every_prompt_is_run() -> None:
 @pytest.mark.parametrize("block", SESSIONS, ids=str)
 def test_libnccl_is_asked_of_releases_that_the_tests_fetch(block: sessions.Block) -> None:
     for command in block.commands:
-        if re.match(r"nccl-tuner (oracle|check)(?!\S)", command.line):
+        # What a log or a job shows is compared with the emulator alone.
+        if re.match(r"nccl-tuner (oracle|check(?! (log|run)\b))(?!\S)", command.line):
             assert set(re.findall(r"--nccl (\S+)", command.line)) & here.FEW, f"{command.line}: valid: {here.FEW}"
 
 
