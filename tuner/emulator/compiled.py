@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.base.errors import NoAlgorithm, TooManyRanges, TunerError
-from tuner.base.names import ALGO_PROTOS
+from tuner.base.errors import TunerError
+from tuner.base.names import ALGO_PROTOS, Protocol
 from tuner.base.numerics import FloatArray, SizeArray, ceil_div, f32
 from tuner.emulator import ranges
 from tuner.emulator.communicator import Communicator
+from tuner.emulator.path_ranges import followed
 from tuner.emulator.request import Request, Sizes
 from tuner.emulator.rules import cta_policy
 from tuner.emulator.rules import time as timing
@@ -223,8 +224,8 @@ def pick_table(selection: Selection, request: Request) -> PickTable | None:
     try:
         if cta_policy.multicast_channels(communicator, selection.tables_of(request.collective), request) is not None:
             return None
-        found = _followed(selection, request)
-    except (NoAlgorithm, TunerError):
+        found = followed(selection, request, 1, ranges.FOLLOWED_BYTES)
+    except TunerError:
         return None
     corrections = np.unique(np.array(ranges.breaks(selection), np.uint64))
     last = np.uint64(found.to_bytes[-1])
@@ -234,21 +235,12 @@ def pick_table(selection: Selection, request: Request) -> PickTable | None:
     rows = np.zeros(len(starts), ROW)
     for name in ("algorithm", "protocol", "channels", "threads"):
         rows[name] = getattr(found, name)[of_range]
-    cells = rows["algorithm"].astype(np.int64) * 3 + rows["protocol"]
+    cells = rows["algorithm"].astype(np.int64) * len(Protocol) + rows["protocol"]
     for cell in np.unique(cells).tolist():
         here = np.flatnonzero(cells == cell)
         _fill_times(selection, Call(communicator, request, ALGO_PROTOS[cell]), (rows, here, starts[here], ends[here]))
     table = PickTable(np.append(starts, last + np.uint64(1)), rows)
     return table if _is_the_model(selection, request, table) else None
-
-
-def _followed(selection: Selection, request: Request) -> ranges.Ranges:
-    high = ranges.largest(selection, request, ranges.FOLLOWED_BYTES)
-    while True:
-        try:
-            return ranges.classic_launches(selection, request, 1, high)
-        except TooManyRanges as error:
-            high = error.last
 
 
 def _fill_times(

@@ -39,7 +39,7 @@ def answers(
     Errors: those of :func:`tuner.emulator.ranges.launches` and of :meth:`Selection.non_classic_paths`.
     """
     if not selection.may_leave_classic_path(request):
-        return _followed(selection, request, low, high) if whole else combinations(selection, request, low, high)
+        return followed(selection, request, low, high) if whole else combinations(selection, request, low, high)
 
     def asked(size: int) -> object:
         (path,) = selection.non_classic_paths(request, size)
@@ -56,7 +56,7 @@ def answers(
     return _with_launches(selection, request, found) if whole else found.merged(whole=False)
 
 
-def _followed(selection: Selection, request: Request, low: int | None, high: int) -> Ranges:
+def followed(selection: Selection, request: Request, low: int | None, high: int) -> Ranges:
     """:func:`launches` as far as they can be followed."""
     while True:
         try:
