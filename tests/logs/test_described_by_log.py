@@ -1,5 +1,6 @@
 """A communicator described by a log: the answers of the machine that wrote it, and what a log does not tell."""
 
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
+from tuner.scenario.from_log import described_by
 from tuner.scenario.logs import choice, importer
 from tuner.scenario.logs.imported import Given
 
@@ -122,6 +124,26 @@ def test_the_choices_that_the_example_prints() -> None:
         assert Algorithm(picked.algorithm[0]) is choice.algorithm(each.algorithm)
         assert Protocol(picked.protocol[0]) is choice.protocol(each.protocol)
         assert picked.channels[0] - 1 == each.channel_hi
+
+
+SET = ("NCCL_WORK_FIFO_BYTES=65536", "NCCL_NTHREADS=256", "NCCL_NET=IB", "NCCL_P2P_LEVEL=NVL", "NCCL_DEBUG=INFO")
+
+
+@pytest.mark.parametrize("setting", ["", *SET, "NCCL_GRAPH_FILE=graphs.xml", "NCCL_SOCKET_IFNAME=eth0"])
+def test_a_log_means_one_communicator_whoever_reads_it(setting: str, tmp_path: Path) -> None:
+    """``check log`` compares with the communicator that other commands take from the same file."""
+    file = tmp_path / "nccl.log"
+    name, _, value = setting.partition("=")
+    text = EXAMPLE.read_text("utf-8")
+    printed = f"{text.partition('NCCL INFO')[0]}NCCL INFO {name} set by environment to {value}\n"
+    file.write_text((printed if setting else "") + text, "utf-8")
+    imported = importer.read(file, Given(comp_caps=(80,)))
+    assert not setting or imported.environment[name] == value
+    checked = described_by(imported, file).communicator()
+    asked = describe(log=file, comp_cap=80).communicator()
+    assert [field.name for field in fields(asked) if getattr(asked, field.name) != getattr(checked, field.name)] == []
+    if name in ("NCCL_WORK_FIFO_BYTES", "NCCL_NTHREADS"):
+        assert checked.environment.text(name) == value
 
 
 REFUSED: list[tuple[tuple[str, ...], str]] = [

@@ -11,7 +11,7 @@ from tuner.base.errors import BadInput
 from tuner.base.records import json_form
 from tuner.machine import catalogue, gpus, graphs
 from tuner.machine.nearness import Nearness
-from tuner.release.variables import not_emulated
+from tuner.release.variables import ignored
 from tuner.scenario.description import Scenario
 from tuner.scenario.logged import LoggedNode
 from tuner.scenario.logs import importer
@@ -123,6 +123,15 @@ def read(machine: str | None, given: "Description") -> Logged:
     return Logged(machine, cast("Description", others), kinds, says)
 
 
+def described_by(imported: Imported, file: Path = Path("the log")) -> Scenario:
+    """The communicator of a log alone. BadInput names what it needs and neither the log nor the user says."""
+    if imported.needed:
+        raise BadInput("; ".join(imported.needed))
+    variables = _variables(imported)
+    first, *others = _kinds(file, imported, variables)
+    return replace(first, nccl=imported.release or "", environment=variables, others=tuple(others))
+
+
 def _tuner(imported: Imported) -> LoggedTuner | None:
     """The tuner that chooses, where it is one of aws-ofi-nccl whose release is printed."""
     said = imported.evidence
@@ -164,16 +173,15 @@ def _check_one(file: Path, given: "Description", imported: Imported) -> None:
 
 
 def _variables(imported: Imported) -> dict[str, str]:
-    """Variables of the log that reach a choice, without files and adapters of its hosts: the graphs show their
+    """Variables of the log that reach an answer, without files and adapters of its hosts: the graphs show their
     effect.
     """
     if imported.release is None:
         return {}
     nccl = release.load(imported.release)
-    reached = set(imported.environment) - nccl.indifferent_variables
-    reached -= set(not_emulated(nccl, reached)) - nccl.search_variables
-    reached -= {*FILES_AND_ADAPTERS, "NCCL_GRAPH_FILE"}
-    return {name: value for name, value in imported.environment.items() if name in reached}
+    reaching = {*nccl.environment.known, *nccl.search_variables, *ignored(nccl, imported.environment)}
+    reaching -= {*FILES_AND_ADAPTERS, "NCCL_GRAPH_FILE"}
+    return {name: value for name, value in imported.environment.items() if name in reaching}
 
 
 def _environment(given: "Description", logged: Mapping[str, str], notes: list[str]) -> dict[str, str]:

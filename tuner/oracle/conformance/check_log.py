@@ -14,8 +14,9 @@ from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.conformance.mismatches import Comparing, MatchReport
+from tuner.scenario.from_log import described_by
 from tuner.scenario.logs import choice
-from tuner.scenario.logs.imported import Imported, LoggedChoice, in_emulator
+from tuner.scenario.logs.imported import Imported, LoggedChoice
 
 # What a report counts, in the order it prints them.
 KINDS = ("table", "max threads", "thread thresholds", "channels", "choices")
@@ -45,7 +46,7 @@ def compare(imported: Imported, dtype: DataType = DataType.float32, op: Op = Op.
 
     BadInput names what emulating the communicator needs and neither the log nor the user said.
     """
-    communicator = in_emulator(imported)
+    communicator = described_by(imported).communicator()
     selection = Selection(communicator)
     comparing = Comparing()
     title = (

@@ -7,14 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tuner import release
-from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.base.records import json_form
-from tuner.emulator.build import build
-from tuner.emulator.communicator import Communicator, Node
+from tuner.emulator.communicator import Node
 from tuner.machine.graphs import Graphs
 from tuner.machine.topology import Topology
-from tuner.release.environment import Environment
 from tuner.scenario.logs.reader import Block
 
 
@@ -140,17 +137,6 @@ class Imported:
     def emulated(self) -> bool:
         """Whether there is a table of its release."""
         return self.release in release.names()
-
-
-def in_emulator(imported: Imported) -> Communicator:
-    """The communicator in the emulator. BadInput names what is needed for it."""
-    if imported.needed:
-        raise BadInput("; ".join(imported.needed))
-    nccl = release.load(imported.release or "")
-    known = nccl.environment.known
-    environment = {name: value for name, value in imported.environment.items() if name in known}
-    nodes = [(as_node(node, imported.net_gbs), 1) for node in imported.nodes]
-    return build(nccl, nodes, Environment(environment))
 
 
 def as_node(facts: NodeFacts, net_gbs: float | None) -> Node:
