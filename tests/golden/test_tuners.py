@@ -14,7 +14,7 @@ import pytest
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.emulator.aws_ofi_nccl import release
 from tuner.emulator.aws_ofi_nccl.tuner import AwsTuner
-from tuner.emulator.tuner_plugin import TunerQuestion
+from tuner.emulator.tuner_plugin import ChunkQuestion, TunerQuestion
 
 RECORDED = Path(__file__).parent / "tuners" / "aws-ofi-nccl.json.gz"
 DRAWN = 40  # sizes between those at which an answer changes
@@ -132,4 +132,5 @@ def test_chunks_are_those_of_the_shared_object(collective: str, nodes: int) -> N
         ("1.20.0", 6, own),
     ):
         tuner, there = AwsTuner(release.load(name), "p5en.48xlarge", {}), communicator(nodes, nodes, interface)
-        assert [tuner.chunk_bytes(there, request, size, cell, 777) for size in asked] == expected
+        questions = [ChunkQuestion(there, request, cell, size, size, 777) for size in asked]
+        assert [tuner.chunk_bytes(question) or 777 for question in questions] == expected

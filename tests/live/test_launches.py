@@ -6,18 +6,26 @@ Many more of every release: `python -m tests.scripts.check_launches`.
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby, islice
+from pathlib import Path
 
 import pytest
 
 from tests.support.available_releases import HERE, WITH_PLUGINS
-from tests.support.random_launches import Drawn, compared, drawn
-from tuner import release
+from tests.support.plugin_tables import interface, table_of
+from tests.support.random_launches import Drawn, compared, drawn, issued
+from tuner import plugin, release
+from tuner.answers.tuners import with_tuner
+from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.base.windows import Sides, Windows
+from tuner.emulator import full_launch
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.emulator.rules.registered import missing
 from tuner.emulator.selection import Selection
+from tuner.emulator.tuner_plugin import CHUNKS_SINCE
+from tuner.oracle.api import Oracle
+from tuner.oracle.conformance import check_launch
 from tuner.scenario import Scenario
 
 pytestmark = pytest.mark.live
@@ -143,3 +151,35 @@ def test_which_windows_are_taken(nccl: str, case: tuple[str, Collective, tuple[s
         drawn_calls = (Operation(request, 1 << 26),)
         if taken is not None:
             assert taken_by(Drawn(scenario, 3, Selection(scenario.resolve().view_of(3)), drawn_calls, ())) == taken
+
+
+@pytest.mark.parametrize("nccl", [each for each in WITH_PLUGINS if interface(each) >= CHUNKS_SINCE])
+def test_chunks_that_a_tuner_names_are_those_of_libnccl(nccl: str, tmp_path: Path) -> None:
+    """Within a whole chunk of the protocol's buffer, in whole grains, and NCCL's own where the row says none."""
+    table = table_of(
+        tmp_path,
+        "allreduce bytes=1M -> ring/simple chunk=64K",
+        "allreduce bytes=2M -> tree/ll128 chunk=100000",
+        "allreduce bytes=4M -> ring/ll chunk=1G",
+        "allreduce bytes=8M -> ring/simple chunk=1G",
+        "allreduce bytes=16M -> tree/simple",
+        "allgather bytes=4M -> ring/simple chunk=5000",
+    )
+    calls = [(Collective.AllReduce, 1 << power) for power in range(20, 25)] + [(Collective.AllGather, 4 << 20)]
+    described = Scenario(nccl=nccl, machine="dgx-h100", nodes=2, gpus_per_node=2)
+    tuned = with_tuner(described, f"table:{table}")
+    env = {**described.oracle_configuration().env, "NCCL_TUNER_TABLE": str(table)}
+    configuration = replace(described.oracle_configuration(), env=env, plugin=plugin.path())
+    selections = [Selection(each.communicator()) for each in (described, tuned)]
+    found = []
+    with Oracle(configuration) as oracle:
+        for collective, size in calls:
+            operation = Operation(Request(collective, DataType.float32, Op.sum), size)
+            alone, ours = (full_launch.launch(each, [operation], lambda: full_launch.NO_HEADS) for each in selections)
+            (theirs,) = oracle.launch_groups_in_full([[issued(selections[0], operation)]])
+            values = check_launch.compare(ours, theirs)
+            assert {what: both for what, both in values.items() if both[0] != both[1]} == {}
+            found.append(ours.kernels[0].works[0].shares[0].chunk == alone.kernels[0].works[0].shares[0].chunk)
+    assert not any(found[at] for at in (0, 1, 2, 5))
+    with pytest.raises(BadInput, match="groups of their own"):
+        full_launch.launch(selections[1], [operation] * 2, lambda: full_launch.NO_HEADS)

@@ -35,6 +35,11 @@ def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf
         raise BadInput("a group without a collective launches nothing; valid: one or more")
     if len(operations) > 1:
         check_emulated(selection, [operation.request for operation in operations], tuner)
+        if communicator.tuner is not None and communicator.tuner.chunks_follow_choices:
+            raise BadInput(
+                "launches in full: in a group, chunk sizes of a table go by the call that was chosen last; valid: "
+                "calls in groups of their own"
+            )
     check_roots(communicator, operations)
     tasks = [task_of(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
     kernels = communicator.rules.schedule(Chooser(selection, tuner), tasks)

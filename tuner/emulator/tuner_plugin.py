@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # it has one of these
     from tuner.emulator.communicator import Communicator
 
 OWN = -1  # instead of a cell: the tuner leaves the choice to NCCL
+CHUNKS_SINCE = 6  # the interface from which on NCCL asks for chunk sizes
 IGNORED_US = np.float32(-1.0)  # NCCL_ALGO_PROTO_IGNORE
 
 
@@ -71,6 +72,22 @@ class TunerAnswers:
         return TunerAnswers(np.full(sizes, OWN, np.int64), np.zeros(sizes, np.int64))
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkQuestion:
+    """A chunk size as NCCL asks a tuner for it, channel by channel (``getChunkSize``, interface v6).
+
+    ``call_bytes`` is the nBytes that the choice was made for, ``channel_bytes`` what the channel has of it, and
+    ``chunk_bytes`` the size that NCCL computed.
+    """
+
+    communicator: "Communicator"
+    request: Request
+    algo_proto: AlgoProto
+    call_bytes: int
+    channel_bytes: int
+    chunk_bytes: int
+
+
 class TunerPlugin(Protocol):
     """A tuner that is loaded."""
 
@@ -94,7 +111,9 @@ class TunerPlugin(Protocol):
     def why_not(self, communicator: "Communicator") -> str | None:
         """The reason for which NCCL's own picks stay, whatever the call; None where the tuner has a say."""
 
-    def chunk_bytes(
-        self, communicator: "Communicator", request: Request, nbytes: int, algo_proto: AlgoProto, chunk_bytes: int
-    ) -> int:
-        """The chunk of a channel that has ``nbytes`` of a call, where NCCL would take ``chunk_bytes``."""
+    def chunk_bytes(self, question: ChunkQuestion) -> int | None:
+        """The chunk size that it names; None where NCCL does not ask it."""
+
+    @property
+    def chunks_follow_choices(self) -> bool:
+        """Whether chunk sizes go by what was chosen last, which in a group may be another call."""

@@ -6,11 +6,12 @@ from functools import cached_property
 from pathlib import Path
 
 from tuner.base.errors import BadTable
-from tuner.base.names import ALGO_PROTOS, AlgoProto
+from tuner.base.names import ALGO_PROTOS
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.emulator.tuner_plugin import TunerAnswers, TunerQuestion
+from tuner.emulator.tuner_plugin import ChunkQuestion, TunerAnswers, TunerQuestion
+from tuner.plugin import loading
 from tuner.plugin.asked import opened
 from tuner.plugin.formats import convert
 from tuner.plugin.table.records import Interval, Table
@@ -68,11 +69,22 @@ class FileTuner:
         """None: every communicator may have rows."""
         return None
 
-    def chunk_bytes(
-        self, communicator: Communicator, request: Request, nbytes: int, algo_proto: AlgoProto, chunk_bytes: int
-    ) -> int:
-        """NCCL's own: what a row says of chunks is not emulated here."""
-        return chunk_bytes
+    def chunk_bytes(self, question: ChunkQuestion) -> int | None:
+        """The chunk size of the row that chose; None where NCCL does not ask the plugin, as no row has one."""
+        communicator, request = question.communicator, question.request
+        if not self.chunks_follow_choices or not loading.interface(communicator.release).asks_chunks:
+            return None
+        selection = Selection(replace(communicator, tuner=None))
+        with opened(self.file, selection) as asked:
+            asked.answer(
+                asked.call(request, question.call_bytes), selection.cost_table(request, question.call_bytes)[0]
+            )
+            return asked.plugin.chunk_bytes(request.collective, *question.algo_proto, question.chunk_bytes)
+
+    @property
+    def chunks_follow_choices(self) -> bool:
+        """Whether a row has a chunk size."""
+        return any(choice.chunk_bytes for row in self._table.decisions for choice in row.choices)
 
 
 def _starts(interval: Interval, ranks: int) -> list[int]:

@@ -21,7 +21,7 @@ from tuner.emulator.aws_ofi_nccl.release import NAME, ModelConstants, TunerRelea
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
 from tuner.emulator.rules import candidate
-from tuner.emulator.tuner_plugin import OWN, TunerAnswers, TunerQuestion
+from tuner.emulator.tuner_plugin import CHUNKS_SINCE, OWN, ChunkQuestion, TunerAnswers, TunerQuestion
 
 TYPE = "OFI_NCCL_TUNER_TYPE"
 RAILS = "OFI_NCCL_FORCE_NUM_RAILS"
@@ -168,20 +168,29 @@ class AwsTuner:
         found |= {4 * MIB, 32 * MIB + 1, 64 * 1024 * communicator.nodes + 1, 128 * 1024 * communicator.nodes + 1}
         return sorted(found)
 
-    def chunk_bytes(
-        self, communicator: Communicator, request: Request, nbytes: int, algo_proto: AlgoProto, chunk_bytes: int
-    ) -> int:
-        """The chunk of a channel that has ``nbytes`` of a call (getChunkSize); of two nodes and fewer, too."""
+    def chunk_bytes(self, question: ChunkQuestion) -> int | None:
+        """The chunk of a channel (getChunkSize), on few nodes, too; None where NCCL finds no such function."""
+        communicator, chunk_bytes = question.communicator, question.chunk_bytes
+        plugin = communicator.release.plugin
+        interface = None if plugin is None else _interface(self.release, plugin.api)
+        if not self.release.chunk_sizes or interface is None or interface < CHUNKS_SINCE:
+            return None
         loaded = self.loaded(communicator)
-        if isinstance(loaded, Decliner) or loaded.interface < 6 or loaded.kind != "regions":
+        if isinstance(loaded, Decliner) or loaded.kind != "regions" or communicator.ranks != communicator.nodes:
             return chunk_bytes
-        if loaded.platform not in self.release.chunk_sizes or communicator.ranks != communicator.nodes:
+        if loaded.platform not in self.release.chunk_sizes:
             return chunk_bytes
-        if (request.collective, algo_proto) == (Collective.AllReduce, TREE_LL128):
-            return _tree_chunk_bytes(nbytes, communicator.nodes)
-        if (request.collective, algo_proto) == (Collective.AllGather, PAT_SIMPLE):
-            return _pat_chunk_bytes(nbytes, communicator.nodes)
+        kind = (question.request.collective, question.algo_proto)
+        if kind == (Collective.AllReduce, TREE_LL128):
+            return _tree_chunk_bytes(question.channel_bytes, communicator.nodes)
+        if kind == (Collective.AllGather, PAT_SIMPLE):
+            return _pat_chunk_bytes(question.channel_bytes, communicator.nodes)
         return chunk_bytes
+
+    @property
+    def chunks_follow_choices(self) -> bool:
+        """False: they go by the call alone."""
+        return False
 
     def _least_nodes(self, loaded: LoadedTuner) -> int:
         return 3 if loaded.kind == "model" else self.release.least_nodes

@@ -17,6 +17,7 @@ from tuner.emulator.rules.chunk_sizes import Sized, chunk_bytes, direct, halved,
 from tuner.emulator.rules.heads import Heads
 from tuner.emulator.rules.launch import elements_at_once
 from tuner.emulator.rules.schedule.task import Part, Task
+from tuner.emulator.tuner_plugin import ChunkQuestion
 
 PATTERNS = {
     (Collective.Broadcast, Algorithm.Tree): "TreeDown",
@@ -99,9 +100,21 @@ def _chunk(scheduled: Scheduled, sized: Sized, effective: bool) -> int:
     """A chunk in bytes. BadInput for one by which NCCL cannot divide."""
     whole = whole_chunk_bytes(sized.call, effective)
     _check(scheduled, whole)
-    chunk = chunk_bytes(sized, whole)
+    chunk = _with_tuner(scheduled, sized, chunk_bytes(sized, whole), whole)
     _check(scheduled, chunk)
     return chunk
+
+
+def _with_tuner(scheduled: Scheduled, sized: Sized, chunk: int, most: int) -> int:
+    """The chunk after a tuner was asked for it, NCCL's own, too, within a whole one. Source: calcCollChunking."""
+    communicator, task = sized.communicator, scheduled.task
+    if communicator.tuner is None:
+        return chunk
+    question = ChunkQuestion(
+        communicator, task.request, task.algo_proto, task.together_bytes or task.nbytes, sized.nbytes, chunk
+    )
+    named = communicator.tuner.chunk_bytes(question)
+    return chunk if named is None else min(named, most)
 
 
 def _check(scheduled: Scheduled, chunk: int) -> None:
