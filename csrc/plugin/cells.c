@@ -10,9 +10,13 @@
  * without any (topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1). */
 static const float too_slow = 3600000000.0f;
 
+/* The mark of what NCCL runs when it is told to, and never by itself: PAT of several ranks per node, which has no model
+ * (ncclTuningPatModelSim, src/tuning/pat.cc, v2.31.2-1). Releases that take no cell of an hour do not write it. */
+static const float without_model = FLT_MAX / 2;
+
 /* -1 is "ignored"; other negative times and NaN, which NCCL does not take either, fail here as well. */
 static bool can_be_taken(float time) {
-    return time >= 0.0f && time < too_slow;
+    return time >= 0.0f && (time < too_slow || time == without_model);
 }
 
 /* The next float above a time that is not negative. Never a denormal: code built with -ffast-math makes the processor
@@ -139,8 +143,8 @@ bool guard_shows(struct cost_cells cells, float least_us) {
 void guard_note(struct guard *guard, int algorithm, int protocol, float own_us, float row_us) {
     uint32_t bit = bit_of(algorithm, protocol);
     guard->rows |= bit;
-    if (row_us >= CELLS_NEVER_US) {
-        return; /* that is no time */
+    if (row_us >= CELLS_NEVER_US || own_us == without_model) {
+        return; /* one of them is no time */
     }
     float ratio = row_us > 0.0f ? own_us / row_us : own_us > 0.0f ? CELLS_NEVER_US : 1.0f;
     if (algorithm != ALGORITHM_RING) {

@@ -9,7 +9,7 @@ from tests.support.plugin_tables import interface, table_of
 from tests.support.random_groups import random_groups
 from tuner import plugin
 from tuner.base.errors import BadInput
-from tuner.base.names import Collective, DataType, Op
+from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -35,11 +35,11 @@ def machine(nccl: str) -> Scenario:
     return Scenario(nccl=nccl, machine="dgx-h100", nodes=2, gpus_per_node=2)
 
 
-def differing(nccl: str, table: Path, groups: list[list[Operation]]) -> list[object]:
-    selection = Selection(machine(nccl).communicator())
+def differing(scenario: Scenario, table: Path, groups: list[list[Operation]]) -> list[object]:
+    selection, nccl = Selection(scenario.communicator()), scenario.nccl
     topology, env = catalogue.load("dgx-h100").topology_xml, {"NCCL_TUNER_TABLE": str(table)}
     found: list[object] = []
-    configuration = OracleConfiguration(topology, 2, 2, nccl, env, plugin=plugin.path())
+    configuration = OracleConfiguration(topology, 2, scenario.gpus_per_node or 8, nccl, env, plugin=plugin.path())
     with Oracle(configuration) as oracle, opened(table, selection) as asked:
         for number, operations in enumerate(groups):
             values = compare(selection, oracle, plan(selection, operations, asked))
@@ -58,7 +58,7 @@ def test_channels_bind_each_operation(nccl: str, tmp_path: Path) -> None:
         group = plan(selection, operations, asked)
     assert [len(kernel.channels) for kernel in group.kernels] == [8]
     assert {len(pick.channels) for pick in group.picks} == {2}
-    assert differing(nccl, table, [operations]) == []
+    assert differing(machine(nccl), table, [operations]) == []
 
 
 @pytest.mark.parametrize("nccl", EMULATED)
@@ -66,7 +66,22 @@ def test_threads_at_sizes_too_small_for_a_rows_channels(nccl: str, tmp_path: Pat
     table = table_of(tmp_path, "allreduce -> ring/ll128 channels=16", "allgather -> ring/simple channels=3")
     gather = Request(Collective.AllGather, DataType.float32, Op.sum)
     groups = [[Operation(kind, size * KIB)] * 3 for kind in (AR, gather) for size in (1, 8, 64, 512)]
-    assert differing(nccl, table, groups) == []
+    assert differing(machine(nccl), table, groups) == []
+
+
+@pytest.mark.parametrize("gpus", [4, 8])
+@pytest.mark.parametrize("nccl", [nccl for nccl in ("2.30.7", "2.31.2", "2.32.3") if nccl in EMULATED])
+def test_rows_that_name_pat_with_several_ranks_per_node(nccl: str, gpus: int, tmp_path: Path) -> None:
+    """From 2.31 on NCCL marks PAT there as without a time, and runs it when told; before, it cannot."""
+    table = table_of(tmp_path, "allgather -> pat/simple", "reducescatter bytes=..1M -> pat/simple channels=3 | ring/ll")
+    scenario = Scenario(nccl=nccl, machine="dgx-h100", nodes=2, gpus_per_node=gpus)
+    kinds = [Request(each, DataType.float32, Op.sum) for each in (Collective.AllGather, Collective.ReduceScatter)]
+    groups = [[Operation(kind, size)] for kind in kinds for size in (1 * KIB, 64 * KIB, 3 * 512 * KIB, 16384 * KIB)]
+    selection = Selection(scenario.communicator())
+    with opened(table, selection) as asked:
+        picked = {plan(selection, group, asked).picks[0].algorithm for group in groups[:2]}
+    assert (picked == {Algorithm.PAT}) == (nccl != "2.30.7")
+    assert differing(scenario, table, groups) == []
 
 
 @pytest.mark.each_choice
@@ -76,7 +91,7 @@ def test_groups_of_all_kinds_and_sizes(nccl: str, rows: list[str], tmp_path: Pat
     groups = list(random_groups(Selection(machine(nccl).communicator()), 24))
     sizes = [64 * KIB << place % 6 for place in range(12)]
     groups += [[Operation(AR, size) for size in sizes[:count]] for count in (2, 5, 12)]
-    assert differing(nccl, table_of(tmp_path, *rows), groups) == []
+    assert differing(machine(nccl), table_of(tmp_path, *rows), groups) == []
 
 
 def test_releases_that_ask_in_another_way_are_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tuner.base.names import Algorithm, Protocol
-from tuner.base.numerics import shortest
+from tuner.base.numerics import is_time, shortest
 from tuner.base.records import json_form
 from tuner.emulator.group import Group, Operation, Tuned, plan, scheduled_channels
 from tuner.emulator.request import Request
@@ -21,7 +21,8 @@ def _known(time_us: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class TrialPick:
-    """``time_us`` is negative where NCCL computes none for the algorithm and protocol."""
+    """``time_us`` is negative where NCCL computes none for the algorithm and protocol, and no time where it never takes
+    them by itself (:func:`tuner.base.numerics.is_time`)."""
 
     algorithm: Algorithm
     protocol: Protocol
@@ -110,7 +111,7 @@ def _against_nccl(trial: Trial, nccl: Selection, fitted: Selection, request: Req
     picks = nccl.classic_pick(request, [trial.bytes])
     own = Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0])
     time_us = shortest(fitted.cost_table(request, [trial.bytes])[0][own])
-    known = time_us > 0 and trial.picked.time_us >= 0
+    known = time_us > 0 and trial.picked.time_us >= 0 and is_time(trial.picked.time_us)
     saved_percent = 100 * (1 - trial.picked.time_us / time_us) if known else None
     return replace(trial, fitted=FittedPick(*own, int(picks.channels[0]), time_us, saved_percent))
 

@@ -1,6 +1,12 @@
 #include "scan.h"
 
+#include <float.h>
 #include <string.h>
+
+/* Of a cell that NCCL may take: below an hour, or marked as without a model. */
+static bool is_taken(float time_us) {
+    return time_us >= 0.0f && (time_us < 3.6e9f || time_us == FLT_MAX / 2);
+}
 
 static bool is_within(size_t number, struct counts counts) {
     return number >= counts.low && (counts.high == UINT32_MAX || number <= counts.high);
@@ -74,8 +80,9 @@ static bool holds_ring_back(const float *own_us, const float *row_us) {
     float ring = 0.0f, others = 0.0f;
     bool rings = false, there = false;
     for (int cell = 0; cell < CELLS; cell++) {
-        bool is_ring = cell / PROTOCOLS == ALGORITHM_RING, has_row = row_us[cell] >= 0.0f && row_us[cell] < 3e9f;
-        bool takes = own_us[cell] >= 0.0f && own_us[cell] < 3.6e9f && row_us[cell] < 0.0f;
+        bool is_ring = cell / PROTOCOLS == ALGORITHM_RING,
+             has_row = row_us[cell] >= 0.0f && row_us[cell] < 3e9f && own_us[cell] != FLT_MAX / 2;
+        bool takes = is_taken(own_us[cell]) && row_us[cell] < 0.0f;
         float ratio = !has_row              ? 1.0f
                       : row_us[cell] > 0.0f ? own_us[cell] / row_us[cell]
                       : own_us[cell] > 0.0f ? 3e9f
@@ -128,7 +135,7 @@ static const struct choice *first_possible(const struct choice *choice, const fl
     for (; choice->algorithm >= 0; choice++) {
         bool is_cell = choice->algorithm < algorithms && choice->protocol < protocols;
         float time_us = is_cell ? cells[choice->algorithm * protocols + choice->protocol] : -1.0f;
-        if (time_us >= 0.0f && time_us < 3.6e9f) {
+        if (is_taken(time_us)) {
             return choice;
         }
         if (!choice->more) {

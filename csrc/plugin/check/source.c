@@ -1,5 +1,6 @@
 #include "source.h"
 
+#include <float.h>
 #include <limits.h>
 #include <math.h>
 
@@ -40,8 +41,8 @@ int draw_int(struct source *source) {
 }
 
 float draw_cost(struct source *source) {
-    static const float odd[] = {-1.0f, -1.0f, -1.0f, -1024.0f, 0.0f,   -0.0f,   1e-45f,   1.17549435e-38f,
-                                8.0f,  8.0f,  2e9f,  3e9f,     3.6e9f, 3.4e38f, INFINITY, -INFINITY};
+    static const float odd[] = {-1.0f, -1.0f,       -1.0f, -1024.0f, 0.0f,   -0.0f,   1e-45f,   1.17549435e-38f,
+                                8.0f,  FLT_MAX / 2, 2e9f,  3e9f,     3.6e9f, 3.4e38f, INFINITY, -INFINITY};
     size_t kind = below(source, 48);
     if (kind < sizeof odd / sizeof odd[0]) {
         return odd[kind];

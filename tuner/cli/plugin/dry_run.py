@@ -8,7 +8,7 @@ import click
 from tuner.base.names import Collective
 from tuner.base.records import to_json
 from tuner.cli import options
-from tuner.cli.output import human_bytes, print_json, print_table
+from tuner.cli.output import human_bytes, number, print_json, print_table
 from tuner.emulator.group import Operation
 from tuner.emulator.selection import Selection
 from tuner.plugin import trial
@@ -124,7 +124,7 @@ def _grids(grids: tuple[int, ...]) -> str:
 def _pick(pick: trial.TrialPick | trial.FittedPick | Bypass | None) -> tuple[object, ...]:
     if pick is None:
         return 3 * ("-",)
-    time_us = f"{pick.time_us:.2f}" if pick.time_us is not None and pick.time_us >= 0 else "-"
+    time_us = number(None if pick.time_us is None or pick.time_us < 0 else pick.time_us, 2)
     name = pick.name if isinstance(pick, Bypass) else f"{pick.algorithm.name}/{pick.protocol.name}"
     return name, time_us, pick.channels
 
