@@ -11,7 +11,7 @@ from tests.support.command_line import run
 from tuner import release
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
-from tuner.scenario.settings import harmful, is_unaligned
+from tuner.scenario.notes import harmful, is_unaligned
 
 # --- releases and collectives of nccl-tests' outputs ---
 

@@ -11,7 +11,7 @@ from tuner.base.names import Algorithm
 from tuner.emulator import full_launch
 from tuner.emulator.selection import Selection
 from tuner.oracle.conformance import check_launch
-from tuner.scenario.heads import heads_of
+from tuner.scenario.p2p import heads_of
 
 load = cache(launch_records.load)
 

@@ -13,7 +13,7 @@ from tuner.emulator.connect.network import ORDER
 from tuner.oracle.connections import connections, marked
 from tuner.scenario import Scenario
 from tuner.scenario.description import Members
-from tuner.scenario.heads import network_of
+from tuner.scenario.p2p import network_of
 
 pytestmark = pytest.mark.live
 WITH_NETWORK = [name for name in HERE if release.load(name).registration.network != "never"]

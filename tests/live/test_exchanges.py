@@ -22,7 +22,7 @@ from tuner.oracle.conformance.check_exchange import compare, compare_mixed
 from tuner.oracle.exchanges import IssuedCall
 from tuner.release import load
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import p2p_context
+from tuner.scenario.p2p import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
 
 

@@ -22,7 +22,7 @@ from tuner.oracle.conformance.check_exchange import compare_mixed
 from tuner.oracle.conformance.check_group import compare
 from tuner.oracle.groups import Call
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import p2p_context
+from tuner.scenario.p2p import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
 
 pytestmark = pytest.mark.live

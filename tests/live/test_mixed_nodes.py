@@ -24,8 +24,8 @@ from tuner.oracle.conformance.check import check
 from tuner.oracle.conformance.check_exchange import compare as compare_exchange
 from tuner.oracle.conformance.check_exchange import compare_mixed
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import p2p_context
 from tuner.scenario.oracle_configuration import Host, OracleConfiguration
+from tuner.scenario.p2p import p2p_context
 
 H100, A100, B200 = "dgx-h100", "dgx-a100", "dgx-b200"
 INTEL = 'arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143"'

@@ -17,7 +17,7 @@ from tuner.emulator.request import Request
 from tuner.machine import topology
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check_log import Compared, compare
-from tuner.scenario.logs import importer, lines, reader
+from tuner.scenario.logs import importer, reader
 from tuner.scenario.logs.imported import Given, Imported
 from tuner.scenario.oracle_configuration import OracleConfiguration
 
@@ -37,7 +37,7 @@ def printed(name: str, *domains: int) -> tuple[str, ...]:
 
 
 def imported(text: tuple[str, ...], given: Given = GIVEN) -> Imported:
-    return importer.of(reader.parse(lines.split(text)), given)
+    return importer.of(reader.parse(reader.split_lines(text)), given)
 
 
 def assert_equal(compared: Compared) -> None:

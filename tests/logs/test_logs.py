@@ -22,7 +22,7 @@ from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check_log import Compared, compare
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
-from tuner.scenario.logs import choice, importer, lines, printed_graphs, reader
+from tuner.scenario.logs import choice, importer, node_facts, reader
 from tuner.scenario.logs.imported import Given, Imported
 
 CASES = Path(__file__).parents[3] / "shared" / "cases"
@@ -51,7 +51,7 @@ def given(machine: str, **facts: object) -> Given:
 
 
 def imported(text: Sequence[str], facts: Given) -> Imported:
-    return importer.of(reader.parse(lines.split(text)), facts)
+    return importer.of(reader.parse(reader.split_lines(text)), facts)
 
 
 def check(text: Sequence[str], facts: Given) -> Compared:
@@ -612,8 +612,8 @@ def test_a_bandwidth_is_the_float_that_a_search_finds() -> None:
     for speed in (48.0, 40.0, 30.0, 24.0, 17.5, 2.4, 1.2, 0.24, 0.12):
         for parts in (1, 2, 3, 6, 7, 32):
             part = np.float32(speed) / np.float32(parts)
-            assert printed_graphs.bandwidth_gbs(f"{part:f}") == (float(part), True)
-    value, sure = printed_graphs.bandwidth_gbs("1.234567")
+            assert node_facts.bandwidth_gbs(f"{part:f}") == (float(part), True)
+    value, sure = node_facts.bandwidth_gbs("1.234567")
     assert (value, sure) == (float(np.float32(1.234567)), False)
 
 

@@ -28,7 +28,7 @@ from tuner.machine import catalogue
 from tuner.oracle.connections import connections, marked
 from tuner.oracle.messages import RankConnections
 from tuner.scenario import Scenario
-from tuner.scenario.heads import network_of
+from tuner.scenario.p2p import network_of
 
 WITH_NETWORK = [name for name in release.names() if release.load(name).registration.network != "never"]
 MOST_RANKS = 20  # each has threads of its own that poll

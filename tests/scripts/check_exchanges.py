@@ -34,7 +34,7 @@ from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check_exchange import compare_mixed
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import p2p_context
+from tuner.scenario.p2p import p2p_context
 
 SHOWN, LONGEST = 3, 300
 MOST_COMMUNICATORS, EACH = 200, 5  # of a release; groups of a kind on one of them

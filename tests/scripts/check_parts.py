@@ -21,7 +21,7 @@ from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import KINDS, check
 from tuner.oracle.conformance.check_exchange import compare
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import p2p_context
+from tuner.scenario.p2p import p2p_context
 
 SIZES = [1 << power for power in range(10, 31, 4)]
 EXCHANGES = "sends"

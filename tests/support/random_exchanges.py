@@ -10,7 +10,7 @@ from tuner.base.names import DataType, PeerCall
 from tuner.emulator.p2p.plan import ExchangeCall
 from tuner.machine import catalogue
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import p2p_context
+from tuner.scenario.p2p import p2p_context
 
 Calls = list[ExchangeCall]
 SHAPES = [  # machine, nodes, GPUs per node

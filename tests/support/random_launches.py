@@ -21,7 +21,7 @@ from tuner.oracle.conformance import check_launch
 from tuner.oracle.conformance.check_group import reachable
 from tuner.oracle.exchanges import IssuedCall
 from tuner.scenario import Scenario
-from tuner.scenario.heads import heads_of
+from tuner.scenario.p2p import heads_of
 
 GATHERS = Request(Collective.AllGather, DataType.int8, Op.sum)
 MOST_RANKS = 48

@@ -18,7 +18,7 @@ from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance import check_launch
 from tuner.plugin.asked import Asked, opened
-from tuner.scenario.heads import heads_of
+from tuner.scenario.p2p import heads_of
 
 RINGS = [f"{Algorithm.Ring.name.lower()}/{protocol.name.lower()}" for protocol in Protocol]
 OTHERS = [f"{Algorithm.Tree.name.lower()}/{protocol.name.lower()}" for protocol in Protocol]

@@ -13,7 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.machine.topology import fused
 from tuner.scenario.describe import describe
 from tuner.scenario.domain import grouped
-from tuner.scenario.exchange import p2p_context
+from tuner.scenario.p2p import p2p_context
 
 NCCL = "2.28.9"
 

@@ -6,7 +6,7 @@ from tuner.answers import exchanges
 from tuner.answers.exchange_ways import taken
 from tuner.base.names import DataType, PeerCall
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import p2p_context
+from tuner.scenario.p2p import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
 
 SIZES = (8, 16, 64 << 10, 16 << 20)  # of 16 ranks: less than a byte for each, and more

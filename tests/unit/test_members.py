@@ -6,7 +6,7 @@ from tuner import communicator
 from tuner.api import Communicator
 from tuner.base.errors import BadInput
 from tuner.scenario.describe import describe
-from tuner.scenario.exchange import p2p_context
+from tuner.scenario.p2p import p2p_context
 
 SIZES = [1 << power for power in range(8, 31, 3)]
 

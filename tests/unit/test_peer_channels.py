@@ -7,7 +7,7 @@ from tuner.base.names import DataType, PeerCall
 from tuner.emulator.p2p.peers import PeerChannels
 from tuner.emulator.p2p.plan import ExchangeCall, plan
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import p2p_context
+from tuner.scenario.p2p import p2p_context
 
 ALL_APART = {"NCCL_P2P_LEVEL": "NVL", "NCCL_SHM_DISABLE": "1"}  # GPUs of a node without NVLinks between them
 

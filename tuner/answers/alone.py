@@ -16,7 +16,7 @@ from tuner.emulator.pick import of_picks
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
-from tuner.scenario.heads import heads_of
+from tuner.scenario.p2p import heads_of
 
 PAT_READ_FROM = "2.26.2"  # the first release whose PAT's steps were read
 

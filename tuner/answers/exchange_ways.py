@@ -14,7 +14,7 @@ from tuner.base.numerics import SizeArray
 from tuner.emulator.p2p.plan import POINT_TO_POINT, ExchangeCall, plan, written
 from tuner.emulator.p2p.records import P2pContext
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import p2p_context
+from tuner.scenario.p2p import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
 
 
@@ -62,7 +62,7 @@ class WaysChange:
 
 
 class ExchangeSides:
-    """A communicator before and after a change. BadInput as of :func:`tuner.scenario.exchange.p2p_context`."""
+    """A communicator before and after a change. BadInput as of :func:`tuner.scenario.p2p.p2p_context`."""
 
     def __init__(self, before: Scenario, after: Scenario) -> None:
         self._sides = tuple(p2p_context(ResolvedScenario(each)) for each in (before, after))

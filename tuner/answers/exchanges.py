@@ -17,7 +17,7 @@ from tuner.emulator.p2p.records import ExchangeKernel, P2pContext, Transfer
 from tuner.emulator.rules import symmetric
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import p2p_context
+from tuner.scenario.p2p import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
 
 ALL_TO_ALL = "AllToAll"

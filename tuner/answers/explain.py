@@ -17,7 +17,7 @@ from tuner.emulator.ranges import FOLLOWED_BYTES, combinations
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import ConstantsUsed, Scenario
-from tuner.scenario.part import what_hosts_are
+from tuner.scenario.domain import what_hosts_are
 
 if TYPE_CHECKING:
     from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, TimesWanted

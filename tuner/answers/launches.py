@@ -17,7 +17,7 @@ from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
-from tuner.scenario.heads import heads_of
+from tuner.scenario.p2p import heads_of
 
 OPTIONAL = json_form(optional=True)
 

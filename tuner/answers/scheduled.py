@@ -16,7 +16,7 @@ from tuner.emulator.steps import exchanges
 from tuner.emulator.steps.records import Schedule
 from tuner.emulator.steps.schedule import schedule
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import p2p_context
+from tuner.scenario.p2p import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
 
 BY_LOADS = "its kernels load and store in peers' memory, and send no messages"

@@ -18,7 +18,7 @@ from tuner.emulator.p2p.plan import POINT_TO_POINT
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import p2p_context
+from tuner.scenario.p2p import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from tuner.release import BUILDS
 if TYPE_CHECKING:
     from tuner.emulator.fitted_constants import FittedConstants
     from tuner.emulator.tuner_plugin import TunerPlugin
-    from tuner.scenario.from_log import FromLog
-    from tuner.scenario.logged import LoggedNode
+    from tuner.scenario.from_log import FromLog, LoggedNode
     from tuner.scenario.oracle_configuration import OracleConfiguration
     from tuner.scenario.resolved import ResolvedScenario
 

@@ -329,15 +329,39 @@ class ResolvedNode:
             host, _ = fused.hosts_of(scenario.topology)[scenario.part_of_dump]
             return _Source(host, read_topology(host))
         from tuner.machine import skeleton
-        from tuner.scenario import listed
 
         given = scenario.gpu, scenario.net_gbps, scenario.net_latency_us
-        if (text := listed.topology_of(scenario.topology, *given)) is not None:
+        if (text := _of_listing(scenario.topology, *given)) is not None:
             return _Source(text, read_topology(text, f"{scenario.topology}, completed"))
         if scenario.gpu is None:
             return _Source(*skeleton.read_complete(scenario.topology))
         text = skeleton.completed(scenario.topology, *given)
         return _Source(text, read_topology(text, f"{scenario.topology}, completed"))
+
+
+MOST_NEAR_LISTING = 2
+
+
+def _of_listing(file: Path, gpu: str | None, net_gbps: float | None, net_latency_us: float | None) -> str | None:
+    """Topology of a node that nvidia-smi or lstopo listed; None for a file of neither.
+
+    Errors: BadInput says what the listing does not, how to say it, and which machines are nearest.
+    """
+    from tuner.machine.listings import Given, completed, read
+    from tuner.machine.listings.nearest import ranked
+    from tuner.machine.listings.shape import of_listing
+
+    listing = read(file)
+    if listing is None:
+        return None
+    try:
+        return completed(file, Given(gpu, net_gbps, net_latency_us)).topology
+    except BadInput as error:
+        near = ranked(of_listing(listing, None if gpu is None else gpus.load(gpu)))[:MOST_NEAR_LISTING]
+        raise BadInput(
+            f"{error}; valid: these with 'nccl-tuner machines complete {file} -o node.xml' and `topology` node.xml, or "
+            f"`machine`; nearest: {'; '.join(one.in_words for one in near)}; not known: {', '.join(near[0].unknown)}"
+        ) from None
 
 
 def found_graphs(request: "Request", nccl: str) -> tuple[Graphs, float]:

@@ -1,25 +1,35 @@
 """A scenario resolved: its kinds of nodes, its communicator for the emulator, its configuration for libnccl."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain, repeat
+from itertools import chain, groupby, repeat
 from typing import TYPE_CHECKING
 
 from tuner import release
 from tuner.base.errors import BadInput, TunerError
+from tuner.base.ranges import as_ranges
 from tuner.emulator.build import build
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.rules import cta_policy, domains, resolved, split_share
 from tuner.emulator.rules.domains import Fabric
+from tuner.machine.topology import Topology, edit
+from tuner.machine.topology import read as read_topology
 from tuner.release import Release
 from tuner.release.environment import Environment
-from tuner.scenario import members
 from tuner.scenario.description import Scenario
-from tuner.scenario.domain import Alike, ResolvedDomain, grouped, sizes_of_domains
+from tuner.scenario.domain import (
+    Alike,
+    ResolvedDomain,
+    ResolvedNodes,
+    ResolvedPart,
+    grouped,
+    ranks_of,
+    sizes_of_domains,
+    split,
+)
 from tuner.scenario.node import ResolvedNode
-from tuner.scenario.part import ResolvedNodes, ResolvedPart, ranks_of, split
 
 if TYPE_CHECKING:
     from tuner.emulator.connect import Across, Connected, Nodes
@@ -62,7 +72,7 @@ class ResolvedScenario:
     def kinds(self) -> tuple[ResolvedNode, ...]:
         """The kinds of nodes in the order of ranks."""
         if self.scenario.members is not None:
-            return members.kinds(self.whole, self.scenario.members.ranks)
+            return kinds_of_members(self.whole, self.scenario.members.ranks)
         return tuple(map(_kind, self.scenario.kinds))
 
     @property
@@ -225,7 +235,7 @@ class ResolvedScenario:
     def domains(self) -> tuple[int, ...]:
         """The hosts of each NVLink domain in the order of ranks; empty: there are none. BadInput for other sums."""
         if self.scenario.members is not None:
-            return members.hosts_of_domains(self.whole, self.scenario.members.ranks)
+            return hosts_of_domains(self.whole, self.scenario.members.ranks)
         hosts, described = sum(kind.hosts for kind in self.kinds), self.scenario.hosts_per_domain
         trays = [(kind.trays, kind.nodes) for kind in self.kinds]
         if any(each for each, _ in trays):
@@ -389,6 +399,81 @@ class ResolvedScenario:
 def _kind(scenario: Scenario) -> ResolvedNode:
     if scenario.logged is None:
         return ResolvedNode(scenario)
-    from tuner.scenario.logged import ResolvedLoggedNode  # which reads logs
+    from tuner.scenario.from_log import ResolvedLoggedNode  # which reads logs
 
     return ResolvedLoggedNode(scenario, scenario.logged)
+
+
+Used = tuple[ResolvedNode, tuple[int, ...]]  # a host, and which of its GPUs have ranks of the communicator
+
+
+class ResolvedSomeGpus(ResolvedNode):
+    """Hosts of which some GPUs are used that are not the first ones."""
+
+    def __init__(self, whole: ResolvedNode, gpus: tuple[int, ...], count: int) -> None:
+        super().__init__(_described(whole, None, count))
+        self.name = f"{whole.name} (GPUs {as_ranges(gpus)})"
+        self._topology_xml = edit.of_gpus(whole.topology_xml, gpus)
+
+    @property
+    def topology_xml(self) -> str:
+        """That of the host without its other GPUs, which NCCL drops as well (ncclTopoTrimXml, src/graph/xml.cc)."""
+        return self._topology_xml
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The same as records."""
+        return read_topology(self.topology_xml)
+
+    def searched_before(self, several: bool, trays: int = 1) -> None:
+        """The catalogue has graphs of the first GPUs only."""
+
+
+def kinds_of_members(whole: "ResolvedScenario", ranks: Sequence[int]) -> tuple[ResolvedNode, ...]:
+    """The kinds of hosts that these ranks of a scenario are on, in their order, with the GPUs that have one.
+
+    BadInput for a rank that there is none, and for nodes of which only the graphs are known.
+    """
+    if outside := [rank for rank in ranks if not 0 <= rank < whole.ranks]:
+        raise BadInput(f"`ranks`: {outside[0]}; valid: 0 to {whole.ranks - 1}, those of {whole.scenario.title}")
+    for kind in whole.kinds:
+        if kind.scenario.graphs is not None or kind.scenario.logged is not None:
+            raise BadInput("`ranks`: of graphs alone, which are of all GPUs; valid with `machine` or `topology`")
+        if kind.shares_gpus:
+            raise BadInput("`ranks`: not emulated where ranks share a GPU; valid: `ranks_per_gpu` 1")
+    made: dict[Used, ResolvedNode] = {}
+    found = list[ResolvedNode]()
+    for used, alike in groupby(each for each in used_of_hosts(whole, ranks) if each[1]):
+        count = len(list(alike))
+        made.setdefault(used, _of_gpus(*used))
+        found.append(made[used].with_nodes(count))
+    return tuple(found)
+
+
+def used_of_hosts(whole: "ResolvedScenario", ranks: Sequence[int]) -> Iterator[Used]:
+    """Every host with its GPUs that have one of the ranks, which may be none."""
+    wanted, first = frozenset(ranks), 0
+    for kind in chain.from_iterable(repeat(kind, kind.hosts) for kind in whole.kinds):
+        yield kind, tuple(gpu for gpu in range(kind.size) if first + gpu in wanted)
+        first += kind.size
+
+
+def hosts_of_domains(whole: "ResolvedScenario", ranks: Sequence[int]) -> tuple[int, ...]:
+    """Number of hosts of each NVLink domain have one of the ranks; empty: there are no domains."""
+    used = [bool(gpus) for _, gpus in used_of_hosts(whole, ranks)]
+    sizes, first = list[int](), 0
+    for hosts in whole.domains:
+        sizes.append(sum(used[first : first + hosts]))
+        first += hosts
+    return tuple(filter(None, sizes))
+
+
+def _of_gpus(kind: ResolvedNode, gpus: tuple[int, ...]) -> ResolvedNode:
+    if gpus == tuple(range(len(gpus))):
+        return ResolvedNode(_described(kind, len(gpus), 1))
+    return ResolvedSomeGpus(kind, gpus, 1)
+
+
+def _described(kind: ResolvedNode, gpus: int | None, count: int) -> "Scenario":
+    """One host as a scenario of its own, so many times; of a NVLink domain a tray."""
+    return replace(kind.scenario, nodes=count, trays=1 if kind.trays else None, gpus_per_node=gpus, members=None)

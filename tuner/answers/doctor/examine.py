@@ -20,8 +20,8 @@ from tuner.machine.listings.shape import of_topology
 from tuner.machine.nearness import Nearness
 from tuner.machine.topology import edit, read
 from tuner.scenario import Scenario
+from tuner.scenario.domain import what_hosts_are
 from tuner.scenario.node import MOST_RANKS
-from tuner.scenario.part import what_hosts_are
 
 LINKS = "pcie"  # the change of which there may be one for each device
 CHECKS = (check_places.check, check_links.check, check_gpus.check, check_adapters.check)

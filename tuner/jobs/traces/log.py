@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType, Op
 from tuner.jobs.traces.calls import Call, CallList, Executed, exchanged_bytes, nbytes, peer_call
-from tuner.scenario.logs import choice, chosen, lines, reader
-from tuner.scenario.logs.groups import CommunicatorLines, groups
-from tuner.scenario.logs.imported import LoggedChoice
+from tuner.scenario.logs import choice, importer, reader
+from tuner.scenario.logs.imported import CommunicatorLines, LoggedChoice, groups
 from tuner.scenario.logs.reader import Log, RankLog
 
 _Member = tuple[tuple[str, int], str]  # process, address of the communicator in it
@@ -15,7 +14,7 @@ _Member = tuple[tuple[str, int], str]  # process, address of the communicator in
 
 def from_log(file: str, content: bytes) -> CallList:
     """The calls of a log with NCCL_DEBUG_SUBSYS=COLL, else the choices of one with TUNING. BadInput without either."""
-    read, cut = lines.of(content)
+    read, cut = reader.nccl_lines(content)
     log = reader.parse(read)
     communicators = groups(log.ranks)
     notes = [f"the log is of NCCL {name}" for name in log.versions]
@@ -91,7 +90,7 @@ def _choices(log: Log, communicators: list[CommunicatorLines]) -> Iterator[Call]
     ambiguous: dict[tuple[str, int] | None, int] = {}  # by process, whose communicators share these lines
     every: list[CommunicatorLines | None] = [*communicators] or [None]
     for group in every:
-        made, lines_of_several = chosen.choices(log.choices, group, communicators, None)
+        made, lines_of_several = importer.choices_of(log.choices, group, communicators, None)
         ranks, name = (group.ranks, group.name) if group else (None, None)
         for each in made:
             yield Call(

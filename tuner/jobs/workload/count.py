@@ -10,7 +10,7 @@ from tuner.jobs.traces.calls import Call, CallList, number
 from tuner.jobs.traces.wanted import Wanted
 from tuner.jobs.workload.exchanges import ExchangeCounts
 from tuner.jobs.workload.exchanges import count as count_exchanges
-from tuner.scenario.settings import UNALIGNED, is_unaligned
+from tuner.scenario.notes import UNALIGNED, is_unaligned
 
 
 @dataclass(frozen=True, slots=True)

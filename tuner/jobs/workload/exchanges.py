@@ -12,7 +12,7 @@ from tuner.emulator.rules import symmetric
 from tuner.jobs.traces.calls import Call, peer_call
 from tuner.jobs.traces.wanted import Wanted
 from tuner.scenario import Scenario
-from tuner.scenario.exchange import p2p_context
+from tuner.scenario.p2p import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
 
 COPIED = (PeerCall.AlltoAll, PeerCall.Gather, PeerCall.Scatter)

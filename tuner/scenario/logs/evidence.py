@@ -6,8 +6,7 @@ Each answer names the lines that it rests on, or says which would tell.
 from collections.abc import Iterator, Mapping
 
 from tuner.base.names import Pattern
-from tuner.scenario.logs.imported import LogEvidence
-from tuner.scenario.logs.reading import Reading
+from tuner.scenario.logs.imported import LogEvidence, Reading
 
 FEW_CHANNELS = 4  # so many ask why there are no more
 MOST_WARNINGS = 6

@@ -3,7 +3,7 @@
 Facts that a user gives go before the log's. Nothing is guessed: what the emulator needs and neither says is ``needed``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tuner import release
@@ -12,7 +12,7 @@ from tuner.base.records import json_form
 from tuner.emulator.communicator import Node
 from tuner.machine.graphs import Graphs
 from tuner.machine.topology import Topology
-from tuner.scenario.logs.reader import Block
+from tuner.scenario.logs.reader import Block, Log, RankLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,3 +154,63 @@ def as_node(facts: NodeFacts, net_gbs: float | None) -> Node:
         hosts=facts.hosts or 1,
         fabric=facts.mnnvl,
     )
+
+
+@dataclass(slots=True)
+class CommunicatorLines:
+    """The ranks of one communicator."""
+
+    name: str
+    logs: list[RankLog]
+
+    @property
+    def ranks(self) -> int | None:
+        """The number of ranks, as far as a line says it."""
+        return next((log.ranks for log in self.logs if log.ranks is not None), None)
+
+    @property
+    def root(self) -> RankLog | None:
+        """Rank 0's log, where there is one."""
+        return next((log for log in self.logs if log.rank == 0), None)
+
+
+def groups(logs: Sequence[RankLog]) -> list[CommunicatorLines]:
+    """The communicators in their order; ranks that show no communicator count only where no rank shows one."""
+    by_name: dict[str, CommunicatorLines] = {}
+    for log in logs:
+        if log.group is not None:
+            by_name.setdefault(log.group, CommunicatorLines(log.group, [])).logs.append(log)
+    for log in logs:
+        if log.group is None and log.ranks is not None:
+            home = next((g for g in by_name.values() if g.ranks == log.ranks and not _has(g, log.rank)), None)
+            if home is None:
+                name = f"{log.comm}"
+                home = by_name.setdefault(name, CommunicatorLines(name, []))
+            home.logs.append(log)
+    if not by_name and logs:
+        return [CommunicatorLines("unnamed", list(logs))]
+    return list(by_name.values())
+
+
+def _has(group: CommunicatorLines, rank: int | None) -> bool:
+    return any(log.rank == rank for log in group.logs)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """``group`` is the communicator, None where the log shows none. The lists grow while its facts are collected.
+
+    ``needed`` is what emulating it lacks, ``missing`` what was not printed, ``notes`` what was assumed.
+    """
+
+    log: Log
+    given: Given
+    group: CommunicatorLines | None
+    needed: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def logs(self) -> list[RankLog]:
+        """What its ranks printed."""
+        return self.group.logs if self.group else []

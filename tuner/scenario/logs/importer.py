@@ -3,20 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from tuner import release
 from tuner.base.errors import BadInput, one_of
-from tuner.scenario.logs import chosen, hardware, lines, network, node_facts, printed_table, reader, variables
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.release import Release
+from tuner.release.variables import not_emulated
+from tuner.scenario.logs import choice, node_facts, reader
 from tuner.scenario.logs.evidence import evidence
-from tuner.scenario.logs.groups import CommunicatorLines, groups
-from tuner.scenario.logs.imported import Given, Imported, LoggedChoice
-from tuner.scenario.logs.reader import Log
-from tuner.scenario.logs.reading import Reading
+from tuner.scenario.logs.imported import CommunicatorLines, Given, Hardware, Imported, LoggedChoice, Reading, groups
+from tuner.scenario.logs.reader import Block, Call, ChoiceLine, Log
 
 
 def read(path: Path, given: Given) -> Imported:
     """One communicator of a log file: the one ``given`` names, else the largest. BadInput where there is nothing."""
-    whole, cut = lines.read(path)
+    whole, cut = reader.read_lines(path)
     log = reader.parse(whole)
     if not (log.versions or log.ranks or log.choices or log.instance or log.networks or log.warnings or log.transports):
         raise BadInput(f"{path}: no line of NCCL's in it; valid: what NCCL prints with NCCL_DEBUG=INFO")
@@ -53,14 +55,14 @@ def _imported(reading: Reading, communicators: Sequence[CommunicatorLines]) -> I
         reading.needed.append("the log shows no communicator being made (NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING,ENV)")
     elif ranks is None:
         reading.needed.append("the number of ranks: a line 'comm ... rank ... nranks ...'")
-    environment = variables.environment(reading, nccl)
+    environment = environment_of(reading, nccl)
     node_count = node_facts.count(reading) if reading.group else None
     nodes = node_facts.of_nodes(reading, nccl, environment, node_count) if reading.group else ()
-    net_gbs = network.slowest_gbs(reading, nccl, nodes)
+    net_gbs = node_facts.slowest_gbs(reading, nccl, nodes)
     table = next((log.table for log in reading.logs if log.table), [])
-    printed_table.check_table(reading, table, nccl)
-    thresholds = printed_table.first_printed(reading, "thread thresholds", [log.thresholds for log in reading.logs])
-    channels = printed_table.first_printed(reading, "channel counts", [log.channels for log in reading.logs])
+    check_table(reading, table, nccl)
+    thresholds = first_printed(reading, "thread thresholds", [log.thresholds for log in reading.logs])
+    channels = first_printed(reading, "channel counts", [log.channels for log in reading.logs])
     return Imported(
         release=name,
         printed_releases=tuple(reading.log.versions),
@@ -68,7 +70,7 @@ def _imported(reading: Reading, communicators: Sequence[CommunicatorLines]) -> I
         communicators=tuple((group.name, group.ranks) for group in communicators),
         ranks=ranks,
         node_count=node_count,
-        hardware=hardware.of(reading),
+        hardware=hardware_of(reading),
         nodes=nodes,
         environment=environment,
         net_gbs=net_gbs,
@@ -77,7 +79,7 @@ def _imported(reading: Reading, communicators: Sequence[CommunicatorLines]) -> I
         coll_channels=channels[0] if channels else None,
         nvls_channels=channels[1] if channels else None,
         choices=_choices(reading, communicators),
-        symmetric=tuple(text for thread, text in reading.log.symmetric if chosen.of_group(thread, reading.group)),
+        symmetric=tuple(text for thread, text in reading.log.symmetric if of_group(thread, reading.group)),
         needed=tuple(reading.needed),
         missing=tuple(reading.missing),
         notes=tuple(reading.notes),
@@ -111,9 +113,183 @@ def _release(reading: Reading) -> str | None:
 
 
 def _choices(reading: Reading, communicators: Sequence[CommunicatorLines]) -> tuple[LoggedChoice, ...]:
-    printed, ambiguous = chosen.choices(reading.log.choices, reading.group, communicators, reading.given.collective)
+    printed, ambiguous = choices_of(reading.log.choices, reading.group, communicators, reading.given.collective)
     if ambiguous:
         reading.notes.append(f"{ambiguous} choices may be another communicator's: NCCL_DEBUG_SUBSYS=COLL would say")
     if not printed:
         reading.missing.append("choices (NCCL_DEBUG_SUBSYS=TUNING, printed by rank 0 of NCCL 2.20 and later)")
     return printed
+
+
+def hardware_of(reading: Reading) -> Hardware:
+    """Of the communicator's hosts; adapters are those of rank 0's, or of the first that names them."""
+    log, logs = reading.log, sorted(reading.logs, key=lambda each: each.rank or 0)
+    hosts = list(dict.fromkeys(each.thread.host for each in logs))
+    by_host = {host: {each.rank for each in logs if each.thread.host == host} for host in hosts}
+    shown = sum(map(len, by_host.values()))
+    every = reading.group is not None and shown == reading.group.ranks and "" not in hosts
+    host = next((host for host in [*hosts, *log.adapters] if host in log.adapters), None)
+    adapters = () if host is None else log.adapters[host]
+    speeds = {log.speeds_mbps[host, name] for name in adapters if host is not None and (host, name) in log.speeds_mbps}
+    bus_ids = {each.bus_id for each in logs if each.thread.host == hosts[0] and each.bus_id is not None}
+    return Hardware(
+        instance=log.instance,
+        gpu_names=tuple(dict.fromkeys(log.devices.values())),
+        comp_caps=tuple(sorted(set(reading.given.comp_caps))),
+        ranks_of_hosts=tuple(len(ranks) for ranks in by_host.values()) if every else (),
+        bus_ids=tuple(sorted(bus_ids)),
+        adapters=adapters,
+        adapters_mbps=tuple(sorted(speeds)),
+        multicast=log.multicast == {True} if log.multicast else None,
+        networks=tuple(dict.fromkeys(log.networks.values())),
+    )
+
+
+T = TypeVar("T")
+
+
+def check_table(reading: Reading, table: Sequence[Block], nccl: Release | None) -> None:
+    """Notes as missing what a table of the release ``nccl`` has and the printed one lacks."""
+    if not table:
+        reading.missing.append("the tuning table (NCCL_DEBUG_SUBSYS=TUNING, printed by rank 0)")
+        return
+    for index, block in enumerate(table):
+        columns = ", ".join(block.names(index))
+        if block.algorithms is None:
+            reading.missing.append(f"the table's line 'Algorithm' of {columns}")
+        if not block.threads and any(other.threads for other in table):
+            reading.missing.append(f"the table's line 'Max NThreads' of {columns}")
+        for collective in Collective:
+            have, whole = len(block.rows.get(collective, ())), len(Protocol) * len(block.names(index))
+            if have < whole:
+                what = f"{whole - have} cells of {collective.name}" if have else collective.name
+                reading.missing.append(f"in the table {what} of {columns}")
+    shown = {choice.algorithm(name) for index, block in enumerate(table) for name in block.names(index)}
+    there = list(Algorithm)[: nccl.limits.algorithms if nccl else 0]
+    if absent := [algorithm.name for algorithm in there if algorithm not in shown]:
+        reading.missing.append(f"the table's part with {', '.join(absent)}")
+
+
+def first_printed(reading: Reading, what: str, values: Sequence[T | None]) -> T | None:
+    """The first of ``values`` that a rank printed; where none did, ``what`` is noted as missing."""
+    printed = next((value for value in values if value is not None), None)
+    if printed is None and reading.logs:
+        reading.missing.append(what)
+    return printed
+
+
+def choices_of(
+    printed: Sequence[ChoiceLine],
+    group: CommunicatorLines | None,
+    groups: Sequence[CommunicatorLines],
+    collective: Collective | None,
+) -> tuple[tuple[LoggedChoice, ...], int]:
+    """Each different choice of ``group`` with how often it was printed, and how many lines may be another's.
+
+    ``collective`` is that of lines that do not name theirs.
+    """
+    own, others = _roots(group, groups)
+    tally: dict[tuple[choice.Printed, tuple[Call, ...]], int] = {}
+    ambiguous = 0
+    for line in printed:
+        if not of_group(line.thread, group):
+            continue
+        comms = {call.comm for call in line.calls} & {own, *others}
+        if others and comms != {own}:
+            ambiguous += len(comms) != 1
+            continue
+        key = line.printed, tuple(call for call in line.calls if own is None or call.comm == own)
+        tally[key] = tally.get(key, 0) + 1
+    counts: dict[LoggedChoice, int] = {}
+    for (text, calls), count in tally.items():
+        made = _choice(text, calls, group.ranks if group else None, collective)
+        counts[made] = counts.get(made, 0) + count
+    return tuple(replace(made, count=count) for made, count in counts.items()), ambiguous
+
+
+def of_group(thread: reader.Thread, group: CommunicatorLines | None) -> bool:
+    """Whether a thread may be that of the group's rank 0, which prints choices; any may where rank 0 is not seen."""
+    root = group.root if group else None
+    return root is None or thread is reader.UNKNOWN or thread.process == root.thread.process
+
+
+def _roots(group: CommunicatorLines | None, groups: Sequence[CommunicatorLines]) -> tuple[str | None, set[str | None]]:
+    """Rank 0 of the group, and those of others in the same process."""
+    root = group.root if group else None
+    others = {
+        other.root.comm
+        for other in groups
+        if other is not group and other.root is not None and of_group(other.root.thread, group)
+    }
+    return root.comm if root else None, others
+
+
+def _choice(
+    printed: choice.Printed, calls: Sequence[Call], ranks: int | None, otherwise: Collective | None
+) -> LoggedChoice:
+    call = calls[0] if len(calls) == 1 else None
+    name = printed.collective or (call.collective if call else None)
+    collective = choice.collective(name) if name else otherwise
+    if call is not None and choice.collective(call.collective) is not collective:
+        call = None  # of a call whose own line was lost
+    nbytes: int | None = printed.bytes
+    if printed.planned and collective in (Collective.AllGather, Collective.ReduceScatter):
+        nbytes = None if ranks is None else printed.bytes * ranks
+    algorithm, protocol = choice.algorithm(printed.algorithm), choice.protocol(printed.protocol)
+    return LoggedChoice(
+        collective=collective,
+        bytes=nbytes,
+        algorithm=printed.algorithm if algorithm is None else algorithm.name,
+        protocol=printed.protocol if protocol is None else protocol.name,
+        channel_lo=printed.channel_lo,
+        channel_hi=printed.channel_hi,
+        time_us=printed.time_us,
+        dtype=DataType(call.dtype) if call and call.dtype in list(DataType) else None,
+        op=Op(call.op) if call and call.op in list(Op) else None,
+        operations=len(calls) or None,
+    )
+
+
+# Settings of a program's own ncclConfig_t that a variable sets as well (envConfigOverride, src/init.cc).
+_CONFIG = {
+    "minCTAs": "NCCL_MIN_CTAS",
+    "maxCTAs": "NCCL_MAX_CTAS",
+    "nvlsCTAs": "NCCL_NVLS_NCHANNELS",
+    "collnetEnable": "NCCL_COLLNET_ENABLE",
+    "CTAPolicy": "NCCL_CTA_POLICY",
+}
+# Their effect is in the graphs, which the log shows: where the topology is, and which adapters there are.
+FILES_AND_ADAPTERS = (
+    "NCCL_TOPO_FILE",
+    "NCCL_NET",
+    "NCCL_NET_PLUGIN",
+    "NCCL_IB_HCA",
+    "NCCL_IB_DISABLE",
+    "NCCL_IB_CUDA_SUPPORT",
+)
+
+
+def environment_of(reading: Reading, nccl: Release | None) -> dict[str, str]:
+    """The variables set for this communicator's processes, rank 0's first, and its program's own settings."""
+    processes = sorted({log.thread.process for log in reading.logs}, key=lambda p: p != _root_process(reading))
+    variables = dict(reading.given.environment)
+    for process in processes or reading.log.environment:
+        for name, value in reading.log.environment.get(process, {}).items():
+            if variables.setdefault(name, value) != value and name not in reading.given.environment:
+                reading.notes.append(f"{name} differs between processes; taken: {variables[name]}")
+    for log in reading.logs:
+        for setting, value in log.config.items():
+            if setting in _CONFIG:
+                variables.setdefault(_CONFIG[setting], value)
+    if not reading.log.environment:
+        reading.notes.append("no variable is printed: taken as unset, as NCCL_DEBUG_SUBSYS=ENV would show it")
+    if nccl is not None:
+        in_graphs = {*FILES_AND_ADAPTERS, *nccl.environment.search}
+        for name in not_emulated(nccl, set(variables) - in_graphs):
+            reading.notes.append(f"{name}={variables[name]} may change choices and is not emulated")
+    return variables
+
+
+def _root_process(reading: Reading) -> tuple[str, int] | None:
+    root = reading.group.root if reading.group else None
+    return root.thread.process if root else None

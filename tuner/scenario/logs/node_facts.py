@@ -4,19 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 
+import numpy as np
+
 from tuner.base.errors import BadInput
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS, PATH_NAMES, Pattern
 from tuner.emulator.rules import domains, init
 from tuner.machine import gpus
-from tuner.machine.graphs import Graphs
+from tuner.machine.graphs import Graph, Graphs
 from tuner.machine.topology import Topology
 from tuner.release import Release
-from tuner.scenario.logs import network, printed_graphs
-from tuner.scenario.logs.imported import NodeFacts
+from tuner.scenario.logs.imported import NodeFacts, Reading
 from tuner.scenario.logs.reader import PrintedGraph, RankLog
-from tuner.scenario.logs.reading import Reading
 
-# NCCL_TOPO_CPU_ARCH_* and NCCL_TOPO_CPU_VENDOR_*, src/include/graph.h, v2.28.9-1
 _ARCHS = {1: CPU_ARCHS[0], 2: CPU_ARCHS[2], 3: CPU_ARCHS[1]}
 _VENDORS = {1: CPU_VENDORS[0], 2: CPU_VENDORS[1], 3: CPU_VENDORS[2]}
 
@@ -50,7 +49,7 @@ def of_nodes(
     ranks = reading.group.ranks
     by_node = _by_node(reading, count)
     path_types = nccl.paths.types if nccl else PATH_NAMES
-    latency_us = network.latency_us(reading, count)
+    latency_us = network_latency_us(reading, count)
     if count == 1:
         _add_fallbacks(by_node[0])
     nodes = [_node(reading, logs, path_types, latency_us) for logs in by_node]
@@ -136,7 +135,7 @@ def _graphs(reading: Reading, logs: list[RankLog], path_types: Sequence[str], la
     """The weakest of those that the node's ranks printed; None where no rank printed any."""
     searched = []
     for log in logs:
-        graphs, doubts = printed_graphs.of_rank(log.graphs, latency_us)
+        graphs, doubts = graphs_of_rank(log.graphs, latency_us)
         reading.notes.extend([doubt for doubt in doubts if doubt not in reading.notes])
         searched += [graphs] if graphs else []
     names = dict.fromkeys(name for graphs in searched for name in graphs)  # one not printed is the others'
@@ -240,3 +239,107 @@ def _need(reading: Reading, nodes: Sequence[NodeFacts], environment: Mapping[str
 def _cpu(printed: tuple[int, int]) -> tuple[str | None, str | None]:
     arch = _ARCHS.get(printed[0])
     return arch, _VENDORS.get(printed[1]) if arch == CPU_ARCHS[0] else None
+
+
+def graphs_of_rank(printed: Sequence[PrintedGraph], latency_us: float) -> tuple[Graphs, list[str]]:
+    """A rank's graphs by name, also those without a channel, and what is not certain of them.
+
+    ``latency_us`` is the network's, which no line says. NCCL prints ring, tree, CollNet's and NVLS's in this order
+    (initTransportsRank, src/init.cc, v2.18.1-1 to v2.30.7-1).
+    """
+    graphs: dict[str, Graph] = {}
+    doubts: list[str] = []
+    for line in printed:
+        if line.pattern not in list(Pattern) or not {line.type_intra, line.type_inter} <= set(PATH_NAMES):
+            doubts.append(f"a graph of an unknown kind was passed over: {line}")
+            continue
+        pattern = Pattern(line.pattern)
+        name = _NAMES.get(pattern, "collnet_chain" if "tree" in graphs else "tree")
+        graphs[name] = _graph(line, pattern, latency_us, doubts)
+    if "collnet_chain" in graphs:  # one graph for both up to 2.21
+        graphs.setdefault("collnet_direct", graphs["collnet_chain"])
+    return graphs, doubts
+
+
+_NAMES = {Pattern.Ring: "ring", Pattern.NVLS: "nvls", Pattern.CollNetDirect: "collnet_direct"}
+
+
+def _graph(line: PrintedGraph, pattern: Pattern, latency_us: float, doubts: list[str]) -> Graph:
+    (intra, sure_of_intra), (inter, sure_of_inter) = bandwidth_gbs(line.bw_intra), bandwidth_gbs(line.bw_inter)
+    if not (sure_of_intra and sure_of_inter):
+        bandwidths = f"{line.bw_intra}/{line.bw_inter}"
+        doubts.append(f"bandwidths {bandwidths} are of no search, their float32 is not certain: `graphs` takes a dump")
+    return Graph(
+        pattern=pattern,
+        channels=line.channels,
+        same_channels=line.same_channels,
+        bw_intra_gbs=intra,
+        bw_inter_gbs=inter,
+        latency_inter_us=latency_us,
+        type_intra=line.type_intra,
+        type_inter=line.type_inter,
+        cross_nic=line.cross_nic,
+    )
+
+
+def bandwidth_gbs(text: str) -> tuple[float, bool]:
+    """The float32 that NCCL printed as ``text`` with six decimals, and whether it is the only one that can be.
+
+    A search finds a speed of its table, which has two decimals at most, divided by a whole number where channels are
+    duplicated (ncclTopoCompute and ncclTopoDupChannels, src/graph/search.cc, v2.28.9-1). Any other value, as of a
+    graph file, is read as its nearest float32.
+    """
+    for parts in range(1, 65):
+        value = np.float32(round(float(text) * parts, 2)) / np.float32(parts)
+        if f"{value:f}" == text:
+            return float(value), True
+    nearest = np.float32(text)
+    neighbours = (np.nextafter(nearest, np.float32(side)) for side in (0, np.inf))
+    return float(nearest), all(f"{value:f}" != text for value in neighbours)
+
+
+# NCCL's own networks set no latency (src/transport/net_ib.cc, net_socket.cc); plugins may.
+_NETWORKS_WITHOUT_LATENCY = ("IB", "Socket")
+
+
+def network_latency_us(reading: Reading, nodes: int | None) -> float | None:
+    """In us, as given, or 0 where it does not count or NCCL\'s own networks are used; None where it is needed."""
+    if reading.given.net_latency_us is not None:
+        return reading.given.net_latency_us
+    networks = {
+        reading.log.networks[log.thread.process] for log in reading.logs if log.thread.process in reading.log.networks
+    }
+    if reading.given.graphs or nodes == 1 or (networks and networks <= set(_NETWORKS_WITHOUT_LATENCY)):
+        return 0.0
+    name = f"network {', '.join(sorted(networks))}" if networks else "the network"
+    reading.needed.append(f"{name}'s latency: `net_latency_us`; 0 for NCCL's own (a line 'Using network IB')")
+    return None
+
+
+def slowest_gbs(reading: Reading, nccl: Release | None, nodes: Sequence[NodeFacts]) -> float | None:
+    """As given; None where nobody gives it, which is said where it is needed."""
+    if reading.given.net_gbs is None and nccl is not None and _counts(nccl, nodes):
+        reading.needed.append(_SLOWEST)
+    return reading.given.net_gbs
+
+
+_SLOWEST = "the bandwidth of the slowest path from a GPU to its adapter in GB/s: `net_gbs`"
+
+
+def check_slowest(nccl: Release, nodes: Sequence[NodeFacts], net_gbs: float | None) -> None:
+    """BadInput where these nodes need that bandwidth, and it is not known."""
+    if net_gbs is None and _counts(nccl, nodes):
+        raise BadInput(f"needed on {len(nodes)} nodes: {_SLOWEST}")
+
+
+def _counts(nccl: Release, nodes: Sequence[NodeFacts]) -> bool:
+    """Only NVLS on Blackwell looks at it, in some releases on three nodes or more, in others beside ARM."""
+    if not any("nvls" in (node.graphs or {}) for node in nodes):
+        return False
+    blackwell = any(value >= 100 for node in nodes for value in node.comp_caps or ())
+    channels = len(nodes) > 2 and nccl.rules.nvls_channels == "by_generation_nodes_and_network"
+    arm = nodes[0].cpu_arch == CPU_ARCHS[1] and "nvls_tree_correction_on_blackwell" in nccl.rules.time
+    return blackwell and (channels or (arm and len(nodes) > 1))
+
+
+# NCCL_TOPO_CPU_ARCH_* and NCCL_TOPO_CPU_VENDOR_*, src/include/graph.h, v2.28.9-1

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Collective
-from tuner.scenario.logs import importer, lines, reader
+from tuner.scenario.logs import importer, reader
 from tuner.scenario.logs.imported import Given, Imported
 from tuner.times.executed import combination
 from tuner.times.records.header import Header
@@ -31,7 +31,7 @@ def from_log(path: Path) -> Measurements:
 def imported_log(path: Path, collective: Collective, name: str | None) -> Imported | None:
     """NCCL's log in the same file; None where there is none that can be read."""
     try:
-        return importer.of(reader.parse(lines.read(path)[0]), Given(collective=collective, release=name))
+        return importer.of(reader.parse(reader.read_lines(path)[0]), Given(collective=collective, release=name))
     except BadInput:
         return None
 

@@ -1,22 +1,24 @@
-"""A scenario's sends and receives: the links of its nodes, and in which order a rank turns to its peers."""
+"""How a rank reaches others: the links of its nodes, the order of its peers, heads and adapters."""
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import accumulate, chain, repeat
 from typing import TYPE_CHECKING
 
 from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm
+from tuner.emulator.connect.network import ORDER, heads_of_rank, network_use
 from tuner.emulator.p2p.order import Order
 from tuner.emulator.p2p.peers import PeerChannels, peer_channels
 from tuner.emulator.p2p.records import P2pContext
 from tuner.emulator.rules.domains import ENABLE, IF_THERE
-from tuner.machine.peer_links import PeerLinks
+from tuner.emulator.rules.heads import Heads, NetworkUse
+from tuner.machine.peer_links import AdapterAccess, PeerLinks
+from tuner.scenario.resolved import ResolvedScenario
 
 if TYPE_CHECKING:
-    from tuner.scenario.domain import ResolvedDomain
+    from tuner.scenario.domain import ResolvedDomain, ResolvedPart
     from tuner.scenario.node import ResolvedNode
-    from tuner.scenario.part import ResolvedPart
-    from tuner.scenario.resolved import ResolvedScenario
 
 
 def p2p_context(resolved: "ResolvedScenario", rank: int = 0) -> P2pContext:
@@ -109,3 +111,42 @@ def _each(resolved: "ResolvedScenario") -> Iterator["ResolvedNode | ResolvedDoma
     for node, count in resolved.nodes:
         for _ in range(count):
             yield node
+
+
+RUNTIME_CONNECT = "NCCL_RUNTIME_CONNECT"  # 0: all algorithms are connected at once, not as calls need them
+
+
+def heads_of(resolved: ResolvedScenario, rank: int = 0) -> Heads:
+    """Heads as a rank knows them. BadInput for graphs that were dumped."""
+    view = resolved.view_of(rank)
+    at_once = view.environment.number(RUNTIME_CONNECT, 1) == 0
+
+    def network(later: Collection[Algorithm]) -> NetworkUse:
+        switched = at_once and view.nvls and view.release.connect.pat_at_once == "or_with_nvls"
+        if view.max_local_ranks > 1 and (switched if at_once else Algorithm.PAT in later):
+            raise BadInput(
+                "adapters and registered buffers of rings: not emulated where PAT connects several ranks per node, as "
+                f"{RUNTIME_CONNECT}=0 does with NVLS in 2.31 and later, or a group with PAT; valid: without"
+            )
+        return network_of(resolved, rank, ORDER if at_once else later)
+
+    return heads_of_rank(resolved.connected, rank, network)
+
+
+def network_of(resolved: ResolvedScenario, rank: int, later: Collection[Algorithm] = ()) -> NetworkUse:
+    """How a rank goes to other nodes, where these algorithms were connected after rings.
+
+    BadInput for graphs that were dumped, and for nodes without a topology.
+    """
+    place_of = {each: (ranks[0], place) for ranks in resolved.ranks_of for place, each in enumerate(ranks)}
+
+    def access(of: int, adapter: int) -> AdapterAccess:
+        first, place = place_of[of]
+        links = resolved.view_of(first).links
+        if links is None:
+            raise BadInput(
+                "registered buffers depend on adapters, which only a topology tells; valid without it: plain"
+            )
+        return links().adapter_of(place, adapter)
+
+    return network_use(resolved.connected, rank, access, later)
