@@ -114,7 +114,7 @@ def _unreachable(rows: Sequence[Conditions], shapes: Sequence[Box | None], index
     shape, line = shapes[at], rows[at].line
     if shape is None:
         return Finding(line, WARNING, "never matches: no communicator has these ranks, nodes and ranks per node")
-    meeting = index.meeting(shape, 0, at)
+    meeting = index.above(at)
     above = [box for other in meeting if (box := shapes[other]) is not None]
     try:
         if boxes.covered(shape, above):
@@ -130,7 +130,7 @@ def _meetings(rows: Sequence[Decision], shapes: Sequence[Box | None], index: Box
     if shape is None:
         return
     special, partial = [], []
-    for other in index.meeting(shape, 0, at):
+    for other in index.above(at):
         box = shapes[other]
         if rows[other].choices == row.choices or box is None or (both := boxes.common(shape, box)) is None:
             continue

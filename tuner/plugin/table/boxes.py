@@ -99,6 +99,30 @@ class Boxes:
         self._group_lows = np.minimum.reduceat(self.lows, starts, axis=1) if boxes else self.lows
         self._group_highs = np.maximum.reduceat(self.highs, starts, axis=1) if boxes else self.highs
 
+        self._above: tuple[int, list[list[int]]] = -1, []
+
+    def above(self, number: int) -> list[int]:
+        """Those before box ``number`` that have something in common with it; asked in order, this takes a pass."""
+        group, at = divmod(number, _GROUP)
+        if group != self._above[0]:
+            self._above = group, self._group_above(slice(group * _GROUP, (group + 1) * _GROUP))
+        return self._above[1][at]
+
+    def _group_above(self, own: slice) -> list[list[int]]:
+        """The same for each of a group, against whole groups."""
+        ends = self.lows[:, own, None], self.highs[:, own, None]  # [field][own box][other]
+        found: list[list[int]] = [[] for _ in range(ends[0].shape[1])]
+        groups = own.start // _GROUP
+        holding = np.stack((ends[0][:, :, 0].min(axis=1), ends[1][:, :, 0].max(axis=1)), axis=1)
+        near = _meet(self._group_lows[:, : groups + 1], self._group_highs[:, : groups + 1], holding)
+        for start in (np.flatnonzero(near) * _GROUP).tolist():
+            others = slice(start, start + _GROUP)
+            meets = (self.lows[:, None, others] <= ends[1]) & (self.highs[:, None, others] >= ends[0])
+            for at, other in zip(*np.nonzero(meets.all(axis=0)), strict=True):
+                if start + other < own.start + at:
+                    found[at].append(start + int(other))
+        return found
+
     def meeting(self, box: Box, first: int, last: int) -> list[int]:
         """Those from number ``first`` up to, without, ``last`` that have something in common with ``box``."""
         groups = slice(first // _GROUP, -(-last // _GROUP))
@@ -111,7 +135,7 @@ class Boxes:
         return found
 
 
-def _meet(lows: NDArray[np.uint64], highs: NDArray[np.uint64], box: Box) -> NDArray[np.bool_]:
+def _meet(lows: NDArray[np.uint64], highs: NDArray[np.uint64], box: Box | NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Whether boxes have something in common with one; ends are [field][box]."""
     ends = np.array(box, np.uint64)
     each = (lows <= ends[:, 1:]) & (highs >= ends[:, :1])

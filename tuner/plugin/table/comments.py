@@ -44,8 +44,7 @@ class Comments:
             self.gpus, self.gpus_line = "".join(map(_printable, gpus[1])), number
         if valid := _VALID.fullmatch(line):
             self.valid_s = _valid(valid[1] or b"")
-        before = self._content[: self._at]
-        self._at = self._content.find(b"\n", self._at) + 1
+        begins_at, self._at = self._at, self._content.find(b"\n", self._at) + 1
         if not _LIKE_ROWS.fullmatch(line):
             return
         match = _ROWS.fullmatch(line)
@@ -54,7 +53,8 @@ class Comments:
             raise Mistake(f"'{values.shown(line)}' is not '# rows: N' or '# rows: N sha256 HASH'")
         if self._rows_line and rows != self._rows:
             raise Mistake(f"{rows} rows are announced here, and {self._rows} in line {self._rows_line}")
-        if match[2] is not None and match[2].lower() != hashlib.sha256(before).hexdigest().encode():
+        before = hashlib.sha256(memoryview(self._content)[:begins_at]) if match[2] is not None else None
+        if before is not None and match[2].lower() != before.hexdigest().encode():
             raise Mistake("what comes before has another sha256: the file was changed by hand, or in part")
         self._rows, self._rows_line, self._hashed = rows, number, match[2] is not None
 

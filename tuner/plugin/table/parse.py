@@ -227,14 +227,12 @@ def _cell(word: bytes) -> tuple[Algorithm, Protocol]:
 
 def _pairs(words: list[bytes], readers: _Readers, side: str) -> dict[str, Any]:
     pairs: dict[str, Any] = {}
-    valid = f"valid {side}: {', '.join(readers)}"
     for word in words:
         key_bytes, equals, value = word.partition(b"=")
-        key = shown(key_bytes)
-        if not equals:
-            raise Mistake(f"'{shown(word)}' is not key=value ({valid})")
-        if key not in readers:
-            raise Mistake(f"unknown key '{key}' ({valid})")
+        key = key_bytes.decode(errors="replace")
+        if not equals or key not in readers:
+            what = f"unknown key '{shown(key_bytes)}'" if equals else f"'{shown(word)}' is not key=value"
+            raise Mistake(f"{what} (valid {side}: {', '.join(readers)})")
         if key in pairs:
             raise Mistake(f"'{key}' twice")
         pairs[key] = readers[key](value)

@@ -3,6 +3,7 @@
 import math
 import re
 from enum import IntEnum
+from functools import cache
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -38,10 +39,15 @@ _COUNT = _Kind(re.compile(rb"([0-9]+)()"), LARGEST_COUNT, "a number")
 
 def by_name(names: type[_Name], word: bytes, what: str) -> _Name:
     """The member of ``names`` of this name, in any case; Mistake for others."""
-    for name in names:
-        if name.name.lower().encode() == word.lower():
-            return name
+    found = _names(names).get(word.lower())
+    if found is not None:
+        return found
     raise Mistake(f"unknown {what} '{shown(word)}' ({one_of(name.name for name in names)})")
+
+
+@cache
+def _names(names: type[_Name]) -> dict[bytes, _Name]:
+    return {name.name.lower().encode(): name for name in names}
 
 
 def interval(text: bytes, kind: _Kind, least: int) -> Interval:
