@@ -17,6 +17,7 @@ from tests.support import trace_files
 from tests.support.trace_files import JOB, NODES, RANKS, Made
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
+from tuner.jobs.traces import kineto
 from tuner.jobs.traces.calls import CallList, Executed
 from tuner.jobs.traces.read import read
 
@@ -357,3 +358,45 @@ def test_a_pickle_takes_no_memory_that_it_only_names(tmp_path: Path) -> None:
         read(tmp_path / "x", RANKS)
     assert tracemalloc.get_traced_memory()[1] < 10 * MIB
     tracemalloc.stop()
+
+
+def test_a_kineto_trace_is_read_piece_by_piece_as_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several pieces, with blanks, packed, and with other members before and after the events."""
+    events: list[object] = [None, 7, "ncclKernel"]
+    for number in range(40):
+        name = ("allreduce", "_allgather_base", "wait", "allreduce_coalesced")[number % 4]
+        said = {"External id": number // 2 if number > 30 else number, "Collective name": name, "Group size": 16}
+        said |= {"In msg nelems": 1 << number % 5, "Out msg nelems": 64, "dtype": "Float"}
+        launch = {**said, "grid": [16, 1, 1], "block": [640, 1, 1]} if number % 3 else {"External id": number}
+        kernel = f"ncclDevKernel_AllReduce_Sum_f32_{('TREE', 'RING')[number % 2]}_LL(\u00e4)"
+        events += [
+            {"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "args": said},
+            {"ph": "X", "cat": "kernel", "name": kernel, "dur": number / 8, "args": launch},
+        ]
+    trace = {"a": {"b": [1, 2]}, "distributedInfo": {"nccl_version": "2.28.9"}, "traceEvents": events, "z": 12}
+    whole = kineto.from_trace("x", json.loads(json.dumps(trace)))
+    assert len(whole.calls) < sum(call.calls for call in whole.calls) == 30 + 10
+    assert {call.ran is None for call in whole.calls} == {True, False}
+    path = tmp_path / "x"
+    for piece in (1, 3, 50, 1 << 20):
+        monkeypatch.setattr(kineto, "_PIECE", piece)
+        for text in (json.dumps(trace), json.dumps(trace, indent=2, ensure_ascii=False)):
+            for content in (text.encode(), gzip.compress(text.encode()), b"\xef\xbb\xbf" + text.encode()):
+                path.write_bytes(content)
+                assert replace(read(path, RANKS), file="x") == whole
+    for broken in (text[:-1], text[:900], text + "]", text.replace('"z": 12', '"z" 12'), '{"traceEvents": [1,]}'):
+        path.write_text(broken)
+        assert kineto.from_file(path) is None
+        with pytest.raises(BadInput):
+            read(path, RANKS)
+
+
+def test_records_that_are_alike_are_one_call(tmp_path: Path) -> None:
+    rows = ["allreduce,1024,2", "allgather,64,1", "allreduce,1024,2", "allreduce,1024,0.5"]
+    path = tmp_path / "x.csv"
+    path.write_text("collective,bytes,calls\n" + "".join(f"{row}\n" for row in rows * 3))
+    made = read(path, RANKS)
+    assert [(call.name, call.calls) for call in made.calls] == [("allreduce", 12), ("allgather", 3), ("allreduce", 1.5)]
+    records = [dict(zip(("collective", "bytes", "calls"), row.split(","), strict=True)) for row in rows * 3]
+    path.write_text(json.dumps(records))
+    assert read(path, RANKS).calls == made.calls

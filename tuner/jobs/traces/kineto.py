@@ -5,20 +5,43 @@ saveNcclMeta (torch/csrc/profiler/util.cpp) write; libkineto's output_json.cpp r
 call's "External id". Traces of graph replays have kernels alone.
 """
 
+import json
 import re
+import zlib
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from gzip import GzipFile
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
 
+from tuner.base.files import GZIPPED, MOST_BYTES
 from tuner.base.names import Collective, PeerCall
 from tuner.jobs.traces import kernels as launched
 from tuner.jobs.traces import torch_names
-from tuner.jobs.traces.calls import Call, CallList, Executed, duration, peer_call
+from tuner.jobs.traces.calls import Call, CallList, Executed, duration, number, peer_call
 
 RECORD = "record_param_comms"
 _NO_CALLS = ("wait", "init")  # recorded in the same way: a wait for a call, a process group that is made
+_OF_CALL = (
+    "Collective name",
+    "dtype",
+    "In msg nelems",
+    "Out msg nelems",
+    "Group size",
+    "Process Group Name",
+    "Process Group Description",
+    "Process Group Ranks",
+    "Global rank start",
+    "Global rank stride",
+)
 _KERNEL = re.compile(r"nccl\w*?Kernel_([A-Za-z]+)")
+
+
+_PIECE = 1 << 20
+_COMMA = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
+_BLANKS = re.compile(r"[ \t\n\r]*")
 
 
 def is_trace(value: Any) -> bool:
@@ -30,53 +53,208 @@ def is_trace(value: Any) -> bool:
 
 def from_trace(file: str, value: Any) -> CallList:
     """The calls of a trace, which is of one rank."""
-    events = value["traceEvents"] if isinstance(value, dict) else value
-    events = [event for event in events if isinstance(event, dict)]
-    kernels = [
-        (match[1], event)
-        for event in events
-        if event.get("cat") == "kernel" and (match := _KERNEL.search(str(event.get("name"))))
-    ]
-    records = [_arguments(event) for event in events if event.get("name") == RECORD]
-    records = [record for record in records if record.get("Collective name") not in _NO_CALLS]
-    known = {_id(record) for record in records} - {None}
-    several = {number for number, times in Counter(map(_id, records)).items() if times > 1}
-    durations: dict[int | None, list[float]] = defaultdict(list)
-    launches: dict[int | None, list[tuple[str, Mapping[str, Any]]]] = defaultdict(list)
-    calls = []
-    for name, event in kernels:
-        arguments, duration_us = _arguments(event), _duration_us(event)
-        if _id(arguments) in known:
-            durations[_id(arguments)].append(duration_us)
-            launches[_id(arguments)].append((str(event["name"]), arguments))
-        elif "Collective name" in arguments:
-            call = _call(arguments, (duration_us,))
-            calls.append(replace(call, ran=_executed(call, str(event["name"]), arguments)))
-        else:
-            calls.append(Call(name, None, None, kernels_us=(duration_us,), unusable="kernels without their call"))
-    for record in records:
-        seen = durations.get(_id(record))
-        call = _call(record, (sum(seen),) if seen else ())
-        of_call = launches.get(_id(record), [])
-        alone = len(of_call) == 1 and _id(record) not in several and call.name not in torch_names.COALESCED
-        calls.append(replace(call, ran=_executed(call, *of_call[0])) if alone else call)
-    return CallList(
-        file,
-        "Kineto trace",
-        "elements x type, of all ranks together for AllGather and ReduceScatter",
-        tuple(calls),
-        tuple(_notes(value, calls)),
-        _releases(value),
-    )
+    events = _Events()
+    for event in value["traceEvents"] if isinstance(value, dict) else value:
+        events.take(event)
+    return events.call_list(file, value)
 
 
-def _executed(call: Call, kernel: str, arguments: Mapping[str, Any]) -> Executed | None:
-    """What the launch of the only kernel of a call says; libkineto has grid and block at it."""
-    grid, block = (arguments.get(key) for key in ("grid", "block"))
-    sizes = [each[0] if isinstance(each, list) and each else None for each in (grid, block)]
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
+def from_file(path: Path) -> CallList | None:
+    """Calls of a file that is an object with ``traceEvents``, event by event; None for any other, or a broken one.
+
+    Errors: OSError.
+    """
+    events, others, found = _Events(), dict[str, Any](), False
+    with path.open("rb") as raw:
+        packed = raw.peek(2).startswith(GZIPPED)
+        text = TextIOWrapper(GzipFile(fileobj=raw) if packed else raw, "utf-8-sig")
+        try:
+            for key, value in _Json(text).members("traceEvents"):
+                if key == "traceEvents":
+                    found = True
+                    events.take(value)
+                else:
+                    others[key] = value
+        except (ValueError, RecursionError, EOFError, zlib.error):
+            return None
+    return events.call_list(str(path), others) if found else None
+
+
+class _Json:
+    """A JSON text that is read in pieces. ValueError where it is broken, or longer than ``MOST_BYTES``."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file, self._text, self._at, self._ended, self._left = file, "", 0, False, MOST_BYTES
+        self._decoder = json.JSONDecoder()
+
+    def members(self, streamed: str) -> Iterator[tuple[str, Any]]:
+        """Key and value of each member of an object; of the list ``streamed`` each value by itself, under its key."""
+        self._take("{")
+        more = self._next() != "}"
+        while more:
+            key = self._value()
+            self._take(":")
+            if key == streamed and self._next() == "[":
+                self._take("[")
+                more = self._next() != "]"
+                while more:
+                    yield key, self._value()
+                    if self._after_comma():
+                        continue
+                    more = self._next() == ","
+                    self._take(",]")
+                if self._text[self._at - 1] == "[":
+                    self._take("]")
+            else:
+                yield key, self._value()
+            more = self._next() == ","
+            self._take(",}")
+        if self._next():
+            raise ValueError
+
+    def _after_comma(self) -> bool:
+        """Goes on behind a comma and blanks, where all that is in the piece already."""
+        comma = _COMMA.match(self._text, self._at)
+        if comma is None or comma.end() == len(self._text):
+            return False
+        self._at = comma.end()
+        return True
+
+    def _next(self) -> str:
+        """The next sign that is not blank; empty at the end."""
+        while True:
+            if blanks := _BLANKS.match(self._text, self._at):
+                self._at = blanks.end()
+            if self._at < len(self._text) or self._ended:
+                return self._text[self._at : self._at + 1]
+            self._more()
+
+    def _take(self, signs: str) -> None:
+        found = self._next()
+        if not found or found not in signs:
+            raise ValueError
+        self._at += 1
+
+    def _value(self) -> Any:
+        """The value that is next, behind blanks."""
+        self._next()
+        while True:
+            try:
+                value, end = self._decoder.raw_decode(self._text, self._at)
+            except json.JSONDecodeError:
+                if self._ended:
+                    raise
+            else:
+                if end < len(self._text) or self._ended:  # a number may go on in the next piece
+                    self._at = end
+                    return value
+            self._more()
+
+    def _more(self) -> None:
+        piece = self._file.read(max(_PIECE, len(self._text) - self._at))  # a long value is then tried seldom
+        self._left -= len(piece)
+        if self._left < 0:
+            raise ValueError
+        self._text, self._at, self._ended = self._text[self._at :] + piece, 0, not piece
+
+
+class _Kernel(NamedTuple):
+    """A launch; its first dimensions of grid and block are None where the trace does not have them."""
+
+    name: str
+    blocks: int | None
+    threads: int | None
+
+
+class _Events:
+    """The calls of events that are taken one by one. Calls that are alike become one, made several times."""
+
+    def __init__(self) -> None:
+        self._calls: dict[tuple[str, ...], Call] = {}  # what is the same of many is kept once
+        self._kernels: dict[_Kernel, _Kernel] = {}
+        self._recorded: list[tuple[int | None, Call]] = []
+        self._launched: list[tuple[int | None, float, Call | None, _Kernel]] = []
+
+    def take(self, event: Any) -> None:
+        """Keeps what a call or a kernel of NCCL says; others are none of its business."""
+        if not isinstance(event, dict):
+            return
+        is_call = event.get("name") == RECORD
+        is_kernel = event.get("cat") == "kernel" and _KERNEL.search(str(event.get("name"))) is not None
+        arguments = _arguments(event) if is_call or is_kernel else {}
+        if is_kernel:
+            kernel = _Kernel(str(event["name"]), *(_first(arguments.get(key)) for key in ("grid", "block")))
+            said = self._call(arguments) if "Collective name" in arguments else None
+            us = duration(event.get("dur"))
+            self._launched.append((_id(arguments), us, said, self._kernels.setdefault(kernel, kernel)))
+        if is_call and arguments.get("Collective name") not in _NO_CALLS:
+            self._recorded.append((_id(arguments), self._call(arguments)))
+
+    def _call(self, arguments: Mapping[str, Any]) -> Call:
+        key = tuple(str(arguments.get(name)) for name in _OF_CALL)
+        known = self._calls.get(key)
+        if known is None:
+            known = self._calls[key] = _call(arguments)
+        return known
+
+    def call_list(self, file: str, value: Any) -> CallList:
+        """All of them; ``value`` has what the trace says beside its events."""
+        merged: dict[tuple[Call, Executed | None], tuple[int, list[float]]] = {}
+        for call, kernel, times, durations_us in self._made():
+            key = call, _executed(call, kernel)
+            before = merged.get(key, (0, []))
+            merged[key] = before[0] + times, before[1] + durations_us
+        calls = [
+            replace(call, ran=ran, calls=float(times), kernels_us=tuple(durations_us))
+            for (call, ran), (times, durations_us) in merged.items()
+        ]
+        sizes = "elements x type, of all ranks together for AllGather and ReduceScatter"
+        return CallList(file, "Kineto trace", sizes, tuple(calls), tuple(_notes(value, calls)), _releases(value))
+
+    def _made(self) -> Iterator[tuple[Call, _Kernel | None, int, list[float]]]:
+        """Each call with its only kernel, how often it was made with that, and the durations that are known."""
+        times_of = Counter(at for at, _ in self._recorded if at is not None)
+        launches: dict[int | None, tuple[float, _Kernel | None]] = {}  # None: of several kernels
+        times: Counter[tuple[int, int]] = Counter()  # by the identities of call and kernel, of which there is one each
+        durations_us: dict[tuple[int, int], list[float]] = defaultdict(list)
+        calls: dict[tuple[int, int], tuple[Call, _Kernel | None]] = {}
+
+        def add(call: Call, kernel: _Kernel | None, us: float | None) -> None:
+            times[key := (id(call), id(kernel))] += 1
+            calls[key] = call, kernel
+            if us is not None:
+                durations_us[key].append(us)
+
+        for at, us, said, kernel in self._launched:
+            if at in times_of:
+                before = launches.get(at)
+                launches[at] = (us, kernel) if before is None else (before[0] + us, None)
+            elif said is not None:
+                add(said, kernel, us)
+            else:
+                add(self._without_call(kernel), None, us)
+        for at, call in self._recorded:
+            seen_us, only = launches.get(at, (None, None))
+            alone = at is not None and times_of[at] == 1 and call.name not in torch_names.COALESCED
+            add(call, only if alone else None, seen_us)
+        return ((*calls[key], times[key], durations_us[key]) for key in calls)
+
+    def _without_call(self, kernel: _Kernel) -> Call:
+        match = _KERNEL.search(kernel.name)
+        name = match[1] if match else kernel.name
+        return self._calls.setdefault((name,), Call(name, None, None, unusable="kernels without their call"))
+
+
+def _first(sizes: Any) -> int | None:
+    first = sizes[0] if isinstance(sizes, list) and sizes else None
+    return first if isinstance(first, int) and first > 0 else None
+
+
+def _executed(call: Call, kernel: _Kernel | None) -> Executed | None:
+    """Facts that the launch of the only kernel of a call gives; libkineto has grid and block at it."""
+    if kernel is None or kernel.blocks is None or kernel.threads is None:
         return None
-    return launched.executed(kernel, call.collective, *map(int, filter(None, sizes)))
+    return launched.executed(kernel.name, call.collective, kernel.blocks, kernel.threads)
 
 
 def _releases(value: Any) -> tuple[str, ...]:
@@ -87,14 +265,15 @@ def _releases(value: Any) -> tuple[str, ...]:
 
 def _notes(value: Any, calls: list[Call]) -> list[str]:
     notes = [f"the trace is of NCCL {nccl}" for nccl in _releases(value)]
-    if coalesced := sum(call.name in torch_names.COALESCED for call in calls):
-        notes.append(f"{coalesced} coalesced calls count as one call of all their bytes, as NCCL chooses for a group")
+    if coalesced := sum(call.calls for call in calls if call.name in torch_names.COALESCED):
+        each = f"{number(coalesced)} coalesced calls"
+        notes.append(f"{each} count as one call of all their bytes, as NCCL chooses for a group")
     return notes
 
 
-def _call(arguments: Mapping[str, Any], kernels_us: tuple[float, ...]) -> Call:
+def _call(arguments: Mapping[str, Any]) -> Call:
     if "Collective name" not in arguments:  # as older PyTorch leaves them
-        return Call(RECORD, None, None, kernels_us=kernels_us, unusable="the trace does not say which collective")
+        return Call(RECORD, None, None, unusable="the trace does not say which collective")
     name = str(arguments["Collective name"])
     collective = torch_names.collective(name)
     dtype = torch_names.dtype(str(arguments.get("dtype")))
@@ -120,7 +299,6 @@ def _call(arguments: Mapping[str, Any], kernels_us: tuple[float, ...]) -> Call:
         ranks=_whole(arguments.get("Group size")),
         members=_members(arguments),
         communicator=named or None,
-        kernels_us=kernels_us,
         unusable=unusable,
     )
 
@@ -131,7 +309,7 @@ def _members(arguments: Mapping[str, Any]) -> tuple[int, ...] | None:
     Source: torch/csrc/distributed/c10d/ParamCommsUtils.hpp and torch/csrc/profiler/util.cpp, PyTorch 2.6.
     """
     size = _whole(arguments.get("Group size"))
-    listed = tuple(int(number) for number in re.findall(r"\d+", str(arguments.get("Process Group Ranks") or "")))
+    listed = tuple(int(digits) for digits in re.findall(r"\d+", str(arguments.get("Process Group Ranks") or "")))
     if size and len(set(listed)) == size:
         return tuple(sorted(listed))
     start, stride = (_whole(arguments.get(f"Global rank {key}")) for key in ("start", "stride"))
@@ -147,10 +325,6 @@ def _arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _id(arguments: Mapping[str, Any]) -> int | None:
     return _whole(arguments.get("External id", arguments.get("external id")))
-
-
-def _duration_us(event: Mapping[str, Any]) -> float:
-    return duration(event.get("dur"))
 
 
 def _whole(value: Any) -> int | None:

@@ -2,7 +2,9 @@
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tuner.base.errors import BadInput, one_of
@@ -43,24 +45,34 @@ def from_csv(file: str, text: str, ranks: int) -> CallList:
         names = list(_PLAIN[: len(first)])
         rows = _rows(file, text)
     _check_columns(f"{file}:{number}", names)
-    records = []
+    counted: Counter[tuple[str, ...]] = Counter()
+    first_at: dict[tuple[str, ...], int] = {}
     for number, row in rows:
         if len(row) != len(names):
             raise BadInput(f"{file}:{number}: {len(row)} cells in {len(names)} columns ({', '.join(names)})")
-        records.append((f"{file}:{number}", dict(zip(names, map(str.strip, row), strict=True))))
+        counted[cells := tuple(row)] += 1
+        first_at.setdefault(cells, number)
+    records = (
+        (f"{file}:{first_at[cells]}", dict(zip(names, map(str.strip, cells), strict=True)), times)
+        for cells, times in counted.items()
+    )
     return _call_list(file, "CSV", records, ranks)
 
 
 def from_json(file: str, values: list[Any], ranks: int) -> CallList:
     """The same for a list of objects. BadInput names the object by its place from 1 on."""
-    records = []
+    counted: Counter[tuple[tuple[str, str], ...]] = Counter()
+    first_at: dict[tuple[tuple[str, str], ...], str] = {}
     for number, value in enumerate(values, start=1):
         place = f"{file}: record {number}"
         if not isinstance(value, dict):
             raise BadInput(f"{place}: not an object with {', '.join(COLUMNS[:2])}")
-        record = {str(key).lower(): str(cell) for key, cell in value.items() if cell is not None}
-        _check_columns(place, list(record))
-        records.append((place, record))
+        record = tuple((str(key).lower(), str(cell)) for key, cell in value.items() if cell is not None)
+        if record not in first_at:
+            _check_columns(place, list(dict(record)))
+        counted[record] += 1
+        first_at.setdefault(record, place)
+    records = ((first_at[record], dict(record), times) for record, times in counted.items())
     return _call_list(file, "JSON", records, ranks)
 
 
@@ -83,15 +95,16 @@ def _check_columns(place: str, names: list[str]) -> None:
         raise BadInput(f"{place}: no size; {one_of(_SIZES)}, where count needs dtype")
 
 
-def _call_list(file: str, kind: str, records: list[tuple[str, dict[str, str]]], ranks: int) -> CallList:
+def _call_list(file: str, kind: str, records: Iterable[tuple[str, dict[str, str], int]], ranks: int) -> CallList:
+    """The calls of records that differ: each with its place and how often it is there, for messages its first one."""
     calls: list[Call] = []
     meant: dict[str, None] = {}
-    for place, record in records:
+    for place, record, times in records:
         try:
             size, call = _call(record, ranks)
         except (BadInput, ValueError) as error:
             raise BadInput(f"{place}: {error}") from None
-        calls.append(call)
+        calls.append(replace(call, calls=call.calls * times))
         meant[_SIZES[size]] = None
     if not calls:
         raise BadInput(f"{file}: no records; valid: a line or an object for each kind of call")

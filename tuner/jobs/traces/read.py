@@ -6,9 +6,8 @@ from typing import Any
 
 from tuner.base.errors import BadInput
 from tuner.base.files import read_bytes
-from tuner.jobs.traces import deepspeed, flight_recorder, inspector, nsight, profiler_example, prometheus
+from tuner.jobs.traces import deepspeed, flight_recorder, inspector, kineto, nsight, profiler_example, prometheus
 from tuner.jobs.traces.calls import CallList, checked
-from tuner.jobs.traces.kineto import from_trace, is_trace
 from tuner.jobs.traces.lists import from_csv, from_json
 from tuner.jobs.traces.log import from_log
 
@@ -27,6 +26,8 @@ def read(path: Path, ranks: int) -> CallList:
 def _read(path: Path, ranks: int) -> CallList:
     if _begins_with(path, nsight.MAGIC):
         return nsight.from_file(path, None)
+    if path.is_file() and (trace := kineto.from_file(path)) is not None:
+        return trace
     content = read_bytes(path, BadInput)
     if content.startswith(nsight.MAGIC):  # it was gzipped
         return nsight.from_file(path, content)
@@ -85,8 +86,8 @@ def _of_json(path: Path, value: Any, content: bytes, ranks: int) -> CallList:
         return deepspeed.from_summary(file, value, ranks)
     if isinstance(value, list) and profiler_example.is_trace(text := content.decode(errors="replace")):
         return profiler_example.from_text(file, text, ranks)
-    if is_trace(value):
-        return from_trace(file, value)
+    if kineto.is_trace(value):
+        return kineto.from_trace(file, value)
     if isinstance(value, list):
         if value and inspector.is_record(value[0]):
             return inspector.from_records(file, value)

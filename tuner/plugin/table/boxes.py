@@ -98,18 +98,17 @@ class Boxes:
         # What holds all boxes of a group: rows are mostly in the order of their sizes, so that few groups meet one box.
         self._group_lows = np.minimum.reduceat(self.lows, starts, axis=1) if boxes else self.lows
         self._group_highs = np.maximum.reduceat(self.highs, starts, axis=1) if boxes else self.highs
-
         self._above: tuple[int, list[list[int]]] = -1, []
 
     def above(self, number: int) -> list[int]:
-        """Those before box ``number`` that have something in common with it; asked in order, this takes a pass."""
+        """Numbers of boxes before ``number`` that have something in common with it; asked in order, this takes a pass."""
         group, at = divmod(number, _GROUP)
         if group != self._above[0]:
             self._above = group, self._group_above(slice(group * _GROUP, (group + 1) * _GROUP))
         return self._above[1][at]
 
     def _group_above(self, own: slice) -> list[list[int]]:
-        """The same for each of a group, against whole groups."""
+        """Numbers above each box of a group, found against whole groups."""
         ends = self.lows[:, own, None], self.highs[:, own, None]  # [field][own box][other]
         found: list[list[int]] = [[] for _ in range(ends[0].shape[1])]
         groups = own.start // _GROUP
@@ -124,7 +123,7 @@ class Boxes:
         return found
 
     def meeting(self, box: Box, first: int, last: int) -> list[int]:
-        """Those from number ``first`` up to, without, ``last`` that have something in common with ``box``."""
+        """Numbers from ``first`` up to, without, ``last`` that have something in common with ``box``."""
         groups = slice(first // _GROUP, -(-last // _GROUP))
         near = _meet(self._group_lows[:, groups], self._group_highs[:, groups], box)
         found = list[int]()

@@ -39,8 +39,8 @@ _COUNT = _Kind(re.compile(rb"([0-9]+)()"), LARGEST_COUNT, "a number")
 
 def by_name(names: type[_Name], word: bytes, what: str) -> _Name:
     """The member of ``names`` of this name, in any case; Mistake for others."""
-    found = _names(names).get(word.lower())
-    if found is not None:
+    if word.lower() in (known := _names(names)):
+        found: _Name = known[word.lower()]
         return found
     raise Mistake(f"unknown {what} '{shown(word)}' ({one_of(name.name for name in names)})")
 
