@@ -101,7 +101,7 @@ class Boxes:
         self._above: tuple[int, list[list[int]]] = -1, []
 
     def above(self, number: int) -> list[int]:
-        """Numbers of boxes before ``number`` that have something in common with it; asked in order, this takes a pass."""
+        """Numbers of boxes before ``number`` that have something in common with it; quick where asked in order."""
         group, at = divmod(number, _GROUP)
         if group != self._above[0]:
             self._above = group, self._group_above(slice(group * _GROUP, (group + 1) * _GROUP))
