@@ -274,8 +274,8 @@ def communicator(machine: str | None = None, **description: Unpack[TunedDescript
     """The communicator that ``machine`` (a name of the catalogue) and the keys of :class:`TunedDescription` describe.
 
     They are ``nodes``, ``gpus_per_node``, ``nccl``, ``env``, ``constants``, ``topology``, ``graphs``, ``gpu``,
-    ``net_gbps``, ``net_latency_us``, ``node``, ``build``, ``tuner`` (aws-ofi-nccl, aws-ofi-nccl=VERSION, table:FILE,
-    nvidia:FILE.csv, none), and ``log``, which describes all of it, with what it lacks.
+    ``net_gbps``, ``net_latency_us``, ``node``, ``build``, ``tuner`` (aws-ofi-nccl, aws-ofi-nccl=VERSION,
+    table:FILE[,TUNER], nvidia:FILE.csv, none), and ``log``, which describes all of it, with what it lacks.
     Errors: UnknownMachine, UnknownRelease, BadTopology, BadConstants, and BadInput for what is not emulated; each says
     what is valid.
     """

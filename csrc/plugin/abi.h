@@ -76,6 +76,7 @@ struct explanation {
     uint32_t decision;     /* of the row whose choice is taken */
     uint32_t unavailable;  /* where none is taken: of the first row that matches, of which NCCL can run nothing */
     uint32_t costs[CELLS]; /* of the rows that give the cells' times */
+    uint32_t undecided;    /* 1 where the table writes nothing, so that another tuner would be asked */
 };
 
 #endif

@@ -142,7 +142,7 @@ void decider_explain(const struct decider *decider, const struct call *call, str
                 costs_line(&decider->rules->costs, call->collective, call->bytes, algorithm, protocol);
         }
     }
-    costs_write(&decider->rules->costs, call, cells, decider->guarded, NULL);
+    bool costed = costs_write(&decider->rules->costs, call, cells, decider->guarded, NULL) > 0;
     const struct choice *row = lookup_find(lookup, call),
                         *taken = row->algorithm < 0 ? NULL : prefer(decider, call, row, cells);
     if (!taken && row->algorithm >= 0) {
@@ -152,6 +152,7 @@ void decider_explain(const struct decider *decider, const struct call *call, str
         explanation->decision = lookup_line(lookup, taken);
     } else {
         explanation->unavailable = lookup_line(lookup, row);
+        explanation->undecided = !costed && !ends_with_own(row);
     }
 }
 

@@ -1,8 +1,13 @@
 """The tuner that is asked where the table has no row, in the real libraries."""
 
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support import next_tuner
@@ -10,17 +15,23 @@ from tests.support.available_releases import HERE
 from tuner import plugin, release
 from tuner.base.errors import OracleFailed
 from tuner.base.names import Collective, DataType, Op
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.pick import of_picks
 from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.emulator.tuner_plugin import ChunkQuestion, TunerAnswers, TunerQuestion
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.plugin import loading
+from tuner.plugin.by_file import FileTuner
+from tuner.scenario import Scenario
 from tuner.scenario.oracle_configuration import OracleConfiguration
 
 LOADING = [name for name in HERE if release.load(name).plugin is not None]
 SIZES = [1 << power for power in range(10, 31, 2)]
 EXAMPLE = os.environ.get("NCCL_TUNER_TEST_NEXT")  # a tuner of somebody else, and what it reads from the environment
 
-Launches = list[tuple[object, ...]]
+Launches = list[tuple[Any, ...]]
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +82,61 @@ def test_without_rows_launches_are_the_others_and_with_rows_ours(name: str, othe
             collective is Collective.AllGather and size <= 1 << 20
         )
         assert of_both == (of_ours if in_row else of_other)
+
+
+class NextTuner:
+    """What :mod:`tests.support.next_tuner` answers, as the emulator asks it."""
+
+    title = "next"
+    settings: Mapping[str, str] = MappingProxyType({})
+
+    def answers(self, question: TunerQuestion) -> TunerAnswers:
+        if question.request.collective is not Collective.AllReduce:
+            return TunerAnswers.none(len(question.nbytes))
+        return TunerAnswers(np.where(question.nbytes >= 1 << 20, 5, 0), np.full(len(question.nbytes), 3))
+
+    def breaks(self, communicator: Communicator, request: Request) -> Sequence[int]:
+        return [1 << 20]
+
+    def may_flicker(self, communicator: Communicator, request: Request) -> bool:
+        return False
+
+    def why_not(self, communicator: Communicator) -> str | None:
+        return None
+
+    def chunk_bytes(self, question: ChunkQuestion) -> int | None:
+        return 4242
+
+    def chunks_follow_choices(self, communicator: Communicator) -> bool:
+        return False
+
+
+# Before interface 3 channels that a tuner names are not emulated.
+@pytest.mark.parametrize("name", [each for each in LOADING if loading.interface(release.load(each)).version >= 3])
+def test_the_chain_answers_as_emulated(name: str, other: Path, tmp_path: Path) -> None:
+    """Where the table writes nothing the other tuner decides; a row that leaves the call to NCCL is no such place."""
+    rows = (
+        "allreduce bytes=..16K -> nccl",
+        "allreduce bytes=64K..256K -> nvls/simple | nccl",
+        "allreduce bytes=1M -> nvls/simple",
+        "allreduce bytes=4M..16M -> tree/simple channels=5",
+        "allgather -> ring/ll",
+    )
+    file = Path(table_of(tmp_path, *rows))
+    alone = Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=2)
+    chained = replace(alone, tuner=FileTuner("table", file, NextTuner()))
+    selections = [Selection(each.communicator()) for each in (alone, chained)]
+    launched, _ = launches(name, plugin.path(), NCCL_TUNER_NEXT=str(other), NCCL_TUNER_TABLE=str(file))
+    differing, by_nccl = [], 0
+    for collective, size, algorithm, protocol, channels, threads, _ in launched:
+        theirs = (algorithm.name, protocol.name, channels, threads)
+        request = Request(collective, DataType.float32, Op.sum)
+        picks = [of_picks(each.pick(request, size))[0] for each in selections]
+        ours = [(pick.algorithm, pick.protocol, pick.channels, pick.threads) for pick in picks]
+        by_nccl += ours[0] == ours[1]
+        differing += [(collective, size, ours[1], theirs)] if ours[1] != theirs else []
+    assert not differing
+    assert 0 < by_nccl < len(launched)
 
 
 @pytest.mark.parametrize("name", LOADING)

@@ -33,7 +33,7 @@ NOT_PUBLIC = {
         "says what runs, with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,TUNING"
     ),
 }
-VALID = f"{aws_release.NAME}, {aws_release.NAME}=VERSION, table:FILE, nvidia:FILE.csv, {NONE}"
+VALID = f"{aws_release.NAME}, {aws_release.NAME}=VERSION, table:FILE[,TUNER], nvidia:FILE.csv[,TUNER], {NONE}"
 PLUGIN_VARIABLE = "NCCL_TUNER_PLUGIN"
 
 
@@ -52,13 +52,19 @@ def of_machine(machine: str | None, environment: Mapping[str, str]) -> TunerPlug
 def named(text: str, machine: str | None, environment: Mapping[str, str]) -> TunerPlugin | None:
     """The tuner that a user names on a machine of the catalogue, or on none: see ``VALID``. None: no tuner.
 
+    After a file, the tuner to ask where it decides nothing; without one, the one that the machine's images load.
+
     Errors: BadInput for a name or a release that is none, for a tuner that is not public, and BadTable for its file.
     """
     kind, _, file = text.partition(":")
     if kind in FILES and file:
         from tuner.plugin.by_file import FileTuner  # with the plugin's own code, which nothing else here needs
 
-        return FileTuner(kind, Path(file))
+        path, comma, next_name = file.rpartition(",")
+        if comma and (next_name == NONE or next_name.startswith(aws_release.NAME)):
+            return FileTuner(kind, Path(path), named(next_name, machine, environment))
+        following = {name: value for name, value in environment.items() if name != PLUGIN_VARIABLE}
+        return FileTuner(kind, Path(file), of_machine(machine, following), by_default=True)
     name, _, version = text.partition("=")
     if text == NONE:
         return None
@@ -104,7 +110,7 @@ def with_tuner(scenario: Scenario, text: str | None) -> Scenario:
         if len(products) > 1 and text != NONE:
             raise BadInput(f"tuner {text}: not emulated where nodes are of several products; valid: {NONE}")
         tuner = named(text, scenario.machine, environment)
-    if own and not isinstance(tuner, AwsTuner):
+    if own and not isinstance(getattr(tuner, "following", tuner), AwsTuner):
         raise BadInput(f"{', '.join(own)}: read by {aws_release.NAME} alone; valid: with it as the tuner")
     if unknown := sorted(own.keys() - set(VARIABLES)):
         raise BadInput(f"{', '.join(unknown)}: not emulated; valid: {', '.join(VARIABLES)}")

@@ -213,7 +213,7 @@ def _options(several_releases: bool, tuner: bool) -> Iterable[Callable[[Any], An
             "--tuner",
             metavar="TUNER",
             heading="Who decides",
-            help="The tuner plugin that decides before NCCL: aws-ofi-nccl, aws-ofi-nccl=VERSION, table:FILE, "
+            help="The tuner plugin that decides before NCCL: aws-ofi-nccl, aws-ofi-nccl=VERSION, table:FILE[,TUNER], "
             "nvidia:FILE.csv, none. [default: of AWS's instance types what their images load, else none]",
         )
     yield _own(

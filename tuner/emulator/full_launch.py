@@ -35,7 +35,7 @@ def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf
         raise BadInput("a group without a collective launches nothing; valid: one or more")
     if len(operations) > 1:
         check_emulated(selection, [operation.request for operation in operations], tuner)
-        if communicator.tuner is not None and communicator.tuner.chunks_follow_choices:
+        if communicator.tuner is not None and communicator.tuner.chunks_follow_choices(communicator):
             raise BadInput(
                 "launches in full: in a group, chunk sizes of a table go by the call that was chosen last; valid: "
                 "calls in groups of their own"

@@ -114,6 +114,5 @@ class TunerPlugin(Protocol):
     def chunk_bytes(self, question: ChunkQuestion) -> int | None:
         """The chunk size that it names; None where NCCL does not ask it."""
 
-    @property
-    def chunks_follow_choices(self) -> bool:
+    def chunks_follow_choices(self, communicator: "Communicator") -> bool:
         """Whether chunk sizes go by what was chosen last, which in a group may be another call."""

@@ -107,12 +107,14 @@ class DecidingRows:
     """The lines of a table's rows that decide a call, as the plugin itself found them.
 
     ``decision`` is the row whose choice is taken; where none is, ``unavailable`` is the first row that matches, of
-    which NCCL can run nothing. ``costs`` are the rows that give times.
+    which NCCL can run nothing. ``costs`` are the rows that give times. ``undecided``: the table writes nothing, and
+    another tuner would be asked.
     """
 
     decision: int | None = None
     unavailable: int | None = None
     costs: Mapping[AlgoProto, int] = field(default_factory=dict)
+    undecided: bool = False
 
 
 class DryRun:
@@ -208,6 +210,7 @@ class DryRun:
             explanation.decision or None,
             explanation.unavailable or None,
             {(Algorithm(algorithm), Protocol(protocol)): line for (algorithm, protocol), line in lines},
+            bool(explanation.undecided),
         )
 
     def chunk_bytes(

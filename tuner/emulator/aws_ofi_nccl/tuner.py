@@ -187,8 +187,7 @@ class AwsTuner:
             return _pat_chunk_bytes(question.channel_bytes, communicator.nodes)
         return chunk_bytes
 
-    @property
-    def chunks_follow_choices(self) -> bool:
+    def chunks_follow_choices(self, communicator: Communicator) -> bool:
         """False: they go by the call alone."""
         return False
 
