@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import tuner
 from tests.support.command_line import run
 from tests.support.preflight_records import AMD, INTEL, Host, as_json, with_processor, write
 from tuner import plugin
@@ -531,3 +532,48 @@ def test_the_json_is_whole(tmp_path: Path) -> None:
     assert found["differences"][0]["reach"] == "ranks part"
     assert len(found["partings"][0]["picks"]) == 2
     assert "kind   ranks" in run("preflight", "check", str(folder), "allreduce", code=1).stdout
+
+
+def of_cloud(name: str, version: str | None, product: str = "p5.48xlarge", **env: str) -> Host:
+    """A p5 whose network plugin is AWS's of a release; None: another file."""
+    network = {"path": "/x/libnccl-net.so", "sha256": (version or "0").encode().hex().ljust(64, "0")}
+    network |= {} if version is None else {"release": f"aws-ofi-nccl {version}"}
+    more = {"plugins": {"tuner": None, "network": network}, "product": product}
+    return Host(name, "aws-p5-rdma", "2.28.9", env, more=more)
+
+
+def test_clouds_tuners_of_two_releases_are_compared_by_their_picks(tmp_path: Path) -> None:
+    """1.18.0 and 1.21.1 pick differently on p5; 1.21.0 and 1.21.1 nowhere, yet they are other files."""
+    hosts = [of_cloud(name, version) for name, version in zip("abcd", ("1.18.0", "1.21.1") * 2, strict=True)]
+    report = checked(tmp_path / "parted", *hosts)
+    assert (report.verdict, reaches(report)) == (Verdict.part, {"network plugin": Reach.parts})
+    picks = [
+        tuner.communicator("p5.48xlarge", nodes=4, nccl="2.28.9", tuner=f"aws-ofi-nccl={version}")
+        for version in ("1.18.0", "1.21.1")
+    ]
+    for parting in report.partings:
+        for size in (parting.from_bytes, parting.to_bytes):
+            alone = [each.pick("allreduce", size).algo_protos()[0] for each in picks]
+            assert [(pick.algorithm, pick.protocol) for pick in parting.picks if pick] == alone
+    alike = checked(tmp_path / "alike", *(of_cloud(name, f"1.21.{at % 2}") for at, name in enumerate("abcd")))
+    assert reaches(alike) == {"network plugin": Reach.network}
+    assert not alike.partings
+    off = [of_cloud(name, version, NCCL_TUNER_PLUGIN="none") for name, version in (("a", "1.18.0"), ("b", "1.21.1"))]
+    assert not checked(tmp_path / "off", *off).partings
+    assert checked(tmp_path / "same", *(of_cloud(name, "1.21.1") for name in "abc")).verdict is Verdict.same
+
+
+def test_the_network_plugin_is_found_as_nccl_finds_it(tmp_path: Path) -> None:
+    (tmp_path / "opt/lib").mkdir(parents=True)
+    (tmp_path / "etc/ld.so.conf.d").mkdir(parents=True)
+    (tmp_path / "etc/ld.so.conf.d/000_efa.conf").write_text("/opt/lib\n")
+    (tmp_path / "opt/lib/libnccl-net.so").write_bytes(b"\x7fELF..Initializing aws-ofi-nccl 1.19.0\0..")
+    host = collect.Host({}, str(tmp_path))
+    for name in (None, "libnccl-net.so"):
+        found = collect.network_plugin(host, name)
+        assert found is not None
+        assert (found["path"], found["release"]) == ("/opt/lib/libnccl-net.so", "aws-ofi-nccl 1.19.0")
+    (tmp_path / "opt/lib/libnccl-net-x.so").write_bytes(b"\x7fELF")
+    assert (collect.network_plugin(host, "x") or {})["release"] is None
+    assert collect.network_plugin(host, "none") is None
+    assert collect.network_plugin(collect.Host({}, str(tmp_path / "etc")), None) is None

@@ -109,7 +109,9 @@ def _only(what: str, common: Setting, other: Setting) -> Setting:
     if what == named.RELEASE:
         return replace(common, nccl=other.nccl)
     if what in (named.TABLE, named.TUNER_PLUGIN):
-        return replace(common, table=other.table)
+        return replace(common, table=other.table, cloud_tuner=other.cloud_tuner)
+    if what == named.NETWORK_PLUGIN:
+        return replace(common, cloud_tuner=other.cloud_tuner)
     if what not in OF_THE_NODE:
         values, given = dict(common.environment), dict(other.environment)
         values.pop(what, None)

@@ -36,6 +36,7 @@ LIBRARY_FOLDERS = (
     "/usr/lib",
 )
 BUILD = re.compile(rb"nccl-tuner-plugin ([ -~]{1,200})\0")  # in this project's tuner plugin
+NETWORK_RELEASE = re.compile(rb"Initializing (aws-ofi-nccl [0-9][ -~]{0,40})\0")  # what it says in NCCL's log
 NVIDIA = "0x10de"
 # Who started the ranks, by the variables of rank, ranks, rank on the host and ranks of the host.
 WORLD = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
@@ -119,8 +120,9 @@ def record(host: Host, library: str | None = None) -> dict[str, Any]:
         "topology": topology(host, settled),
         "plugins": {
             "tuner": tuner_plugin(host, settled.get(PLUGINS["tuner"])),
-            "network": named_file(host, settled.get(PLUGINS["network"])),
+            "network": network_plugin(host, settled.get(PLUGINS["network"])),
         },
+        "product": host.word("/sys/class/dmi/id/product_name") or None,
         "table": decision_table(host, settled),
         "container": container(host),
     }
@@ -327,31 +329,58 @@ def tuner_plugin(host: Host, name: str | None) -> dict[str, Any] | None:
     """
     if not name or name.lower() in ("none", "static_plugin"):
         return None
-    found = next((path for path in plugin_paths(host, name) if os.path.isfile(host.path(path))), name)
-    known = named_file(host, found)
-    if known is None or known["sha256"] is None:
-        return {"path": name, "sha256": None, "library": False, "build": None}
-    try:
-        with open(host.path(found), "rb") as file:
-            content = file.read()
-    except OSError:
-        content = b""
+    known, content = plugin_file(host, name, "libnccl-tuner-")
+    if known["sha256"] is None:
+        return {**known, "library": False, "build": None}
     build = BUILD.search(content)
     library = content[:4] == b"\x7fELF" and b"ncclTunerPlugin_v" in content
     return {**known, "library": library, "build": build and build[1].decode("latin-1")}
 
 
-def plugin_paths(host: Host, name: str) -> Iterator[str]:
+def network_plugin(host: Host, name: str | None) -> dict[str, Any] | None:
+    """The file that NCCL would open for a network plugin, named or not, and the release of AWS's, whose tuner decides.
+
+    No sha256 where no such file is found; None where NCCL is told to load none, or finds none unasked.
+    """
+    if name and name.lower() in ("none", "static_plugin"):
+        return None
+    known, content = plugin_file(host, name or "libnccl-net.so", "libnccl-net-")
+    if known["sha256"] is None and not name:
+        return None
+    said = NETWORK_RELEASE.search(content)
+    return {**known, "release": said and said[1].decode("latin-1")}
+
+
+def plugin_file(host: Host, name: str, prefix: str) -> tuple[dict[str, Any], bytes]:
+    """The library that a variable names, as :func:`named_file` says it, and its bytes; none where it is not found."""
+    found = next((path for path in plugin_paths(host, name, prefix) if os.path.isfile(host.path(path))), name)
+    try:
+        with open(host.path(found), "rb") as file:
+            content = file.read()
+    except OSError:
+        return {"path": name, "sha256": None}, b""
+    return {"path": found, "sha256": hashlib.sha256(content).hexdigest()}, content
+
+
+def plugin_paths(host: Host, name: str, prefix: str) -> Iterator[str]:
     """Where the linker looks for a library by a path, by its name, or by a part of it as NCCL does."""
     if "/" in name:
         yield name
         return
-    for file in (name, "libnccl-tuner-" + name + ".so"):
+    for file in (name, prefix + name + ".so"):
         for folder in re.split("[:;]", host.variable("LD_LIBRARY_PATH") or ""):
             if folder:
                 yield os.path.join(folder, file)
-        for folder in LIBRARY_FOLDERS:
+        for folder in (*configured_folders(host), *LIBRARY_FOLDERS):
             yield os.path.join(folder, file)
+
+
+def configured_folders(host: Host) -> Iterator[str]:
+    """The folders of the linker's configuration, in its order: ldconfig(8)."""
+    folder = "/etc/ld.so.conf.d"
+    for file in sorted(name for name in host.names(folder) if name.endswith(".conf")):
+        lines = (host.text(os.path.join(folder, file)) or "").splitlines()
+        yield from (line.strip() for line in lines if line.startswith("/"))
 
 
 def named_file(host: Host, path: str | None, attached: bool = False) -> dict[str, Any] | None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tuner.base.errors import BadInput, TunerError
+from tuner.emulator.aws_ofi_nccl import release as aws_release
+from tuner.emulator.aws_ofi_nccl.tuner import AwsTuner
 from tuner.machine import gpus
 from tuner.machine.adapters import Named, used
 from tuner.release.schema import Release
@@ -62,19 +64,23 @@ class Port:
 class NamedFile:
     """A file that a variable names; without a ``sha256`` where it is not there.
 
-    ``library``: whether a tuner plugin is one; ``build``: of this project's tuner plugin, as its file says it.
+    ``library``: whether a tuner plugin is one; ``build``: of this project's tuner plugin, as its file says it;
+    ``release``: of a network plugin that says it, ``aws-ofi-nccl 1.21.1``.
     """
 
     path: str
     sha256: str | None
     library: bool = True
     build: str | None = None
+    release: str | None = None
 
     @property
     def in_words(self) -> str:
         """What tells it from another: its content, not where it is."""
         if self.sha256 is None:
             return "not there"
+        if self.release is not None:
+            return f"{self.release} (sha256 {self.sha256[:12]})"
         return f"sha256 {self.sha256[:12]}" if self.library else f"no tuner plugin (sha256 {self.sha256[:12]})"
 
 
@@ -94,6 +100,7 @@ class Facts:
     network_plugin: NamedFile | None
     table: NamedFile | None
     container: str | None
+    product: str | None = None  # of the host, as its firmware says it: an instance type in a cloud
     ranks_of_host: int | None = None  # where the records are of ranks: how many the host has
 
     @property
@@ -150,6 +157,22 @@ class Facts:
         return self.tuner_plugin is not None and not self.plugin_is_own and not self.plugin_is_missing
 
     @property
+    def cloud_tuner(self) -> AwsTuner | None:
+        """The tuner that the network plugin brings, which NCCL 2.21 and later ask where no other is named.
+
+        None where none is known, or none is loaded: NCCL_TUNER_PLUGIN=none, or another plugin that asks none.
+        """
+        named = self.settled(None)
+        name, _, version = ((self.network_plugin and self.network_plugin.release) or "").partition(" ")
+        if name != aws_release.NAME or version not in aws_release.names():
+            return None
+        if named.get("NCCL_TUNER_PLUGIN", "").lower() == "none" or self.plugin_is_of_others:
+            return None
+        if self.plugin_is_own and named.get("NCCL_TUNER_NEXT", ""):
+            return None
+        return AwsTuner(aws_release.load(version), self.product, {})
+
+    @property
     def is_strict(self) -> bool:
         """Whether a communicator fails without a table that can be used."""
         word = self.settled(None).get("NCCL_TUNER_STRICT", "").strip().lower()
@@ -193,6 +216,7 @@ def of_json(given: Mapping[str, Any]) -> Facts:
             network_plugin=_named(given["plugins"]["network"]),
             table=_named(given["table"]),
             container=_container(given["container"]),
+            product=_given(str, given.get("product")),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadInput(f"not as collect writes it: {type(error).__name__} {error}") from error
@@ -202,7 +226,8 @@ def _named(file: Mapping[str, Any] | None) -> NamedFile | None:
     if file is None:
         return None
     sha256, build = _given(str, file["sha256"]), _given(str, file.get("build"))
-    return NamedFile(str(file["path"]), sha256, bool(file.get("library", True)), build)
+    library, release = bool(file.get("library", True)), _given(str, file.get("release"))
+    return NamedFile(str(file["path"]), sha256, library, build, release)
 
 
 def _container(given: Mapping[str, Any] | None) -> str | None:

@@ -126,7 +126,9 @@ def _side(asking: Asking, request: Request, low: int, high: int, stack: ExitStac
     def with_table(sizes: SizeArray) -> NDArray[np.int64]:
         labels, costs_us = own(sizes), asking.selection.cost_table(request, sizes)
         for at, size in enumerate(sizes.tolist()):
-            tuned = asked.answer(asked.call(request, size), costs_us[at])
+            call = asked.call(request, size)
+            followed = asking.selection.communicator.tuner is not None and asked.rows(call, costs_us[at]).undecided
+            tuned = None if followed else asked.answer(call, costs_us[at])
             if tuned is not None:
                 channels = asking.selection.channels(request, size, tuned.algo_proto)
                 labels[at] = (*tuned.algo_proto, min(channels, tuned.channels or channels), 0)

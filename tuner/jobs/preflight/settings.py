@@ -99,7 +99,9 @@ def _setting(collected: Collected, facts: Facts, nodes: Nodes) -> Setting:
     environment = {name: value for name, value in variables.items() if reaches_choice(name, nccl)}
     if place.machine is not None:  # its adapters are those that the variable left
         environment.pop("NCCL_IB_HCA", None)
-    return Setting(nccl.name, tuple(environment.items()), _numbered(place), _table(collected, facts))
+    tuner = facts.cloud_tuner
+    named = None if tuner is None else (tuner.release.name, tuner.product)
+    return Setting(nccl.name, tuple(environment.items()), _numbered(place), _table(collected, facts), named)
 
 
 def place_of(collected: Collected, facts: Facts, nodes: Nodes) -> Place | None:

@@ -10,6 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from tuner import release
+from tuner.emulator.aws_ofi_nccl import release as aws_release
+from tuner.emulator.aws_ofi_nccl.tuner import AwsTuner
 from tuner.emulator.build import build
 from tuner.emulator.communicator import Communicator, Node
 from tuner.emulator.rules import init
@@ -25,12 +27,26 @@ from tuner.scenario.node import ResolvedNode
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a rank's choices follow from: its release, variables that reach a choice, node, and decision table."""
+    """What a rank's choices follow from: its release, variables that reach a choice, node, and decision table.
+
+    ``cloud_tuner`` is release and product of aws-ofi-nccl's tuner, asked where the table decides nothing.
+    """
 
     nccl: str
     environment: tuple[tuple[str, str], ...]
     place: Place
     table: Path | None = None
+    cloud_tuner: tuple[str, str | None] | None = None
+
+    @property
+    def tuner(self) -> AwsTuner | None:
+        """The tuner of that release on that product."""
+        return self.cloud_tuner and AwsTuner(aws_release.load(self.cloud_tuner[0]), self.cloud_tuner[1], {})
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables, and those that the tuner's network plugin sets where they are not set."""
+        return {**(self.tuner.settings if self.tuner else {}), **dict(self.environment)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +86,7 @@ class Views:
         order = [self.hosts[first], *self.hosts[:first], *self.hosts[first + 1 :]]
         nodes = [(self._node(hosts.settings, own, nccl), hosts.count) for hosts in order]
         searched = frozenset(nccl.environment.search)
-        return build(nccl, nodes, Environment(dict(own.environment), searched))
+        return replace(build(nccl, nodes, Environment(own.variables, searched)), tuner=own.tuner)
 
     def _node(self, settings: Sequence[Setting], own: Setting, nccl: Release) -> Node:
         """A host as all of its ranks agree on it, beginning with the rank that looks if it is there."""
@@ -109,7 +125,7 @@ def node_of(setting: Setting, nccl: Release) -> Scenario:
         machine=place.machine,
         topology=place.topology,
         gpus_per_node=place.gpus,
-        environment=_known(dict(setting.environment), nccl),
+        environment=_known(setting.variables, nccl),
         hardware=dict(place.hardware) or None,
     )
 

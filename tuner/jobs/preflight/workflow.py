@@ -207,6 +207,8 @@ def _emulated(collected: Collected, found: Sequence[Difference], question: Quest
 def _with_reach(difference: Difference, reached: Reach) -> Difference:
     if difference.what == named.RELEASE and reached not in (Reach.start, Reach.parts):
         reached = Reach.exchange
+    if difference.what == named.NETWORK_PLUGIN and reached is not Reach.parts:
+        reached = Reach.network
     return replace(difference, reach=reached)
 
 
@@ -244,7 +246,7 @@ def _without_emulator(difference: Difference, collected: Collected) -> Differenc
         return replace(difference, reach=Reach.start, why=why)
     if what == "NCCL_COLLNET_ENABLE":
         return replace(difference, why="CollNet on some ranks is not emulated")
-    if what == named.NETWORK_PLUGIN:
+    if what == named.NETWORK_PLUGIN and not any(facts.cloud_tuner for facts in collected.kinds):
         return replace(difference, reach=Reach.network)
     if what in named.ASKED:
         return difference
