@@ -74,7 +74,7 @@ def test_every_rank_has_the_channels_of_libnccl(nccl: str, shape: tuple[str, int
 @pytest.mark.each_choice
 @pytest.mark.parametrize(("nccl", "settings"), list(product(HERE, SETTINGS)), ids=str)
 def test_every_rank_has_the_channels_of_libnccl_with_variables(nccl: str, settings: dict[str, str]) -> None:
-    compare(Scenario(nccl, 2, machine="dgx-h100", environment=settings))
+    compare(Scenario(nccl, 2, machine="dgx-h100", collnet=True, environment=settings))
 
 
 @pytest.mark.each_choice
@@ -94,7 +94,7 @@ def test_random_topologies_have_the_channels_of_libnccl(nccl: str, number: int, 
     file.write_text(node.xml)
     if not node.across or node.gpus == 1:
         pytest.skip("no file says that peer-to-peer fails, and one rank has no channels")
-    scenario = Scenario(nccl, 3, topology=file, gpus_per_node=node.gpus, environment=node.environment)
+    scenario = Scenario(nccl, 3, topology=file, gpus_per_node=node.gpus, collnet=True, environment=node.environment)
     try:
         assert scenario.resolve().connected.ranks
     except TunerError:

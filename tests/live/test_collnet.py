@@ -69,7 +69,7 @@ def exact(scenario: Scenario, requests: tuple[Request, ...] = ALL_COLLECTIVES) -
 @pytest.mark.parametrize(("machine", "nodes", "gpus"), SHAPES)
 @pytest.mark.parametrize("name", HERE)
 def test_a_network_that_reduces(name: str, machine: str, nodes: int, gpus: int) -> None:
-    scenario = Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=ON)
+    scenario = Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus, collnet=True, environment=ON)
     assert scenario.communicator().collnet is not None
     assert exact(scenario).compared["picks"] >= 5 * 60
 
@@ -78,7 +78,7 @@ def test_a_network_that_reduces(name: str, machine: str, nodes: int, gpus: int) 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("name", HERE)
 def test_settings(name: str, settings: dict[str, str]) -> None:
-    exact(Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=3, environment=ON | settings))
+    exact(Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=3, collnet=True, environment=ON | settings))
 
 
 @pytest.mark.each_choice
@@ -87,7 +87,7 @@ def test_settings(name: str, settings: dict[str, str]) -> None:
 def test_types_and_operations(name: str, dtype: DataType, op: Op) -> None:
     if dtype >= release.load(name).limits.data_types:
         pytest.skip(f"NCCL {name} has no {dtype.name}")
-    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=3, environment=ON)
+    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=3, collnet=True, environment=ON)
     exact(scenario, tuple(Request(collective, dtype, op) for collective in Collective))
 
 
@@ -96,7 +96,7 @@ def test_types_and_operations(name: str, dtype: DataType, op: Op) -> None:
 def test_one_node(name: str, threshold: str) -> None:
     """No CollNet by default, though NCCL searches its graphs and may have numbers for it; but it can be had."""
     environment = {**ON, "NCCL_COLLNET_NODE_THRESHOLD": threshold}
-    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=3, environment=environment)
+    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=3, collnet=True, environment=environment)
     assert (scenario.communicator().collnet is None) == (threshold == "2")
     exact(scenario)
 
@@ -106,7 +106,7 @@ def test_one_node_without_adapters(tmp_path: Path, name: str) -> None:
     """Nothing reduces there, whatever the variable says: NCCL searches no graph, and has no numbers."""
     topology = tmp_path / "alone.xml"
     topology.write_text(re.sub(r"<nic>.*?</nic>", "", catalogue.load("dgx-h100").topology_xml, flags=re.DOTALL))
-    exact(Scenario(nccl=name, topology=topology, nodes=1, gpus_per_node=2, environment=ON))
+    exact(Scenario(nccl=name, topology=topology, nodes=1, gpus_per_node=2, collnet=True, environment=ON))
 
 
 @pytest.mark.each_choice
@@ -121,7 +121,7 @@ def test_fewer_adapters_than_gpus(tmp_path: Path, name: str, adapters: int) -> N
         xml = xml.replace(nic, "")
     topology = tmp_path / "few.xml"
     topology.write_text(xml)
-    scenario = Scenario(nccl=name, topology=topology, nodes=2, gpus_per_node=3, environment=ON)
+    scenario = Scenario(nccl=name, topology=topology, nodes=2, gpus_per_node=3, collnet=True, environment=ON)
     communicator = scenario.communicator()
     assert communicator.collnet is not None
     assert communicator.collnet.direct_heads < 3
@@ -140,12 +140,41 @@ def test_collnet_asked_for_in_vain(name: str) -> None:
     exact(Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=2, environment={"NCCL_ALGO": "CollNetDirect"}))
 
 
+# Over sockets (2.27.5 on such 4 nodes), over adapters that could, within a node, and where there is no NVLink.
+WITHOUT_PLUGIN = [("pcie-l40s-no-p2p", 4, 4), ("dgx-h100", 2, 4), ("dgx-h100", 1, 4), ("dgx-a100", 2, 2)]
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), WITHOUT_PLUGIN)
+@pytest.mark.parametrize("name", HERE)
+def test_the_variable_alone_brings_no_collnet(name: str, machine: str, nodes: int, gpus: int) -> None:
+    """No adapter reduces, here and in the simulated network: what libnccl then does is what it does without."""
+    scenario = Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=ON)
+    assert scenario.communicator().collnet is None
+    exact(scenario)
+    with Oracle(scenario.oracle_configuration()) as oracle:
+        assert not oracle.facts.collnet
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_a_topology_says_that_adapters_reduce(tmp_path: Path, name: str) -> None:
+    """As dumps of runs with CollNet do, with coll and keep."""
+    topology = tmp_path / "marked.xml"
+    xml = catalogue.load("dgx-h100").topology_xml
+    topology.write_text(re.sub("<net ", '<net keep="1" coll="1" ', xml))
+    scenario = Scenario(nccl=name, topology=topology, nodes=2, gpus_per_node=4, environment=ON)
+    assert scenario.communicator().collnet is not None
+    exact(scenario)
+
+
 def test_collnet_is_really_picked() -> None:
     """Otherwise none of the above would show how it is launched."""
     picked = set()
     for shape in SHAPES:
         machine, nodes, gpus = shape
-        scenario = Scenario(nccl="2.28.9", machine=machine, nodes=nodes, gpus_per_node=gpus, environment=ON)
+        scenario = Scenario(
+            nccl="2.28.9", machine=machine, nodes=nodes, gpus_per_node=gpus, collnet=True, environment=ON
+        )
         selection = Selection(scenario.communicator())
         for request in ALL_COLLECTIVES:
             sizes = [1 << power for power in range(10, 34)]
@@ -160,8 +189,8 @@ def test_no_head_of_direct(tmp_path: Path, name: str) -> None:
     node = drawn("v1616")
     topology = tmp_path / "node.xml"
     topology.write_text(node.xml)
-    scenario = Scenario(nccl=name, topology=topology, nodes=2, gpus_per_node=node.gpus, environment=ON)
-    if "collnet_direct" in find(Searched(node.xml, node.gpus, True, ON), name):
+    scenario = Scenario(nccl=name, topology=topology, nodes=2, gpus_per_node=node.gpus, collnet=True, environment=ON)
+    if "collnet_direct" in find(Searched(node.xml, node.gpus, True, ON, network_reduces=True), name):
         exact(scenario)
         return
     with pytest.raises(BadInput, match="divides by their number"):
@@ -173,12 +202,16 @@ def test_no_head_of_direct(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", HERE)
 def test_nodes_of_different_gpus(name: str) -> None:
     a100 = Scenario(nccl=name, machine="dgx-a100", nodes=1, gpus_per_node=2)
-    scenario = Scenario(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=2, environment=ON, others=(a100,))
+    scenario = Scenario(
+        nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=2, collnet=True, environment=ON, others=(a100,)
+    )
     exact(scenario)
 
 
 def test_nodes_with_different_numbers_of_gpus_are_refused() -> None:
     two = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1, gpus_per_node=2)
-    scenario = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1, gpus_per_node=4, environment=ON, others=(two,))
+    scenario = Scenario(
+        nccl="2.28.9", machine="dgx-h100", nodes=1, gpus_per_node=4, collnet=True, environment=ON, others=(two,)
+    )
     with pytest.raises(BadInput, match="where nodes differ in GPUs or heads"):
         scenario.communicator()

@@ -94,7 +94,7 @@ def test_a_rank_outside_of_the_fabric_makes_every_host_a_node(nccl: str, file: P
 @pytest.mark.parametrize("variables", VARIABLES, ids=str)
 @pytest.mark.parametrize("nccl", JOINING[-1:])
 def test_variables_of_domains_are_libnccls(nccl: str, variables: dict[str, str], file: Path) -> None:
-    assert_equal(topology=file, nodes=4, hosts_per_domain=2, nccl=nccl, env=variables)
+    assert_equal(topology=file, nodes=4, hosts_per_domain=2, nccl=nccl, collnet=True, env=variables)
 
 
 @pytest.mark.parametrize("hosts", [1, 2])

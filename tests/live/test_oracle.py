@@ -232,7 +232,7 @@ def test_no_nvls_on_ampere() -> None:
 
 
 def test_coll_net_where_it_is_enabled() -> None:
-    with Oracle(configuration("dgx-a100", 2, env={"NCCL_COLLNET_ENABLE": "1"})) as oracle:
+    with Oracle(configuration("dgx-a100", 2, network_reduces=True, env={"NCCL_COLLNET_ENABLE": "1"})) as oracle:
         assert oracle.facts.collnet == 1
         assert oracle.graphs[Algorithm.CollNetDirect].n_channels > 0
         assert oracle.launch(Request(AR, F32, Op.sum), [1 << 30])[0].algorithm == Algorithm.CollNetDirect
@@ -604,7 +604,7 @@ def test_gpus_and_nets_are_taken_in_their_order() -> None:
       <pci busid="0000:02:00.0"><gpu dev="1" sm="80"/></pci> <pci busid="0000:01:00.0"><gpu dev="0" sm="90"/></pci>
       <nic><net name="b" dev="1" speed="100000" guid="0x1f" gdr="0"/><net name="a" dev="0" latency="1.5"/></nic>
     </cpu></system>"""
-    read = hardware.read(Host(xml, 1), hardware.Surroundings(variables={"NCCL_COLLNET_ENABLE": "1"}))
+    read = hardware.read(Host(xml, 1), hardware.Surroundings(network_reduces=True))
     assert read.gpus == (Gpu("0000:01:00.0", 90, peer_group=0),)
     assert [(net.name, net.speed_mbps, net.guid, net.gdr, net.latency_us) for net in read.nets] == [
         ("a", 10000, 2, 1, 1.5),

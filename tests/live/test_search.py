@@ -105,7 +105,7 @@ def test_channels_of_seven_blackwell_gpus_are_libnccls(nccl: str) -> None:
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("nccl", HERE)
 def test_every_channel_is_libnccls_with_a_variable_set(nccl: str, settings: dict[str, str]) -> None:
-    compare(Scenario(nccl, TOGETHER, machine="a100-4x-2nic", environment=settings))
+    compare(Scenario(nccl, TOGETHER, machine="a100-4x-2nic", collnet=True, environment=settings))
 
 
 @pytest.mark.each_choice
@@ -113,11 +113,17 @@ def test_every_channel_is_libnccls_with_a_variable_set(nccl: str, settings: dict
 @pytest.mark.parametrize("nccl", HERE)
 def test_every_channel_of_a_random_topology_is_libnccls(nccl: str, number: int) -> None:
     node = drawn(f"{number} {nccl}")
-    request = Request(node.xml, node.gpus, node.nodes > 1, node.environment, node.across)
+    request = Request(node.xml, node.gpus, node.nodes > 1, node.environment, node.across, network_reduces=True)
     compare_with(
         request,
         OracleConfiguration(
-            node.xml, node.nodes, node.gpus, nccl, node.environment, peer_to_peer_across_sockets=node.across
+            node.xml,
+            node.nodes,
+            node.gpus,
+            nccl,
+            node.environment,
+            peer_to_peer_across_sockets=node.across,
+            network_reduces=True,
         ),
     )
 
@@ -129,8 +135,8 @@ def test_merged_adapters_are_libnccls(nccl: str, how: How) -> None:
     """Every way to ask for it in turn."""
     settings = MERGING[(HERE.index(nccl) + HOW.index(how)) % len(MERGING)]
     topology = with_two_ports(catalogue.load("dgx-h100").topology_xml, how)
-    request = Request(topology, 2, True, settings)
-    compare_with(request, OracleConfiguration(topology, TOGETHER, 2, nccl, settings))
+    request = Request(topology, 2, True, settings, network_reduces=True)
+    compare_with(request, OracleConfiguration(topology, TOGETHER, 2, nccl, settings, network_reduces=True))
 
 
 def test_forced_groups_are_libnccls() -> None:

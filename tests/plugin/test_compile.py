@@ -87,7 +87,9 @@ def test_channels_are_the_bound() -> None:
 
 
 def test_channels_that_nccl_would_not_check_are_left_out() -> None:
-    several = Scenario(nccl="2.28.9", machine="dgx-a100", nodes=2, environment={"NCCL_COLLNET_ENABLE": "1"})
+    several = Scenario(
+        nccl="2.28.9", machine="dgx-a100", nodes=2, collnet=True, environment={"NCCL_COLLNET_ENABLE": "1"}
+    )
     rows = compile.decisions(Selection(several.communicator()), [AR], channels=True)
     network = [row.choices[0] for row in rows if row.choices[0].algorithm is Algorithm.CollNetDirect]
     assert network

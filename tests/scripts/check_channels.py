@@ -92,7 +92,7 @@ def cases(nccl: str, everything: bool, topologies: int, folder: Path) -> Iterato
             yield "machines", Scenario(nccl, nodes, machine=name, gpus_per_node=gpus)
     for at, settings in enumerate(SETTINGS, start=turn):
         for name in here if everything else ["dgx-h100" if at % 2 else here[at % len(here)]]:
-            yield "settings", Scenario(nccl, 2 + at % 3 % 2, machine=name, environment=settings)
+            yield "settings", Scenario(nccl, 2 + at % 3 % 2, machine=name, collnet=True, environment=settings)
     yield "machines", Scenario(nccl, 16, machine="dgx-h100", gpus_per_node=1)
     for described in MIXED:
         if all(name in here for name, _, _ in described):
@@ -105,7 +105,9 @@ def cases(nccl: str, everything: bool, topologies: int, folder: Path) -> Iterato
         if node.across and node.gpus * node.nodes > 1:
             yield (
                 "random",
-                Scenario(nccl, node.nodes, topology=file, gpus_per_node=node.gpus, environment=node.environment),
+                Scenario(
+                    nccl, node.nodes, topology=file, gpus_per_node=node.gpus, collnet=True, environment=node.environment
+                ),
             )
 
 

@@ -43,7 +43,9 @@ class Case:
     def request(self) -> Request:
         asked = self.configuration
         several, across = asked.nodes > 1, asked.peer_to_peer_across_sockets
-        return Request(asked.topology, asked.gpus_per_node, several, dict(asked.env), across)
+        return Request(
+            asked.topology, asked.gpus_per_node, several, dict(asked.env), across, network_reduces=asked.network_reduces
+        )
 
 
 @click.command()
@@ -103,7 +105,13 @@ def at_random(nccl: str, topologies: int, seed: str) -> Iterator[Case]:
     for number in range(topologies):
         node = drawn(f"{seed}{number} {nccl}")
         asked = OracleConfiguration(
-            node.xml, node.nodes, node.gpus, nccl, node.environment, peer_to_peer_across_sockets=node.across
+            node.xml,
+            node.nodes,
+            node.gpus,
+            nccl,
+            node.environment,
+            peer_to_peer_across_sockets=node.across,
+            network_reduces=True,
         )
         yield Case("random", f"random topology {seed}{number}", asked)
 
@@ -115,7 +123,13 @@ def of_processors(nccl: str, topologies: int, seed: str) -> Iterator[Case]:
         kind = PROCESSORS[number % len(PROCESSORS)]
         topology = with_processors(node.xml, kind, f"{seed}{number}")
         asked = OracleConfiguration(
-            topology, node.nodes, node.gpus, nccl, node.environment, peer_to_peer_across_sockets=node.across
+            topology,
+            node.nodes,
+            node.gpus,
+            nccl,
+            node.environment,
+            peer_to_peer_across_sockets=node.across,
+            network_reduces=True,
         )
         yield Case("processors", f"random topology {seed}{number} of {kind}", asked)
 
@@ -138,6 +152,7 @@ def configuration(nccl: str, name: str, gpus: int, nodes: int) -> OracleConfigur
         gpus,
         nccl,
         machine.environment,
+        network_reduces=True,
         peer_to_peer_across_sockets=machine.peer_to_peer_across_sockets,
     )
 

@@ -98,7 +98,13 @@ def compared(nccl: str, name: str, libraries: dict[str, Searches]) -> Compared:
     """What comes out of one topology."""
     node = drawn(name)
     asked = OracleConfiguration(
-        node.xml, node.nodes, node.gpus, nccl, node.environment, peer_to_peer_across_sockets=node.across
+        node.xml,
+        node.nodes,
+        node.gpus,
+        nccl,
+        node.environment,
+        peer_to_peer_across_sockets=node.across,
+        network_reduces=True,
     )
     case = Case("random", name, asked)
     if nccl not in libraries:
@@ -166,6 +172,7 @@ def _refused_communicator(nccl: str, node: Drawn, graphs: str) -> str:
                 graphs=graph_file,
                 gpus_per_node=node.gpus,
                 environment=others,
+                collnet=True,
             ).communicator()
         except TunerError as error:
             return str(error)

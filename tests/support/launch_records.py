@@ -63,7 +63,7 @@ def cases(nccl: str) -> Iterator[Case]:
     """Those that the release can run."""
     for number, (algorithm, nodes, gpus, more, collectives) in enumerate(CASES):
         settings = {**FEW_CHANNELS, "NCCL_ALGO": algorithm.name, **more}
-        scenario = Scenario(nccl, nodes, machine="dgx-h100", gpus_per_node=gpus, environment=settings)
+        scenario = Scenario(nccl, nodes, machine="dgx-h100", gpus_per_node=gpus, collnet=True, environment=settings)
         selection = Selection(scenario.communicator())
         kinds = [_kind(selection, each, number + each) for each in collectives]
         operations = tuple(
@@ -81,10 +81,10 @@ def edges(nccl: str) -> Iterator[Case]:
     algorithm = {"NVLS": {"NCCL_ALGO": "NVLS", **COLLNET}, "NVLSTree": {"NCCL_ALGO": "NVLSTree"}}
     scenarios = {
         # Fewer channels than NVLS on one node has: bounds.fewer_between_nodes, from two nodes on.
-        "NVLS between two nodes": Scenario(nccl, 2, machine="dgx-b200", environment=algorithm["NVLS"]),
+        "NVLS between two nodes": Scenario(nccl, 2, machine="dgx-b200", collnet=True, environment=algorithm["NVLS"]),
         # Below chunk_sizes.SlowNetworks.slow_gbs, so chunks of slow_bytes.
         "NVLS over slow adapters": Scenario(
-            nccl, 2, machine="dgx-h100", hardware={"nic-gbps": "100"}, environment=algorithm["NVLS"]
+            nccl, 2, machine="dgx-h100", hardware={"nic-gbps": "100"}, collnet=True, environment=algorithm["NVLS"]
         ),
         # 16 local ranks of Blackwell, the least with smaller chunks in chunk_sizes.TunedForBlackwell.
         "NVLSTree of 16 local ranks": Scenario(

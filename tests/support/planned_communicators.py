@@ -120,7 +120,7 @@ def of_machines(name: str) -> Iterator[Scenario]:
     for at, settings in enumerate(SETTINGS, start=start):
         machine = connected[at % len(connected)]
         gpus = min(catalogue.load(machine).gpus_per_node, 4)
-        yield Scenario(nccl=name, machine=machine, nodes=2, gpus_per_node=gpus, environment=settings)
+        yield Scenario(nccl=name, machine=machine, nodes=2, gpus_per_node=gpus, collnet=True, environment=settings)
     if release.load(name).environment.shares_gpus is None:
         return
     for machine, nodes, (gpus, per_gpu) in product(SHARED, (1, 2), GPUS_AND_RANKS):
@@ -174,7 +174,9 @@ def of_graphs(name: str) -> Iterator[Scenario]:
     for at, assignment in enumerate(ASSIGNMENTS, start=start):
         machine = here[at % len(here)]
         gpus = most_gpus(machine, 2, MOST_RANKS)
-        yield Scenario(nccl=name, machine=machine, nodes=2, gpus_per_node=gpus, environment=settings(assignment))
+        yield Scenario(
+            nccl=name, machine=machine, nodes=2, gpus_per_node=gpus, collnet=True, environment=settings(assignment)
+        )
     random = Random(name)
     for _ in range(COMBINATIONS):
         machine, nodes = random.choice(here), random.choice((1, 2, 2, 3))

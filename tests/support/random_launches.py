@@ -175,7 +175,7 @@ def _scenario(nccl: str, random: Random) -> Scenario:
     least = 2 if gpus == 1 or needs_network else 1
     most = max(least, min(MOST_RANKS // gpus, 12)) if catalogue.load(machine).topology.nets else 1
     nodes = random.choice((least, min(2, most), random.randint(least, max(least, most))))
-    described = Scenario(nccl, nodes, machine=machine, gpus_per_node=gpus, environment=settings)
+    described = Scenario(nccl, nodes, machine=machine, gpus_per_node=gpus, collnet=True, environment=settings)
     return random.choice((_whole, _whole, _whole, _whole, _mixed, _of_domains, _sharing))(described, random)
 
 

@@ -36,7 +36,7 @@ def drawn_calls(random: Generator, nccl: str, calls: int) -> tuple[Scenario, lis
         machine = "dgx-a100" if algorithm in COLLNET and random.random() < 0.5 else "dgx-h100"
         found: list[Alone] = []
         try:
-            scenario = Scenario(nccl, nodes, machine=machine, environment=environment, gpus_per_node=gpus)
+            scenario = Scenario(nccl, nodes, machine=machine, environment=environment, gpus_per_node=gpus, collnet=True)
             for _ in range(calls):
                 found += _drawn_call(random, scenario)
         except NoAlgorithm:

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tuner.answers.graphs import write_dump
 from tuner.base.errors import BadInput, BadTopology
 from tuner.base.names import Pattern
 from tuner.emulator.rules import collnet
 from tuner.emulator.rules.bounds import _fewer_direct_channels
+from tuner.machine import catalogue
 from tuner.machine.graph_tables import GraphTable, from_table
 from tuner.machine.graphs import Graph, read_dump
 from tuner.oracle.conformance.capture import Captured, render
 from tuner.release.environment import Environment
+from tuner.scenario import Scenario
+from tuner.scenario.notes import of_scenario
 
 
 def loop(nbytes: int, channels: int, threads: int, threshold: int) -> int:
@@ -41,6 +46,37 @@ def test_channels_of_collnet_direct_are_those_of_the_loop(most: int, heads: int,
 def test_collnet_is_asked_for_by_1(value: str | None, on: bool) -> None:
     values = {} if value is None else {"NCCL_COLLNET_ENABLE": value}
     assert collnet.requested(Environment(values)) == on
+
+
+def test_the_network_has_to_reduce_too(tmp_path: Path) -> None:
+    """An option, a topology or a dump says so; the variable alone gets a note."""
+    alone = Scenario(nccl="2.27.5", machine="dgx-h100", nodes=2, environment={"NCCL_COLLNET_ENABLE": "1"})
+    assert alone.communicator().collnet is None
+    assert any("no adapter reduces" in note for note in of_scenario(alone))
+    option = replace(alone, collnet=True)
+    assert option.communicator().collnet is not None
+    assert not of_scenario(option)
+    assert replace(option, environment={}).communicator().collnet is None
+    differing = replace(alone, topology=_marked(tmp_path), machine=None, nodes=1, others=(replace(alone, nodes=1),))
+    with pytest.raises(BadInput, match="some nodes alone reduces"):
+        differing.communicator()
+    marked = _marked(tmp_path)
+    marked.write_text(marked.read_text().replace('coll="1" ', "", 1))
+    some = replace(alone, topology=marked, machine=None)
+    with pytest.raises(BadInput, match="some adapters reduce and some do not"):
+        some.communicator()
+    assert replace(some, environment={}).communicator().collnet is None
+    dumped = tmp_path / "graphs.xml"
+    write_dump(option, dumped)
+    assert replace(alone, graphs=dumped).communicator().collnet is not None
+    write_dump(alone, dumped)
+    assert replace(alone, graphs=dumped).communicator().collnet is None
+
+
+def _marked(folder: Path) -> Path:
+    file = folder / "marked.xml"
+    file.write_text(catalogue.load("dgx-h100").topology_xml.replace("<net ", '<net coll="1" '))
+    return file
 
 
 @pytest.mark.parametrize("value", ["2", "0x1", "01", "yes"])

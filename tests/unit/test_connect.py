@@ -119,7 +119,18 @@ def test_nodes_that_differ_have_channels_though_no_graphs_in_common() -> None:
 
 
 def test_text_has_collnet_and_pat() -> None:
-    collnet = run("--machine", "dgx-h100", "--nodes", "2", "--nccl", NCCL, "--across", "--env", "NCCL_COLLNET_ENABLE=1")
+    collnet = run(
+        "--machine",
+        "dgx-h100",
+        "--nodes",
+        "2",
+        "--nccl",
+        NCCL,
+        "--across",
+        "--collnet",
+        "--env",
+        "NCCL_COLLNET_ENABLE=1",
+    )
     assert "Chains of CollNet" in collnet
     assert "Heads of CollNet direct: 0 1 2 3 4 5 6 7" in collnet
     assert "PAT, in all channels" in run(

@@ -274,7 +274,9 @@ def test_a_branching_tree_waits_for_15_percent() -> None:
 
 
 def test_collnet_runs_simple_only() -> None:
-    scenario = Scenario(nccl=WORKED, machine="dgx-h100", nodes=2, environment={"NCCL_COLLNET_ENABLE": "1"})
+    scenario = Scenario(
+        nccl=WORKED, machine="dgx-h100", nodes=2, collnet=True, environment={"NCCL_COLLNET_ENABLE": "1"}
+    )
     selection = Selection(scenario.communicator())
     excluded = selection.excluded(request(Collective.AllReduce))
     for algorithm in (Algorithm.CollNetDirect, Algorithm.CollNetChain):

@@ -372,7 +372,7 @@ def test_text_has_80_columns() -> None:
 
 
 def test_collnet_has_a_short_name() -> None:
-    words = ("--nodes", "2", "--env", "NCCL_COLLNET_ENABLE=1", "--explain", "collnet", "--json")
+    words = ("--nodes", "2", "--collnet", "--env", "NCCL_COLLNET_ENABLE=1", "--explain", "collnet", "--json")
     found = json.loads(run("graphs", "--machine", "ws-2x-a6000", "--nccl", NCCL, *words).stdout)
     assert found["graph"] == "collnet_direct"
 

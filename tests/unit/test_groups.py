@@ -145,7 +145,7 @@ def test_nodes_whose_ranks_make_another_group_are_refused() -> None:
 @pytest.mark.parametrize("name", [name for name in RELEASES if release.load(name).rules.channel_bytes != "unlimited"])
 def test_the_network_goes_over_all_of_a_call_on_every_channel(name: str) -> None:
     environment = {"NCCL_COLLNET_ENABLE": "1", "NCCL_ALGO": "CollNetChain"}
-    scenario = Scenario(nccl=name, machine="dgx-a100", nodes=4, gpus_per_node=2, environment=environment)
+    scenario = Scenario(nccl=name, machine="dgx-a100", nodes=4, gpus_per_node=2, collnet=True, environment=environment)
     group = plan(Selection(scenario.communicator()), [Operation(AR, 25 << 20)] * 5)
     assert {pick.algorithm for pick in group.picks} == {Algorithm.CollNetChain}
     used = {pick.channels for pick in group.picks}

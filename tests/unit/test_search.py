@@ -43,13 +43,18 @@ def request_of(machine: str, gpus: int | None, several: bool, **variables: str) 
     node = catalogue.load(machine)
     environment = {**node.environment, **variables}
     return Request(
-        node.topology_xml, gpus or node.gpus_per_node, several, environment, node.peer_to_peer_across_sockets
+        node.topology_xml,
+        gpus or node.gpus_per_node,
+        several,
+        environment,
+        node.peer_to_peer_across_sockets,
+        network_reduces=True,
     )
 
 
 def request_of_random(seed: str) -> Request:
     node = drawn(seed)
-    return Request(node.xml, node.gpus, node.nodes > 1, node.environment, node.across)
+    return Request(node.xml, node.gpus, node.nodes > 1, node.environment, node.across, network_reduces=True)
 
 
 def known_graphs(machine: str) -> Mapping[Shape, Graphs]:

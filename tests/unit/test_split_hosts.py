@@ -132,7 +132,7 @@ def test_what_nodes_that_differ_refuse(file: Path) -> None:
     own = communicator(file, UNEVEN)
     assert not any(group.not_emulated(Selection(own), [request]) for request in ALL_COLLECTIVES)
     with pytest.raises(BadInput, match="nodes differ"):
-        communicator(file, UNEVEN, env={"NCCL_COLLNET_ENABLE": "1"})
+        communicator(file, UNEVEN, collnet=True, env={"NCCL_COLLNET_ENABLE": "1"})
 
 
 def test_a_host_is_no_node_of_its_own_where_it_is_split(file: Path) -> None:

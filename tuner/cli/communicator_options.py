@@ -200,7 +200,7 @@ def _options(several_releases: bool, tuner: bool) -> Iterable[Callable[[Any], An
         "--env",
         multiple=True,
         metavar="NAME=VALUE",
-        help="A NCCL variable; repeatable. NCCL_COLLNET_ENABLE=1 also says that the network reduces.",
+        help="A NCCL variable; repeatable.",
     )
     yield _own(
         "--log",
@@ -251,6 +251,12 @@ def _options(several_releases: bool, tuner: bool) -> Iterable[Callable[[Any], An
         metavar="N",
         heading=SHAPE,
         help="GPUs of each process, such as nccl-tests' -g; NVLS then takes no registered buffers. [default: 1]",
+    )
+    yield _own(
+        "--collnet",
+        is_flag=True,
+        heading=SHAPE,
+        help="The network reduces (SHARP), which CollNet needs beside NCCL_COLLNET_ENABLE=1. [default: as in FILE.xml]",
     )
     yield _own(
         "--node",

@@ -32,8 +32,9 @@ def build(
     _check_environment(release, environment, kinds, nodes)
     environment = _as_read(release, environment)
     rules = resolved.rules_for(release)
+    with_collnet = _with_collnet(environment, kinds)
     searched = [
-        init.searched(kind.graphs, environment) | init.without_channels(release, rules, environment, kind)
+        init.searched(kind.graphs, environment, with_collnet) | init.without_channels(release, rules, environment, kind)
         for kind in kinds
     ]
     init.check_nvls_heads(release, max(graphs.get("nvls", EMPTY).channels for graphs in searched))
@@ -45,8 +46,10 @@ def build(
     cpus = [(kind.cpu_arch, kind.cpu_vendor) for kind in kinds]
     cpu_arch, cpu_vendor = rules.cpu(cpus)
     table_cpu_arch, table_cpu_vendor = rules.table_cpu(cpus)
-    _check_collnet(environment, local_ranks, searched)
-    network = collnet.set_up(rules, collnet.CollNetFacts(release, environment, nodes, max(local_ranks), graphs))
+    if with_collnet:
+        _check_collnet(local_ranks, searched)
+    in_network = collnet.CollNetFacts(release, environment, with_collnet, nodes, max(local_ranks), graphs)
+    network = collnet.set_up(rules, in_network)
     facts = init.InitFacts(
         release=release,
         rules=rules,
@@ -157,9 +160,18 @@ def _check_environment(release: Release, environment: Environment, kinds: Sequen
         )
 
 
-def _check_collnet(environment: Environment, local_ranks: Sequence[int], searched: Sequence[Graphs]) -> None:
+def _with_collnet(environment: Environment, kinds: Sequence[Node]) -> bool:
+    """Whether CollNet is allowed, and the network of all nodes reduces. BadInput where that of some does."""
+    reduces = {kind.network_reduces for kind in kinds}
+    requested = collnet.requested(environment)
+    if requested and len(reduces) > 1:
+        raise BadInput("NCCL_COLLNET_ENABLE=1: not emulated where the network of some nodes alone reduces; valid: 0")
+    return requested and reduces == {True}
+
+
+def _check_collnet(local_ranks: Sequence[int], searched: Sequence[Graphs]) -> None:
     entries = {(size, _heads(graphs)) for size, graphs in zip(local_ranks, searched, strict=True)}
-    if len(entries) > 1 and collnet.requested(environment):
+    if len(entries) > 1:
         raise BadInput("NCCL_COLLNET_ENABLE=1: not emulated where nodes differ in GPUs or heads; valid there: 0")
 
 

@@ -38,6 +38,7 @@ class Node:
         default=None, compare=False, repr=False
     )  # as one of several nodes
     network: str | None = None  # which of NCCL's own its adapters are of; None: another, or nothing says it
+    network_reduces: bool = False  # it does collectives, which CollNet needs
 
 
 @dataclass(frozen=True, slots=True, eq=False)

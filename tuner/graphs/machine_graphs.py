@@ -7,6 +7,7 @@ node's graphs and asks only whether there are others.
 import os
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -51,7 +52,7 @@ def of_shape(machine: Machine, shape: Shape) -> Found | None:
     release, gpus, several = shape
     try:
         plain, with_collnet = (
-            searched(_request(machine, gpus, several, variables), release)
+            searched(replace(_request(machine, gpus, several, variables), network_reduces=True), release)
             for variables in ({}, {"NCCL_COLLNET_ENABLE": "1"})
         )
     except (BadInput, BadTopology):

@@ -34,12 +34,13 @@ class Request:
     in_domain: bool = False  # they are a NVLink domain, which may be of one host
     others: Sequence[Hosts] = ()  # further hosts of it, in the order of ranks
     graph_file: str | None = None  # text of the file that NCCL_GRAPH_FILE names
+    network_reduces: bool = False  # CollNet's network is there, on every adapter
     rank: int = 0  # of the node, the one that searches: in a node that NCCL takes for several, it searches its own part
 
     @property
     def in_network(self) -> bool:
-        """Whether CollNet is on, and the network then does collectives on every adapter."""
-        return self.environment.get("NCCL_COLLNET_ENABLE") == "1"
+        """Whether CollNet is on."""
+        return self.network_reduces and self.environment.get("NCCL_COLLNET_ENABLE") == "1"
 
     @property
     def each_host(self) -> Iterator[Hosts]:

@@ -46,6 +46,7 @@ class Surroundings:
 
     nodes: int = 1  # of the communicator
     variables: Mapping[str, str] = field(default_factory=dict)  # NCCL_*
+    network_reduces: bool = False  # as of an OracleConfiguration
     far_ends: frozenset[str] = frozenset()  # bus ids that NVLinks lead to which the topology leaves out
 
 
@@ -72,7 +73,7 @@ def read(host: Host, around: Surroundings) -> Hardware:
         raise BadTopology(f"topology has {len(nets)} <net> elements; the oracle simulates at most {MAX_NETS_PER_NODE}")
     if not nets and around.nodes > 1:
         raise BadTopology(f"topology has no <net> element, which a communicator of {around.nodes} nodes needs")
-    coll_nets = len(nets) if around.variables.get("NCCL_COLLNET_ENABLE") == "1" else 0
+    coll_nets = len(nets) if around.network_reduces else 0
     to_switch = any(not link.get("tclass", "").startswith("0x03") for link in root.iter("nvlink"))  # 03: PCI's displays
     switched = to_switch or not {gpu.bus_id for _, gpu in listed}.issuperset(around.far_ends)
     gpus = tuple(gpu for _, gpu in listed[: host.gpus])

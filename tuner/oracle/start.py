@@ -82,6 +82,7 @@ def prepare(configuration: OracleConfiguration) -> Preparation:
         nodes=len(configuration.domains or configuration.hosts),
         variables=configuration.env,
         far_ends=frozenset(chain.from_iterable(skeleton.nvlinks.values())) if skeleton else frozenset(),
+        network_reduces=configuration.network_reduces,
     )
     kinds = {host: hardware.read(host, around) for host in dict.fromkeys(configuration.hosts)}
     if len(kinds) > hardware.MAX_KINDS:

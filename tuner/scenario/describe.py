@@ -30,6 +30,7 @@ class Description(TypedDict, total=False):
     ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` of its adapters. ``nodes``: how many alike, 1.
     ``gpus_per_node``: all. ``ranks_per_gpu``: as many ranks on each, where NCCL allows that; 1, or as in the topology.
     ``gpus_per_process``: of how many neighbouring GPUs of a host each process has the ranks; 1.
+    ``collnet``: whether the network reduces (SHARP) where no topology says it; false.
     ``trays`` and ``gpus_per_tray``: of a machine that is a NVLink domain, whose ``nodes`` are domains; all.
     ``hosts_per_domain``: of how many hosts each NVLink domain is, a number or one for each domain; none.
     ``ranks_without_fabric``: whose GPUs have not joined the fabric of their domain; none.
@@ -54,6 +55,7 @@ class Description(TypedDict, total=False):
     gpus_per_tray: int | None
     ranks_per_gpu: int | None
     gpus_per_process: int | None
+    collnet: bool
     hosts_per_domain: int | Sequence[int] | None
     ranks_without_fabric: Sequence[int]
     ranks: str | Sequence[int] | None
@@ -124,6 +126,7 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
         build=_build(given.get("build", BUILDS[0])),
         ranks_per_gpu=_at_least_one("ranks_per_gpu", given.get("ranks_per_gpu")),
         gpus_per_process=_at_least_one("gpus_per_process", given.get("gpus_per_process")),
+        collnet=given.get("collnet", False),
         hosts_per_domain=sizes,
         ranks_without_fabric=_ranks_without_fabric(given.get("ranks_without_fabric")),
         members=_members(given.get("ranks"), given.get("shared", False)),

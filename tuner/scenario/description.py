@@ -80,6 +80,7 @@ class Scenario:
     from_log: "FromLog | None" = None  # what of the communicator a log says
     ranks_per_gpu: int | None = None  # the first of a node on its first GPU; None: one, or as in the topology
     gpus_per_process: int | None = None  # neighbours of a host, the first from its first rank on; None: one
+    collnet: bool = False  # the network reduces (SHARP), whether or not the topology says it
     unset: frozenset[str] = frozenset()  # variables of the machine's nccl.conf that are not set
     tuner: "TunerPlugin | None" = None  # that every rank loads, with the variables that come with it
     members: Members | None = None  # the communicator is of these ranks of the one that is described; None: of all
@@ -202,6 +203,7 @@ class Scenario:
                     build=self.build,
                     ranks_per_gpu=self.ranks_per_gpu,
                     gpus_per_process=self.gpus_per_process,
+                    collnet=self.collnet,
                     tuner=self.tuner,
                 )
                 for other in self.others

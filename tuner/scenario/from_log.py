@@ -387,6 +387,11 @@ class ResolvedLoggedNode(ResolvedNode):
         """BadInput: a log has none."""
         self._refuse("the topology of its nodes")
 
+    @property
+    def network_reduces(self) -> bool:
+        """Whether the log has CollNet's graphs."""
+        return self.without_graphs.network_reduces
+
     def parts(self, several: bool) -> tuple[tuple[int, ...], ...]:
         """One: the nodes of a log are NCCL's own."""
         return (self._every_rank,)

@@ -138,7 +138,9 @@ class ResolvedNode:
             raise BadInput(f"NCCL takes {self.name} for {parts} nodes here; not answered; valid for: pick, explain")
         searched, net_gbs = self._searched(several)
         links = None if self.scenario.graphs is not None else partial(self._links, several)
-        return replace(self.without_graphs, graphs=searched, net_gbs=net_gbs, links=links)
+        dumped = self.scenario.graphs is not None  # of a run with CollNet, where its graphs are there
+        reduces = self.network_reduces or (dumped and any(name in searched for name in graphs.COLLNET_GRAPHS))
+        return replace(self.without_graphs, graphs=searched, net_gbs=net_gbs, links=links, network_reduces=reduces)
 
     def _links(self, several: bool) -> PeerLinks:
         from tuner.graphs.peer_links import peer_links
@@ -146,6 +148,18 @@ class ResolvedNode:
         if several not in self._peer_links:  # every size asks
             self._peer_links[several] = peer_links(self.for_search(several), self.nccl)
         return self._peer_links[several]
+
+    @cached_property
+    def network_reduces(self) -> bool:
+        """Whether every adapter does collectives, as the scenario or the topology says; BadInput where some would."""
+        nets = self.topology.nets
+        marked = [nets[number].reduces for number in used(nets, self.scenario.variables)]
+        if any(marked) and not all(marked) and self.variables.get("NCCL_COLLNET_ENABLE") == "1":
+            raise BadInput(
+                f"{self.name}: some adapters reduce and some do not (coll); CollNet is not emulated there; valid: "
+                "NCCL_COLLNET_ENABLE=0, or NCCL_IB_HCA with those that reduce"
+            )
+        return bool(nets) and (self.scenario.collnet or all(marked))
 
     def merges_adapters(self) -> bool:
         """Whether NCCL merges any of its adapters, as one of several nodes."""
@@ -198,6 +212,7 @@ class ResolvedNode:
             shares_gpus=len(ranks) > gpus,
             merges_adapters=self.merges_adapters,
             network=network_of(host.nets),
+            network_reduces=self.network_reduces,
         )
 
     def for_oracle(self, nodes: int) -> "OracleConfiguration":
@@ -214,6 +229,7 @@ class ResolvedNode:
             peer_to_peer_across_sockets=self._peer_to_peer_across_sockets,
             build=scenario.build,
             gpu_of_rank=self._gpu_of_ranks_that_share,
+            network_reduces=self.network_reduces,
         )
 
     @property
@@ -257,6 +273,7 @@ class ResolvedNode:
             self._gpu_of_ranks_that_share,
             nvls_off is not None and nvls_off([self.gpu_of_rank]),
             graph_file=_graph_file(variables),
+            network_reduces=self.network_reduces,
         )
 
     def _searched(self, several: bool) -> tuple[Graphs, float]:

@@ -18,6 +18,8 @@ from tuner.release.environment import Environment
 from tuner.release.variables import everywhere, ignored
 from tuner.scenario.description import Scenario
 
+ENABLE = "NCCL_COLLNET_ENABLE"
+
 # Those that are no whole numbers, or not in every release.
 TEXTS = frozenset(
     {"NCCL_ALGO", "NCCL_PROTO", "NCCL_THREAD_THRESHOLDS", "NCCL_COLLNET_ENABLE", "NCCL_CTA_POLICY"}
@@ -35,6 +37,8 @@ def of_scenario(scenario: Scenario) -> list[str]:
     lines = of_variables(release.load(scenario.nccl), values)
     if values:
         lines += harmful(values, scenario.nodes, scenario)
+    if values.get(ENABLE) == "1" and not any(kind.network_reduces for kind in scenario.resolve().kinds):
+        lines.append(f"{ENABLE}=1: no adapter reduces (coll in the topology), so no CollNet; with SHARP say `collnet`")
     return lines
 
 

@@ -65,6 +65,7 @@ class OracleConfiguration:
     domains: tuple[int, ...] = ()  # how many hosts each NVLink domain has, in the order of ranks; empty: there are none
     ranks_without_fabric: tuple[int, ...] = ()  # whose GPUs have not joined the fabric of their domain (yet)
     split_off: SplitOff | None = None  # what is asked is this communicator, made of that of all ranks
+    network_reduces: bool = False  # CollNet's network is there, on every adapter
     ranks_per_process: int = 1  # neighbours on a host, from its first rank on
 
     @property

@@ -119,6 +119,7 @@ def _options(report: PageData) -> str:
         "--constants": scenario.fitted_constants and scenario.fitted_constants.file,
     }
     words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    words += ["--collnet"] * scenario.collnet
     for name, value in (scenario.environment or {}).items():
         words += ["--env", f"{name}={value}"]
     if report.dtype is not DataType.float32:

@@ -31,6 +31,7 @@ class CollNetFacts:
 
     release: Release
     environment: Environment
+    on: bool  # it is requested, and the network reduces
     nodes: int
     local_ranks: int
     graphs: Mapping[Algorithm, Graph]
@@ -49,18 +50,16 @@ DIRECT_HEADS_RULES: Registry[Callable[[CollNetFacts], int]] = Registry()
 
 
 def requested(environment: Environment) -> bool:
-    """NCCL_COLLNET_ENABLE=1, which says here that the network can reduce, too. BadInput for values but 0 and 1."""
+    """NCCL_COLLNET_ENABLE=1, which allows CollNet. BadInput for values but 0 and 1."""
     text = environment.text("NCCL_COLLNET_ENABLE") or "0"
     if text not in ("0", "1"):
-        raise BadInput(f"NCCL_COLLNET_ENABLE={text}: releases read this differently; valid: 0, 1 (the network reduces)")
+        raise BadInput(f"NCCL_COLLNET_ENABLE={text}: releases read this differently; valid: 0, 1")
     return text == "1"
 
 
 def set_up(rules: "Rules", facts: CollNetFacts) -> CollNet | None:
     """CollNet as NCCL sets it up where it is asked for; None where there is none. BadInput where NCCL ends there."""
-    if not requested(facts.environment):
-        return None
-    if not all(rule(facts) for rule in rules.collnet):
+    if not facts.on or not all(rule(facts) for rule in rules.collnet):
         return None
     connected = facts.heads(rules.collnet_heads(facts))
     direct_heads = rules.collnet_direct_heads(facts)

@@ -6,7 +6,7 @@ from enum import IntEnum
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.rules import collnet, init, symmetric_variables
+from tuner.emulator.rules import init, symmetric_variables
 from tuner.emulator.rules.model_point import ModelPoint
 from tuner.release.schema import given
 
@@ -152,7 +152,7 @@ def collnet_needs_support(point: ModelPoint) -> Reason:
 def collnet_needs_support_or_one_node(point: ModelPoint) -> Reason:
     """sic: on one node an NVSwitch and a plugin for CollNet give CollNetDirect numbers, which no call may use."""
     numbers = point.algorithm is Algorithm.CollNetDirect and point.nodes == 1 and point.communicator.has_nvswitch
-    searched = collnet.requested(point.environment) and point.graph.channels > 0  # no adapter, no plugin, no graph
+    searched = point.graph.channels > 0  # not asked for, no adapter or no plugin: no graph
     return None if numbers and searched else collnet_needs_support(point)
 
 

@@ -9,7 +9,7 @@ from tuner.base.names import Pattern
 from tuner.base.numerics import int32
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.rules import collnet, split_share
+from tuner.emulator.rules import split_share
 from tuner.machine.graphs import COLLNET_GRAPHS, EMPTY, PLAIN_GRAPHS, WITH_COLLNET, Graph, Graphs
 from tuner.release import Release
 from tuner.release.environment import Environment
@@ -82,10 +82,10 @@ def any_but_least_int(environment: Environment, name: str, default: int) -> int:
     return requested if requested is not None and requested != -(2**31) else default
 
 
-def searched(graphs: Graphs, environment: Environment) -> dict[str, Graph]:
-    """The graphs NCCL finds with these variables: none for NVLS or CollNet where it is switched off."""
+def searched(graphs: Graphs, environment: Environment, with_collnet: bool) -> dict[str, Graph]:
+    """The graphs NCCL finds with these variables: none for NVLS or CollNet where it is off."""
     off = {"nvls"} if nvls_switched_off(environment) else set()
-    if not collnet.requested(environment):
+    if not with_collnet:
         return {name: graph for name, graph in graphs.items() if name in PLAIN_GRAPHS - off}
     return {
         name: graphs.get(f"{name}{WITH_COLLNET}", graph)

@@ -158,6 +158,7 @@ def _net(element: Element) -> Net:
         numaid=_numaid(element),
         busid=None if pci is None else _bus_id(pci, "busid"),
         gpu_direct=_gpu_direct(element),
+        reduces=_integer(element, "coll", default=0) != 0,
     )
 
 

@@ -79,6 +79,7 @@ class Net:
     numaid: int
     busid: str | None
     gpu_direct: bool  # whether it can read and write the memory of GPUs
+    reduces: bool = False  # whether it does collectives in the network (CollNet), as a dump of such a run says
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def ask(machine: Machine, release: str, nodes: int, gpus_per_node: int) -> tuple
     """
     scenario = Scenario(release, nodes, machine=machine.name, gpus_per_node=gpus_per_node)
     graphs, net_gbs, sha256 = _searched(scenario)
-    with_collnet, _, _ = _searched(replace(scenario, environment={"NCCL_COLLNET_ENABLE": "1"}))
+    with_collnet, _, _ = _searched(replace(scenario, collnet=True, environment={"NCCL_COLLNET_ENABLE": "1"}))
     for name, graph in with_collnet.items():
         if graph != graphs.get(name):
             graphs[name if name in COLLNET_GRAPHS else f"{name}{WITH_COLLNET}"] = graph

@@ -10,7 +10,7 @@ from tuner import release
 from tuner.base.names import Collective, DataType, Op
 from tuner.base.records import json_form
 from tuner.emulator.communicator import Node
-from tuner.machine.graphs import Graphs
+from tuner.machine.graphs import COLLNET_GRAPHS, Graphs
 from tuner.machine.topology import Topology
 from tuner.scenario.logs.reader import Block, Log, RankLog
 
@@ -153,6 +153,7 @@ def as_node(facts: NodeFacts, net_gbs: float | None) -> Node:
         net_gbs=net_gbs or 0.0,
         hosts=facts.hosts or 1,
         fabric=facts.mnnvl,
+        network_reduces=any(name in (facts.graphs or {}) for name in COLLNET_GRAPHS),
     )
 
 
