@@ -10,8 +10,10 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.support.available_releases import HERE
 from tests.support.plugin_tables import table_of
@@ -146,3 +148,75 @@ def test_strict_and_the_launchers_option_end_all_ranks(program: Path, tmp_path: 
     done = started(words, nccl, tmp_path, LACKS[lacking], 30, **strict, NCCL_TUNER_TABLE_SHA256=sha256(table))
     assert done.returncode == 1
     assert "ncclCommInitRank" in done.stdout
+
+
+def kubernetes(table: Path) -> list[dict[str, Any]]:
+    """The recipe's objects for a table."""
+    text = (DEPLOY / "kubernetes.yaml").read_text()
+    lines = table.read_text().rstrip("\n").replace("\n", "\n    ")
+    for word, value in {"    TABLE": f"    {lines}", "HASH12": sha256(table)[:12], "HASH": sha256(table)}.items():
+        text = text.replace(word, value)
+    return list(yaml.safe_load_all(text))
+
+
+def test_what_pods_mount_is_there() -> None:
+    table, daemons, pod = kubernetes(DEPLOY / "job.sh")  # any text
+    for of in (daemons["spec"]["template"]["spec"], pod["spec"]):
+        there = {volume["name"] for volume in of["volumes"]}
+        for each in (*of.get("initContainers", ()), *of["containers"]):
+            assert {mount["name"] for mount in each["volumeMounts"]} <= there
+    assert table["metadata"]["name"] in [
+        each["configMap"]["name"] for each in pod["spec"]["volumes"] if "configMap" in each
+    ]
+
+
+@pytest.mark.parametrize("lacking", [None, "table", "hash", "plugin", "library"])
+def test_pods_start_only_where_all_are_alike(tmp_path: Path, lacking: str | None) -> None:
+    """The initContainer of each of four ranks, with its mounts as folders; the second lacks something."""
+    objects, ranks = kubernetes(table_of(tmp_path, "allreduce -> tree/simple channels=1")), []
+    (init,) = objects[2]["spec"]["initContainers"]
+    for rank in range(RANKS):
+        here = tmp_path / str(rank)
+        table, deployed, broken = here / "nccl", here / "opt", rank == 1 and lacking
+        table.mkdir(parents=True)
+        deployed.mkdir()
+        for name, text in objects[0]["data"].items():
+            (table / name).write_text(text + ("# other\n" if name == "pod.table" and broken == "table" else ""))
+        if broken != "plugin":
+            shutil.copy(plugin.path(), deployed / plugin.path().name)
+        mounts = {"/etc/nccl": str(table), "/opt/nccl-tuner": str(deployed), "/shared": str(tmp_path)}
+
+        def mounted(text: str, mounts: Mapping[str, str] = mounts) -> str:
+            for path, folder in mounts.items():
+                text = text.replace(path, folder)
+            return text
+
+        env = {each["name"]: mounted(each["value"]) for each in init["env"]}
+        env |= {"NCCL_TUNER_TABLE_SHA256": ""} if broken == "hash" else {}
+        env |= {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "JOB": "job", "MACHINE": "dgx-h100", "WAIT_S": "10"}
+        env |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(RANKS)}
+        env |= {"LIBRARY": str(library.find(RELEASES[0 if broken == "library" else -1]).path)}
+        words = [*init["command"], *map(mounted, init["args"])]
+        path = f"{Path(NCCL_TUNER).parent}:{os.environ['PATH']}"
+        ranks.append(
+            subprocess.Popen(
+                words, env={"PATH": path, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+        )
+    said = [each.communicate(timeout=120)[0] for each in ranks]
+    assert [each.returncode == 0 for each in ranks] == [lacking is None] * RANKS, said
+
+
+@pytest.mark.parametrize("lacking", [None, "plugin", "table", "hash", "sum"])
+def test_slurms_prolog_drains_a_node_that_lacks_something(tmp_path: Path, lacking: str | None) -> None:
+    table = table_of(tmp_path, "allreduce -> tree/simple channels=1")
+    table.rename(tmp_path / "current.table")
+    sums = "" if lacking == "sum" else f"{'0' * 64 if lacking == 'hash' else sha256(tmp_path / 'current.table')}  x\n"
+    (tmp_path / "current.table.sha256").write_text(sums)
+    if lacking == "table":
+        (tmp_path / "current.table").unlink()
+    if lacking != "plugin":
+        shutil.copy(plugin.path(), tmp_path / plugin.path().name)
+    env = {**os.environ, "NCCL_TUNER_DEPLOY": str(tmp_path), "NCCL_TUNER_LIVE_DIR": str(tmp_path / "live")}
+    done = subprocess.run(["sh", DEPLOY / "slurm-prolog.sh"], env=env, capture_output=True, text=True)
+    assert ((done.returncode == 0), (tmp_path / "live").is_dir()) == (lacking is None, lacking is None), done.stderr
