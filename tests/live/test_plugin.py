@@ -25,6 +25,7 @@ from tuner.machine import catalogue
 from tuner.oracle.answers import Launched
 from tuner.oracle.api import Oracle
 from tuner.plugin import loading, trial
+from tuner.plugin.table.comments import close
 from tuner.plugin.table.records import HEADER
 from tuner.scenario import Scenario
 from tuner.scenario.oracle_configuration import OracleConfiguration
@@ -277,6 +278,10 @@ BAD = {
         ":3: unknown protocol 'l' (valid: ",
     ),
     "empty": ("", ":1: empty: "),
+    "another release": (
+        close(f"{HEADER}\n# nccl: 2.17.1\nallreduce -> ring/ll channels=1\n", 1),
+        " is for NCCL '2.17.1', and this is 2.",
+    ),
     "missing": (None, ": No such file or directory; there is no table (NCCL_TUNER_TABLE="),
 }
 
