@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,7 +18,7 @@ from tuner.answers.group_calls import GroupCall, operations
 from tuner.answers.tuners import with_tuner
 from tuner.base.errors import BadInput
 from tuner.base.frames import Rows
-from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol, by_name
+from tuner.base.names import Algorithm, Collective, DataType, Op, PeerCall, Protocol, by_name, peer_call
 from tuner.base.numerics import FloatArray
 from tuner.base.sizes import whole
 from tuner.bench import workflow
@@ -40,6 +40,7 @@ from tuner.scenario import Scenario
 from tuner.scenario.describe import Description, describe
 
 if TYPE_CHECKING:
+    from tuner.answers.exchanges import ExchangeAnswer
     from tuner.answers.groups import GroupAnswer
     from tuner.answers.launches import LaunchAnswer
     from tuner.answers.order import CallOrder
@@ -53,6 +54,17 @@ class TunedDescription(Description, total=False):
     """
 
     tuner: str | None
+
+
+PeerCallName = Literal["alltoall", "AllToAll", "gather", "Gather", "scatter", "Scatter", "send", "Send", "recv", "Recv"]
+
+
+class PeerCallKind(TypedDict, total=False):
+    """Keys of a call made of sends and receives: its type, whose launch it is, and its root or peer."""
+
+    dtype: DataType | str
+    rank: int
+    root: int
 
 
 class Communicator:
@@ -101,9 +113,17 @@ class Communicator:
 
         return summarize(self.scenario.resolve().connected)
 
-    def pick(self, collective: Collective | str, sizes: ArrayLike, **kind: Unpack[CallKind]) -> CallPicks:
+    @overload
+    def pick(  # type: ignore[overload-overlap]
+        self, collective: PeerCall | PeerCallName, sizes: ArrayLike, **kind: Unpack[PeerCallKind]
+    ) -> "Rows[ExchangeAnswer]": ...
+    @overload
+    def pick(self, collective: Collective | str, sizes: ArrayLike, **kind: Unpack[CallKind]) -> CallPicks: ...
+    def pick(self, collective: Any, sizes: ArrayLike, **kind: Any) -> "CallPicks | Rows[ExchangeAnswer]":
         """What NCCL picks: algorithm, protocol, time in us, channels and threads, an element a size.
 
+        AllToAll, Gather, Scatter, Send and Recv, for which NCCL picks no algorithm, give a record a size instead: the
+        launch of ``rank``, whose ``root`` is the root or the peer, and measured times where there are any.
         Errors: NoAlgorithm where NCCL finds nothing to run; BadInput for an unknown name or a size out of range.
         Source: topoGetAlgoInfo, src/enqueue.cc.
         """
@@ -111,9 +131,22 @@ class Communicator:
             table, call = known
             if (pick := table.pick(sizes)) is not None:
                 return CallPicks(pick, call, self.selection)
+        if (function := peer_call(collective)) is not None:
+            return self._exchange(function, sizes, **kind)
         call = request(collective, **kind)
         picks = self.selection.pick(call, sizes)
         return CallPicks(picks.stored, call, self.selection)
+
+    def _exchange(self, function: PeerCall, sizes: ArrayLike, **kind: Unpack[PeerCallKind]) -> "Rows[ExchangeAnswer]":
+        from tuner.answers import exchanges  # with the search, which nothing else here needs
+
+        if unknown := sorted(kind.keys() - PeerCallKind.__annotations__.keys()):
+            valid = ", ".join(PeerCallKind.__annotations__)
+            raise BadInput(f"{function.name} has no {', '.join(unknown)}; valid: {valid}")
+        dtype = by_name(DataType, kind.get("dtype", DataType.float32), "type")
+        each = [whole(size, "size") for size in np.atleast_1d(np.asarray(sizes)).tolist()]
+        asked = exchanges.of_rank(function, each, dtype, kind.get("rank"), kind.get("root"))
+        return Rows(tuple(exchanges.answers(self.scenario, asked)))
 
     def compiled(self, collective: Collective | str, **kind: Unpack[CallKind]) -> PickTable | None:
         """The picks of such calls as a table of size ranges, which :meth:`pick` uses by itself once that pays.
@@ -129,6 +162,8 @@ class Communicator:
         try:
             return self._tables[name]
         except KeyError:
+            if peer_call(collective) is not None:
+                return None
             call = request(collective, **kind)
         except TypeError:  # a list of window flags
             return None

@@ -5,6 +5,8 @@ import json
 import pytest
 
 from tests.support.command_line import run
+from tuner.api import communicator
+from tuner.base.errors import BadInput
 from tuner.times import measured
 
 PICK = ("pick", "alltoall", "--machine", "dgx-h100")
@@ -32,6 +34,41 @@ def test_what_launches_nothing_has_no_time(call: str) -> None:
     assert len(something["launch"]["kernels"]) == 1
     assert ("calibrated" in something) == (call == "alltoall")
     assert "no time: nothing is launched for less than one float32" in run(*words).stdout
+
+
+UNEVEN = (*PICK, "--gpus-per-node", "4", "--parts")
+
+
+def test_unequal_parts_are_messages_of_their_own() -> None:
+    """Rank 1 gets 1 MiB from everyone, and sends nothing to the last."""
+    answer = json.loads(run(*UNEVEN, "4M,1M,512K,0", "--rank", "1", "--json").stdout)
+    transfers = [each for kernel in answer["kernels"] for each in kernel["transfers"]]
+    sent = {each["peer"]: each["bytes"] for each in transfers if each["sends"]}
+    received = {each["peer"]: each["bytes"] for each in transfers if not each["sends"]}
+    assert sent == {0: 4 << 20, 1: 1 << 20, 2: 512 << 10}
+    assert received == dict.fromkeys(range(4), 1 << 20)
+    whole = ",".join(f"{16 * (4 * row + column)}" for row in range(4) for column in range(4))
+    answer = json.loads(run(*UNEVEN, whole, "--rank", "2", "--json").stdout)
+    received = {each["peer"]: each["bytes"] for each in answer["kernels"][0]["transfers"] if not each["sends"]}
+    assert received == {0: 32, 1: 96, 2: 160, 3: 224}
+
+
+def test_unequal_parts_that_none_can_have() -> None:
+    assert "3 parts for 4 ranks; valid: 4, or 16" in run(*UNEVEN, "4,4,4", code=2).stderr
+    assert "a part of 6 bytes; valid: whole elements" in run(*UNEVEN, "4,4,4,6", code=2).stderr
+    assert "--parts is of alltoall" in run("pick", "gather", *PICK[2:], "--parts", "4", code=2).stderr
+    assert "--parts" in run("pick", "alltoallv", *PICK[2:], code=2).stderr
+
+
+def test_python_picks_it_too() -> None:
+    eight = communicator("dgx-h100")
+    picked = eight.pick("alltoall", [1 << 10, 1 << 20], rank=3)
+    assert [each.collective for each in picked] == ["AllToAll", "AllToAll"]
+    assert picked[1].launch is not None
+    assert picked[1].launch.rank == 3
+    assert eight.pick("all_to_all", 1 << 20).columns()["bytes"] == [1 << 20]
+    with pytest.raises(BadInput, match="AllToAll has no op; valid: dtype, rank, root"):
+        eight.pick("alltoall", 8, op="sum")
 
 
 def test_it_is_near_what_was_measured() -> None:

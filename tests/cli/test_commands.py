@@ -124,7 +124,7 @@ BAD = {
     "no machine": (("pick", "allreduce"), "--machine"),
     "release": (("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "9.9"), "2.32.3 and 21 more"),
     "collective": (("pick", "gatherv", "--machine", "dgx-h100"), "ReduceScatter"),
-    "any call": (("pick", "alltoallv", "--machine", "dgx-h100"), "did you mean AlltoAll?; valid: Broadcast, Reduce, "),
+    "any call": (("pick", "alltoallv", "--machine", "dgx-h100"), "valid: alltoall, and its parts by `pick --parts`"),
     "call without an algorithm": (("edges", "alltoall", "--machine", "dgx-h100"), "valid for it: pick, group, diff"),
     "launch of a call that has one": (
         ("pick", "gather", "--machine", "dgx-h100", "--launch"),

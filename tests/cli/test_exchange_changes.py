@@ -7,7 +7,7 @@ import pytest
 from tests.support.command_line import run
 
 ON = ("--machine", "dgx-h100", "--nodes", "2")
-NAMED = {"alltoall": "AlltoAll", "send": "Send"}
+NAMED = {"alltoall": "AllToAll", "send": "Send"}
 
 
 def test_a_release_that_counts_channels_otherwise() -> None:

@@ -182,7 +182,7 @@ def test_what_is_larger_than_memory_is_written_as_it_is_made() -> None:
     ("words", "said"),
     [
         (("allreduce", "--root", "3"), "--root: AllReduce has none"),
-        (("alltoall", "--root", "3"), "--root: AlltoAll has none"),
+        (("alltoall", "--root", "3"), "--root: AllToAll has none"),
         (("gather", "--root", "8"), "--root 8: valid: 0 to 7"),
         (("send", "--rank", "8"), "--rank 8: valid: 0 to 7"),
         (("recv", "--peer", "-1"), "--peer -1: valid: 0 to 7"),

@@ -180,7 +180,7 @@ def test_another_type_has_a_table_of_its_own(asked_often: Communicator) -> None:
         picks = asked_often.pick("allreduce", 1 << 20, dtype="float16", op="avg")
     assert picks.request == Request(Collective.AllReduce, DataType.float16, Op.avg)
     with pytest.raises(BadInput, match="unknown dtyp"):
-        asked_often.pick("allreduce", 1 << 20, dtyp="float16")  # type: ignore[call-arg]
+        asked_often.pick("allreduce", 1 << 20, dtyp="float16")  # type: ignore[call-overload]
 
 
 def test_calls_that_a_look_up_takes(asked_often: Communicator) -> None:

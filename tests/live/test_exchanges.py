@@ -9,7 +9,7 @@ import pytest
 from tests.support.available_releases import HERE
 from tests.support.random_exchanges import KINDS, draw
 from tests.support.random_groups import random_groups
-from tuner.answers.exchanges import Asked, answers
+from tuner.answers.exchanges import Asked, answers, uneven
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.emulator.group import Operation
@@ -55,6 +55,21 @@ def test_registration_reaches_nothing_that_is_answered(name: str, buffers: Buffe
                 assert compare(p2p_context(resolved, rank), oracle, calls, buffers) == {}, kind
 
 
+@pytest.mark.parametrize("machine", ["dgx-a100", "dgx-h100"])
+@pytest.mark.parametrize("name", HERE)
+def test_all_to_all_with_unequal_parts(name: str, machine: str) -> None:
+    """As experts of a model get tokens: a few ranks most, some none, and each rank its own."""
+    nodes, gpus = 2, 4
+    ranks, generator = nodes * gpus, random.Random(12)
+    resolved = ResolvedScenario(Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus))
+    with Oracle(resolved.oracle_configuration()) as oracle:
+        for count in (ranks, ranks * ranks):
+            for rank in (0, 3, 6):
+                parts = [generator.choice((0, 4, 4 << 10, 3 << 18, 4 << 20)) for _ in range(count)]
+                calls = uneven(parts, ranks, DataType.float32, rank)
+                assert compare(p2p_context(resolved, rank), oracle, calls) == {}
+
+
 COPIED = {"NCCL_CTA_POLICY": "2"}
 
 
@@ -64,7 +79,7 @@ def test_copy_engines_do_calls_on_windows(name: str, environment: dict[str, str]
     scenario = Scenario(nccl=name, machine="dgx-h100", nodes=1, gpus_per_node=4, environment=environment)
     copied = environment == COPIED
     with Oracle(scenario.oracle_configuration()) as oracle:
-        for function, buffers in product((PeerCall.AlltoAll, PeerCall.Gather, PeerCall.Scatter), Buffers):
+        for function, buffers in product((PeerCall.AllToAll, PeerCall.Gather, PeerCall.Scatter), Buffers):
             if buffers is Buffers.graph:
                 continue
             for rank in (0, 2):
@@ -211,7 +226,7 @@ _BOTH = (PeerCall.Send, PeerCall.Recv)
 
 def test_functions_of_later_releases_are_refused() -> None:
     resolved = ResolvedScenario(Scenario(nccl="2.28.9", machine="dgx-a100", nodes=1, gpus_per_node=2))
-    call = IssuedCall(PeerCall.AlltoAll, DataType.float32, 4)
+    call = IssuedCall(PeerCall.AllToAll, DataType.float32, 4)
     with Oracle(resolved.oracle_configuration()) as oracle:
         assert oracle.launch_exchange([call])
     if "2.27.7" not in HERE:

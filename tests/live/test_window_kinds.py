@@ -92,12 +92,12 @@ COPIED = {"NCCL_CTA_POLICY": "2"}
 
 @pytest.mark.parametrize("name", [name for name in WITH_WINDOWS if release.load(name).exchange.own_functions])
 def test_copy_engines_reach_what_is_received(name: str) -> None:
-    """Of AlltoAll, Gather and Scatter: from the first release that looks at each buffer on, else both."""
+    """Of AllToAll, Gather and Scatter: from the first release that looks at each buffer on, else both."""
     scenario = Scenario(name, 1, machine="dgx-h100", gpus_per_node=4, environment=COPIED)
     either = release.load(name).symmetric.windows_of_a_call == "any"
     with Oracle(scenario.oracle_configuration()) as oracle:
         for function, sides in product(
-            (PeerCall.AlltoAll, PeerCall.Gather, PeerCall.Scatter), (Sides.send, Sides.receive)
+            (PeerCall.AllToAll, PeerCall.Gather, PeerCall.Scatter), (Sides.send, Sides.receive)
         ):
             windows = Windows(sides)
             call = IssuedCall(function, DataType.float32, 1 << 16, 0)
@@ -110,7 +110,7 @@ def test_copy_engines_reach_what_is_received(name: str) -> None:
 @pytest.mark.parametrize("setting", [{}, {"NCCL_CROSS_NIC": "0"}, {"NCCL_NUM_RMA_CTX": "0"}], ids=str)
 @pytest.mark.parametrize("name", [name for name in WITH_WINDOWS if release.load(name).exchange.own_functions])
 def test_copy_engines_between_nodes(name: str, setting: dict[str, str]) -> None:
-    """AllGather and AlltoAll of both windows, from the first release that copies there on, unless variables say no."""
+    """AllGather and AllToAll of both windows, from the first release that copies there on, unless variables say no."""
     scenario = Scenario(name, 2, machine="dgx-h100", gpus_per_node=2, environment=NODES[2] | COPIED | setting)
     copies = release.load(name).rules.copies_between_nodes is not None and not setting
     gathers = [
@@ -122,12 +122,12 @@ def test_copy_engines_between_nodes(name: str, setting: dict[str, str]) -> None:
     assert check(scenario, gathers, [1 << 10, 1 << 20]).mismatches == ()
     with Oracle(scenario.oracle_configuration()) as oracle:
         for function, sides in product(
-            (PeerCall.AlltoAll, PeerCall.Gather, PeerCall.Scatter), (Sides.both, Sides.receive)
+            (PeerCall.AllToAll, PeerCall.Gather, PeerCall.Scatter), (Sides.both, Sides.receive)
         ):
             call = IssuedCall(function, DataType.float32, 1 << 16, 0)
             launched = oracle.launch_exchange([call], buffers=Buffers.window, windows=Windows(sides))
             asked = Asked(function, [1 << 20], DataType.float32, 0, 0, Buffers.window, Windows(sides))
             (answer,) = answers(scenario, asked)
             assert answer.launch is not None
-            exchanged = function is PeerCall.AlltoAll and sides is Sides.both
+            exchanged = function is PeerCall.AllToAll and sides is Sides.both
             assert bool(answer.launch.copy_engines) == (not launched) == (copies and exchanged)

@@ -693,7 +693,7 @@ def test_sends_and_receives_are_counted_with_what_they_take(tmp_path: Path) -> N
     made = {(each["call"], each["bytes"]): each for each in variant["exchanges"]}
     assert made["Send", 32 << 20]["total_bytes"] == 128 << 20
     assert {way["network"]: way["protocol"] for way in made["Recv", 1024]["ways"]} == {False: "LL", True: "Simple"}
-    assert made["AlltoAll", 16 << 20]["calls"] == 3
+    assert made["AllToAll", 16 << 20]["calls"] == 3
     assert variant["priced_calls"] == 1
     out = run(*words)
     assert "no time model of NCCL, in no total" in out

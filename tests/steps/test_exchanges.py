@@ -30,7 +30,7 @@ def carried_out(asked: Asked, scenario: Scenario, size: int) -> tuple[Run, list[
 @pytest.mark.parametrize(("nccl", "nodes"), [("2.28.9", 1), ("2.32.3", 2), ("2.18.3", 1), ("2.21.5", 2)])
 def test_all_to_all_brings_every_part_to_its_rank(nccl: str, nodes: int, size: int) -> None:
     scenario = Scenario(nccl, nodes, machine="dgx-h100")
-    asked = Asked(PeerCall.AlltoAll, [size * scenario.ranks], DataType.int8, 0, 0)
+    asked = Asked(PeerCall.AllToAll, [size * scenario.ranks], DataType.int8, 0, 0)
     run, sources = carried_out(asked, scenario, size)
     for rank, result in enumerate(run.results):
         for sender, source in enumerate(sources):

@@ -190,7 +190,7 @@ KINDS: Mapping[str, Callable[[int, int, random.Random], Calls]] = {
     "ring": _ring,
     "pipeline": _pipeline,
     "random": _random,
-    "ncclAlltoAll": _function(PeerCall.AlltoAll),
+    "ncclAlltoAll": _function(PeerCall.AllToAll),
     "ncclGather": _function(PeerCall.Gather),
     "ncclScatter": _function(PeerCall.Scatter),
 }

@@ -54,7 +54,7 @@ def test_the_flight_recorder_has_one_ranks_tensors(tmp_path: Path) -> None:
     assert sizes(tmp_path / "x") == {"send": each, "recv": each, "gather": each * RANKS, "scatter": each * RANKS}
 
 
-@pytest.mark.parametrize(("name", "times"), [("Send", 1), ("Recv", 1), ("Gather", RANKS), ("AlltoAll", RANKS)])
+@pytest.mark.parametrize(("name", "times"), [("Send", 1), ("Recv", 1), ("Gather", RANKS), ("AllToAll", RANKS)])
 def test_nsight_has_a_count_in_bytes(tmp_path: Path, name: str, times: int) -> None:
     path = trace_files.nsight(tmp_path / "x", [Made("AllReduce", 4 * KIB, "RING", "SIMPLE", 16)])
     with sqlite3.connect(path) as database:

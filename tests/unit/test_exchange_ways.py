@@ -12,7 +12,7 @@ from tuner.scenario.resolved import ResolvedScenario
 SIZES = (8, 16, 64 << 10, 16 << 20)  # of 16 ranks: less than a byte for each, and more
 
 
-@pytest.mark.parametrize("function", [PeerCall.AlltoAll, PeerCall.Gather, PeerCall.Scatter])
+@pytest.mark.parametrize("function", [PeerCall.AllToAll, PeerCall.Gather, PeerCall.Scatter])
 @pytest.mark.parametrize("name", ["2.21.5", "2.27.7", "2.28.9"])
 def test_as_many_kernels_and_blocks_as_are_launched(name: str, function: PeerCall) -> None:
     scenario = Scenario(name, 2, machine="dgx-h100")
@@ -30,5 +30,5 @@ def test_nccls_own_functions_launch_nothing_for_no_element() -> None:
     before, after = (
         p2p_context(ResolvedScenario(Scenario(name, 2, machine="dgx-h100"))) for name in ("2.27.7", "2.28.9")
     )
-    assert taken(before, PeerCall.AlltoAll, 8).kernels == 1
-    assert taken(after, PeerCall.AlltoAll, 8).kernels == 0
+    assert taken(before, PeerCall.AllToAll, 8).kernels == 1
+    assert taken(after, PeerCall.AllToAll, 8).kernels == 0

@@ -20,8 +20,6 @@ from tuner.scenario import Scenario
 from tuner.scenario.p2p import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
 
-ALL_TO_ALL = "AllToAll"
-
 
 @dataclass(frozen=True, slots=True)
 class TransferAnswer:
@@ -104,6 +102,40 @@ class Asked:
     windows: Windows = SYMMETRIC  # of buffers in windows
 
 
+def of_rank(
+    function: PeerCall, sizes: Sequence[int], dtype: DataType, rank: int | None = None, peer: int | None = None
+) -> Asked:
+    """The call of a rank; without them, of rank 0, with the next rank, or with rank 0 as the root."""
+    own = rank or 0
+    if peer is None:
+        peer = (1 if own == 0 else 0) if function in POINT_TO_POINT else 0
+    return Asked(function, sizes, dtype, own, peer)
+
+
+def uneven(parts: Sequence[int], ranks: int, dtype: DataType, rank: int) -> list[ExchangeCall]:
+    """The sends and receives of a rank in an AllToAll with unequal parts, which people write in one group.
+
+    ``parts``: bytes that every rank sends to each rank, [ranks], or what each rank sends to each, [ranks * ranks], the
+    first rank's first. Empty parts are no call. BadInput for another number of them, a part that is not whole elements,
+    and a rank that there is none.
+    """
+    if len(parts) not in (ranks, ranks * ranks):
+        raise BadInput(f"{len(parts)} parts for {ranks} ranks; valid: {ranks}, or {ranks * ranks}, row by row")
+    if odd := [part for part in parts if part < 0 or part % dtype.size_bytes]:
+        raise BadInput(f"a part of {odd[0]} bytes; valid: whole elements of {dtype.name}, {dtype.size_bytes} bytes")
+    if not 0 <= rank < ranks:
+        raise BadInput(f"rank {rank}; valid: 0 to {ranks - 1}")
+    whole = len(parts) == ranks * ranks
+    sent = parts[rank * ranks : (rank + 1) * ranks] if whole else parts
+    received = parts[rank::ranks] if whole else [parts[rank]] * ranks
+    return [
+        ExchangeCall(function, dtype, size // dtype.size_bytes, peer)
+        for peer in range(ranks)
+        for function, size in zip(POINT_TO_POINT, (sent[peer], received[peer]), strict=True)
+        if size
+    ]
+
+
 def answers(
     scenario: Scenario, asked: Asked, calibration: str | None = None, must_time: bool = False
 ) -> list[ExchangeAnswer]:
@@ -115,7 +147,7 @@ def answers(
     timed = _timed(scenario, asked, calibration, must_time)
     if asked.function not in POINT_TO_POINT:
         timed = [_if_any(each, asked.dtype.size_bytes * scenario.ranks, asked.dtype) for each in timed]
-    if scenario.graphs is not None and asked.function is PeerCall.AlltoAll:
+    if scenario.graphs is not None and asked.function is PeerCall.AllToAll:
         return timed
     where = p2p_context(ResolvedScenario(scenario), asked.rank)
     Selection(where.communicator).check_buffers(asked.buffers, asked.windows)
@@ -123,20 +155,19 @@ def answers(
 
 
 def _timed(scenario: Scenario, asked: Asked, calibration: str | None, must_time: bool) -> list[ExchangeAnswer]:
+    name = asked.function.name
     if asked.buffers is not Buffers.plain:
-        name = ALL_TO_ALL if asked.function is PeerCall.AlltoAll else asked.function.name
         why = f"times were measured on plain buffers, not on {asked.buffers.name} ones"
         if calibration is not None or must_time:
             raise BadInput(f"{why}; valid: without `time`, `calibration`")
-    elif asked.function is PeerCall.AlltoAll:
+    elif asked.function is PeerCall.AllToAll:
         try:
             return all_to_all(scenario, asked.sizes, calibration)
         except BadInput as error:
             if calibration is not None or must_time or scenario.graphs is not None:
                 raise
-            name, why = ALL_TO_ALL, str(error)
+            why = str(error)
     else:
-        name = asked.function.name
         why = f"NCCL has no time model of {name}, and no calibration has measured times of it"
         if calibration is not None or must_time:
             raise BadInput(f"{why}; valid: without `time`, `calibration`")
@@ -167,14 +198,14 @@ def all_to_all(scenario: Scenario, sizes: Sequence[int], calibration: str | None
         model.reason,
         model.calibration.launch,
         tuple(kind.value for kind in said.carried_over),
-        () if said.measured.all() else (ALL_TO_ALL,),
+        () if said.measured.all() else (PeerCall.AllToAll.name,),
     )
     timed = []
     for at, size in enumerate(sizes):
         time_us, low_us, high_us = (float(f"{each[at]:.6g}") for each in (said.time_us, said.low_us, said.high_us))
         busbw_gbs = size * (ranks - 1) / ranks / time_us / 1e3
         time = CalibratedTime(time_us, low_us, high_us, said.why(at))
-        timed.append(ExchangeAnswer(ALL_TO_ALL, size, time, bool(said.measured[at]), busbw_gbs, used))
+        timed.append(ExchangeAnswer(PeerCall.AllToAll.name, size, time, bool(said.measured[at]), busbw_gbs, used))
     return timed
 
 

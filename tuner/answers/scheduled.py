@@ -41,7 +41,7 @@ def of_collective(scenario: Scenario, request: Request, nbytes: int, root: int) 
 
 
 def of_exchange(scenario: Scenario, asked: Asked) -> ScheduledCall:
-    """AlltoAll, Gather or Scatter of ``asked.sizes[0]`` bytes in all, or a send from ``asked.rank`` to ``asked.root``.
+    """AllToAll, Gather or Scatter of ``asked.sizes[0]`` bytes in all, or a send from ``asked.rank`` to ``asked.root``.
 
     BadInput as of :func:`tuner.emulator.p2p.plan.plan`.
     """

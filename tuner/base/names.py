@@ -5,6 +5,7 @@ nothing here knows about a release.
 """
 
 from enum import Enum, IntEnum
+from functools import lru_cache
 from typing import TypeVar
 
 from tuner.base.errors import BadInput, did_you_mean, one_of
@@ -27,7 +28,7 @@ class PeerCall(IntEnum):
 
     Send = 6
     Recv = 7
-    AlltoAll = 8
+    AllToAll = 8
     Scatter = 9
     Gather = 10
 
@@ -137,6 +138,17 @@ TYPE_ALIASES = {
     **dict.fromkeys(("fp8", "fp8e4m3", "f8e4m3", "e4m3", "float8e4m3fn", "f8e4m3fn"), DataType.float8e4m3),
     **dict.fromkeys(("fp8e5m2", "f8e5m2", "e5m2"), DataType.float8e5m2),
 }
+
+
+def peer_call(value: object) -> PeerCall | None:
+    """The call made of sends and receives by its name in any case, ``all_to_all`` as well; None for any other name."""
+    return value if isinstance(value, PeerCall) else _peer_call(str(value))
+
+
+@lru_cache(256)  # whoever asks for one pick after the other asks this each time
+def _peer_call(name: str) -> PeerCall | None:
+    word = name.strip().lower().replace("_", "").replace("-", "")
+    return next((call for call in PeerCall if call.name.lower() == word), None)
 
 
 def by_name(members: type[Name], value: Name | str, what: str) -> Name:

@@ -28,14 +28,6 @@ NO_MODEL = "NCCL makes it of sends and receives: it picks no algorithm and predi
 COPIED = "copy engines move it: no kernel runs, and NCCL predicts no time"
 
 
-def asked(function: PeerCall, sizes: list[int], dtype: DataType, rank: int | None, peer: int | None) -> Asked:
-    """The call, with the options' defaults: of rank 0, with the next rank, or with rank 0 as the root."""
-    own = rank or 0
-    if peer is None:
-        peer = (1 if own == 0 else 0) if function in POINT_TO_POINT else 0
-    return Asked(function, sizes, dtype, own, peer)
-
-
 def show(scenario: Scenario, call: Asked, wanted: "TimesWanted | None", as_json: bool) -> None:
     """Each size with what is launched, and with a time where one was measured."""
     timed = wanted is not None and not wanted.beside_nccl
@@ -64,7 +56,7 @@ def show(scenario: Scenario, call: Asked, wanted: "TimesWanted | None", as_json:
 
 
 def _of_rank(call: Asked) -> str:
-    if call.function is PeerCall.AlltoAll:
+    if call.function is PeerCall.AllToAll:
         return f", rank {call.rank}" if call.rank else ""
     what = "peer" if call.function in POINT_TO_POINT else "root"
     return f", rank {call.rank}, {what} {call.root}"
@@ -92,6 +84,17 @@ def in_words(found: Iterable[Way]) -> str:
     """Protocol, channels to or from one peer, and chunks of each way."""
     said = (f"{way.protocol.name}, {way.channels} ch, {human_bytes(way.chunk_bytes)}" for way in found)
     return "; ".join(said) or "-"
+
+
+def show_uneven(scenario: Scenario, parts: Sequence[int], dtype: DataType, rank: int, as_json: bool) -> None:
+    """An AllToAll with unequal parts of a rank: each message."""
+    where = p2p_context(ResolvedScenario(scenario), rank)
+    calls = exchanges.uneven(parts, where.communicator.ranks, dtype, rank)
+    answer = mixed.from_emulator(scenario, where, (), calls)
+    if as_json:
+        print_json(answer)
+        return
+    _print_group(f"{PeerCall.AllToAll.name} with unequal parts on {scenario.title}, rank {rank}", answer)
 
 
 def show_group(scenario: Scenario, calls: Sequence[GivenCall], like: Request, rank: int, as_json: bool) -> None:

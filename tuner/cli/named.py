@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from tuner.base.errors import BadInput, did_you_mean, one_of
-from tuner.base.names import Collective, PeerCall, by_name
+from tuner.base.names import Collective, PeerCall, by_name, peer_call
 
 TAKING_ANY_CALL = "pick, group, diff, whatif, schedule"
 
@@ -26,18 +26,14 @@ class Named(click.ParamType):  # type: ignore[type-arg]
         return by_name(self.members, value, self.name)
 
 
-def peer_call(value: Any) -> PeerCall | None:
-    """The call made of sends and receives by its name in any case; None for any other name."""
-    word = str(value).strip().lower().replace("_", "").replace("-", "")
-    return next((call for call in PeerCall if call.name.lower() == word), None)
-
-
 class AnyCall(Named):
     """A collective, or a call that NCCL makes of sends and receives, for which it picks no algorithm."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if (call := peer_call(value)) is not None:
             return call
+        if str(value).lower().replace("_", "").replace("-", "") == "alltoallv":
+            raise BadInput(f"{value}: AllToAll with unequal parts; valid: alltoall, and its parts by `pick --parts`")
         try:
             return super().convert(value, param, ctx)
         except BadInput:

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tuner.answers import picks
 from tuner.answers.bypassing import NonClassicPick
+from tuner.answers.exchanges import of_rank
 from tuner.answers.picks import PickAnswer
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, PeerCall
@@ -22,6 +23,16 @@ from tuner.emulator.pick import Pick
 
 if TYPE_CHECKING:
     from tuner.answers.calibrated import TimesWanted
+
+
+class Parts(options.Sizes):
+    """A comma-separated list of sizes, of which some may be 0."""
+
+    name = "parts"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        words = str(value).split(",")
+        return [0 if word.strip() == "0" else super(Parts, self).convert(word, param, ctx)[0] for word in words]
 
 
 @click.command(name="pick", cls=options.Command)
@@ -45,6 +56,14 @@ if TYPE_CHECKING:
     help="Of send and recv the peer, of gather, scatter and, with --launch, broadcast and reduce the root. "
     "[default: 1, or 0]",
 )
+@options.option(
+    "--parts",
+    type=Parts(),
+    heading=CALL,
+    metavar="BYTES,...",
+    help="Of alltoall with unequal parts: bytes that every rank sends to each rank, or what each sends to each, the "
+    "first rank's first.",
+)
 @options.time_options("nccl")
 @options.launch_option
 @options.csv_option
@@ -55,6 +74,7 @@ def command(
     call: options.CallOptions,
     rank: int | None,
     peer: int | None,
+    parts: list[int] | None,
     times: "TimesWanted | None",
     in_full: bool,
     as_csv: bool,
@@ -74,6 +94,7 @@ def command(
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --time both
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --bytes 8..1G*2 --csv
     nccl-tuner pick alltoall --machine dgx-h100
+    nccl-tuner pick alltoall --parts 4M,1M,1M,0 --machine dgx-h100 --gpus-per-node 4
     nccl-tuner pick send --peer 8 --machine dgx-h100 --nodes 2 --bytes 1M
     nccl-tuner pick allreduce --log nccl.log --comp-cap 8.0
     nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 64M --launch
@@ -81,6 +102,8 @@ def command(
     """
     if as_csv and (in_full or as_json):
         raise BadInput("--csv cannot be combined with --launch or --json")
+    if parts is not None and (collective is not PeerCall.AllToAll or times is not None or peer is not None):
+        raise BadInput("--parts is of alltoall, which has no time then; remove it, or --time, --calibration and --peer")
     if isinstance(collective, PeerCall):
         if in_full or as_csv:
             option = "--launch" if in_full else "--csv"
@@ -91,7 +114,10 @@ def command(
 
         if call.in_place:
             raise BadInput(f"--in-place has no meaning for {collective.name}; remove it")
-        asked = exchanges.asked(collective, sizes, call.dtype, rank, peer)
+        if parts is not None:
+            exchanges.show_uneven(communicator.scenario(), parts, call.dtype, rank or 0, as_json)
+            return
+        asked = of_rank(collective, sizes, call.dtype, rank, peer)
         asked = replace(asked, buffers=call.buffers, windows=call.windows)
         exchanges.show(communicator.scenario(), asked, times, as_json)
         return

@@ -11,7 +11,7 @@ from tuner.oracle.answers import Reader
 from tuner.oracle.messages import KernelWorks
 
 OWN_FUNCTION: dict[Collective | PeerCall, str] = {
-    PeerCall.AlltoAll: "ncclAlltoAll",
+    PeerCall.AllToAll: "ncclAlltoAll",
     PeerCall.Scatter: "ncclScatter",
     PeerCall.Gather: "ncclGather",
 }

@@ -48,7 +48,7 @@ def messages(p2p_context: P2pContext, calls: Iterable[ExchangeCall]) -> Iterable
         own = call.function not in POINT_TO_POINT
         if own and not communicator.release.exchange.own_functions:
             raise BadInput(
-                f"NCCL {communicator.release.name} has no nccl{call.function.name}; "
+                f"NCCL {communicator.release.name} has no function for {call.function.name}; "
                 "valid: sends and receives in a group"
             )
         if own and not size:
@@ -74,7 +74,7 @@ def _of_call(call: ExchangeCall, size: int, ranks: Iterable[int], rank: int) -> 
     match call.function:
         case PeerCall.Send | PeerCall.Recv:
             yield Message(call.root, size, call.function is PeerCall.Send, call.offset_bytes)
-        case PeerCall.AlltoAll:
+        case PeerCall.AllToAll:
             for peer in ranks:
                 yield Message(peer, size, True, peer * size)
                 yield Message(peer, size, False, peer * size)

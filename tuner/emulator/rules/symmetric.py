@@ -140,7 +140,7 @@ def is_set_aside(communicator: Communicator, request: Request, nbytes: int) -> b
 
 
 def sends_are_copied(communicator: Communicator, function: PeerCall, sides: Sides) -> bool:
-    """Whether copy engines do an AlltoAll, Gather or Scatter, which NCCL else makes of sends and receives.
+    """Whether copy engines do an AllToAll, Gather or Scatter, which NCCL else makes of sends and receives.
 
     ``sides`` are in symmetric windows. BadInput for links on which windows are not emulated.
     Source: taskAppend, src/enqueue.cc, v2.28.9-1.

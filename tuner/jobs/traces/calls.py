@@ -8,7 +8,6 @@ from tuner.base.names import Algorithm, Collective, DataType, Op, PeerCall, Prot
 from tuner.emulator.request import Request
 
 # What is called like a collective, or beside them, and has no algorithm to choose.
-_PEER_CALLS = {each.name.lower(): each for each in PeerCall}
 MOST_CALLS = 1e15  # as many as a float counts one by one, and microseconds of thirty years
 UNTUNED = ("send", "recv", "sendrecv", "alltoall", "alltoallv", "gather", "scatter", "barrier")
 
@@ -91,13 +90,8 @@ class CallList:
 
 
 def is_all_to_all(name: str) -> bool:
-    """Whether a file's name is that of AllToAll with equal parts: ``alltoall``, ``all_to_all``, ``AlltoAll``."""
+    """Whether a file's name is that of AllToAll with equal parts: ``alltoall``, ``all_to_all``, ``AllToAll``."""
     return _plain(name) == "alltoall"
-
-
-def peer_call(name: str) -> PeerCall | None:
-    """A call made of sends and receives, all parts of which are equal, by a file's name of it; None for others."""
-    return _PEER_CALLS.get(_plain(name))
 
 
 def exchanged_bytes(function: PeerCall, each: int, ranks: int | None) -> int | None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.base.errors import BadInput
-from tuner.base.names import Collective, PeerCall
+from tuner.base.names import Collective, PeerCall, peer_call
 from tuner.jobs.traces import torch_names
-from tuner.jobs.traces.calls import Call, CallList, is_all_to_all, number, peer_call, spread_bytes
+from tuner.jobs.traces.calls import Call, CallList, is_all_to_all, number, spread_bytes
 from tuner.scenario.logs import choice
 
 KIND = "DeepSpeed communication log"

@@ -14,9 +14,9 @@ from math import prod
 from typing import Any, NoReturn
 
 from tuner.base.errors import BadInput
-from tuner.base.names import Collective, DataType, PeerCall
+from tuner.base.names import Collective, DataType, PeerCall, peer_call
 from tuner.jobs.traces import torch_names
-from tuner.jobs.traces.calls import Call, CallList, duration, exchanged_bytes, number, peer_call, spread_bytes
+from tuner.jobs.traces.calls import Call, CallList, duration, exchanged_bytes, number, spread_bytes
 
 KIND = "PyTorch Flight Recorder dump"
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from tuner.base.files import GZIPPED, MOST_BYTES
-from tuner.base.names import Collective, PeerCall
+from tuner.base.names import Collective, PeerCall, peer_call
 from tuner.jobs.traces import kernels as launched
 from tuner.jobs.traces import torch_names
-from tuner.jobs.traces.calls import Call, CallList, Executed, duration, number, peer_call
+from tuner.jobs.traces.calls import Call, CallList, Executed, duration, number
 
 RECORD = "record_param_comms"
 _NO_CALLS = ("wait", "init")  # recorded in the same way: a wait for a call, a process group that is made

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from tuner.base.errors import BadInput, one_of
-from tuner.base.names import Collective, DataType, Op, PeerCall, by_name
+from tuner.base.names import Collective, DataType, Op, PeerCall, by_name, peer_call
 from tuner.base.sizes import size_bytes
 from tuner.emulator.selection import MAX_BYTES
-from tuner.jobs.traces.calls import MOST_CALLS, Call, CallList, exchanged_bytes, is_untuned, nbytes, peer_call
+from tuner.jobs.traces.calls import MOST_CALLS, Call, CallList, exchanged_bytes, is_untuned, nbytes
 
 COLUMNS = (
     "collective",
@@ -165,7 +165,7 @@ def _sent_bytes(
 
     Bytes per rank are those of one rank for Gather and Scatter, and what each sends in all in an AllToAll.
     """
-    if size == "bytes" or (size == "bytes_per_rank" and function is PeerCall.AlltoAll):
+    if size == "bytes" or (size == "bytes_per_rank" and function is PeerCall.AllToAll):
         return size_bytes(given[size])
     if size == "bytes_per_rank":
         return exchanged_bytes(function, size_bytes(given[size]), ranks)

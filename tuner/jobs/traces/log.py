@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from tuner.base.errors import BadInput
-from tuner.base.names import DataType, Op
-from tuner.jobs.traces.calls import Call, CallList, Executed, exchanged_bytes, nbytes, peer_call
+from tuner.base.names import DataType, Op, peer_call
+from tuner.jobs.traces.calls import Call, CallList, Executed, exchanged_bytes, nbytes
 from tuner.scenario.logs import choice, importer, reader
 from tuner.scenario.logs.imported import CommunicatorLines, LoggedChoice, groups
 from tuner.scenario.logs.reader import Log, RankLog

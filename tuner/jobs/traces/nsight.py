@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from tuner.base.errors import BadInput
-from tuner.base.names import Op
+from tuner.base.names import Op, peer_call
 from tuner.jobs.traces import kernels
-from tuner.jobs.traces.calls import Call, CallList, exchanged_bytes, number, peer_call, spread_bytes
+from tuner.jobs.traces.calls import Call, CallList, exchanged_bytes, number, spread_bytes
 from tuner.scenario.logs import choice
 
 KIND = "Nsight Systems export (SQLite)"

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from tuner.base.errors import BadInput
-from tuner.base.names import DataType, PeerCall
-from tuner.jobs.traces.calls import Call, CallList, Executed, nbytes, peer_call
+from tuner.base.names import DataType, PeerCall, peer_call
+from tuner.jobs.traces.calls import Call, CallList, Executed, nbytes
 from tuner.scenario.logs import choice
 
 KIND = "trace of NCCL's example profiler plugin"

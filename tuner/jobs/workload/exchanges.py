@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from tuner.answers.exchange_ways import Way, taken
 from tuner.base.errors import BadInput
-from tuner.base.names import Buffers, PeerCall
+from tuner.base.names import Buffers, PeerCall, peer_call
 from tuner.base.windows import SYMMETRIC, Sides
 from tuner.emulator.rules import symmetric
-from tuner.jobs.traces.calls import Call, peer_call
+from tuner.jobs.traces.calls import Call
 from tuner.jobs.traces.wanted import Wanted
 from tuner.scenario import Scenario
 from tuner.scenario.p2p import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
 
-COPIED = (PeerCall.AlltoAll, PeerCall.Gather, PeerCall.Scatter)
+COPIED = (PeerCall.AllToAll, PeerCall.Gather, PeerCall.Scatter)
 ExchangeCounts = Mapping[tuple[PeerCall, int], float]
 
 

@@ -209,7 +209,7 @@ def _followed(rows: Sequence[_Row], ranks: int | None) -> Collective | None:
     """Collective that no line names, by operation, root and factor of the bus bandwidth; None where others fit.
 
     The factors are those of nccl-tests (doc/PERFORMANCE.md): 2(n-1)/n of AllReduce, (n-1)/n of AllGather,
-    ReduceScatter, AlltoAll, Gather and Scatter, 1 of Broadcast, Reduce and SendRecv. AlltoAll is not checked in place.
+    ReduceScatter, AllToAll, Gather and Scatter, 1 of Broadcast, Reduce and SendRecv. AllToAll is not checked in place.
     """
     bodies = [(row, body) for row in rows for body in row.bodies if body.algbw_gbs > 0 and body.busbw_gbs > 0]
     if not bodies:
