@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support import command_line
 from tests.support import nccl_tests_text as nccltests_text
 from tests.support.available_releases import HERE
 from tuner import cli
@@ -19,6 +20,7 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Collective
 from tuner.cli.cost import OPERATION, VERBS, command, values
 from tuner.times.calibration import sweep
+from tuner.times.costmodels import step
 from tuner.times.costmodels.alphabeta import level, terms
 from tuner.times.costmodels.operations import Operation
 
@@ -591,7 +593,7 @@ BAD = {
     "more ranks than GPUs": ("projection --bytes 2GB --ranks-per-node 7 --one-tile-per-gpu", "valid: 1 to 6"),
     "stages": (f"{STEP_TEXT} --pp 7", "pp 7 does not divide layers 80"),
     "nccl of nothing": (f"{STEP_TEXT} --model nccl", "--model nccl and --machine belong together"),
-    "machine of another size": (f"{STEP_TEXT} --model nccl --machine dgx-2", "gpus_per_node: 8, but dgx-2 has 16"),
+    "machine of another size": (f"{STEP_TEXT} --gpus-per-node 8 --model nccl --machine dgx-2", "gpus_per_node: 8, but"),
     "fabric": ("projection --fabric x", "no fabric 'x'; valid: aurora"),
     "profile": ("projection --profile x", "no profile 'x'; valid: nominal, measured, tables"),
     "projection of one rank": ("projection --bytes 2GB --nodes 1", "ranks in all: 1; valid: 2 or more"),
@@ -690,3 +692,39 @@ def test_the_picture_of_a_report_has_one_legend_and_no_gap_beside_it(tmp_path: P
     figure.canvas.draw()
     right = max(axes.get_window_extent().x1 for axes in figure.axes)
     assert legend.get_window_extent().x0 - right < 0.05 * figure.bbox.width
+
+
+LLAMA = ("step", "--tp", "8", "--pp", "4", "--json")
+
+
+def test_a_step_of_a_model_by_its_name(run: Run) -> None:
+    by_name = run(*LLAMA, "llama-3-70b", "--nodes", "16")
+    described = "--parameters", "70.6B", "--layers", "80", "--hidden", "8192", "--sequence", "8192", "--dp", "4"
+    assert run(*LLAMA, *described) == by_name
+    assert json.loads(by_name)["gpus"] == 128
+    changed = run(*LLAMA, "Llama-3-70B", "--nodes", "16", "--sequence", "4096")
+    assert json.loads(changed)["rows"][0]["bytes"] * 2 == json.loads(by_name)["rows"][0]["bytes"]
+
+
+@pytest.mark.parametrize("name", step.known_models())
+def test_models_by_name_are_about_as_large_as_their_layers_say(name: str) -> None:
+    """A dense layer has 12 x hidden^2 parameters or some more; what experts have, a dense model does not."""
+    model = step.Model(**step.model_fields(name, {}))
+    dense = float(np.asarray(model.parameters)) - model.expert_parameters
+    assert (model.expert_parameters > 0) == (model.expert_layers > 0) == (model.experts_per_token > 1)
+    assert 0.2 < dense / (model.layers * 12 * model.hidden**2) < 1.5
+    if said := re.search(r"-(\d+)b\b", name):
+        assert 0.95 < float(np.asarray(model.parameters)) / 1e9 / int(said[1]) < 1.05
+
+
+def test_what_a_model_lacks_is_named_at_once() -> None:
+    for words, said in {
+        (
+            "--layers",
+            "3",
+        ): "the model's parameters, hidden, sequence; valid: all of them, or a model by",
+        ("llama3-70b",): "unknown model 'llama3-70b'; did you mean llama-3-70b?",
+        ("llama-3-8b", "--nodes", "3", "--tp", "16"): "--tp x --pp 16 does not divide --nodes x --gpus-per-node 24",
+        ("llama-3-8b", "--nodes", "2", "--dp", "2"): "--nodes and --dp both say",
+    }.items():
+        assert said in command_line.run("cost", "step", *words, code=2).stderr

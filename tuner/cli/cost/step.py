@@ -15,6 +15,7 @@ from tuner.cli.output import print_json, print_table, say
 from tuner.cli.release_names import release_option
 from tuner.times.costmodels import step
 from tuner.times.costmodels.alphabeta import level
+from tuner.times.costmodels.checks import divides, not_negative, positive
 from tuner.times.costmodels.step import Cluster, Model, Plan
 
 
@@ -26,10 +27,11 @@ from tuner.times.costmodels.step import Cluster, Model, Plan
 )
 @options.under("Alpha and beta", "--alpha-us", "--beta-gbs", "--inter-alpha-us", "--inter-beta-gbs")
 @options.under("Output", "--time", "--overlap")
-@click.option("--parameters", type=values.POSITIVE, required=True, help="Of the whole model, such as 70e9.")
-@click.option("--layers", type=int, required=True, help="Layers of the model.")
-@click.option("--hidden", type=int, required=True, help="Its hidden size, in elements.")
-@click.option("--sequence", type=int, required=True, help="Tokens of a sequence.")
+@click.argument("name", required=False, metavar="[MODEL]")
+@click.option("--parameters", type=values.Count(positive), help="Of the whole model, such as 70B or 70e9.")
+@click.option("--layers", type=int, help="Layers of the model.")
+@click.option("--hidden", type=int, help="Its hidden size, in elements.")
+@click.option("--sequence", type=int, help="Tokens of a sequence.")
 @click.option(
     "--dtype",
     type=options.Named(DataType, "type"),
@@ -38,12 +40,13 @@ from tuner.times.costmodels.step import Cluster, Model, Plan
     help="Of activations and parameters.",
 )
 @click.option("--gradient-dtype", type=options.Named(DataType, "type"), help="Of gradients. [default: --dtype]")
-@click.option("--expert-parameters", type=values.NOT_NEGATIVE, default=0.0, help="Of experts, out of --parameters.")
-@click.option("--expert-layers", type=int, default=0, help="Layers with experts.")
-@click.option("--experts-per-token", type=int, default=1, show_default=True, help="Experts that a token is sent to.")
+@click.option("--expert-parameters", type=values.Count(not_negative), help="Of experts, out of --parameters.")
+@click.option("--expert-layers", type=int, help="Layers with experts.")
+@click.option("--experts-per-token", type=int, help="Experts that a token is sent to. [default: 1]")
 @click.option("--tp", type=int, default=1, show_default=True, help="Degree of tensor parallelism.")
 @click.option("--sp", is_flag=True, help="Sequence parallelism beside it: ReduceScatter and AllGather for AllReduce.")
-@click.option("--dp", type=int, default=1, show_default=True, help="Degree of data parallelism.")
+@click.option("--dp", type=int, help="Degree of data parallelism. [default: 1, or what fills --nodes]")
+@click.option("--nodes", type=int, help="Nodes that the job fills, instead of --dp.")
 @click.option("--zero", type=click.IntRange(0, 3), default=0, show_default=True, help="ZeRO's stage.")
 @click.option("--ep", type=int, default=1, show_default=True, help="Degree of expert parallelism; it divides --dp.")
 @click.option("--pp", type=int, default=1, show_default=True, help="Pipeline stages.")
@@ -58,7 +61,7 @@ from tuner.times.costmodels.step import Cluster, Model, Plan
 @click.option(
     "--gradient-bytes", type=options.Sizes(), help="Of one GPU. [default: parameters x type over --tp x --pp]"
 )
-@click.option("--gpus-per-node", type=int, default=8, show_default=True, help="GPUs of each node.")
+@click.option("--gpus-per-node", type=int, help="GPUs of each node. [default: the machine's, or 8]")
 @click.option(
     "--alpha-us", type=values.NOT_NEGATIVE, default=1.0, show_default=True, help="Latency of a step inside a node."
 )
@@ -93,18 +96,20 @@ from tuner.times.costmodels.step import Cluster, Model, Plan
 @options.time_options("both")
 @options.json_option
 def command(
-    parameters: float,
-    layers: int,
-    hidden: int,
-    sequence: int,
+    name: str | None,
+    parameters: float | None,
+    layers: int | None,
+    hidden: int | None,
+    sequence: int | None,
     dtype: DataType,
     gradient_dtype: DataType | None,
-    expert_parameters: float,
-    expert_layers: int,
-    experts_per_token: int,
+    expert_parameters: float | None,
+    expert_layers: int | None,
+    experts_per_token: int | None,
     tp: int,
     sp: bool,
-    dp: int,
+    dp: int | None,
+    nodes: int | None,
     zero: int,
     ep: int,
     pp: int,
@@ -113,7 +118,7 @@ def command(
     buckets: int,
     activation_bytes: list[int] | None,
     gradient_bytes: list[int] | None,
-    gpus_per_node: int,
+    gpus_per_node: int | None,
     alpha_us: float,
     beta_gbs: float,
     inter_alpha_us: float,
@@ -128,7 +133,10 @@ def command(
 ) -> None:
     """Every collective of a training step, its bytes, its calls and its time, by parallelism.
 
+    MODEL is one by name, such as llama-3-70b, mixtral-8x7b or deepseek-v3; options change it, or describe another.
+
     \b
+    nccl-tuner cost step llama-3-70b --tp 8 --pp 4 --nodes 16 --model nccl --machine dgx-h100
     nccl-tuner cost step --parameters 70e9 --layers 80 --hidden 8192 --sequence 4096 --tp 8 --dp 8 --pp 8 \
         --micro-batches 8 --compute-us 1500000 --model nccl --machine dgx-h100 --nccl 2.28.9
     """
@@ -143,22 +151,31 @@ def command(
     if overlapped and compute_us is None:
         raise BadInput("--overlap without the computation to hide behind; valid: with --compute-us")
     scenario = options.CommunicatorOptions({"machine": machine, "nccl": nccl}).scenario() if machine else None
+    if gpus_per_node is None:
+        gpus_per_node = scenario.ranks if scenario else 8
+    if nodes is not None:
+        if dp is not None:
+            raise BadInput("--nodes and --dp both say how many GPUs there are; valid: one of them")
+        dp = int(divides("--tp x --pp", tp * pp, "--nodes x --gpus-per-node", nodes * gpus_per_node))
     cluster = Cluster(gpus_per_node, level(alpha_us, beta_gbs), level(inter_alpha_us, inter_beta_gbs))
     types = Types(dtype, gradient_dtype or dtype)
+    given = {
+        "parameters": parameters,
+        "layers": layers,
+        "hidden": hidden,
+        "sequence": sequence,
+        "expert_parameters": expert_parameters,
+        "expert_layers": expert_layers,
+        "experts_per_token": experts_per_token,
+    }
     model = Model(
-        parameters,
-        layers,
-        hidden,
-        sequence,
-        types.dtype.size_bytes,
-        types.gradient_dtype.size_bytes,
-        expert_parameters,
-        expert_layers,
-        experts_per_token,
+        **step.model_fields(name, given),
+        element_bytes=types.dtype.size_bytes,
+        gradient_element_bytes=types.gradient_dtype.size_bytes,
     )
     plan = Plan(
         tp=tp,
-        dp=dp,
+        dp=1 if dp is None else dp,
         pp=pp,
         ep=ep,
         sequence_parallel=sp,

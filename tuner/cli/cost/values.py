@@ -33,6 +33,18 @@ class Number(click.ParamType):  # type: ignore[type-arg]
         return float(self.check(_name(param), value))
 
 
+class Count(Number):
+    """Number in the forms people write a model's size as well: 70e9, 70B, 1.5T."""
+
+    name = "count"
+    units = {"K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}  # noqa: RUF012
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        text = str(value).strip()
+        unit = self.units.get(text[-1:].upper())
+        return super().convert(value, param, ctx) if unit is None else unit * super().convert(text[:-1], param, ctx)
+
+
 class Numbers(click.ParamType):  # type: ignore[type-arg]
     """A comma-separated list of numbers, each of which passes the check."""
 

@@ -6,13 +6,17 @@ outermost. A parallelism of degree 1 communicates nothing.
 Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
 
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, did_you_mean, one_of
 from tuner.times.costmodels import twolevel
 from tuner.times.costmodels.alphabeta import Level, terms
 from tuner.times.costmodels.checks import Array, divides, not_negative, positive, whole
@@ -36,6 +40,27 @@ class Model:
     expert_parameters: float = 0.0
     expert_layers: int = 0
     experts_per_token: int = 1
+
+
+@cache
+def known_models() -> Mapping[str, Mapping[str, float]]:
+    """Fields of :class:`Model` by the model's name, as its authors publish them (``tables/models.toml``)."""
+    table = tomllib.loads((files("tuner.tables") / "models.toml").read_text())
+    return {name: {key: value for key, value in row.items() if key != "source"} for name, row in table.items()}
+
+
+def model_fields(name: str | None, given: Mapping[str, float | None]) -> dict[str, Any]:
+    """Fields of :class:`Model` as given, and of the model by ``name`` where they are None.
+
+    BadInput for a name that is not known, and for all fields that are in neither.
+    """
+    known = known_models()
+    if name is not None and name.lower() not in known:
+        raise BadInput(f"unknown model {name!r}{did_you_mean(name, known)}; {one_of(known)}")
+    found = {**(known[name.lower()] if name else {}), **{key: each for key, each in given.items() if each is not None}}
+    if missing := [key for key in ("parameters", "layers", "hidden", "sequence") if key not in found]:
+        raise BadInput(f"the model's {', '.join(missing)}; valid: all of them, or a model by name: {', '.join(known)}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
