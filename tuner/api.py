@@ -31,8 +31,7 @@ from tuner.emulator.call_kind import request as request
 from tuner.emulator.compiled import CompiledSelection, PickTable
 from tuner.emulator.group import Operation
 from tuner.emulator.model import Tables
-from tuner.emulator.path_ranges import answers
-from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges
+from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, answers
 from tuner.emulator.request import Request
 from tuner.jobs.workload import job
 from tuner.jobs.workload.priced import Budget

@@ -23,7 +23,7 @@ from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.cli.output import print_table
 from tuner.emulator.connect.network import ORDER
 from tuner.emulator.request import Request
-from tuner.emulator.rules.heads import NetworkUse
+from tuner.emulator.rules.registered import NetworkUse
 from tuner.machine import catalogue
 from tuner.oracle.connections import connections, marked
 from tuner.oracle.messages import RankConnections

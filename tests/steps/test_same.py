@@ -6,13 +6,12 @@ import pytest
 from tests.support import drawn_works
 from tuner.base.names import DataType
 from tuner.emulator.connect import summarize
-from tuner.emulator.steps import compare
 from tuner.emulator.steps.addition_order import Term
-from tuner.emulator.steps.orders import Orders, orders
+from tuner.emulator.steps.orders import Orders, at_offsets, in_rows, orders
 
 
 def drawn_orders(random: np.random.Generator, count: int) -> Orders:
-    """Ranges of few orders, so that they are often the compare."""
+    """Ranges of few orders, so that they are often the same."""
     terms: tuple[Term, ...] = ((0, 1, 2), (1, 2, 0))
     starts = np.unique(np.append(0, random.integers(0, count, random.integers(0, 4))))
     return Orders(count, starts, np.arange(len(starts)) % 2, terms, DataType.float32)
@@ -28,10 +27,10 @@ def test_differences_at_offsets_and_in_columns(seed: int) -> None:
     row = int(random.integers(1, 6))
     calls = [drawn_orders(random, row * int(random.integers(1, 5))) for _ in range(int(random.integers(1, 4)))]
     terms = [one_by_one(call) for call in calls]
-    found = compare.at_offsets(calls)
+    found = at_offsets(calls)
     assert (found is None) == all(mine == own for other in terms for own, mine in zip(terms[0], other, strict=False))
     parts = row if all(call.count % row == 0 for call in calls) else 1
-    in_parts = compare.at_offsets(calls, parts)
+    in_parts = at_offsets(calls, parts)
     split = [[other[len(other) // parts * part :][: len(other) // parts] for part in range(parts)] for other in terms]
     pairs = [
         pair
@@ -41,14 +40,14 @@ def test_differences_at_offsets_and_in_columns(seed: int) -> None:
     ]
     assert (in_parts is None) == all(own == mine for own, mine in pairs)
     columns = [{each[at] for each in terms for at in range(column, len(each), row)} for column in range(row)]
-    in_rows = compare.in_rows(calls, row)
-    assert (in_rows is None) == all(len(column) == 1 for column in columns)
-    for difference in filter(None, (found, in_rows, in_parts)):
+    by_rows = in_rows(calls, row)
+    assert (by_rows is None) == all(len(column) == 1 for column in columns)
+    for difference in filter(None, (found, by_rows, in_parts)):
         for call, offset, term in zip(difference.calls, difference.offsets, difference.terms, strict=True):
             assert terms[call][offset] == term
         assert difference.terms[0] != difference.terms[1]
-    if in_rows is not None:
-        assert (in_rows.offsets[0] - in_rows.offsets[1]) % row == 0
+    if by_rows is not None:
+        assert (by_rows.offsets[0] - by_rows.offsets[1]) % row == 0
 
 
 def test_a_ring_differs_between_sizes_and_one_tree_does_not() -> None:
@@ -56,4 +55,4 @@ def test_a_ring_differs_between_sizes_and_one_tree_does_not() -> None:
     drawn = [drawn_works.reducing(random) for _ in range(40)]
     for each in drawn:
         found = orders(each.work, summarize(each.connected))
-        assert (compare.in_rows([found], 1) is None) == (len(found.starts) == 1)
+        assert (in_rows([found], 1) is None) == (len(found.starts) == 1)

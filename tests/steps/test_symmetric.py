@@ -11,7 +11,7 @@ from tests.support.drawn_works import numbers
 from tests.support.ordered_calls import added
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
-from tuner.emulator.steps import symmetric
+from tuner.emulator.steps import orders
 from tuner.emulator.steps.orders import Orders
 
 Kernel = Callable[[list[Any]], list[Any]]
@@ -40,9 +40,9 @@ def test_symmetric_kernels_add_as_claimed(kernel: str, dtype: DataType, ranks: i
     random = np.random.default_rng([ranks, dtype])
     collective = Collective[kernel.partition("_")[0]]
     request = Request(collective, dtype, Op.sum)
-    assert symmetric.not_claimed(kernel, request) is None
+    assert orders.symmetric_not_claimed(kernel, request) is None
     elements = 300 * ranks
-    found = symmetric.orders(kernel, request, ranks, elements)
+    found = orders.symmetric_orders(kernel, request, ranks, elements)
     inputs = [(numbers(random, elements) / 64).astype(dtype.name) for _ in range(ranks)]
     results = KERNELS[kernel](inputs)
     expected = claimed(found, inputs)
@@ -52,8 +52,8 @@ def test_symmetric_kernels_add_as_claimed(kernel: str, dtype: DataType, ranks: i
 
 def test_what_is_not_claimed_says_why() -> None:
     request = Request(Collective.AllReduce, DataType.float32, Op.sum)
-    assert "the switch adds" in str(symmetric.not_claimed("AllReduce_RSxLDMC_AGxSTMC", request))
-    assert "whose warp adds it" in str(symmetric.not_claimed("AllReduce_RSxLD_AGxST", request))
-    assert symmetric.not_claimed(None, request) == symmetric.NOT_DERIVED
+    assert "the switch adds" in str(orders.symmetric_not_claimed("AllReduce_RSxLDMC_AGxSTMC", request))
+    assert "whose warp adds it" in str(orders.symmetric_not_claimed("AllReduce_RSxLD_AGxST", request))
+    assert orders.symmetric_not_claimed(None, request) == orders.NOT_DERIVED
     average = Request(Collective.AllReduce, DataType.float32, Op.avg)
-    assert symmetric.not_claimed("AllReduce_AGxLL_R", average) == "sums are derived, not avg"
+    assert orders.symmetric_not_claimed("AllReduce_AGxLL_R", average) == "sums are derived, not avg"

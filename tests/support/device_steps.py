@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.emulator.connect.records import RankChannel
+from tuner.emulator.connect.nodes import RankChannel
 from tuner.emulator.launches import ChannelShare, Sharing, Work
 
 Numbers = NDArray[Any]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.random import Generator
 
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.emulator.connect.records import CollNetDirect, Connected, NvlsChannel, RankChannel, RankView, Tree
+from tuner.emulator.connect.nodes import CollNetDirect, Connected, NvlsChannel, RankChannel, RankView, Tree
 from tuner.emulator.launches import ChannelShare, ProxyOperation, Sharing, Work
 
 GRAINS = {Protocol.LL: 16, Protocol.LL128: 1920, Protocol.Simple: 512}  # bytes

@@ -12,7 +12,7 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import Float, f32
 from tuner.emulator.model import latency_us
 from tuner.emulator.rules import latency
-from tuner.emulator.rules.model_point import ModelPoint
+from tuner.emulator.rules.call import ModelPoint
 
 
 def fused(point: ModelPoint) -> Float:

@@ -12,7 +12,7 @@ from tuner import release
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import Float, f32
 from tuner.emulator.model import latency_us
-from tuner.emulator.rules.model_point import ModelPoint
+from tuner.emulator.rules.call import ModelPoint
 from tuner.scenario import Scenario
 from tuner.scenario.resolved import ResolvedScenario
 

@@ -10,7 +10,7 @@ from tuner import communicator
 from tuner.base.errors import BadInput
 from tuner.cli import everything as main
 from tuner.emulator.connect import summarize
-from tuner.emulator.connect.binary_trees import binary_tree, double_tree
+from tuner.emulator.connect.join import binary_tree, double_tree
 from tuner.emulator.connect.network import heads_of_rank
 from tuner.scenario import Scenario
 

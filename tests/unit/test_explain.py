@@ -25,7 +25,7 @@ from tuner.base.registry import NotNccl, Registry, source_of, sources_of
 from tuner.base.trace import Step
 from tuner.cli import everything
 from tuner.emulator.request import Request
-from tuner.emulator.rules import bandwidth, bounds, channel_split, latency, launch, registered
+from tuner.emulator.rules import bandwidth, bounds, latency, launch, registered
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.call import Call
 from tuner.emulator.selection import Selection
@@ -140,7 +140,7 @@ def test_what_a_rule_says_needs_no_other_rule() -> None:
         timing.CORRECTIONS,
         timing.PENALTIES,
         launch.RULES,
-        channel_split.RULES,
+        launch.SPLIT_RULES,
         bounds.BLOCK_RULES,
         registered.RULES,
     )

@@ -9,7 +9,7 @@ from tuner.emulator.connect import Adapter, Connected, RankChannel, RankView, Tr
 from tuner.emulator.connect.network import network_use
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
-from tuner.emulator.rules.heads import Heads, NetworkUse
+from tuner.emulator.rules.registered import Heads, NetworkUse
 from tuner.emulator.selection import Selection
 from tuner.machine.peer_links import AdapterAccess
 from tuner.scenario import Scenario

@@ -10,8 +10,7 @@ from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.base.numerics import SizeArray
 from tuner.cli import everything
-from tuner.emulator.path_ranges import answers
-from tuner.emulator.ranges import Ranges, combinations, launches
+from tuner.emulator.ranges import Ranges, answers, combinations, launches
 from tuner.emulator.request import Request
 from tuner.emulator.rules import launch
 from tuner.emulator.selection import Selection

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from tests.support.command_line import run
-from tuner.emulator.symmetric_launch import dealt, parts
+from tuner.emulator.full_launch import dealt, parts
 
 CELL = 256  # elements of float32
 

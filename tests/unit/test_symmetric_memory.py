@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.command_line import run
 from tuner import api
-from tuner.emulator.rules import windows
+from tuner.emulator.rules import symmetric_variables
 
 APART, ALL, NONE = "dgx-1v", "pcie-l40s", "pcie-l40s-no-p2p"  # of some GPUs far apart, peer-to-peer of all, of some
 KERNEL, COPIES, ALGORITHM = "symmetric kernel AllGather_ST", "copy engines", None
@@ -14,7 +14,7 @@ def taken(machine: str, nccl: str, **described: object) -> tuple[bool, str | Non
     """Whether there is symmetric memory, and what takes an AllGather of 1 MiB on windows."""
     communicator = api.communicator(machine, nodes=1, nccl=nccl, **described)  # type: ignore[arg-type]
     (path,) = communicator.selection.non_classic_paths(api.request("allgather", buffers="window"), [1 << 20])
-    return windows.supported(communicator.selection.communicator), None if path is None else path.name
+    return symmetric_variables.supported(communicator.selection.communicator), None if path is None else path.name
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,8 @@ from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Buffers
 from tuner.base.numerics import SizeArray
 from tuner.base.records import json_form
-from tuner.emulator.path_ranges import answers
 from tuner.emulator.pick import Pick
-from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges
+from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, answers
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario

@@ -10,8 +10,7 @@ from tuner.base.numerics import shortest
 from tuner.base.records import json_form
 from tuner.emulator.group import Operation
 from tuner.emulator.p2p import mixed
-from tuner.emulator.p2p.broadcasts import BroadcastKernel
-from tuner.emulator.p2p.mixed import MixedKernel
+from tuner.emulator.p2p.mixed import BroadcastKernel, MixedKernel
 from tuner.emulator.p2p.plan import ExchangeCall
 from tuner.emulator.p2p.records import P2pContext
 from tuner.emulator.selection import Selection

@@ -14,9 +14,16 @@ from tuner.base.records import json_form
 from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.request import Request
 from tuner.emulator.steps import orders as of_works
-from tuner.emulator.steps import symmetric
 from tuner.emulator.steps.addition_order import Term, text
-from tuner.emulator.steps.orders import LAST_READ, REDUCING, Orders, any_order, orders
+from tuner.emulator.steps.orders import (
+    LAST_READ,
+    REDUCING,
+    Orders,
+    any_order,
+    orders,
+    symmetric_not_claimed,
+    symmetric_orders,
+)
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -97,7 +104,7 @@ def check_adds(request: Request) -> None:
 def not_claimed(call: Alone | NonClassicPath, request: Request) -> str | None:
     """Why no order of a call is claimed; None where one is."""
     if isinstance(call, NonClassicPath):
-        return symmetric.not_claimed(call.kernel, request)
+        return symmetric_not_claimed(call.kernel, request)
     if pat_not_read(call):
         return f"PAT's steps were read from NCCL {PAT_READ_FROM} on"
     return of_works.not_claimed(call.work, call.across)
@@ -115,7 +122,7 @@ def _of_call(
     if isinstance(call, Alone):
         found = orders(call.work, call.across)
     else:
-        found = symmetric.orders(call.kernel or "", request, scenario.ranks, whole)
+        found = symmetric_orders(call.kernel or "", request, scenario.ranks, whole)
     read = device_code_read(scenario.nccl)
     return CallOrder(*head, _classes(found), indifferent, None, read, found.sums_in, found)
 

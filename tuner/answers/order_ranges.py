@@ -9,12 +9,11 @@ from tuner.answers.order import check_adds, not_claimed
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType
 from tuner.base.records import json_form
-from tuner.emulator import path_ranges
+from tuner.emulator import ranges
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.emulator.steps import symmetric
 from tuner.emulator.steps.addition_order import Term
-from tuner.emulator.steps.orders import any_order, terms_of_every_size
+from tuner.emulator.steps.orders import any_order, symmetric_orders, terms_of_every_size
 from tuner.scenario import Scenario
 
 SAME, BY_SIZE, NOT_CLAIMED = "the same", "by size", "not claimed"
@@ -46,7 +45,7 @@ def order_ranges(scenario: Scenario, request: Request, ends: tuple[int | None, i
     """The ranges that follow each other from the first size to the last; neighbours of one order are one range.
 
     They end before sizes at which channels of calls that may bypass the algorithms change too often to be followed.
-    Errors: BadInput for what adds nothing; those of :func:`tuner.emulator.path_ranges.answers` and of
+    Errors: BadInput for what adds nothing; those of :func:`tuner.emulator.ranges.answers` and of
     :func:`calls_alone`.
     """
     check_adds(request)
@@ -61,7 +60,7 @@ def order_ranges(scenario: Scenario, request: Request, ends: tuple[int | None, i
 
 def _ranges(scenario: Scenario, request: Request, ends: tuple[int | None, int], root: int) -> Iterator[OrderRange]:
     """Ranges of one launch, whose channels are the same."""
-    found = path_ranges.answers(Selection(scenario.communicator()), request, *ends).records(request)
+    found = ranges.answers(Selection(scenario.communicator()), request, *ends).records(request)
     unit = request.unit_bytes(scenario.ranks)
     firsts = [(-(-each.from_bytes // unit) * unit, each) for each in found]
     sizes = [(size, each) for size, each in firsts if size <= each.to_bytes]  # of those that a call can have
@@ -81,6 +80,6 @@ def _ranges(scenario: Scenario, request: Request, ends: tuple[int | None, int], 
             terms = terms_of_every_size(call.work, call.across)
             yield OrderRange(*of_range, BY_SIZE if terms is None else SAME, terms or ())
         else:
-            orders = symmetric.orders(call.kernel or "", request, scenario.ranks, size // request.dtype.size_bytes)
-            sums_in = None if orders.sums_in is request.dtype else orders.sums_in
-            yield OrderRange(*of_range, SAME, orders.terms, None, sums_in)
+            summed = symmetric_orders(call.kernel or "", request, scenario.ranks, size // request.dtype.size_bytes)
+            sums_in = None if summed.sums_in is request.dtype else summed.sums_in
+            yield OrderRange(*of_range, SAME, summed.terms, None, sums_in)

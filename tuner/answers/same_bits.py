@@ -9,7 +9,7 @@ from tuner.base.names import Algorithm, Collective, DataType
 from tuner.base.numerics import shortest
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.emulator.steps import compare
+from tuner.emulator.steps import orders
 from tuner.emulator.steps.addition_order import short, text
 from tuner.scenario import Scenario
 
@@ -95,13 +95,13 @@ def of_orders(question: Question, calls: Sequence[CallOrder]) -> SameBits:
     found = [call.found for call in calls if call.found is not None]
     if question.row is None:
         scatters = question.request.collective is Collective.ReduceScatter
-        difference = compare.at_offsets(found, ranks[0] if scatters else 1)
+        difference = orders.at_offsets(found, ranks[0] if scatters else 1)
     else:
-        difference = compare.in_rows(found, question.row)
+        difference = orders.in_rows(found, question.row)
     if difference is None:
-        orders = {call.classes[0].order for call in calls if len(call.classes) == 1}
-        if len(orders) == 1 and all(len(call.classes) == 1 for call in calls):
-            return SameBits(YES, f"every element is added as {short(orders.pop())}")
+        distinct = {call.classes[0].order for call in calls if len(call.classes) == 1}
+        if len(distinct) == 1 and all(len(call.classes) == 1 for call in calls):
+            return SameBits(YES, f"every element is added as {short(distinct.pop())}")
         return SameBits(YES, "each element is added in one order in all of them")
     one, other = (calls[place] for place in difference.calls)
     ways = [short(text(term)) for term in difference.terms]

@@ -12,9 +12,8 @@ from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.p2p.plan import POINT_TO_POINT, plan
 from tuner.emulator.p2p.records import ExchangeKernel
 from tuner.emulator.request import Request
-from tuner.emulator.steps import exchanges
 from tuner.emulator.steps.records import Schedule
-from tuner.emulator.steps.schedule import schedule
+from tuner.emulator.steps.schedule import schedule, schedule_of_exchanges
 from tuner.scenario import Scenario
 from tuner.scenario.p2p import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
@@ -65,7 +64,7 @@ def of_exchange(scenario: Scenario, asked: Asked) -> ScheduledCall:
         raise BadInput(f"`peer` {asked.root}: a send to the rank itself is a copy; valid: another rank than `rank`")
     kernels_of(asked.root)
     words = f"{asked.function.name} of {human_bytes(size)}, {scenario.heading}"
-    return ScheduledCall(words, exchanges.schedule(kernels_of, scenario.ranks))
+    return ScheduledCall(words, schedule_of_exchanges(kernels_of, scenario.ranks))
 
 
 def _other(function: PeerCall) -> PeerCall:

@@ -9,8 +9,7 @@ from tuner.base.names import Collective
 from tuner.base.sizes import about
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table, span
-from tuner.emulator.path_ranges import answers, goes_on
-from tuner.emulator.ranges import SizeRange
+from tuner.emulator.ranges import SizeRange, answers, goes_on
 from tuner.emulator.selection import Selection
 
 

@@ -14,7 +14,7 @@ from tuner.cli.group import calls_argument, operations_of, print_group
 from tuner.cli.lazy import Group
 from tuner.cli.output import counted, print_json
 from tuner.cli.pick import print_answers
-from tuner.emulator import printed_table
+from tuner.emulator import model
 
 TABLES = ("NCCL_TUNER_TABLE", "NCCL_TUNER_CONFIG_FILE")
 
@@ -107,8 +107,8 @@ def table(as_json: bool, timeout_s: float, communicator: options.CommunicatorOpt
     if as_json:
         print_json(cells(tables, algorithms))
         return
-    numbers = printed_table.PrintedNumbers(tables.latency_us, tables.bandwidth_gbs, tables.max_threads)
-    click.echo("\n".join(printed_table.lines(numbers, algorithms)))
+    numbers = model.PrintedNumbers(tables.latency_us, tables.bandwidth_gbs, tables.max_threads)
+    click.echo("\n".join(model.lines(numbers, algorithms)))
 
 
 @command.command()

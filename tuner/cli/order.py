@@ -14,7 +14,7 @@ from tuner.base.sizes import LARGEST_BYTES
 from tuner.cli import options
 from tuner.cli.group_calls import ROOTED
 from tuner.cli.output import human_bytes, print_json, print_table, say, verdict
-from tuner.emulator.path_ranges import goes_on
+from tuner.emulator.ranges import goes_on
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.emulator.steps.addition_order import Term, short, text

@@ -12,7 +12,7 @@ from tuner.base.names import Buffers, DataType, Op
 from tuner.base.sizes import size_list
 from tuner.cli import options
 from tuner.cli.output import human_bytes, print_json, print_table
-from tuner.emulator import printed_table
+from tuner.emulator import model
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
@@ -71,7 +71,7 @@ def command(
         else:
             if described.fitted_constants is not None:
                 click.echo(f"with fitted constants {described.fitted_constants.file}, not NCCL's own")
-            click.echo("\n".join(printed_table.lines(printed_table.printed(made, tables), algorithms)))
+            click.echo("\n".join(model.lines(model.printed(made, tables), algorithms)))
     if times is not None:
         _print_calibrated(_records(tables, algorithms, described.fitted_constants), described, times, as_json)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
 from tuner.emulator.communicator import Communicator, Node
-from tuner.emulator.rules import collnet, init, resolved, split_share
+from tuner.emulator.rules import collnet, init, resolved
 from tuner.machine.adapters import selecting
 from tuner.machine.graphs import COLLNET_GRAPHS, EMPTY, OF_ALGORITHM, Graph, Graphs
 from tuner.release import Release, variables
@@ -102,7 +102,7 @@ def build(
         merges_adapters=first.merges_adapters,
         shared=whole,
     )
-    split_share.check(communicator)
+    init.check_shared(communicator)
     return communicator
 
 

@@ -26,7 +26,7 @@ from tuner.base.names import ALGO_PROTOS, Protocol
 from tuner.base.numerics import FloatArray, SizeArray, ceil_div, f32
 from tuner.emulator import ranges
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.path_ranges import followed
+from tuner.emulator.ranges import followed
 from tuner.emulator.request import Request, Sizes
 from tuner.emulator.rules import cta_policy
 from tuner.emulator.rules import time as timing

@@ -11,7 +11,7 @@ from tuner.base.numerics import Float
 from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
-from tuner.emulator.rules import bounds, cta_policy, symmetric, symmetric_arguments
+from tuner.emulator.rules import bounds, cta_policy, symmetric, symmetric_groups
 from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.schedule.task import Task
 from tuner.emulator.selection import Selection
@@ -252,7 +252,7 @@ class Chooser:
         """Fills in what tasks chosen together get, and keeps the choice."""
         request = replace(tasks[0].request, pipelined=pipelined, preset_channels=preset_channels)
         sizes = np.array([task.nbytes for task in tasks], np.uint64)
-        symmetric_arguments.check(self.communicator, tasks[0].request, sizes)
+        symmetric_groups.check(self.communicator, tasks[0].request, sizes)
         nbytes = sum(task.nbytes for task in tasks)
         tuned = self._tuner(request, nbytes) if self._tuner else self._own(request, nbytes)
         self.choices.append(

@@ -22,13 +22,13 @@ from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request, Sizes
 from tuner.emulator.rules import buffers as rules_of_buffers
-from tuner.emulator.rules import cta_policy, pick, symmetric_arguments
+from tuner.emulator.rules import cta_policy, symmetric_groups, time
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.bounds import plain_bound
 from tuner.emulator.rules.call import Call
-from tuner.emulator.rules.model_point import ModelPoint as ModelPoint
+from tuner.emulator.rules.call import ModelPoint as ModelPoint
 from tuner.emulator.rules.schedule.scheduler import check_alone
-from tuner.emulator.rules.symmetric_sides import ClassicProtocol
+from tuner.emulator.rules.symmetric_rail import ClassicProtocol
 from tuner.emulator.tuner_plugin import OWN, TunerAnswers, TunerQuestion
 
 MULTICAST = (Algorithm.NVLS, Protocol.Simple)
@@ -380,7 +380,7 @@ class Selection:
 
         ``cost_us`` is [size][algorithm][protocol], the pick an index into ``ALGO_PROTOS``; cells below 0 do not count.
         """
-        times = (pick.unless_negative(cost_us[:, algorithm, protocol]) for algorithm, protocol in ALGO_PROTOS)
+        times = (time.unless_negative(cost_us[:, algorithm, protocol]) for algorithm, protocol in ALGO_PROTOS)
         best, time_us = self.communicator.rules.pick(times, self.communicator)
         return best.astype(np.int64), time_us
 
@@ -487,7 +487,7 @@ class Selection:
 
     def _check_call(self, request: Request, nbytes: SizeArray) -> None:
         rules_of_buffers.check_buffers_of(self.communicator, request)
-        symmetric_arguments.check(self.communicator, request, nbytes)
+        symmetric_groups.check(self.communicator, request, nbytes)
 
     def _check_type(self, request: Request) -> None:
         if self.communicator.rules.fp8_needs_hopper(request) and self.communicator.min_comp_cap < 90:

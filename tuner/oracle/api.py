@@ -13,7 +13,7 @@ from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op
 from tuner.base.windows import SYMMETRIC, Windows
 from tuner.emulator.call_kind import NonClassicPath
-from tuner.emulator.connect.records import Connected
+from tuner.emulator.connect.nodes import Connected
 from tuner.emulator.request import Request
 from tuner.oracle import channels, exchanges, facts, groups, launches, messages, start
 from tuner.oracle.answers import Contradiction, Launched, Observation, Reader, Requested

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tuner.base.names import Algorithm
-from tuner.emulator.connect.records import Adapter, CollNetDirect, Connected, NvlsChannel, RankChannel, RankView, Tree
+from tuner.emulator.connect.nodes import Adapter, CollNetDirect, Connected, NvlsChannel, RankChannel, RankView, Tree
 from tuner.oracle import facts
 from tuner.oracle.messages import Channels, RankMemory, ReadChannels
 from tuner.oracle.symbols import Symbols

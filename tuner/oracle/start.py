@@ -10,7 +10,7 @@ from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.files import cache_folder
 from tuner.base.names import PATHS_WITHOUT_WORD, Algorithm, Buffers
-from tuner.emulator.rules import init, split_share
+from tuner.emulator.rules import init
 from tuner.machine import adapters
 from tuner.machine.skeleton import Skeleton
 from tuner.oracle import facts, hardware, library, symbols
@@ -132,7 +132,7 @@ def _environment(configuration: OracleConfiguration) -> dict[str, str]:
     """Variables that say what the configuration does."""
     made = {SHARE_GPUS: "1"} if configuration.shares_gpus else {}
     if configuration.split_off is not None and configuration.split_off.shares:
-        made[split_share.VARIABLES[configuration.split_off.by]] = "1"
+        made[init.SHARE_VARIABLES[configuration.split_off.by]] = "1"
     return made
 
 

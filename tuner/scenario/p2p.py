@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
 from tuner.emulator.connect.network import ORDER, heads_of_rank, network_use
-from tuner.emulator.p2p.order import Order
-from tuner.emulator.p2p.peers import PeerChannels, peer_channels
+from tuner.emulator.p2p.peers import Order, PeerChannels, peer_channels
 from tuner.emulator.p2p.records import P2pContext
 from tuner.emulator.rules.domains import ENABLE, IF_THERE
-from tuner.emulator.rules.heads import Heads, NetworkUse
+from tuner.emulator.rules.registered import Heads, NetworkUse
 from tuner.machine.peer_links import AdapterAccess, PeerLinks
 from tuner.scenario.resolved import ResolvedScenario
 

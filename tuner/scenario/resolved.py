@@ -12,7 +12,7 @@ from tuner.base.errors import BadInput, TunerError
 from tuner.base.ranges import as_ranges
 from tuner.emulator.build import build
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.rules import cta_policy, domains, resolved, split_share
+from tuner.emulator.rules import cta_policy, domains, init, resolved
 from tuner.emulator.rules.domains import Fabric
 from tuner.machine.topology import Topology, edit
 from tuner.machine.topology import read as read_topology
@@ -66,7 +66,7 @@ class ResolvedScenario:
     def shares(self) -> bool:
         """Whether the communicator shares the resources of the whole that it is a part of."""
         made = self.scenario.members
-        return made is not None and split_share.shares(made.by, made.shares, self.scenario.environment or {})
+        return made is not None and init.shares_resources(made.by, made.shares, self.scenario.environment or {})
 
     @cached_property
     def kinds(self) -> tuple[ResolvedNode, ...]:

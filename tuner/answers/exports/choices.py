@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from tuner.answers.bypassing import picks_of
 from tuner.base.names import Buffers
 from tuner.base.records import json_form
-from tuner.emulator.path_ranges import answers
-from tuner.emulator.ranges import launches
+from tuner.emulator.ranges import answers, launches
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario

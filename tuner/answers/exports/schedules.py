@@ -12,8 +12,7 @@ from typing import Any, TextIO
 
 from tuner.answers.scheduled import ScheduledCall
 from tuner.base.errors import BadInput
-from tuner.emulator.steps.operations import Operation, operations
-from tuner.emulator.steps.records import Fabric, Peer
+from tuner.emulator.steps.records import Fabric, Operation, Peer, operations
 
 COLUMNS = (
     *("rank", "channel", "threads", "step", "operation", "peer"),

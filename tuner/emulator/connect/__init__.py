@@ -1,8 +1,17 @@
 """Channels across nodes: which rank talks to which over which adapter, as NCCL joins the graphs of all nodes."""
 
 from tuner.emulator.connect.join import connect
-from tuner.emulator.connect.nodes import NodeKind, Nodes
-from tuner.emulator.connect.records import Adapter, CollNetDirect, Connected, NvlsChannel, RankChannel, RankView, Tree
+from tuner.emulator.connect.nodes import (
+    Adapter,
+    CollNetDirect,
+    Connected,
+    NodeKind,
+    Nodes,
+    NvlsChannel,
+    RankChannel,
+    RankView,
+    Tree,
+)
 from tuner.emulator.connect.summary import Across, Crossing, RingOrder, TreeOrder, rings_and_trees, summarize
 
 __all__ = [

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tuner.base.names import Algorithm
-from tuner.emulator.connect.records import Adapter, Connected
-from tuner.emulator.rules.heads import Heads, NetworkOf, NetworkUse
+from tuner.emulator.connect.nodes import Adapter, Connected
+from tuner.emulator.rules.registered import Heads, NetworkOf, NetworkUse
 from tuner.machine.peer_links import AdapterAccess
 
 AccessOf = Callable[[int, int], AdapterAccess]  # a rank's to the adapter that graphs give this number

@@ -6,10 +6,8 @@ from itertools import chain, pairwise
 
 from tuner.base.records import json_form
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.connect.binary_trees import double_tree
-from tuner.emulator.connect.join import Join
-from tuner.emulator.connect.nodes import Nodes
-from tuner.emulator.connect.records import Adapter, CollNetDirect, Connected, NvlsChannel, RankChannel, Tree
+from tuner.emulator.connect.join import Join, double_tree
+from tuner.emulator.connect.nodes import Adapter, CollNetDirect, Connected, Nodes, NvlsChannel, RankChannel, Tree
 
 OPTIONAL = json_form(optional=True)
 

@@ -1,13 +1,14 @@
 """What NCCL makes of a rank's sends and receives in one group."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from tuner.base.errors import BadInput
-from tuner.base.names import DataType, PeerCall
-from tuner.emulator.p2p import chunks, rounds
-from tuner.emulator.p2p.queues import Queues
-from tuner.emulator.p2p.records import ExchangeKernel, Message, P2pContext
+from tuner.base.names import DataType, PeerCall, Protocol
+from tuner.base.numerics import as_size_t, ceil_div
+from tuner.emulator.p2p.peers import TOGETHER
+from tuner.emulator.p2p.records import Element, ExchangeKernel, Message, P2pContext, Queues, Transfer, Work
+from tuner.emulator.rules.schedule.scheduler import Batches, Works
 
 POINT_TO_POINT = (PeerCall.Send, PeerCall.Recv)
 
@@ -31,8 +32,8 @@ def plan(p2p_context: P2pContext, calls: Sequence[ExchangeCall], captured: bool 
     """
     queues = Queues(messages(p2p_context, calls), p2p_context.order.rank)
     if p2p_context.communicator.release.exchange.planner == "rounds":
-        return tuple(rounds.kernels(p2p_context, queues, captured))
-    return tuple(chunks.kernels(p2p_context, queues, captured))
+        return tuple(kernels_of_rounds(p2p_context, queues, captured))
+    return tuple(kernels_of_chunks(p2p_context, queues, captured))
 
 
 def messages(p2p_context: P2pContext, calls: Iterable[ExchangeCall]) -> Iterable[Message]:
@@ -86,3 +87,398 @@ def _of_call(call: ExchangeCall, size: int, ranks: Iterable[int], rank: int) -> 
             if rank == call.root:
                 yield from (Message(peer, size, True, peer * size) for peer in ranks)
             yield Message(call.root, size, False)
+
+
+WARPS = 20  # of a block of 640 threads
+ELEMENTS = 2 * TOGETHER  # of a work: receives on the even places, sends on the odd ones
+
+
+@dataclass(slots=True)
+class _Left:
+    """What of a message is not in a kernel yet."""
+
+    message: Message
+    chunk_bytes: int  # of its parts, NCCL's recvChunkBytesMax
+    chunk: int = 0
+
+    @property
+    def done(self) -> bool:
+        return self.chunk * self.chunk_bytes >= self.message.bytes and self.chunk > 0
+
+
+class _ChunkWork:
+    """A work of a channel: chunks by their places."""
+
+    def __init__(self) -> None:
+        self.chunks: dict[int, Transfer] = {}
+        self.next = {False: 0, True: 1}  # places, by whether it sends
+
+    def takes(self, transfer: Transfer) -> bool:
+        """A connection is used once in a work."""
+        sends = transfer.message.sends
+        same = (place for place in range(int(sends), self.next[sends], 2))
+        return self.next[sends] < ELEMENTS and all(
+            self.chunks[place].message.peer != transfer.message.peer for place in same
+        )
+
+    def add(self, transfer: Transfer) -> None:
+        sends = transfer.message.sends
+        self.chunks[self.next[sends]] = transfer
+        self.next[sends] += 2
+
+    def elements(self) -> tuple[Element, ...]:
+        """The chunks with their warps (finishWorkP2p)."""
+        groups, warps = 1 << max(self.chunks).bit_length(), 1
+        while warps * groups <= WARPS // 2:
+            warps *= 2
+        return tuple(
+            Element(
+                place,
+                transfer,
+                warps + (place % 2 if warps >= 2 else 0),
+                place * WARPS // groups,
+                groups,
+            )
+            for place, transfer in sorted(self.chunks.items())
+        )
+
+
+class _ChunkKernel:
+    """A kernel that is being filled, with room for so many works."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.of_channel: dict[int, list[_ChunkWork]] = {}
+
+    def add(self, transfer: Transfer, fused: bool) -> None:
+        (channel,) = transfer.channels
+        works = self.of_channel.setdefault(channel, [])
+        if not works or not fused or not works[-1].takes(transfer):
+            works.append(_ChunkWork())
+            self.room -= 1
+        works[-1].add(transfer)
+
+    def done(self, threads: int) -> ExchangeKernel:
+        batches = {channel: tuple(work.elements() for work in works) for channel, works in self.of_channel.items()}
+        return ExchangeKernel(threads, (), dict(sorted(batches.items())))
+
+
+def kernels_of_chunks(
+    p2p_context: P2pContext, queues: Queues, captured: bool, room: int | None = None
+) -> Iterator[ExchangeKernel]:
+    """The kernels of the messages, in a CUDA graph if ``captured``.
+
+    The first has ``room`` for so many works beside those of collectives, if there are any.
+    """
+    whole = Works(p2p_context.communicator, captured).left
+    return _ChunkPlanner(p2p_context, queues).kernels(whole, whole if room is None else room)
+
+
+class _ChunkPlanner:
+    def __init__(self, p2p_context: P2pContext, queues: Queues) -> None:
+        self.p2p_context, self.queues = p2p_context, queues
+        self.data = p2p_context.communicator.release.exchange
+        self.fewest, self.most = self._bounds()
+        self.fused = False
+        self.steps = p2p_context.order.rounds_with(queues.peers(sends=True), queues.peers(sends=False))
+        self.left: dict[tuple[int, bool], _Left] = {}  # messages of which some chunks are in kernels
+
+    def _bounds(self) -> tuple[int, int]:
+        peers, ranks = self.p2p_context.channels, self.p2p_context.communicator.ranks
+        fewest = most = peers.per_peer
+        one_node = len(self.p2p_context.order.ranks_of) == 1
+        rule = self.data.fewer_for_many_ranks
+        limited = rule == "always" or (rule == "on_one_node" and one_node)
+        while (limited or rule == "for_small") and fewest * ranks > peers.channels and fewest > 1:
+            fewest //= 2
+        while limited and most * ranks > peers.channels * 4 and most > 1:
+            most //= 2
+        return fewest, most
+
+    def kernels(self, whole: int, room: int) -> Iterator[ExchangeKernel]:
+        threads = self.p2p_context.communicator.release.limits.max_threads
+        kernel = _ChunkKernel(room)
+        while self.queues:
+            if self._sweep(kernel):
+                yield kernel.done(threads)
+                if not kernel.of_channel and kernel.room >= whole:
+                    raise BadInput(Works.TOO_SMALL)
+                kernel, self.fused = _ChunkKernel(whole), False
+        if kernel.of_channel:
+            yield kernel.done(threads)
+
+    def _sweep(self, kernel: _ChunkKernel) -> bool:
+        """Turns to every peer once; whether the kernel is full."""
+        order, before = self.p2p_context.order, -1
+        for step in self.steps:
+            anew = step % TOGETHER == 0
+            if self.data.fused == "by_step" and step // TOGETHER != before // TOGETHER:
+                self.fused = False
+            before = step
+            sending, receiving = self.queues.first(*order.pair(step))
+            waiting = [self._left_of(message) for message in (receiving, sending) if message is not None]
+            while waiting:
+                if anew and self.data.fused == "by_chunk":
+                    self.fused = False
+                for left in list(waiting):
+                    if kernel.room < 1:
+                        return True
+                    kernel.add(self._chunk(left), self.fused)
+                    self.fused = True
+                    left.chunk += 1
+                    if left.done:
+                        self.queues.take(left.message)
+                        del self.left[left.message.peer, left.message.sends]
+                        waiting.remove(left)
+        return False
+
+    def _left_of(self, message: Message) -> _Left:
+        key = message.peer, message.sends
+        if key not in self.left:
+            self.left[key] = _Left(message, self._part_bytes(message.bytes))
+        return self.left[key]
+
+    def _part_bytes(self, size: int) -> int:
+        """The most of a message that is one chunk (calcP2pChunkSize)."""
+        step, across = self.p2p_context.channels.chunk_bytes, len(self.p2p_context.order.ranks_of) > 1
+        least = step // (self.data.least_part_across_nodes if across else 8)
+        most, count = step if across else step * 32, self.fewest
+        part = max(least, ceil_div(size, count))
+        while part > most and count <= self.most // 2:
+            count *= 2
+            part = ceil_div(size, count)
+        return int(part + least - 1 & -least)  # alignUp takes it for a power of two (sic)
+
+    def _chunk(self, left: _Left) -> Transfer:
+        message, begin = left.message, left.chunk * left.chunk_bytes
+        size = min(message.bytes - begin, left.chunk_bytes)
+        p2p_context, own = self.p2p_context, message.peer == self.p2p_context.order.rank
+        network = p2p_context.by_network(message.peer)
+        has_ll = not own and (not network or p2p_context.channels.ll_over_network)
+        low_latency = has_ll and size <= as_size_t(p2p_context.channels.ll_threshold_bytes)
+        step = p2p_context.channels.ll_chunk_bytes if low_latency else p2p_context.channels.chunk_bytes
+        chunk = step
+        if network and size < step and (self.data.quarter_chunks == "always" or not low_latency):
+            chunk //= 4
+        elif network and size < 8 * step:
+            chunk //= 2
+        return Transfer(
+            message,
+            size,
+            message.offset_bytes + begin,
+            Protocol.LL if low_latency else Protocol.Simple,
+            network,
+            (self._channel(message, left.chunk),),
+            size,
+            p2p_context.channels.forced_chunk_bytes or chunk,
+        )
+
+    def _channel(self, message: Message, chunk: int) -> int:
+        order, channels = self.p2p_context.order, self.p2p_context.channels
+        (node, own), (other_node, other) = order.place(order.rank), order.place(message.peer)
+        nodes, most = len(order.ranks_of), order.most_of_node
+        sign = 1 if message.sends else -1
+        step, delta = sign * (other - own) % most, sign * (other_node - node) % nodes
+        base = delta + step // TOGETHER if nodes > 1 else step
+        first = mirrored(base % channels.channels, channels.channels)
+        return (first + chunk % channels.per_peer) % channels.channels
+
+
+WORK_BYTES = 48  # ncclDevWorkP2p
+FARTHEST = 63  # works that a batch reaches from its first
+PAGE_BYTES = 4096  # parts are multiples of it (ncclP2pPartBounds, src/include/device.h)
+
+
+@dataclass(slots=True)
+class _Tail:
+    """A channel's last batch."""
+
+    sweep: int
+    rounds: list[int]
+    base: int  # the work that it begins at, in bytes
+
+
+@dataclass(slots=True)
+class _RoundKernel:
+    """A kernel that is being filled; ``batches`` and ``work_bytes`` are with those of collectives before."""
+
+    batches: int
+    work_bytes: int
+    works: list[Work] = field(default_factory=list)
+    of_channel: dict[int, list[list[int]]] = field(default_factory=dict)
+    tails: dict[int, _Tail] = field(default_factory=dict)
+
+    def done(self, threads: int) -> ExchangeKernel:
+        return ExchangeKernel(
+            threads,
+            tuple(self.works),
+            {channel: tuple(map(tuple, batches)) for channel, batches in sorted(self.of_channel.items())},
+        )
+
+
+def kernels_of_rounds(
+    p2p_context: P2pContext, queues: Queues, captured: bool, before: Sequence[tuple[int, int]] = ()
+) -> Iterator[ExchangeKernel]:
+    """The kernels of the messages, the first of which may hold collectives already; in a CUDA graph if ``captured``.
+
+    ``before``: batches and bytes of works of the kernels of collectives, the last of which may have room. Errors:
+    those of :meth:`Batches.check_ring`; BadInput where a kernel holds nothing.
+    """
+    *full, last = before or [(0, 0)]
+    return _RoundPlanner(p2p_context, queues, Batches(p2p_context.communicator, captured), full).kernels(
+        _RoundKernel(*last)
+    )
+
+
+class _RoundPlanner:
+    def __init__(
+        self, p2p_context: P2pContext, queues: Queues, room: Batches, before: Sequence[tuple[int, int]]
+    ) -> None:
+        self.p2p_context, self.queues = p2p_context, queues
+        self.data = p2p_context.communicator.release.exchange
+        self.room = room
+        self.in_ring = sum(self.room.in_ring(*each) for each in before)
+        peers = p2p_context.channels
+        self.most = self.fewest = peers.per_peer
+        while self.fewest * p2p_context.communicator.ranks > peers.channels and self.fewest > 1:
+            self.fewest //= 2
+        epochs = p2p_context.communicator.environment.number("NCCL_P2P_EPOCH_ENABLE", 1)
+        self.sweeps_apart = self.data.sweeps == "apart" and epochs != 0
+
+    def kernels(self, kernel: _RoundKernel) -> Iterator[ExchangeKernel]:
+        order, threads = self.p2p_context.order, self.p2p_context.communicator.release.limits.max_threads
+        numbers = order.rounds_with(self.queues.peers(sends=True), self.queues.peers(sends=False))
+        sweep = start = 0
+        while self.queues:
+            for place in range(start, len(numbers)):
+                number = numbers[place]
+                send, receive = self.queues.first(*order.pair(number))
+                if send is None and receive is None:
+                    continue
+                if not self.room.holds(kernel.batches + self.most, kernel.work_bytes + WORK_BYTES):
+                    if not kernel.batches:
+                        raise BadInput(Batches.TOO_SMALL)
+                    self._launch(kernel)
+                    yield kernel.done(threads)
+                    kernel, start = _RoundKernel(0, 0), place if self.data.resumes else 0
+                    break
+                self._add(kernel, number, sweep)
+                self.queues.take(send, receive)
+            else:
+                sweep, start = sweep + 1, 0
+        self._launch(kernel)
+        if kernel.works:
+            yield kernel.done(threads)
+
+    def _launch(self, kernel: _RoundKernel) -> None:
+        self.in_ring += self.room.in_ring(kernel.batches, kernel.work_bytes)
+        self.room.check_ring(self.in_ring)
+
+    def _add(self, kernel: _RoundKernel, number: int, sweep: int) -> None:
+        to, whence = self.p2p_context.order.pair(number)
+        assert to is not None
+        assert whence is not None
+        send, receive = self.queues.first(to, whence)
+        base = self._first_channel(number)
+        sent, received = (self._transfer(message, base) for message in (send, receive))
+        work = Work(number, to, whence, base, sent, received)
+        parts = max(len(each.channels) for each in (sent, received) if each is not None)
+        for part in range(parts):
+            self._put(kernel, self._channel(base, part), number, sweep)
+        kernel.works.append(work)
+        kernel.work_bytes += WORK_BYTES
+
+    def _put(self, kernel: _RoundKernel, channel: int, number: int, sweep: int) -> None:
+        """Adds the work to the last batch of a channel, or to a new one; one that reaches too far is extended."""
+        here, tail = kernel.work_bytes, kernel.tails.get(channel)
+        near = self.data.batches_of_near_rounds
+        anew = (
+            tail is None
+            or len(tail.rounds) == TOGETHER
+            or number in tail.rounds
+            or (near and any(number // TOGETHER != other // TOGETHER for other in tail.rounds))
+            or (self.sweeps_apart and sweep != tail.sweep)
+        )
+        if anew or tail is None:
+            tail = kernel.tails[channel] = _Tail(sweep, [], here)
+            kernel.of_channel.setdefault(channel, []).append([])
+            kernel.batches += 1
+        elif here - tail.base > FARTHEST * WORK_BYTES:
+            tail.base = here
+            kernel.batches += 1
+        tail.rounds.append(number)
+        tail.sweep = sweep
+        kernel.of_channel[channel][-1].append(len(kernel.works))
+
+    def _first_channel(self, number: int) -> int:
+        order, base = self.p2p_context.order, number
+        if len(order.ranks_of) > 1:
+            group, own = divmod(number, order.group_ranks)
+            base = group * ceil_div(order.group_ranks, TOGETHER) + own // TOGETHER
+        if self.data.spread == "first_channel":
+            base = mirrored(base, self.p2p_context.channels.channels)
+        return base & 0xFF
+
+    def _channel(self, base: int, part: int) -> int:
+        channels = self.p2p_context.channels.channels
+        away = part if self.data.spread == "first_channel" else mirrored(part, channels)
+        return (base + away) & (channels - 1)
+
+    def _transfer(self, message: Message | None, base: int) -> Transfer | None:
+        if message is None:
+            return None
+        p2p_context, own = self.p2p_context, message.peer == self.p2p_context.order.rank
+        network, simple = p2p_context.by_network(message.peer), p2p_context.channels.chunk_bytes
+        has_ll = not own and (not network or p2p_context.channels.ll_over_network)
+        threshold = p2p_context.channels.ll_threshold_bytes
+        if self.data.ll_bytes_per == "channel_of_peer":
+            low_latency = has_ll and message.bytes <= self.most * threshold
+            step = p2p_context.channels.ll_chunk_bytes if low_latency else simple
+            count = self._count(message.bytes, step)
+        else:
+            count = self._count(message.bytes, simple)
+            low_latency = has_ll and message.bytes <= count * threshold
+            step = p2p_context.channels.ll_chunk_bytes if low_latency else simple
+        chunk = p2p_context.channels.forced_chunk_bytes
+        if not chunk:
+            chunk = step
+            if network and not low_latency and message.bytes < step:
+                chunk //= 4
+            elif network and message.bytes < 8 * step:
+                chunk //= 2
+        return Transfer(
+            message,
+            message.bytes,
+            message.offset_bytes,
+            Protocol.LL if low_latency else Protocol.Simple,
+            network,
+            tuple(self._channel(base, part) for part in range(count)),
+            ceil_div(ceil_div(message.bytes, count), PAGE_BYTES) * PAGE_BYTES,
+            in_eight_bits(chunk // 2 if low_latency else chunk),
+        )
+
+    def _count(self, size: int, step: int) -> int:
+        """Number of channels of a message."""
+        if size == 0:
+            return 1
+        count: int
+        across = len(self.p2p_context.order.ranks_of) > 1
+        least, most = (step // self.data.least_part_across_nodes, step) if across else (step // 8, step * 32)
+        count = min(self.fewest, ceil_div(size, least))
+        part = max(least, ceil_div(size, count))
+        while part > most and count <= self.most // 2:
+            count *= 2
+            part = ceil_div(size, count)
+        return count
+
+
+def mirrored(value: int, power_of_two: int) -> int:
+    """The lowest bits of a number, as many as the power of two has, in reverse order (reverseBits)."""
+    bits = power_of_two.bit_length() - 1
+    return sum(1 << (bits - 1 - bit) for bit in range(bits) if value >> bit & 1)
+
+
+def in_eight_bits(value: int) -> int:
+    """A number as NCCL keeps it in 8 bits: with the leading bit and three more (u32fp8Encode, src/include/bitops.h)."""
+    cut = max(value.bit_length() - 4, 0)
+    return value >> cut << cut

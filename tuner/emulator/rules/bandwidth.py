@@ -13,7 +13,7 @@ from tuner.base.names import Algorithm, Collective, Pattern, Protocol
 from tuner.base.numerics import Float, f32, f64
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.rules.model_point import ModelPoint
+from tuner.emulator.rules.call import ModelPoint
 
 BandwidthRule = Callable[[Float, ModelPoint], Float]
 RULES: Registry[BandwidthRule] = Registry()

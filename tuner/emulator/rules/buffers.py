@@ -6,7 +6,7 @@ from tuner.base.numerics import int32
 from tuner.base.windows import Sides, WindowFlag, Windows, flag_words
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
-from tuner.emulator.rules import registered, symmetric_variables, windows
+from tuner.emulator.rules import registered, symmetric_variables
 from tuner.emulator.rules.call import Call
 from tuner.release import first_with
 
@@ -93,7 +93,7 @@ def _check_flags(communicator: Communicator, flags: WindowFlag) -> None:
             raise BadInput(f"NCCL {release.name} has no NCCL_WIN_{word}; valid: {since} and later")
     if WindowFlag.COLL_SYMMETRIC | WindowFlag.GIN_ONLY in flags:
         raise BadInput(f"window flags {flag_words(flags)}: NCCL refuses these two together; valid: one of them")
-    if WindowFlag.CFT_COUNTED in flags and windows.are_made(communicator):
+    if WindowFlag.CFT_COUNTED in flags and symmetric_variables.are_made(communicator):
         raise BadInput(
             "window flag cft-counted: NCCL refuses it where a communicator does not support it, and which do is not "
             "known; valid: without"

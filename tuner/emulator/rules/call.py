@@ -1,14 +1,23 @@
 """What the rules of times and launches look at: one kind of call by one algorithm and protocol."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tuner.base.names import AlgoProto, Algorithm, Protocol
-from tuner.emulator.communicator import Communicator
-from tuner.emulator.request import Request
-from tuner.release.schema import Limits
+import numpy as np
 
-if TYPE_CHECKING:  # it imports all rules, and they import this
+from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
+from tuner.base.numerics import Float, f32, f64
+from tuner.base.registry import Registry
+from tuner.emulator import nccl_source as nccl
+from tuner.emulator.communicator import Communicator
+from tuner.emulator.request import Request, ring_steps
+from tuner.machine.graphs import Graph
+from tuner.release import Generation, Release
+from tuner.release.environment import Environment
+from tuner.release.schema import CapName, Hardware, Limits
+
+if TYPE_CHECKING:
     from tuner.emulator.rules.resolved import Rules
 
 
@@ -56,3 +65,95 @@ class Call:
         """Traffic that a byte of the count counts as; LL's flags count too."""
         per_byte = self.request.traffic_per_byte(self.communicator.ranks)
         return per_byte * (self.limits.ll_traffic if self.protocol is Protocol.LL else 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelPoint:
+    """One cell of the latency and bandwidth tables, with what the rules derive from it."""
+
+    communicator: Communicator
+    collective: Collective
+    algorithm: Algorithm
+    protocol: Protocol
+
+    @property
+    def release(self) -> Release:
+        """The release that computes."""
+        return self.communicator.release
+
+    @property
+    def rules(self) -> "Rules":
+        """The release's rules."""
+        return self.communicator.rules
+
+    @property
+    def environment(self) -> Environment:
+        """The variables of the communicator."""
+        return self.communicator.environment
+
+    @property
+    def graph(self) -> Graph:
+        """The algorithm's graph."""
+        return self.communicator.graphs[self.algorithm]
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return self.communicator.ranks
+
+    @property
+    def nodes(self) -> int:
+        """The number of nodes."""
+        return self.communicator.nodes
+
+    @property
+    def steps(self) -> int:
+        """Steps of a ring for this collective (nsteps)."""
+        return ring_steps(self.collective, self.ranks)
+
+    @property
+    def gathers_or_scatters(self) -> bool:
+        """AllGather or ReduceScatter."""
+        return self.collective in (Collective.AllGather, Collective.ReduceScatter)
+
+    @property
+    def local_ranks(self) -> Float:
+        """Ranks per node as NCCL's float ``ppn``."""
+        return f32(f32(self.ranks) / f32(self.nodes))
+
+    def cap_gbs(self, name: CapName) -> np.float64:
+        """A cap of this communicator's generation and node count, a double in NCCL."""
+        return self._cap(name, self.communicator.generation)
+
+    @property
+    def ll_cap_gbs(self) -> np.float64:
+        """The LL cap: one node looks at the GPU's generation, several nodes at the CPU's vendor."""
+        if self.nodes == 1:
+            return self.cap_gbs("ll")
+        slower = self.communicator.table_cpu_vendor in ("AuthenticAMD", "mixed")
+        return self._cap("ll", "ampere" if slower else "volta")
+
+    def _cap(self, name: CapName, row: Generation) -> np.float64:
+        column = min(self.nodes, 3) - 1
+        return f64(self.release.cap_gbs[name][row][column])
+
+    def hw_latency_us(self, where: str, algorithm: Algorithm | None = None) -> Float:
+        """Latency of one step ``where`` ("intra", "inter" or "here": inter if there are several nodes)."""
+        between = where == "inter" or (where == "here" and self.nodes > 1)
+        # Only a path of NVLinks counts as NVLink; NVB, C2C and one GPU alone (LOC) use the PCI row.
+        hardware: Hardware = "net" if between else "nvlink" if self.graph.type_intra == "NVL" else "pci"
+        chosen = self.algorithm if algorithm is None else algorithm
+        for rule in self.rules.hw_latency_row:
+            chosen = rule(self, hardware, chosen)
+        return f32(self.release.hw_latency_us[hardware][chosen][self.protocol])
+
+
+ROW_RULES: Registry[Callable[[ModelPoint, str, Algorithm], Algorithm]] = Registry()
+
+
+@ROW_RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
+def ring_for_trees_on_power(point: ModelPoint, hardware: str, row: Algorithm) -> Algorithm:
+    """POWER gives Tree/Simple inside a node Ring's latency, to favour it."""
+    power = point.communicator.table_cpu_arch == "ppc64" and hardware == "pci"
+    tree = row is Algorithm.Tree and point.protocol is Protocol.Simple
+    return Algorithm.Ring if power and tree else row

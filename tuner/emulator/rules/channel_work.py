@@ -14,8 +14,8 @@ from tuner.emulator.rules.bounds import NVLS
 from tuner.emulator.rules.buffers import VARIABLES, chunk_and_slice_steps, grain_bytes, step_bytes
 from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.chunk_sizes import Sized, chunk_bytes, direct, halved, whole_chunk_bytes
-from tuner.emulator.rules.heads import Heads
 from tuner.emulator.rules.launch import elements_at_once
+from tuner.emulator.rules.registered import Heads
 from tuner.emulator.rules.schedule.task import Part, Task
 from tuner.emulator.tuner_plugin import ChunkQuestion
 

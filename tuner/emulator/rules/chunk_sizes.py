@@ -14,8 +14,7 @@ from tuner.emulator.communicator import Communicator
 from tuner.emulator.model import Tables
 from tuner.emulator.rules.buffers import LL128_DATA, LL128_LINE, chunk_and_slice_steps, step_bytes
 from tuner.emulator.rules.call import Call
-from tuner.emulator.rules.heads import Heads
-from tuner.emulator.rules.registered import switch_takes_buffers
+from tuner.emulator.rules.registered import Heads, switch_takes_buffers
 
 READS, WRITES = 2, 1  # NCCL_P2P_READ, NCCL_P2P_WRITE: src/include/device.h, v2.28.9-1
 DIRECT_RULES: Registry[Callable[[int], int]] = Registry()

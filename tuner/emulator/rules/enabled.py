@@ -7,7 +7,7 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.rules import init, symmetric_variables
-from tuner.emulator.rules.model_point import ModelPoint
+from tuner.emulator.rules.call import ModelPoint
 from tuner.release.schema import given
 
 Reason = str | None

@@ -1,23 +1,23 @@
 """Channel counts that NCCL settles at init: small named rules, chosen by the release table."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Pattern
-from tuner.base.numerics import int32
+from tuner.base.numerics import int32, parse_long
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.rules import split_share
 from tuner.machine.graphs import COLLNET_GRAPHS, EMPTY, PLAIN_GRAPHS, WITH_COLLNET, Graph, Graphs
 from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.release.schema import given
 
-if TYPE_CHECKING:  # they import this
+if TYPE_CHECKING:
     from tuner.emulator.communicator import Communicator, Node
     from tuner.emulator.rules.resolved import Rules
+
 
 Cpu: TypeAlias = tuple[str, str | None]  # architecture and vendor
 
@@ -166,7 +166,7 @@ def channels(facts: InitFacts, searched: int) -> int:
     count = searched
     for rule in facts.rules.channels:
         count = rule(facts, count)
-    return split_share.channels_with_nvls(facts.shared, count)
+    return shared_channels_with_nvls(facts.shared, count)
 
 
 def copied_from(facts: InitFacts, searched: int) -> tuple[int, ...]:
@@ -191,7 +191,7 @@ def coll_channels(facts: InitFacts, searched: int) -> int:
     count = searched
     for rule in facts.rules.channels:
         count = count if rule in RAISES else rule(facts, count)
-    return split_share.channels_with_nvls(facts.shared, count)
+    return shared_channels_with_nvls(facts.shared, count)
 
 
 @COMP_CAP_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.21.5"))
@@ -247,7 +247,7 @@ def of_own_tree(patterns: Sequence[Pattern | None]) -> Pattern | None:
 
 def nvls_channels(facts: InitFacts) -> int:
     """Channels NVLS uses; 0 where NCCL has no NVLS on this communicator."""
-    return split_share.nvls_channels(facts.shared, facts.rules.nvls_channels(facts))
+    return shared_nvls_channels(facts.shared, facts.rules.nvls_channels(facts))
 
 
 @CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.18.1"))
@@ -311,7 +311,7 @@ def limit(facts: InitFacts, count: int) -> int:
     lower = env.number("NCCL_MIN_NCHANNELS", -2)
     lower = env.number("NCCL_MIN_NRINGS", -2) if lower == -2 else lower
     lower = 0 if lower == -2 else max(0, min(int32(lower), most))
-    return max(_at_most(facts, count), split_share.channels(facts.shared, max(lower, facts.ctas()[0])))
+    return max(_at_most(facts, count), shared_channels(facts.shared, max(lower, facts.ctas()[0])))
 
 
 def _at_most(facts: InitFacts, count: int) -> int:
@@ -320,7 +320,7 @@ def _at_most(facts: InitFacts, count: int) -> int:
     upper = env.number("NCCL_MAX_NCHANNELS", -2)
     upper = env.number("NCCL_MAX_NRINGS", -2) if upper == -2 else upper
     upper = max(1, min(most if upper == -2 else int32(upper), most, _channels_in_kernel_arguments(facts)))
-    return split_share.channels(facts.shared, min(upper, count, facts.ctas()[1]))
+    return shared_channels(facts.shared, min(upper, count, facts.ctas()[1]))
 
 
 def _channels_in_kernel_arguments(facts: InitFacts) -> int:
@@ -383,3 +383,41 @@ def _nvls(facts: InitFacts, wanted: int) -> int:
         return 0
     min_ctas, max_ctas = facts.ctas()
     return max(min_ctas, min(max_ctas, wanted))
+
+
+SHARE_VARIABLES = {"split": "NCCL_COMM_SPLIT_SHARE_RESOURCES", "shrink": "NCCL_COMM_SHRINK_SHARE_RESOURCES"}
+UNDEFINED = -(2**31)  # NCCL_CONFIG_UNDEF_INT
+
+
+def shares_resources(by: str, configured: bool, variables: Mapping[str, str]) -> bool:
+    """Whether resources are shared: the variable counts before the configuration, and what is not 1 is 0."""
+    given = variables.get(SHARE_VARIABLES[by])
+    number = UNDEFINED if given is None else parse_long(given)
+    return configured if number in (None, UNDEFINED) else number == 1
+
+
+def check_shared(communicator: "Communicator") -> None:
+    """BadInput where NCCL crashes: it sets no chunk of NVLS that is shared, which nodes of as many ranks do."""
+    whole, chunk = communicator.shared, communicator.rules.nvls_chunk
+    if whole is None or not chunk.unset_where_shared or not whole.nvls or not communicator.nvls:
+        return
+    if whole.local_ranks == communicator.local_ranks:
+        raise BadInput(
+            f"NCCL {communicator.release.name} crashes in NVLS that is shared with the communicator of all ranks, "
+            "on as many ranks of a node; valid: NCCL_NVLS_ENABLE=0, or resources of its own"
+        )
+
+
+def shared_channels(whole: "Communicator | None", count: int) -> int:
+    """No more channels than the whole has."""
+    return count if whole is None else min(count, whole.channels)
+
+
+def shared_channels_with_nvls(whole: "Communicator | None", count: int) -> int:
+    """Channels once more after NVLS may have raised them, where the whole has NVLS."""
+    return shared_channels(whole, count) if whole is not None and whole.nvls else count
+
+
+def shared_nvls_channels(whole: "Communicator | None", count: int) -> int:
+    """No more channels of NVLS than the whole has, where it has any."""
+    return min(count, whole.nvls_channels) if whole is not None and whole.nvls else count

@@ -9,7 +9,7 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import Float, f32, f64, log2i
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.rules.model_point import ModelPoint
+from tuner.emulator.rules.call import ModelPoint
 
 LatencyRule = Callable[[Float, ModelPoint], Float]
 RULES: Registry[LatencyRule] = Registry()

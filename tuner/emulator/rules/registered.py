@@ -3,7 +3,9 @@
 Shapes: bounds are numbers of channels, [size].
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from enum import Enum
 
 import numpy as np
 
@@ -16,11 +18,42 @@ from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
-from tuner.emulator.rules import windows
+from tuner.emulator.rules import symmetric_variables
 from tuner.emulator.rules.call import Call
-from tuner.emulator.rules.heads import NetworkUse
 from tuner.machine.peer_links import PeerLinks
 from tuner.release import Release, first_with
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkUse:
+    """How a rank goes to other nodes, as far as registered buffers of rings go by it.
+
+    ``relayed`` and ``direct`` are NCCL's ``useNetPXN`` and ``useGdr``, found of all ranks as it connects rings.
+    """
+
+    reached: bool  # a ring of the rank leaves or enters its node
+    relayed: bool  # something is sent over another GPU of the node (PXN)
+    direct: bool  # every adapter reads or writes its GPU's memory (GPUDirect RDMA)
+
+
+NetworkOf = Callable[[Collection[Algorithm]], NetworkUse]
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The heads of a rank's node, which enter the switch (NVLS) and the network (CollNetDirect), and which it is.
+
+    ``own_*`` are None where it is none. ``network`` is asked of rings between nodes on registered buffers, with the
+    algorithms that are connected after rings.
+    """
+
+    nvls: int
+    own_nvls: int | None
+    direct: int
+    own_direct: int | None
+    direct_depth: int
+    network: NetworkOf | None = field(default=None, compare=False, repr=False)
+
 
 RegisteredRule = Callable[[Call, Tables, IntArray], IntArray]
 RULES: Registry[RegisteredRule] = Registry()
@@ -45,7 +78,7 @@ def _is_kept(communicator: Communicator, request: Request) -> bool:
     if request.buffers is Buffers.plain:
         return False
     unsupported = communicator.release.symmetric.unsupported_windows
-    if request.buffers is Buffers.window and unsupported == "plain" and not windows.are_made(communicator):
+    if request.buffers is Buffers.window and unsupported == "plain" and not symmetric_variables.are_made(communicator):
         return False
     if request.buffers is Buffers.graph and communicator.release.registration.captured_buffers == "plain":
         return False
@@ -75,7 +108,7 @@ def not_on_nodes(communicator: Communicator, buffers: Buffers) -> str | None:
     if communicator.nodes_are_alike:
         return None
     if buffers is Buffers.window:
-        if windows.are_made(communicator):
+        if symmetric_variables.are_made(communicator):
             return "where nodes differ"
         if communicator.release.symmetric.unsupported_windows == "plain":
             return None
@@ -284,3 +317,29 @@ def _handed_to_peers(call: Call) -> bool:
     keeps_parts = call.request.collective in (Collective.Reduce, Collective.ReduceScatter)
     keeps_parts |= call.request.collective is Collective.AllReduce and call.request.in_place
     return call.algorithm is Algorithm.Ring and not keeps_parts
+
+
+class ZeroCopyPeer(Enum):
+    """Whom a buffer is registered for; the value is NCCL's ``ncclRegBufferType`` as far as the device is told of it."""
+
+    peers = 1
+    switch = 2
+    network = 4
+
+
+def takers(call: Call, network: Callable[[], NetworkUse] | None) -> tuple[ZeroCopyPeer, ...]:
+    """Zero-copy peers of a rank's call, which goes to other nodes so. BadInput without a topology.
+
+    Source: ncclRegisterCollBuffers and ncclRegisterCollNvlsBuffers, src/register/coll_reg.cc, v2.28.9-1.
+    """
+    communicator = call.communicator
+    if not call.rules.registered or call.request.buffers is Buffers.plain:
+        return ()
+    if communicator.nodes > 1 and communicator.environment.number(CROSS_CLIQUE, 0):
+        raise BadInput(f"{CROSS_CLIQUE}: launches in full are emulated on plain buffers only; valid there: plain")
+    found = {
+        ZeroCopyPeer.peers: peers_take_buffers(call),
+        ZeroCopyPeer.switch: switch_takes_buffers(call),
+        ZeroCopyPeer.network: network_takes_buffers(call, network),
+    }
+    return tuple(taker for taker, takes in found.items() if takes)

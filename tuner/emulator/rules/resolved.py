@@ -12,15 +12,15 @@ from tuner.base.errors import BadReleaseFile, one_of
 from tuner.base.names import Algorithm, Collective, DataType, Op, Pattern
 from tuner.base.numerics import SizeArray
 from tuner.base.registry import Registry
-from tuner.emulator import printed_table
+from tuner.emulator import model
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.printed_table import PrintRule
+from tuner.emulator.model import PrintRule
 from tuner.emulator.request import Request
 from tuner.emulator.rules import (
     bandwidth,
     bounds,
+    call,
     candidate,
-    channel_split,
     channel_work,
     chunk_sizes,
     collnet,
@@ -31,37 +31,28 @@ from tuner.emulator.rules import (
     init,
     latency,
     launch,
-    model_point,
-    op_arguments,
-    pick,
     registered,
     symmetric,
-    symmetric_arguments,
+    symmetric_groups,
     symmetric_kernels,
     symmetric_rail,
-    symmetric_sides,
-    symmetric_time,
     symmetric_variables,
-    symmetric_waiting,
     time,
-    windows,
 )
 from tuner.emulator.rules.bandwidth import BandwidthRule
+from tuner.emulator.rules.call import ModelPoint
 from tuner.emulator.rules.candidate import CandidateRule
-from tuner.emulator.rules.channel_split import ChannelSplit
 from tuner.emulator.rules.collnet import CollNetFacts
 from tuner.emulator.rules.cta_policy import Policy
 from tuner.emulator.rules.domains import FabricRule
 from tuner.emulator.rules.enabled import EnabledRule
 from tuner.emulator.rules.latency import LatencyRule
-from tuner.emulator.rules.launch import Launch
-from tuner.emulator.rules.model_point import ModelPoint
-from tuner.emulator.rules.pick import PickRule
+from tuner.emulator.rules.launch import ChannelSplit, Launch
 from tuner.emulator.rules.registered import RegisteredRule
-from tuner.emulator.rules.schedule import bypassing, cells, equal_bytes, least_loaded, scheduler, task
-from tuner.emulator.rules.symmetric_time import BlockRule as SymmetricBlockRule
-from tuner.emulator.rules.symmetric_time import TimeRule
-from tuner.emulator.rules.time import CorrectionRule, PenaltyRule
+from tuner.emulator.rules.schedule import cells, least_loaded, scheduler, task
+from tuner.emulator.rules.symmetric_kernels import BlockRule as SymmetricBlockRule
+from tuner.emulator.rules.symmetric_kernels import TimeRule
+from tuner.emulator.rules.time import CorrectionRule, PenaltyRule, PickRule
 from tuner.release import ALGORITHM_NAMES, Release
 from tuner.release.convert import WrongValue
 from tuner.release.environment import GRAMMARS, Environment, Grammar
@@ -98,15 +89,15 @@ class Rules:
     ring_backup: Annotated[tuple[EnabledRule, ...], enabled.RULES]
     bandwidth: Annotated[Mapping[Algorithm, tuple[BandwidthRule, ...]], bandwidth.RULES]
     latency: Annotated[Mapping[Algorithm, tuple[LatencyRule, ...]], latency.RULES]
-    hw_latency_row: Annotated[tuple[Callable[[ModelPoint, Hardware, Algorithm], Algorithm], ...], model_point.ROW_RULES]
+    hw_latency_row: Annotated[tuple[Callable[[ModelPoint, Hardware, Algorithm], Algorithm], ...], call.ROW_RULES]
     network_step: Annotated[Callable[[ModelPoint], Algorithm], latency.NETWORK_STEP_RULES]
     ring_network_steps: Annotated[Callable[[ModelPoint], int], latency.RING_NETWORK_STEPS_RULES]
-    printed_table: Annotated[PrintRule, printed_table.PRINT_RULES]
+    printed_table: Annotated[PrintRule, model.PRINT_RULES]
     fp8_needs_hopper: Annotated[Callable[[Request], bool], candidate.FP8_RULES]
     candidate: Annotated[tuple[CandidateRule, ...], candidate.RULES]
     time: Annotated[tuple[CorrectionRule, ...], time.CORRECTIONS]
     penalty: Annotated[tuple[PenaltyRule, ...], time.PENALTIES]
-    pick: Annotated[PickRule, pick.RULES]
+    pick: Annotated[PickRule, time.RULES]
     launch: Annotated[Launch, launch.RULES]
     thread_product: Annotated[Callable[[int, int, int], list[int]], bounds.PRODUCT_RULES]
     nvls_kind: Annotated[Callable[[Communicator, Algorithm], bool], bounds.NVLS_KIND_RULES]
@@ -115,8 +106,8 @@ class Rules:
     tuned_channels: Annotated[Callable[[int, int], int], bounds.TUNED_RULES]
     tuned_threads: Annotated[Callable[[int], int], bounds.TUNED_THREADS_RULES]
     block: Annotated[bounds.BlockRule, bounds.BLOCK_RULES]
-    channel_split: Annotated[ChannelSplit, channel_split.RULES]
-    traffic_per_channel: Annotated[Callable[[SizeArray, int, int], SizeArray], channel_split.TRAFFIC_RULES]
+    channel_split: Annotated[ChannelSplit, launch.SPLIT_RULES]
+    traffic_per_channel: Annotated[Callable[[SizeArray, int, int], SizeArray], launch.TRAFFIC_RULES]
     registered: Annotated[tuple[RegisteredRule, ...], registered.RULES]
     schedule: Annotated[scheduler.Scheduler, scheduler.RULES]
     task_order: Annotated[Callable[[Communicator, list[task.Task]], list[task.Task]], cells.ORDER_RULES]
@@ -127,22 +118,22 @@ class Rules:
     channel_work: Annotated[channel_work.ChannelWork, channel_work.RULES]
     nvls_chunk: Annotated[chunk_sizes.NvlsChunk, chunk_sizes.NVLS_RULES]
     direct_access: Annotated[Callable[[int], int], chunk_sizes.DIRECT_RULES]
-    op_argument: Annotated[Callable[[Request, int], int], op_arguments.RULES]
-    bypass_first: Annotated[bypassing.BypassRule | None, bypassing.RULES]
-    symmetric_queue: Annotated[Callable[[Request], bool] | None, symmetric_waiting.RULES]
+    op_argument: Annotated[Callable[[Request, int], int], device_functions.ARGUMENT_RULES]
+    bypass_first: Annotated[symmetric_groups.BypassRule | None, symmetric_groups.BYPASSING_RULES]
+    symmetric_queue: Annotated[Callable[[Request], bool] | None, symmetric_groups.WAITING_RULES]
     symmetric_reach: Annotated[Callable[[Communicator], bool] | None, symmetric.REACH_RULES]
     group_bytes: Annotated[Callable[[task.Task], int] | None, least_loaded.TOTAL_RULES]
     channel_bytes: Annotated[Callable[[Communicator, bool], int] | None, least_loaded.SHARE_RULES]
-    work_estimate: Annotated[Callable[[task.Task], int] | None, equal_bytes.ESTIMATE_RULES]
+    work_estimate: Annotated[Callable[[task.Task], int] | None, least_loaded.ESTIMATE_RULES]
     non_classic_path: Annotated[symmetric.NonClassicRule, symmetric.RULES]
-    symmetric_blocks: Annotated[SymmetricBlockRule, symmetric_time.BLOCK_RULES]
-    symmetric_time: Annotated[TimeRule, symmetric_time.TIME_RULES]
-    windows_between_nodes: Annotated[windows.BetweenNodesRule | None, windows.RULES]
+    symmetric_blocks: Annotated[SymmetricBlockRule, symmetric_kernels.BLOCK_RULES]
+    symmetric_time: Annotated[TimeRule, symmetric_kernels.TIME_RULES]
+    windows_between_nodes: Annotated[symmetric_variables.BetweenNodesRule | None, symmetric_variables.RULES]
     copies_between_nodes: Annotated[symmetric_kernels.BetweenNodesRule | None, symmetric_kernels.RULES]
     symmetric_ring: Annotated[symmetric_rail.RingRule | None, symmetric_rail.RING_RULES]
     symmetric_requested: Annotated[symmetric_variables.RequestedRule, symmetric_variables.REQUESTED_RULES]
-    symmetric_low_latency: Annotated[symmetric_sides.LowLatencyRule | None, symmetric_sides.RULES]
-    symmetric_arguments: Annotated[symmetric_arguments.RoomRule | None, symmetric_arguments.RULES]
+    symmetric_low_latency: Annotated[symmetric_rail.LowLatencyRule | None, symmetric_rail.RULES]
+    symmetric_arguments: Annotated[symmetric_groups.RoomRule | None, symmetric_groups.ARGUMENT_RULES]
 
 
 def rules_for(release: Release) -> Rules:

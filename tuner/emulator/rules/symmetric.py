@@ -13,16 +13,9 @@ from tuner.emulator import nccl_source as nccl
 from tuner.emulator.call_kind import COPY_ENGINES, NonClassicPath
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import FP8, Request
-from tuner.emulator.rules import (
-    cta_policy,
-    symmetric_kernels,
-    symmetric_rail,
-    symmetric_sides,
-    symmetric_variables,
-    windows,
-)
+from tuner.emulator.rules import cta_policy, symmetric_kernels, symmetric_rail, symmetric_variables
 from tuner.emulator.rules.symmetric_kernels import Counts, KernelChoice, best, multicast
-from tuner.emulator.rules.symmetric_sides import ClassicProtocol, in_whole_cells, own_bytes_of
+from tuner.emulator.rules.symmetric_rail import ClassicProtocol, in_whole_cells, own_bytes_of
 from tuner.release.schema import given
 
 NonClassicRule = Callable[[Communicator, Request, int, ClassicProtocol], NonClassicPath | None]
@@ -114,8 +107,8 @@ def _asked_for(communicator: Communicator, request: Request) -> bool:
     """Whether NCCL looks for a symmetric kernel: on windows that are made; outside on one node, one GPU per process."""
     if request.symmetric is Sides.none:
         alone = communicator.nodes == 1 and not communicator.ranks_share_processes
-        return alone and windows.supported(communicator)
-    made = symmetric_sides.are_asked(communicator, request.symmetric) and windows.are_made(communicator)
+        return alone and symmetric_variables.supported(communicator)
+    made = symmetric_rail.are_asked(communicator, request.symmetric) and symmetric_variables.are_made(communicator)
     return made and (communicator.nodes == 1 or symmetric_rail.exist_for(communicator, request))
 
 
@@ -170,7 +163,7 @@ def _wants_no_blocks(communicator: Communicator) -> bool:
 
 def _may_copy(communicator: Communicator, call: Collective | PeerCall, sides: Sides) -> bool:
     """Whether copy engines can do the call where these buffers are in symmetric windows."""
-    if not symmetric_sides.suffice_to_copy(communicator, sides) or not windows.are_made(communicator):
+    if not symmetric_rail.suffice_to_copy(communicator, sides) or not symmetric_variables.are_made(communicator):
         return False
     between = communicator.rules.copies_between_nodes
     if communicator.nodes > 1 and (between is None or not between(communicator, call, sides)):

@@ -3,7 +3,7 @@
 Offsets are of elements of the whole buffer that is reduced: for ReduceScatter of all ranks' parts, one after the other.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +12,9 @@ from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.base.numerics import IntArray
 from tuner.emulator.connect import Across
 from tuner.emulator.launches import ChannelShare, Work
+from tuner.emulator.request import FP8, Request
 from tuner.emulator.steps import pat
-from tuner.emulator.steps.addition_order import Term, of_ring, of_tree
+from tuner.emulator.steps.addition_order import Term, add_all, of_ring, of_tree
 from tuner.emulator.steps.loops import loops
 
 LAST_READ = "2.32.3"  # the last release whose device code was read
@@ -157,3 +158,101 @@ def _merged(whole: int, dtype: DataType, terms: Sequence[Term], ranges: tuple[In
     begins = np.append(True, which[1:] != which[:-1])
     used, numbers = np.unique(which[begins], return_inverse=True)
     return Orders(whole, first[begins], numbers.astype(np.int64), tuple(terms[number] for number in used), dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first element that is added in two ways: its offset in each of two calls, and both orders."""
+
+    calls: tuple[int, int]  # places among the calls that were compared
+    offsets: tuple[int, int]  # elements
+    terms: tuple[Term, Term]
+
+
+def at_offsets(calls: Sequence[Orders], parts: int = 1) -> Difference | None:
+    """Where elements at the same offset differ; those are looked at that all calls compared have.
+
+    ``parts``: of as many parts of the buffer, each rank's result of a ReduceScatter, offsets are from their starts.
+    """
+    first = calls[0]
+    for place, other in enumerate(calls[1:], 1):
+        for part in range(parts):
+            begins = part * first.count // parts, part * other.count // parts
+            starts = np.union1d(first.starts - begins[0], other.starts - begins[1])
+            inside = starts[(starts > 0) & (starts < min(first.count, other.count) // parts)]
+            for offset, own, term in _pairs(first, other, np.append(0, inside), begins):
+                if own != term:
+                    return Difference((0, place), (begins[0] + offset, begins[1] + offset), (own, term))
+    return None
+
+
+def _pairs(
+    first: Orders, other: Orders, offsets: IntArray, begins: tuple[int, int]
+) -> Iterator[tuple[int, Term, Term]]:
+    """Each pair of terms that occurs at one of the offsets once, with the first offset that has it."""
+    pairs = np.stack([first.at(begins[0] + offsets), other.at(begins[1] + offsets)])
+    found, places = np.unique(pairs, axis=1, return_index=True)
+    for (own, term), place in sorted(zip(found.T, places, strict=True), key=lambda each: int(each[1])):
+        yield int(offsets[place]), first.terms[own], other.terms[term]
+
+
+def in_rows(calls: Sequence[Orders], row: int) -> Difference | None:
+    """Where elements of one column differ, whatever row they are in; ``row`` is its number of elements.
+
+    Each call has whole rows, one after the other.
+    """
+    starts = np.unique(np.concatenate([each.starts % row for each in calls]))
+    columns = np.unique(np.append(starts, 0))
+    known: dict[int, tuple[int, int, Term]] = {}
+    for place, call in enumerate(calls):
+        for column, offset, term in _in_columns(call, row, columns):
+            own = known.setdefault(column, (place, offset, term))
+            if own[2] != term:
+                return Difference((own[0], place), (own[1], offset), (own[2], term))
+    return None
+
+
+def _in_columns(call: Orders, row: int, columns: IntArray) -> Iterable[tuple[int, int, Term]]:
+    """Each term that occurs in a column, once, with the first offset there; columns are where orders may change."""
+    rows = np.arange(call.count // row, dtype=np.int64)
+    for column in columns:
+        offsets = rows * row + column
+        which = call.at(offsets)
+        numbers, places = np.unique(which, return_index=True)
+        for number, place in zip(numbers, places, strict=True):
+            yield int(column), int(offsets[place]), call.terms[number]
+
+
+IN_RANK_ORDER = ("AllReduce_AGxLL_R", "AllReduce_AGxLLMC_R", "ReduceScatter_LL")  # all ranks add alike
+FROM_OWN_RANK = ("ReduceScatter_LD", "ReduceScatter_TmaLD")  # each rank adds its result, from its own number on
+BY_WARPS = "an element begins at the rank whose warp adds it, which is not derived here"
+NOT_DERIVED = "its order is not derived here"
+SYMMETRIC_NOT_CLAIMED = {
+    "AllReduce_RSxLD_AGxST": BY_WARPS,
+    "AllReduce_RSxLDMC_AGxSTMC": BY_SWITCH,
+    "ReduceScatter_LDMC": BY_SWITCH,
+}
+KEPT_IN_FLOAT32 = (DataType.float16, DataType.bfloat16, *FP8)  # ncclSymkAccumType
+
+
+def symmetric_not_claimed(kernel: str | None, request: Request) -> str | None:
+    """Why no order of a call on a symmetric kernel is claimed; None where one is."""
+    if kernel not in (*IN_RANK_ORDER, *FROM_OWN_RANK):
+        return SYMMETRIC_NOT_CLAIMED.get(kernel or "", NOT_DERIVED)
+    return None if request.op is Op.sum else f"sums are derived, not {request.op.name}"
+
+
+def symmetric_orders(kernel: str, request: Request, ranks: int, elements: int) -> Orders:
+    """The orders of a call on one of the kernels that :func:`not_claimed` leaves; ``elements`` of the whole buffer."""
+    rank_order = tuple(range(ranks))
+    parts = ranks if request.collective is Collective.ReduceScatter else 1
+    terms: list[Term] = [add_all(rank_order)] * parts
+    if kernel in FROM_OWN_RANK:
+        terms = [add_all((*rank_order[own:], *rank_order[:own])) for own in rank_order]
+    starts, which, numbers = [0], [0], {terms[0]: 0}
+    for part, term in enumerate(terms[1:], 1):
+        if term != terms[part - 1]:
+            starts.append(part * elements // parts)
+            which.append(numbers.setdefault(term, len(numbers)))
+    sums_in = DataType.float32 if request.dtype in KEPT_IN_FLOAT32 else request.dtype
+    return Orders(elements, np.array(starts, np.int64), np.array(which, np.int64), tuple(numbers), sums_in)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tuner.base.names import Collective
 from tuner.emulator.launches import ChannelShare, Work
-from tuner.emulator.p2p.rounds import mirrored
+from tuner.emulator.p2p.plan import mirrored
 from tuner.emulator.steps.addition_order import Term, of_tree
 from tuner.emulator.steps.loops import loops
 from tuner.emulator.steps.records import Peer, Step

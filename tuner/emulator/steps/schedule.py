@@ -1,17 +1,227 @@
 """The schedule of a call: which rank sends which elements to whom, channel by channel, step by step."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 from tuner.base.errors import BadInput
-from tuner.base.names import Algorithm, Collective
+from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.emulator.connect import Across, CollNetDirect, TreeOrder
 from tuner.emulator.launches import ChannelShare, Work
-from tuner.emulator.steps import chunk_step, heads, pat
-from tuner.emulator.steps.chunk_step import ChunkStep, Place, Threads, in_buffer, in_part_of
-from tuner.emulator.steps.heads import NodeHeads
+from tuner.emulator.p2p.records import Element, ExchangeKernel, Transfer
+from tuner.emulator.steps import pat
 from tuner.emulator.steps.loops import Loops, loops, loops_of_heads
-from tuner.emulator.steps.records import Fabric, Peer, Schedule, Step
+from tuner.emulator.steps.records import Fabric, Peer, Pieces, Schedule, Step
+
+SLICE_ALIGNMENT = 16  # elements
+LEAST_SLICE = 32  # a slice has at least the 32nd part of what it may have
+
+Place: TypeAlias = Callable[[int, int], Pieces]  # of elements of a loop's count: where they are in the whole buffer
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkStep:
+    """What is done with one part of each loop: a step without number and elements."""
+
+    part: int
+    place: Place
+    receive_from: tuple[Peer, ...]
+    send_to: tuple[Peer, ...]
+    adds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Threads of a block that do the same in each loop."""
+
+    going: Sequence[ChunkStep]
+    connection: int = 0
+
+
+def in_buffer(first: int, elements: int) -> Pieces:
+    """Elements that are where they are counted."""
+    return ((first, elements),)
+
+
+def in_part_of(owner: int, count: int) -> Place:
+    """Elements that are counted from the start of a rank's part, each of ``count`` elements."""
+    return lambda first, elements: ((first + owner * count, elements),)
+
+
+def steps(
+    work: Work, share: ChannelShare, rank: int, loops: Sequence[Loops], threads: Sequence[Threads]
+) -> Iterator[Step]:
+    """The steps of a rank on one channel, by threads."""
+    for which, group in enumerate(threads):
+        number = 0
+        for each_loops in loops:
+            chunks = [[array.tolist() for array in each_loops.chunks(part)] for part in range(each_loops.parts)]
+            for loop in range(each_loops.times):
+                for each in group.going:
+                    first, elements = (array[loop] for array in chunks[each.part])
+                    for offset, part in slices(work, share, elements):
+                        yield Step(
+                            channel=share.channel,
+                            rank=rank,
+                            threads=which,
+                            number=number,
+                            receive_from=each.receive_from,
+                            send_to=each.send_to,
+                            pieces=each.place(first + offset, part),
+                            adds=each.adds,
+                            protocol=work.protocol,
+                            connection=group.connection,
+                        )
+                        number += 1
+
+
+def slices(work: Work, share: ChannelShare, elements: int) -> Iterator[tuple[int, int]]:
+    """The slices of a chunk, which are sent one by one: offset in the chunk and number of elements.
+
+    One with LL and LL128. Source: genericOp, src/device/prims_simple.h, v2.28.9-1, and the same since 2.18.
+    """
+    count, each = 1, elements
+    if work.protocol is Protocol.Simple:
+        count = share.proxy.chunk_steps // share.proxy.slice_steps
+        least = share.proxy.step_bytes // work.dtype.size_bytes // LEAST_SLICE
+        each = max(-(-elements // (SLICE_ALIGNMENT * count)) * SLICE_ALIGNMENT, least)
+    for number in range(count):
+        offset = min(number * each, elements)
+        yield offset, min(each, elements - offset)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHeads:
+    """The heads as one rank sees them: ``of_nodes`` are ranks, [node][head]."""
+
+    of_nodes: tuple[tuple[int, ...], ...]
+    node: int
+    own: int | None  # which of its node's heads the rank is
+
+    @property
+    def count(self) -> int:
+        """Heads of a node."""
+        return len(self.of_nodes[0])
+
+    def own_piece(self, count: int) -> Place:
+        """What of a rail's chunk is in this node's part, for parts of ``count`` elements."""
+        return lambda first, elements: tuple(self._of_rail(self.own or 0, count, first, elements, {self.node}))
+
+    def of_rail(self, head: int, count: int) -> Place:
+        """A rail's chunk in the buffer: a rail is the parts of all heads of one number, node after node.
+
+        Source: Scatterer of src/device/all_gather.h and reduce_scatter.h, v2.28.9-1.
+        """
+        nodes = set(range(len(self.of_nodes)))
+        return lambda first, elements: tuple(self._of_rail(head, count, first, elements, nodes))
+
+    def _of_rail(self, head: int, count: int, first: int, elements: int, nodes: set[int]) -> Pieces:
+        end, found = first + elements, []
+        for node in range(first // count, -(-end // count)):
+            low, high = max(first, node * count), min(end, (node + 1) * count)
+            if node in nodes and low < high:
+                found.append((self.of_nodes[node][head] * count + low - node * count, high - low))
+        return tuple(found)
+
+
+def of_switch(across: Across, rank: int) -> NodeHeads:
+    """The heads of NVLS. BadInput where NCCL counts a rank as several heads, or has none."""
+    return _heads(across, [[ranks[node] for ranks in across.nvls_heads] for node in _nodes(across.nvls_heads)], rank)
+
+
+def of_network(across: Across, rank: int) -> NodeHeads:
+    """The heads of CollNet direct."""
+    by_node = []
+    for ranks in across.ranks_of_nodes:
+        known = {across.collnet_direct[each].head: each for each in ranks}
+        by_node.append([known[head] for head in sorted(head for head in known if head is not None)])
+    if {place.heads for place in across.collnet_direct} != set(map(len, by_node)):
+        by_node = []
+    return _heads(across, by_node, rank)
+
+
+def _nodes(heads: Sequence[Sequence[int]]) -> range:
+    return range(min(map(len, heads), default=0))
+
+
+def _heads(across: Across, by_node: Sequence[Sequence[int]], rank: int) -> NodeHeads:
+    counts = {len(heads) for heads in by_node}
+    if len(by_node) != len(across.ranks_of_nodes) or len(counts) != 1 or 0 in counts:
+        raise BadInput("schedule: not of nodes that differ in their heads; valid: `env` NCCL_ALGO=Ring")
+    node = next(number for number, ranks in enumerate(across.ranks_of_nodes) if rank in ranks)
+    own = by_node[node].index(rank) if rank in by_node[node] else None
+    return NodeHeads(tuple(map(tuple, by_node)), node, own)
+
+
+Kernels = Sequence[ExchangeKernel]
+TOGETHER = 8  # works of a batch, a send and a receive each
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What of a message goes over a channel, bytes."""
+
+    transfer: Transfer
+    first: int
+    bytes: int
+    chunk_bytes: int
+
+
+def schedule_of_exchanges(kernels_of: Callable[[int], Kernels], ranks: int) -> Schedule:
+    """The schedule of one group of sends and receives, whose kernels are known by rank."""
+    channels = {channel for rank in range(ranks) for kernel in kernels_of(rank) for channel in kernel.channels}
+    return Schedule(
+        ranks=ranks,
+        channels=tuple(sorted(channels)),
+        threads=2 * TOGETHER,
+        connections=1,
+        element_bytes=1,
+        steps=partial(_exchange_steps, kernels_of),
+    )
+
+
+def _exchange_steps(kernels_of: Callable[[int], Kernels], rank: int) -> Iterator[Step]:
+    for launch, kernel in enumerate(kernels_of(rank)):
+        for channel, batches in kernel.batches.items():
+            for number, batch in enumerate(batches):
+                parts = _exchange_parts(kernel, channel, batch)
+                for threads, part in enumerate(each for each in parts if each.transfer.peer != rank):
+                    protocol = part.transfer.protocol
+                    like = Step(channel, rank, threads, 0, (), (), (), False, protocol, kernel=launch, batch=number)
+                    yield from _chunks(part, like)
+
+
+def _exchange_parts(
+    kernel: ExchangeKernel, channel: int, batch: tuple[int, ...] | tuple[Element, ...]
+) -> Iterator[_Part]:
+    for each in batch:
+        if isinstance(
+            each, Element
+        ):  # up to 2.21 a part is a transfer of its own, and LL's chunks are with their flags
+            transfer = each.transfer
+            chunk = transfer.chunk_bytes // (2 if transfer.protocol is Protocol.LL else 1)
+            yield _Part(transfer, transfer.offset_bytes, transfer.bytes, chunk)
+            continue
+        work = kernel.works[each]
+        for end in (work.receive, work.send):
+            if end is not None and channel in end.channels:
+                begin = min(end.channels.index(channel) * end.part_bytes, end.bytes)
+                nbytes = min(end.part_bytes, end.bytes - begin)
+                yield _Part(end, end.offset_bytes + begin, nbytes, end.chunk_bytes)
+
+
+def _chunks(part: _Part, like: Step) -> Iterator[Step]:
+    peer = (part.transfer.peer,)
+    for number, offset in enumerate(range(0, part.bytes, part.chunk_bytes)):
+        yield replace(
+            like,
+            number=number,
+            receive_from=() if part.transfer.sends else peer,
+            send_to=peer if part.transfer.sends else (),
+            pieces=((part.first + offset, min(part.chunk_bytes, part.bytes - offset)),),
+        )
+
 
 BY_SWITCH = (Fabric.switch_adds, Fabric.switch_copies)
 BY_NETWORK = (Fabric.network_adds, Fabric.network_copies)
@@ -45,7 +255,7 @@ def _steps(work: Work, across: Across, rank: int) -> Iterator[Step]:
             yield from pat.steps(work, share, rank, sum(map(len, across.ranks_of_nodes)))
         else:
             own_loops, threads = _of_channel(work, across, share, rank)
-            yield from chunk_step.steps(work, share, rank, own_loops, threads)
+            yield from steps(work, share, rank, own_loops, threads)
 
 
 def _of_channel(work: Work, across: Across, share: ChannelShare, rank: int) -> tuple[list[Loops], list[Threads]]:
@@ -59,7 +269,7 @@ def _of_channel(work: Work, across: Across, share: ChannelShare, rank: int) -> t
         chain = across.collnet_chains[channel]
         return list(loops_of_heads(work, share, 1, work.count)), along_chain(chain, rank)
     switched = work.algorithm is not Algorithm.CollNetDirect
-    own = heads.of_switch(across, rank) if switched else heads.of_network(across, rank)
+    own = of_switch(across, rank) if switched else of_network(across, rank)
     if work.collective is Collective.AllReduce:
         own_loops = list(loops_of_heads(work, share, own.count, work.count))
     else:

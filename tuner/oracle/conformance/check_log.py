@@ -9,7 +9,7 @@ from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Algorithm, DataType, Op, Protocol
 from tuner.base.records import json_form
 from tuner.base.words import ranks_on_nodes
-from tuner.emulator import printed_table
+from tuner.emulator import model
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -68,7 +68,7 @@ def compare(imported: Imported, dtype: DataType = DataType.float32, op: Op = Op.
 
 
 def _compare_table(comparing: Comparing, imported: Imported, selection: Selection) -> None:
-    latency_us, bandwidth_gbs, _ = printed_table.printed(selection.communicator, selection.tables)
+    latency_us, bandwidth_gbs, _ = model.printed(selection.communicator, selection.tables)
     for index, block in enumerate(imported.table):
         columns = [(name, protocol) for name in block.names(index) for protocol in Protocol]
         for (name, protocol), text in zip(columns, block.threads, strict=False):

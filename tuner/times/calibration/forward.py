@@ -11,8 +11,7 @@ from tuner.emulator.build import with_release
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.fitted_constants import Changes
 from tuner.emulator.rules import time as timing
-from tuner.emulator.rules.call import Call
-from tuner.emulator.rules.model_point import ModelPoint
+from tuner.emulator.rules.call import Call, ModelPoint
 from tuner.release import Release
 from tuner.times.calibration.constants import Constant, constants, tables
 from tuner.times.calibration.observations import ObservationGroup, Observations

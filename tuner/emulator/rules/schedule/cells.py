@@ -11,10 +11,8 @@ from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.rules.channel_split import Place, TrafficCells
-from tuner.emulator.rules.launch import cells_of, ctas
-from tuner.emulator.rules.schedule.batches import Batches
-from tuner.emulator.rules.schedule.scheduler import RULES, Scheduler
+from tuner.emulator.rules.launch import Place, TrafficCells, cells_of, ctas
+from tuner.emulator.rules.schedule.scheduler import RULES, Batches, Scheduler
 from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, between, in_graph, kind
 
 ORDER_RULES: Registry[Callable[[Communicator, list[Task]], list[Task]]] = Registry()
