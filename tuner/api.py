@@ -7,25 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tuner.answers import calibrated, groups
-from tuner.answers import explain as explaining
-from tuner.answers.calibrated import CalibratedCalls, TimesWanted
 from tuner.answers.call_picks import CallPicks
-from tuner.answers.diff import Change, Side
-from tuner.answers.diff import diff as changes
-from tuner.answers.explain import Explanation
-from tuner.answers.group_calls import GroupCall, operations
 from tuner.answers.tuners import with_tuner
 from tuner.base.errors import BadInput
-from tuner.base.frames import Rows
 from tuner.base.names import Algorithm, Collective, DataType, Op, PeerCall, Protocol, by_name, peer_call
 from tuner.base.numerics import FloatArray
 from tuner.base.sizes import whole
-from tuner.bench import workflow
-from tuner.bench.gpu.options import GRAPHS_BELOW_BYTES, Options
-from tuner.bench.loop import Settings
-from tuner.bench.plan import How, Wanted
-from tuner.bench.workflow import Measured, Plan
 from tuner.emulator.call_kind import CallKind as CallKind
 from tuner.emulator.call_kind import request as request
 from tuner.emulator.compiled import CompiledSelection, PickTable
@@ -33,17 +20,22 @@ from tuner.emulator.group import Operation
 from tuner.emulator.model import Tables
 from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, answers
 from tuner.emulator.request import Request
-from tuner.jobs.workload import job
-from tuner.jobs.workload.priced import Budget
 from tuner.scenario import Scenario
 from tuner.scenario.describe import Description, describe
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what a pick does not need takes as long to load as all that it needs; methods load their own
+    from tuner.answers.calibrated import CalibratedCalls
+    from tuner.answers.diff import Change
     from tuner.answers.exchanges import ExchangeAnswer
+    from tuner.answers.explain import Explanation
+    from tuner.answers.group_calls import GroupCall
     from tuner.answers.groups import GroupAnswer
     from tuner.answers.launches import LaunchAnswer
     from tuner.answers.order import CallOrder
+    from tuner.base.frames import Rows
+    from tuner.bench.workflow import Measured
     from tuner.emulator.connect import Across
+    from tuner.jobs.workload.priced import Budget
 
 
 class TunedDescription(Description, total=False):
@@ -190,7 +182,7 @@ class Communicator:
         call = Operation(request(collective, **kind), whole(size, "size"), root)
         return Launches(self.scenario, rank).of([call])
 
-    def group(self, calls: Sequence[GroupCall], **kind: Unpack[CallKind]) -> "GroupAnswer":
+    def group(self, calls: "Sequence[GroupCall]", **kind: Unpack[CallKind]) -> "GroupAnswer":
         """What NCCL makes of calls in one ncclGroupStart and ncclGroupEnd: kernels with their calls, and the choices.
 
         A call is a collective and its size in bytes, then its type and its operation where ``kind`` does not say them.
@@ -202,7 +194,10 @@ class Communicator:
         >>> [(kernel.bypass_kernel, kernel.channels) for kernel in group.kernels]
         [('symmetric kernel AllReduce_RSxLDMC_AGxSTMC', 2), ('symmetric kernel AllGather_STMC', 2)]
         """
-        return groups.from_emulator(self.scenario, operations(calls, **kind))
+        from tuner.answers.group_calls import operations
+        from tuner.answers.groups import from_emulator
+
+        return from_emulator(self.scenario, operations(calls, **kind))
 
     def calibrated(
         self,
@@ -210,15 +205,17 @@ class Communicator:
         sizes: ArrayLike,
         calibration: Path | str | None = None,
         **kind: Unpack[CallKind],
-    ) -> CalibratedCalls:
+    ) -> "CalibratedCalls":
         """What the picks of ``sizes`` take by measurements: times in us with 90 % intervals, an element a size.
 
         ``calibration``: a shipped one by name, or a file of ``nccl-tuner fit calibration``; without, the machine's own,
         else that of another machine with GPUs of its generation. Picks are those of :meth:`pick`.
         Errors: those of :meth:`pick`; BadInput where no calibration fits the machine, or the call; BadCalibration.
         """
+        from tuner.answers.calibrated import calls
+
         named = None if calibration is None else str(calibration)
-        return calibrated.calls(self.scenario, self.selection, request(collective, **kind), sizes, named)
+        return calls(self.scenario, self.selection, request(collective, **kind), sizes, named)
 
     def cost_table(self, collective: Collective | str, sizes: ArrayLike, **kind: Unpack[CallKind]) -> FloatArray:
         """Predicted times in us, float32 `[size][algorithm][protocol]`; negative where NCCL ignores the combination.
@@ -245,13 +242,15 @@ class Communicator:
         """
         return answers(self.selection, request(collective, **kind), low, high)
 
-    def explain(self, collective: Collective | str, size: int, **kind: Unpack[CallKind]) -> Explanation:
+    def explain(self, collective: Collective | str, size: int, **kind: Unpack[CallKind]) -> "Explanation":
         """Why a call of ``size`` bytes gets its pick: each number step by step, and what the others lack.
 
         Errors: those of :meth:`pick`, BadInput also for windows and where NCCL_CTA_POLICY moved the pick.
         """
+        from tuner.answers.explain import explain_pick
+
         call = request(collective, **kind)
-        return explaining.explain_pick(self.selection, self.scenario.constants, call, whole(size, "size"))
+        return explain_pick(self.selection, self.scenario.constants, call, whole(size, "size"))
 
     def order(
         self, collective: Collective | str, sizes: ArrayLike, root: int = 0, **kind: Unpack[CallKind]
@@ -270,13 +269,16 @@ class Communicator:
         asked = [int(size) for size in np.atleast_1d(np.asarray(sizes)).tolist()]
         return of_calls(self.scenario, request(collective, **kind), asked, root)
 
-    def diff(self, other: "Communicator", collective: Collective | str, **kind: Unpack[CallKind]) -> Rows[Change]:
+    def diff(self, other: "Communicator", collective: Collective | str, **kind: Unpack[CallKind]) -> "Rows[Change]":
         """The ranges of sizes in bytes in which ``other`` gets another algorithm or protocol, and what that takes.
 
         From one element to 1 TiB. ``before`` of a change is this communicator's. Errors: those of :meth:`edges`, with
         the communicator.
         """
-        return Rows(tuple(changes(Side(self.scenario), Side(other.scenario), request(collective, **kind))))
+        from tuner.answers.diff import Side, diff
+        from tuner.base.frames import Rows
+
+        return Rows(tuple(diff(Side(self.scenario), Side(other.scenario), request(collective, **kind))))
 
 
 def estimate(
@@ -344,7 +346,7 @@ def budget(
     files: Path | str | Sequence[Path | str],
     communicators: Communicator | Sequence[Communicator],
     **compared: Unpack[Compared],
-) -> Budget:
+) -> "Budget":
     """What the collectives in a job's ``files`` take by NCCL's model, in each of the ``communicators``.
 
     Files are lists, logs or traces, as ``nccl-tuner budget`` reads them; calls of communicators as large as the first
@@ -352,6 +354,9 @@ def budget(
     calibration fits the machine, by calibrated times with bounds. Times are us; ``by_size`` is a frame.
     Errors: BadInput for what cannot be read, counted or priced; BadTable, BadMeasurement, BadCalibration.
     """
+    from tuner.answers.calibrated import TimesWanted
+    from tuner.jobs.workload import job
+
     if unknown := sorted(compared.keys() - Compared.__annotations__.keys()):
         raise BadInput(f"unknown {', '.join(unknown)}; valid: {', '.join(Compared.__annotations__)}")
     several = [communicators] if isinstance(communicators, Communicator) else communicators
@@ -411,7 +416,7 @@ def measure(
     out: Path | str,
     simulated: Communicator | None = None,
     **how: Unpack[Measuring],
-) -> Measured | None:
+) -> "Measured | None":
     """Times ``collectives`` by every algorithm and protocol into the file ``out``, which is continued where it exists.
 
     On the GPUs at hand, or on a machine ``simulated`` as of a communicator, with hidden times of its own. ``how`` has
@@ -420,6 +425,11 @@ def measure(
     Errors: BadInput for what cannot be measured here or an unknown name, BadMeasurement for a file that was measured
     otherwise, MeasuringFailed.
     """
+    from tuner.bench import workflow
+    from tuner.bench.gpu.options import GRAPHS_BELOW_BYTES, Options
+    from tuner.bench.loop import Settings
+    from tuner.bench.plan import How, Wanted
+
     if unknown := sorted(how.keys() - Measuring.__annotations__.keys()):
         raise BadInput(f"unknown {', '.join(unknown)}; valid: {', '.join(Measuring.__annotations__)}")
     several = [collectives] if isinstance(collectives, Collective | str) else collectives
@@ -439,7 +449,7 @@ def measure(
         int(_at_least("seed", how.get("seed", usual.seed), 0)),
         int(_at_least("rounds_per_process", how.get("rounds_per_process", usual.rounds_per_process or 1), 1)),
     )
-    plan = Plan(
+    plan = workflow.Plan(
         [by_name(Collective, name, "collective") for name in several],
         how.get("sizes"),
         How(kind.dtype, kind.op, (False, True) if how.get("in_place") else (False,), how.get("graph", False)),

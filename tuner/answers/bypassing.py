@@ -1,12 +1,13 @@
 """What calls get at single sizes, whether or not they bypass the algorithms."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 import numpy as np
 
 from tuner.answers.symmetric import classic_pick, kernel_times
+from tuner.base.dataclass import dataclass
 from tuner.base.numerics import SizeArray, f32, is_time, shortest
 from tuner.base.records import json_form
 from tuner.emulator.call_kind import NonClassicPath

@@ -3,12 +3,12 @@
 import typing
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base import breakpoints
+from tuner.base.dataclass import dataclass
 from tuner.base.names import DataType, PeerCall, Protocol
 from tuner.base.numerics import SizeArray
 from tuner.emulator.p2p.plan import POINT_TO_POINT, ExchangeCall, plan, written

@@ -4,10 +4,11 @@ NCCL has no time model for them: how long AllToAll takes is known by measured ti
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tuner.answers import calibrated
 from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, NoCalibration, TimesWanted
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, DataType, PeerCall, Protocol
 from tuner.base.records import json_form

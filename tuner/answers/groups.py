@@ -1,9 +1,10 @@
 """What becomes of a group of calls, by the emulator; :mod:`tuner.answers.library` has the real library's."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.base.numerics import shortest

@@ -1,10 +1,11 @@
 """What becomes of a group with sends and receives, alone or beside collectives."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tuner.answers.exchanges import TransferAnswer, transfers_of
 from tuner.answers.groups import CallInKernel, ChoiceAnswer
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Buffers, Collective, DataType
 from tuner.base.numerics import shortest
 from tuner.base.records import json_form

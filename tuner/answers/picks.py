@@ -1,10 +1,11 @@
 """What a call gets at each size, by the emulator; :mod:`tuner.answers.library` has the real library's."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from tuner.answers.bypassing import NonClassicPick, RunnerUp, bypassing_pick
+from tuner.base.dataclass import dataclass
 from tuner.base.names import ALGO_PROTOS, Collective
 from tuner.base.numerics import FloatArray, is_time, shortest
 from tuner.base.records import json_form

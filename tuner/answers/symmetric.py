@@ -1,8 +1,9 @@
 """Why a call on symmetric windows runs as it does: the times of NCCL's symmetric kernels beside the classic pick."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Collective
 from tuner.base.numerics import shortest

@@ -4,10 +4,11 @@ Tuners that are not public are named and refused.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.records import json_form
 from tuner.emulator.aws_ofi_nccl import release as aws_release

@@ -1,8 +1,8 @@
 """What an installation may have beside its base: the extras of pyproject.toml, and what to say where one is missing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 
 

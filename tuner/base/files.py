@@ -12,8 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
-import platformdirs
-
 from tuner.base.errors import BadInput, TunerError
 
 GZIPPED = b"\x1f\x8b"  # how such a file begins
@@ -98,6 +96,8 @@ def cache_folder() -> Path:
     """
     if own := os.environ.get("NCCL_TUNER_CACHE"):
         return Path(own)
+    import platformdirs  # takes longer to load than most answers to be made, which ask for no file here
+
     with contextlib.suppress(RuntimeError):  # platformdirs' newer releases; older ones answer with a relative path
         if (folder := Path(platformdirs.user_cache_dir("nccl-tuner"))).is_absolute():
             return folder

@@ -5,13 +5,15 @@ says so with :func:`json_form`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tuner.base.dataclass import dataclass
 
 _METADATA = "json"
 _PLAIN = frozenset({type(None), bool, str, int, float})  # as JSON has them

@@ -5,10 +5,11 @@ A release's file names it. Every rule says where NCCL has it.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar
+
+from tuner.base.dataclass import dataclass
 
 Rule = Callable[..., Any]
 F = TypeVar("F", bound=Rule)

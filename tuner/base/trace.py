@@ -4,13 +4,13 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.numerics import shortest
 from tuner.base.registry import source_of
 

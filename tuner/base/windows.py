@@ -1,9 +1,9 @@
 """Windows of memory that ranks register together (ncclCommWindowRegister): which buffers have one, with which flags."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntFlag
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, did_you_mean, one_of
 from tuner.base.names import Buffers
 

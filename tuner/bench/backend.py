@@ -1,9 +1,9 @@
 """What measures: GPUs, or a planted truth. The loop above knows nothing else of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from tuner.base.dataclass import dataclass
 from tuner.times.records.header import Header
 from tuner.times.records.samples import Combination, Point
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from itertools import chain
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement
 from tuner.base.frames import Column, Framed, Named
 from tuner.base.names import Collective

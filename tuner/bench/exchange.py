@@ -8,10 +8,10 @@ import socket
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import MeasuringFailed, TunerError
 
 LAST = ("close", "make_way")  # questions that nothing comes after

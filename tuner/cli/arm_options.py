@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,9 +14,10 @@ from tuner.cli.release_names import release_option
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
 from tuner.times.readers import measured_table
-from tuner.times.regret import workflow
-from tuner.times.regret.records import MeasuredArms
-from tuner.times.regret.workflow import Asked
+
+if TYPE_CHECKING:  # what reads and fits measured times; slow to load, and most calls name none
+    from tuner.times.regret.records import MeasuredArms
+    from tuner.times.regret.workflow import Asked
 
 
 class ArmFile(click.ParamType):  # type: ignore[type-arg]
@@ -77,8 +78,10 @@ def is_asked(given: Mapping[str, Any]) -> bool:
     return any(value not in (None, "", ()) for value in given.values())
 
 
-def asked(files: tuple[Path, ...], given: Mapping[str, Any], **more: Any) -> Asked:
+def asked(files: tuple[Path, ...], given: Mapping[str, Any], **more: Any) -> "Asked":
     """What to read, by the parameters of :func:`place_options`; says what is assumed of a log."""
+    from tuner.times.regret.workflow import Asked
+
     words = tuple((name, given[name]) for name in _WORDS if given.get(name) not in (None, ()))
     if dict(words).get("log") is not None:
         described = describe(given.get("machine"), topology=given.get("topology"), **dict(words))
@@ -96,13 +99,15 @@ def asked(files: tuple[Path, ...], given: Mapping[str, Any], **more: Any) -> Ask
     )
 
 
-def runs_there(files: tuple[Path, ...], given: Mapping[str, Any]) -> tuple[MeasuredArms, Scenario]:
+def runs_there(files: tuple[Path, ...], given: Mapping[str, Any]) -> "tuple[MeasuredArms, Scenario]":
     """The arms of FILEs on the communicator that ``options.communicator_options`` describe, by their parameters."""
     if given.get("node") or given.get("trays") or given.get("constants"):
         raise BadInput(
             "--node, --trays, --constants: not with files of nccl-tests; valid: --machine, --topology, --log"
         )
-    placed = workflow.read(asked(files, given))
+    from tuner.times.regret.workflow import read
+
+    placed = read(asked(files, given))
     words = {name: value for name, value in given.items() if name != "labelled"}
     counts = {(one.call.nodes, one.call.gpus_per_node) for one in placed.calls}
     if given.get("log") is None and len(counts) == 1:

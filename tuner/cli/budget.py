@@ -16,7 +16,6 @@ from tuner.cli.trace_files import communicators_options, count_or_part, read_fil
 from tuner.jobs.workload import grouped, job, regret
 from tuner.scenario import Scenario
 from tuner.times.readers import measured_table
-from tuner.times.regret.measurements import of_communicator
 
 
 @click.command(name="budget", cls=options.Command)
@@ -149,6 +148,8 @@ def _measured(files: tuple[Path, ...], given: dict[str, Any], described: Scenari
         return regret.read(files[0], described)
     names = [*files, *(path for _, path in given["labelled"])]
     said = any(measured_table.release_of(path) for path in names)
+    from tuner.times.regret.measurements import of_communicator  # slow to load
+
     placed, _ = runs_there(files, {**given, "nccl": None if said else described.nccl})
     notes = (f"{len(names)} files of times are of NCCL {placed.site.nccl}, and taken as runs of {described.title}",)
     return regret.Measured(of_communicator(placed, described), Path(" ".join(map(str, names))), notes)

@@ -2,9 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tuner.answers.calibrated import CalibratedTime
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Op
 from tuner.cli import times
 from tuner.cli.exchanges import in_words

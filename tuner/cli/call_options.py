@@ -1,12 +1,12 @@
 """The options that describe a call besides its collective and sizes, stated once, and the object that commands take."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
 import click
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.base.windows import WindowFlag, Windows, flag_words, flags_of, windows_of
 from tuner.cli.command import F, option, stacked

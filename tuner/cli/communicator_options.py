@@ -1,7 +1,6 @@
 """The options that describe a communicator, stated once, and the object that commands take of them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import click
 from tuner.answers import tuners
 from tuner.answers.changes import changed
 from tuner.answers.tuners import with_tuner
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS
 from tuner.base.ranges import from_ranges

@@ -1,12 +1,13 @@
 """Answers where people look: comma-separated values, parquet, and Prometheus' text."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import click
 
 from tuner.base import extras
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.frames import Framed
 from tuner.cli import options

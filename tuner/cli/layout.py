@@ -6,7 +6,8 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from tuner.base.dataclass import dataclass
 
 GAPS = (3, 2, 1)  # between columns, the first that fits
 LEAST = 8  # a wrapped column is no narrower

@@ -1,7 +1,9 @@
 """Groups that name their commands, and such as know their one-liners without importing them."""
 
+import contextlib
 import importlib
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -86,7 +88,8 @@ class LazyGroup(Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in self.verbs:
             return super().get_command(ctx, name)
-        module = importlib.import_module(f"{self.package}.{name.replace('-', '_')}")
+        with _one_thread():
+            module = importlib.import_module(f"{self.package}.{name.replace('-', '_')}")
         command: click.Command = module.command
         return command
 
@@ -104,3 +107,16 @@ class LazyGroup(Group):
                 rows = [(name.ljust(width), text) for name, text in [*own, *verbs.items()]]
                 formatter.write_dl(rows)
             own = []
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """NumPy's OpenBLAS, while it loads, starts no thread for each core: no answer multiplies matrices of any size."""
+    if (given := "OPENBLAS_NUM_THREADS") in os.environ:
+        yield
+        return
+    os.environ[given] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[given]  # programs that a command starts have their own say

@@ -9,7 +9,6 @@ import click
 
 from tuner.answers import picks
 from tuner.answers.bypassing import NonClassicPick
-from tuner.answers.exchanges import of_rank
 from tuner.answers.picks import PickAnswer
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, PeerCall
@@ -110,6 +109,7 @@ def command(
             raise BadInput(
                 f"{option} has no meaning for {collective.name}, which says its launch without, and with --json"
             )
+        from tuner.answers.exchanges import of_rank
         from tuner.cli import exchanges
 
         if call.in_place:

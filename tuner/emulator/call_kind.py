@@ -1,9 +1,9 @@
 """A kind of call in words, as Python users describe it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, DataType, Op, by_name
 from tuner.base.windows import windows_of

@@ -1,9 +1,10 @@
 """A communicator as NCCL knows it before it tunes: ranks, nodes, channels, NVLS, processors."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Pattern
 from tuner.emulator.rules.collnet import CollNet
 from tuner.machine.graphs import Graph, Graphs

@@ -7,7 +7,7 @@ protocol. docs/measuring.md describes the file.
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tuner import release
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadConstants, BadInput, UnknownRelease, one_of
 from tuner.base.files import contents
 from tuner.base.names import Algorithm

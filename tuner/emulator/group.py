@@ -1,10 +1,11 @@
 """Several collectives in one ncclGroupStart and ncclGroupEnd: what NCCL picks for each, and in which kernels."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import Float

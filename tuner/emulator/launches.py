@@ -4,9 +4,10 @@ Counts and offsets of elements are those of ``Work.dtype``, the type that the de
 bytes. Offsets are from the start of the count, which is of one rank for AllGather and ReduceScatter.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.records import json_form
 

@@ -6,13 +6,13 @@ Source of the order: ncclTopoTuneModel, src/graph/tuning.cc, v2.28.9-1.
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base import trace
+from tuner.base.dataclass import dataclass
 from tuner.base.frames import Column, Framed, Named
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import Float, f32

@@ -1,7 +1,6 @@
 """What one call gets, as a record: an element of :class:`tuner.emulator.selection.Picks`."""
 
-from dataclasses import dataclass
-
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Protocol
 from tuner.base.numerics import shortest
 from tuner.emulator.selection import Picks

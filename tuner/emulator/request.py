@@ -1,10 +1,10 @@
 """One kind of call: what the rules of the selection look at besides the cell."""
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.base.numerics import FloatArray, IntArray, SizeArray, log2i_array
 from tuner.base.windows import SYMMETRIC, Sides, Windows

@@ -4,12 +4,12 @@ Shapes: sizes are nBytes, [size]; cells are indices into ``ALGO_PROTOS``.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm
 from tuner.base.names import Protocol as Proto
 from tuner.base.numerics import FloatArray, SizeArray

@@ -1,8 +1,9 @@
 """What is searched: a node, how many there are, and the variables that reach the search."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tuner.base.dataclass import dataclass
 from tuner.machine.graphs import OrderedGraph
 
 

@@ -4,9 +4,10 @@ Sources are files of ``src/graph`` at v2.28.9-1; bandwidths are float32 values i
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import PATH_NAMES
 
 

@@ -6,9 +6,9 @@ src/misc/utils.cc, v2.28.9-1.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 
 SELECT = "NCCL_IB_HCA"

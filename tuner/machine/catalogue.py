@@ -8,15 +8,14 @@ machine is one of these as far as NCCL sees it.
 
 import json
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 
 from tuner import release
+from tuner.base import tables
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, UnknownMachine, nearest_of, one_of
 from tuner.machine import gpus
 from tuner.machine.graph_tables import GraphTable, from_table
@@ -124,14 +123,14 @@ def names() -> tuple[str, ...]:
 @cache
 def aliases() -> dict[str, Alias]:
     """Other names of machines, such as clouds' instance types, by name."""
-    table = tomllib.loads(_text(folder() / "aliases.toml"))
+    table = tables.toml(folder() / "aliases.toml")
     return {name: Alias(name, **row) for name, row in table.items()}
 
 
 @cache
 def missing() -> dict[str, Missing]:
     """Machines that are known by name and not in the catalogue, by name."""
-    table = tomllib.loads(_text(folder() / "refused.toml"))
+    table = tables.toml(folder() / "refused.toml")
     return {name: Missing(name, row["why"], tuple(row["instead"])) for name, row in table.items()}
 
 
@@ -158,7 +157,7 @@ def load(name: str) -> Machine:
         raise UnknownMachine(_unknown(name))
     name = known
     home = folder() / name
-    facts = tomllib.loads(_text(home / "machine.toml"))
+    facts = tables.toml(home / "machine.toml")
     xml = _text(home / "topology.xml")
     return Machine(
         name=name,
@@ -191,7 +190,7 @@ def _unknown(name: str) -> str:
     absent = {each.lower(): row for each, row in missing().items()}.get(name.lower())
     if absent:
         return f"{absent.name}: {absent.why}; {one_of(absent.instead)}"
-    facts = {each: tomllib.loads(_text(folder() / each / "machine.toml")) for each in names()}
+    facts = {each: tables.toml(folder() / each / "machine.toml") for each in names()}
     others = {each: [row.name for row in aliases().values() if row.machine == each] for each in facts}
     known = {each: words_of(each, row["vendor"], row["gpu"], *others[each]) for each, row in facts.items()}
     models = (*gpus.names(), *(str(row["gpu"]) for row in facts.values()))
@@ -213,10 +212,10 @@ def _are_missing(rows: list[Missing]) -> str:
     return f"{', '.join(row.name for row in rows)} are missing: each says why; {one_of(instead)}"
 
 
-def folder() -> Traversable:
+def folder() -> Path:
     """Folder of the machines."""
-    return files("tuner.tables") / "machines"
+    return tables.folder() / "machines"
 
 
-def _text(file: Traversable) -> str:
+def _text(file: Path) -> str:
     return file.read_text(encoding="utf-8")

@@ -2,12 +2,11 @@
 
 import math
 import re
-import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
+from tuner.base import tables
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, UnknownGpu, did_you_mean, one_of
 
 # The address NVML gives for an NVSwitch that the host does not see, as in a virtual machine (xml.cc, v2.28.9-1).
@@ -108,19 +107,18 @@ def pcie_generation(compute_capability: int) -> int:
 
 @cache
 def _pcie_gbs() -> dict[str, float]:
-    table: dict[str, dict[str, float]] = tomllib.loads((files("tuner.tables") / "links.toml").read_text("utf-8"))
+    table: dict[str, dict[str, float]] = tables.toml(tables.folder() / "links.toml")
     return table["pcie_gbs"]
 
 
 @cache
 def _most_nvlinks() -> dict[str, int]:
-    return tomllib.loads((files("tuner.tables") / "nvlinks.toml").read_text(encoding="utf-8"))
+    return tables.toml(tables.folder() / "nvlinks.toml")
 
 
 @cache
 def _table() -> dict[str, GpuModel]:
-    text = (files("tuner.tables") / "gpus.toml").read_text(encoding="utf-8")
-    return {name: _model(name, row) for name, row in tomllib.loads(text).items()}
+    return {name: _model(name, row) for name, row in tables.toml(tables.folder() / "gpus.toml").items()}
 
 
 def _model(name: str, row: dict[str, object]) -> GpuModel:

@@ -6,12 +6,13 @@
 import json
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from itertools import groupby, product
 from typing import Any, TypeVar
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Pattern
 from tuner.machine.graphs import Graph, Graphs
 

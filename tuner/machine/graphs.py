@@ -4,10 +4,11 @@ A graph that NCCL did not search is absent from the mapping; NCCL then computes 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TypeAlias
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadTopology, one_of
 from tuner.base.files import contents
 from tuner.base.names import PATH_NAMES, Algorithm, Pattern

@@ -1,6 +1,6 @@
 """How the GPUs of one node reach each other and their adapters, as far as sends and receives go by it."""
 
-from dataclasses import dataclass
+from tuner.base.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ import re
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import NoReturn, Protocol, TypeVar
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadTopology, one_of
 from tuner.base.files import read_bytes
 from tuner.machine import gpus

@@ -1,12 +1,12 @@
 """What is read out of NCCL's own memory: struct ncclComm of rank 0 after initialisation."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm
 from tuner.oracle.messages import Layout
 

@@ -3,8 +3,9 @@
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadTopology
 from tuner.machine import adapters
 from tuner.oracle.messages import Gpu, Net

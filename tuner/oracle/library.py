@@ -19,13 +19,13 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from tuner import release as releases
 from tuner.base import extras
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, OracleUnavailable, one_of
 from tuner.base.files import cache_folder, recall_own, remember
 from tuner.oracle import wheel_files

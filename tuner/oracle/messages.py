@@ -5,8 +5,9 @@ Fields of :class:`Gpu`, :class:`Net`, :class:`SimulatedHost` and :class:`Simulat
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from tuner.base.dataclass import dataclass
 
 # Where things are in C structs: in libnccl's, read from its debug information, and in those of the simulated GPUs.
 

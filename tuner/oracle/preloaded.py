@@ -8,9 +8,10 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.oracle import start
 from tuner.oracle.messages import Start

@@ -11,12 +11,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from tuner.base import extras
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, OracleFailed, OracleUnavailable
 from tuner.oracle.library import MACHINES
 from tuner.oracle.messages import Failed

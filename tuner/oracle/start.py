@@ -1,12 +1,13 @@
 """What a child process is started with: the machine, the library, and where its functions and structs are."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Protocol
 
 from tuner import release
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.files import cache_folder
 from tuner.base.names import PATHS_WITHOUT_WORD, Algorithm, Buffers

@@ -8,7 +8,7 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from elftools.dwarf.die import DIE
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import OracleUnavailable
 from tuner.base.files import recall, remember
 from tuner.oracle import work_layouts

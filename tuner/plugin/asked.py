@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadTable
 from tuner.base.names import ALGO_PROTOS, Algorithm
 from tuner.base.numerics import FloatArray

@@ -1,8 +1,9 @@
 """Calls that may bypass the algorithms, where a tuner plugin is loaded: what it has a say in, and what NCCL runs."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Protocol
 from tuner.base.numerics import shortest

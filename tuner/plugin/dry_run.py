@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
 from tuner.base.native import bindings
 from tuner.base.records import json_form

@@ -1,6 +1,6 @@
 """What lint says of a line of a decision table."""
 
-from dataclasses import dataclass
+from tuner.base.dataclass import dataclass
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 

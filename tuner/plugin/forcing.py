@@ -3,9 +3,9 @@
 libnccl loads the same shared object as its tuner plugin; forcing one algorithm and protocol is a table of one row.
 """
 
-from dataclasses import dataclass
 from typing import Any, Self
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadTable
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.native import bindings

@@ -4,10 +4,11 @@ import os
 import shlex
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from tuner import release
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.provenance import sha256
 from tuner.release import Release

@@ -1,9 +1,10 @@
 """What a decision table changes on one communicator: NCCL's own pick of each size beside the one with the table."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Protocol
 from tuner.base.numerics import is_time, shortest
 from tuner.base.records import json_form

@@ -1,11 +1,10 @@
 """Defaults of NCCL's variables by release, as each libnccl has them (``tables/defaults.toml``)."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
+from tuner.base import tables
 from tuner.release.reader import names
 
 Default = int | str
@@ -50,5 +49,5 @@ def _newest(of_releases: Mapping[str, Default], upto: list[str]) -> Default | No
 
 @cache
 def _table() -> Mapping[str, Mapping[str, Default]]:
-    table: Mapping[str, Mapping[str, Default]] = tomllib.loads((files("tuner.tables") / "defaults.toml").read_text())
+    table: Mapping[str, Mapping[str, Default]] = tables.toml(tables.folder() / "defaults.toml")
     return table

@@ -1,15 +1,15 @@
 """Reads ``tables/nccl``: a release's file over its parent's, checked and converted to a :class:`Release`."""
 
 import re
-import tomllib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
+from tuner.base import tables
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import NEAREST, BadReleaseFile, UnknownRelease, nearest_of, one_of
 from tuner.release import convert, sources
 from tuner.release.schema import Release, ReleaseFile, file_of
@@ -84,7 +84,7 @@ def load(name: str) -> Release:
     return read(_folder(), name) if exact == name else load(exact)
 
 
-def read(folder: Traversable, name: str) -> Release:
+def read(folder: Path, name: str) -> Release:
     """The release ``name`` of a folder of release files. Errors: BadReleaseFile names file and key."""
     chain = tuple(_chain(folder, name))
     return _release(name, chain, _merged(chain))
@@ -111,11 +111,11 @@ def differences(before: Release, after: Release) -> list[Difference]:
     return [Difference(key, old.get(key), new.get(key)) for key in keys]
 
 
-def _folder() -> Traversable:
-    return files("tuner.tables").joinpath("nccl")
+def _folder() -> Path:
+    return tables.folder() / "nccl"
 
 
-def _chain(folder: Traversable, name: str) -> Iterator[ReleaseFile]:
+def _chain(folder: Path, name: str) -> Iterator[ReleaseFile]:
     """The release's own file, its parent's, and so on."""
     seen: list[str] = []
     parent: str | None = name
@@ -129,23 +129,21 @@ def _chain(folder: Traversable, name: str) -> Iterator[ReleaseFile]:
             raise BadReleaseFile(f"{file.path}: parent: {parent!r}; valid: {valid}")
 
 
-def _file(folder: Traversable, name: str) -> ReleaseFile:
-    path = folder.joinpath(f"{name}.toml")
-    return _checked(name, str(path), path.read_text("utf-8"))
+def _file(folder: Path, name: str) -> ReleaseFile:
+    path = folder / f"{name}.toml"
 
+    def has_sources(text: str) -> None:
+        if key := next(sources.missing(text), None):
+            where = "a # on its line or its table's with src/... of NVIDIA/nccl, libnccl.so.2, or 'from the binary'"
+            raise BadReleaseFile(f"{path}: {key}: no source; valid: {where}")
 
-@cache
-def _checked(name: str, path: str, text: str) -> ReleaseFile:
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        table = tables.toml(path, has_sources)
+    except ValueError as error:  # of tomllib, which is not loaded where the file was parsed before
         raise BadReleaseFile(f"{path}: not TOML: {error}") from None
     if table.get("release") != name:
         raise BadReleaseFile(f"{path}: release: {table.get('release')!r}; valid: {name!r}")
-    if key := next(sources.missing(text), None):
-        where = "a # on its line or its table's with src/... of NVIDIA/nccl, libnccl.so.2, or 'from the binary'"
-        raise BadReleaseFile(f"{path}: {key}: no source; valid: {where}")
-    return ReleaseFile(path, table)
+    return ReleaseFile(str(path), table)
 
 
 def _merged(chain: tuple[ReleaseFile, ...]) -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """Upgrades after which people saw less performance, and what this tool says of each (``tables/regressions.toml``)."""
 
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Literal
 
+from tuner.base import tables
 from tuner.release.reader import names
 
 Verdict = Literal["explains", "partly", "cannot"]
@@ -41,7 +40,7 @@ class Regression:
 @cache
 def regressions() -> tuple[Regression, ...]:
     """All, the newest release first."""
-    table = tomllib.loads((files("tuner.tables") / "regressions.toml").read_text("utf-8"))
+    table = tables.toml(tables.folder() / "regressions.toml")
     return tuple(
         Regression(
             one["thread"],

@@ -4,9 +4,9 @@ A tuple is applied in its order. None stands where no rule of that kind applies:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Collective
 from tuner.release.convert import PARTIAL
 

@@ -6,10 +6,11 @@ Most are without equality, which takes time to make and every command would wait
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadReleaseFile
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.release.convert import PARTIAL

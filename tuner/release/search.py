@@ -4,9 +4,9 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from tuner.base.dataclass import dataclass
 from tuner.release.convert import PARTIAL
 
 CpuAbove = Literal["over_any_device", "over_switches", "upwards"]

@@ -1,9 +1,9 @@
 """Constants of calls on symmetric windows: NCCL's model of its symmetric kernels."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Collective
 from tuner.release.convert import PARTIAL
 

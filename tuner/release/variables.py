@@ -3,11 +3,10 @@
 What a release can read stands in its libnccl as a text: ``tables/variables.toml`` has the names of all releases.
 """
 
-import tomllib
 from collections.abc import Iterable
 from functools import cache
-from importlib.resources import files
 
+from tuner.base import tables
 from tuner.base.errors import did_you_mean
 from tuner.release.reader import names
 from tuner.release.schema import Release
@@ -74,7 +73,7 @@ def everywhere() -> frozenset[str]:
 
 @cache
 def _in_libraries() -> dict[str, frozenset[str]]:
-    table = tomllib.loads((files("tuner.tables") / "variables.toml").read_text(encoding="utf-8"))
+    table = tables.toml(tables.folder() / "variables.toml")
     found: dict[str, frozenset[str]] = {}
     current: frozenset[str] = frozenset()
     for release, changed in table.items():

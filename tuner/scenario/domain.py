@@ -3,11 +3,12 @@
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import accumulate, chain, groupby, repeat
 from typing import TYPE_CHECKING
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.emulator.communicator import Node
 from tuner.machine.graphs import Graphs

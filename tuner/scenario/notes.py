@@ -1,13 +1,12 @@
 """What NCCL makes of variables whose values a user hardly meant so, in words."""
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
 
 from tuner import release
+from tuner.base import tables
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import TunerError
 from tuner.base.names import Collective, DataType, Op, Protocol
 from tuner.base.numerics import parse_long
@@ -203,5 +202,4 @@ def _number(values: Mapping[str, str], name: str, default: int) -> int:
 
 @cache
 def _rows() -> tuple[HarmfulSetting, ...]:
-    text = (files("tuner.tables") / "settings.toml").read_text(encoding="utf-8")
-    return tuple(HarmfulSetting(**row) for row in tomllib.loads(text)["setting"])
+    return tuple(HarmfulSetting(**row) for row in tables.toml(tables.folder() / "settings.toml")["setting"])

@@ -1,10 +1,10 @@
 """One communicator as it is described to the real libnccl; :mod:`tuner.oracle` runs it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tuner.base.dataclass import dataclass
 from tuner.release import BUILDS
 
 if TYPE_CHECKING:

@@ -6,13 +6,14 @@ is fixed in a process does not: from three processes on, the process is the unit
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Collective
 from tuner.times.records.samples import Combination, Point, SampleBlock
 from tuner.times.statistics import (

@@ -7,7 +7,6 @@ neighbours alike: how much they are is estimated from all calls of a run togethe
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import exp, inf, log, pi, sqrt
 from statistics import fmean, median
@@ -15,6 +14,8 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from tuner.base.dataclass import dataclass
 
 CONFIDENCE = 0.95
 LEAST_PROCESSES = 3  # for how much they differ to be known

@@ -1,10 +1,9 @@
 """Parts by their PCI ids (``tables/parts.toml``, ``tables/gpus.toml``): what they can at most."""
 
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
+from tuner.base import tables
 from tuner.machine import gpus
 
 NVIDIA = "10de"
@@ -57,7 +56,7 @@ def _gpus() -> dict[str, Part]:
 
 @cache
 def _others() -> dict[str, Part]:
-    table = tomllib.loads((files("tuner.tables") / "parts.toml").read_text(encoding="utf-8"))
+    table = tables.toml(tables.folder() / "parts.toml")
     return {
         ids: Part(
             row["name"],

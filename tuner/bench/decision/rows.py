@@ -1,11 +1,12 @@
 """What there is to choose at each measured size, and the rows of a decision table that follow from it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Collective
 from tuner.base.records import json_form
 from tuner.bench.decision.assign import Option, assign

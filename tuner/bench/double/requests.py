@@ -1,8 +1,9 @@
 """What the processes of a double answer, besides what any process that measures does."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tuner.base.dataclass import dataclass
 from tuner.bench.exchange import Answer
 from tuner.times.records.header import Header
 from tuner.times.records.samples import Combination, Point

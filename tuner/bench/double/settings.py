@@ -1,10 +1,11 @@
 """What a double is: the communicator, the planted times, and the faults that are planted."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import Any, Self
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Algorithm, Protocol
 from tuner.bench.double import errors

@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from tuner import release
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, MeasuringFailed, TunerError
 from tuner.bench.backend import Run
 from tuner.bench.gpu import kernels, orders, process

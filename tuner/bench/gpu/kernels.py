@@ -5,9 +5,9 @@ values are whole numbers so small that sums in any order are exact in the type, 
 (of ones and threes where the type wraps around).
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Collective, DataType, Op
 

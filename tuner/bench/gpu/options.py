@@ -1,8 +1,8 @@
 """How GPUs are measured: what the command line says, and what a file's header says once more."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement
 from tuner.oracle.library import given
 from tuner.times.records.header import Header

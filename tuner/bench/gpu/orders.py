@@ -1,9 +1,10 @@
 """What rank 0 lets every process do, and what each says of it, as messages of :mod:`tuner.bench.gpu.rendezvous`."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, TypeAlias
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import MeasuringFailed
 from tuner.base.names import Collective, DataType, Op
 from tuner.times.records.samples import Point

@@ -6,7 +6,6 @@ The same seed gives the same times. docs/measuring.md describes what is planted.
 import math
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective, Protocol
 from tuner.bench.backend import Run

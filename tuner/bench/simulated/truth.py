@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import ALGO_PROTOS, AlgoProto
 from tuner.base.numerics import f32
 from tuner.emulator import fitted_constants

@@ -1,15 +1,14 @@
 """Reads ``tables/tuners/aws-ofi-nccl``: a release of the plugin over its parent, as records."""
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tuner.base import tables
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
 from tuner.emulator.aws_ofi_nccl.regions import Plane, Region, regions_of
@@ -132,7 +131,7 @@ def load(name: str) -> TunerRelease:
 
 
 def _data(name: str) -> dict[str, Any]:
-    own = tomllib.loads((_folder() / f"{name}.toml").read_text())
+    own = tables.toml(_folder() / f"{name}.toml")
     if (parent := own.get("parent")) is None:
         return own
     data = _data(parent)
@@ -211,11 +210,11 @@ def _unread() -> Mapping[str, str]:
 
 @cache
 def _images() -> dict[str, Any]:
-    return tomllib.loads((_folder() / "images.toml").read_text())
+    return tables.toml(_folder() / "images.toml")
 
 
-def _folder() -> Traversable:
-    return files("tuner.tables").joinpath("tuners", NAME)
+def _folder() -> Path:
+    return tables.folder() / "tuners" / NAME
 
 
 def _numbers(name: str) -> tuple[int, ...]:

@@ -5,7 +5,6 @@ Source: src/tuner/nccl_ofi_tuner.cpp, nccl_ofi_regions.cpp and nccl_ofi_model.cp
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base import breakpoints
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective, Protocol
 from tuner.base.numerics import FloatArray, IntArray, SizeArray, log2i

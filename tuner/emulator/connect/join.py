@@ -4,10 +4,10 @@ Source: ncclTopoPreset and ncclTopoPostset, src/graph/connect.cc, v2.28.9-1.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Pattern
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.connect.nodes import (

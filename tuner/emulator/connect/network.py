@@ -5,8 +5,8 @@ ncclNvlsTreeConnect, src/transport/nvls.cc; sendSetup, recvSetup, src/transport/
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm
 from tuner.emulator.connect.nodes import Adapter, Connected
 from tuner.emulator.rules.registered import Heads, NetworkOf, NetworkUse

@@ -1,9 +1,10 @@
 """The graphs of each kind of node by ranks of the node, as every rank gives them to all (ncclTopoPreset)."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Pattern
 from tuner.graphs.system import HOST_BIT
 from tuner.machine.graphs import EMPTY, OF_ALGORITHM, OrderedGraph

@@ -1,9 +1,10 @@
 """The channels of a communicator in the form in which they are printed: rings, trees, heads, and who leaves a node."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain, pairwise
 
+from tuner.base.dataclass import dataclass
 from tuner.base.records import json_form
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.connect.join import Join, double_tree

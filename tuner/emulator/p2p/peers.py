@@ -4,7 +4,6 @@ Source: ncclTopoComputeP2pChannels, src/graph/paths.cc; computeBuffSizes, src/in
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from math import gcd
@@ -12,6 +11,7 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Protocol
 from tuner.base.numerics import as_size_t, ceil_div, int32

@@ -1,8 +1,9 @@
 """What NCCL makes of a rank's sends and receives in one group."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType, PeerCall, Protocol
 from tuner.base.numerics import as_size_t, ceil_div

@@ -1,11 +1,11 @@
 """What the rules of times and launches look at: one kind of call by one algorithm and protocol."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
 from tuner.base.numerics import Float, f32, f64
 from tuner.base.registry import Registry

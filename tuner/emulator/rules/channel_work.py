@@ -1,8 +1,9 @@
 """What each channel of a scheduled task is handed: its elements, its chunks, and the steps of its proxy."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import ceil_div, int32

@@ -2,10 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import f32, int32, log2i
 from tuner.base.registry import Registry, Variant, found_in

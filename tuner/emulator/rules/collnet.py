@@ -1,9 +1,9 @@
 """Whether a communicator reduces inside the network (CollNet), and which GPUs enter the network for it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
 from tuner.base.registry import Registry

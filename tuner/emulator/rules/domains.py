@@ -4,8 +4,8 @@ A domain is a cluster of GPUs on one NVLink fabric, of one clique, as NVML tells
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.numerics import parse_long
 from tuner.base.registry import Registry

@@ -1,9 +1,10 @@
 """Channel counts that NCCL settles at init: small named rules, chosen by the release table."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Pattern
 from tuner.base.numerics import int32, parse_long

@@ -5,12 +5,13 @@ Shapes: sizes are nBytes; channels and threads are numbers, [size].
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tuner.base import trace
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, TooManyRanges
 from tuner.base.names import Collective, Protocol
 from tuner.base.numerics import IntArray, SizeArray, ceil_div

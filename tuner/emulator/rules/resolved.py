@@ -4,10 +4,10 @@ Shapes: arrays are those of the rules: traffic in bytes, [size].
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Annotated, Any
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadReleaseFile, one_of
 from tuner.base.names import Algorithm, Collective, DataType, Op, Pattern
 from tuner.base.numerics import SizeArray

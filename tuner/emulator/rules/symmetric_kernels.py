@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import pairwise
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Buffers, Collective, PeerCall
 from tuner.base.numerics import f32
 from tuner.base.registry import Registry

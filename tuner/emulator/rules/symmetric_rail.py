@@ -5,10 +5,11 @@ Ranks with the same place in their nodes are a rail. Source: queryModel_gin, src
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import ceil_div, f32
 from tuner.base.registry import Registry

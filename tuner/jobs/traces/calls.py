@@ -1,8 +1,8 @@
 """Collectives as a file has them: what every reader of files makes of it."""
 
-from dataclasses import dataclass
 from typing import Any
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op, PeerCall, Protocol
 from tuner.emulator.request import Request

@@ -7,9 +7,9 @@ AllGather, of all ranks together for ReduceScatter. In text they are rounded to 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, PeerCall, peer_call
 from tuner.jobs.traces import torch_names

@@ -8,9 +8,10 @@ AllGather and ReduceScatter (inspectorComputeCollBw).
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.jobs.traces.calls import Call, CallList, Executed, duration, number, spread_bytes
 from tuner.scenario.logs import choice

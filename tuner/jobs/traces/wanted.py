@@ -1,7 +1,8 @@
 """Which of a file's calls are those of a communicator, and what kind of call each is."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Buffers, DataType, Op
 from tuner.emulator.request import Request

@@ -2,10 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tuner.answers import calibrated
 from tuner.answers.calibrated import CalibratedTime
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Collective
 from tuner.jobs.workload.priced import EntryPrices, PriceOf
 

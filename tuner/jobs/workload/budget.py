@@ -2,11 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from tuner.answers import calibrated
 from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, Estimate, TimesWanted, difference
+from tuner.base.dataclass import dataclass
 from tuner.jobs.traces.calls import CallList
 from tuner.jobs.traces.wanted import Wanted
 from tuner.jobs.workload import exchanges

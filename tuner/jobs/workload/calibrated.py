@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from tuner.answers.calibrated import (
     NoCalibration,
     TimesWanted,
 )
+from tuner.base.dataclass import dataclass
 from tuner.base.names import AlgoProto, Buffers
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection

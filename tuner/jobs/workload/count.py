@@ -2,8 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.emulator.request import Request
 from tuner.jobs.traces.calls import Call, CallList, number

@@ -2,9 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from tuner.answers.exchange_ways import Way, taken
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, PeerCall, peer_call
 from tuner.base.windows import SYMMETRIC, Sides

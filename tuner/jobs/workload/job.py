@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tuner.answers.calibrated import TimesWanted
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.jobs.traces.calls import CallList
 from tuner.jobs.traces.read import read

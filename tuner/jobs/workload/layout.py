@@ -6,11 +6,11 @@ in which context parallelism does not count.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 
 ORDER = ("tp", "cp", "ep", "dp", "pp")  # Megatron-LM's, innermost first; torchtitan's, without ep, is the same

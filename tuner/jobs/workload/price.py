@@ -1,7 +1,6 @@
 """What each kind of call takes, by NCCL's model, in one release with one setting or table."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TypeAlias
@@ -9,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tuner.answers.bypassing import AnyPick, NonClassicPick, picks_of
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Algorithm, Protocol
 from tuner.base.numerics import shortest

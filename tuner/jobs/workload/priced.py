@@ -1,11 +1,12 @@
 """A budget as records, as ``nccl-tuner budget --json`` prints it. Times are us, predicted unless called measured."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from tuner.answers.calibrated import CalibratedDifference, CalibratedTime, CalibrationUsed
+from tuner.base.dataclass import dataclass
 from tuner.base.frames import Rows
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.records import json_form

@@ -2,10 +2,11 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement
 from tuner.jobs.workload.count import Entry
 from tuner.jobs.workload.price import Price

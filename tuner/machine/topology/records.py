@@ -4,10 +4,11 @@ Sources are files of ``src/graph`` at v2.28.9-1.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from itertools import combinations
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 
 

@@ -3,9 +3,10 @@
 import xml.etree.ElementTree as ET
 import xml.parsers.expat as expat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NoReturn, overload
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadTopology
 
 MAX_BYTES = 4 << 20  # a dump of the largest node known is below 100 kB

@@ -5,9 +5,10 @@ way, and the tests hold the two against each other.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Collective, Protocol
 
 HEADER = "nccl-tuner-table 1"

@@ -4,11 +4,11 @@ Sources: topoGetAlgoInfo (v2.20.5-1 to v2.23.4-1) and scheduleCollTasksToPlan (v
 """
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from typing import TypeVar
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Collective, Protocol
 
 E = TypeVar("E", bound=IntEnum)

@@ -7,9 +7,10 @@ come in any order. Sources are named at the expressions; where a release prints 
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.files import read_bytes
 from tuner.base.names import Algorithm, Collective

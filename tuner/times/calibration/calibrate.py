@@ -1,11 +1,10 @@
 """Calibrations from measured tables: the shipped ones, and those of files of one's own."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 
+from tuner.base import tables
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.machine import catalogue, skeleton
 from tuner.times import measured as measured_tables
@@ -49,10 +48,9 @@ class CalibrationSource:
 
 def sources() -> tuple[CalibrationSource, ...]:
     """The shipped calibrations' tables, as ``tables/calibrations/sources.toml`` lists them."""
-    text = (files("tuner.tables") / "calibrations" / "sources.toml").read_text(encoding="utf-8")
     return tuple(
         CalibrationSource(name, **{**entry, "tables": tuple(entry["tables"])})
-        for name, entry in tomllib.loads(text).items()
+        for name, entry in tables.toml(tables.folder() / "calibrations" / "sources.toml").items()
     )
 
 

@@ -1,10 +1,9 @@
 """What a machine's links carry by their data sheets: the limits that measured bandwidths are held against."""
 
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
+from tuner.base import tables
 from tuner.base.errors import BadInput
 from tuner.machine.topology.records import Gpu, Target, Topology
 from tuner.scenario import Scenario
@@ -71,7 +70,7 @@ def _nvlink(topology: Topology, count: int, most: bool = False) -> float:
 
 @cache
 def _table(name: str) -> dict[str, float]:
-    table: dict[str, float] = tomllib.loads((files("tuner.tables") / "links.toml").read_text("utf-8"))[name]
+    table: dict[str, float] = tables.toml(tables.folder() / "links.toml")[name]
     return table
 
 

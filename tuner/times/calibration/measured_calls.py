@@ -1,11 +1,9 @@
 """Measured times as calls that the time model knows: each row on the communicator that it was measured on."""
 
-import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from itertools import compress
 from pathlib import Path
 from typing import Any, TypedDict
@@ -13,6 +11,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from tuner import release
+from tuner.base import tables
 from tuner.base.errors import BadInput, BadMeasurement, TunerError
 from tuner.base.names import DataType, Op
 from tuner.emulator.request import Request
@@ -290,7 +289,7 @@ def _environment(table: MeasuredTable, row: MeasuredRow, nccl: Release, site: Si
 
 def splits_file() -> Any:
     """What ``tables/splits.toml`` holds, as a mapping."""
-    return tomllib.loads((files("tuner.tables") / "splits.toml").read_text(encoding="utf-8"))
+    return tables.toml(tables.folder() / "splits.toml")
 
 
 @cache

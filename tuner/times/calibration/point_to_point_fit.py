@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from tuner.base.errors import TunerError
 from tuner.emulator.communicator import Communicator
@@ -74,6 +73,8 @@ def fit(measured: MeasuredExchanges) -> Mapping[str, float]:
         values = dict(zip(names, np.exp(vector).tolist(), strict=True))
         off = np.log(point_to_point.times_us(values, measured.calls) / measured.times_us) / _SCATTER
         return np.concatenate([softened(off), (vector - believed) / widths])
+
+    from scipy.optimize import least_squares  # slow to load
 
     return dict(zip(names, np.exp(least_squares(residuals, believed).x).tolist(), strict=True))
 

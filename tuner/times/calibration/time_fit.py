@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from tuner.times.timemodel import intervals, surface
 from tuner.times.timemodel.features import Array, Features, Ints, Which
@@ -88,6 +87,8 @@ def fit(measured: Measured, beliefs: Mapping[str, float], begin: Mapping[str, fl
     most = np.concatenate([_WIDEST * widths, np.full(launches - 1, np.inf)])
     middle = np.concatenate([believed, np.zeros(launches - 1)])
     first = np.clip(first, believed - _WIDEST * widths * 0.99, believed + _WIDEST * widths * 0.99)
+    from scipy.optimize import least_squares  # slow to load
+
     settled = least_squares(
         residuals,
         np.concatenate([first, np.zeros(launches - 1)]),

@@ -2,12 +2,13 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement, one_of
 from tuner.base.names import AlgoProto, Collective
 from tuner.base.records import json_form

@@ -1,9 +1,10 @@
 """One measured call, judged: NCCL's pick against everything else that was measured of it."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.records import json_form
 from tuner.times.comparison.model import Model
 from tuner.times.evidence import LEVEL, Evidence

@@ -1,10 +1,9 @@
 """How far the model's times are off the measured ones."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
 
 

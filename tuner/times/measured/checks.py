@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from itertools import pairwise
 from statistics import median
 
 from tuner import release
+from tuner.base.dataclass import dataclass
 from tuner.base.sizes import human_bytes
 from tuner.times.measured import notes
 from tuner.times.measured.records import MeasuredRow, MeasuredTable

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from tuner import release
+from tuner.base.dataclass import dataclass
 from tuner.times.measured.records import MeasuredRun
 
 _ROWS_OWN = re.compile(r"\b(?:avg )?busbw [\d.]+|#wrong=\S+")  # numbers of single rows

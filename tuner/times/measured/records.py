@@ -1,9 +1,10 @@
 """Records of measured times: a row, the head of a file, a table."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Collective, DataType, Protocol, by_name
 from tuner.times.measured.words import POINT_TO_POINT
 

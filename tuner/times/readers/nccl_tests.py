@@ -5,10 +5,11 @@ What was executed is taken from NCCL's log where that is in the same file.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement, one_of
 from tuner.base.names import Collective, DataType, Op
 from tuner.release import of_code

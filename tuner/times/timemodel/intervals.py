@@ -10,11 +10,11 @@ measured of (``BEYOND``) is off by as much whatever the scatter is: there the fa
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Protocol
 from tuner.times.timemodel.features import Array, Features, Ints
 from tuner.times.timemodel.surface import Surface

@@ -6,8 +6,8 @@ each fitted with the others' as its prior, and again until neither moved (tests/
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Collective
 
 

@@ -6,10 +6,11 @@ Single sends and receives have no form: how many channels NCCL gives a pair deci
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm
 from tuner.base.numerics import SizeArray
 from tuner.emulator.communicator import Communicator

@@ -1,12 +1,12 @@
 """Calibrated times: which calibration answers for a communicator, and what it says of calls."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tuner import release
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.frames import Column, Framed
 from tuner.base.names import AlgoProto, Algorithm, Collective

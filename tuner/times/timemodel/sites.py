@@ -12,12 +12,13 @@ and far from them (sizes, nodes, combinations) the interval is wide by itself.
 Shapes: [call] and [row of the site]; covariances and standard deviations are of natural logarithms of times.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Collective
 from tuner.times.timemodel.features import Array, Features, Ints, Which
 from tuner.times.timemodel.form import Form

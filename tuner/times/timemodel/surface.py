@@ -9,10 +9,11 @@ Shapes: what is added to logarithms are numbers without a unit, [half octave of 
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.times.timemodel.features import Array, Features
 
 PER_OCTAVE = 2  # points of a curve

@@ -1,10 +1,11 @@
 """One collective of a group on its way through a scheduler, and which collectives count as the same."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 from typing import Protocol as Interface
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl

@@ -1,0 +1,62 @@
+"""Files of ``tuner.tables``, the repository's folder ``tables``; those in TOML are parsed once and kept compiled."""
+
+import zlib
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from importlib.machinery import SourceFileLoader
+from math import inf, nan
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+
+@cache
+def folder() -> Path:
+    """The folder of the tables of this installation."""
+    return Path(import_module("tuner.tables").__path__[0])
+
+
+def toml(file: Path, check: Callable[[str], None] | None = None) -> dict[str, Any]:
+    """Reads a TOML file; a new object at each call. OSError, or tomllib's TOMLDecodeError, which is a ValueError.
+
+    One of :func:`folder` is kept as Python keeps what it compiles, in the folder's ``__pycache__``, by CRC-32 and size:
+    parsing NCCL's constants takes longer than picking by them. ``check`` is given the text before it is kept, and
+    raises where it is not to be.
+    """
+    loader = _Loader(file, check)
+    kept = file.is_relative_to(folder())
+    code = loader.get_code(loader.name) if kept else loader.source_to_code(file.read_bytes(), loader.name)
+    assert code is not None
+    table: dict[str, Any] = eval(code, {"inf": inf, "nan": nan})
+    return table
+
+
+class _Loader(SourceFileLoader):
+    """A loader of a module that is one expression: the dictionary that a TOML file says.
+
+    Its name is that of a file beside all folders of tables, so that none of these has a folder that is no table's.
+    """
+
+    def __init__(self, file: Path, check: Callable[[str], None] | None) -> None:
+        self.file, self.check = str(file), check
+        name = str(folder() / "-".join(file.parts[len(folder().parts) :]))
+        super().__init__(name, name)
+
+    def path_stats(self, path: str) -> Mapping[str, Any]:
+        """The number and the size by which the code is kept: not by time, which two edits within a second share."""
+        data = self.get_data(path)
+        return {"mtime": zlib.crc32(data), "size": len(data)}
+
+    def get_data(self, path: str) -> bytes:
+        """The bytes of the table, or of what is kept of it."""
+        return super().get_data(self.file if path == self.path else path)
+
+    def source_to_code(self, data: Any, path: Any, *_: Any, **__: Any) -> CodeType:  # type: ignore[override]
+        """The code of the dictionary. TOMLDecodeError, and what ``check`` raises."""
+        import tomllib
+
+        text = bytes(data).decode()
+        if self.check is not None:
+            self.check(text)
+        return compile(repr(tomllib.loads(text)), path, "eval")
