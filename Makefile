@@ -73,8 +73,17 @@ golden: $(VENV)/.installed
 release: $(VENV)/.installed
 	$(BIN)/python -m tests.scripts.add_release $(NCCL)
 
-# docs/ as a site in build/site: its links and its prose are checked.
-site: $(VENV)/.site
+# docs/ as a site in build/site: its links and its prose are checked. The page to try it on has all machines, or
+# make site TRY='dgx-h100 dgx-b200'
+TRY      ?=
+TRY_MADE := build/try/made-$(subst $() ,-,$(strip $(TRY)))
+
+$(TRY_MADE): $(VENV)/.installed $(shell find tuner tables -name '*.py' -o -name '*.toml') tests/scripts/write_picks_to_try.py
+	rm -rf $(@D)
+	$(BIN)/python -m tests.scripts.write_picks_to_try $(TRY)
+	@touch $@
+
+site: $(VENV)/.site $(TRY_MADE)
 	@for page in README.md CONTRIBUTING.md docs/*.md docs/site/*.md; do \
 	    sed -e '/^ *```/,/^ *```$$/s/.*//' $$page | $(BIN)/proselint check --config docs/site/proselint.json \
 	        | sed "s#^<stdin>#$$page#" | { ! grep .; } || bad=1; done; exit $${bad:-0}

@@ -1,6 +1,7 @@
 """Pages of the site that are not in docs/: those that lie elsewhere in the repository, and what --help says."""
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +41,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     for source, place in PAGES.items():
         markdown = markdown.replace(f"](../{source}", f"]({place}")
     return markdown
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """The files that the page to try looks answers up in."""
+    folder = Path(config.site_dir) / "try"
+    folder.mkdir(exist_ok=True)
+    for pattern in ("*.picks.gz", "index.json"):
+        for file in (ROOT / "build" / "try").glob(pattern):
+            shutil.copy(file, folder)
 
 
 def _helps(context: click.Context) -> Iterator[str]:

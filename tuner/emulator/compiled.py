@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.errors import TunerError
-from tuner.base.names import ALGO_PROTOS, Protocol
+from tuner.base.names import ALGO_PROTOS, AlgoProto, Protocol
 from tuner.base.numerics import FloatArray, SizeArray, ceil_div, f32
 from tuner.emulator import ranges
 from tuner.emulator.communicator import Communicator
@@ -210,8 +210,11 @@ class CompiledSelection(Selection):
         return self.pick_table(request)
 
 
-def pick_table(selection: Selection, request: Request) -> PickTable | None:
+def pick_table(selection: Selection, request: Request, *, with_launches: bool = True) -> PickTable | None:
     """The table of a kind of call, up to 1 TiB or the largest size whose ranges can be followed.
+
+    Without launches the ranges are those of algorithm and protocol, with 1 channel and no threads: where channels
+    change with every chunk, as of a broadcast in 2.22.3, the table is small all the same.
 
     None where such calls may bypass the algorithms, where NCCL_CTA_POLICY may move picks, where a tuner's answers may
     change from byte to byte, and where nothing is left.
@@ -224,7 +227,10 @@ def pick_table(selection: Selection, request: Request) -> PickTable | None:
     try:
         if cta_policy.multicast_channels(communicator, selection.tables_of(request.collective), request) is not None:
             return None
-        found = followed(selection, request, 1, ranges.FOLLOWED_BYTES)
+        if with_launches:
+            found = followed(selection, request, 1, ranges.FOLLOWED_BYTES)
+        else:
+            found = ranges.combinations(selection, request, 1)
     except TunerError:
         return None
     corrections = np.unique(np.array(ranges.breaks(selection), np.uint64))
@@ -235,12 +241,34 @@ def pick_table(selection: Selection, request: Request) -> PickTable | None:
     rows = np.zeros(len(starts), ROW)
     for name in ("algorithm", "protocol", "channels", "threads"):
         rows[name] = getattr(found, name)[of_range]
+    if not with_launches:
+        rows["channels"], rows["threads"] = 1, 0
     cells = rows["algorithm"].astype(np.int64) * len(Protocol) + rows["protocol"]
     for cell in np.unique(cells).tolist():
         here = np.flatnonzero(cells == cell)
         _fill_times(selection, Call(communicator, request, ALGO_PROTOS[cell]), (rows, here, starts[here], ends[here]))
     table = PickTable(np.append(starts, last + np.uint64(1)), rows)
-    return table if _is_the_model(selection, request, table) else None
+    return table if _is_the_model(selection, request, table, with_launches) else None
+
+
+def cell_table(selection: Selection, request: Request, cell: AlgoProto) -> PickTable:
+    """Time of one of the candidates of a kind of call, whether it is the pick or not, up to ``FOLLOWED_BYTES``.
+
+    The rows have no threads, and 1 channel, or 0 where NCCL ignores the cell or its time has another form.
+    """
+    limits = [1, *ranges.breaks(selection), ranges.FOLLOWED_BYTES + 1]
+    edges = np.unique(np.clip(np.array(limits, np.uint64), 1, limits[-1]))
+    starts, ends = edges[:-1], edges[1:] - np.uint64(1)
+    rows = np.zeros(len(starts), ROW)
+    rows["algorithm"], rows["protocol"], rows["channels"] = *cell, 1
+    every = np.arange(len(starts))
+    _fill_times(selection, Call(selection.communicator, request, cell), (rows, every, starts, ends))
+    sizes = np.concatenate([starts, starts + (ends - starts) // np.uint64(2), ends])
+    times_us = sizes.astype(np.float32) / np.tile(rows["bytes_per_us"], 3) + np.tile(rows["latency_us"], 3)
+    other = (times_us != selection.cost_table(request, sizes)[:, *cell]).reshape(3, -1).any(axis=0)
+    rows["channels"][other] = 0
+    kept = [0, *(np.flatnonzero(rows[1:] != rows[:-1]) + 1).tolist()]
+    return PickTable(np.append(starts[kept], edges[-1]), rows[kept])
 
 
 def _fill_times(
@@ -260,7 +288,7 @@ def _fill_times(
     rows["channels"][here[changes]] = 0
 
 
-def _is_the_model(selection: Selection, request: Request, table: PickTable) -> bool:
+def _is_the_model(selection: Selection, request: Request, table: PickTable, with_launches: bool) -> bool:
     """Whether the table says what the model says, bit for bit, at the first, the middle and the last size of ranges."""
     starts, ends = table.from_bytes[:-1], table.from_bytes[1:] - np.uint64(1)
     sizes = np.concatenate([starts, starts + (ends - starts) // np.uint64(2), ends])
@@ -268,7 +296,7 @@ def _is_the_model(selection: Selection, request: Request, table: PickTable) -> b
     there = looked.channels > 0
     return all(
         np.array_equal(getattr(looked, name)[there], getattr(picks, name)[there])
-        for name in ("algorithm", "protocol", "channels", "threads", "time_us")
+        for name in ("algorithm", "protocol", "time_us", *(("channels", "threads") if with_launches else ()))
     )
 
 

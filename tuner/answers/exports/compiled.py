@@ -35,14 +35,22 @@ def compiled(scenario: Scenario, requests: Sequence[Request]) -> bytes:
     Errors: BadInput for a kind whose picks no table can say.
     """
     selection = CompiledSelection(scenario.communicator())
-    title = scenario.heading.encode()
-    parts = [MAGIC, struct.pack("<QQ", VERSION, len(title)), _padded(title), struct.pack("<Q", len(requests))]
+    tables = []
     for request in requests:
         table = selection.pick_table(request)
         if table is None:
             raise BadInput(f"{request.title}: no table of size ranges says its picks; valid: the format choices")
-        name = request.collective.name.encode().ljust(NAME_BYTES, b"\0")
-        parts += [name, struct.pack("<Q", len(table.rows)), table.from_bytes.astype("<u8").tobytes()]
+        tables.append((request.collective.name, table))
+    return file_of(scenario.heading, tables)
+
+
+def file_of(title: str, tables: Sequence[tuple[str, PickTable]]) -> bytes:
+    """The file that has this text and these tables, each with its name of at most 24 bytes."""
+    text = title.encode()
+    parts = [MAGIC, struct.pack("<QQ", VERSION, len(text)), _padded(text), struct.pack("<Q", len(tables))]
+    for name, table in tables:
+        parts += [name.encode().ljust(NAME_BYTES, b"\0"), struct.pack("<Q", len(table.rows))]
+        parts.append(table.from_bytes.astype("<u8").tobytes())
         parts.append(table.rows.astype(ROW.newbyteorder("<")).tobytes())
     return b"".join(parts)
 

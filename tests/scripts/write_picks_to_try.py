@@ -1,0 +1,135 @@
+"""The files that the page to try (docs/try.md) looks answers up in: build/try/MACHINE.picks.gz and index.json.
+
+A machine's file is one of ``export --format compiled``, compressed, with many communicators in it: its text is JSON
+that says which tables answer a question (:class:`MachineFile`), and tables that communicators share are there once.
+"""
+
+import gzip
+import json
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from os import cpu_count
+from pathlib import Path
+from sys import argv
+from typing import Any
+
+from tuner import release
+from tuner.answers.exports.compiled import file_of
+from tuner.answers.tuners import with_tuner
+from tuner.base.errors import TunerError
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.cli.charts.palette import COLOURS, INKS
+from tuner.emulator.compiled import PickTable, cell_table, pick_table
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.machine import catalogue
+from tuner.scenario import Scenario
+
+FOLDER = Path(__file__).parents[2] / "build" / "try"
+NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256)
+FIRST_RELEASE = "2.20.5"
+NO_TUNER = "none"
+MOST_FILE_BYTES = 300_000
+COLLECTIVES = (
+    Collective.AllReduce,
+    Collective.AllGather,
+    Collective.ReduceScatter,
+    Collective.Broadcast,
+    Collective.Reduce,
+)
+
+WITHOUT_LAUNCHES = (
+    Collective.Broadcast,
+    Collective.Reduce,
+)  # whose channels change at a million sizes in some releases
+
+
+def releases() -> tuple[str, ...]:
+    """The last release of each minor version, oldest first."""
+    names = release.names()
+    last = {name.rsplit(".", 1)[0]: name for name in names[names.index(FIRST_RELEASE) :]}
+    return tuple(last.values())
+
+
+@dataclass
+class MachineFile:
+    """Answers of one machine: its tables, and which of them answer a question.
+
+    ``questions`` is [tuner][release][nodes][collective], a number of ``answers`` each; an answer is the number of the
+    table of picks, then one for each candidate. An empty answer: the question has none here.
+    """
+
+    machine: str
+    releases: Sequence[str]
+    nodes: Sequence[int]
+    tables: dict[bytes, tuple[int, PickTable]] = field(default_factory=dict)
+    answers: dict[tuple[int, ...], int] = field(default_factory=lambda: {(): 0})
+
+    def content(self) -> bytes:
+        alone = Scenario(nccl=self.releases[-1], machine=self.machine, nodes=1)
+        own = with_tuner(alone, None).tuner
+        tuners = [NO_TUNER, *([] if own is None else [own.title.replace(" ", "=")])]
+        questions = [
+            [[self._communicator(tuner, nccl, nodes) for nodes in self.nodes] for nccl in self.releases]
+            for tuner in tuners
+        ]
+        about = {
+            "machine": self.machine,
+            "gpus": alone.ranks,
+            "tuners": tuners,
+            "releases": self.releases,
+            "nodes": self.nodes,
+            "collectives": [each.name for each in COLLECTIVES],
+            "answers": list(self.answers),
+            "questions": questions,
+        }
+        named = [(str(number), table) for number, table in self.tables.values()]
+        return gzip.compress(file_of(json.dumps(about, separators=(",", ":")), named), 9, mtime=0)
+
+    def _communicator(self, tuner: str, nccl: str, nodes: int) -> list[int]:
+        try:
+            scenario = with_tuner(Scenario(nccl=nccl, machine=self.machine, nodes=nodes), tuner)
+            selection = Selection(scenario.communicator())
+        except TunerError:
+            return [0] * len(COLLECTIVES)
+        return [self._answer(selection, Request(each, DataType.float32, Op.sum)) for each in COLLECTIVES]
+
+    def _answer(self, selection: Selection, request: Request) -> int:
+        picks = pick_table(selection, request, with_launches=request.collective not in WITHOUT_LAUNCHES)
+        if picks is None:
+            return 0
+        cells = [cell_table(selection, request, cell) for cell in selection.candidates(request)]
+        numbers = tuple(self._number(table) for table in (picks, *cells))
+        return self.answers.setdefault(numbers, len(self.answers))
+
+    def _number(self, table: PickTable) -> int:
+        key = table.from_bytes.tobytes() + table.rows.tobytes()
+        return self.tables.setdefault(key, (len(self.tables), table))[0]
+
+
+def index(machines: Sequence[str]) -> dict[str, Any]:
+    """What the page has to know before it has a machine's file."""
+    return {
+        "machines": [[name, catalogue.load(name).title] for name in machines],
+        "algorithms": [each.name for each in Algorithm],
+        "protocols": [each.name for each in Protocol],
+        "colours": [COLOURS[each] for each in Algorithm],
+        "inks": [INKS[each] for each in Algorithm],
+    }
+
+
+def write(folder: Path, machines: Sequence[str], of_releases: Sequence[str], nodes: Sequence[int] = NODES) -> None:
+    """The index and the files of machines."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(min(len(machines), cpu_count() or 1)) as pool:
+        files = [MachineFile(machine, of_releases, nodes) for machine in machines]
+        for machine, content in zip(machines, pool.map(MachineFile.content, files), strict=True):
+            if len(content) > MOST_FILE_BYTES:
+                raise SystemExit(f"{machine}: {len(content)} bytes; the page promises at most {MOST_FILE_BYTES}")
+            (folder / f"{machine}.picks.gz").write_bytes(content)
+    (folder / "index.json").write_text(json.dumps(index(machines)), "utf-8")
+
+
+if __name__ == "__main__":
+    write(FOLDER, argv[1:] or catalogue.names(), releases())
