@@ -50,6 +50,14 @@ struct sim_operation_layout {
     int type;
     int chunk;
     int profiler;
+    int collective; /* these from 2.26 on, where kernels can be timed */
+    int algorithm;
+    int task;
+    int started;
+    int completed;
+    int counter;
+    int comm_rank; /* of struct ncclComm */
+    int comm_ranks;
 };
 
 void sim_record_operations(const struct sim_operation_layout *layout);

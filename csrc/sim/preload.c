@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "counters.h"
 #include "export.h"
 #include "machine.h"
 #include "record.h"
@@ -41,11 +42,27 @@ static const struct sim_plan *read_plan(const char *path) {
     return plan;
 }
 
+/* Names a file of planted times: NCCL's profiler sees kernels that take so long. */
+#define TIMES_VARIABLE "NCCL_TUNER_SIM_TIMES"
+
 static void redirect(const struct sim_plan *plan) {
+    const char *times = getenv(TIMES_VARIABLE);
+    if (times != NULL && sim_read_times(times) != 0) {
+        refuse(times, strerror(errno));
+    }
     const struct sim_planned_row *rows = (const struct sim_planned_row *)(plan + 1);
     unsigned char *file = (unsigned char *)sim_nccl_function("ncclGetVersion") - plan->version_function;
     for (int i = 0; i < plan->rows; i++) {
         const struct sim_redirect *row = &sim_redirects(rows[i].table)[rows[i].row];
+        enum sim_profiled profiled =
+            times == NULL ? SIM_REPLACED
+                          : sim_profile(row->name, file + rows[i].function, row->replacement, &plan->operations);
+        if (profiled == SIM_UNKNOWN) {
+            refuse(row->name, "it cannot be called and replaced at once");
+        }
+        if (profiled == SIM_KEPT) {
+            continue;
+        }
         int error = sim_redirect(file + rows[i].function, rows[i].bytes, row->replacement);
         if (error != 0) {
             refuse(row->name, strerror(error));

@@ -52,6 +52,7 @@ SECTIONS = {
         "verify": "NCCL's picks against the measured best: regret, crossovers",
         "decide": "a decision table from measurements, proven in A/B runs",
         "plugin": "the tuner plugin and its tables: load, lint, dry-run, convert",
+        "job": "collectives measured in a running job: transfer, waiting, arms",
     },
     "Pictures, pages and files": {
         "plot": "pictures: maps of picks, curves, changes, measured times",

@@ -296,6 +296,14 @@ class OperationOffsets:
     type: int
     chunk: int
     profiler: int
+    collective: int
+    algorithm: int
+    task: int
+    started: int
+    completed: int
+    counter: int
+    comm_rank: int
+    comm_ranks: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from tuner.oracle.messages import (
     GraphFile,
     GraphsToCopy,
     Intercepted,
+    Member,
     NetworkOffsets,
     OperationOffsets,
     PartOffsets,
@@ -335,6 +336,14 @@ def _intercepted(located: symbols.Symbols, prepared: Preparation) -> Intercepted
             type=operation["dtype"].offset,
             chunk=operation["chunkSize"].offset,
             profiler=next((int(value) for value, name in located.patterns.items() if name == _PROFILER), -1),
+            collective=_offset(operation, "coll"),
+            algorithm=_offset(operation, "algorithm"),
+            task=located.operation.structs.get("task", (-1, 0))[0],
+            started=_offset(operation, "sendbuff"),
+            completed=_offset(operation, "recvbuff"),
+            counter=_offset(operation, "workCounter"),
+            comm_rank=_offset(located.comm.members, "rank"),
+            comm_ranks=_offset(located.comm.members, "nRanks"),
         ),
         # a system's GPUs are the first of its sets of nodes, which begin with their count
         search=SearchOffsets(located.functions["ncclTopoCompute"][0][0], located.system.arrays["nodes"][0]),
@@ -344,6 +353,11 @@ def _intercepted(located: symbols.Symbols, prepared: Preparation) -> Intercepted
         graphs=graphs,
         times=times,
     )
+
+
+def _offset(members: Mapping[str, Member], name: str) -> int:
+    """Offset of a member; -1 in releases that have none."""
+    return members[name].offset if name in members else -1
 
 
 def _graph_file(located: symbols.Symbols, name: str) -> GraphFile:

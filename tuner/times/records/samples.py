@@ -205,11 +205,11 @@ class Writer:
         return self
 
     def add(self, block: SampleBlock) -> None:
-        """Writes one block at once, with the wall clock unless times are simulated.
+        """Writes one block at once, with the wall clock unless it has one, or times are simulated.
 
         Errors: BadMeasurement where the file cannot be written.
         """
-        if self.header.backend != SIMULATED:
+        if self.header.backend != SIMULATED and block.time is None:
             block = replace(block, time=datetime.now(UTC).isoformat(timespec="milliseconds"))
         self._line(to_json(block))
 

@@ -1,0 +1,582 @@
+#define _GNU_SOURCE /* CLOCK_REALTIME_COARSE, pthread's versions beside plain C11 */
+
+#include "profiler.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "hardware.h"
+#include "jobfile.h"
+#include "log.h"
+
+/* It moved from libpthread to libc in glibc 2.34: as with libdl (libdl.h), the object loads on older systems too. */
+#if defined(__GLIBC__)
+#pragma weak pthread_create
+#if __GLIBC_PREREQ(2, 34) && defined(__x86_64__)
+__asm__(".symver pthread_create,pthread_create@GLIBC_2.2.5");
+#elif __GLIBC_PREREQ(2, 34) && defined(__aarch64__)
+__asm__(".symver pthread_create,pthread_create@GLIBC_2.17");
+#endif
+#endif
+
+/* Calls under way of a communicator, and calls that ended and wait for the writer, which looks four times a second. What
+ * is more than these is counted as lost. */
+enum { CONTEXT_BITS = 10, SLOT_BITS = 10, SLOTS = 1 << SLOT_BITS, RING = 4096, PAUSE_NS = 250000000 };
+enum { SECONDS = 60 };
+
+_Static_assert(1 << CONTEXT_BITS == MOST_COMMUNICATORS, "a handle has room for each");
+
+/* A collective from its launch to its end. `state` is its number on the communicator, times two, and one while it is
+ * under way: events that come later than another call has the slot are told by it. NCCL's thread that launches writes
+ * all but what its thread of the proxy sees of the kernels. */
+struct slot {
+    _Atomic(uint64_t) state;
+    uint64_t sequence;
+    uint32_t kind;
+    uint32_t channels, begun, ended;
+    uint64_t first_ns, last_ns;
+};
+
+struct ended {
+    uint64_t sequence, time_ns, at_ns;
+    uint32_t kind;
+};
+
+/* The room of a communicator, for the next one when it is gone. */
+struct room {
+    _Atomic(uint64_t) pushed, taken; /* of the ring */
+    struct room *next;
+    struct slot slots[SLOTS];
+    struct ended ring[RING];
+};
+
+/* Whose calls they are. */
+struct identity {
+    uint32_t version;
+    uint32_t ranks, nodes;
+    int32_t rank;
+    uint64_t id;
+    const char *name;
+};
+
+struct context {
+    uint32_t number;
+    struct identity is;
+    char name[48];
+    _Atomic(uint64_t) started, finished, lost;
+    _Atomic(struct room *) room; /* NULL once the communicator is gone and all is written */
+    atomic_bool gone;
+};
+
+/* A kind of call as NCCL says it: its words are constants of its own, told apart by their addresses. */
+struct key {
+    const char *function, *type, *algorithm, *protocol;
+    uint64_t count;
+    uint32_t communicator, shape; /* channels and warps */
+};
+
+enum { FREE, TAKEN, READY };
+
+struct kind {
+    _Atomic(uint32_t) state;
+    struct key key;
+};
+
+static struct {
+    _Atomic(struct context *) contexts[MOST_COMMUNICATORS]; /* never freed: an event may still be about one */
+    _Atomic(uint32_t) made;                                 /* no number below is free */
+    struct kind kinds[MOST_KINDS];
+    _Atomic(uint32_t) writer;  /* FREE, TAKEN while one is made, READY */
+    _Atomic(uint32_t) filing;  /* 1 while somebody is at the file */
+    _Atomic(uint32_t) pooling; /* 1 while somebody is at the rooms that nobody has */
+    struct room *pool;
+    pid_t process; /* whose thread it is */
+    struct job_file file;
+    struct timespec wrote;
+} job;
+
+/* --- handles: what NCCL keeps of an event, and never looks into --- */
+
+/* Up to 2.27 NCCL tells nothing of the collectives of a group that has none (src/plugin/profiler.cc, v2.27.7-1). */
+enum { HANDLE_COLLECTIVE = 1, HANDLE_KERNEL = 2, HANDLE_GROUP = 3 };
+
+static void *handle_of(int what, const struct context *context, uint64_t number) {
+    uint64_t bits = (number << CONTEXT_BITS | context->number) << 2 | (unsigned)what;
+    return (void *)(uintptr_t)bits;
+}
+
+/* The slot of a handle, as long as its call has it. */
+static struct slot *slot_of(const void *handle, int what, struct context **context, uint64_t *number) {
+    uint64_t bits = (uint64_t)(uintptr_t)handle;
+    if ((bits & 3) != (unsigned)what) {
+        return NULL;
+    }
+    bits >>= 2;
+    *context = atomic_load_explicit(&job.contexts[bits & (MOST_COMMUNICATORS - 1)], memory_order_acquire);
+    *number = bits >> CONTEXT_BITS;
+    struct room *room = *context ? atomic_load_explicit(&(*context)->room, memory_order_acquire) : NULL;
+    if (!room) {
+        return NULL;
+    }
+    struct slot *slot = &room->slots[*number & (SLOTS - 1)];
+    return atomic_load_explicit(&slot->state, memory_order_acquire) == (*number << 1 | 1) ? slot : NULL;
+}
+
+static void lose(struct context *context) {
+    atomic_fetch_add_explicit(&context->lost, 1, memory_order_relaxed);
+}
+
+/* --- kinds --- */
+
+static bool same(const struct key *a, const struct key *b) {
+    return a->count == b->count && a->function == b->function && a->algorithm == b->algorithm &&
+           a->protocol == b->protocol && a->type == b->type && a->communicator == b->communicator &&
+           a->shape == b->shape;
+}
+
+static uint64_t hash(const struct key *key) {
+    uint64_t mixed = key->count * 0x9e3779b97f4a7c15u ^ (uint64_t)(uintptr_t)key->algorithm ^
+                     (uint64_t)(uintptr_t)key->protocol << 7 ^ (uint64_t)(uintptr_t)key->function << 17 ^
+                     (uint64_t)(uintptr_t)key->type << 29 ^ (uint64_t)key->shape << 40 ^
+                     (uint64_t)key->communicator << 52;
+    return (mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9u >> 20;
+}
+
+/* The number of a kind, which is given to it when it is first seen; -1 where there are too many. */
+static int64_t kind_of(const struct key *key) {
+    uint64_t at = hash(key);
+    for (int probe = 0; probe < 64; probe++, at++) {
+        struct kind *kind = &job.kinds[at & (MOST_KINDS - 1)];
+        uint32_t state = atomic_load_explicit(&kind->state, memory_order_acquire);
+        if (state == FREE && atomic_compare_exchange_strong(&kind->state, &state, TAKEN)) {
+            kind->key = *key;
+            atomic_store_explicit(&kind->state, READY, memory_order_release);
+            return kind - job.kinds;
+        }
+        if (state == READY && same(&kind->key, key)) {
+            return kind - job.kinds;
+        }
+    }
+    return -1;
+}
+
+/* --- events --- */
+
+/* In order, by one thread at a time: the one of the proxy. */
+static void push(struct context *context, const struct slot *slot, uint64_t time_ns) {
+    struct room *room = atomic_load_explicit(&context->room, memory_order_relaxed);
+    uint64_t pushed = atomic_load_explicit(&room->pushed, memory_order_relaxed);
+    if (pushed - atomic_load_explicit(&room->taken, memory_order_acquire) == RING) {
+        lose(context);
+        return;
+    }
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    room->ring[pushed & (RING - 1)] =
+        (struct ended){slot->sequence, time_ns, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec, slot->kind};
+    atomic_store_explicit(&room->pushed, pushed + 1, memory_order_release);
+    atomic_fetch_add_explicit(&context->finished, 1, memory_order_relaxed);
+}
+
+static void *begin(struct context *context, uint64_t sequence, const struct key *key) {
+    struct room *room = atomic_load_explicit(&context->room, memory_order_acquire);
+    uint64_t number = atomic_fetch_add_explicit(&context->started, 1, memory_order_relaxed);
+    if (!room) {
+        return NULL;
+    }
+    struct slot *slot = &room->slots[number & (SLOTS - 1)];
+    uint64_t state = atomic_load_explicit(&slot->state, memory_order_acquire);
+    int64_t kind = kind_of(key);
+    if (kind < 0 || key->shape >> 8 == 0) {
+        lose(context);
+        return NULL;
+    }
+    if (state & 1) { /* a call that never ended; its events find another number here from now on */
+        lose(context);
+    }
+    slot->sequence = sequence;
+    slot->kind = (uint32_t)kind;
+    slot->channels = key->shape >> 8;
+    slot->begun = slot->ended = 0;
+    slot->first_ns = UINT64_MAX;
+    slot->last_ns = 0;
+    atomic_store_explicit(&slot->state, number << 1 | 1, memory_order_release);
+    return handle_of(HANDLE_COLLECTIVE, context, number);
+}
+
+static void *begin_kernel(const void *parent, uint64_t start_ns) {
+    struct context *context;
+    uint64_t number;
+    struct slot *slot = slot_of(parent, HANDLE_COLLECTIVE, &context, &number);
+    if (!slot) {
+        return NULL;
+    }
+    slot->first_ns = start_ns < slot->first_ns ? start_ns : slot->first_ns;
+    slot->begun++;
+    return handle_of(HANDLE_KERNEL, context, number);
+}
+
+static void end_kernel(const void *handle, uint64_t stop_ns) {
+    struct context *context;
+    uint64_t number;
+    struct slot *slot = slot_of(handle, HANDLE_KERNEL, &context, &number);
+    if (!slot) {
+        return;
+    }
+    slot->last_ns = stop_ns > slot->last_ns ? stop_ns : slot->last_ns;
+    slot->ended++;
+    if (slot->ended < slot->channels) {
+        return;
+    }
+    if (slot->last_ns >= slot->first_ns) {
+        push(context, slot, slot->last_ns - slot->first_ns);
+    } else {
+        lose(context);
+    }
+    atomic_store_explicit(&slot->state, number << 1, memory_order_release);
+}
+
+static struct key key_of(const struct context *context, const char *function, const char *type, size_t count,
+                         const char *algorithm, const char *protocol, unsigned channels, unsigned warps) {
+    return (struct key){function, type, algorithm, protocol, count, context->number, channels << 8 | warps};
+}
+
+static int start(void *given, void **handle, const struct event *event, uint64_t type) {
+    struct context *context = given;
+    *handle = NULL;
+    if (type == EVENT_KERNEL_CHANNEL) {
+        *handle = begin_kernel(event->parent, event->kernel.start_ns);
+    } else if (type == EVENT_COLLECTIVE && context) {
+        struct key key = key_of(context, event->collective.function, event->collective.type, event->collective.count,
+                                event->collective.algorithm, event->collective.protocol, event->collective.channels,
+                                event->collective.warps);
+        *handle = begin(context, event->collective.sequence, &key);
+    } else if (type == EVENT_GROUP && context) {
+        *handle = handle_of(HANDLE_GROUP, context, 0);
+    }
+    return RESULT_SUCCESS;
+}
+
+static int start_v4(void *context, void **handle, const struct event *event) {
+    return start(context, handle, event, event->type_v4);
+}
+
+static int start_v5(void *context, void **handle, const struct event *event) {
+    return start(context, handle, event, event->type);
+}
+
+static uint64_t host_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Kernels have no time of their own here: when NCCL's thread sees them is what there is. */
+static int start_v3(void *given, void **handle, const struct event_v3 *event) {
+    struct context *context = given;
+    *handle = NULL;
+    if (event->type == EVENT_KERNEL_CHANNEL) {
+        *handle = begin_kernel(event->parent, host_ns());
+    } else if (event->type == EVENT_COLLECTIVE && context) {
+        if (context->is.id == 0) {
+            context->is.rank = event->rank;
+            context->is.id = event->collective.communicator;
+        }
+        struct key key = key_of(context, event->collective.function, event->collective.type, event->collective.count,
+                                event->collective.algorithm, event->collective.protocol,
+                                event->collective.most_channels, event->collective.warps);
+        *handle = begin(context, event->collective.sequence, &key);
+    } else if (event->type == EVENT_GROUP && context) {
+        *handle = handle_of(HANDLE_GROUP, context, 0);
+    }
+    return RESULT_SUCCESS;
+}
+
+static int stop(void *handle) {
+    (void)handle;
+    return RESULT_SUCCESS;
+}
+
+static int stop_v3(void *handle) {
+    end_kernel(handle, host_ns());
+    return RESULT_SUCCESS;
+}
+
+static int record(void *handle, int state, const struct event_state *values) {
+    if (state == STATE_KERNEL_CHANNEL_STOP && values) {
+        end_kernel(handle, values->stop_ns);
+    }
+    return RESULT_SUCCESS;
+}
+
+static int record_v3(void *handle, int state, const struct event_state *values) {
+    (void)handle, (void)state, (void)values;
+    return RESULT_SUCCESS;
+}
+
+/* --- the writer --- */
+
+static void describe(struct job_communicator *to, const struct context *context) {
+    *to = (struct job_communicator){.id = context->is.id,
+                                    .ranks = context->is.ranks,
+                                    .nodes = context->is.nodes,
+                                    .rank = context->is.rank,
+                                    .version = context->is.version,
+                                    .started = atomic_load_explicit(&context->started, memory_order_relaxed),
+                                    .finished = atomic_load_explicit(&context->finished, memory_order_relaxed),
+                                    .lost = atomic_load_explicit(&context->lost, memory_order_relaxed)};
+    memcpy(to->name, context->name, sizeof to->name);
+}
+
+static void describe_kinds(struct job_file *file) {
+    for (uint32_t i = 0; i < MOST_KINDS; i++) {
+        const struct kind *kind = &job.kinds[i];
+        struct job_kind *to = &file->kinds[i];
+        if (to->function[0] || atomic_load_explicit(&kind->state, memory_order_acquire) != READY) {
+            continue;
+        }
+        const struct key *key = &kind->key;
+        to->communicator = key->communicator;
+        to->channels = (uint8_t)(key->shape >> 8);
+        to->warps = (uint8_t)key->shape;
+        to->count = key->count;
+        snprintf(to->function, sizeof to->function, "%s", key->function ? key->function : "?");
+        snprintf(to->type, sizeof to->type, "%s", key->type ? key->type : "?");
+        snprintf(to->algorithm, sizeof to->algorithm, "%s", key->algorithm ? key->algorithm : "?");
+        snprintf(to->protocol, sizeof to->protocol, "%s", key->protocol ? key->protocol : "?");
+        file->head.kinds = i + 1 > file->head.kinds ? i + 1 : file->head.kinds;
+    }
+}
+
+/* Whoever finds somebody else at the pool does without: nobody waits. */
+static void give_room(struct room *room) {
+    uint32_t nobody = 0;
+    if (atomic_compare_exchange_strong(&job.pooling, &nobody, 1)) {
+        room->next = job.pool;
+        job.pool = room;
+        atomic_store_explicit(&job.pooling, 0, memory_order_release);
+    }
+}
+
+static struct room *take_room(void) {
+    uint32_t nobody = 0;
+    struct room *room = NULL;
+    if (atomic_compare_exchange_strong(&job.pooling, &nobody, 1)) {
+        room = job.pool;
+        job.pool = room ? room->next : NULL;
+        atomic_store_explicit(&job.pooling, 0, memory_order_release);
+    }
+    if (room) {
+        memset(room, 0, sizeof *room);
+        return room;
+    }
+    return calloc(1, sizeof *room);
+}
+
+static void take(struct context *context, struct job_file *file) {
+    bool gone = atomic_load_explicit(&context->gone, memory_order_acquire);
+    struct room *room = atomic_load_explicit(&context->room, memory_order_acquire);
+    if (!room) {
+        return;
+    }
+    uint64_t pushed = atomic_load_explicit(&room->pushed, memory_order_acquire);
+    uint64_t taken = atomic_load_explicit(&room->taken, memory_order_relaxed);
+    for (; taken < pushed; taken++) {
+        const struct ended *ended = &room->ring[taken & (RING - 1)];
+        jobfile_add(file, ended->kind, ended->sequence, (double)ended->time_ns * 1e-3, ended->at_ns);
+    }
+    atomic_store_explicit(&room->taken, taken, memory_order_release);
+    if (gone) {
+        atomic_store_explicit(&context->room, NULL, memory_order_release);
+        give_room(room);
+    }
+}
+
+static void take_all(struct job_file *file) {
+    file->head.lost = 0;
+    for (uint32_t i = 0; i < MOST_COMMUNICATORS; i++) {
+        struct context *context = atomic_load_explicit(&job.contexts[i], memory_order_acquire);
+        if (context) {
+            take(context, file);
+            describe(&file->communicators[i], context);
+            file->head.communicators = i + 1;
+            file->head.lost += file->communicators[i].lost;
+        }
+    }
+}
+
+/* One at a time: the thread, or the end of the process. */
+static bool enter(void) {
+    uint32_t nobody = 0;
+    return atomic_compare_exchange_strong(&job.filing, &nobody, 1);
+}
+
+static void leave(void) {
+    atomic_store_explicit(&job.filing, 0, memory_order_release);
+}
+
+static void go_on(bool write) {
+    struct job_file *file = &job.file;
+    struct timespec now;
+    if (!enter()) {
+        return;
+    }
+    take_all(file);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    bool over = jobfile_is_over(file, jobfile_now_ns());
+    if (write || over || now.tv_sec - job.wrote.tv_sec >= (time_t)file->head.seconds) {
+        describe_kinds(file);
+        jobfile_write(file);
+        job.wrote = now;
+    }
+    if (over) {
+        jobfile_begin(file);
+    }
+    leave();
+}
+
+static void *write_on(void *nothing) {
+    (void)nothing;
+    for (;;) {
+        struct timespec pause = {0, PAUSE_NS};
+        nanosleep(&pause, NULL);
+        go_on(false);
+    }
+    return NULL;
+}
+
+/* The process ends: what is not written yet is. A child that was forked has nothing of its own. */
+__attribute__((destructor)) static void end(void) {
+    if (atomic_load_explicit(&job.writer, memory_order_acquire) == READY && job.process == getpid()) {
+        for (int wait = 0; wait < 20 && atomic_load(&job.filing); wait++) {
+            struct timespec pause = {0, PAUSE_NS / 5};
+            nanosleep(&pause, NULL);
+        }
+        go_on(true);
+    }
+}
+
+/* No signal of the job's is delivered to the thread. */
+static bool start_thread(void) {
+    pthread_t thread;
+    pthread_attr_t detached;
+    sigset_t all, before;
+    int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = pthread_create;
+    if (!create || pthread_attr_init(&detached) != 0) {
+        return false;
+    }
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before); /* the calling thread's alone, on Linux */
+    bool good = create(&thread, &detached, write_on, NULL) == 0;
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&detached);
+    return good;
+}
+
+static uint32_t seconds(void) {
+    const char *said = getenv(JOB_SECONDS_VARIABLE);
+    long number = said ? strtol(said, NULL, 10) : 0;
+    return number >= 1 && number <= FILE_SECONDS ? (uint32_t)number : SECONDS;
+}
+
+/* There is one writer for the process, whose folder is that of its first communicator. */
+static bool start_writer(const char *folder, nccl_logger logger) {
+    uint32_t none = FREE;
+    if (atomic_compare_exchange_strong(&job.writer, &none, TAKEN)) {
+        jobfile_open(&job.file, folder, seconds(), nccl_version(logger), logger);
+        clock_gettime(CLOCK_MONOTONIC, &job.wrote);
+        job.process = getpid();
+        bool good = start_thread();
+        if (!good) {
+            log_warn(logger, "no thread can be made: nothing of this job is measured (" JOB_VARIABLE ")");
+        }
+        atomic_store_explicit(&job.writer, good ? READY : FREE, memory_order_release);
+        return good;
+    }
+    return true;
+}
+
+/* --- communicators --- */
+
+/* A number and room for a new one; NULL where there are too many, or no memory. Each keeps its number for good: a file
+ * may speak of it. */
+static struct context *take_context(const struct identity *is) {
+    struct context *context = calloc(1, sizeof *context);
+    struct room *room = context ? take_room() : NULL;
+    if (!room) {
+        free(context);
+        return NULL;
+    }
+    context->is = *is;
+    snprintf(context->name, sizeof context->name, "%s", is->name ? is->name : "");
+    atomic_init(&context->room, room);
+    for (uint32_t i = atomic_load(&job.made); i < MOST_COMMUNICATORS; i++) {
+        struct context *none = NULL;
+        context->number = i;
+        if (atomic_compare_exchange_strong(&job.contexts[i], &none, context)) {
+            atomic_fetch_add(&job.made, 1);
+            return context;
+        }
+    }
+    give_room(room);
+    free(context);
+    return NULL;
+}
+
+static int open_context(void **given, int *mask, const struct identity *is, nccl_logger logger) {
+    const char *folder = getenv(JOB_VARIABLE);
+    *mask = 0;
+    *given = NULL;
+    if (!folder || !folder[0] || !start_writer(folder, logger)) {
+        return RESULT_SUCCESS;
+    }
+    *mask = EVENT_COLLECTIVE | EVENT_KERNEL_CHANNEL; /* of the whole process */
+    struct context *context = take_context(is);
+    if (!context) {
+        log_warn(logger, "too many communicators, or no memory: this one is not measured (" JOB_VARIABLE ")");
+        return RESULT_SUCCESS;
+    }
+    *given = context;
+    log_info(logger, "measures the collectives of this communicator into %.512s (" JOB_VARIABLE ")", folder);
+    return RESULT_SUCCESS;
+}
+
+static int init_v3(void **context, int *mask) {
+    struct identity is = {.version = 3, .rank = -1};
+    return open_context(context, mask, &is, NULL);
+}
+
+static int init_v4(void **context, int *mask, const char *name, uint64_t communicator, int nodes, int ranks, int rank,
+                   nccl_logger logger) {
+    struct identity is = {4, (uint32_t)ranks, (uint32_t)nodes, rank, communicator, name};
+    return open_context(context, mask, &is, logger);
+}
+
+static int init_v5(void **context, uint64_t communicator, int *mask, const char *name, int nodes, int ranks, int rank,
+                   nccl_logger logger) {
+    struct identity is = {5, (uint32_t)ranks, (uint32_t)nodes, rank, communicator, name};
+    return open_context(context, mask, &is, logger);
+}
+
+static int finalize(void *given) {
+    struct context *context = given;
+    if (context) {
+        atomic_store_explicit(&context->gone, true, memory_order_release);
+    }
+    return RESULT_SUCCESS;
+}
+
+#define PROFILER_NAME "nccl-tuner"
+
+const struct profiler_v3 ncclProfiler_v3 = {PROFILER_NAME, init_v3, start_v3, stop_v3, record_v3, finalize};
+const struct profiler_v4 ncclProfiler_v4 = {PROFILER_NAME, init_v4, start_v4, stop, record, finalize};
+const struct profiler_v5 ncclProfiler_v5 = {PROFILER_NAME, init_v5, start_v5, stop, record, finalize};
+const struct profiler_v5 ncclProfiler_v6 = {PROFILER_NAME, init_v5, start_v5, stop, record, finalize};

@@ -1,0 +1,228 @@
+/* What kernels write for NCCL's profiler: when they began and ended on each channel, here by planted times. NCCL's own
+ * proxy is not replaced then where it looks at these counters, so all between a launch and an event of the profiler is
+ * libnccl's.
+ *
+ * The times are in a file, a line each:
+ *     time COLLECTIVE ALGORITHM PROTOCOL US US_PER_MIB      NCCL's numbers, -1 for any; the first line that fits
+ *     skew US                                               ranks come up to so much before the last one
+ *     straggler RANK PERCENT                                which rank comes last, in so many of the calls
+ *     noise PERCENT                                         of each time
+ *     plain                                                 counters without times: 2.26
+ */
+#define _GNU_SOURCE
+#include "counters.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "export.h"
+#include "oracle.h"
+#include "trampoline.h"
+
+enum { SUCCESS = 0, PROFILER_TRANSPORT = 4, MOST_TIMES = 256, MOST_CONNECTORS = 4096, COUNTERS = 64 };
+
+static struct {
+    int n, straggler, straggler_percent, plain;
+    double skew_us, noise_percent;
+    struct {
+        int collective, algorithm, protocol;
+        double us, us_per_mib;
+    } times[MOST_TIMES];
+} planted = {.straggler = -1};
+
+int sim_read_times(const char *path) {
+    FILE *file = fopen(path, "r");
+    char line[256];
+    if (file == NULL) {
+        return -1;
+    }
+    while (fgets(line, sizeof line, file) != NULL && planted.n < MOST_TIMES) {
+        int i = planted.n;
+        planted.n += sscanf(line, "time %d %d %d %lf %lf", &planted.times[i].collective, &planted.times[i].algorithm,
+                            &planted.times[i].protocol, &planted.times[i].us, &planted.times[i].us_per_mib) == 5;
+        sscanf(line, "skew %lf", &planted.skew_us);
+        sscanf(line, "straggler %d %d", &planted.straggler, &planted.straggler_percent);
+        sscanf(line, "noise %lf", &planted.noise_percent);
+        planted.plain |= strncmp(line, "plain", 5) == 0;
+    }
+    return fclose(file);
+}
+
+static uint64_t mixed(uint64_t a, uint64_t b) {
+    uint64_t x = a * 0x9e3779b97f4a7c15u + b * 0xbf58476d1ce4e5b9u + 1;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+/* From 0 to 1. */
+static double drawn(uint64_t a, uint64_t b) {
+    return (double)(mixed(a, b) >> 11) / (double)((uint64_t)1 << 53);
+}
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* struct ncclTaskColl begins with a pointer, the function, two addresses and the count (src/include/comm.h, the same from
+ * v2.26.2-1 to v2.30.7-1). */
+static size_t count_of(const unsigned char *task) {
+    enum { COUNT = 32, TYPE = 44 };
+    static const unsigned char bytes_of[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+    size_t count;
+    int type;
+    memcpy(&count, task + COUNT, sizeof count);
+    memcpy(&type, task + TYPE, sizeof type);
+    return count * (type >= 0 && type < (int)sizeof bytes_of ? bytes_of[type] : 1);
+}
+
+static double time_us(int collective, int algorithm, int protocol, size_t bytes) {
+    for (int i = 0; i < planted.n; i++) {
+        if ((planted.times[i].collective < 0 || planted.times[i].collective == collective) &&
+            (planted.times[i].algorithm < 0 || planted.times[i].algorithm == algorithm) &&
+            (planted.times[i].protocol < 0 || planted.times[i].protocol == protocol)) {
+            return planted.times[i].us + planted.times[i].us_per_mib * (double)bytes / (1 << 20);
+        }
+    }
+    return 1.0;
+}
+
+static struct sim_operation_layout layout;
+
+/* One channel of a kernel: its start and its end, in the place that NCCL's proxy will look at. The ranks of a call agree on
+ * how long the transfer takes, and on who comes last, by the call's number. */
+static void run_kernel(const unsigned char *operation, int rank, int ranks) {
+    uint64_t number, counter;
+    void *started, *completed;
+    unsigned char *task;
+    memcpy(&number, operation + layout.number, sizeof number);
+    memcpy(&counter, operation + layout.counter, sizeof counter);
+    memcpy(&started, operation + layout.started, sizeof started);
+    memcpy(&completed, operation + layout.completed, sizeof completed);
+    memcpy(&task, operation + layout.task, sizeof task);
+    int channel = operation[layout.channel], collective = operation[layout.collective];
+    double us = time_us(collective, operation[layout.algorithm], operation[layout.protocol], count_of(task));
+    us *= 1 + planted.noise_percent / 100 * (2 * drawn(number, 1) - 1);
+    int last = (int)(mixed(number, 2) % (uint64_t)ranks);
+    if (planted.straggler >= 0 && (int)(mixed(number, 3) % 100) < planted.straggler_percent) {
+        last = planted.straggler;
+    }
+    us += rank == last ? 0 : planted.skew_us * (0.1 + 0.9 * drawn(number, 4 + (uint64_t)rank));
+    uint64_t start_ns = now_ns();
+    if (planted.plain) {
+        __atomic_store_n((uint64_t *)started + channel, counter, __ATOMIC_RELEASE);
+        struct timespec length = {0, (long)(us * 1e3)};
+        nanosleep(&length, NULL);
+        __atomic_store_n((uint64_t *)completed + channel, counter, __ATOMIC_RELEASE);
+        return;
+    }
+    struct {
+        uint64_t counter, timestamp_ns;
+    } *begin = started, *end = completed;
+    begin += channel * COUNTERS + counter % COUNTERS;
+    end += channel * COUNTERS + counter % COUNTERS;
+    static _Thread_local uint64_t of_number, of_start_ns; /* all channels of a kernel begin together */
+    if (of_number != number || channel == 0) {
+        of_number = number;
+        of_start_ns = start_ns;
+    }
+    begin->timestamp_ns = of_start_ns;
+    end->timestamp_ns = of_start_ns + (uint64_t)(us * 1e3);
+    __atomic_store_n(&begin->counter, counter, __ATOMIC_RELEASE);
+    __atomic_store_n(&end->counter, counter, __ATOMIC_RELEASE);
+}
+
+/* --- NCCL's proxy, for the profiler alone --- */
+
+typedef status save(void *comm, unsigned char *operation, bool *needed);
+typedef status connect(void *comm, int transport, int send, int rank, void *connector);
+typedef status call(void *comm, void *connector, int type, void *request, int request_bytes, void *answer,
+                    int answer_bytes);
+
+static struct {
+    void *save, *connect, *call;
+    save *instead_of_save;
+    call *instead_of_call;
+} own;
+
+static void *connectors[MOST_CONNECTORS]; /* of the profiler */
+static int n_connectors;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static status save_for_profiler(void *comm, unsigned char *operation, bool *needed) {
+    if (operation[layout.pattern] != layout.profiler) {
+        return own.instead_of_save(comm, operation, needed);
+    }
+    save *function;
+    memcpy(&function, &own.save, sizeof function);
+    status result = function(comm, operation, needed);
+    if (needed == NULL && result == SUCCESS) {
+        int rank, ranks;
+        memcpy(&rank, (char *)comm + layout.comm_rank, sizeof rank);
+        memcpy(&ranks, (char *)comm + layout.comm_ranks, sizeof ranks);
+        run_kernel(operation, rank, ranks);
+    }
+    return result;
+}
+
+static status connect_for_profiler(void *comm, int transport, int send, int rank, void *connector) {
+    if (transport != PROFILER_TRANSPORT) {
+        return SUCCESS;
+    }
+    pthread_mutex_lock(&lock);
+    connectors[n_connectors++ % MOST_CONNECTORS] = connector;
+    pthread_mutex_unlock(&lock);
+    connect *function;
+    memcpy(&function, &own.connect, sizeof function);
+    return function(comm, transport, send, rank, connector);
+}
+
+static status call_for_profiler(void *comm, void *connector, int type, void *request, int request_bytes, void *answer,
+                                int answer_bytes) {
+    bool known = false;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < n_connectors && i < MOST_CONNECTORS && !known; i++) {
+        known = connectors[i] == connector;
+    }
+    pthread_mutex_unlock(&lock);
+    call *function = own.instead_of_call;
+    if (known) {
+        memcpy(&function, &own.call, sizeof function);
+    }
+    return function(comm, connector, type, request, request_bytes, answer, answer_bytes);
+}
+
+enum sim_profiled sim_profile(const char *name, void *function, void *replacement,
+                              const struct sim_operation_layout *known) {
+    layout = *known;
+    if (strcmp(name, "ncclProxyCreate") == 0 || strcmp(name, "ncclProxyStart") == 0) {
+        return SIM_KEPT;
+    }
+    const struct {
+        const char *name;
+        void *with, **original, *instead;
+    } rows[] = {
+        {"ncclProxySaveOp", (void *)(uintptr_t)save_for_profiler, &own.save, &own.instead_of_save},
+        {"ncclProxyConnect", (void *)(uintptr_t)connect_for_profiler, &own.connect, NULL},
+        {"ncclProxyCallBlocking", (void *)(uintptr_t)call_for_profiler, &own.call, &own.instead_of_call},
+    };
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(name, rows[i].name) == 0) {
+            if (*rows[i].original != NULL) {
+                return SIM_UNKNOWN; /* a second copy of the function */
+            }
+            if (rows[i].instead != NULL) {
+                memcpy(rows[i].instead, &replacement, sizeof replacement);
+            }
+            *rows[i].original = sim_redirect_keeping(function, rows[i].with);
+            return *rows[i].original == NULL ? SIM_UNKNOWN : SIM_KEPT;
+        }
+    }
+    return SIM_REPLACED;
+}

@@ -1,0 +1,94 @@
+"""Jobs that the plugin measures from inside, under the real libnccl: what is read is what was planted, call by call."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support import training_job
+from tests.support.available_releases import HERE
+from tests.support.training_job import Planted
+from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.jobs.inside import joined, report
+
+TIMED = [name for name in HERE if (2, 27) <= tuple(map(int, name.split(".")[:2])) <= (2, 30)]
+MIB = 1 << 20
+
+pytestmark = pytest.mark.live
+
+
+def read(folder: Path) -> tuple[joined.JobFolder, list[joined.JoinedCalls]]:
+    files = joined.read_folder(folder / "job")
+    return files, list(joined.joined(files))
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_each_call_is_read_as_it_was_planted(name: str, tmp_path: Path) -> None:
+    script = ["allreduce 1024 20", f"allreduce {MIB} 20", "group 3 65536", "sleep 0.2"]
+    ran = training_job.run(tmp_path, name, 3, script, Planted(skew_us=50))
+    assert ran.codes == [0, 0, 0], ran.outputs
+    files, (calls,) = read(tmp_path)
+    assert (files.releases, files.lost, files.processes) == ((name,), 0, 3)
+    assert (calls.communicator.ranks, calls.communicator.nodes, calls.incomplete, calls.parted) == (3, 1, 0, 0)
+    assert sorted(calls.sequence) == list(range(43))
+    sizes = np.array([calls.kinds[kind].bytes for kind in calls.call])
+    assert sorted(sizes) == [4096] * 20 + [65536 * 4] * 3 + [4 * MIB] * 20
+    assert {call.collective for call in calls.kinds} == {Collective.AllReduce}
+    np.testing.assert_allclose(calls.transfer_us, 100 + 10 * sizes / MIB, atol=1.5e-3)
+    assert (calls.waiting_us > 2 * 0.1 * 50).all()
+    assert (calls.waiting_us < 2 * 50).all()
+    assert set(calls.last) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("name", TIMED[-1:])
+def test_what_ran_is_what_nccl_logs(name: str, tmp_path: Path) -> None:
+    ran = training_job.run(
+        tmp_path,
+        name,
+        2,
+        [f"allreduce {MIB} 3", "sleep 0.2"],
+        NCCL_ALGO="Tree",
+        NCCL_PROTO="Simple",
+        NCCL_DEBUG_SUBSYS="COLL,TUNING",
+    )
+    assert ran.codes == [0, 0]
+    assert "Algo TREE proto SIMPLE" in ran.outputs[0]
+    _, (calls,) = read(tmp_path)
+    executed = {call.executed.algo_proto for call in calls.kinds}
+    assert executed == {(Algorithm.Tree, Protocol.Simple)}
+
+
+@pytest.mark.parametrize("name", TIMED[-1:])
+def test_a_straggler_is_named_and_times_are_measurements(name: str, tmp_path: Path) -> None:
+    planted = Planted(skew_us=200, straggler=(1, 90))
+    ran = training_job.run(tmp_path, name, 4, [f"allreduce {MIB} 200", "sleep 0.2"], planted)
+    assert ran.codes == [0] * 4
+    files, calls = read(tmp_path)
+    found = report.report(files, calls)
+    assert [late.name for late in found.stragglers] == ["rank 1 on " + files.files[0].host]
+    assert 0.3 < found.waiting < 0.6
+    measured = report.measurements(calls, None)
+    assert {block.executed for block in measured.blocks} == {call.executed for call in calls[0].kinds}
+    assert sum(len(block.times_us) for block in measured.blocks) == 200
+    assert {time for block in measured.blocks for time in block.times_us} == {140.0}
+
+
+@pytest.mark.parametrize("name", [name for name in HERE if name.startswith("2.26.")][-1:])
+def test_a_release_without_a_clock_of_kernels_says_so(name: str, tmp_path: Path) -> None:
+    ran = training_job.run(tmp_path, name, 2, [f"allreduce {MIB} 5", "sleep 0.2"])
+    assert ran.codes == [0, 0]
+    files, calls = read(tmp_path)
+    assert len(calls[0].call) == 5
+    assert any("no clock of the kernels" in note for note in report.report(files, calls).notes)
+
+
+@pytest.mark.parametrize("name", TIMED[-1:])
+def test_without_a_folder_nothing_is_measured_and_with_a_bad_one_the_job_goes_on(name: str, tmp_path: Path) -> None:
+    for folder, says in (
+        ("", "Profiler event mask: 0x0"),
+        ("/proc/nowhere", "what is measured of this job is not written"),
+    ):
+        ran = training_job.run(tmp_path, name, 2, ["allreduce 1024 3", "sleep 1.5"], NCCL_TUNER_JOB=folder)
+        assert ran.codes == [0, 0], ran.outputs
+        assert not folder or says in ran.outputs[0]
+    assert not (tmp_path / "job").exists()

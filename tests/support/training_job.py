@@ -1,0 +1,202 @@
+"""A training job of several processes on simulated GPUs, under the real libnccl, with the plugin as tuner and profiler.
+
+Kernels write the counters of NCCL's profiler with planted times (csrc/sim/counters.c). As a program this file is one
+rank: it makes the calls that its script names, one a line:
+
+    allreduce ELEMENTS [STREAM]   on the world's communicator, or on the last one that was made
+    group N ELEMENTS              N of them in one group
+    simulate ELEMENTS             a group that NCCL only estimates
+    capture ELEMENTS              inside a CUDA graph
+    split COLOUR_OF_RANK_MODULO   a communicator of some ranks, which calls are of from here on
+    world                         calls are of all ranks again
+    sleep SECONDS
+    kill RANK                     this rank dies
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from ctypes import CDLL, Structure, byref, c_char, c_float, c_int, c_size_t, c_uint, c_void_p, memmove
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tuner import plugin
+from tuner.oracle.preloaded import preloaded
+from tuner.scenario.describe import describe
+
+FLOAT32, SUM = 7, 0
+
+
+@dataclass(frozen=True)
+class Planted:
+    """Times of kernels, us: ``(collective, algorithm, protocol)`` by NCCL's numbers, -1 for any, as (us, us a MiB)."""
+
+    times: Mapping[tuple[int, int, int], tuple[float, float]] = field(default_factory=lambda: {(-1, -1, -1): (100, 10)})
+    skew_us: float = 0
+    straggler: tuple[int, int] = (-1, 0)  # rank, and of how many calls in percent it comes last
+    noise_percent: float = 0
+
+    def text(self, plain: bool) -> str:
+        """The file that csrc/sim/counters.c reads; ``plain``: kernels have no clock."""
+        lines = [f"time {c} {a} {p} {us} {each}" for (c, a, p), (us, each) in self.times.items()]
+        lines += [f"skew {self.skew_us}", f"straggler {self.straggler[0]} {self.straggler[1]}"]
+        return "\n".join([*lines, f"noise {self.noise_percent}", *(["plain"] if plain else []), ""])
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How each rank ended, and what it printed, NCCL's log included."""
+
+    codes: list[int]
+    outputs: list[str]
+
+
+def run(
+    folder: Path,
+    nccl: str,
+    ranks: int,
+    script: Sequence[str] | Mapping[int, Sequence[str]],
+    planted: Planted | None = None,
+    nodes: int = 1,
+    each: Mapping[int, Mapping[str, str]] | None = None,
+    timeout_s: float = 120,
+    **variables: str,
+) -> Ran:
+    """Runs a job whose ranks measure into ``folder``/job. ``each``: variables of single ranks, "" for none.
+
+    A script by rank is for ranks that do not all do the same. A rank that has not ended by ``timeout_s`` is killed.
+    """
+    described = describe(machine="dgx-h100", nccl=nccl, nodes=nodes, gpus_per_node=ranks // nodes)
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "CUDA_"))}
+    (folder / "times").write_text((planted or Planted()).text(plain=nccl.startswith("2.26.")))
+    shared_object = str(plugin.path())
+    given = {
+        "NCCL_TUNER_PLUGIN": shared_object,
+        "NCCL_PROFILER_PLUGIN": shared_object,
+        "NCCL_TUNER_NEXT": "none",
+        "NCCL_TUNER_JOB": str(folder / "job"),
+        "NCCL_TUNER_JOB_SECONDS": "1",
+        "NCCL_TUNER_SIM_TIMES": str(folder / "times"),
+        "NCCL_DEBUG": "INFO",
+        **variables,
+    }
+    with preloaded(described.oracle_configuration()) as prepared, tempfile.TemporaryDirectory() as meeting:
+        started = []
+        for rank in range(ranks):
+            lines = script[rank] if isinstance(script, Mapping) else script
+            said = {**prepared.variables({**own, **given, **(each or {}).get(rank, {})}), "RANK": str(rank)}
+            said = {name: value for name, value in said.items() if value or name in own}
+            words = [sys.executable, __file__, str(ranks), str(ranks // nodes), meeting, *lines]
+            file = (folder / f"rank{rank}.log").open("w")
+            started.append(subprocess.Popen(words, env=said, stdout=file, stderr=subprocess.STDOUT))
+        until = time.monotonic() + timeout_s
+        for process in started:
+            try:
+                process.wait(max(0.1, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+    outputs = [(folder / f"rank{rank}.log").read_text() for rank in range(ranks)]
+    return Ran([process.returncode for process in started], outputs)
+
+
+# --- one rank ---
+
+
+class _Id(Structure):
+    _fields_ = (("bytes", c_char * 128),)
+
+
+class _Config(Structure):
+    """The beginning of ncclSimInfo_t."""
+
+    _fields_ = (("size", c_size_t), ("magic", c_uint), ("version", c_uint), ("time", c_float))
+
+
+def _check(result: int) -> None:
+    if result:
+        sys.exit(f"result {result}")
+
+
+class _Rank:
+    def __init__(self, rank: int, ranks: int, per_node: int, meeting: Path) -> None:
+        self.here, self.rank = CDLL(None), rank
+        self.world, self.comm, self.buffer, self.stream = c_void_p(), c_void_p(), c_void_p(), c_void_p()
+        identity = _Id()
+        _check(self.here.cudaSetDevice(rank % per_node))
+        if rank == 0:
+            _check(self.here.ncclGetUniqueId(byref(identity)))
+            (meeting / "begun").write_bytes(bytes(identity))
+            (meeting / "begun").rename(meeting / "id")
+        while not (meeting / "id").exists():
+            time.sleep(0.01)
+        memmove(byref(identity), (meeting / "id").read_bytes(), 128)
+        _check(self.here.ncclCommInitRank(byref(self.world), ranks, identity, rank))
+        self.comm = self.world
+        _check(self.here.cudaMalloc(byref(self.buffer), c_size_t(1 << 30)))
+        _check(self.here.cudaStreamCreate(byref(self.stream)))
+
+    def call(self, elements: int) -> None:
+        _check(
+            self.here.ncclAllReduce(self.buffer, self.buffer, c_size_t(elements), FLOAT32, SUM, self.comm, self.stream)
+        )
+
+    def do(self, line: str) -> None:
+        word, *numbers = line.split()
+        values: list[Any] = [float(each) if "." in each else int(each) for each in numbers]
+        getattr(self, f"do_{word}")(*values)
+
+    def do_allreduce(self, elements: int, times: int = 1) -> None:
+        for _ in range(times):
+            self.call(elements)
+            time.sleep(0.002)  # a kernel's counters hold 64 calls, and NCCL's thread has to see each
+
+    def do_group(self, count: int, elements: int) -> None:
+        _check(self.here.ncclGroupStart())
+        for _ in range(count):
+            self.call(elements)
+        _check(self.here.ncclGroupEnd())
+
+    def do_simulate(self, elements: int) -> None:
+        info = _Config(24, 0x74685283, 22200, 0.0)
+        _check(self.here.ncclGroupStart())
+        self.call(elements)
+        _check(self.here.ncclGroupSimulateEnd(byref(info)))
+
+    def do_capture(self, elements: int) -> None:
+        graph = c_void_p()
+        _check(self.here.cudaStreamBeginCapture(self.stream, 0))
+        self.call(elements)
+        _check(self.here.cudaStreamEndCapture(self.stream, byref(graph)))
+
+    def do_split(self, modulo: int) -> None:
+        made = c_void_p()
+        _check(self.here.ncclCommSplit(self.world, c_int(self.rank % modulo), self.rank, byref(made), None))
+        self.comm = made
+
+    def do_world(self) -> None:
+        self.comm = self.world
+
+    def do_sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def do_kill(self, rank: int) -> None:
+        if rank == self.rank:
+            os.kill(os.getpid(), 9)
+
+
+def _main(ranks: str, per_node: str, meeting: str, *script: str) -> None:
+    rank = _Rank(int(os.environ["RANK"]), int(ranks), int(per_node), Path(meeting))
+    for line in script:
+        rank.do(line)
+    time.sleep(0.3)  # kernels end, and NCCL sees it
+    _check(rank.here.ncclCommDestroy(rank.world))
+    print("done")
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,237 @@
+"""The ranks' files of a job, joined: of each call the least time over the ranks is the transfer, the rest is waiting.
+
+A rank's kernel of a collective also waits for the last rank to come, and all end at about the same time. So the rank
+whose kernel is shortest came last. Calls are told apart by communicator, function and NCCL's number of the call among
+those of its function, which all ranks count alike (comm->seqNumber, src/plugin/profiler.cc, v2.28.9-1).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base import extras
+from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm, Collective, DataType, Protocol
+from tuner.jobs.inside.files import HOST_CLOCK, JobFile, files_of, read_file
+from tuner.jobs.traces.calls import nbytes
+from tuner.scenario.logs import choice
+from tuner.times.records.samples import Combination
+
+if TYPE_CHECKING:
+    import polars
+
+MOST_CALLS = 5_000_000  # that are joined at once: 100 bytes each are in memory
+_RANK_BITS = 20
+_TICKS = 1000  # a time is kept in ns
+
+
+@dataclass(frozen=True, slots=True)
+class JobCommunicator:
+    """A communicator as its ranks' files have it: ``ranks`` are as many as it has, ``seen`` those that have a file.
+
+    ``rank_names`` says rank by rank who it is: the launcher's rank and the host. ``nodes`` is None where NCCL does not
+    say it.
+    """
+
+    id: int
+    name: str
+    ranks: int
+    nodes: int | None
+    rank_names: Mapping[int, str]
+
+    @property
+    def seen(self) -> int:
+        """Ranks that have a file."""
+        return len(self.rank_names)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class JobCall:
+    """Kind of call, and what ran: ``bytes`` is NCCL's nBytes, ``warps`` are those of a channel."""
+
+    collective: Collective
+    bytes: int
+    dtype: DataType
+    executed: Combination
+    warps: int
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedCalls:
+    """The calls of one communicator that all its ranks have, in the order of their ends: arrays are [call].
+
+    ``at_s`` is the wall clock at the end; ``waiting_us`` the sum over all ranks of what their kernels waited, ``last``
+    the rank that came last. ``calls`` are told by ``call``, the place in ``kinds``; ``sequence`` is NCCL's number.
+    ``incomplete`` are calls that some ranks have no record of; ``parted`` those of which ranks ran something else.
+    """
+
+    communicator: JobCommunicator
+    kinds: tuple[JobCall, ...]
+    call: NDArray[np.int64]
+    sequence: NDArray[np.int64]
+    transfer_us: NDArray[np.float64]
+    waiting_us: NDArray[np.float64]
+    last: NDArray[np.int64]
+    at_s: NDArray[np.float64]
+    incomplete: int
+    parted: int
+
+
+@dataclass
+class _Gathered:
+    """Heads of all files, put together."""
+
+    communicators: dict[int, tuple[Any, dict[int, str]]] = field(default_factory=dict)
+    files: dict[int, list[tuple[JobFile, int]]] = field(default_factory=lambda: defaultdict(list))
+
+
+@dataclass(frozen=True, slots=True)
+class JobFolder:
+    """The files of a job. ``lost``: calls without room in the plugin; every 2**``thinned``-th call has a record."""
+
+    files: tuple[JobFile, ...]
+    lost: int
+    thinned: int
+    host_clock: bool
+    left_out: tuple[str, ...]
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        """Releases of NCCL, as the files say."""
+        return tuple(sorted({file.nccl for file in self.files if file.nccl}))
+
+    @property
+    def processes(self) -> int:
+        """Number of processes that wrote files."""
+        return len({(file.host, file.pid) for file in self.files})
+
+
+def read_folder(folder: Path) -> JobFolder:
+    """Heads and kinds of all files; records are read when they are joined.
+
+    BadInput where there is none, or none that can be read; a file that is broken is left out and named.
+    """
+    extras.require("polars", f"{folder}: joining ranks")
+    files, broken = [], []
+    for path in files_of(folder):
+        try:
+            files.append(read_file(path))
+        except BadInput as error:
+            broken.append(str(error))
+    if not files:
+        raise BadInput(broken[0])
+    last = {(file.host, file.pid): file for file in files}  # counts of a process go on from file to file
+    return JobFolder(
+        tuple(files),
+        sum(file.lost for file in last.values()),
+        max(file.thinned for file in files),
+        any((file.communicators["version"] == HOST_CLOCK).any() for file in files),
+        tuple(broken),
+    )
+
+
+def joined(folder: JobFolder) -> Iterator[JoinedCalls]:
+    """The calls of each communicator, the one with most time first. What is joined at once is bounded."""
+    gathered = _gathered(folder)
+    for number in sorted(gathered.files, key=lambda each: -_time_us(gathered.files[each])):
+        yield _joined_one(gathered, number)
+
+
+def _gathered(folder: JobFolder) -> _Gathered:
+    found = _Gathered()
+    for file in folder.files:
+        named = file.kinds["function"] != b""
+        for place in np.unique(file.kinds["communicator"][named]):
+            one = file.communicators[place]
+            number = int(one["id"])
+            name = f"rank {file.rank} on {file.host}" if file.rank is not None else f"process {file.pid} on {file.host}"
+            found.communicators.setdefault(number, (one, {}))[1].setdefault(int(one["rank"]), name)
+            found.files[number].append((file, int(place)))
+    return found
+
+
+def _time_us(files: Sequence[tuple[JobFile, int]]) -> float:
+    return float(sum(file.kinds["sum_us"][file.kinds["communicator"] == place].sum() for file, place in files))
+
+
+def _call(kind: Any, ranks: int) -> JobCall | None:
+    """None for what is no collective that NCCL tunes."""
+    words = {name: kind[name].decode(errors="replace") for name in ("function", "type", "algorithm", "protocol")}
+    collective, algorithm = choice.collective(words["function"]), choice.algorithm(words["algorithm"])
+    protocol = choice.protocol(words["protocol"])
+    dtype = DataType.__members__.get(words["type"].removeprefix("nccl").lower())
+    if collective is None or algorithm is None or protocol is None or dtype is None:
+        return None
+    size = nbytes(collective, int(kind["count"]), dtype, max(ranks, 1))
+    executed = Combination(Algorithm(algorithm), Protocol(protocol), int(kind["channels"]))
+    return JobCall(collective, size, dtype, executed, int(kind["warps"]))
+
+
+def _joined_one(gathered: _Gathered, number: int) -> JoinedCalls:
+    import polars as pl
+
+    one, names = gathered.communicators[number]
+    ranks = int(one["ranks"]) or len(names)
+    communicator = JobCommunicator(
+        number, one["name"].decode(errors="replace"), ranks, int(one["nodes"]) or None, dict(sorted(names.items()))
+    )
+    kinds: dict[JobCall, int] = {}
+    places = []
+    for file, place in gathered.files[number]:
+        calls = [
+            _call(kind, ranks) if kind["function"] and kind["communicator"] == place else None for kind in file.kinds
+        ]
+        places.append(np.array([-1 if call is None else kinds.setdefault(call, len(kinds)) for call in calls]))
+    known = tuple(kinds)
+    functions = np.array([int(call.collective) for call in known], np.int64)
+
+    def batches(*_: Any) -> Iterator["polars.DataFrame"]:
+        for (file, place), kind in zip(gathered.files[number], places, strict=True):
+            rank = int(file.communicators[place]["rank"])
+            records = file.records
+            of = kind[records["kind"]] if len(kind) else np.empty(0, np.int64)
+            own = of >= 0
+            records, of = records[own], of[own]
+            time_ns = np.round(records["time_us"].astype(np.float64) * _TICKS).astype(np.uint64)
+            yield pl.DataFrame(
+                {
+                    "key": functions[of].astype(np.uint64) << np.uint64(32) | records["sequence"].astype(np.uint64),
+                    "least": time_ns << np.uint64(_RANK_BITS) | np.uint64(max(rank, 0)),
+                    "time": time_ns,
+                    "kind": of.astype(np.uint32),
+                    "at": np.int64(file.started_ns // 1_000_000) + records["at_ms"].astype(np.int64),
+                }
+            )
+
+    schema = {"key": pl.UInt64, "least": pl.UInt64, "time": pl.UInt64, "kind": pl.UInt32, "at": pl.Int64}
+    rows = pl.io.plugins.register_io_source(batches, schema=schema)
+    grouped = rows.group_by("key").agg(
+        pl.col("least").min(),
+        pl.col("time").sum(),
+        pl.len().alias("ranks"),
+        pl.col("kind").min(),
+        pl.col("kind").max().alias("other"),
+        pl.col("at").max(),
+    )
+    found = grouped.collect(engine="streaming").sort("at", "key")
+    whole = (found["ranks"] == ranks).to_numpy()
+    parted = (found["kind"] != found["other"]).to_numpy()
+    kept = found.filter(pl.Series(whole & ~parted))
+    transfer_ns = (kept["least"].to_numpy() >> np.uint64(_RANK_BITS)).astype(np.float64)
+    return JoinedCalls(
+        communicator,
+        known,
+        kept["kind"].to_numpy().astype(np.int64),
+        (kept["key"].to_numpy() & np.uint64(0xFFFFFFFF)).astype(np.int64),
+        transfer_ns / _TICKS,
+        (kept["time"].to_numpy().astype(np.float64) - ranks * transfer_ns) / _TICKS,
+        (kept["least"].to_numpy() & np.uint64((1 << _RANK_BITS) - 1)).astype(np.int64),
+        kept["at"].to_numpy() / 1e3,
+        int((~whole).sum()),
+        int((whole & parted).sum()),
+    )
