@@ -20,6 +20,7 @@ from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import check
 from tuner.oracle.search import ordered_graphs
+from tuner.release import load
 from tuner.scenario import Scenario
 from tuner.scenario.oracle_configuration import OracleConfiguration
 
@@ -137,6 +138,12 @@ def test_merged_adapters_are_libnccls(nccl: str, how: How) -> None:
     topology = with_two_ports(catalogue.load("dgx-h100").topology_xml, how)
     request = Request(topology, 2, True, settings, network_reduces=True)
     compare_with(request, OracleConfiguration(topology, TOGETHER, 2, nccl, settings, network_reduces=True))
+
+
+@pytest.mark.parametrize("setting", [{}, {"NCCL_IB_MERGE_NICS": "0"}, {"NCCL_IB_HCA": "^mlx5_18"}], ids=str)
+@pytest.mark.parametrize("nccl", [nccl for nccl in HERE if load(nccl).search.ports_merged != "never"])
+def test_ports_that_the_network_merges_are_libnccls(nccl: str, setting: dict[str, str]) -> None:
+    compare(Scenario(nccl, TOGETHER, machine="oci-h100", gpus_per_node=4, environment=setting))
 
 
 def test_forced_groups_are_libnccls() -> None:

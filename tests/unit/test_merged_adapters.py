@@ -8,10 +8,14 @@ import pytest
 
 from tests.support.command_line import run
 from tests.support.two_ports import with_two_ports
+from tuner.api import communicator
 from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm
 from tuner.graphs import Request, find
 from tuner.machine import catalogue
 from tuner.machine.adapters import Named, NameList, used
+from tuner.scenario import Scenario
+from tuner.scenario.node import ResolvedNode
 
 PORTS = {f"net:{number}" for number in range(4)}  # of the adapters of the first two GPUs
 FOUR = [Named(f"mlx5_{number}", 1, f"0000:1{number}:00.0") for number in (0, 1, 2, 10)]
@@ -73,6 +77,38 @@ def test_both_ports_of_an_adapter_are_one_from_2_24_on() -> None:
     before, since = (nets_of(request_of("functions"), nccl) for nccl in ("2.23.4", "2.28.9"))
     assert before <= PORTS
     assert since == {"net:16", "net:17"}  # what is merged comes after all
+
+
+OCI_PORTS = ["mlx5_18", "mlx5_19", "mlx5_26", "mlx5_27"]
+
+
+def adapters_of(nccl: str, **variables: str) -> list[tuple[str, int]]:
+    node = ResolvedNode(Scenario(nccl=nccl, machine="oci-h100", nodes=2, environment=variables))
+    return [(net.name, net.speed_mbps) for net in node.topology.nets]
+
+
+@pytest.mark.parametrize("nccl", ["2.20.5", "2.21.5", "2.22.3", "2.23.4"])
+def test_the_network_of_2_20_to_2_23_makes_one_adapter_of_two_ports(nccl: str) -> None:
+    found = adapters_of(nccl)
+    assert found[:2] == [("mlx5_18+mlx5_19", 400000), ("mlx5_26+mlx5_27", 400000)]
+    assert len(found) == 8
+    assert [name for name, _ in adapters_of(nccl, NCCL_IB_MERGE_NICS="0")][:4] == OCI_PORTS
+    assert communicator("oci-h100", nodes=2, nccl=nccl).pick("allreduce", 1 << 33).algorithm[0] == Algorithm.NVLSTree
+
+
+@pytest.mark.parametrize("nccl", ["2.19.3", "2.24.3", "2.28.9"])
+def test_ports_stay_adapters_of_their_own_in_other_releases(nccl: str) -> None:
+    assert [name for name, _ in adapters_of(nccl)][:4] == OCI_PORTS
+
+
+def test_ports_that_are_left_out_are_not_merged() -> None:
+    """From 2.22 on a single port among pairs keeps all apart (sic)."""
+    some = {"NCCL_IB_HCA": "^mlx5_18"}
+    assert [name for name, _ in adapters_of("2.21.5", **some)][:3] == ["mlx5_18", "mlx5_19", "mlx5_26+mlx5_27"]
+    assert [name for name, _ in adapters_of("2.22.3", **some)][:4] == OCI_PORTS
+    merged = [Named("mlx5_18+mlx5_19", 1, "0000:0c:00.0"), Named("mlx5_26+mlx5_27", 1, "0000:2a:00.0")]
+    assert used(merged, {"NCCL_IB_HCA": "=mlx5_26:1,mlx5_27"}) == [1]
+    assert used(merged, {"NCCL_IB_HCA": "^=mlx5_26"}) == [0, 1]
 
 
 def test_only_near_ports_are_merged() -> None:

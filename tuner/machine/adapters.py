@@ -65,10 +65,13 @@ class NameList:
         entries = [(name, _port(port) if colon else ANY_PORT) for name, colon, port in pairs if name]
         return cls(tuple(entries[:most]))
 
-    def matches(self, name: str, port: int, exact: bool) -> bool:
-        """Whether an entry is the name, or where not ``exact`` its beginning; an empty list matches all."""
+    def matches(self, name: str, port: int | None, exact: bool) -> bool:
+        """Whether an entry is the name, or where not ``exact`` its beginning; an empty list matches all.
+
+        Of no ``port`` those of the entries count for nothing.
+        """
         return not self.entries or any(
-            (name == entry if exact else name.startswith(entry)) and of_port in (ANY_PORT, port)
+            (name == entry if exact else name.startswith(entry)) and (port is None or of_port in (ANY_PORT, port))
             for entry, of_port in self.entries
         )
 
@@ -91,12 +94,18 @@ def used(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> list[int]
     numbers = [
         number
         for number, adapter in enumerate(adapters)
-        if wanted.matches(adapter.name, ports[number], exact) != excludes
+        if _is_wanted(wanted, adapter.name, ports[number], exact) != excludes
     ]
     if adapters and not numbers:
         names = ", ".join(dict.fromkeys(adapter.name for adapter in adapters))
         raise BadInput(f"{SELECT}={text!r} leaves no adapter; the topology has {names}")
     return numbers
+
+
+def _is_wanted(wanted: NameList, name: str, port: int, exact: bool) -> bool:
+    """Whether a list names an adapter, or all that it was merged of, whose ports are no longer known."""
+    parts = name.split("+")
+    return all(wanted.matches(part, None if len(parts) > 1 else port, exact) for part in parts)
 
 
 def mergeable(adapters: Sequence[Adapter], variables: Mapping[str, str]) -> bool:

@@ -187,6 +187,9 @@ class Search:
 
     reading: Reading
     merging: Merging | None  # of releases that merge adapters
+    # NCCL's InfiniBand network makes one adapter of two ports of one device before NCCL sees them, in every case or
+    # where all adapters have as many.
+    ports_merged: Literal["never", "always", "where_all_alike"]
     devices: Devices
     routing: Routing
     channels: Channels

@@ -15,12 +15,13 @@ from tuner.base.files import read_bytes
 from tuner.emulator.communicator import Node
 from tuner.emulator.rules import resolved
 from tuner.machine import catalogue, gpus, graphs
-from tuner.machine.adapters import network_of, used
+from tuner.machine.adapters import mergeable, network_of, used
 from tuner.machine.graphs import Graphs
 from tuner.machine.peer_links import PeerLinks
 from tuner.machine.topology import Topology, edit, fused
 from tuner.machine.topology import read as read_topology
 from tuner.machine.topology.xml import MAX_BYTES
+from tuner.release.environment import Environment
 from tuner.scenario.description import PEER_TO_PEER, Scenario
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 MOST_RANKS = 640  # of a node, each of which is a GPU to NCCL: NCCL_TOPO_MAX_NODES (src/include/graph.h, v2.30.7-1)
 GRAPH_FILE = "NCCL_GRAPH_FILE"
+MERGE_PORTS = "NCCL_IB_MERGE_NICS"
 
 
 class _Source(NamedTuple):
@@ -297,7 +299,7 @@ class ResolvedNode:
         ``trays``: of so many such hosts that NVLink joins; it has these for whole trays.
         """
         scenario = self.scenario
-        if scenario.machine is None or scenario.hardware:
+        if scenario.machine is None or scenario.hardware or self._changed is not self._edited:
             return None
         machine, nccl = catalogue.load(scenario.machine), release.load(scenario.nccl)
         machine.check_runs(nccl.name)
@@ -320,7 +322,20 @@ class ResolvedNode:
 
     @cached_property
     def _changed(self) -> _Source:
-        """The node with its other hardware."""
+        """The node with its other hardware, as NCCL's network shows the adapters to it."""
+        changed, merges = self._edited, release.load(self.nccl).search.ports_merged
+        nets = changed.topology.nets
+        if merges == "never" or len(nets) < 2 or not mergeable(nets, self.variables):
+            return changed
+        if Environment(self.variables).c_int(MERGE_PORTS, 1) == 0:
+            return changed
+        devs = tuple(nets[number].dev for number in used(nets, self.variables))
+        text = edit.with_ports_merged(changed.text, devs, merges == "where_all_alike")
+        return changed if text is changed.text else _Source(text, read_topology(text))
+
+    @cached_property
+    def _edited(self) -> _Source:
+        """The node with its other hardware, port by port."""
         own = self._own
         if not self.scenario.hardware:
             return own

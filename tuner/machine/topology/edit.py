@@ -75,6 +75,17 @@ def of_gpus(topology: str, numbers: tuple[int, ...]) -> str:
     return to_text(root)
 
 
+@cache
+def with_ports_merged(topology: str, devs: tuple[int, ...], if_all: bool) -> str:
+    """The text of a topology in which two ports of one device, among these adapters by ``dev``, are one adapter.
+
+    ``if_all``: only where all adapters have as many ports. Source: ncclIbFindMatchingDev and ncclIbInit,
+    src/transport/net_ib.cc, v2.21.5-1 and v2.23.4-1.
+    """
+    root = ET.fromstring(topology)
+    return to_text(root) if edit_adapters.merge_ports(root, devs, if_all) else topology
+
+
 def each_gpu_once(topology: str) -> str:
     """The text of a topology whose GPUs ranks shared as libnccl has to be given it: a <gpu> for every rank in it is one
     that this rank had, and NCCL would take them for ranks of the new communicator as well."""

@@ -62,6 +62,40 @@ def nics(root: ET.Element, value: str) -> None:
     _keep(root, [devs[at * len(devs) // int(value)] for at in range(int(value))])
 
 
+MOST_PORTS = 2  # NCCL_IB_MAX_DEVS_PER_NIC, src/transport/net_ib.cc, v2.20.5-1 to v2.23.4-1
+
+
+def merge_ports(root: ET.Element, devs: Collection[int], if_all: bool) -> bool:
+    """Whether any of the adapters by ``dev`` are ports of one device, which then become one of their speeds together.
+
+    Ports are on one PCI device, or on functions of one. ``if_all``: only where all adapters have as many ports. All are
+    counted from 0 again.
+    """
+    parents = {child: parent for parent in root.iter() for child in parent}
+    device_of = {net: pci.get("busid", "")[:-1] for pci in root.iter("pci") for net in pci.findall("nic/net")}
+    groups: list[list[ET.Element]] = []
+    open_groups: dict[tuple[object, str | None], list[ET.Element]] = {}
+    for net in devices.in_order(root.iter("net")):
+        key = device_of.get(net, net), net.get("guid")
+        group = open_groups.get(key, [])
+        if devices.number(net, "dev") not in devs or not 1 <= len(group) < MOST_PORTS:
+            group = []
+            groups.append(group)
+            if devices.number(net, "dev") in devs:
+                open_groups[key] = group
+        group.append(net)
+    sizes = {len(group) for group in groups if devices.number(group[0], "dev") in devs}
+    if sizes <= {1} or (if_all and len(sizes) > 1):
+        return False
+    for number, (first, *others) in enumerate(groups):
+        first.set("name", "+".join(net.get("name", "") for net in (first, *others)))
+        first.set("speed", str(sum(devices.number(net, "speed") for net in (first, *others))))
+        first.set("dev", str(number))
+        for net in others:
+            parents[net].remove(net)
+    return True
+
+
 def remove_nic(root: ET.Element, value: str) -> None:
     """Adapters that are gone; the others are counted from 0 again, as NCCL's networks count."""
     change = f"remove-nic={value}"
