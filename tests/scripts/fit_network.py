@@ -1,69 +1,82 @@
-"""Prints what ten sites have in common between nodes: medians and widths of the network's parameters in
-``tuner/times/timemodel/parameters.py``, which were taken from here by hand.
+"""What sites have in common between nodes, and how a site that nothing was learnt from is predicted by a few rows.
 
-Each site is fitted with the others' medians and widths as its prior; both are learnt anew from the fits, as far as each
-site says something of a parameter, and that is done three times. Sites that are known to be slow are left out.
+``python -m tests.scripts.fit_network`` prints medians and widths of the network's parameters, which
+``tuner/times/timemodel/parameters.py`` has by hand. Each site of ``tables/splits.toml`` is fitted with the others'
+medians and widths as its prior; both are learnt anew from the fits, as far as each site says something of a parameter.
+:func:`updates` does so without each site in turn and predicts its tables without a row, with one and with four.
 """
 
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from tuner.times import measured
-from tuner.times.calibration.measured_calls import MeasuredCalls, Site, joined, of_table, table_of_one_way
+from tuner.times.calibration.measured_calls import MeasuredCalls, Site, joined, of_table, splits_file, table_of_one_way
 from tuner.times.calibration.time_fit import softened
-from tuner.times.timemodel import calibration
+from tuner.times.timemodel import calibration, sites
 from tuner.times.timemodel.features import Array
 from tuner.times.timemodel.form import Form
+from tuner.times.timemodel.intervals import COVERED_SDS
 from tuner.times.timemodel.parameters import PARAMETERS
 
-# By site: the calibration of its nodes, and tables with the machine and release that stand for what they do not say.
-SITES = {
-    "together": (
-        "dgx-b200",
-        (
-            ("b200-8x-64n__2.29.7__together", "dgx-b200", "2.29.7"),
-            ("b200-8x-64n__2.29.7__together-sweep", "dgx-b200", "2.29.7"),
-        ),
-    ),
-    "p5": ("dgx-h100", (("h100-8x-2n__2.22.3__aws-p5", "aws-p5", "2.22.3"),)),
-    "oci": ("dgx-h100", (("h100-8x-2n__2.21.5__oci", "oci-h100", "2.21.5"),)),
-    "a3mega": ("dgx-h100", (("h100-8x-2n__unknown__a3mega", "dgx-h100", "2.21.5"),)),
-    "lambda": ("dgx-h100", (("h100-8x-2n__unknown__lambda", "dgx-h100", "2.20.5"),)),
-    "mghpcc": ("dgx-h100", (("h100-8x-2n__unknown__mghpcc", "dgx-h100", "2.20.5"),)),
-    "alps": (
-        "gh200-4x",
-        (("gh200-4x-32n__2.23.4__alps", "alps", "2.23.4"), ("gh200-4x-2n__2.30.7__cscs", "gh200-4x", "2.30.7")),
-    ),
-    "polaris": (
-        "a100-4x-2nic",
-        (
-            ("a100-4x-540n__2.21.5__polaris", "a100-4x-2nic", "2.21.5"),
-            ("a100-4x-540n__2.18.3__polaris", "a100-4x-2nic", "2.18.3"),
-            ("a100-4x-4n__2.28.3__polaris", "a100-4x-2nic", "2.28.3"),
-        ),
-    ),
-    "sirius": ("a100-4x-2nic", (("a100-4x-2n__2.21.5__sirius", "a100-4x-2nic", "2.21.5"),)),
-    "sophia": ("dgx-a100", (("a100-8x-2n__2.22.3__sophia", "dgx-a100", "2.22.3"),)),
-}
 NAMES = [name for name in PARAMETERS if name.startswith(("net_", "tree_", "nvls_tree_", "pat_")) and "." not in name]
 ROUNDS, MOST_ROWS = 3, 60  # of a site count; more of them count less each
 SCATTER, PRIOR_SITES = 0.12, 3  # natural logarithm of times; sites that what is believed so far counts as
+GIVEN = (0, 1, 4)  # rows of a site
+LARGE_BYTES = 1 << 24
 
 
-def rows_of(site: str) -> MeasuredCalls:
-    """Its rows between nodes."""
-    placed = []
-    for name, machine, nccl in SITES[site][1]:
-        table = table_of_one_way(name)
-        own = replace(table, rows=tuple(row for row in table.rows if row.nodes > 1))
-        placed.append(of_table(own, Site(machine, nccl)))
-    assert all(name in measured.names() for name, *_ in SITES[site][1])
-    return joined(placed)
+@dataclass(frozen=True, slots=True)
+class SiteTables:
+    """One site: the parameters of its nodes, and its rows between nodes by table."""
+
+    nodes: Mapping[str, float]
+    tables: Mapping[str, MeasuredCalls]
+    judged_only: bool
+
+    @property
+    def rows(self) -> MeasuredCalls:
+        """Those of all tables."""
+        return joined(list(self.tables.values()))
 
 
-def fit(rows: MeasuredCalls, nodes: dict[str, float], medians: Array, widths: Array) -> tuple[Array, Array]:
+@dataclass(frozen=True, slots=True)
+class SiteUpdate:
+    """How far off a table of a site is that nothing was learnt from, given ``given`` of its rows; shares, not percent.
+
+    The rows that are given are those that say most of the others before anything is measured. ``large_error`` is that
+    of sizes from 16 MiB; None where there is none.
+    """
+
+    table: str
+    given: int
+    rows: int
+    error: float
+    large_error: float | None
+    nccl_error: float
+    coverage: float
+
+
+def all_sites() -> dict[str, SiteTables]:
+    """Those of ``tables/splits.toml``."""
+    return {
+        name: SiteTables(
+            dict(calibration.load(entry["nodes"]).parameters),
+            {table: _between(table, Site(machine, nccl)) for table, machine, nccl in entry["tables"]},
+            entry.get("judged_only", False),
+        )
+        for name, entry in splits_file()["sites"].items()
+    }
+
+
+def _between(name: str, site: Site) -> MeasuredCalls:
+    table = table_of_one_way(name)
+    return of_table(replace(table, rows=tuple(row for row in table.rows if row.nodes > 1)), site)
+
+
+def fit(rows: MeasuredCalls, nodes: Mapping[str, float], medians: Array, widths: Array) -> tuple[Array, Array]:
     """Logarithms of the parameters of one site, and their variances."""
     calls, log_us = rows.measured.calls, np.log(rows.measured.times_us)
     weight = min(1.0, MOST_ROWS / len(rows))
@@ -79,20 +92,57 @@ def fit(rows: MeasuredCalls, nodes: dict[str, float], medians: Array, widths: Ar
     return found.x, np.diag(np.linalg.inv(found.jac.T @ found.jac))
 
 
-def main() -> None:
-    """A minute."""
-    sites = {site: rows_of(site) for site in SITES}
-    nodes = {site: dict(calibration.load(SITES[site][0]).parameters) for site in SITES}
+def in_common(of_sites: Sequence[SiteTables]) -> tuple[Array, Array]:
+    """Medians of the parameters ``NAMES`` over sites, natural logarithms, and their widths."""
     believed = np.array([np.log(PARAMETERS[name].median) for name in NAMES])
     believed_sd = np.array([PARAMETERS[name].log_sd for name in NAMES])
     medians, widths = believed, believed_sd
     for _ in range(ROUNDS):
-        fits = [fit(rows, nodes[site], medians, widths) for site, rows in sites.items()]
+        fits = [fit(each.rows, each.nodes, medians, widths) for each in of_sites]
         found, variances = (np.stack(each) for each in zip(*fits, strict=True))
         told = np.clip(1 - variances / widths**2, 1e-6, 1.0)
         medians = ((told * found).sum(axis=0) + believed) / (told.sum(axis=0) + 1)
         spread = ((found - medians) ** 2 + variances).sum(axis=0) + PRIOR_SITES * believed_sd**2
-        widths = np.sqrt(spread / (len(sites) + PRIOR_SITES))
+        widths = np.sqrt(spread / (len(of_sites) + PRIOR_SITES))
+    return medians, widths
+
+
+def updates() -> Iterator[SiteUpdate]:
+    """Each table of each site, given rows as ``GIVEN`` says; a minute."""
+    every = all_sites()
+    for left_out, site in every.items():
+        medians, _ = in_common([each for name, each in every.items() if name != left_out and not each.judged_only])
+        parameters = {**site.nodes, **dict(zip(NAMES, np.exp(medians).tolist(), strict=True))}
+        for name, rows in site.tables.items():
+            yield from (_updated(name, rows, parameters, given) for given in GIVEN)
+
+
+def _updated(name: str, rows: MeasuredCalls, parameters: dict[str, float], given: int) -> SiteUpdate:
+    calls, times_us = rows.measured.calls, rows.measured.times_us
+    kinds = np.stack([calls.collective, calls.algo_proto, calls.ranks, calls.nodes, calls.bytes])
+    _, first, kind = np.unique(kinds, axis=1, return_index=True, return_inverse=True)
+    chosen: NDArray[np.intp] = np.zeros(0, np.intp)
+    if given:
+        chosen = first[np.array(sites.SiteProcess().telling(calls[first], parameters, given))]
+    process = sites.SiteProcess(sites.rows_of(calls[chosen], times_us[chosen], parameters) if given else None)
+    judged = ~np.isin(kind.ravel(), kind.ravel()[chosen])
+    log_us, sd = process.corrected(calls[judged], parameters)
+    log_off = log_us - np.log(times_us[judged])
+    error, large = np.abs(np.expm1(log_off)), calls.bytes[judged] >= LARGE_BYTES
+    return SiteUpdate(
+        table=name,
+        given=given,
+        rows=int(judged.sum()),
+        error=float(error.mean()),
+        large_error=float(error[large].mean()) if large.any() else None,
+        nccl_error=float(np.abs(rows.nccl_us / times_us - 1)[judged].mean()),
+        coverage=float((np.abs(log_off) <= COVERED_SDS * sd).mean()),
+    )
+
+
+def main() -> None:
+    """A minute."""
+    medians, widths = in_common([each for each in all_sites().values() if not each.judged_only])
     for name, median, width in zip(NAMES, np.exp(medians), widths, strict=True):
         print(f"{name:30} {median:10.3g} {width:.2f}   now {PARAMETERS[name].median:g} {PARAMETERS[name].log_sd:g}")
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.scripts import fit_network
 from tuner.base.records import to_json
 from tuner.times.calibration.accuracy import exchanges
 from tuner.times.calibration.accuracy.splits_file import of_splits
@@ -12,9 +13,19 @@ FILE = Path(__file__).parents[2] / "docs" / "accuracy.json"
 
 
 def read() -> dict[str, Any]:
-    """What is kept: ``splits`` and ``alltoall`` in the file's order, ``summary`` by group, ``factors`` of intervals."""
+    """What is kept: ``splits`` and ``alltoall`` in the file's order, ``summary`` by group, ``factors`` of intervals,
+    ``updates`` of sites that were left out."""
     kept: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
     return kept
+
+
+def updates() -> list[dict[str, Any]]:
+    """How sites that nothing was learnt from are predicted by a few of their rows."""
+    of_tables = ({**to_json(each)} for each in fit_network.updates())
+    return [
+        {key: round(value, 4) if isinstance(value, float) else value for key, value in each.items()}
+        for each in of_tables
+    ]
 
 
 def main() -> None:
@@ -43,6 +54,7 @@ def main() -> None:
         "alltoall": alltoall,
         "summary": to_json(found.summary),
         "factors": to_json(found.factors),
+        "updates": updates(),
     }
     FILE.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 

@@ -9,6 +9,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import click
@@ -322,6 +323,27 @@ machine teach the interval, and where there is none it is half again as wide as 
 """
 
 
+def updates() -> str:
+    """Tables of sites that nothing was learnt from: errors and intervals, given no row, one and four."""
+    kept = write_accuracy.read()["updates"]
+    tables = {each["table"]: {one["given"]: one for one in kept if one["table"] == each["table"]} for each in kept}
+    given = sorted({each["given"] for each in kept})
+    rows = [
+        (name, *(of[key][each] for key in given for each in ("error", "coverage")), of[0]["nccl_error"])
+        for name, of in tables.items()
+    ]
+    columns = [[row[at] for row in rows] for at in range(1, len(rows[0]))]
+    large = [
+        _percent(median(each["large_error"] for each in kept if each["given"] == key and each["large_error"]))
+        for key in given
+    ]
+    head = [" | ".join(f"{key} rows | covered" for key in given), "--:|" * (2 * len(given) + 1)]
+    lines = [f"| table | {head[0]} | NCCL's model |", f"|---|{head[1]}"]
+    rows.append(("median", *map(median, columns)))
+    lines += [f"| {name} | {' | '.join(map(_percent, shares))} |" for name, *shares in rows]
+    return "\n".join(lines) + f"\n\nFrom 16 MiB on the median table is {', '.join(large)} off, in this order.\n"
+
+
 def accept_public() -> str:
     """Public runs that are accepted or not."""
     lines = ["| runs | | pass | fail | named so |", "|---|--:|--:|--:|--:|"]
@@ -462,6 +484,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "images": images,
     "tuned": tuned,
     "coverage": coverage,
+    "updates": updates,
     "accept_public": accept_public,
     "accept_splits": accept_splits,
     "accept_planted": accept_planted,

@@ -62,10 +62,12 @@ def test_what_is_kept_is_what_is_promised(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", PROMISED)
 def test_intervals_hold_as_many_times_as_they_promise(kind: str) -> None:
-    """90 % of the held-out times, over the splits of a kind; as they are learnt on other machines, 85 to 95 %."""
+    """90 % of the held-out times, over the splits of a kind: 85 to 95 %, as they are learnt on other machines; to 97 %
+    between nodes, where one table of a site may be off alike in all its calls."""
     covered = [each["coverage"] for each in KEPT["splits"] if each["group"] == kind]
     # Of domains there is one split.
-    assert 0.85 <= np.mean(covered) <= (1.0 if kind == "domain" else 0.95)
+    most = {"domain": 1.0, "nodes_between": 0.97, "nodes_beyond": 0.97}.get(kind, 0.95)
+    assert 0.85 <= np.mean(covered) <= most
 
 
 @pytest.mark.parametrize("group", [*PROMISED, "sizes, several nodes", "collective, several nodes"])
@@ -81,6 +83,26 @@ def test_a_site_that_nobody_measured_is_nearer_than_by_nccl_and_covered(kept: di
     """Its network is told by nothing: NCCL's own error may be exceeded by a fifth, where NCCL's is least."""
     assert kept["errors"][evaluate.MODEL] <= max(kept["errors"]["NCCL's model"] * 1.05, 0.2)
     assert kept["coverage"] >= 0.85
+
+
+def test_few_rows_of_a_site_say_much_of_it() -> None:
+    """Of sites that nothing was learnt from: errors fall with the rows given, intervals hold."""
+    of_given = {given: [each for each in KEPT["updates"] if each["given"] == given] for given in (0, 1, 4)}
+    errors = {given: float(np.median([each["error"] for each in kept])) for given, kept in of_given.items()}
+    assert errors[1] < 0.28 < errors[0]
+    assert errors[4] < 0.16
+    for kept in of_given.values():
+        covered = [each["coverage"] for each in kept]
+        assert 0.85 <= np.mean(covered) <= 0.97
+    better = [each for each in of_given[4] if each["error"] < each["nccl_error"]]
+    assert len(better) >= len(of_given[4]) - 1
+
+
+@pytest.mark.slow
+def test_sites_that_are_left_out_are_predicted_as_is_kept() -> None:
+    for found, kept in zip(write_accuracy.updates(), KEPT["updates"], strict=True):
+        assert (found["table"], found["given"], found["rows"]) == (kept["table"], kept["given"], kept["rows"])
+        assert found["error"] == pytest.approx(kept["error"], abs=0.01)
 
 
 def test_the_shipped_intervals_are_those_of_the_splits() -> None:
