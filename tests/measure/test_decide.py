@@ -106,6 +106,20 @@ def test_a_row_ends_before_it_is_slower() -> None:
     assert (trimmed.row.low, trimmed.row.high, trimmed.row.sizes) == (1024, 4096, (1024, 2048, 4096))
 
 
+def test_a_size_that_loses_little_is_cut_all_the_same() -> None:
+    """As on one H200 between 5.9 and 8 MiB: a loss of 1.3 % at one size is no part of a gain of 9.4 % at the next."""
+    row = DecisionRow(Collective.AllReduce, 5931642, 9400000, A, (8388608,))
+    points = [Point(Collective.AllReduce, size) for size in (7053948, 8388608)]
+    rng = np.random.default_rng(3)
+    gains = {point: rng.normal(gain, 0.003, 5) for point, gain in zip(points, (-0.013, 0.09), strict=True)}
+    found = verdict(row, points, gains, {point: {A} for point in points})
+    assert found.why_not is None
+    assert (found.row.low, found.row.high, found.sizes) == (8388608, 9400000, (8388608,))
+    inside = {**gains, (other := Point(Collective.AllReduce, 6000000)): gains[points[1]]}
+    lost = verdict(row, [other, *points], inside, {point: {A} for point in inside})
+    assert "slower at" in (lost.why_not or "")
+
+
 def test_one_round_decides_nothing() -> None:
     assert measured(5, rounds=1).proposal.rows == []
 

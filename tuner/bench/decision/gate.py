@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tuner.base.errors import MeasuringFailed
 from tuner.bench.backend import Backend
-from tuner.bench.decision.rows import LEAST_GAIN, LOG_GAIN, DecisionRow, Proposal, table
+from tuner.bench.decision.rows import LEAST_GAIN, DecisionRow, Proposal, table
 from tuner.plugin.table.text import size_text, to_text
 from tuner.times.comparison.judged import middle
 from tuner.times.evidence import LEVEL, gain_of
@@ -226,7 +226,7 @@ def verdict(
     A row that is slower towards an end ends before that.
     """
     measured = row.sizes
-    slower = [point.bytes for point in points if _is_slower(log_gains[point], rounding.get(point, 0.0), len(points))]
+    slower = [point.bytes for point in points if _is_slower(log_gains[point], rounding.get(point, 0.0))]
     good = [point.bytes for point in points if point.bytes not in slower]
     if slower and good:
         row = _trimmed(row, [point.bytes for point in points], slower)
@@ -256,9 +256,14 @@ def verdict(
     return Verdict(row, gain, probability, sizes, why_not, interval, cut)
 
 
-def _is_slower(log_gains: Times, rounding: float, comparisons: int) -> bool:
+def _is_slower(log_gains: Times, rounding: float) -> bool:
+    """Whether a size loses anything at all, however little: other sizes' gains do not pay for it.
+
+    Of each size by itself, not of all sizes together: what gains is hardly ever taken for a loss, and a size without a
+    gain needs no row.
+    """
     loss = gain_of(-log_gains, rounding)
-    return loss.estimate > LOG_GAIN and loss.p * comparisons <= LEVEL
+    return loss.estimate > 0 and loss.p <= LEVEL
 
 
 def _trimmed(row: DecisionRow, tried_bytes: Sequence[int], slower: Sequence[int]) -> DecisionRow:
