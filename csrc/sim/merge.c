@@ -2,7 +2,7 @@
  *
  * Interfaces v9 (2.24 on) and v12 (2.30 on), with which NCCL merges up to 4 and up to 8. In a job every rank has a
  * process of its own and makes its own virtual devices; here the ranks are threads, so NCCL's counts of devices, of which
- * it keeps one for all threads, are answered for each thread.
+ * it keeps one for all threads, are answered for each rank. A rank's second communicator finds those of its first.
  */
 #define _GNU_SOURCE
 #include <stddef.h>
@@ -25,8 +25,12 @@ static struct virtual {
 }
 virtual[SIM_MAX_KINDS][MOST_VIRTUAL];
 
-static _Thread_local int made;
+static int made_by_rank[SIM_MAX_RANKS];
 static char *forced; /* NCCL_NET_FORCE_MERGE */
+
+static int *made(void) {
+    return &made_by_rank[sim_device()];
+}
 
 static struct virtual *own_virtual(void) {
     return virtual[sim_machine.kind_of_host[sim_host_of(sim_device())]];
@@ -46,7 +50,7 @@ static status init_context(void **context) {
 }
 
 static status devices(int *count) {
-    *count = sim_own_host()->nets_per_host + made;
+    *count = sim_own_host()->nets_per_host + *made();
     if (forced != NULL) {
         setenv("NCCL_NET_FORCE_MERGE", forced, 1); /* 2.24.3 cuts it to pieces where it lies */
     }
@@ -112,10 +116,10 @@ static status make_virtual(int *index, const struct sim_merged *of) {
     if (of->devices > 1 && merge != NULL && merge[0] != '\0' && strtoll(merge, NULL, 0) == 0) {
         return INVALID_USAGE;
     }
-    if (made == MOST_VIRTUAL) {
+    if (*made() == MOST_VIRTUAL) {
         return INVALID_USAGE;
     }
-    struct virtual *new = &own_virtual()[made];
+    struct virtual *new = &own_virtual()[*made()];
     new->of.devices = of->devices;
     memcpy(new->of.device, of->device, (size_t)of->devices * sizeof of->device[0]);
     size_t chars = 0;
@@ -123,7 +127,7 @@ static status make_virtual(int *index, const struct sim_merged *of) {
         chars += (size_t)snprintf(new->name + chars, sizeof new->name - chars, i > 0 ? "+%s" : "%s",
                                   host->nets[of->device[i]].name);
     }
-    *index = host->nets_per_host + made++;
+    *index = host->nets_per_host + (*made())++;
     return SUCCESS;
 }
 
@@ -240,11 +244,13 @@ struct counts {
 
 enum { NETWORK = 0, COLLECTIVE = 1, KINDS_OF_NETWORK = 2 };
 
-static _Thread_local struct counts counts[KINDS_OF_NETWORK];
-static _Thread_local const void *known[KINDS_OF_NETWORK]; /* NCCL's own lists of them: one for each kind */
+static struct counts counts_by_rank[SIM_MAX_RANKS][KINDS_OF_NETWORK];
+static const void *known_by_rank[SIM_MAX_RANKS][KINDS_OF_NETWORK]; /* NCCL's own lists of them: one for each kind */
 
 /* 2.24 to 2.27. */
 static status counts_of(struct counts **found, const char *name, const void *all) {
+    struct counts *counts = counts_by_rank[sim_device()];
+    const void **known = known_by_rank[sim_device()];
     int kind = 0;
     while (kind < KINDS_OF_NETWORK && known[kind] != NULL && known[kind] != all) {
         kind++;
@@ -263,7 +269,7 @@ static status counts_of(struct counts **found, const char *name, const void *all
 /* From 2.28 on. */
 static status get_count(int plugin SIM_UNUSED, int *physical, int *virtual_devices) {
     *physical = sim_own_host()->nets_per_host;
-    *virtual_devices = made == 0 ? UNKNOWN_COUNT : made;
+    *virtual_devices = *made() == 0 ? UNKNOWN_COUNT : *made();
     return SUCCESS;
 }
 

@@ -1,8 +1,14 @@
 """Communicators of some ranks, as libnccl makes them by ncclCommSplit and ncclCommShrink, against the emulator."""
 
+from pathlib import Path
+
 import pytest
 
-from tuner.oracle.conformance.check import check
+from tests.support.available_releases import HERE
+from tests.support.two_ports import with_two_ports
+from tuner.base.names import Collective
+from tuner.machine import catalogue
+from tuner.oracle.conformance.check import ALL_COLLECTIVES, check
 from tuner.scenario import Scenario
 from tuner.scenario.description import Members
 
@@ -14,6 +20,21 @@ CASES = [
     ("2.28.9", 2, Members((0, 8))),
     ("2.32.3", 2, Members(tuple(range(1, 9)), shares=True, by="shrink")),
 ]
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("settings", [{}, {"NCCL_NET_MERGE_LEVEL": "PXB"}], ids=str)
+@pytest.mark.parametrize("nccl", HERE)
+def test_a_later_communicator_has_merged_adapters_as_libnccl_has(
+    nccl: str, settings: dict[str, str], tmp_path: Path
+) -> None:
+    """Beside the virtual ones, where the release leaks them."""
+    file = tmp_path / "ports.xml"
+    file.write_text(with_two_ports(catalogue.load("dgx-h100").topology_xml, "functions"))
+    for ranks in ((1, 2, 3, 9, 11), range(16)):
+        scenario = Scenario(nccl, 2, topology=file, environment=settings, members=Members(tuple(ranks)))
+        report = check(scenario, [ALL_COLLECTIVES[Collective.AllReduce]], [1 << 16, 1 << 22, 1 << 28])
+        assert report.mismatches == ()
 
 
 @pytest.mark.parametrize(("nccl", "nodes", "members"), CASES)

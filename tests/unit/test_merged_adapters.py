@@ -229,3 +229,11 @@ def test_ranks_of_a_file_hold_for_one_node_alone(tmp_path: Path) -> None:
     words = ("graphs", "--machine", "dgx-h100", "--nccl", "2.30.7", "--env", f"NCCL_GRAPH_FILE={file}")
     assert "fails on several nodes" in run(*words, "--nodes", "2", code=2).stderr
     run(*words, "--nodes", "1")
+
+
+def test_a_later_communicator_of_a_process_sees_the_ports_too() -> None:
+    """Beside the virtual adapters, whose numbers begin at 16; libnccl says so in tests/live/test_parts.py."""
+    first = request_of("functions")
+    later = replace(first, later=True)
+    for nccl, leaks in (("2.26.5", False), ("2.27.3", True), ("2.30.4", True), ("2.30.7", False)):
+        assert (nets_of(first, nccl) != nets_of(later, nccl)) is leaks

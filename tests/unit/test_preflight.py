@@ -17,6 +17,7 @@ import pytest
 import tuner
 from tests.support.command_line import run
 from tests.support.preflight_records import AMD, INTEL, Host, as_json, with_processor, write
+from tests.support.two_ports import with_two_ports
 from tuner import plugin
 from tuner.base.errors import TunerError
 from tuner.base.names import Collective, DataType, Op
@@ -203,6 +204,18 @@ def test_the_topology_on_record_is_the_hosts(tmp_path: Path) -> None:
     report = checked(tmp_path / "records", hosts[0], hosts[1].with_env(NCCL_ALGO="Ring"))
     assert report.verdict is Verdict.part
     assert {Path(kind.node or "").name for kind in report.kinds} == {f"topology-{named['sha256'][:32]}.xml"}
+
+
+@pytest.mark.parametrize(("nccl", "warned"), [("2.26.5", False), ("2.27.3", True), ("2.30.4", True), ("2.30.7", False)])
+def test_later_communicators_on_merged_ports_are_warned_of(nccl: str, warned: bool, tmp_path: Path) -> None:
+    xml = tmp_path / "node.xml"
+    xml.write_text(with_two_ports(catalogue.load("dgx-h100").topology_xml, "functions"))
+    hosts = [Host(name, nccl=nccl, env={"NCCL_TOPO_DUMP_FILE": str(xml)}) for name in "ab"]
+    named = collect.topology(collect.Host({}), hosts[0].env)
+    assert named is not None
+    hosts = [replace(host, more={"topology": dict(named), "gpus": []}) for host in hosts]
+    notes = [note for note in checked(tmp_path / "records", *hosts).notes if "after a process's first" in note]
+    assert bool(notes) is warned
 
 
 def with_plugin(name: str, variables: dict[str, str], plugin_path: Path | str | None = None) -> Host:

@@ -101,6 +101,7 @@ class MergedAdapters:
     rules: Merging
     names: tuple[str, ...]  # of all adapters, in their order
     groups: tuple[Group, ...]
+    leaks: bool = False  # the adapters that are merged stay beside the virtual ones
 
     def apply(self, root: ET.Element) -> None:
         """Puts the virtual adapters into a <system> whose adapters are marked, and unmarks what they are made of."""
@@ -116,7 +117,7 @@ class MergedAdapters:
 
     def _make(self, root: ET.Element, nets: Sequence[ET.Element], dev: int) -> None:
         name = "+".join(net.get("name", "") for net in nets)
-        if self.rules.adapters != "every":
+        if self.rules.adapters != "every" and not self.leaks:
             self._unmark(nets)
         old = next((net for net in root.iter("net") if net.get("name") == name), None)
         if old is not None:

@@ -35,6 +35,7 @@ class Request:
     in_domain: bool = False  # they are a NVLink domain, which may be of one host
     others: Sequence[Hosts] = ()  # further hosts of it, in the order of ranks
     graph_file: str | None = None  # text of the file that NCCL_GRAPH_FILE names
+    later: bool = False  # its processes had a communicator before, which merged adapters
     network_reduces: bool = False  # CollNet's network is there, on every adapter
     rank: int = 0  # of the node, the one that searches: in a node that NCCL takes for several, it searches its own part
 

@@ -7,6 +7,7 @@ The order of elements is what the search goes by, so it is kept here as NCCL mak
 
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from tuner.base.errors import BadTopology
@@ -63,7 +64,7 @@ def of_hosts(request: Request, topologies: Mapping[str, Topology], rules: Search
             _mark_gpus(own, {first_rank + rank: gpus[rank] for rank in local})
             _mark_nets(own, nets, number, request.in_network, reading)
             if virtual is not None:
-                virtual.apply(own)
+                replace(virtual, leaks=virtual.rules.leaks and request.later).apply(own)
             _trim(own, reading.trimmed)
             _fuse(seen, own)
         first_rank += len(gpus)

@@ -30,6 +30,7 @@ class Merging:
     widened: Literal["none", "adapters", "virtual_adapter"]  # whose links get the width of all
     refuses_sockets: bool  # adapters of different ones; else what is merged of them is lost
     collnet_keeps: bool  # adapters that do collectives keep their PCI devices
+    leaks: bool  # a process's later communicators have the adapters, too, that virtual ones are made of (sic)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -83,6 +83,7 @@ class Scenario:
     collnet: bool = False  # the network reduces (SHARP), whether or not the topology says it
     unset: frozenset[str] = frozenset()  # variables of the machine's nccl.conf that are not set
     tuner: "TunerPlugin | None" = None  # that every rank loads, with the variables that come with it
+    later: bool = False  # the processes had another communicator before; only of nodes
     members: Members | None = None  # the communicator is of these ranks of the one that is described; None: of all
 
     def resolve(self) -> "ResolvedScenario":

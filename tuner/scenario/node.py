@@ -169,6 +169,11 @@ class ResolvedNode:
 
         return merges(self.for_search(several=True), self.topology, release.load(self.nccl).search.merging)
 
+    def leaks_adapters(self) -> bool:
+        """Whether communicators after a process's first have the adapters, too, that the first merged."""
+        rules = release.load(self.nccl).search.merging
+        return rules is not None and rules.leaks and self.merges_adapters()
+
     def parts(self, several: bool) -> tuple[tuple[int, ...], ...]:
         """The node's ranks in as many parts as NCCL takes it for nodes, alone or one of several; mostly one."""
         if several not in self._parts:
@@ -276,6 +281,7 @@ class ResolvedNode:
             nvls_off is not None and nvls_off([self.gpu_of_rank]),
             graph_file=_graph_file(variables),
             network_reduces=self.network_reduces,
+            later=self.scenario.later,
         )
 
     def _searched(self, several: bool) -> tuple[Graphs, float]:
@@ -300,6 +306,8 @@ class ResolvedNode:
         """
         scenario = self.scenario
         if scenario.machine is None or scenario.hardware or self._changed is not self._edited:
+            return None
+        if scenario.later and self.leaks_adapters():
             return None
         machine, nccl = catalogue.load(scenario.machine), release.load(scenario.nccl)
         machine.check_runs(nccl.name)

@@ -476,4 +476,6 @@ def _of_gpus(kind: ResolvedNode, gpus: tuple[int, ...]) -> ResolvedNode:
 
 def _described(kind: ResolvedNode, gpus: int | None, count: int) -> "Scenario":
     """One host as a scenario of its own, so many times; of a NVLink domain a tray."""
-    return replace(kind.scenario, nodes=count, trays=1 if kind.trays else None, gpus_per_node=gpus, members=None)
+    return replace(
+        kind.scenario, nodes=count, trays=1 if kind.trays else None, gpus_per_node=gpus, members=None, later=True
+    )

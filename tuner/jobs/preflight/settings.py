@@ -1,10 +1,12 @@
 """What the kinds of ranks choose by, and on which hosts they are: from records to what the emulator takes."""
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
+from tuner import release
 from tuner.base.errors import BadInput
 from tuner.jobs.preflight import place as places
 from tuner.jobs.preflight.collect import attachment
@@ -13,9 +15,10 @@ from tuner.jobs.preflight.facts import Facts, NamedFile
 from tuner.jobs.preflight.place import Place
 from tuner.jobs.preflight.reach import reaches_choice
 from tuner.jobs.preflight.reading import Collected
-from tuner.jobs.preflight.views import Hosts, Setting
+from tuner.jobs.preflight.views import Hosts, Setting, node_of
 from tuner.plugin.asked import PREFIX
 from tuner.plugin.dry_run import DryRun, PluginRefused
+from tuner.scenario.node import ResolvedNode
 
 _CHECKS = ("NCCL_TUNER_TABLE_SHA256", "NCCL_TUNER_CONSTANTS", "NCCL_TUNER_UNCHECKED", "NCCL_TUNER_JOB_TIME")
 
@@ -76,8 +79,21 @@ def assemble(collected: Collected, nodes: Nodes) -> Assembled:
         missing = -(-left // max(Counter(sizes).most_common(1)[0][0], 1))
         hosts.append(Hosts(Counter(found).most_common(1)[0][0][:1], missing))
         notes.append(f"{missing} hosts without a record are taken for hosts like most others")
+    notes += _of_leaks(of_kind, len(found))
     ranks_of_setting = Counter(of_kind[rank.kind] for rank in collected.ranks)
     return Assembled(tuple(hosts), tuple(of_kind), dict(ranks_of_setting), tuple(notes))
+
+
+def _of_leaks(settings: Sequence[Setting], hosts: int) -> Iterator[str]:
+    """A note where a job's second communicator has adapters that its first merged."""
+    nodes = (ResolvedNode(node_of(each, release.load(each.nccl))) for each in dict.fromkeys(settings))
+    leaking = dict.fromkeys(node.nccl for node in nodes if hosts > 1 and node.leaks_adapters())
+    if leaking:
+        yield (
+            f"NCCL {' and '.join(leaking)} merges adapters here, and gives every communicator after a process's first "
+            "the merged ones, too: hosts may then disagree and hang (NVIDIA/nccl #2091; 2.30.7 and later do not); "
+            "`ranks` of the graphs shows such a communicator"
+        )
 
 
 def _size(facts: Facts) -> int:
