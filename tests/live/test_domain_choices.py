@@ -13,7 +13,7 @@ from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.pick import of_picks
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.machine.topology import fused
+from tuner.machine.topology import reader
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import ALL_COLLECTIVES, check
 from tuner.scenario.describe import describe
@@ -122,7 +122,7 @@ def test_the_dump_of_a_domain_is_answered_as_the_domain(nccl: str, gpus: int, fi
         dump = tmp_path / "dump.xml"
         dump.write_text(oracle.topology_xml() or "")
         launched = {call: oracle.launch(call, sizes) for call in CALLS}
-    assert sum(count for _, count in fused.hosts_of(dump)) == 2
+    assert sum(count for _, count in reader.hosts_of(dump)) == 2
     read = describe(topology=dump, nccl=nccl)
     assert (read.ranks, read.communicator().nodes) == (4 + gpus, 1)
     for call in CALLS:

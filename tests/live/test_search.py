@@ -15,7 +15,7 @@ from tuner import release
 from tuner.answers.graphs import of_scenario
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Algorithm
-from tuner.graphs import Request, dump, searched
+from tuner.graphs import Request, graph_file, searched
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import check
@@ -54,7 +54,7 @@ def compare_with(request: Request, configuration: OracleConfiguration) -> None:
     with Oracle(configuration) as oracle:
         # Where NCCL takes a host for several nodes, it mixes their graphs, and the file alone has those of rank 0.
         assert result.parts > 1 or found == ordered_graphs(oracle)
-        assert dump.text(result.graphs, release.load(configuration.release).search.dump) == oracle.graph_xml()
+        assert graph_file.text(result.graphs, release.load(configuration.release).search.dump) == oracle.graph_xml()
 
 
 @pytest.mark.parametrize("nccl", HERE)
@@ -177,7 +177,7 @@ def test_graphs_of_a_file_are_libnccls(nccl: str, nodes: int, tmp_path: Path) ->
     scenario = Scenario(nccl, nodes, machine="dgx-h100", gpus_per_node=2)
     request = scenario.resolve().own.for_search(nodes > 1)
     form = release.load(nccl).search.dump
-    written = dump.text(searched(request, nccl).graphs, replace(form, ranks=False))
+    written = graph_file.text(searched(request, nccl).graphs, replace(form, ranks=False))
     file = tmp_path / "graphs.xml"
     file.write_text(re.sub(r'speedintra="[0-9.]+"', 'speedintra="3.25"', written, count=1).replace('id="1"', 'id="9"'))
     compare(replace(scenario, environment={"NCCL_GRAPH_FILE": str(file)}))

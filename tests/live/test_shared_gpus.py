@@ -9,7 +9,7 @@ from tests.support.available_releases import HERE, INTERFACES
 from tuner import release
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Algorithm, Buffers
-from tuner.graphs import cached, dump
+from tuner.graphs import cached, graph_file
 from tuner.machine import catalogue
 from tuner.machine.graphs import read_dump
 from tuner.oracle import library, search
@@ -125,7 +125,7 @@ def test_our_own_search_finds_the_same_channels(
 ) -> None:
     scenario = Scenario(name, nodes, machine=machine, gpus_per_node=gpus, ranks_per_gpu=per_gpu)
     found = cached.searched(scenario.resolve().own.for_search(nodes > 1), name)
-    dumped = dump.text(found.graphs, release.load(name).search.dump)
+    dumped = graph_file.text(found.graphs, release.load(name).search.dump)
     with Oracle(scenario.oracle_configuration()) as oracle:
         assert {name: graph for name, graph in found.graphs.items() if graph.orders} == search.ordered_graphs(oracle)
         assert dumped == oracle.graph_xml()

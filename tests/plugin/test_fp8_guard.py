@@ -14,7 +14,7 @@ from tuner.base.numerics import FloatArray
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
-from tuner.machine.graph_tables import release_key
+from tuner.machine.graphs import release_key
 from tuner.plugin import compile
 from tuner.plugin.dry_run import DryRun, TunerCall
 from tuner.plugin.table import text

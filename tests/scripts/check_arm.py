@@ -26,8 +26,7 @@ from tests.support import both_builds
 from tests.support.both_builds import Build, Drawn, Model
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Protocol
-from tuner.machine.graph_tables import release_key
-from tuner.machine.graphs import EMPTY
+from tuner.machine.graphs import EMPTY, release_key
 from tuner.oracle import library
 from tuner.scenario import Scenario
 from tuner.scenario.resolved import ResolvedScenario

@@ -18,7 +18,7 @@ import click
 
 from tests.support import builds
 from tests.support.planned_communicators import ALL_TYPES
-from tuner.machine.graph_tables import release_key
+from tuner.machine.graphs import release_key
 from tuner.oracle import library
 from tuner.scenario import Scenario
 

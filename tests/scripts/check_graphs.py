@@ -24,7 +24,7 @@ from tuner import release
 from tuner.base.errors import OracleFailed, TunerError
 from tuner.base.names import PATHS_WITHOUT_WORD
 from tuner.cli.output import print_table
-from tuner.graphs import Request, dump, searched
+from tuner.graphs import Request, graph_file, searched
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.oracle.search import ordered_graphs
@@ -181,7 +181,7 @@ def difference(case: Case) -> str | None:
             return f"{name}: {ours.get(name)} here, {theirs.get(name)} in libnccl"
     if any({each.graph.type_intra, each.graph.type_inter} & set(PATHS_WITHOUT_WORD) for each in ours.values()):
         return None
-    return None if dump.text(result.graphs, release.load(nccl).search.dump) == written else "the file of graphs"
+    return None if graph_file.text(result.graphs, release.load(nccl).search.dump) == written else "the file of graphs"
 
 
 def _refused_too(case: Case, refused: TunerError) -> str | None:

@@ -29,9 +29,9 @@ from tests.support.searches import Searches
 from tuner import release
 from tuner.base.errors import OracleFailed, TunerError
 from tuner.base.names import PATHS_WITHOUT_WORD
-from tuner.graphs import dump
+from tuner.graphs import graph_file
 from tuner.graphs.graphs import search
-from tuner.machine.graph_tables import release_key
+from tuner.machine.graphs import release_key
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
 from tuner.scenario.oracle_configuration import OracleConfiguration
@@ -112,7 +112,7 @@ def compared(nccl: str, name: str, libraries: dict[str, Searches]) -> Compared:
     ours, refused = None, ""
     try:
         result = search(case.request, nccl)
-        ours = dump.text(result.graphs, release.load(nccl).search.dump)
+        ours = graph_file.text(result.graphs, release.load(nccl).search.dump)
     except TunerError as error:
         refused = str(error)
     except (LookupError, ValueError, ArithmeticError, StopIteration, RecursionError) as error:

@@ -24,7 +24,7 @@ from tuner import release
 from tuner.base.errors import TunerError
 from tuner.cli.output import print_table
 from tuner.machine import catalogue
-from tuner.machine.graph_tables import release_key
+from tuner.machine.graphs import release_key
 from tuner.oracle import library
 from tuner.oracle.conformance.check import KINDS, check
 from tuner.oracle.conformance.mismatches import MatchReport

@@ -27,7 +27,7 @@ from tuner import release
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
-from tuner.machine.graph_tables import release_key
+from tuner.machine.graphs import release_key
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import ALL_COLLECTIVES, sizes_bytes
 from tuner.scenario import Scenario

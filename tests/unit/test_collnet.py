@@ -16,8 +16,7 @@ from tuner.base.names import Pattern
 from tuner.emulator.rules import collnet
 from tuner.emulator.rules.bounds import _fewer_direct_channels
 from tuner.machine import catalogue
-from tuner.machine.graph_tables import GraphTable, from_table
-from tuner.machine.graphs import Graph, read_dump
+from tuner.machine.graphs import Graph, GraphTable, from_table, read_dump
 from tuner.oracle.conformance.capture import Captured, render
 from tuner.release.environment import Environment
 from tuner.scenario import Scenario

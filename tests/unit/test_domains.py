@@ -10,7 +10,7 @@ import pytest
 from tests.support.command_line import run
 from tests.support.gb200_tray import tray
 from tuner.base.errors import BadInput
-from tuner.machine.topology import fused
+from tuner.machine.topology import reader
 from tuner.scenario.describe import describe
 from tuner.scenario.domain import grouped
 from tuner.scenario.p2p import p2p_context
@@ -108,13 +108,13 @@ def test_what_no_trays_can_be_is_refused() -> None:
 
 def test_a_dump_of_a_domain_is_that_domain(file: Path, tmp_path: Path) -> None:
     dump = dump_of(tmp_path / "alike.xml", tray(), tray())
-    assert [count for _, count in fused.hosts_of(dump)] == [2]
+    assert [count for _, count in reader.hosts_of(dump)] == [2]
     own, said = describe(topology=dump, nccl=NCCL), describe(topology=file, nodes=2, hosts_per_domain=2, nccl=NCCL)
     assert own.communicator().graphs == said.communicator().graphs
     assert shape(topology=dump, nodes=2) == (16, 2, 8, 8)
     different = dump_of(tmp_path / "different.xml", tray(), tray(gpus=3))
     assert shape(topology=different) == (7, 1, 7, 7)
-    assert fused.hosts_of(file) == ()
+    assert reader.hosts_of(file) == ()
     with pytest.raises(BadInput, match="is of a NVLink domain; valid: `nodes`, which counts domains"):
         describe(topology=dump, hosts_per_domain=2, nccl=NCCL)
 

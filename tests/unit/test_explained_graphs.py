@@ -20,17 +20,16 @@ from tuner.answers.graphs import of_scenario
 from tuner.base.errors import BadInput
 from tuner.graphs import Request, cached
 from tuner.graphs.explain import Explanation, explain
-from tuner.graphs.explain.changes import more_nvlinks, twice_the_speed
+from tuner.graphs.explain.explanation import RelaxedSearch, again
+from tuner.graphs.explain.lifts import more_nvlinks, twice_the_speed
 from tuner.graphs.explain.limits import Limits
 from tuner.graphs.explain.links import LinkClass
-from tuner.graphs.explain.loads import loads
 from tuner.graphs.explain.records import Found
-from tuner.graphs.explain.relaxed_search import RelaxedSearch, again
-from tuner.graphs.explain.runs import Relaxation
+from tuner.graphs.explain.runs import Relaxation, loads
 from tuner.graphs.explain.runs import run as run_search
 from tuner.graphs.graphs import search
-from tuner.graphs.rejections import Recorder
 from tuner.graphs.system import Kind
+from tuner.graphs.trial import Recorder
 from tuner.machine import catalogue
 from tuner.scenario import Scenario
 
@@ -328,7 +327,7 @@ def test_numbers_are_kept_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     asked, nccl = request(system(*pair(2)), 2, False), release.load(NCCL)
     found = RelaxedSearch(asked, nccl, Relaxation(), "key").found("tree")
     (file,) = cached.folder().iterdir()
-    monkeypatch.setattr("tuner.graphs.explain.relaxed_search.begun", None)
+    monkeypatch.setattr("tuner.graphs.explain.explanation.begun", None)
     assert RelaxedSearch(asked, nccl, Relaxation(), "key").found("tree") == found
     for key in (None, "other"):
         with pytest.raises(TypeError):
@@ -345,7 +344,7 @@ def test_each_search_is_kept_under_a_key_of_its_own(monkeypatch: pytest.MonkeyPa
         keys.append(key)
         return {}
 
-    monkeypatch.setattr("tuner.graphs.explain.relaxed_search._of_disk", nothing)
+    monkeypatch.setattr("tuner.graphs.explain.explanation._of_disk", nothing)
     asked = request(system(*pair(3)), 2, False)
     wide = LinkClass((Kind.GPU, Kind.GPU), "NVL", 60.0)
     freed = [

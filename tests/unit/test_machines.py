@@ -16,10 +16,9 @@ from tests.support import captured_graphs
 from tuner import release as releases
 from tuner.base.errors import BadInput, OracleFailed, UnknownMachine
 from tuner.base.names import PATH_NAMES, Pattern
-from tuner.machine import catalogue, graph_tables
+from tuner.machine import catalogue, graphs
 from tuner.machine.catalogue import Alias, Machine
-from tuner.machine.graph_tables import GraphTable, from_table
-from tuner.machine.graphs import Graph, Graphs
+from tuner.machine.graphs import Graph, Graphs, GraphTable, from_table
 from tuner.machine.topology import Target, read
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.capture import Captured, ask, render
@@ -763,8 +762,8 @@ def test_graphs_that_were_searched_before_are_of_this_topology_and_all_releases(
 
 
 def test_numbers_are_graphs(machine: Machine) -> None:
-    for graphs in machine.graph_table.graphs.values():
-        for graph in graphs.values():
+    for found in machine.graph_table.graphs.values():
+        for graph in found.values():
             assert graph.channels > 0
             assert {graph.type_intra, graph.type_inter} <= set(PATH_NAMES)
             assert float(np.float32(graph.bw_intra_gbs)) == graph.bw_intra_gbs > 0
@@ -791,7 +790,7 @@ def test_what_is_written_is_read_back_and_equal_graphs_share_an_entry() -> None:
     table_of = GraphTable("0" * 64, found, nets)
     text = render("m", Captured(table_of, {"2.28.9": "a" * 64, "2.9.1": "b" * 64}))
     table = tomllib.loads(text)
-    for parsed in (from_table(table), from_table(json.loads(graph_tables.to_json(table_of)))):
+    for parsed in (from_table(table), from_table(json.loads(graphs.to_json(table_of)))):
         assert parsed.graphs == found
         assert parsed.net_gbs == {**nets, ("2.28.9", 1, False): float(np.float32(0.1))}
     rows = [(name, row) for name, rows in table["graphs"].items() for row in rows]

@@ -16,19 +16,27 @@ from tests.support.random_topologies import drawn
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Pattern
-from tuner.graphs import Request, cached, dump, find
+from tuner.graphs import Request, cached, find, graph_file
+from tuner.graphs.adapters import mirrored
 from tuner.graphs.channels import ChannelSearch
 from tuner.graphs.explain import explain
 from tuner.graphs.graphs import search
 from tuner.graphs.load import Given, Taken
-from tuner.graphs.local import mirrored
 from tuner.graphs.prepare import prepared
 from tuner.graphs.system import Kind
 from tuner.graphs.transpositions import EquivalentSearches
 from tuner.graphs.trial import Trial
 from tuner.machine import catalogue
-from tuner.machine.graph_tables import Shape
-from tuner.machine.graphs import COLLNET_GRAPHS, PLAIN_GRAPHS, WITH_COLLNET, Graph, Graphs, read_dump, read_orders
+from tuner.machine.graphs import (
+    COLLNET_GRAPHS,
+    PLAIN_GRAPHS,
+    WITH_COLLNET,
+    Graph,
+    Graphs,
+    Shape,
+    read_dump,
+    read_orders,
+)
 from tuner.machine.topology.edit import edited
 from tuner.release.environment import Environment
 
@@ -273,7 +281,7 @@ def test_a_gpu_without_a_link_to_the_nvswitch_ends_the_search_of_newer_releases(
 )
 def test_random_topologies_give_the_file_that_libnccl_wrote(seed: str, sha256: str) -> None:
     found = search(request_of_random(seed), "2.18.3").graphs
-    written = dump.text(found, release.load("2.18.3").search.dump)
+    written = graph_file.text(found, release.load("2.18.3").search.dump)
     digest = hashlib.sha256(written.encode()).hexdigest()
     assert digest == sha256
 

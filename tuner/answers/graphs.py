@@ -8,7 +8,7 @@ from tuner.base.errors import BadInput, TunerError, one_of
 from tuner.base.files import write_text
 from tuner.base.records import json_form
 from tuner.emulator.connect import Across, summarize
-from tuner.graphs import Request, dump, find, searched
+from tuner.graphs import Request, find, graph_file, searched
 from tuner.graphs.explain import Explanation, explain
 from tuner.machine.adapters import network_of, selecting
 from tuner.machine.graphs import OrderedGraph
@@ -93,7 +93,7 @@ def _communicator(scenario: Scenario) -> CommunicatorChannels | None:
 def write_dump(scenario: Scenario, file: Path) -> None:
     """Writes them as NCCL writes NCCL_GRAPH_DUMP_FILE. Errors: as :func:`of_scenario`, BadInput for the file."""
     form = scenario.resolve().release.search.dump
-    write_text(file, dump.text(searched(_request(scenario), scenario.nccl).graphs, form))
+    write_text(file, graph_file.text(searched(_request(scenario), scenario.nccl).graphs, form))
 
 
 def _request(scenario: Scenario) -> Request:

@@ -11,7 +11,7 @@ from tuner.answers.graphs import Explained
 from tuner.base.words import plural
 from tuner.cli.output import print_table
 from tuner.graphs.explain.records import Explanation, SearchTried
-from tuner.graphs.explain.sentences import PATHS, of_found
+from tuner.graphs.explain.runs import PATHS, of_found
 
 WIDTH = 80
 LINK_KINDS = frozenset({"adapter", "pcie", "nvlink", "c2c", "sockets"})

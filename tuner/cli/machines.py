@@ -17,7 +17,7 @@ from tuner.cli.lazy import Group
 from tuner.cli.output import print_json, print_table
 from tuner.cli.release_names import release_option
 from tuner.cli.topology_doctor import diagnose
-from tuner.machine import catalogue, graph_tables
+from tuner.machine import catalogue, graphs
 from tuner.scenario import Scenario
 
 
@@ -93,13 +93,13 @@ def search(name: str, releases: tuple[str, ...], every: bool, as_json: bool) -> 
     \b
     nccl-tuner machines search dgx-h100 --all
     """
-    from tuner.graphs import machine_graphs
+    from tuner.graphs import cached
 
     machine = catalogue.load(name)
     names = _releases(machine, releases, every)
     start = time.monotonic()
     file = Path(str(catalogue.folder())) / machine.name / catalogue.GRAPHS_FILE
-    write_text(file, graph_tables.to_json(machine_graphs.find_all(machine, names)))
+    write_text(file, graphs.to_json(cached.find_all(machine, names)))
     if as_json:
         print_json([{"machine": machine.name, "nccl": nccl, "file": str(file)} for nccl in names])
     else:

@@ -17,7 +17,7 @@ from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.output import print_json, say
 from tuner.cli.reports import calibrated, data
 from tuner.cli.reports.page import page
-from tuner.machine.graph_tables import release_key
+from tuner.machine.graphs import release_key
 
 
 @click.command(name="report", cls=options.Command)

@@ -28,11 +28,10 @@ from collections.abc import Hashable
 from tuner.base.names import Pattern
 from tuner.graphs.load import Route
 from tuner.graphs.network_channels import DONE, FREE, NEVER, PCI_ORDER, REPLAY, NetworkChannels, State, Ways, begun
-from tuner.graphs.rejections import Recorder
 from tuner.graphs.routes import UNKNOWN, Parts, Routes, all_to_all, through_switch
 from tuner.graphs.system import Kind, System
 from tuner.graphs.transpositions import EquivalentSearches, FailedSearches, SearchState
-from tuner.graphs.trial import Trial, better
+from tuner.graphs.trial import Recorder, Trial, better
 from tuner.release import Release
 from tuner.release.environment import Environment
 

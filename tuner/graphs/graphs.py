@@ -11,9 +11,8 @@ from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Pattern
 from tuner.graphs.adapters import relay
-from tuner.graphs.bounds import HOPPER
 from tuner.graphs.graph_file import of_request
-from tuner.graphs.loop import Loop
+from tuner.graphs.loop import HOPPER, Loop
 from tuner.graphs.prepare import prepared
 from tuner.graphs.request import Request, SearchResult
 from tuner.graphs.system import HOST_BIT, Gpu, Kind, System

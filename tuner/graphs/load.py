@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from tuner.base.numerics import f32
-from tuner.graphs.rejections import Recorder
 from tuner.graphs.system import Cpu, Gpu, Kind, Link, Node, Path, System
+from tuner.graphs.trial import Recorder
 
 THOUSAND = f32(1000)
 REVERSE_TRAFFIC_BELOW = 80  # compute capability of GPUs that answer with an eighth of what they are sent

@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Pattern
-from tuner.graphs.local import LocalNets, max_nets, nearest
+from tuner.graphs.adapters import LocalNets, max_nets, nearest
 from tuner.graphs.system import UNKNOWN, Adapter, Kind, System
 from tuner.graphs.trial import Trial
 from tuner.release import Release

@@ -12,12 +12,10 @@ from itertools import combinations, permutations
 
 from tuner import release
 from tuner.base.numerics import f32
-from tuner.graphs.adapters import Adapters
-from tuner.graphs.bandwidths import nvlink_gbs
+from tuner.graphs.adapters import Adapters, LocalNets, nearest
+from tuner.graphs.build import nvlink_gbs
 from tuner.graphs.cached import request_of
-from tuner.graphs.local import LocalNets, nearest
-from tuner.graphs.paths import near_cpu
-from tuner.graphs.peers import Peers
+from tuner.graphs.paths import Peers, near_cpu
 from tuner.graphs.prepare import prepared
 from tuner.graphs.request import Request
 from tuner.graphs.system import Gpu, Kind, System

@@ -7,12 +7,9 @@ ncclTopoSearchInit, src/graph/search.cc, v2.28.9-1.
 from tuner.base.errors import BadInput, BadTopology
 from tuner.base.numerics import f32
 from tuner.graphs import xml
-from tuner.graphs.adapters import Adapters
-from tuner.graphs.bandwidths import LOCAL_GBS
-from tuner.graphs.build import build
-from tuner.graphs.local import LocalNets
-from tuner.graphs.paths import set_paths
-from tuner.graphs.peers import Peers
+from tuner.graphs.adapters import Adapters, LocalNets
+from tuner.graphs.build import LOCAL_GBS, build
+from tuner.graphs.paths import Peers, set_paths
 from tuner.graphs.request import Request
 from tuner.graphs.system import Kind, PathTypes, System
 from tuner.machine.topology import Topology

@@ -20,9 +20,8 @@ from tuner.base.names import Pattern
 from tuner.base.numerics import f32
 from tuner.graphs.load import Load, Looked, given_by, in_thousandths, less_by, taken_by
 from tuner.graphs.nets import Nets
-from tuner.graphs.rejections import Recorder, Rejections
 from tuner.graphs.system import Kind, System
-from tuner.graphs.trial import Trial, better
+from tuner.graphs.trial import Recorder, Rejections, Trial, better
 from tuner.release.search import Channels
 
 NOWHERE = -1

@@ -11,7 +11,7 @@ from tuner.base.errors import BadInput, one_of
 from tuner.base.ranges import as_ranges, from_ranges
 from tuner.base.sizes import whole
 from tuner.machine import catalogue
-from tuner.machine.topology import fused
+from tuner.machine.topology import reader
 from tuner.release import BUILDS
 from tuner.scenario.description import MOST_NODES, Members, Scenario
 
@@ -151,7 +151,7 @@ _OF_LOGS = ("log_communicator", "comp_cap", "cpu_arch", "cpu_vendor", "nvswitch"
 def _hosts_of_dump(kinds: list[Scenario], sizes: Sizes) -> tuple[list[Scenario], Sizes]:
     """The hosts of a topology that NCCL dumped of a NVLink domain, so many of which are its ``nodes``."""
     kind, *others = kinds
-    hosts = () if others or kind.topology is None or kind.gpu is not None else fused.hosts_of(kind.topology)
+    hosts = () if others or kind.topology is None or kind.gpu is not None else reader.hosts_of(kind.topology)
     if not hosts:
         return kinds, sizes
     if sizes is not None:

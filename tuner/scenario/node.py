@@ -18,7 +18,7 @@ from tuner.machine import catalogue, gpus, graphs
 from tuner.machine.adapters import mergeable, network_of, used
 from tuner.machine.graphs import Graphs
 from tuner.machine.peer_links import PeerLinks
-from tuner.machine.topology import Topology, edit, fused
+from tuner.machine.topology import Topology, edit, reader
 from tuner.machine.topology import read as read_topology
 from tuner.machine.topology.xml import MAX_BYTES
 from tuner.release.environment import Environment
@@ -366,7 +366,7 @@ class ResolvedNode:
             return _Source(machine.topology_xml, machine.topology)
         assert scenario.topology is not None
         if scenario.part_of_dump is not None:
-            host, _ = fused.hosts_of(scenario.topology)[scenario.part_of_dump]
+            host, _ = reader.hosts_of(scenario.topology)[scenario.part_of_dump]
             return _Source(host, read_topology(host))
         from tuner.machine import skeleton
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tuner.cli.reports.nvlink_table import draw_table, linked_gpus, table_size
 from tuner.cli.reports.svg import CHANNEL_COLOURS, LIMIT, Canvas, Rectangle
 from tuner.graphs.explain.records import Device, Explanation, LoadedLink
-from tuner.graphs.explain.sentences import of_found
+from tuner.graphs.explain.runs import of_found
 
 LEAF, GAP, PAGE = 156, 10, 1600
 LINE, BAR, PADDING = 14, 9, 6

@@ -7,15 +7,11 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from tuner.base.words import plural
-from tuner.graphs.adapters import Adapters, relay
+from tuner.graphs.adapters import Adapters, LocalNets, relay
 from tuner.graphs.explain.links import gbs
-from tuner.graphs.explain.loads import ways
 from tuner.graphs.explain.records import Reason
-from tuner.graphs.explain.runs import Run
-from tuner.graphs.explain.sentences import PATHS
-from tuner.graphs.local import LocalNets
-from tuner.graphs.paths import set_paths
-from tuner.graphs.peers import Peers
+from tuner.graphs.explain.runs import PATHS, Run, ways
+from tuner.graphs.paths import Peers, set_paths
 from tuner.graphs.prepare import built
 from tuner.graphs.system import Adapter, Gpu, Kind, Path
 

@@ -1,17 +1,155 @@
 """Changes of the machine and of variables that may lift a limit, each tried by searching again."""
 
+import re
+import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tuner.base.errors import TunerError
-from tuner.graphs.explain import changes
+from tuner.base.errors import BadInput, TunerError
+from tuner.graphs.build import bus_id
 from tuner.graphs.explain.limits import Limits, is_more
-from tuner.graphs.explain.links import LinkClass, between, listed
+from tuner.graphs.explain.links import LinkClass, between, class_of, listed
 from tuner.graphs.explain.records import Found, Lift, Limit, Reason
 from tuner.graphs.explain.runs import Run, summary
 from tuner.graphs.request import Request
-from tuner.graphs.system import Kind
+from tuner.graphs.system import Kind, Node
+from tuner.machine.gpus import most_nvlinks
 from tuner.machine.topology.edit import edited
+from tuner.machine.topology.edit_devices import in_order, number
+from tuner.machine.topology.edit_links import PCIE_LANES, PCIE_SPEEDS
+
+GENERATIONS = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16": 4, "16.0": 4, "32": 5, "32.0": 5, "64.0": 6}
+UNKNOWN_GENERATION = 3  # what NCCL takes a link for whose speed it does not know
+FULL_WIDTH = PCIE_LANES[-1]
+NO_SPEED_MBPS = 10000  # what NCCL takes an adapter for that says no speed
+PLAIN_NAME = re.compile(r"[\w.:+-]+")  # one that a change can name
+
+
+def twice_the_speed(topology: str) -> str | None:
+    """``nic-gbps``: network ports of twice the speed."""
+    nets = {number(net, "dev"): net for net in ET.fromstring(topology).iter("net")}
+    speeds = {dev: 2 * (max(number(net, "speed"), 0) or NO_SPEED_MBPS) for dev, net in nets.items()}
+    if not speeds:
+        return None
+    if len(set(speeds.values())) == 1:
+        return _gbps(next(iter(speeds.values())))
+    return ",".join(f"{_gbps(speed)}@net:{dev}" for dev, speed in sorted(speeds.items()))
+
+
+def _gbps(mbps: int) -> str:
+    whole, rest = divmod(mbps, 1000)
+    return f"{whole}.{rest:03}".rstrip("0").rstrip(".")
+
+
+def more_nvlinks(topology: str) -> str | None:
+    """``nvlinks``: twice as many at each GPU, else as many as such GPUs have at most."""
+    gpus = [gpu for gpu in ET.fromstring(topology).iter("gpu") if gpu.find("nvlink") is not None]
+    have = max((sum(number(link, "count") for link in gpu.findall("nvlink")) for gpu in gpus), default=0)
+    most = min((most_nvlinks(number(gpu, "sm")) for gpu in gpus), default=0)
+    for count in (2 * have, most):
+        if have < count <= most and _possible(topology, {"nvlinks": str(count)}):
+            return str(count)
+    return None
+
+
+def _possible(topology: str, edits: Mapping[str, str]) -> bool:
+    try:
+        edited(topology, edits)
+    except BadInput:
+        return False
+    return True
+
+
+def gpu_direct(topology: str) -> str:
+    """``gpudirect``: on for every adapter, and for every GPU that has it not."""
+    gpus = in_order(ET.fromstring(topology).iter("gpu"))
+    return ",".join(["on", *(f"on@gpu:{number(gpu, 'dev')}" for gpu in gpus if number(gpu, "gdr") == 0)])
+
+
+def faster_pcie(found: Run, classes: frozenset[LinkClass]) -> str | None:
+    """``pcie``: links of these classes of the next generation, or with more lanes where they have not all."""
+    root, pairs = ET.fromstring(found.request.topology), _pairs(found, classes)
+    links = list(_links(root, found))
+    faster = {
+        name: link
+        for element, above in links
+        if frozenset((bus_id(element.get("busid", "")), above)) in pairs
+        and (link := _faster_link(element)) is not None
+        and (name := _name(element))
+    }
+    if len(faster) == len(links) > 0 and len(set(faster.values())) == 1:
+        return next(iter(faster.values()))
+    return ",".join(f"{link}@{name}" for name, link in faster.items()) or None
+
+
+def _faster_link(element: ET.Element) -> str | None:
+    """What the next faster link is called; None for the fastest that NCCL knows."""
+    speed = element.get("link_speed", "").split(" ")[0]
+    generation = GENERATIONS.get(speed, UNKNOWN_GENERATION)
+    width = int(element.get("link_width") or FULL_WIDTH) or FULL_WIDTH
+    if width < FULL_WIDTH:
+        return f"{generation}x{next(lanes for lanes in PCIE_LANES if lanes > width)}"
+    return str(generation + 1) if generation < max(PCIE_SPEEDS) else None
+
+
+def _name(element: ET.Element) -> str:
+    """A device as a change names it: GPUs and adapters by name, else by the bus id."""
+    if (gpu := element.find("gpu")) is not None:
+        return f"gpu:{number(gpu, 'dev')}"
+    if (net := element.find("nic/net")) is not None and PLAIN_NAME.fullmatch(net.get("name", "")):
+        return net.get("name", "")
+    return element.get("busid", "")
+
+
+def _pairs(found: Run, classes: frozenset[LinkClass]) -> set[frozenset[int | str]]:
+    """The ends of the links of these classes: bus ids as numbers, and CPUs by NUMA node."""
+    load = found.loop.channels.load
+    owners = {id(link): node for node in found.system.everything() for link in node.links}
+    bare = zip(load.links, found.bare_gbs, strict=True)
+    links = [(owners[id(link)], link) for link, gbs in bare if class_of(owners[id(link)], link, gbs) in classes]
+    return {frozenset((_key(owner), _key(link.to))) for owner, link in links}
+
+
+def _key(node: Node) -> int | str:
+    return f"cpu {node.id}" if node.kind is Kind.CPU else node.id
+
+
+def _links(root: ET.Element, found: Run) -> Iterator[tuple[ET.Element, int | str]]:
+    """Every <pci>, and the next device above it that the system has: flattened switches are gone there."""
+    there = {node.id for kind in (Kind.PCI, Kind.GPU, Kind.NIC, Kind.DEV) for node in found.system.nodes[kind]}
+
+    def below(element: ET.Element, above: int | str) -> Iterator[tuple[ET.Element, int | str]]:
+        for child in element.findall("pci"):
+            own = bus_id(child.get("busid", ""))
+            yield child, above
+            yield from below(child, own if own in there else above)
+
+    for cpu in root.findall("cpu"):
+        yield from below(cpu, f"cpu {int(cpu.get('numaid', '0'), 0)}")
+
+
+def places_of_adapters(topology: str) -> dict[str, list[str]]:
+    """Where the adapters are that are PCI devices, by ``dev``: a place as ``add-nic`` takes it, with their bus ids."""
+    root = ET.fromstring(topology)
+    parents = {child: parent for parent in root.iter() for child in parent}
+    places: dict[str, list[str]] = {}
+    for net in in_order(root.iter("net")):
+        pci = parents[parents[net]]
+        if pci.tag == "pci":
+            above = parents[pci]
+            place = f"cpu:{above.get('numaid')}" if above.tag == "cpu" else above.get("busid", "").lower()
+            bus = pci.get("busid", "").lower()
+            if bus not in places.setdefault(place, []):
+                places[place].append(bus)
+    return places
+
+
+def more_adapters(topology: str, places: Mapping[str, list[str]]) -> str:
+    """``add-nic``: as many more at each place as there are."""
+    names = {net.get("name") for net in ET.fromstring(topology).iter("net")}
+    count = sum(map(len, places.values()))
+    new = iter([name for at in range(count + len(names)) if (name := f"new{at}") not in names])
+    return ",".join(f"{next(new)}@{place}" for place, adapters in places.items() for _ in adapters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +209,7 @@ def _ideas(limits: Limits, causes: Sequence[Limit], kinds: set[str]) -> Iterator
     system = found.system
     direct = [gpu.gpu_direct for gpu in system.gpus] + [net.gpu_direct for net in system.nets]
     if "gpu_direct" in kinds and not all(direct):
-        value = changes.gpu_direct(found.request.topology)
+        value = gpu_direct(found.request.topology)
         yield Idea("GPUDirect RDMA with every GPU and adapter", {"gpudirect": value})
     for cause in causes:
         yield from _hardware(limits, cause)
@@ -114,14 +252,14 @@ def _faster(found: Run, classes: Sequence[LinkClass]) -> Idea | None:
     """More of all these links."""
     topology, kinds = found.request.topology, {each.kind for each in classes}
     edits, words = dict[str, str](), list[str]()
-    if "NET" in kinds and (speed := changes.twice_the_speed(topology)):
+    if "NET" in kinds and (speed := twice_the_speed(topology)):
         edits["nic-gbps"] = speed
         words.append("adapters of twice the speed")
     pcie = frozenset(each for each in classes if each.kind == "PIX")
-    if pcie and (links := changes.faster_pcie(found, pcie)):
+    if pcie and (links := faster_pcie(found, pcie)):
         edits["pcie"] = links
         words.append(f"PCIe of the next generation at the {listed(sorted({_place(each) for each in pcie}))}")
-    if "NVL" in kinds and (count := changes.more_nvlinks(topology)):
+    if "NVL" in kinds and (count := more_nvlinks(topology)):
         edits["nvlinks"] = count
         words.append(f"{count} NVLinks at each GPU")
     if "SYS" in kinds:
@@ -139,13 +277,13 @@ def _place(of: LinkClass) -> str:
 def _adapters(found: Run, rest: Idea | None) -> Iterator[Idea]:
     """One adapter more, and one more beside each, with ``rest`` where that would be the next limit."""
     topology, used = found.request.topology, {net.pci.lower() for net in found.system.nets if net.pci}
-    placed = {place: buses for place, buses in changes.places_of_adapters(topology).items() if used & set(buses)}
+    placed = {place: buses for place, buses in places_of_adapters(topology).items() if used & set(buses)}
     if not placed:
         return
     first, buses = next(iter(placed.items()))
     where = f"CPU {first.removeprefix('cpu:')}" if first.startswith("cpu:") else f"PCIe switch {first}"
-    yield Idea(f"a second adapter under {where}", {"add-nic": changes.more_adapters(topology, {first: buses[:1]})})
-    every = changes.more_adapters(topology, placed)
+    yield Idea(f"a second adapter under {where}", {"add-nic": more_adapters(topology, {first: buses[:1]})})
+    every = more_adapters(topology, placed)
     if sum(map(len, placed.values())) > 1:
         yield Idea("a second adapter beside each", {"add-nic": every})
     if rest is not None:

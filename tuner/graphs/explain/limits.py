@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from functools import reduce
 
 from tuner.graphs.explain.links import KINDS, LinkClass, between, class_of
-from tuner.graphs.explain.loads import Loads
 from tuner.graphs.explain.records import Found, Limit
-from tuner.graphs.explain.runs import Relaxation, Run, both, summary
-from tuner.graphs.explain.sentences import of_link, of_rule
+from tuner.graphs.explain.runs import Loads, Relaxation, Run, both, of_link, of_rule, summary
 from tuner.graphs.network_channels import DONE
-from tuner.graphs.rejections import Attempt
 from tuner.graphs.system import Kind, Node
+from tuner.graphs.trial import Attempt
 
 MOST_CLASSES = 4
 MORE_TRIES = 4

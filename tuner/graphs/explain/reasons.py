@@ -10,8 +10,8 @@ from tuner.graphs.explain.records import Reason
 from tuner.graphs.explain.runs import Run
 from tuner.graphs.loop import FALLBACK_GBS
 from tuner.graphs.network_channels import DONE
-from tuner.graphs.rejections import Attempt, Position
 from tuner.graphs.system import Kind, Link, Node
+from tuner.graphs.trial import Attempt, Position
 
 ROUNDING_GBS = 0.002
 

@@ -1,19 +1,22 @@
 """One graph searched with all that was tried for it: as NCCL searches it, or freed from something that may limit it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from tuner.base.errors import BadInput, one_of
-from tuner.graphs.explain.links import LinkClass, class_of
+from tuner.base.names import Pattern
+from tuner.base.words import plural
+from tuner.graphs.explain.links import LinkClass, class_of, gbs, phrase
 from tuner.graphs.explain.records import Found
 from tuner.graphs.graph_file import of_request
 from tuner.graphs.graphs import in_order
 from tuner.graphs.loop import Loop
 from tuner.graphs.prepare import built, complete
-from tuner.graphs.rejections import Attempt
 from tuner.graphs.request import Request
-from tuner.graphs.system import Adapter, System
-from tuner.graphs.trial import Trial
+from tuner.graphs.routes import Ends, Parts, all_to_all, through_switch
+from tuner.graphs.system import Adapter, Kind, Link, Node, System
+from tuner.graphs.trial import Attempt, Trial
 from tuner.release import Release
 from tuner.release.environment import Environment
 
@@ -123,3 +126,115 @@ def _widen(system: System, classes: frozenset[LinkClass]) -> None:
                 link.gbs *= 2
                 if link.kind == "NET" and isinstance(node, Adapter):
                     node.gbs *= 2
+
+
+PATHS = {
+    "LOC": "within the GPU",
+    "NVL": "over NVLink",
+    "NVB": "over NVLinks of another GPU",
+    "C2C": "over C2C",
+    "PIX": "over one PCIe switch",
+    "PXB": "over several PCIe switches",
+    "P2C": "over C2C and the CPU's PCIe",
+    "PXN": "over the NVLink of the GPU beside the adapter",
+    "PHB": "over the CPU",
+    "SYS": "over the link between sockets",
+    "NET": "over the network",
+    "DIS": "by no path",
+}
+
+
+def sentence(text: str) -> str:
+    """With a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
+def of_found(found: Found, several: bool) -> str:
+    """What a graph has, such as ``2 channels of 12 GB/s (24 GB/s together)``."""
+    intra, inter = found.bw_intra_gbs, found.bw_inter_gbs
+    count = plural(found.channels, "channel")
+    if not several or intra == inter:
+        return f"{count} of {gbs(intra)} ({gbs(found.total_intra_gbs)} together)"
+    together = f"{found.total_intra_gbs:.4g} and {gbs(found.total_inter_gbs)} together"
+    return f"{count} of {intra:.4g} GB/s within a node and {inter:.4g} between nodes ({together})"
+
+
+def of_link(ends: tuple[Node, Link], has_gbs: float, alike: int, carried: Mapping[int, float]) -> str:
+    """What a link has, and what the channels take of it."""
+    used = f"{gbs(sum(carried.values()))} for {plural(len(carried), 'channel')}" if carried else "nothing"
+    kind = "" if alike == 1 else f" (one of {alike} alike)"
+    return sentence(f"{phrase(*ends)}{kind} has {gbs(has_gbs)} and carries {used}.")
+
+
+def of_rule(kind: str, found: Run) -> str:
+    """A rule of the search that limits the graph."""
+    trial, bounds, tries = found.trial, found.loop.bounds, found.nccl.search.tries
+    if kind == "steps":
+        at = next((n for n, step in enumerate(bounds.steps) if step <= trial.bw_inter), len(bounds.steps) - 1)
+        near = bounds.steps[max(0, at - 2) : at + 2]
+        shown = ", ".join(f"{step:.4g}" for step in near)
+        return f"NCCL tries only bandwidths of a list for a channel, here ... {shown} ...; those in between would fit."
+    if kind == "paths":
+        names = found.system.types.names
+        return (
+            f"NCCL stops at the nearest types of paths with which it finds channels, here {names[trial.type_intra]} "
+            f"between GPUs and {names[trial.type_inter]} to adapters; farther ones would carry more."
+        )
+    if kind == "ring":
+        return f"A tree gets exactly as many channels as the ring has, {found.ring.channels}; other numbers would fit."
+    if kind == "channels":
+        return f"NCCL searches at most {trial.max_channels} channels for this graph."
+    return (
+        f"A search ended as NCCL allows only {tries.one} tries of a GPU ({tries.same_channels} where all channels are "
+        f"alike), and {tries.all} for all searches of a graph. With 4 times as many it would go on."
+    )
+
+
+Loads = dict[int, dict[int, float]]  # by a link's number and the channel's; 1e9 bytes per second
+
+
+def loads(found: Run) -> Loads:
+    """What the channels take."""
+    taken: Loads = {}
+    load, system, trial = found.loop.channels.load, found.system, found.trial
+    for channel in range(trial.channels):
+        for (kind, number, to_kind, to), load_gbs in ways(found, channel):
+            start = system.nodes[kind][number]
+            path = start.paths.get(to_kind, [])
+            if to >= len(path):
+                continue
+            route = load.route(start, path[to], load_gbs, 0)
+            for step in (*route.steps, *(back for back in route.back if back is not None)):
+                of_link = taken.setdefault(step[0], {})
+                of_link[channel] = of_link.get(channel, 0.0) + float(step[1].amount)
+    return taken
+
+
+def ways(found: Run, channel: int) -> Iterator[tuple[Ends, float]]:
+    """The paths that a channel uses, and how much of each."""
+    trial = found.trial
+    order, gpus = trial.intra[channel], len(found.system.gpus)
+    if found.system.several_nodes:
+        yield from _to_network(found, trial, channel)
+    if trial.heads_only:
+        parts: Parts = through_switch(gpus, order[0]) if trial.pattern is Pattern.NVLS else all_to_all(gpus, order[0])
+        yield from ((ends, share * trial.bw_intra) for ends, share in parts)
+        return
+    for gpu, peer in pairwise(order):
+        yield (Kind.GPU, gpu, Kind.GPU, peer), trial.bw_intra
+    if trial.pattern is Pattern.Ring and not found.system.several_nodes and gpus > 1:
+        yield (Kind.GPU, order[-1], Kind.GPU, order[0]), trial.bw_intra
+
+
+def _to_network(found: Run, trial: Trial, channel: int) -> Iterator[tuple[Ends, float]]:
+    order, numbers = trial.intra[channel], found.loop.channels.nets.number_of
+    first, last = (numbers.get(net) for net in trial.inter[channel])
+    if first is None or last is None:
+        return
+    yield (Kind.NET, first, Kind.GPU, order[0]), trial.bw_inter
+    if trial.pattern is Pattern.BalancedTree:
+        for gpu in order[:2]:
+            yield (Kind.GPU, gpu, Kind.NET, last), trial.bw_inter / len(order[:2])
+        return
+    step = {Pattern.Ring: len(order) - 1, Pattern.SplitTree: min(1, len(order) - 1)}.get(trial.pattern, 0)
+    yield (Kind.GPU, order[step], Kind.NET, last), trial.bw_inter

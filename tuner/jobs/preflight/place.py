@@ -10,7 +10,7 @@ from tuner.base.errors import BadInput, BadTopology
 from tuner.jobs.preflight.facts import Facts, Processor
 from tuner.machine import catalogue, skeleton
 from tuner.machine.processors import nccls_family
-from tuner.machine.topology import Cpu, Topology, fused
+from tuner.machine.topology import Cpu, Topology, reader
 
 GPU_DEVICE = re.compile(r'class="0x03[^>]*?device="(0x[0-9a-f]+)"')
 ADAPTERS = "adapters"
@@ -44,7 +44,7 @@ def of_topology(path: Path, gpus: int | None) -> Place | None:
     """A host's topology that is complete; None for one that only places devices, or cannot be read."""
     try:
         _, topology = skeleton.read_complete(path)
-        several_hosts = fused.hosts_of(path)
+        several_hosts = reader.hosts_of(path)
     except BadTopology:
         return None
     if several_hosts:

@@ -2,6 +2,6 @@
 
 from tuner.machine.listings.complete import Given, completed
 from tuner.machine.listings.read import read
-from tuner.machine.listings.records import Listing
+from tuner.machine.listings.shape import Listing
 
 __all__ = ["Given", "Listing", "completed", "read"]

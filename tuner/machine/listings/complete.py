@@ -11,9 +11,9 @@ from tuner.base.errors import BadInput
 from tuner.machine import gpus, skeleton
 from tuner.machine.gpus import HIDDEN_NVSWITCH, GpuModel, most_nvlinks
 from tuner.machine.listings.read import read
-from tuner.machine.listings.records import Listing
+from tuner.machine.listings.shape import Listing
+from tuner.machine.topology.edit_devices import cpu as set_cpu
 from tuner.machine.topology.edit_links import PCIE_SPEEDS, pcie
-from tuner.machine.topology.edit_places import cpu as set_cpu
 from tuner.machine.topology.xml import to_text
 
 LANES = "16"  # of a GPU's PCIe link, and of those on the way to it

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from tuner.base.errors import BadTopology
-from tuner.machine.listings.records import Listing
+from tuner.machine.listings.shape import Listing
 from tuner.machine.processors import nccls_family
 from tuner.machine.topology.edit_links import PCIE_SPEEDS
 from tuner.machine.topology.xml import Element

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tuner.base.errors import BadTopology
 from tuner.base.files import read_bytes
-from tuner.machine.listings import hwloc, nvidia_smi, tree
-from tuner.machine.listings.records import Listing
+from tuner.machine.listings import hwloc, tree
+from tuner.machine.listings.shape import Listing
 from tuner.machine.topology.xml import MAX_BYTES, parse
 
 
@@ -21,9 +21,9 @@ def read(file: Path) -> Listing | None:
         elements = parse(data, str(file), by_nccl=False)
         return hwloc.listing(elements, str(file)) if hwloc.is_it(elements[0]) else None
     text = data.decode("utf-8", "replace")
-    if not nvidia_smi.is_it(text):
+    if not tree.is_it(text):
         return None
-    printed = nvidia_smi.tables(text, str(file))
+    printed = tree.tables(text, str(file))
     if not printed.connected:
         raise BadTopology(
             f"{file}: a table of nvidia-smi topo -p2p alone, which says neither links nor places; valid: with that of "

@@ -1,37 +1,192 @@
 """A node with other hardware: its topology XML changed, to be searched again."""
 
+import re
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from itertools import count
 
-from tuner.machine.topology import edit_adapters, edit_links, edit_places, edit_repairs
+from tuner.base.errors import BadInput, one_of
+from tuner.machine.gpus import HIDDEN_NVSWITCH, most_nvlinks
+from tuner.machine.topology import edit_devices as devices
+from tuner.machine.topology import edit_links
+from tuner.machine.topology.edit_devices import move
 from tuner.machine.topology.reader import read
 from tuner.machine.topology.xml import to_text
 
+BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+IDS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}(:[0-9a-f]{4}:[0-9a-f]{4})?")
+SWITCH = {"class": "0x060400", "link_speed": "32.0 GT/s PCIe", "link_width": "16"}
+NVSWITCH_CLASS = "0x068000"
+
+
+def add_switch(root: ET.Element, value: str) -> None:
+    """A PCI switch more: BUSID@PLACE, its link as fast as the place's; devices are then moved to it.
+
+    BadInput for a bus id that is used or none, and for no such place.
+    """
+    change = f"add-switch={value}"
+    for busid, where in devices.placed(change, "ffff:00:01.0"):
+        used = {pci.get("busid", "").lower() for pci in root.iter("pci")}
+        if BUS_ID.fullmatch(busid) is None or busid in used:
+            raise BadInput(f"{change}: valid: a bus id that no device has, as in ffff:00:01.0")
+        above = devices.place_at(root, where, change)
+        facts = {name: above.get(name, value) if above.tag == "pci" else value for name, value in SWITCH.items()}
+        ET.SubElement(above, "pci", {"busid": busid, **facts, "class": SWITCH["class"]})
+
+
+def move_switch(root: ET.Element, value: str) -> None:
+    """PCI switches that are elsewhere, with all below them: BUSID@PLACE."""
+    change = f"move-switch={value}"
+    for busid, where in devices.placed(change, "BUSID"):
+        move(root, devices.slot(root, busid, change), where, change)
+
+
+def add_cpu(root: ET.Element, value: str) -> None:
+    """A NUMA node more, by its number; its processors are like the first's. BadInput for a number that is used."""
+    change = f"add-cpu={value}"
+    for number in value.split(","):
+        used = {cpu.get("numaid") for cpu in root.iter("cpu")}
+        first = root.find("cpu")
+        if first is None or not number.isdecimal() or number in used:
+            there = ", ".join(sorted(filter(None, used)))
+            raise BadInput(f"{change}: valid: the number of a NUMA node that is not there yet; there: {there}")
+        facts = {name: text for name, text in first.attrib.items() if name not in ("affinity", "numaid")}
+        ET.SubElement(root, "cpu", {"numaid": number, **facts})
+
+
+def ids(root: ET.Element, value: str) -> None:
+    """What PCI devices are: 1000:c010:1000:a064@BUSID, vendor and device, and those of the subsystem if there are.
+
+    By them NCCL tells the two levels of one Broadcom switch (ncclTopoFlattenBcmSwitches). BadInput for other forms.
+    """
+    change = f"ids={value}"
+    for numbers, busid in devices.assigned(change):
+        if busid is None or IDS.fullmatch(numbers) is None:
+            raise BadInput(f"{change}: valid: four hexadecimal digits each, as in 1000:c010@ffff:00:01.0")
+        names = ("vendor", "device", "subsystem_vendor", "subsystem_device")
+        pci = devices.slot(root, busid, change)
+        pci.attrib.update({name: f"0x{each}" for name, each in zip(names, numbers.split(":"), strict=False)})
+
+
+def order(root: ET.Element, value: str) -> None:
+    """In which order devices stand in the file, by which NCCL's search goes: ``mlx5_0,gpu:0,mlx5_1``, then all others.
+
+    What is in a switch or NUMA node stays there.
+    """
+    change = f"order={value}"
+    ranks = {devices.slot(root, name, change): at for at, name in enumerate(value.split(","))}
+    for above in root.iter():
+        if above.tag in ("system", "cpu", "pci"):
+            above[:] = sorted(above, key=lambda child: min(_ranks(child, ranks), default=len(ranks)))
+
+
+def _ranks(child: ET.Element, ranks: Mapping[ET.Element, int]) -> Iterator[int]:
+    return (ranks.get(pci, len(ranks)) for pci in child.iter("pci"))
+
+
+def nvswitch(root: ET.Element, value: str) -> None:
+    """The NVLinks from GPUs to NVSwitches, in place of all that they have; the switches are those of other GPUs.
+
+    BadInput for more than such GPUs have.
+    """
+    change = f"nvswitch={value}"
+    slots = {f"gpu:{devices.number(gpu, 'dev')}": gpu for pci in root.iter("pci") for gpu in pci.findall("gpu")}
+    for links, name in devices.assigned(change):
+        chosen = list(slots.values()) if name is None else devices.gpu_at(root, name, change).findall("gpu")
+        most = min(most_nvlinks(devices.number(gpu, "sm")) for gpu in chosen)
+        if not links.isdecimal() or not 1 <= int(links) <= most:
+            raise BadInput(f"{change}: valid: 1 to {most} per GPU, as many as these GPUs have at most")
+        for gpu in chosen:
+            others = (link for other in slots.values() if other not in chosen for link in other.findall("nvlink"))
+            own = [link.get("target", "") for link in (*gpu.findall("nvlink"), *others) if _is_switch(link)]
+            targets = list(dict.fromkeys(own)) or [HIDDEN_NVSWITCH]
+            for link in gpu.findall("nvlink"):
+                gpu.remove(link)
+            for at, target in enumerate(targets[: int(links)]):
+                here = (int(links) + at) // len(targets[: int(links)])
+                ET.SubElement(gpu, "nvlink", {"target": target, "count": str(here), "tclass": NVSWITCH_CLASS})
+
+
+def _is_switch(link: ET.Element) -> bool:
+    return not link.get("tclass", "").startswith(("0x03", "0x068001"))
+
+
+def link_gpus(root: ET.Element, value: str) -> None:
+    """The NVLinks between two GPUs, whether or not there were some: N@gpu:0-gpu:1. Links to itself are dropped.
+
+    BadInput for other forms, and for no such GPUs.
+    """
+    change = f"link-gpus={value}"
+    for links, names in devices.assigned(change):
+        here, dash, there = (names or "").partition("-")
+        if not dash or not links.isdecimal() or int(links) < 1:
+            raise BadInput(f"{change}: valid: a number of links between two GPUs, as in 2@gpu:0-gpu:1")
+        ends = devices.gpu_at(root, here, change), devices.gpu_at(root, there, change)
+        if ends[0] is ends[1]:
+            raise BadInput(f"{change}: {here} twice; valid: two GPUs")
+        for pci, other in (ends, ends[::-1]):
+            target, gpu = other.get("busid", ""), pci.find("gpu")
+            assert gpu is not None
+            for link in gpu.findall("nvlink"):
+                if link.get("target", "").lower() in (target.lower(), pci.get("busid", "").lower()):
+                    gpu.remove(link)
+            tclass = other.get("class", "0x030200")
+            ET.SubElement(gpu, "nvlink", {"target": target, "count": links, "tclass": tclass})
+
+
+def new_guid(root: ET.Element, value: str) -> None:
+    """Adapters that get a guid that no other has: NCCL takes those of one guid and port for one."""
+    change = f"new-guid={value}"
+    for name in value.split(","):
+        for net in devices.net_at(root, name, change):
+            used = {devices.number(each, "guid") for each in root.iter("net") if each.get("guid") is not None}
+            net.set("guid", hex(next(guid for guid in count(1) if guid not in used)))
+
+
+def keep(root: ET.Element, value: str) -> None:
+    """Adapters that NCCL keeps (``keep="1"``): 2.24 to 2.26 drop those with ``coll="1"`` from a file without it."""
+    change = f"keep={value}"
+    for name in value.split(","):
+        for net in devices.net_at(root, name, change):
+            net.set("keep", "1")
+
+
+def sm(root: ET.Element, value: str) -> None:
+    """The compute capability of GPUs: 90, 90@gpu:3. BadInput for one that no GPU has."""
+    change = f"sm={value}"
+    valid = ("60", "61", "70", "75", "80", "86", "87", "89", "90", "100", "103", "110", "120", "121")
+    for number, name in devices.assigned(change):
+        if number not in valid:
+            raise BadInput(f"{change}: {one_of(valid)}, such as 90 or 90@gpu:0")
+        for gpu in root.iter("gpu") if name is None else devices.gpu_at(root, name, change).findall("gpu"):
+            gpu.set("sm", number)
+
+
 EDITS: dict[str, Callable[[ET.Element, str], None]] = {
-    "nic-gbps": edit_adapters.nic_gbps,
-    "nic-latency-us": edit_adapters.nic_latency_us,
-    "nics": edit_adapters.nics,
-    "add-nic": edit_adapters.add_nic,
-    "move-nic": edit_adapters.move_nic,
-    "remove-nic": edit_adapters.remove_nic,
-    "gpudirect": edit_adapters.gpudirect,
+    "nic-gbps": devices.nic_gbps,
+    "nic-latency-us": devices.nic_latency_us,
+    "nics": devices.nics,
+    "add-nic": devices.add_nic,
+    "move-nic": devices.move_nic,
+    "remove-nic": devices.remove_nic,
+    "gpudirect": devices.gpudirect,
     "nvlinks": edit_links.nvlinks,
     "pcie": edit_links.pcie,
-    "move-gpu": edit_places.move_gpu,
-    "remove-gpu": edit_places.remove_gpu,
-    "sockets": edit_places.sockets,
-    "cpu": edit_places.cpu,
-    "add-cpu": edit_repairs.add_cpu,
-    "add-switch": edit_repairs.add_switch,
-    "move-switch": edit_repairs.move_switch,
-    "ids": edit_repairs.ids,
-    "order": edit_repairs.order,
-    "nvswitch": edit_repairs.nvswitch,
-    "link-gpus": edit_repairs.link_gpus,
-    "new-guid": edit_repairs.new_guid,
-    "keep": edit_repairs.keep,
-    "sm": edit_repairs.sm,
+    "move-gpu": devices.move_gpu,
+    "remove-gpu": devices.remove_gpu,
+    "sockets": devices.sockets,
+    "cpu": devices.cpu,
+    "add-cpu": add_cpu,
+    "add-switch": add_switch,
+    "move-switch": move_switch,
+    "ids": ids,
+    "order": order,
+    "nvswitch": nvswitch,
+    "link-gpus": link_gpus,
+    "new-guid": new_guid,
+    "keep": keep,
+    "sm": sm,
 }
 # Where what is said a second time does not replace what was said before.
 ADD_UP = frozenset(
@@ -71,7 +226,7 @@ def _edited(topology: str, changes: tuple[tuple[str, str], ...]) -> str:
 def of_gpus(topology: str, numbers: tuple[int, ...]) -> str:
     """The text of a topology with these of its GPUs alone, by their place in the order of ``dev``, which they keep."""
     root = ET.fromstring(topology)
-    edit_places.only_gpus(root, numbers)
+    devices.only_gpus(root, numbers)
     return to_text(root)
 
 
@@ -83,7 +238,7 @@ def with_ports_merged(topology: str, devs: tuple[int, ...], if_all: bool) -> str
     src/transport/net_ib.cc, v2.21.5-1 and v2.23.4-1.
     """
     root = ET.fromstring(topology)
-    return to_text(root) if edit_adapters.merge_ports(root, devs, if_all) else topology
+    return to_text(root) if devices.merge_ports(root, devs, if_all) else topology
 
 
 def each_gpu_once(topology: str) -> str:

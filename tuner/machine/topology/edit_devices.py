@@ -6,7 +6,8 @@ node ``cpu:1`` (its ``numaid``).
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import count
 
 from tuner.base.errors import BadInput, one_of
 
@@ -46,7 +47,7 @@ def parent(root: ET.Element, element: ET.Element) -> ET.Element:
     return next(above for above in root.iter() for child in above if child is element)
 
 
-def gpu(root: ET.Element, name: str, change: str) -> ET.Element:
+def gpu_at(root: ET.Element, name: str, change: str) -> ET.Element:
     """The <pci> of a GPU. BadInput where there is none of that name."""
     slots = [pci for pci in root.iter("pci") if pci.find("gpu") is not None]
     for pci in slots:
@@ -55,16 +56,16 @@ def gpu(root: ET.Element, name: str, change: str) -> ET.Element:
     raise BadInput(f"{change}: no GPU {name}; {one_of(map(_gpu_name, slots))}")
 
 
-def nets(root: ET.Element, change: str) -> list[ET.Element]:
+def all_nets(root: ET.Element, change: str) -> list[ET.Element]:
     """All adapters by ``dev``; an adapter may be there several times in a dump. BadInput where there are none."""
     if found := in_order(root.iter("net")):
         return found
     raise BadInput(f"{change}: this node has no adapters")
 
 
-def net(root: ET.Element, name: str, change: str) -> list[ET.Element]:
+def net_at(root: ET.Element, name: str, change: str) -> list[ET.Element]:
     """One adapter, as often as it is there. BadInput where there is none of that name."""
-    every = nets(root, change)
+    every = all_nets(root, change)
     if found := [each for each in every if name in (each.get("name"), f"net:{number(each, 'dev')}")]:
         return found
     raise BadInput(f"{change}: no adapter {name}; {one_of(dict.fromkeys(each.get('name', '') for each in every))}")
@@ -73,13 +74,13 @@ def net(root: ET.Element, name: str, change: str) -> list[ET.Element]:
 def slot(root: ET.Element, name: str, change: str) -> ET.Element:
     """The <pci> of any device. BadInput where there is none of that name."""
     if re.fullmatch(r"gpu:\d+", name):
-        return gpu(root, name, change)
+        return gpu_at(root, name, change)
     for pci in root.iter("pci"):
         if pci.get("busid", "").lower() == name.lower():
             return pci
     names = {each.get("name") for each in root.iter("net")}
     if name in names or name.startswith("net:"):
-        return slot_of_net(root, net(root, name, change)[0], change)
+        return slot_of_net(root, net_at(root, name, change)[0], change)
     raise BadInput(f"{change}: no device {name}; valid: a bus id, gpu:0 or the name of an adapter")
 
 
@@ -91,7 +92,7 @@ def slot_of_net(root: ET.Element, element: ET.Element, change: str) -> ET.Elemen
     return above
 
 
-def place(root: ET.Element, name: str, change: str) -> ET.Element:
+def place_at(root: ET.Element, name: str, change: str) -> ET.Element:
     """A PCI switch by its bus id, or a NUMA node: what devices can be put into. BadInput where there is none."""
     places = {f"cpu:{cpu.get('numaid')}": cpu for cpu in root.iter("cpu")}
     places |= {pci.get("busid", "").lower(): pci for pci in root.iter("pci") if _is_switch(pci)}
@@ -108,3 +109,238 @@ def _gpu_name(pci: ET.Element) -> str:
     own = pci.find("gpu")
     assert own is not None
     return f"gpu:{number(own, 'dev')}"
+
+
+MOST_GBPS = 1_000_000
+MOST_LATENCY_US = 1_000_000
+SWITCHED = {"on": "1", "off": "0", "1": "1", "0": "0"}
+DECIMAL = re.compile(r"\d+(\.\d{1,3})?")
+
+
+def nic_gbps(root: ET.Element, value: str) -> None:
+    """Their speed, 1e9 bits per second. BadInput for no speed, and for no adapter."""
+    change = f"nic-gbps={value}"
+    for gbps, name in assigned(change):
+        if not DECIMAL.fullmatch(gbps) or not 0.001 <= float(gbps) <= MOST_GBPS:
+            raise BadInput(f"{change}: valid: 0.001 to {MOST_GBPS}, 1e9 bits per second, such as 400 or 400@mlx5_0")
+        for net in _chosen(root, name, change):
+            net.set("speed", str(round(float(gbps) * 1000)))
+
+
+def nic_latency_us(root: ET.Element, value: str) -> None:
+    """The latency that the network reports for them, in microseconds. BadInput for no latency, and for no adapter."""
+    change = f"nic-latency-us={value}"
+    for latency, name in assigned(change):
+        if not DECIMAL.fullmatch(latency) or float(latency) > MOST_LATENCY_US:
+            raise BadInput(f"{change}: valid: 0 to {MOST_LATENCY_US} microseconds, such as 75 or 75@mlx5_0")
+        for net in _chosen(root, name, change):
+            net.set("latency", latency)
+
+
+def gpudirect(root: ET.Element, value: str) -> None:
+    """Whether they, or the GPUs that are named, can do GPUDirect RDMA. BadInput for no such device."""
+    change = f"gpudirect={value}"
+    for switched, name in assigned(change):
+        if switched not in SWITCHED:
+            raise BadInput(f"{change}: valid: on or off, such as off@mlx5_0 or off@gpu:0")
+        if name is not None and name.startswith("gpu:"):
+            chosen = gpu_at(root, name, change).findall("gpu")
+        else:
+            chosen = _chosen(root, name, change)
+        for element in chosen:
+            element.set("gdr", SWITCHED[switched])
+
+
+def nics(root: ET.Element, value: str) -> None:
+    """The number of adapters: those kept lie evenly among all of them. NCCL drops what holds none any more.
+
+    BadInput for more than there are.
+    """
+    devs = sorted({number(net, "dev") for net in all_nets(root, f"nics={value}")})
+    if not value.isdecimal() or not 1 <= int(value) <= len(devs):
+        raise BadInput(f"nics={value}: valid: 1 to {len(devs)} of this node's; add-nic=NAME@PLACE adds one")
+    _keep(root, [devs[at * len(devs) // int(value)] for at in range(int(value))])
+
+
+MOST_PORTS = 2  # NCCL_IB_MAX_DEVS_PER_NIC, src/transport/net_ib.cc, v2.20.5-1 to v2.23.4-1
+
+
+def merge_ports(root: ET.Element, devs: Collection[int], if_all: bool) -> bool:
+    """Whether any of the adapters by ``dev`` are ports of one device, which then become one of their speeds together.
+
+    Ports are on one PCI device, or on functions of one. ``if_all``: only where all adapters have as many ports. All are
+    counted from 0 again.
+    """
+    parents = {child: parent for parent in root.iter() for child in parent}
+    device_of = {net: pci.get("busid", "")[:-1] for pci in root.iter("pci") for net in pci.findall("nic/net")}
+    groups: list[list[ET.Element]] = []
+    open_groups: dict[tuple[object, str | None], list[ET.Element]] = {}
+    for net in in_order(root.iter("net")):
+        key = device_of.get(net, net), net.get("guid")
+        group = open_groups.get(key, [])
+        if number(net, "dev") not in devs or not 1 <= len(group) < MOST_PORTS:
+            group = []
+            groups.append(group)
+            if number(net, "dev") in devs:
+                open_groups[key] = group
+        group.append(net)
+    sizes = {len(group) for group in groups if number(group[0], "dev") in devs}
+    if sizes <= {1} or (if_all and len(sizes) > 1):
+        return False
+    for at, (first, *others) in enumerate(groups):
+        first.set("name", "+".join(net.get("name", "") for net in (first, *others)))
+        first.set("speed", str(sum(number(net, "speed") for net in (first, *others))))
+        first.set("dev", str(at))
+        for net in others:
+            parents[net].remove(net)
+    return True
+
+
+def remove_nic(root: ET.Element, value: str) -> None:
+    """Adapters that are gone; the others are counted from 0 again, as NCCL's networks count."""
+    change = f"remove-nic={value}"
+    gone = {number(each, "dev") for name in value.split(",") for each in net_at(root, name, change)}
+    _keep(root, sorted({number(net, "dev") for net in root.iter("net")} - gone))
+
+
+def add_nic(root: ET.Element, value: str) -> None:
+    """An adapter more: NAME@PLACE. It is like the first at that place, else like the first of all.
+
+    BadInput for a name that is used, and for no such place.
+    """
+    change = f"add-nic={value}"
+    for name, where in placed(change, "NAME"):
+        every = all_nets(root, change)
+        if name in {net.get("name") for net in every} or name.startswith(("net:", "gpu:", "cpu:")):
+            raise BadInput(f"{change}: {name} is there already, or names another kind of device; valid: a new name")
+        place = place_at(root, where, change)
+        like = next(iter(place.findall("pci/nic/net")), every[0])
+        own_slot = slot_of_net(root, like, change)
+        used = {pci.get("busid", "").lower() for pci in root.iter("pci")}
+        free = next(bus for n in count(0xF0) if (bus := f"{n:04x}:00:00.0") not in used)
+        pci = ET.SubElement(place, "pci", {**own_slot.attrib, "busid": free})
+        net = ET.SubElement(ET.SubElement(pci, "nic"), "net", like.attrib)
+        net.attrib.update(name=name, dev=str(number(every[-1], "dev") + 1))
+        guids = [number(each, "guid") for each in every if each.get("guid") is not None]
+        if guids:  # NCCL tells adapters apart by it
+            net.set("guid", hex(next(guid for guid in count(1) if guid not in guids)))
+
+
+def move_nic(root: ET.Element, value: str) -> None:
+    """Adapters that are elsewhere: NAME@PLACE. What shares the PCI device goes with it."""
+    change = f"move-nic={value}"
+    for name, where in placed(change, "NAME"):
+        move(root, slot_of_net(root, net_at(root, name, change)[0], change), where, change)
+
+
+def move(root: ET.Element, pci: ET.Element, where: str, change: str) -> None:
+    """Puts a device with all that is below it into another place. BadInput for no such place."""
+    place = place_at(root, where, change)
+    if place in pci.iter():
+        raise BadInput(f"{change}: {where} is below the device itself; valid: another place")
+    parent(root, pci).remove(pci)
+    place.append(pci)
+
+
+def _chosen(root: ET.Element, name: str | None, change: str) -> list[ET.Element]:
+    return all_nets(root, change) if name is None else net_at(root, name, change)
+
+
+def _keep(root: ET.Element, devs: Collection[int]) -> None:
+    """Only these, counted from 0."""
+    kept = list(devs)
+    for nic in root.iter("nic"):
+        for net in nic.findall("net"):
+            dev = number(net, "dev")
+            if dev in kept:
+                net.set("dev", str(kept.index(dev)))
+            else:
+                nic.remove(net)
+
+
+X86 = re.compile(r"(GenuineIntel|AuthenticAMD|CentaurHauls|  Shanghai  ):(\d{1,3}):(\d{1,3})")
+OTHERS = ("arm64", "ppc64")
+
+
+def move_gpu(root: ET.Element, value: str) -> None:
+    """GPUs that are elsewhere: gpu:0@PLACE."""
+    change = f"move-gpu={value}"
+    for name, where in placed(change, "gpu:0"):
+        move(root, gpu_at(root, name, change), where, change)
+
+
+def remove_gpu(root: ET.Element, value: str) -> None:
+    """GPUs that are gone, with the NVLinks to them; the others are counted from 0 again, as CUDA counts.
+
+    BadInput where none is left, and where ranks share them.
+    """
+    change = f"remove-gpu={value}"
+    for pci in [gpu_at(root, name, change) for name in dict.fromkeys(value.split(","))]:
+        _remove(root, pci)
+    left = in_order(root.iter("gpu"))
+    if not left:
+        raise BadInput(f"{change}: no GPU would be left; valid: fewer of them")
+    if len({gpu.get("dev") for gpu in left}) < len(left):
+        raise BadInput(f"{change}: not where ranks share GPUs; valid: a topology with one rank per GPU")
+    for dev, gpu in enumerate(left):
+        gpu.set("dev", str(dev))
+        if gpu.get("rank") is not None:
+            gpu.set("rank", str(dev))
+
+
+def only_gpus(root: ET.Element, numbers: Sequence[int]) -> None:
+    """The other GPUs, by their place in the order of ``dev``, are gone with the NVLinks to them; no number changes."""
+    kept = [gpu for number, gpu in enumerate(in_order(root.iter("gpu"))) if number in numbers]
+    for pci in [each for each in root.iter("pci") if (gpu := each.find("gpu")) is not None and gpu not in kept]:
+        _remove(root, pci)
+
+
+def _remove(root: ET.Element, pci: ET.Element) -> None:
+    parent(root, pci).remove(pci)
+    for gpu in root.iter("gpu"):
+        for link in gpu.findall("nvlink"):
+            if link.get("target", "").lower() == pci.get("busid", "").lower():
+                gpu.remove(link)
+
+
+def sockets(root: ET.Element, value: str) -> None:
+    """The number of sockets, of one NUMA node each: what is at them now is dealt out in its order, as evenly as it may.
+
+    New ones are like the first. BadInput for more than can be dealt out.
+    """
+    now = [cpu for cpu in root.findall("cpu") if len(cpu)]
+    trees = [child for cpu in now for child in cpu]
+    if not value.isdecimal() or not 1 <= int(value) <= len(trees):
+        raise BadInput(
+            f"sockets={value}: valid: 1 to {len(trees)}, the PCI switches and devices that are at this node's sockets"
+        )
+    count = int(value)
+    most = max(int(cpu.get("numaid", "0"), 0) for cpu in root.findall("cpu"))
+    for cpu in root.findall("cpu"):
+        if cpu not in now[:count]:
+            root.remove(cpu)
+    added = [
+        ET.SubElement(root, "cpu", {**now[0].attrib, "numaid": str(most + n)}) for n in range(1, count - len(now) + 1)
+    ]
+    cpus = [*now[:count], *added]
+    for cpu in cpus:
+        cpu[:] = []
+    for at, tree in enumerate(trees):
+        cpus[at * count // len(trees)].append(tree)
+
+
+def cpu(root: ET.Element, value: str) -> None:
+    """The processors: VENDOR:FAMILY:MODEL of x86 as NCCL counts them, or another architecture. BadInput for others."""
+    x86 = X86.fullmatch(value)
+    if x86 is None and value not in OTHERS:
+        raise BadInput(
+            f"cpu={value}: valid: VENDOR:FAMILY:MODEL as NCCL counts them, such as GenuineIntel:6:143 or "
+            f"AuthenticAMD:143:49, or {' or '.join(OTHERS)}"
+        )
+    names = ("vendor", "familyid", "modelid")
+    for element in root.findall("cpu"):
+        for name in names:
+            element.attrib.pop(name, None)
+        element.set("arch", "x86_64" if x86 else value)
+        if x86:
+            element.attrib.update(zip(names, x86.groups(), strict=True))

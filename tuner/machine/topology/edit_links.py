@@ -51,9 +51,9 @@ def nvlinks(root: ET.Element, value: str) -> None:
                 _set_all(_gpu(pci), wanted, change)
         elif "-" in names:
             here, _, there = names.partition("-")
-            _set_between(devices.gpu(root, here, change), devices.gpu(root, there, change), wanted, change)
+            _set_between(devices.gpu_at(root, here, change), devices.gpu_at(root, there, change), wanted, change)
         else:
-            _set_of_one(root, devices.gpu(root, names, change), wanted, change)
+            _set_of_one(root, devices.gpu_at(root, names, change), wanted, change)
     for pci in _linked(root):
         gpu = _gpu(pci)
         have, most = sum(_links(gpu).values()), most_nvlinks(devices.number(gpu, "sm"))

@@ -20,8 +20,7 @@ from tuner.base.errors import BadInput
 from tuner.base.files import write_text
 from tuner.base.names import Pattern
 from tuner.machine.catalogue import Machine, load
-from tuner.machine.graph_tables import GraphTable, from_table, release_key, rows
-from tuner.machine.graphs import COLLNET_GRAPHS, WITH_COLLNET, Graph, Graphs
+from tuner.machine.graphs import COLLNET_GRAPHS, WITH_COLLNET, Graph, Graphs, GraphTable, from_table, release_key, rows
 from tuner.oracle import search
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
