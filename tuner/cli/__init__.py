@@ -35,6 +35,7 @@ SECTIONS = {
         "cost": "textbook models: bandwidths, alpha-beta, training steps",
     },
     "Machines, topologies and logs": {
+        "diagnose": "what is wrong, from any log, topology, result or trace",
         "machines": "the machines known by name; complete or diagnose a topology",
         "graphs": "the channels that NCCL's search finds on a topology",
         "memory": "the device memory and the SMs that a communicator takes",

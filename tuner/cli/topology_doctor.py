@@ -93,7 +93,7 @@ def _print(seen: "Examination", where: str) -> None:
     from tuner.answers.doctor.records import KINDS
 
     near = seen.nearness
-    _echo(
+    paragraph(
         f"{seen.file}: held against its parts alone, as no machine of the catalogue has as many such GPUs"
         if near is None
         else f"{seen.file}: held against {near.in_words}; not known: {', '.join(near.unknown) or 'nothing'}"
@@ -105,30 +105,30 @@ def _print(seen: "Examination", where: str) -> None:
     click.echo("")
     if not seen.findings:
         click.echo("nothing is wrong")
-        _echo(f"looked for: {', '.join(KINDS)}")
+        paragraph(f"looked for: {', '.join(KINDS)}")
     if seen.not_priced:
-        _echo(f"what it costs is not known: {seen.not_priced}")
+        paragraph(f"what it costs is not known: {seen.not_priced}")
     if seen.sizes:
         _print_sizes(seen, where)
     if seen.changes and seen.left:
-        _echo(f"left after the repair: {', '.join(dict.fromkeys(finding.kind for finding in seen.left))}")
+        paragraph(f"left after the repair: {', '.join(dict.fromkeys(finding.kind for finding in seen.left))}")
 
 
 def _print_finding(number: int, finding: "Finding", whole: float | None, nodes: str) -> None:
     severity = finding.severity if finding.unlike is None else f"{finding.severity} {finding.unlike}"
-    _echo(f"{number}. {severity}: {finding.kind}. {finding.says}", 3)
+    paragraph(f"{number}. {severity}: {finding.kind}. {finding.says}", 3)
     if finding.changes:
         shown = " ".join(finding.changes[:MOST_CHANGES])
         more = len(finding.changes) - MOST_CHANGES
         what = "repair" if finding.unlike is None else "to be like it"
-        _echo(f"   {what}: {shown}{f' and {more} more (--json)' if more > 0 else ''}", 11)
+        paragraph(f"   {what}: {shown}{f' and {more} more (--json)' if more > 0 else ''}", 11)
         if finding.busbw_gbs_left is not None and whole is not None:
             size, left = human_bytes(SIZES[-1]), f"{finding.busbw_gbs_left:.1f} GB/s busbw"
             same = f"{finding.busbw_gbs_left:.1f}" == f"{whole:.1f}"
             costs = "nothing that NCCL predicts" if same else f"AllReduce of {size} at {left} if only this is left"
-            _echo(f"   costs on {nodes}: {costs}; {whole:.1f} without it", 10)
+            paragraph(f"   costs on {nodes}: {costs}; {whole:.1f} without it", 10)
     if finding.do != "nothing":
-        _echo(f"   on the machine: {finding.do}", 19)
+        paragraph(f"   on the machine: {finding.do}", 19)
 
 
 def _print_sizes(seen: "Examination", where: str) -> None:
@@ -146,7 +146,7 @@ def _print_sizes(seen: "Examination", where: str) -> None:
     print_table(f"AllReduce on {where}, by NCCL's own prediction; x channels", columns, rows)
 
 
-def _echo(text: str, indent: int = 0) -> None:
+def paragraph(text: str, indent: int = 0) -> None:
     """Paragraphs no wider than the terminal; long changes are not broken."""
     click.echo(
         textwrap.fill(

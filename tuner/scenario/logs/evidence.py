@@ -10,6 +10,7 @@ from tuner.scenario.logs.imported import LogEvidence, Reading
 
 FEW_CHANNELS = 4  # so many ask why there are no more
 MOST_WARNINGS = 6
+NO_NVLS = "no NVLS, because"  # how that answer begins
 SOCKET, GDRDMA = "NET/Socket", "GDRDMA"
 MULTICAST_CHIPS = ("H100", "H200", "H800", "H20", "GH200", "B100", "B200", "B300", "GB200", "GB300")
 
@@ -108,7 +109,7 @@ def _of_nvls(reading: Reading, variables: Mapping[str, str], channels: tuple[str
         why = "GPUs of a node reach each other over the CPU's memory (SHM): no NVLink is used"
     else:
         why = "not shown: it wants Hopper or later, NVSwitches, and multicast (NCCL_DEBUG_SUBSYS=INIT,NVLS says it)"
-    yield f"no NVLS, because: {why}"
+    yield f"{NO_NVLS}: {why}"
 
 
 def _of_network(reading: Reading, variables: Mapping[str, str]) -> Iterator[str]:

@@ -1,0 +1,76 @@
+"""``nccl-tuner diagnose``: what is wrong, from whatever files there are."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner.base.records import to_json
+from tuner.cli import options
+from tuner.cli.output import print_json, verdict
+from tuner.cli.release_names import release_option
+from tuner.cli.topology_doctor import paragraph
+
+if TYPE_CHECKING:
+    from tuner.jobs.diagnosis import FileDiagnosis
+
+COMMANDS = {  # by the kind of a file: what says more of it, and whether it wants what is known of the machine
+    "topology": ("machines diagnose", False),
+    "listing of a node": ("machines nearest", False),
+    "log of NCCL": ("log", False),
+    "preflight records": ("preflight check", False),
+    "results of nccl-tests": ("accept", True),
+    "trace or counters of a job": ("check run", True),
+}
+
+
+@click.command(name="diagnose", cls=options.Command)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option("--machine", metavar="NAME", help="The machine, where no FILE shows it.")
+@click.option("--nodes", type=click.IntRange(1, 1 << 20), help="Nodes, where no FILE says them.")
+@release_option("Release, where no FILE says it.")
+@options.json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    files: tuple[Path, ...],
+    machine: str | None,
+    nodes: int | None,
+    nccl: str | None,
+    as_json: bool,
+) -> None:
+    """Says what is wrong, from FILEs of any kind, the gravest first; what one of them shows goes for the others.
+
+    FILE is a log of NCCL, a topology that it dumped, what nccl-tests printed, what nvidia-smi topo or lstopo printed,
+    a trace or counters of a job, or a folder of preflight records. Each finding names the command that shows more. Exit
+    code 1 where something is wrong, 3 where nothing is and something cannot be judged.
+
+    \b
+    nccl-tuner diagnose nccl.log node.xml all_reduce.log
+    nccl-tuner diagnose all_reduce.log --machine dgx-h100 --nodes 2 --json
+    """
+    from tuner.jobs.diagnosis import DiagnosisOptions, Severity, diagnose
+
+    found = diagnose(files, DiagnosisOptions(machine, nodes, nccl))
+    worst = found[0].severity
+    if as_json:
+        print_json({"severity": worst, "files": [{**to_json(each), "command": _command(each)} for each in found]})
+    else:
+        for place, each in enumerate(found):
+            good = {Severity.fault: False, Severity.sound: True}.get(each.severity)
+            paragraph(verdict(f"{each.severity}: {each.file}: {each.finding}", good), 2)
+            for line in (each.kind, *each.evidence, f"more: {_command(each)}"):
+                paragraph(f"  {line}", 4)
+            if place < len(found) - 1:
+                click.echo("")
+    ctx.exit({Severity.fault: 1, Severity.not_judged: 3}.get(worst, 0))
+
+
+def _command(each: "FileDiagnosis") -> str:
+    words, wants_machine = COMMANDS[each.kind]
+    command = f"nccl-tuner {words} {shlex.quote(each.file)}"
+    if not wants_machine:
+        return command
+    known = {"--machine": each.machine or "NAME", "--nodes": each.nodes, "--nccl": each.nccl}
+    return command + "".join(f" {option} {value}" for option, value in known.items() if value is not None)

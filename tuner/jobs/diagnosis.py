@@ -1,0 +1,284 @@
+"""Diagnosis of whatever files there are of a cluster or a job: what is wrong, and what shows it.
+
+Files say different things of one machine: a topology or a listing which it is, a log its release and nodes, results how
+fast it was, a trace what ran. What one of them says goes for the others, and what a user says goes before that.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field, replace
+from enum import StrEnum
+from pathlib import Path
+
+from tuner import release
+from tuner.answers.doctor.examine import Asked, Examination, examine
+from tuner.answers.doctor.records import UNLIKE, WRONG
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput, BadTopology, TunerError
+from tuner.base.files import read_bytes
+from tuner.base.names import Collective, DataType, Op
+from tuner.base.records import json_form
+from tuner.base.sizes import human_bytes
+from tuner.base.words import plural
+from tuner.emulator.ranges import FOLLOWED_BYTES
+from tuner.emulator.request import Request
+from tuner.jobs.check_run import check as check_run
+from tuner.jobs.preflight.alone import Range
+from tuner.jobs.preflight.workflow import Question, Verdict
+from tuner.jobs.preflight.workflow import check as check_preflight
+from tuner.jobs.traces import read as traces
+from tuner.jobs.traces.calls import CallList
+from tuner.jobs.traces.wanted import Wanted
+from tuner.machine import listings
+from tuner.machine.listings import nearest as nearest_machine
+from tuner.machine.listings.shape import of_listing
+from tuner.machine.skeleton import read_complete
+from tuner.scenario import Scenario
+from tuner.scenario.describe import describe
+from tuner.scenario.logs import importer
+from tuner.scenario.logs.evidence import NO_NVLS
+from tuner.scenario.logs.imported import Given as GivenOfLog
+from tuner.scenario.logs.imported import Imported
+from tuner.times.acceptance import accept as acceptance
+from tuner.times.readers.measured_table import Given, is_of_nccl_tests
+
+ALLREDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
+PRICED_SIZES = (8, 1 << 20, 1 << 30)
+MOST_EVIDENCE = 8  # lines of one file; its own command has all
+
+
+class Severity(StrEnum):
+    """Weight of a finding, the gravest first."""
+
+    fault = "fault"
+    unlike = "unlike"  # otherwise than usual, which may be meant
+    not_judged = "cannot be judged"
+    sound = "nothing wrong"
+
+
+class FileKind(StrEnum):
+    """Kinds of files, in the order in which they are looked at: the first say what the later ones need."""
+
+    topology = "topology"
+    listing = "listing of a node"
+    log = "log of NCCL"
+    preflight = "preflight records"
+    results = "results of nccl-tests"
+    trace = "trace or counters of a job"
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosisOptions:
+    """Facts that a user gives of all files; None leaves them to the files."""
+
+    machine: str | None = None
+    nodes: int | None = None
+    nccl: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileDiagnosis:
+    """A file's finding in a sentence, and lines that show it; machine, nodes and release as far as they are known."""
+
+    file: str
+    kind: FileKind
+    severity: Severity
+    finding: str
+    evidence: tuple[str, ...]
+    machine: str | None
+    nodes: int | None
+    nccl: str | None
+
+
+@dataclass(slots=True)
+class _Known:
+    """Facts of the machine so far, and which file says them."""
+
+    machine: str | None
+    nodes: int | None
+    nccl: str | None
+    named: str | None  # the machine as the user says it: each topology is held against its own nearest
+    said_by: list[str] = field(default_factory=list, metadata=json_form(omitted=True))
+
+    def learn(self, file: Path, **facts: str | int | None) -> None:
+        """Fills in what nothing said before."""
+        fresh = {name: value for name, value in facts.items() if value is not None and getattr(self, name) is None}
+        for name, value in fresh.items():
+            setattr(self, name, value)
+        if fresh:
+            self.said_by.append(f"{', '.join(f'{name} {value}' for name, value in fresh.items())}: as {file} says")
+
+    def scenario(self) -> Scenario:
+        """Errors: BadInput where no machine is known."""
+        if self.machine is None:
+            raise BadInput("the machine is not known; name it, or add a topology or a log of it")
+        return describe(self.machine, nodes=self.nodes, nccl=self.nccl)
+
+
+def diagnose(files: Sequence[Path], options: DiagnosisOptions) -> list[FileDiagnosis]:
+    """Diagnosis of each file, the gravest first. Errors: BadInput for a file of no kind that is known here."""
+    known = _Known(options.machine, options.nodes, options.nccl, options.machine)
+    kinds = [(kind_of(file), file) for file in files]
+    found = []
+    for kind, file in sorted(kinds, key=lambda each: list(FileKind).index(each[0])):
+        said = len(known.said_by)
+        try:
+            one = _OF_KIND[kind](file, known)
+        except TunerError as error:
+            one = _diagnosis(file, kind, Severity.not_judged, str(error).removeprefix(f"{file}: "), (), known)
+        found.append(replace(one, evidence=(*one.evidence, *known.said_by[said:])))
+    return sorted(found, key=lambda each: list(Severity).index(each.severity))
+
+
+def kind_of(file: Path) -> FileKind:
+    """The kind of a file by its content. Errors: BadInput for one that cannot be read, or of no kind known here."""
+    if file.is_dir():
+        return FileKind.preflight
+    start = read_bytes(file, BadInput)
+    if start.lstrip()[:1] == b"<":
+        return FileKind.topology if b"<system" in start[:4096] else FileKind.listing
+    try:
+        if listings.read(file) is not None:
+            return FileKind.listing
+    except BadTopology:
+        return FileKind.listing
+    try:
+        if is_of_nccl_tests(file):
+            return FileKind.results
+    except TunerError:
+        pass
+    return FileKind.log if b" NCCL INFO " in start or b" NCCL WARN " in start else FileKind.trace
+
+
+def _topology(file: Path, known: _Known) -> FileDiagnosis:
+    nccl = release.load(known.nccl or release.names()[-1]).name
+    asked = Asked(nccl, known.nodes or 2, ALLREDUCE, PRICED_SIZES)
+    seen = examine(str(file), read_complete(file)[0], known.named, asked)
+    if seen.nearness is not None and seen.nearness.identified and not seen.nearness.differs:
+        known.learn(file, machine=seen.nearness.machine)
+    grave = [each for each in seen.findings if each.severity == WRONG]
+    shown = grave or [each for each in seen.findings if each.severity == UNLIKE]
+    if not shown:
+        says = f"no fault among {len(seen.findings)} notes" if seen.findings else "no fault found"
+        return _diagnosis(file, FileKind.topology, Severity.sound, says, (), known)
+    first, *others = shown
+    evidence = [f"on {', '.join(first.devices)}"] if first.devices else []
+    evidence += [f"do: {first.do}"] if first.do != "nothing" else []
+    evidence += [*_cost(seen), *(f"also {each.kind}: {each.says}" for each in others)]
+    severity = Severity.fault if grave else Severity.unlike
+    return _diagnosis(file, FileKind.topology, severity, f"{first.kind}: {first.says}", evidence, known)
+
+
+def _cost(seen: Examination) -> Iterator[str]:
+    for last in seen.sizes[-1:]:
+        now, repaired = last.busbw_gbs_before, last.busbw_gbs_after
+        if now is not None and repaired is not None and now < repaired:
+            yield (
+                f"costs: AllReduce of {human_bytes(last.bytes)} at {now:.1f} instead of {repaired:.1f} GB/s busbw, "
+                "by NCCL's own prediction"
+            )
+
+
+def _listing(file: Path, known: _Known) -> FileDiagnosis:
+    listing = listings.read(file)
+    if listing is None:
+        raise BadInput("XML that is neither a topology of NCCL nor of lstopo")
+    near = nearest_machine.ranked(of_listing(listing, None))[0]
+    if near.identified and not near.differs:
+        known.learn(file, machine=near.machine)
+    severity = Severity.unlike if near.differs else Severity.sound
+    says = f"nearest is {near.in_words}"
+    return _diagnosis(file, FileKind.listing, severity, says, (), known)
+
+
+def _log(file: Path, known: _Known) -> FileDiagnosis:
+    imported = importer.read(file, GivenOfLog(release=known.nccl, nodes=known.nodes))
+    known.learn(file, nccl=imported.release if imported.emulated else None, nodes=imported.node_count)
+    said = imported.evidence
+    answers = list(said.answers[1:] if said.tuner_plugin is not None else said.answers)
+    evidence = [_communicator(imported)]
+    if said.tuner_plugin is not None:
+        evidence.append(said.answers[0])
+    evidence += [f"{number} connections over {way}" for way, number in said.transports.items()]
+    if not answers:
+        return _diagnosis(file, FileKind.log, Severity.sound, "nothing that the log prints is wrong", evidence, known)
+    first, *others = sorted(answers, key=lambda each: each.startswith(NO_NVLS))
+    severity = Severity.unlike if first.startswith(NO_NVLS) else Severity.fault  # as where GPUs have none
+    return _diagnosis(file, FileKind.log, severity, first, [*others, *evidence], known)
+
+
+def _communicator(imported: Imported) -> str:
+    sizes = [plural(count, what) for count, what in ((imported.ranks, "rank"), (imported.node_count, "node")) if count]
+    return f"NCCL {imported.release or 'of an unknown release'}, {' on '.join(sizes) or 'ranks not shown'}"
+
+
+def _preflight(folder: Path, known: _Known) -> FileDiagnosis:
+    requests = tuple(replace(ALLREDUCE, collective=each) for each in Collective)
+    report = check_preflight(folder, Question(requests, Range(None, FOLLOWED_BYTES)))
+    severity = {Verdict.same: Severity.sound, Verdict.unknown: Severity.not_judged}.get(report.verdict, Severity.fault)
+    says = f"{plural(report.records, 'rank')}: the ranks' choices are {report.verdict.value}"
+    evidence = [f"{each.kind}: {plural(each.ranks, 'rank')} without the table: {each.why}" for each in report.refused]
+    evidence += [f"differs: {each.what}" for each in report.differences]
+    return _diagnosis(folder, FileKind.preflight, severity, says, evidence, known)
+
+
+def _results(file: Path, known: _Known) -> FileDiagnosis:
+    given = Given(nccl=known.nccl or "", nodes=known.nodes)
+    seen = acceptance.accept([file], acceptance.AcceptOptions(known.scenario(), given))
+    failing = [each for each in seen.sizes if each.verdict.fails]
+    evidence = [f"{each.resource}: {each.what}" for each in seen.diagnosis]
+    evidence += [f"{each.kind}: {each.text}" for each in seen.problems]
+    evidence += [f"expected times: {each}" for each in seen.expected_by]
+    if not seen.judged:
+        says = "whether this is as fast as it should be cannot be judged"
+        return _diagnosis(file, FileKind.results, Severity.not_judged, says, [*seen.missing, *evidence], known)
+    if seen.passes:
+        says = f"as fast as it should be, at {len(seen.sizes)} of {len(seen.sizes)} sizes"
+        return _diagnosis(file, FileKind.results, Severity.sound, says, evidence, known)
+    says = "results that cannot be true"
+    if failing:
+        worst = max(failing, key=lambda each: each.bytes)
+        says = (
+            f"{worst.verdict.value} at {len(failing)} of {len(seen.sizes)} sizes: {worst.collective} of "
+            f"{human_bytes(worst.bytes)} takes {worst.time_us:.0f} us, expected {worst.expected_us:.0f}"
+        )
+    return _diagnosis(file, FileKind.results, Severity.fault, says, evidence, known)
+
+
+def _trace(file: Path, known: _Known) -> FileDiagnosis:
+    scenario = known.scenario()
+    calls = traces.read(file, scenario.ranks)
+    known.learn(file, nccl=next(iter(calls.releases), None), nodes=_nodes_of(calls, scenario))
+    scenario = known.scenario()
+    seen = check_run([calls], scenario, Wanted(scenario.ranks, scenario.ranks))
+    compared = f"{seen.agreeing_calls:g} of {seen.compared_calls:g} calls ran as NCCL picks on {seen.communicator}"
+    evidence = [
+        f"{each.collective.name} of {human_bytes(each.bytes)} ran {each.executed_in_words}; NCCL picks "
+        f"{' or '.join(map(str, each.emulated)) or 'nothing'}"
+        for each in seen.differing
+    ]
+    severity = Severity.fault if seen.differing else Severity.sound
+    return _diagnosis(file, FileKind.trace, severity, compared, [*evidence, *seen.notes], known)
+
+
+def _nodes_of(calls: CallList, of_node: Scenario) -> int | None:
+    """Nodes of the largest communicator whose calls say what ran; None where the calls do not say their ranks."""
+    ranks = max((call.ranks or 0 for call in calls.executed), default=0)
+    return ranks // of_node.ranks if ranks and ranks % of_node.ranks == 0 else None
+
+
+def _diagnosis(
+    file: Path, kind: FileKind, severity: Severity, finding: str, evidence: Sequence[str], known: _Known
+) -> FileDiagnosis:
+    more = len(evidence) - MOST_EVIDENCE
+    shown = [*evidence[:MOST_EVIDENCE], *([f"and {more} more"] if more > 0 else [])]
+    return FileDiagnosis(str(file), kind, severity, finding, tuple(shown), known.machine, known.nodes, known.nccl)
+
+
+_OF_KIND: dict[FileKind, Callable[[Path, _Known], FileDiagnosis]] = {
+    FileKind.topology: _topology,
+    FileKind.listing: _listing,
+    FileKind.log: _log,
+    FileKind.preflight: _preflight,
+    FileKind.results: _results,
+    FileKind.trace: _trace,
+}
