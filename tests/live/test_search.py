@@ -146,6 +146,13 @@ def test_ports_that_the_network_merges_are_libnccls(nccl: str, setting: dict[str
     compare(Scenario(nccl, TOGETHER, machine="oci-h100", gpus_per_node=4, environment=setting))
 
 
+@pytest.mark.parametrize("nccl", HERE)
+def test_affinity_that_a_topology_lacks_is_not_this_computers(nccl: str) -> None:
+    """libnccl adds that of the NUMA node of its own computer, where there may be none, and joins ranks otherwise."""
+    topology = re.sub(r' affinity="[^"]*"', "", catalogue.load("pcie-l40s").topology_xml)
+    compare_with(Request(topology, 8, True, {}), OracleConfiguration(topology, TOGETHER, 8, nccl, {}))
+
+
 def test_forced_groups_are_libnccls() -> None:
     topology = with_two_ports(catalogue.load("dgx-h100").topology_xml, "functions")
     settings = {"NCCL_NET_FORCE_MERGE": "mlx5_0,mlx5_3_1;mlx5_3,mlx5_0_1"}

@@ -240,16 +240,17 @@ def test_a_wrong_model_has_a_hint() -> None:
 @pytest.mark.parametrize("gone", ["arch", "vendor", "familyid", "modelid", "numaid"])
 def test_a_cpu_is_not_this_computers(write: Write, gone: str) -> None:
     words = refusal(write, re.sub(f' {gone}="[^"]*"', "", TWO_RAILS))
-    assert f"has no {gone}, which NCCL reads from its machine" in words
+    assert f"<cpu numaid={None if gone == 'numaid' else '0'!r}> and 1 more have no {gone}, which NCCL reads" in words
 
 
 @pytest.mark.parametrize("gone", ["link_speed", "link_width"])
 def test_a_slot_is_not_guessed(write: Write, gone: str) -> None:
-    assert f"has no {gone}" in refusal(write, re.sub(f' {gone}="[^"]*"', "", TWO_RAILS))
+    words = refusal(write, re.sub(f' {gone}="[^"]*"', "", TWO_RAILS))
+    assert f"<pci busid='ffff:ff:02.0'> and 5 more have no {gone}" in words
 
 
 BAD = {
-    "no class": (TWO_RAILS.replace(' class="0x030200"', ""), "whether it is a GPU or an adapter is not known"),
+    "no class": (TWO_RAILS.replace(' class="0x030200"', ""), "have no class, which NCCL reads from its machine"),
     "a display of nobody": (TWO_RAILS.replace("0x030200", "0x030000"), "is a display without vendor"),
     "no gpu": (system(NIC.format(n=1)), "no GPU in it"),
     "upper case": (TWO_RAILS.replace("0001:00:00.0", "000A:00:00.0"), "in lower case"),
@@ -344,7 +345,8 @@ WORKS = {  # file: --gpu, --nic-gbps, --net-latency-us; a file that is complete 
     "yynil-topo.xml": (None, None, None),
 }
 REFUSED = {
-    "aws-ofi-nccl-g5.48xl-topo.xml": "<pci busid='0000:00:16.0'> has no class; whether it is a GPU",
+    "aws-ofi-nccl-g5.48xl-topo.xml": "<cpu numaid='0'> and 1 more have no arch; <pci busid='0000:00:16.0'> and 8 more "
+    "have no class and no link_speed and no link_width, which NCCL reads from its machine",
     "azure-ncv4-graph.xml": "<graphs> is not a topology",
 }
 

@@ -289,7 +289,10 @@ def cpu_above(node: Node, how: CpuAbove, below: tuple[Node, ...] = ()) -> Node |
     if node.kind is Kind.CPU:
         return node
     if node in below:
-        raise BadInput("this release of libnccl crashes: it looks for a GPU's CPU between two devices without an end")
+        raise BadInput(
+            "this release of libnccl crashes on this topology: it looks for a GPU's CPU between two PCIe switches "
+            "without an end; valid: NCCL 2.26.2 and later, or GPUs directly on their CPU, as virtual machines show them"
+        )
     for link in node.links:
         followed = how == "over_any_device" or link.to.kind in (Kind.PCI, Kind.CPU)
         if link.kind == "PIX" and followed and not (how == "upwards" and link.to in below[-1:]):

@@ -6,7 +6,7 @@ adapters' speed answer instead; what else the file leaves to the machine is refu
 
 import re
 import xml.etree.ElementTree as ET
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from hashlib import sha256
@@ -27,6 +27,8 @@ NVIDIA = "0x10de"
 AMAZON = "0x1d0f"  # its network plugin reports a latency, by type of instance
 BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")  # NCCL compares them as text, in lower case
 CPU_FACTS = {"x86_64": ("vendor", "familyid", "modelid")}  # what NCCL otherwise asks the computer it runs on
+CLASSES = 'class "0x030200" is a GPU, "0x020000" an adapter'
+PCI_FACTS = ("class", "link_speed", "link_width")
 NVSWITCH_CLASS = "0x068000"  # what NCCL takes the far end of an NVLink for that the host does not see
 NET_DEFAULTS = {"port": "1", "maxconn": "131072", "gdr": "1"}  # what NCCL's own InfiniBand network says of an adapter
 FIRST_GUID = 0x2000000000000000  # invented and distinct, as NCCL tells adapters apart by it
@@ -98,10 +100,10 @@ def read(file: "Path | Text", gpu: str, net_gbps: float | None, net_latency_us: 
     """
     model = gpus.load(gpu)
     skeleton = _File(file)
+    skeleton.check_places()
     placed = skeleton.gpus()
     if not placed:
         skeleton.fail('no GPU in it: no <gpu>, and no <pci> with class="0x0302.." of NVIDIA')
-    skeleton.check_places()
     skeleton.describe_gpus(placed, model)
     adapters = skeleton.describe_adapters(net_gbps, net_latency_us, model.gpudirect_rdma)
     bus_ids = sorted(map(_bus_id, placed))
@@ -186,18 +188,23 @@ class _File:
         return _gpus(self.where, self.root.iter("pci"))
 
     def check_places(self) -> None:
-        """What NCCL would read from the computer it runs on has to be in the file."""
+        """Refuses a file without what NCCL would read from the computer it runs on. BadTopology names all of that."""
+        lacking: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
         for cpu in self.root.iter("cpu"):
             needed = ("numaid", "arch", *CPU_FACTS.get(cpu.get("arch", ""), ()))
-            self._has(cpu, f"<cpu numaid={cpu.get('numaid')!r}>", needed)
+            lacking[_missing(cpu, needed)].append(f"<cpu numaid={cpu.get('numaid')!r}>")
         for pci in self.root.iter("pci"):
             if BUS_ID.fullmatch(pci.get("busid", "")) is None:
                 self.fail(f"<pci busid={pci.get('busid')!r}>: valid: as in 0000:1b:00.0, in lower case")
-            self._has(pci, f"<pci busid={pci.get('busid')!r}>", ("class", "link_speed", "link_width"))
-
-    def _has(self, element: ET.Element, name: str, attributes: tuple[str, ...]) -> None:
-        if missing := [attribute for attribute in attributes if attribute not in element.attrib]:
-            self.fail(f"{name} has no {' and no '.join(missing)}, which NCCL reads from its machine; write it there")
+            lacking[_missing(pci, PCI_FACTS)].append(f"<pci busid={pci.get('busid')!r}>")
+        lacking.pop((), None)
+        if lacking:
+            said = (
+                f"{_first_of(names)} {'has' if len(names) == 1 else 'have'} no {' and no '.join(missing)}"
+                for missing, names in lacking.items()
+            )
+            kinds = f" ({CLASSES})" if any("class" in missing for missing in lacking) else ""
+            self.fail(f"{'; '.join(said)}, which NCCL reads from its machine; write it there{kinds}")
 
     def describe_gpus(self, placed: list[ET.Element], model: GpuModel) -> None:
         """Gives every GPU its number, in the order of bus ids as CUDA counts equal GPUs, and its model's sm."""
@@ -281,19 +288,31 @@ P = TypeVar("P", bound=_Read)
 
 def _gpus(where: str, slots: Iterable[P]) -> list[P]:
     """Elements <pci> that are GPUs: with a <gpu>, or NVIDIA's display devices (class 0x03)."""
+    slots = list(slots)
+    if silent := [f"<pci busid={pci.get('busid')!r}>" for pci in slots if not (pci.get("class") or pci.find("*"))]:
+        have = "has" if len(silent) == 1 else "have"
+        what = f"{where}: {_first_of(silent)} {have} no class"
+        raise BadTopology(f"{what}, which NCCL reads from its machine; write it there ({CLASSES})")
     return [pci for pci in slots if pci.find("gpu") is not None or _is_gpu(where, pci)]
 
 
 def _is_gpu(where: str, pci: _Read) -> bool:
     kind, vendor = pci.get("class"), pci.get("vendor")
     name = f"{where}: <pci busid={pci.get('busid')!r}>"
-    if kind is None and pci.find("*") is None:
-        raise BadTopology(f"{name} has no class; whether it is a GPU or an adapter is not known")
     if kind is None or not kind.startswith("0x03"):
         return False
     if vendor is None and kind.startswith("0x0300"):
         raise BadTopology(f"{name} is a display without vendor: a GPU where it is {NVIDIA!r}")
     return vendor in (None, NVIDIA)
+
+
+def _missing(element: ET.Element, attributes: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(attribute for attribute in attributes if attribute not in element.attrib)
+
+
+def _first_of(names: Sequence[str]) -> str:
+    """The first of elements, and how many more there are."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _nets(pci: ET.Element) -> list[ET.Element]:

@@ -88,7 +88,10 @@ def for_x86(topology: str) -> str:
     To a CPU without a vendor, which is what an Arm or POWER CPU is, each rank there adds the vendor of the computer it
     runs on if one of its own devices is below that CPU; the ranks' CPUs then differ, and NCCL takes them for twice as
     many (ncclTopoGetXmlFromCpu and xmlTopoFuseXmlRecursive, src/graph/xml.cc, v2.28.9-1). It reads no vendor of these.
+
+    To a CPU without an affinity it adds that of this computer's NUMA node, which may have none: each has one here.
     """
+    topology = re.sub(r"<cpu\s(?![^>]*\baffinity=)", '<cpu affinity="ffffffff" ', topology)
     filled = r'<cpu vendor="GenuineIntel" familyid="0" modelid="0" '
     return re.sub(r'<cpu\s(?=[^>]*\barch="(?:arm64|ppc64)")(?![^>]*\bvendor=)', filled, topology)
 
