@@ -132,12 +132,15 @@ BAD = {
     ),
     "algorithm": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_ALGO=Rings"), "NVLSTree"),
     "protocol": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_PROTO=LL64"), "LL128"),
-    "variable": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_PAT_NDIMS=2"), "NCCL_PROTO"),
+    "variable": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_ENQUEUE_REARCH_ENABLE=1"), "NCCL_PROTO"),
     "variable of the search": (
         ("pick", "allreduce", *DUMPED, "--nodes", "2", "--env", "NCCL_P2P_LEVEL=SYS"),
         "valid without --topo-graphs",
     ),
-    "variable of no search": (("graphs", "--machine", "dgx-h100", "--env", "NCCL_PAT_NDIMS=2"), "change no graph"),
+    "variable of no search": (
+        ("graphs", "--machine", "dgx-h100", "--env", "NCCL_ENQUEUE_REARCH_ENABLE=1"),
+        "change no graph",
+    ),
     "no value": (("pick", "allreduce", "--machine", "dgx-h100", "--env", "NCCL_ALGO"), "NAME=VALUE"),
     "zero nodes": (("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "0"), "1 to 1048576"),
     "negative nodes": (("pick", "allreduce", "--machine", "dgx-h100", "--nodes", "-2"), "1 to 1048576"),
