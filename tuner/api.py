@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tuner.answers.call_picks import CallPicks
+from tuner.answers.picks import CallPicks
 from tuner.answers.tuners import with_tuner
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op, PeerCall, Protocol, by_name, peer_call
@@ -28,9 +28,8 @@ if TYPE_CHECKING:  # what a pick does not need takes as long to load as all that
     from tuner.answers.diff import Change
     from tuner.answers.exchanges import ExchangeAnswer
     from tuner.answers.explain import Explanation
-    from tuner.answers.group_calls import GroupCall
-    from tuner.answers.groups import GroupAnswer
     from tuner.answers.launches import LaunchAnswer
+    from tuner.answers.mixed import GroupAnswer, GroupCall
     from tuner.answers.order import CallOrder
     from tuner.base.frames import Rows
     from tuner.bench.workflow import Measured
@@ -194,8 +193,7 @@ class Communicator:
         >>> [(kernel.bypass_kernel, kernel.channels) for kernel in group.kernels]
         [('symmetric kernel AllReduce_RSxLDMC_AGxSTMC', 2), ('symmetric kernel AllGather_STMC', 2)]
         """
-        from tuner.answers.group_calls import operations
-        from tuner.answers.groups import from_emulator
+        from tuner.answers.mixed import from_emulator, operations
 
         return from_emulator(self.scenario, operations(calls, **kind))
 

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import tuner
-from tuner.answers.exports.compiled import read_compiled
+from tuner.answers.exports.choices import read_compiled
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective
 from tuner.cli import everything

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from google.protobuf import proto
 
 from tests.support.command_line import COMMAND
-from tuner.answers.exports import chakra_messages
+from tuner.answers.exports import schedules
 from tuner.cli import BROKEN_PIPE, everything
 
 MOVES = {"allreduce": 14, "reducescatter": 7, "allgather": 7, "broadcast": 7, "reduce": 7}  # of nBytes, 8 ranks
@@ -53,7 +53,7 @@ def of_goal(text: str) -> Iterator[Message]:
 
 def of_chakra(path: Path) -> list[Any]:
     """The nodes of a rank's file, read as Chakra's feeder reads them."""
-    kinds, _ = chakra_messages.load()
+    kinds, _ = schedules.load()
     with path.open("rb") as file:
         assert proto.parse_length_prefixed(kinds.GlobalMetadata, file).version
         nodes = []

@@ -4,27 +4,27 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from tuner.answers.doctor import parts
+from tuner.answers.doctor import records
 from tuner.answers.doctor.match import link
 from tuner.machine import catalogue, gpus
 
 
 def test_ids_in_any_case_and_unknown_ones() -> None:
-    part = parts.of("0x15B3", "0x1021")
+    part = records.of("0x15B3", "0x1021")
     assert part is not None
     assert (part.name, part.kind, part.pcie, part.gbps) == ("ConnectX-7", "adapter", (5, 16), 400)
-    assert parts.of(None, None) is None
-    assert parts.of("0x15b3", "0xffff") is None
+    assert records.of(None, None) is None
+    assert records.of("0x15b3", "0xffff") is None
 
 
 def test_every_gpu_model_is_a_part() -> None:
     for name in gpus.names():
         model = gpus.load(name)
         for device in model.pci_devices:
-            part = parts.of("0x10de", device)
+            part = records.of("0x10de", device)
             assert part is not None
             assert part.comp_cap == model.compute_capability
-    bridged = parts.of("0x10de", "0x20b5")
+    bridged = records.of("0x10de", "0x20b5")
     assert bridged is not None
     assert bridged.nvlinks == (0, 12)  # without bridges, and with them
 
@@ -32,7 +32,7 @@ def test_every_gpu_model_is_a_part() -> None:
 @pytest.mark.parametrize("machine", catalogue.names())
 def test_no_machine_has_more_than_its_parts_can(machine: str) -> None:
     for pci in ET.fromstring(catalogue.load(machine).topology_xml).iter("pci"):
-        part = parts.of(pci.get("vendor"), pci.get("device"))
+        part = records.of(pci.get("vendor"), pci.get("device"))
         if part is None:
             continue
         if part.pcie is not None and None not in (found := link(pci)):

@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.support import launch_records
+from tests.support import check_launch, launch_records
 from tuner import release
 from tuner.base.names import Algorithm
 from tuner.emulator import full_launch
 from tuner.emulator.selection import Selection
-from tuner.oracle.conformance import check_launch
 from tuner.scenario.p2p import heads_of
 
 load = cache(launch_records.load)

@@ -15,7 +15,7 @@ from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import ALL_COLLECTIVES, check
-from tuner.oracle.groups import Call
+from tuner.oracle.launches import Call
 from tuner.scenario import Scenario
 
 REGISTERED = [Request(collective, DataType.float32, Op.sum, buffers=Buffers.registered) for collective in Collective]

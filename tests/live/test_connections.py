@@ -7,10 +7,10 @@ import pytest
 
 from tests.scripts.check_connections import differences, drawn
 from tests.support.available_releases import HERE
+from tests.support.connections import connections, marked
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.emulator.connect.network import ORDER
-from tuner.oracle.connections import connections, marked
 from tuner.scenario import Scenario
 from tuner.scenario.description import Members
 from tuner.scenario.p2p import network_of

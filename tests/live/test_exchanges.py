@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 
 from tests.support.available_releases import HERE
+from tests.support.check_exchange import compare, compare_mixed
 from tests.support.random_exchanges import KINDS, draw
 from tests.support.random_groups import random_groups
 from tuner.answers.exchanges import Asked, answers, uneven
@@ -18,8 +19,7 @@ from tuner.emulator.p2p.plan import ExchangeCall
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
-from tuner.oracle.conformance.check_exchange import compare, compare_mixed
-from tuner.oracle.exchanges import IssuedCall
+from tuner.oracle.launches import IssuedCall
 from tuner.release import load
 from tuner.scenario import Scenario
 from tuner.scenario.p2p import p2p_context

@@ -5,6 +5,8 @@ import random
 import pytest
 
 from tests.support.available_releases import HERE
+from tests.support.check_exchange import compare as compare_exchange
+from tests.support.check_exchange import compare_mixed
 from tests.support.random_exchanges import draw
 from tests.support.random_groups import random_groups, rings_of_works
 from tuner import release
@@ -17,10 +19,8 @@ from tuner.emulator.request import Request
 from tuner.emulator.rules.registered import missing
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
-from tuner.oracle.conformance.check_exchange import compare as compare_exchange
-from tuner.oracle.conformance.check_exchange import compare_mixed
-from tuner.oracle.conformance.check_group import compare
-from tuner.oracle.groups import Call
+from tuner.oracle.conformance.check import compare
+from tuner.oracle.launches import Call
 from tuner.scenario import Scenario
 from tuner.scenario.p2p import p2p_context
 from tuner.scenario.resolved import ResolvedScenario

@@ -14,8 +14,8 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
-from tuner.oracle.conformance.check_group import compare, reachable
-from tuner.oracle.groups import Call
+from tuner.oracle.conformance.check import compare, reachable
+from tuner.oracle.launches import Call
 from tuner.scenario import Scenario
 
 AR = Request(Collective.AllReduce, DataType.float32, Op.sum)

@@ -15,7 +15,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
-from tuner.oracle.conformance.check_group import compare
+from tuner.oracle.conformance.check import compare
 from tuner.plugin.asked import opened
 from tuner.scenario import Scenario
 from tuner.scenario.oracle_configuration import OracleConfiguration

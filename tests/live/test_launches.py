@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import check_launch
 from tests.support.available_releases import HERE, WITH_PLUGINS
 from tests.support.plugin_tables import interface, table_of
 from tests.support.random_launches import Drawn, compared, drawn, issued
@@ -25,7 +26,6 @@ from tuner.emulator.rules.registered import missing
 from tuner.emulator.selection import Selection
 from tuner.emulator.tuner_plugin import CHUNKS_SINCE
 from tuner.oracle.api import Oracle
-from tuner.oracle.conformance import check_launch
 from tuner.scenario import Scenario
 
 pytestmark = pytest.mark.live

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.available_releases import HERE
+from tests.support.check_exchange import compare as compare_exchange
+from tests.support.check_exchange import compare_mixed
 from tests.support.gb200_tray import tray
 from tests.support.random_exchanges import draw
 from tests.support.random_groups import random_groups
@@ -21,8 +23,6 @@ from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import check
-from tuner.oracle.conformance.check_exchange import compare as compare_exchange
-from tuner.oracle.conformance.check_exchange import compare_mixed
 from tuner.scenario import Scenario
 from tuner.scenario.oracle_configuration import Host, OracleConfiguration
 from tuner.scenario.p2p import p2p_context

@@ -22,10 +22,10 @@ from tuner.base.names import Algorithm, Collective, DataType, Op, Pattern, Proto
 from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
-from tuner.oracle import hardware, library, process, tuning_log
+from tuner.oracle import answers, hardware, library, process
 from tuner.oracle.answers import Launched
 from tuner.oracle.api import Oracle
-from tuner.oracle.groups import Call
+from tuner.oracle.launches import Call
 from tuner.oracle.messages import Gpu
 from tuner.scenario import Scenario
 from tuner.scenario.oracle_configuration import Host, OracleConfiguration
@@ -632,12 +632,10 @@ def test_a_cpu_without_vendor_gets_one_before_this_computers_is_put_in() -> None
 def test_choices_in_logs() -> None:
     planned = b"x [0] NCCL INFO AllReduce: 67108864 Bytes -> Algo NVLS_TREE proto SIMPLE channel{Lo..Hi}={0..15}\n"
     picked = b"x [0] NCCL INFO 1048576 Bytes -> Algo 5 proto 2 time 54.932159\n"
-    allreduce = tuning_log.TunedChoice(67108864, Algorithm.NVLSTree, Protocol.Simple, 0, 15, AR)
-    assert tuning_log.choices(planned) == [allreduce]
-    assert tuning_log.choices(picked) == [
-        tuning_log.TunedChoice(1048576, Algorithm.NVLSTree, Protocol.Simple, None, None)
-    ]
-    assert tuning_log.choices(picked + planned) == tuning_log.choices(planned)
-    assert tuning_log.algorithm("COLLNET_DIRECT") == Algorithm.CollNetDirect
+    allreduce = answers.TunedChoice(67108864, Algorithm.NVLSTree, Protocol.Simple, 0, 15, AR)
+    assert answers.choices(planned) == [allreduce]
+    assert answers.choices(picked) == [answers.TunedChoice(1048576, Algorithm.NVLSTree, Protocol.Simple, None, None)]
+    assert answers.choices(picked + planned) == answers.choices(planned)
+    assert answers.algorithm("COLLNET_DIRECT") == Algorithm.CollNetDirect
     with pytest.raises(OracleFailed, match="does not know: XYZ"):
-        tuning_log.algorithm("XYZ")
+        answers.algorithm("XYZ")

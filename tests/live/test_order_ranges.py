@@ -5,8 +5,7 @@ import pytest
 from tests.support.available_releases import HERE
 from tests.support.tables_on_windows import observed
 from tuner import release
-from tuner.answers.order import of_calls
-from tuner.answers.order_ranges import BY_SIZE, NOT_CLAIMED, SAME, OrderRange, order_ranges
+from tuner.answers.order import BY_SIZE, NOT_CLAIMED, SAME, OrderRange, of_calls, order_ranges
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.oracle.api import Oracle

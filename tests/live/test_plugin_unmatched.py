@@ -14,7 +14,7 @@ from tuner.emulator.request import Request
 from tuner.oracle import library
 from tuner.oracle.answers import Launched
 from tuner.oracle.api import Oracle
-from tuner.oracle.exchanges import IssuedCall
+from tuner.oracle.launches import IssuedCall
 from tuner.plugin import loading
 from tuner.scenario import Scenario
 from tuner.scenario.oracle_configuration import OracleConfiguration

@@ -15,7 +15,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import check
-from tuner.oracle.exchanges import IssuedCall
+from tuner.oracle.launches import IssuedCall
 from tuner.scenario import Scenario
 
 pytestmark = pytest.mark.live

@@ -16,7 +16,7 @@ import pytest
 
 from tests.scripts import write_picks_to_try as written
 from tests.support import browser as web
-from tuner.answers.exports.compiled import read_compiled
+from tuner.answers.exports.choices import read_compiled
 from tuner.answers.tuners import with_tuner
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request

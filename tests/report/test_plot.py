@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tuner.answers.choices import NOTHING, Choices, choices
-from tuner.answers.curves import curves
+from tuner.answers.choices import NOTHING, Choices, choices, curves
 from tuner.base.errors import BadInput, BadMeasurement, NoAlgorithm
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.cli import everything

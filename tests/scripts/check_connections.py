@@ -16,6 +16,7 @@ from random import Random
 
 import click
 
+from tests.support.connections import connections, marked
 from tests.support.random_launches import DIFFERENT_LINKS, REACHING
 from tuner import release
 from tuner.base.errors import TunerError
@@ -25,7 +26,6 @@ from tuner.emulator.connect.network import ORDER
 from tuner.emulator.request import Request
 from tuner.emulator.rules.registered import NetworkUse
 from tuner.machine import catalogue
-from tuner.oracle.connections import connections, marked
 from tuner.oracle.messages import RankConnections
 from tuner.scenario import Scenario
 from tuner.scenario.p2p import network_of

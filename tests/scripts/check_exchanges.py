@@ -17,6 +17,7 @@ from itertools import islice
 import click
 
 from tests.scripts.check_symmetric import GIN_TYPE, drawn_windows
+from tests.support.check_exchange import compare_mixed
 from tests.support.random_exchanges import KINDS, draw, scenarios
 from tests.support.random_groups import random_groups, rings_of_works
 from tuner import release
@@ -32,7 +33,6 @@ from tuner.emulator.rules.schedule.cells import NOT_DONE
 from tuner.emulator.rules.symmetric_variables import WITHOUT_WINDOWS
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
-from tuner.oracle.conformance.check_exchange import compare_mixed
 from tuner.scenario import Scenario
 from tuner.scenario.p2p import p2p_context
 

@@ -31,7 +31,7 @@ from tuner.emulator.rules.registered import missing
 from tuner.emulator.rules.symmetric_variables import WITHOUT_WINDOWS
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
-from tuner.oracle.conformance.check_group import compare
+from tuner.oracle.conformance.check import compare
 from tuner.scenario import Scenario
 
 ROOM = {"NCCL_WORK_ARGS_BYTES": ("600", "1000", "2000"), "NCCL_WORK_FIFO_BYTES": ("4096", "65536")}

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import click
 
-from tests.support import random_launches
+from tests.support import check_launch, random_launches
 from tests.support.random_launches import Drawn, drawn
 from tuner import release
 from tuner.base.errors import BadInput, TunerError
@@ -25,7 +25,6 @@ from tuner.cli.output import print_table
 from tuner.emulator.group import Operation
 from tuner.emulator.launches import Launch
 from tuner.emulator.rules.registered import missing
-from tuner.oracle.conformance import check_launch
 
 ALONE, GROUPS = 1000, 10  # of each communicator
 FEWER, FEWER_GROUPS = 40, 5  # on registered buffers, where more goes by the machine

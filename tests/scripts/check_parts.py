@@ -14,12 +14,12 @@ from collections import Counter
 import click
 
 from tests.support import random_exchanges, random_parts
+from tests.support.check_exchange import compare
 from tuner import release
 from tuner.base.errors import BadInput, TunerError
 from tuner.cli.output import print_table
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import KINDS, check
-from tuner.oracle.conformance.check_exchange import compare
 from tuner.scenario import Scenario
 from tuner.scenario.p2p import p2p_context
 

@@ -15,7 +15,7 @@ from sys import argv
 from typing import Any
 
 from tuner import release
-from tuner.answers.exports.compiled import file_of
+from tuner.answers.exports.choices import file_of
 from tuner.answers.tuners import with_tuner
 from tuner.base.errors import TunerError
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol

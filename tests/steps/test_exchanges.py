@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.support.scheduled_numbers import Run
+from tuner.answers.alone import of_exchange
 from tuner.answers.exchanges import Asked
-from tuner.answers.scheduled import of_exchange
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType, PeerCall
 from tuner.scenario import Scenario

@@ -11,9 +11,9 @@ from tuner.base.names import Buffers
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
-from tuner.oracle.conformance import check_group
+from tuner.oracle.conformance import check
 from tuner.oracle.conformance.check import TABLES, name, sizes_bytes
-from tuner.oracle.groups import Call
+from tuner.oracle.launches import Call
 from tuner.scenario import Scenario
 
 MACHINES = ("dgx-h100", "dgx-b200")
@@ -92,7 +92,7 @@ def launches(oracle: Oracle, request: Request, how: str) -> list[Any]:
 
 def groups(scenario: Scenario, requests: Sequence[Request]) -> Iterator[list[Call]]:
     """The groups of `nccl-tuner check`."""
-    for group in check_group.standard(Selection(scenario.communicator()), requests):
+    for group in check.standard(Selection(scenario.communicator()), requests):
         operations = (pick.operation for pick in group.picks)
         yield [Call(each.request.collective, each.request.dtype, each.request.op, each.bytes) for each in operations]
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from tests.support import check_launch
 from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.oracle.conformance import check_launch
-from tuner.oracle.conformance.check_group import reachable
-from tuner.oracle.exchanges import LaunchedKernel
-from tuner.oracle.launches import LaunchInFull
+from tuner.oracle.conformance.check import reachable
+from tuner.oracle.launches import LaunchedKernel, LaunchInFull
 from tuner.oracle.messages import Batch, KernelWorks
 from tuner.scenario import Scenario
 

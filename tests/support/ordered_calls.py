@@ -17,8 +17,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.steps.addition_order import Term
 from tuner.emulator.steps.orders import REDUCING, Orders, orders
 from tuner.oracle.api import Oracle
-from tuner.oracle.exchanges import IssuedCall
-from tuner.oracle.launches import LaunchInFull
+from tuner.oracle.launches import IssuedCall, LaunchInFull
 from tuner.scenario import Scenario
 
 ALGORITHMS = (Algorithm.Ring, Algorithm.Tree)  # whose orders are claimed

@@ -8,7 +8,7 @@ from tuner.base.windows import SYMMETRIC, Windows
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.oracle.conformance.check_group import reachable
+from tuner.oracle.conformance.check import reachable
 from tuner.release import Release
 
 BEFORE_FP8 = tuple(DataType)[:10]  # fp8 is not in every release, and not for every GPU

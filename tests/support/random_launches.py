@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from tests.support import check_launch
 from tests.support.planned_communicators import hosts
 from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm, TunerError
@@ -17,9 +18,8 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
-from tuner.oracle.conformance import check_launch
-from tuner.oracle.conformance.check_group import reachable
-from tuner.oracle.exchanges import IssuedCall
+from tuner.oracle.conformance.check import reachable
+from tuner.oracle.launches import IssuedCall
 from tuner.scenario import Scenario
 from tuner.scenario.p2p import heads_of
 

@@ -14,8 +14,7 @@ from tuner.emulator.launches import ChannelShare, Sharing, Work
 from tuner.emulator.request import Request
 from tuner.emulator.steps.schedule import schedule
 from tuner.oracle.api import Oracle
-from tuner.oracle.exchanges import IssuedCall
-from tuner.oracle.launches import LaunchInFull
+from tuner.oracle.launches import IssuedCall, LaunchInFull
 from tuner.scenario import Scenario
 
 OF_ALL = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)

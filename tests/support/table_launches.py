@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
+from tests.support import check_launch
 from tests.support.plugin_tables import table_of
 from tests.support.random_launches import AT_ONCE, Drawn, in_batches, issued
 from tuner import plugin
@@ -16,7 +17,6 @@ from tuner.emulator.launches import Launch
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
-from tuner.oracle.conformance import check_launch
 from tuner.plugin.asked import Asked, opened
 from tuner.scenario.p2p import heads_of
 

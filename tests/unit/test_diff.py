@@ -9,10 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from tuner import release
-from tuner.answers.bypassing import NonClassicPick
-from tuner.answers.changes import changed
+from tuner.answers.changes import at_sizes, changed
 from tuner.answers.diff import Change, Side, diff, loss, share_changed
-from tuner.answers.whatif import at_sizes
+from tuner.answers.symmetric import NonClassicPick
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.cli import everything

@@ -3,7 +3,7 @@
 import pytest
 
 from tuner.answers import exchanges
-from tuner.answers.exchange_ways import taken
+from tuner.answers.exchanges import taken
 from tuner.base.names import DataType, PeerCall
 from tuner.scenario import Scenario
 from tuner.scenario.p2p import p2p_context

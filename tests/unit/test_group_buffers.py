@@ -7,7 +7,7 @@ import pytest
 from tests.support.command_line import run
 from tests.support.random_groups import random_groups
 from tuner import release
-from tuner.answers.group_calls import GroupCall
+from tuner.answers.mixed import GroupCall
 from tuner.api import communicator
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Buffers, Collective, DataType, Op

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.command_line import run
-from tuner.answers.scale_gpus import over_gpus
+from tuner.answers.scale import over_gpus
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request

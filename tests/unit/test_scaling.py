@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.command_line import run
 from tuner.answers import scale as module
-from tuner.answers.bypassing import picks_of
 from tuner.answers.scale import NodeCounts, Range, scale
+from tuner.answers.symmetric import picks_of
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.request import Request

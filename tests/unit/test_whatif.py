@@ -11,9 +11,8 @@ import pytest
 from tests.support.available_releases import HERE
 from tests.support.command_line import run, run_process
 from tuner import graphs
-from tuner.answers.changes import changed
+from tuner.answers.changes import at_sizes, changed
 from tuner.answers.diff import Side
-from tuner.answers.whatif import at_sizes
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tuner.answers import calibrated
-from tuner.answers.bypassing import AnyPick, picks_of, ratio, times_us
 from tuner.answers.calibrated import (
     Answering,
     CalibratedRatio,
@@ -20,6 +19,7 @@ from tuner.answers.calibrated import (
     NoCalibration,
     TimesWanted,
 )
+from tuner.answers.symmetric import AnyPick, picks_of, ratio, times_us
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Buffers
 from tuner.base.numerics import SizeArray
@@ -31,7 +31,7 @@ from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
-    from tuner.answers.whatif import AtSize
+    from tuner.answers.changes import AtSize
 
 ROUNDING = 10_000  # a shorter range, as a part of its size, is two times that float32 rounds alike
 
@@ -56,7 +56,7 @@ class Side:
             return answers(self.selection, request, self._low, self._high, self.whole)
 
     def picks(self, request: Request, sizes: SizeArray) -> list[AnyPick]:
-        """:func:`tuner.answers.bypassing.picks_of` of ``sizes`` in bytes, [size]; errors with the side."""
+        """:func:`tuner.answers.symmetric.picks_of` of ``sizes`` in bytes, [size]; errors with the side."""
         with self._named():
             return picks_of(self.selection, request, sizes)
 
@@ -68,7 +68,7 @@ class Side:
             raise type(error)(f"{self.scenario.title}: {error}") from error
 
     def times_us(self, request: Request, sizes: SizeArray, picks: Sequence[AnyPick]) -> list[float | None]:
-        """:func:`tuner.answers.bypassing.times_us` of ``sizes`` in bytes, [size]; errors with the side."""
+        """:func:`tuner.answers.symmetric.times_us` of ``sizes`` in bytes, [size]; errors with the side."""
         with self._named():
             return times_us(self.selection, request, sizes, picks)
 

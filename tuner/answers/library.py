@@ -1,14 +1,19 @@
 """What the real library answers, in the records of the emulator's answers."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from tuner.answers import picks
-from tuner.answers.bypassing import NonClassicPick
 from tuner.answers.graphs import GraphsAcross
-from tuner.answers.groups import CallInKernel, ChoiceAnswer, GroupAnswer, KernelAnswer
+from tuner.answers.mixed import CallInKernel, ChoiceAnswer, GroupAnswer, KernelAnswer
 from tuner.answers.picks import PickAnswer
+from tuner.answers.symmetric import NonClassicPick
+from tuner.base.errors import BadInput
 from tuner.base.names import Collective
 from tuner.base.numerics import shortest
 from tuner.emulator.call_kind import NonClassicPath
@@ -19,10 +24,10 @@ from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
 from tuner.machine.graphs import OrderedGraph
 from tuner.oracle import search
-from tuner.oracle.answers import Launched
+from tuner.oracle.answers import Launched, SymmetricKernel
 from tuner.oracle.api import Oracle
-from tuner.oracle.groups import Call, Kernel
-from tuner.oracle.tuning_log import SymmetricKernel
+from tuner.oracle.launches import Call, Kernel
+from tuner.oracle.preloaded import preloaded
 from tuner.scenario import Scenario
 
 
@@ -50,7 +55,7 @@ def of_sizes(scenario: Scenario, request: Request, sizes: Sequence[int], timeout
 
 
 def of_group(scenario: Scenario, operations: Sequence[Operation], timeout_s: float) -> GroupAnswer:
-    """As :func:`tuner.answers.groups.from_emulator`, as launched; None stands for what the release does not show.
+    """As :func:`tuner.answers.mixed.from_emulator`, as launched; None stands for what the release does not show.
 
     That is always which call it was (``call``, ``choice``) and a choice's ``time_us``, up to 2.23 a call's collective
     and bytes, up to 2.21 a choice's as well.
@@ -121,3 +126,36 @@ def with_across(scenario: Scenario, timeout_s: float) -> GraphsAcross:
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
         found = {} if len(scenario.resolve().nodes) > 1 else search.ordered_graphs(oracle)
         return GraphsAcross(found, summarize(oracle.connected()))
+
+
+NOT_STARTED = 127  # as a shell says it
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A program that has ended. ``exit_code`` is 128 and the signal's number where one ended it, as a shell says it."""
+
+    communicator: str
+    library: str
+    command: tuple[str, ...]
+    exit_code: int
+
+
+def run(
+    scenario: Scenario, command: Sequence[str], processes_per_node: int | None = None, to_stderr: bool = False
+) -> Ended:
+    """Runs it to its end. Errors: those of :func:`preloaded`; BadInput where it cannot be started."""
+    with preloaded(scenario.oracle_configuration(), processes_per_node) as prepared:
+        variables = prepared.variables({**os.environ, **(scenario.environment or {})})
+        print(f"nccl-tuner: GPUs of {scenario.title} are simulated, under {prepared.library}.", file=sys.stderr)
+        print(
+            "nccl-tuner: no kernel runs: times and results that the program prints are not those of any hardware.",
+            file=sys.stderr,
+            flush=True,
+        )
+        try:
+            ended = subprocess.run(command, env=variables, stdout=sys.stderr if to_stderr else None, check=False)
+        except OSError as error:
+            raise BadInput(f"{command[0]}: {error.strerror}; valid: a program that can be run") from None
+    code = ended.returncode
+    return Ended(scenario.title, str(prepared.library), tuple(command), code if code >= 0 else 128 - code)

@@ -32,9 +32,9 @@ def upgrade(old: Side, new: Side, changes: Mapping[Request, list[Change]], libra
     """With libnccl's own answers where there is a limit to wait for them, in seconds."""
     found = differences(old.scenario, new.scenario)
     if library_timeout_s is not None:
-        from tuner.answers import beyond_library
+        from tuner.answers import beyond
 
-        found += beyond_library.differences(old.scenario, new.scenario, list(changes), library_timeout_s)
+        found += beyond.library_differences(old.scenario, new.scenario, list(changes), library_timeout_s)
     releases = [side.selection.communicator.release.name for side in (old, new)]
     selects = [one for one in found if one.source != RECORDED and one.topic != "limits"]
     every_change = list(chain(*changes.values()))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner import release
-from tuner.answers.bypassing import AnyPick, NonClassicPick
 from tuner.answers.diff import Change, Side, diff
+from tuner.answers.symmetric import AnyPick, NonClassicPick
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, PeerCall
 from tuner.cli import exchange_changes, options

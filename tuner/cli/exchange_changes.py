@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tuner.answers.exchange_ways import ExchangeSides, Taken, WaysAtSize, WaysChange
+from tuner.answers.exchanges import ExchangeSides, Taken, WaysAtSize, WaysChange
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, PeerCall
 from tuner.cli.output import human_bytes, print_json, print_table, say

@@ -5,10 +5,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tuner.answers import exchanges, mixed
-from tuner.answers.exchange_ways import Way, ways
-from tuner.answers.exchanges import Asked, ExchangeAnswer, TransferAnswer
-from tuner.answers.groups import CallInKernel
-from tuner.answers.mixed import MixedAnswer
+from tuner.answers.exchanges import Asked, ExchangeAnswer, TransferAnswer, Way, ways
+from tuner.answers.mixed import CallInKernel, MixedAnswer
 from tuner.base.names import DataType, PeerCall
 from tuner.cli import times
 from tuner.cli.group_calls import GivenCall
@@ -90,7 +88,7 @@ def show_uneven(scenario: Scenario, parts: Sequence[int], dtype: DataType, rank:
     """An AllToAll with unequal parts of a rank: each message."""
     where = p2p_context(ResolvedScenario(scenario), rank)
     calls = exchanges.uneven(parts, where.communicator.ranks, dtype, rank)
-    answer = mixed.from_emulator(scenario, where, (), calls)
+    answer = mixed.mixed_from_emulator(scenario, where, (), calls)
     if as_json:
         print_json(answer)
         return
@@ -113,7 +111,7 @@ def show_group(scenario: Scenario, calls: Sequence[GivenCall], like: Request, ra
         else:
             request = replace(like, collective=call.function, dtype=dtype, op=like.op if call.op is None else call.op)
             operations.append(Operation(request, call.bytes, call.peer_of(rank, where.communicator.ranks)))
-    answer = mixed.from_emulator(scenario, where, operations, exchanged, like.buffers)
+    answer = mixed.mixed_from_emulator(scenario, where, operations, exchanged, like.buffers)
     if as_json:
         print_json(answer)
         return

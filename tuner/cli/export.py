@@ -83,18 +83,18 @@ def command(
     if (call.dtype, call.op) != (DataType.float32, Op.sum):
         raise BadInput(f"{kind}: a table of float32 and sum; valid: without --dtype and --op")
     if kind == "simai":
-        from tuner.answers.exports import simai
+        from tuner.answers.exports import timed
 
         if nvlink_gbs is None or nics_gbs is None:
             raise BadInput("simai: ratios to the links' bandwidths; valid with it: --nvlink-gbs and --nics-gbs")
         if len(collectives) > 1:
             raise BadInput(f"simai: {len(collectives)} collectives; valid: one")
-        links = simai.Links(nvlink_gbs, nics_gbs)
-        text, whose = simai.table(described, (collectives or (Collective.AllReduce,))[0], links, wanted)
+        links = timed.Links(nvlink_gbs, nics_gbs)
+        text, whose = timed.table(described, (collectives or (Collective.AllReduce,))[0], links, wanted)
         click.echo(f"times {'; '.join(whose)}", err=True)  # the file has no place for it
         _write(text, out)
         return
-    from tuner.answers.exports.xla import OPCODES, XlaTable
+    from tuner.answers.exports.timed import OPCODES, XlaTable
 
     _write(XlaTable(described, sizes, wanted, kind == "xla-iota").text(collectives or tuple(OPCODES)), out)
 
@@ -116,7 +116,7 @@ def _choices(
 
 
 def _compiled(described: Any, like: Request, collectives: tuple[Collective, ...], out: Path | None) -> None:
-    from tuner.answers.exports.compiled import compiled
+    from tuner.answers.exports.choices import compiled
 
     if out is None:
         raise BadInput("compiled is a binary file; give it a name with --out FILE")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.answers import groups
-from tuner.answers.groups import GroupAnswer
+from tuner.answers import mixed
+from tuner.answers.mixed import GroupAnswer
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op, PeerCall
 from tuner.cli import options
@@ -124,14 +124,14 @@ def command(
     of_rank_0 = operations_of(given, like)
     operations = [replace(each, root=root) for each, root in zip(of_rank_0, roots, strict=True)]
     if table is None:
-        answer = groups.from_emulator(described, operations)
+        answer = mixed.from_emulator(described, operations)
         answer = replace(answer, launch=launches.of(operations)) if launches else answer
     else:
         from tuner.plugin.asked import opened
 
         selection = Selection(described.communicator())
         with opened(table, selection) as tuner:
-            answer = groups.described(described, plan(selection, operations, tuner))
+            answer = mixed.described(described, plan(selection, operations, tuner))
             answer = replace(answer, launch=launches.of(operations, tuner)) if launches else answer
     if as_json:
         print_json(answer)

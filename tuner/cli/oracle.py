@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from tuner.answers import library, programs
+from tuner.answers import library
 from tuner.answers.tables import cells
 from tuner.base.names import Collective
 from tuner.cli import options
@@ -155,7 +155,7 @@ def run(
     nccl-tuner oracle run --machine dgx-h100 --nccl 2.28.9 -- ./all_reduce_perf -g 8 -c 0
     """
     described = communicator.scenario()
-    ended = programs.run(described, program, processes_per_node, to_stderr=as_json)
+    ended = library.run(described, program, processes_per_node, to_stderr=as_json)
     if as_json:
         print_json(ended)
     click.get_current_context().exit(ended.exit_code)

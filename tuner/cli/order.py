@@ -120,7 +120,7 @@ def command(
 
 
 def _ranges(described: Scenario, request: Request, ends: tuple[int, int], root: int, as_json: bool) -> None:
-    from tuner.answers.order_ranges import order_ranges
+    from tuner.answers.order import order_ranges
 
     found = order_ranges(described, request, ends, root)
     if as_json:

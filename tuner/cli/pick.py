@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.answers import picks
-from tuner.answers.bypassing import NonClassicPick
 from tuner.answers.picks import PickAnswer
+from tuner.answers.symmetric import NonClassicPick
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, PeerCall
 from tuner.base.numerics import is_time

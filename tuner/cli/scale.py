@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.answers.scale import TO_NODES, NodeCounts, Range, Scale, scale, with_times
-from tuner.answers.scale_gpus import over_gpus
+from tuner.answers.scale import TO_NODES, NodeCounts, Range, Scale, over_gpus, scale, with_times
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective
 from tuner.cli import options

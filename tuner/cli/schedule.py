@@ -63,7 +63,7 @@ def command(
     nccl-tuner schedule allreduce --bytes 16M --machine dgx-a100 --nodes 4 --format chakra -o traces/allreduce
     nccl-tuner schedule alltoall --bytes 16M --machine dgx-h100 --nodes 2 --format goal -o alltoall.goal
     """
-    from tuner.answers import scheduled
+    from tuner.answers import alone
     from tuner.answers.exchanges import Asked
     from tuner.answers.exports import schedules
     from tuner.emulator.p2p.plan import POINT_TO_POINT
@@ -74,10 +74,10 @@ def command(
         raise BadInput(f"--rank, --peer: of send and recv; valid for {collective.name}: without, all ranks are in it")
     described = communicator.scenario()
     if isinstance(collective, Collective):
-        made = scheduled.of_collective(described, Request(collective, call.dtype, call.op), size, root)
+        made = alone.of_collective(described, Request(collective, call.dtype, call.op), size, root)
     else:
         ends = (rank, peer) if collective in POINT_TO_POINT else (0, root)
-        made = scheduled.of_exchange(described, Asked(collective, [size], call.dtype, *ends))
+        made = alone.of_exchange(described, Asked(collective, [size], call.dtype, *ends))
     if wire and kind == "csv":
         raise BadInput("csv: has bytes and wire_bytes; valid: without --wire")
     if kind == "chakra":

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.answers.changes import KEYS, each_of
+from tuner.answers.changes import KEYS, AtSize, at_sizes, each_of
 from tuner.answers.diff import Change, Side, diff
-from tuner.answers.whatif import AtSize, at_sizes
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, PeerCall
 from tuner.base.records import json_form
@@ -108,9 +107,9 @@ def command(
         requests = options.runnable({"before": old.selection, "after": new.selection}, collectives, like)
         one = _compared(old, new, dict.fromkeys(requests, sizes), times)
         if ask_libnccl:
-            from tuner.answers import beyond_library
+            from tuner.answers import beyond
 
-            asked = beyond_library.differences(described, after, requests, timeout_s)
+            asked = beyond.library_differences(described, after, requests, timeout_s)
             one = dataclasses.replace(one, libnccl=asked)
         compared.append(one)
     if exchanged:

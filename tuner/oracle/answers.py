@@ -1,5 +1,6 @@
 """What the simulated GPUs recorded, as numpy reads it, and the answers that are made of it."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,11 +8,96 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.base.names import Algorithm, Protocol
+from tuner.base.errors import OracleFailed
+from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.emulator.call_kind import COPY_ENGINES, NonClassicPath
-from tuner.oracle import messages, tuning_log
+from tuner.oracle import messages
 from tuner.oracle.messages import Field, Layout, Struct
 from tuner.oracle.symbols import Symbols
+from tuner.scenario.logs import choice
+
+# 2.27 and later, of a kernel on symmetric windows
+_SYMMETRIC = re.compile(rb"\[Symmetric\]: (\d+) Bytes -> Kernel (\w+) nchannels \d+ nthreads \d+(?: nWorks (\d+))?")
+
+# Algorithms by ncclPattern_t, as NCCL 2.18 to 2.32 use it.
+PATTERNS = {
+    "Ring": Algorithm.Ring,
+    "RingTwice": Algorithm.Ring,
+    "PipelineFrom": Algorithm.Ring,
+    "PipelineTo": Algorithm.Ring,
+    "TreeUp": Algorithm.Tree,
+    "TreeDown": Algorithm.Tree,
+    "TreeUpDown": Algorithm.Tree,
+    "CollnetChain": Algorithm.CollNetChain,
+    "CollnetDirect": Algorithm.CollNetDirect,
+    "Nvls": Algorithm.NVLS,
+    "NvlsTree": Algorithm.NVLSTree,
+    "PatUp": Algorithm.PAT,
+    "PatDown": Algorithm.PAT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TunedChoice:
+    """A line of the log that says what NCCL chose for a call."""
+
+    bytes: int  # as logged: count times type size, per rank for AllGather and ReduceScatter
+    algorithm: Algorithm
+    protocol: Protocol
+    channel_lo: int | None
+    channel_hi: int | None
+    collective: Collective | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SymmetricKernel:
+    """A line of the log about a symmetric kernel: its name, its calls' counts in bytes, added up, and their number."""
+
+    name: str
+    bytes: int
+    calls: int
+
+
+def choices(log: bytes) -> list[TunedChoice]:
+    """Every choice in a piece of NCCL's log, in its order; the later and fuller kind of line where there are both."""
+    lines = [made for line in log.decode(errors="replace").splitlines() if (made := choice.printed(line))]
+    planned = [line for line in lines if line.planned]
+    return [
+        TunedChoice(
+            line.bytes,
+            algorithm(line.algorithm),
+            protocol(line.protocol),
+            line.channel_lo,
+            line.channel_hi,
+            None if line.collective is None else choice.collective(line.collective),
+        )
+        for line in planned or lines
+    ]
+
+
+def symmetric_kernels(log: bytes) -> list[SymmetricKernel]:
+    """The symmetric kernels that a piece of NCCL's log names, in their order."""
+    return [SymmetricKernel(match[2].decode(), int(match[1]), int(match[3] or 1)) for match in _SYMMETRIC.finditer(log)]
+
+
+def algorithm(text: str) -> Algorithm:
+    """An algorithm by number, or by NCCL's spelling in logs and kernel names; OracleFailed for any other.
+
+    Such as ``COLLNET_DIRECT``, ``NVLS_TREE``, ``NVLSTree``.
+    """
+    known = choice.algorithm(text)
+    if known is None:
+        raise OracleFailed(f"NCCL named an algorithm this project does not know: {text}")
+    return known
+
+
+def protocol(text: str) -> Protocol:
+    """A protocol by number, or by NCCL's spelling, in any case; OracleFailed for any other."""
+    known = choice.protocol(text)
+    if known is None:
+        raise OracleFailed(f"NCCL named a protocol this project does not know: {text}")
+    return known
+
 
 _NUMPY = {"pointer": "uint64"}  # types of a layout that NumPy has other names for
 
@@ -132,7 +218,7 @@ class Reader:
 
     def non_classic_path(self, observed: Observation) -> NonClassicPath | None:
         """None where the call took the classic path. Copy engines launch no kernel and log nothing."""
-        kernels, record = tuning_log.symmetric_kernels(observed.log), observed.record
+        kernels, record = symmetric_kernels(observed.log), observed.record
         if not kernels:
             return None if record["kernels"] else COPY_ENGINES
         kernel = kernels[0].name
@@ -141,10 +227,10 @@ class Reader:
             raise Contradiction(f"NCCL says {kernel} and launches {record['kernels']} kernels, first {launched}")
         return NonClassicPath(kernel, int(record["kernel"]["grid_x"]), int(record["kernel"]["block_x"]))
 
-    def choice(self, observed: Observation) -> tuning_log.TunedChoice:
+    def choice(self, observed: Observation) -> TunedChoice:
         """What NCCL's log says it took, and what the operation it prepared says: they must not differ."""
         size, record = observed.nbytes, observed.record
-        logged = tuning_log.choices(observed.log)
+        logged = choices(observed.log)
         if len(logged) > 1 or record["kernels"] != 1:
             raise Contradiction(
                 f"one collective of {size} bytes gave {len(logged)} choices and {record['kernels']} kernels"
@@ -161,13 +247,13 @@ class Reader:
             )
         return choice
 
-    def _prepared(self, size: int, record: Any) -> tuning_log.TunedChoice | None:
+    def _prepared(self, size: int, record: Any) -> TunedChoice | None:
         if not record["operations"]:
             return None
-        algorithm = tuning_log.PATTERNS.get(self.pattern(record["operation"]).removeprefix("ncclPattern"))
+        algorithm = PATTERNS.get(self.pattern(record["operation"]).removeprefix("ncclPattern"))
         if algorithm is None:
             return None
-        return tuning_log.TunedChoice(size, algorithm, Protocol(record["operation"]["protocol"]), None, None)
+        return TunedChoice(size, algorithm, Protocol(record["operation"]["protocol"]), None, None)
 
     def requested(
         self, answers: Any, calls: Sequence[Observation], simulated: bool, shape: tuple[int, ...]
@@ -189,7 +275,7 @@ class Reader:
         return Requested(before, after, questions["channels"].copy(), questions["pipe_ops"].copy(), winner_us)
 
 
-def _time_us(record: Any, choice: tuning_log.TunedChoice) -> float | None:
+def _time_us(record: Any, choice: TunedChoice) -> float | None:
     if not record["questions"]:
         return None
     question = record["question"]

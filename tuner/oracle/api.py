@@ -15,7 +15,7 @@ from tuner.base.windows import SYMMETRIC, Windows
 from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.connect.nodes import Connected
 from tuner.emulator.request import Request
-from tuner.oracle import channels, exchanges, facts, groups, launches, messages, start
+from tuner.oracle import facts, launches, messages, start
 from tuner.oracle.answers import Contradiction, Launched, Observation, Reader, Requested
 from tuner.plugin import forcing_path
 from tuner.plugin.forcing import Seen
@@ -132,8 +132,8 @@ class Oracle:
 
     def connected(self) -> Connected:
         """The channels of every rank as they are in NCCL's memory, and the adapters that NCCL says they use."""
-        answer: messages.Channels = self._request(channels.request(self._prepared.symbols), "reading the channels")
-        return channels.connected(answer, release.load(self.facts.release).limits.max_direct_local_ranks)
+        answer: messages.Channels = self._request(facts.request(self._prepared.symbols), "reading the channels")
+        return facts.connected(answer, release.load(self.facts.release).limits.max_direct_local_ranks)
 
     def reachable(self, collective: Collective, dtype: DataType, size_bytes: int) -> tuple[int, int]:
         """The nearest sizes NCCL can have at or below, and at or above ``size_bytes``; never 0."""
@@ -173,11 +173,11 @@ class Oracle:
 
     def launch_group(
         self,
-        calls: Sequence[groups.Call],
+        calls: Sequence[launches.Call],
         buffers: Buffers = Buffers.plain,
         in_place: bool = False,
         windows: Windows = SYMMETRIC,
-    ) -> groups.LaunchedGroup:
+    ) -> launches.LaunchedGroup:
         """All calls inside one ncclGroupStart and ncclGroupEnd, launched for real on rank 0.
 
         All have the same buffers; those on graph buffers are captured into one CUDA graph.
@@ -195,15 +195,15 @@ class Oracle:
         if answer.error is not None:
             raise self._child.failure(f"{what}: {answer.error}")
         with self._explained(f"{what} gave "):
-            return groups.read(self._reader, answer, self._child.log_bytes(answer.log_start, answer.log_end))
+            return launches.read_groups(self._reader, answer, self._child.log_bytes(answer.log_start, answer.log_end))
 
     def launch_exchange(
         self,
-        calls: Sequence[exchanges.IssuedCall],
+        calls: Sequence[launches.IssuedCall],
         rank: int = 0,
         buffers: Buffers = Buffers.plain,
         windows: Windows = SYMMETRIC,
-    ) -> tuple[exchanges.LaunchedKernel, ...]:
+    ) -> tuple[launches.LaunchedKernel, ...]:
         """The calls of one rank, sends and receives among them, in one group, launched for real.
 
         BadInput where the release has no function for a call, or no such buffers. A group may be without a kernel.
@@ -211,21 +211,21 @@ class Oracle:
         self._check_ranks()
         self._check_registers(buffers)
         for call in calls:
-            own = exchanges.OWN_FUNCTION.get(call.function)
+            own = launches.OWN_FUNCTION.get(call.function)
             if own is not None and own not in self._prepared.symbols.functions:
                 raise BadInput(f"NCCL {self.facts.release} has no {own}; valid: sends and receives")
         what = f"launching a group of {len(calls)} calls"
         answer: messages.GroupAnswer = self._request(
-            exchanges.request(calls, self.configuration.asked_ranks, rank, buffers=_registration(buffers, windows)),
+            launches.request(calls, self.configuration.asked_ranks, rank, buffers=_registration(buffers, windows)),
             what,
         )
         if answer.error is not None:
             raise self._child.failure(f"{what}: {answer.error}")
-        return exchanges.read(self._reader, answer)
+        return launches.read_exchanges(self._reader, answer)
 
     def launch_in_full(
         self,
-        calls: Sequence[exchanges.IssuedCall],
+        calls: Sequence[launches.IssuedCall],
         rank: int = 0,
         buffers: Buffers = Buffers.plain,
         windows: Windows = SYMMETRIC,
@@ -235,7 +235,7 @@ class Oracle:
 
     def launch_groups_in_full(
         self,
-        groups: Sequence[Sequence[exchanges.IssuedCall]],
+        groups: Sequence[Sequence[launches.IssuedCall]],
         rank: int = 0,
         buffers: Buffers = Buffers.plain,
         windows: Windows = SYMMETRIC,
@@ -244,13 +244,13 @@ class Oracle:
         self._check_ranks()
         self._check_registers(buffers)
         ranks, registration = self.configuration.asked_ranks, _registration(buffers, windows)
-        asked = tuple(exchanges.request(calls, ranks, rank, in_full=True, buffers=registration) for calls in groups)
+        asked = tuple(launches.request(calls, ranks, rank, in_full=True, buffers=registration) for calls in groups)
         what = f"launching {len(groups)} groups"
         reply: messages.GroupAnswers = self._request(messages.Groups(asked), what)
         for answer in reply.answers:
             if answer.error is not None:
                 raise self._child.failure(f"{what}: {answer.error}")
-        return [launches.read(self._reader, answer) for answer in reply.answers]
+        return [launches.read_launches(self._reader, answer) for answer in reply.answers]
 
     def use_table(self, text: str | None) -> None:
         """What the calls from here on follow, None for NCCL's own choices; the plugin has to be the forcing one."""

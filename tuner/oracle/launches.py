@@ -1,13 +1,234 @@
 """Launches in full: kernels with the works that NCCL hands them, and the operations prepared for its network."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.oracle import exchanges, messages
-from tuner.oracle.answers import Reader
+from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, PeerCall, Protocol
+from tuner.oracle import answers, messages
+from tuner.oracle.answers import Contradiction, Reader, SymmetricKernel
+from tuner.oracle.messages import GroupAnswer, KernelWorks
+
+OWN_FUNCTION: dict[Collective | PeerCall, str] = {
+    PeerCall.AllToAll: "ncclAlltoAll",
+    PeerCall.Scatter: "ncclScatter",
+    PeerCall.Gather: "ncclGather",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedCall:
+    """One call of a rank: ``count`` elements as NCCL's function takes them, ``root`` the root, or the peer."""
+
+    function: Collective | PeerCall
+    dtype: DataType
+    count: int
+    root: int = 0
+    op: Op = Op.sum
+    in_place: bool = False
+
+
+PLAIN = messages.Registration()
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedKernel:
+    """One launch: its name in the library's symbol table, its grid and block, and what it is handed."""
+
+    name: str
+    channels: int
+    threads: int
+    works: KernelWorks
+
+
+def request(
+    calls: Sequence[IssuedCall],
+    ranks: int,
+    rank: int = 0,
+    in_full: bool = False,
+    buffers: messages.Registration = PLAIN,
+) -> messages.Group:
+    """What the child is asked; ``in_full``: for the works of collectives and the operations of the network, too."""
+    peers, captured = _peers(calls, ranks) | {rank}, buffers.kind == Buffers.graph
+    return messages.Group(tuple(map(_message, calls)), peers, in_full, rank, buffers, captured)
+
+
+def read_exchanges(reader: Reader, answer: messages.GroupAnswer) -> tuple[LaunchedKernel, ...]:
+    """The kernels of a group."""
+    kernels = np.frombuffer(answer.kernels, reader.kernel)
+    return tuple(
+        LaunchedKernel(reader.kernel_name(kernel), int(kernel["grid_x"]), int(kernel["block_x"]), works)
+        for kernel, works in zip(kernels, answer.works, strict=True)
+    )
+
+
+def _message(call: IssuedCall) -> messages.Call:
+    return messages.Call(int(call.function), int(call.dtype), int(call.op), call.count, call.root, int(call.in_place))
+
+
+def _peers(calls: Iterable[IssuedCall], ranks: int) -> frozenset[int]:
+    peers: set[int] = set()
+    for call in calls:
+        if isinstance(call.function, PeerCall):
+            peers |= {call.root} if call.function in (PeerCall.Send, PeerCall.Recv) else set(range(ranks))
+    return frozenset(peers)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One collective of a group; ``bytes`` is NCCL's nBytes."""
+
+    collective: Collective
+    dtype: DataType
+    op: Op
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """One collective as NCCL put it into a kernel.
+
+    ``collective`` and ``bytes`` are what the log says from 2.24 on, None before; ``bytes`` is the count times the
+    type's size, so per rank for AllGather and ReduceScatter.
+    """
+
+    algorithm: Algorithm
+    protocol: Protocol
+    dtype: DataType
+    channels: tuple[int, ...]
+    collective: Collective | None
+    bytes: int | None
+
+    def nbytes(self, ranks: int) -> int | None:
+        """NCCL's nBytes on so many ranks, None where the collective is not known."""
+        if self.bytes is None:
+            return None
+        per_rank = self.collective in (Collective.AllGather, Collective.ReduceScatter)
+        return self.bytes * (ranks if per_rank else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One launch: its name in the library's symbol table, its grid and block, its collectives in NCCL's order.
+
+    ``symmetric``: what NCCL's log says of a symmetric kernel, whose collectives it does not list.
+    """
+
+    name: str
+    channels: int
+    threads: int
+    operations: tuple[Scheduled, ...]
+    symmetric: SymmetricKernel | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One choice NCCL made for collectives together: float32 [A, 3] in us, -1.0 where ignored, and numPipeOps.
+
+    ``collective`` and ``bytes`` are None up to 2.21, where the cells are asked for one by one.
+    """
+
+    collective: Collective | None
+    bytes: int | None
+    pipelined: int
+    costs_us: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedGroup:
+    """A group as NCCL launched it on rank 0.
+
+    ``questions`` are empty where nothing records them. From 2.29 on a communicator that could run symmetric kernels
+    may ask for these first: the last questions are those that decide.
+    """
+
+    kernels: tuple[Kernel, ...]
+    questions: tuple[Question, ...]
+
+
+def read_groups(reader: Reader, answer: GroupAnswer, log: bytes) -> LaunchedGroup:
+    """The group that these records and this piece of NCCL's log are of. Contradiction where they do not fit."""
+    kernels = np.frombuffer(answer.kernels, reader.kernel)
+    operations = np.frombuffer(answer.operations, reader.operation)
+    questions = np.frombuffer(answer.questions, reader.question)
+    scheduled = _scheduled(reader, operations, log)
+    plans = _plans([int(number) for number in operations["number"]])
+    symmetric = answers.symmetric_kernels(log)
+    if len(symmetric) + len(plans) != len(kernels):
+        raise Contradiction(
+            f"collectives numbered as in {len(plans)} kernels, {len(symmetric)} symmetric ones, {len(kernels)} kernels"
+        )
+    launched = [_symmetric(reader, kernel, said) for kernel, said in zip(kernels, symmetric, strict=False)]
+    for kernel, plan in zip(kernels[len(symmetric) :], plans, strict=True):
+        inside = tuple(scheduled[plan])
+        used = {channel for each in inside for channel in each.channels}
+        if len(used) != kernel["grid_x"]:
+            raise Contradiction(f"collectives on {len(used)} channels in a kernel of {kernel['grid_x']} blocks")
+        name = reader.kernel_name(kernel)
+        launched.append(Kernel(name, int(kernel["grid_x"]), int(kernel["block_x"]), inside))
+    return LaunchedGroup(tuple(launched), tuple(map(_question, questions)))
+
+
+def _symmetric(reader: Reader, kernel: Any, said: SymmetricKernel) -> Kernel:
+    """NCCL launches symmetric kernels before all others."""
+    name = reader.kernel_name(kernel)
+    if f"_{said.name}" not in name:
+        raise Contradiction(f"NCCL says {said.name} and launches {name}")
+    return Kernel(name, int(kernel["grid_x"]), int(kernel["block_x"]), (), said)
+
+
+def _scheduled(reader: Reader, operations: Any, log: bytes) -> list[Scheduled]:
+    logged = [choice for choice in answers.choices(log) if choice.channel_lo is not None]
+    if logged and len(logged) != len(operations):
+        raise Contradiction(f"{len(logged)} collectives in the log, and {len(operations)} operations of the network")
+    scheduled = []
+    for place, operation in enumerate(operations):
+        pattern = reader.pattern(operation)
+        algorithm = answers.PATTERNS.get(pattern.removeprefix("ncclPattern"))
+        if algorithm is None:
+            raise Contradiction(f"a collective whose pattern is {pattern}")
+        protocol, channels = Protocol(operation["protocol"]), _bits(int(operation["channels"]))
+        choice = logged[place] if logged else None
+        prepared = algorithm, protocol, channels[0], channels[-1]
+        if choice and (choice.algorithm, choice.protocol, choice.channel_lo, choice.channel_hi) != prepared:
+            name = f"{algorithm.name}/{protocol.name}"
+            raise Contradiction(f"{choice} in the log is {name} on {channels} for the network")
+        scheduled.append(
+            Scheduled(
+                algorithm,
+                protocol,
+                DataType(operation["type"]),
+                channels,
+                choice.collective if choice else None,
+                choice.bytes if choice else None,
+            )
+        )
+    return scheduled
+
+
+def _plans(numbers: Sequence[int]) -> list[slice]:
+    """The collectives of each kernel: they are numbered anew in every one."""
+    starts = [i for i, number in enumerate(numbers) if i == 0 or number <= numbers[i - 1]]
+    ends = [*starts[1:], len(numbers)] if starts else []
+    return [slice(start, end) for start, end in zip(starts, ends, strict=True)]
+
+
+def _question(record: Any) -> Question:
+    known = record["collective"] >= 0
+    rows, columns = int(record["algorithms"]), int(record["protocols"])
+    return Question(
+        collective=Collective(record["collective"]) if known else None,
+        bytes=int(record["bytes"]) if known else None,
+        pipelined=int(record["pipe_ops"]),
+        costs_us=record["before_us"][: rows * columns].reshape(rows, columns).copy(),
+    )
+
+
+def _bits(mask: int) -> tuple[int, ...]:
+    return tuple(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,15 +239,15 @@ class LaunchInFull:
     names that ``struct ncclProxyOp`` has, sizes in bytes. ``patterns`` are the names of ncclPattern_t by value.
     """
 
-    kernels: tuple[exchanges.LaunchedKernel, ...]
+    kernels: tuple[LaunchedKernel, ...]
     operations: NDArray[Any]
     patterns: dict[int, str]
 
 
-def read(reader: Reader, answer: messages.GroupAnswer) -> LaunchInFull:
+def read_launches(reader: Reader, answer: messages.GroupAnswer) -> LaunchInFull:
     """The launch of a group that was asked for in full."""
     return LaunchInFull(
-        exchanges.read(reader, answer),
+        read_exchanges(reader, answer),
         np.frombuffer(answer.proxy_operations, reader.proxy_operation),
         reader.patterns,
     )

@@ -28,9 +28,28 @@ from tuner.base import extras
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, OracleUnavailable, one_of
 from tuner.base.files import cache_folder, recall_own, remember
-from tuner.oracle import wheel_files
 from tuner.release import BUILDS
 from tuner.release.schema import LibraryFile
+
+
+def find_in_wheel(folder: Path, distribution: str, release: str) -> Path:
+    """The wheel of a release for this computer in ``folder``; ``distribution`` is such as ``nvidia-nccl-cu12``.
+
+    Errors: OracleUnavailable where there is none; it says what there is, and what puts one there.
+    """
+    if not folder.is_dir():
+        raise OracleUnavailable(f"{folder} is no folder")
+    name, machine = distribution.replace("-", "_"), platform.machine()
+    wanted = re.compile(rf"{name}-{re.escape(release)}(?:\.post\d+)?-[^/]*_{machine}\.whl")
+    there = sorted(path for path in folder.iterdir() if wanted.fullmatch(path.name))
+    if there:
+        return there[-1].resolve()  # of post-releases the newest
+    wheels = sorted(path.name for path in folder.glob("nvidia_nccl_*.whl"))
+    raise OracleUnavailable(
+        f"no wheel of {distribution} {release} for {machine} in {folder}, which has {', '.join(wheels) or 'none'}; "
+        f"where there is a network: pip download --no-deps --dest DIR {distribution}=={release}"
+    )
+
 
 WHEELS = {build: f"nvidia-nccl-{build}" for build in BUILDS}
 BUILD = BUILDS[0]  # where none is named: every release has it
@@ -305,7 +324,7 @@ def _fetch_beside(target: Path, release: str, build: str, progress: Callable[[st
         if source is None:
             wheel = _download(release, build, Path(folder), progress)
         else:
-            there = wheel_files.find(source, WHEELS[build], release)
+            there = find_in_wheel(source, WHEELS[build], release)
             wheel = Path(folder) / there.name
             wheel.symlink_to(there)
         progress(f"unpacking {wheel.name}")

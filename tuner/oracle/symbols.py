@@ -20,8 +20,101 @@ from elftools.elf.sections import SymbolTableSection
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import OracleUnavailable
 from tuner.base.files import recall, remember
-from tuner.oracle import work_layouts
-from tuner.oracle.messages import Layout, Member, PeerOffsets, WorkLayout, WorkStructs
+from tuner.oracle.messages import Layout, Member, Number, PeerOffsets, WorkLayout, WorkStructs
+
+STRUCTS = frozenset(
+    {
+        "ncclDevKernelArgs",  # from 2.22 on
+        "ncclDevWorkBatch",
+        "ncclDevWorkP2p",
+        "ncclDevWorkColl",
+        "ncclDevWorkCollReg",
+        "ncclDevWorkBcast",
+        "ncclWork",  # up to 2.21
+        "ncclWorkHeader",
+        "ncclWorkElem",
+        "ncclWorkElemReg",
+        "ncclWorkElemP2p",
+        "ncclSymDevArgs",  # of symmetric kernels in 2.27
+        "ncclSymkDevWorkArgs",  # later
+        "ncclSymkDevWork",
+        "ncclSymkChannelWorkRange",
+        "ncclTransport",
+        "ncclPeerInfo",
+    }
+)
+ENUMERATIONS = frozenset({"ncclDevWorkType", "ncclDevWorkStorageType", "ncclWorkType", "ncclWorkP2PType"})
+_WORK_STRUCTS = {"DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type"}
+_SIGNED = (5, 6, 13)  # DW_ATE_signed, _signed_char, and what a bit field of an int is
+
+
+def layout(struct: DIE) -> WorkLayout:
+    """The layout of a struct that the debug information describes."""
+    read = WorkLayout(int(struct.attributes["DW_AT_byte_size"].value), {}, {})
+    for path, bit, die in _work_members(struct, "", 0):
+        target = _resolved(die)
+        if target.tag in _WORK_STRUCTS:
+            read.structs[path] = bit // 8
+        elif (number := _number(die, target, bit)) is not None:
+            read.numbers[path] = number
+    return read
+
+
+def enumeration(die: DIE) -> dict[str, int]:
+    """The names and values of an enumeration."""
+    return {
+        child.attributes["DW_AT_name"].value.decode(): int(child.attributes["DW_AT_const_value"].value)
+        for child in die.iter_children()
+    }
+
+
+def from_json(data: dict[str, Any]) -> dict[str, WorkLayout]:
+    """What ``dataclasses.asdict`` made of them."""
+    return {
+        name: WorkLayout(
+            each["size_bytes"],
+            {path: Number(**number) for path, number in each["numbers"].items()},
+            dict(each["structs"]),
+        )
+        for name, each in data.items()
+    }
+
+
+def _work_members(struct: DIE, prefix: str, start: int) -> Iterator[tuple[str, int, DIE]]:
+    """Every member with its path and its first bit, those of nested structs after their own."""
+    for die in struct.iter_children():
+        if die.tag != "DW_TAG_member" or "DW_AT_external" in die.attributes:
+            continue
+        name, place = (die.attributes.get(f"DW_AT_{what}") for what in ("name", "data_member_location"))
+        path = prefix + ("" if name is None else name.value.decode())
+        bit = start + (0 if place is None else 8 * int(place.value))  # a union does not say that members begin at 0
+        if name is not None:
+            yield path, bit, die
+        target = _resolved(die)
+        if target.tag in _WORK_STRUCTS:
+            yield from _work_members(target, path if name is None else path + ".", bit)
+
+
+def _resolved(die: DIE) -> DIE:
+    target = die.get_DIE_from_attribute("DW_AT_type")
+    while target.tag in ("DW_TAG_typedef", "DW_TAG_const_type", "DW_TAG_volatile_type"):
+        target = target.get_DIE_from_attribute("DW_AT_type")
+    return target
+
+
+def _number(die: DIE, target: DIE, bit: int) -> Number | None:
+    if target.tag == "DW_TAG_pointer_type":
+        return Number(bit, 64, False)
+    if target.tag not in ("DW_TAG_base_type", "DW_TAG_enumeration_type"):
+        return None
+    signed = target.tag == "DW_TAG_base_type" and target.attributes["DW_AT_encoding"].value in _SIGNED
+    if "DW_AT_bit_size" not in die.attributes:
+        return Number(bit, 8 * int(target.attributes["DW_AT_byte_size"].value), signed)
+    bits = int(die.attributes["DW_AT_bit_size"].value)
+    storage = 8 * int(die.attributes.get("DW_AT_byte_size", target.attributes["DW_AT_byte_size"]).value)
+    above = int(die.attributes["DW_AT_bit_offset"].value)  # DWARF 4 counts from the highest bit of the storage
+    return Number(bit + storage - above - bits, bits, signed)
+
 
 FORMAT = 9  # of the cached file; raise it when what is extracted changes
 
@@ -93,7 +186,7 @@ def read(library: Path) -> Symbols:
         kernels=kernels,
         anchor=("ncclGetVersion", functions["ncclGetVersion"][0][0]),
         patterns=types.patterns,
-        works={name: work_layouts.layout(die) for name, die in types.works.items()},
+        works={name: layout(die) for name, die in types.works.items()},
         enumerations=types.enumerations,
         objects=objects,
         **{field: _layout(types.structs[name]) for field, name in _STRUCTS.items()},
@@ -182,13 +275,13 @@ def _types(elf: Any, library: Path, symmetric: bool) -> _Types:
             if die.tag in ("DW_TAG_structure_type", "DW_TAG_class_type") and "DW_AT_declaration" not in die.attributes:
                 if _name(die) in _STRUCTS.values():
                     types.structs.setdefault(_name(die), die)
-                if _name(die) in work_layouts.STRUCTS:
+                if _name(die) in STRUCTS:
                     types.works.setdefault(_name(die), die)
             elif die.tag == "DW_TAG_enumeration_type":
-                values = work_layouts.enumeration(die)
+                values = enumeration(die)
                 if "ncclPatternRing" in values:
                     types.patterns.update({str(value): name for name, value in values.items()})
-                elif _name(die) in work_layouts.ENUMERATIONS:
+                elif _name(die) in ENUMERATIONS:
                     types.enumerations.setdefault(_name(die), values)
         if types.are_complete(symmetric):
             return types
@@ -276,7 +369,7 @@ def _from_json(data: dict[str, Any]) -> Symbols:
         kernels={int(address): name for address, name in data["kernels"].items()},
         anchor=(data["anchor"][0], data["anchor"][1]),
         patterns=data["patterns"],
-        works=work_layouts.from_json(data["works"]),
+        works=from_json(data["works"]),
         enumerations=data["enumerations"],
         objects=data["objects"],
         **{field: _layout_from_json(data[field]) for field in _STRUCTS},

@@ -8,10 +8,10 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
+from tuner.answers.changes import AtSize, at_sizes
 from tuner.answers.diff import Side
-from tuner.answers.doctor import check_adapters, check_gpus, check_links, check_places
+from tuner.answers.doctor import check_gpus, check_links, check_places
 from tuner.answers.doctor.records import NOTE, UNLIKE, WRONG, Finding, Node
-from tuner.answers.whatif import AtSize, at_sizes
 from tuner.base.errors import BadTopology, TunerError
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
@@ -24,7 +24,7 @@ from tuner.scenario.domain import what_hosts_are
 from tuner.scenario.node import MOST_RANKS
 
 LINKS = "pcie"  # the change of which there may be one for each device
-CHECKS = (check_places.check, check_links.check, check_gpus.check, check_adapters.check)
+CHECKS = (check_places.check, check_links.check_links, check_gpus.check, check_links.check_adapters)
 
 
 @dataclass(frozen=True, slots=True)

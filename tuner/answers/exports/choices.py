@@ -1,11 +1,17 @@
 """Sizes and what NCCL picks for them, for code of frameworks: one JSON object of a communicator."""
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from tuner.answers.bypassing import picks_of
+import numpy as np
+
+from tuner.answers.symmetric import picks_of
+from tuner.base.errors import BadInput
 from tuner.base.names import Buffers
 from tuner.base.records import json_form
+from tuner.emulator.compiled import ROW, CompiledSelection, PickTable
 from tuner.emulator.ranges import answers, launches
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -81,3 +87,62 @@ def _of(selection: Selection, request: Request, low: int | None, high: int) -> l
         )
         for each, begin, end in zip(found.records(request), first, last, strict=True)
     ]
+
+
+MAGIC, VERSION, NAME_BYTES = b"NCCLPICK", 1, 24
+
+
+def compiled(scenario: Scenario, requests: Sequence[Request]) -> bytes:
+    """The file of a communicator's calls of these kinds, one a collective.
+
+    Errors: BadInput for a kind whose picks no table can say.
+    """
+    selection = CompiledSelection(scenario.communicator())
+    tables = []
+    for request in requests:
+        table = selection.pick_table(request)
+        if table is None:
+            raise BadInput(f"{request.title}: no table of size ranges says its picks; valid: the format choices")
+        tables.append((request.collective.name, table))
+    return file_of(scenario.heading, tables)
+
+
+def file_of(title: str, tables: Sequence[tuple[str, PickTable]]) -> bytes:
+    """The file that has this text and these tables, each with its name of at most 24 bytes."""
+    text = title.encode()
+    parts = [MAGIC, struct.pack("<QQ", VERSION, len(text)), _padded(text), struct.pack("<Q", len(tables))]
+    for name, table in tables:
+        parts += [name.encode().ljust(NAME_BYTES, b"\0"), struct.pack("<Q", len(table.rows))]
+        parts.append(table.from_bytes.astype("<u8").tobytes())
+        parts.append(table.rows.astype(ROW.newbyteorder("<")).tobytes())
+    return b"".join(parts)
+
+
+def read_compiled(path: Path) -> dict[str, PickTable]:
+    """The tables of such a file, by collective. Errors: BadInput for another file, or one that was cut off."""
+    content = path.read_bytes()
+    if content[:8] != MAGIC:
+        raise BadInput(f"{path}: not a file of export's format compiled")
+    try:
+        version, length = struct.unpack_from("<QQ", content, 8)
+        if version != VERSION:
+            raise BadInput(f"{path}: version {version}; valid: {VERSION}")
+        at = 24 + length + -length % 8
+        (count,) = struct.unpack_from("<Q", content, at)
+        at += 8
+        tables = {}
+        for _ in range(count):
+            name = content[at : at + NAME_BYTES].rstrip(b"\0").decode()
+            (rows,) = struct.unpack_from("<Q", content, at + NAME_BYTES)
+            at += NAME_BYTES + 8
+            from_bytes = np.frombuffer(content, "<u8", rows + 1, at)
+            at += from_bytes.nbytes
+            tables[name] = PickTable(from_bytes, np.frombuffer(content, ROW.newbyteorder("<"), rows, at))
+            at += rows * ROW.itemsize
+    except (struct.error, ValueError) as error:
+        raise BadInput(f"{path}: cut off, or not of export's format compiled: {error}") from None
+    return tables
+
+
+def _padded(text: bytes) -> bytes:
+    return text + b"\0" * (-len(text) % 8)

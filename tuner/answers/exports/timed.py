@@ -1,6 +1,8 @@
 """Times of NCCL's picks for an export, with whose they are."""
 
-from collections.abc import Iterable, Sequence
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,6 +10,8 @@ from numpy.typing import NDArray
 
 from tuner.answers import calibrated
 from tuner.answers.calibrated import TimesWanted
+from tuner.base.errors import BadInput, TunerError, one_of
+from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
@@ -51,3 +55,121 @@ def whole(request: Request, ranks: int, size: int) -> int:
     """The nearest size from ``size`` on that the collective can have, in bytes."""
     unit = request.unit_bytes(ranks)
     return -(-size // unit) * unit
+
+
+SIZES = tuple(1 << power for power in range(24, 35))  # 16 MiB to 16 GiB
+NODES = tuple(1 << power for power in range(8))  # 1 to 128
+OTHERS = ("Multi 16", "Multi 32", "Muiti 64", "Multi (NIC)")  # sic
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What links carry in one direction, in GB/s: NVLink's of a GPU, and all adapters of a node together."""
+
+    nvlink_gbs: float
+    nics_gbs: float
+
+    def __post_init__(self) -> None:
+        if self.nvlink_gbs <= 0 or self.nics_gbs <= 0:
+            raise BadInput("bandwidths of links: more than 0 GB/s each")
+
+
+def table(scenario: Scenario, collective: Collective, links: Links, times: Times) -> tuple[str, list[str]]:
+    """The file, and whose the times are; a number of nodes that cannot be answered for has empty cells."""
+    request, whose = Request(collective, DataType.float32, Op.sum), []
+    columns: list[list[str]] = []
+    for nodes in NODES:
+        several = with_nodes(scenario, nodes)
+        try:
+            sizes = [whole(request, several.ranks, size) for size in SIZES]
+            busbw_gbs, of_whom = times.busbw_gbs(several, request, sizes)
+        except TunerError:
+            columns.append([""] * len(SIZES))
+            continue
+        whose.append(of_whom)
+        limit_gbs = links.nvlink_gbs if nodes == 1 else min(links.nvlink_gbs, links.nics_gbs)
+        columns.append([f"{each / limit_gbs:.4f}" for each in busbw_gbs])
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("Size", *map(_title(scenario), NODES), *OTHERS))
+    writer.writerows((size, *cells, *[""] * len(OTHERS)) for size, *cells in zip(SIZES, *columns, strict=True))
+    return text.getvalue(), list(dict.fromkeys(whose))
+
+
+def _title(scenario: Scenario) -> Callable[[int], str]:
+    gpus = with_nodes(scenario, 1).ranks
+
+    def title(nodes: int) -> str:
+        return "1 Node(NVLinkx)" if nodes == 1 else f"{nodes}Node-{nodes * gpus}GPU(NIC)"
+
+    return title
+
+
+OPCODES = {
+    Collective.AllReduce: "all-reduce",
+    Collective.AllGather: "all-gather",
+    Collective.ReduceScatter: "reduce-scatter",
+}
+ELEMENT_BYTES = 4  # float32, which the generator always takes
+
+ENTRY = """\
+    entries {{
+      instruction {{
+        name: "_"
+        opcode: "{opcode}"
+        shape {{
+          element_type: F32
+          dimensions: {elements}
+          layout {{ minor_to_major: 0 tail_padding_alignment_in_elements: 1 }}
+          is_dynamic_dimension: false
+        }}
+{dimensions}        channel_id: 1
+        use_global_device_ids: true
+{devices}
+      }}
+      network_throughput_bytes_per_sec: {throughput}
+    }}
+"""
+DEVICES = """\
+          num_replica_groups: 1
+          num_devices_per_group: {ranks}
+          iota_reshape_dims: {ranks}
+          iota_transpose_perm: 0"""
+# Newer XLA reads the list of devices from a field of its own.
+OLDER = "        collective_device_list {{\n          iota_replica_group_list {{\n{devices}\n          }}\n        }}"
+NEWER = "        iota_collective_device_list {{\n{devices}\n        }}"
+
+
+@dataclass(frozen=True, slots=True)
+class XlaTable:
+    """Of one communicator, at sizes in bytes. ``newer``: in the field that newer XLA reads the devices from."""
+
+    scenario: Scenario
+    sizes: Sequence[int]
+    times: Times
+    newer: bool = False
+
+    def text(self, collectives: Sequence[Collective]) -> str:
+        """Of the collectives that XLA's table knows. Errors: BadInput for none; those of the picks."""
+        known = [each for each in collectives if each in OPCODES]
+        if not known:
+            raise BadInput(f"xla: {one_of([each.name for each in OPCODES])}")
+        whose: list[str] = []
+        body = "".join(entry for each in known for entry in self._entries(each, whose))
+        capability = self.scenario.communicator().min_comp_cap
+        return f'# {head(self.scenario, whose)}\nentries {{\n  key: "sm_{capability}"\n  value {{\n{body}  }}\n}}\n'
+
+    def _entries(self, collective: Collective, whose: list[str]) -> Iterator[str]:
+        request, ranks = Request(collective, DataType.float32, Op.sum), self.scenario.ranks
+        sizes = list(dict.fromkeys(whole(request, ranks, size) for size in self.sizes))
+        times_us, of_whom = self.times.of(self.scenario, request, sizes)
+        whose.append(of_whom)
+        for size, time_us in zip(sizes, times_us, strict=True):
+            output = size // ranks if collective is Collective.ReduceScatter else size
+            yield ENTRY.format(
+                opcode=OPCODES[collective],
+                elements=output // ELEMENT_BYTES,
+                dimensions="" if collective is Collective.AllReduce else "        dimensions: 0\n",
+                devices=(NEWER if self.newer else OLDER).format(devices=DEVICES.format(ranks=ranks)),
+                throughput=int(size / time_us * 1e6),
+            )

@@ -8,7 +8,7 @@ from typing import Any
 from tuner._native._sim import ffi
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.bench.double import machine
-from tuner.oracle.tuning_log import PATTERNS
+from tuner.oracle.answers import PATTERNS
 from tuner.times.records.samples import Combination, Point
 
 _REDUCING = (Collective.Reduce, Collective.ReduceScatter, Collective.AllReduce)

@@ -2,7 +2,7 @@
 
 from matplotlib.figure import Figure
 
-from tuner.answers.curves import Curves
+from tuner.answers.choices import Curves
 from tuner.cli.charts import cells, choicemap
 from tuner.cli.charts.axes import grid, heading, legend, size_axis
 from tuner.cli.charts.lines import PICK, style

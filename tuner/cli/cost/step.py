@@ -4,8 +4,7 @@ import click
 
 from tuner.answers import training_step
 from tuner.answers.calibrated import CalibratedTime, TimesWanted
-from tuner.answers.step_report import Computation, StepReport, report
-from tuner.answers.training_step import StepRow, Types
+from tuner.answers.training_step import Computation, StepReport, StepRow, Types, report
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType
 from tuner.cli import options

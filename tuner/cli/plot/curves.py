@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tuner.answers.curves import curves
+from tuner.answers.choices import curves
 from tuner.base.names import Collective
 from tuner.cli import options
 from tuner.cli.communicator_options import of_all_ranks

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from tuner.answers.exchange_ways import Way, taken
+from tuner.answers.exchanges import Way, taken
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, PeerCall, peer_call

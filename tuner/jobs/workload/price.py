@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tuner.answers.bypassing import AnyPick, NonClassicPick, picks_of
+from tuner.answers.symmetric import AnyPick, NonClassicPick, picks_of
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Algorithm, Protocol

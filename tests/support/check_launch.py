@@ -13,7 +13,7 @@ from tuner.emulator.launches import (
     Work,
 )
 from tuner.emulator.rules.buffers import grain_bytes
-from tuner.oracle.exchanges import LaunchedKernel as ObservedKernel
+from tuner.oracle.launches import LaunchedKernel as ObservedKernel
 from tuner.oracle.launches import LaunchInFull
 from tuner.oracle.messages import Batch, SymmetricWorks
 

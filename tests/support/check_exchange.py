@@ -13,7 +13,7 @@ from tuner.emulator.p2p.plan import ExchangeCall
 from tuner.emulator.p2p.records import Element, ExchangeKernel, P2pContext, Transfer, Work
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
-from tuner.oracle.exchanges import IssuedCall, LaunchedKernel
+from tuner.oracle.launches import IssuedCall, LaunchedKernel
 from tuner.oracle.messages import Batch
 from tuner.oracle.symbols import SYMMETRIC
 
