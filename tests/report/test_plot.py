@@ -31,12 +31,14 @@ from tuner.cli.charts import choicemap, difference, save
 from tuner.cli.charts import curves as curve_figure
 from tuner.cli.charts import measured as measured_figure
 from tuner.cli.charts.cells import PICKS, size_edges
+from tuner.cli.charts.choicemap import RegretMark
 
 SUM = Request(Collective.AllReduce, DataType.float32, Op.sum)
 CASE = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1)
 SIZES = np.unique(np.geomspace(8, 2**61, 60).astype(np.uint64))  # beyond what NCCL 2.28.9 takes
 NODES = [1, 2, 3, 4, 8, 9]
 DOCUMENT = Path(__file__).parents[2] / "docs" / "plots.md"
+B200 = "b200-8x-64n__2.29.7__together"
 MAP = ("plot", "map", "allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9")
 
 
@@ -75,6 +77,23 @@ def test_the_map_shows_the_picks() -> None:
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert sorted(legend) == sorted({one for row in picks for one in row})
     assert "nothing can run" in legend
+
+
+def test_the_map_marks_where_a_measured_pick_loses(tmp_path: Path) -> None:
+    words = ["--machine", "dgx-b200", "--nccl", "2.29.7", "--from", "1G", "--nodes-list", "1,16"]
+    said = invoke("plot", "map", "allreduce", *words, "--measured", B200, "--out", str(tmp_path / "map.png")).output
+    assert "the pick loses at 1 of 6 measured points" in said
+    marks = [RegretMark(0, 2 << 30, 0.0, loses=False), RegretMark(1, 2 << 30, 0.154, loses=True)]
+    sizes = np.array([1 << 30, 1 << 33], np.uint64)
+    (axes,) = choicemap.figure(choices(CASE, SUM, sizes, [1, 16]), "what", "where", marks).axes
+    assert [text.get_text() for text in axes.texts] == ["+15 %"]
+    colours = [line.get_color() for line in axes.lines]
+    assert colours == [choicemap.BEST, choicemap.LOSES]
+
+
+def test_a_table_without_the_machines_points_is_refused() -> None:
+    with pytest.raises(BadInput, match="no pick of AllReduce against a forced run"):
+        invoke("plot", "map", "allreduce", "--machine", "dgx-b200", "--nodes-list", "3", "--measured", B200, "--json")
 
 
 def test_areas_have_the_colour_of_the_algorithm_and_the_hatch_of_the_protocol() -> None:
@@ -362,10 +381,11 @@ def test_pictures_leave_pyplot_alone(tmp_path: Path) -> None:
 
 def test_the_documents_pictures_are_small_and_shown() -> None:
     pictures = list(DOCUMENT.with_suffix("").iterdir())
-    assert len(pictures) == 4
+    assert len(pictures) == 7
+    shown = DOCUMENT.read_text() + DOCUMENT.with_name("two-minutes.md").read_text()
     for picture in pictures:
         assert picture.stat().st_size < 100_000
-        assert f"plots/{picture.name}" in DOCUMENT.read_text()
+        assert f"plots/{picture.name}" in shown
 
 
 def test_every_pick_has_a_style() -> None:

@@ -27,7 +27,7 @@ from tuner.machine import catalogue
 from tuner.scenario import Scenario
 
 FOLDER = Path(__file__).parents[2] / "build" / "try"
-NODES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256)
+NODES = (1, 2, 3, 4, 8, 16, 32, 64, 128)
 FIRST_RELEASE = "2.20.5"
 NO_TUNER = "none"
 MOST_FILE_BYTES = 300_000

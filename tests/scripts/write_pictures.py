@@ -1,6 +1,7 @@
 """`make pictures`: all pictures of the documentation, as its commands draw them now.
 
-Those of docs/plots.md are what the page's own commands write; those of docs/report.md are taken in a headless browser.
+Those of docs/plots.md and docs/two-minutes.md are what the pages' own commands write, but for the path from a topology
+to a pick, which is drawn here; those of docs/report.md are taken in a headless browser.
 """
 
 import re
@@ -13,10 +14,13 @@ from typing import Any
 from tests.support import browser as web
 from tests.support import doc_sessions as sessions
 from tuner.answers.calibrated import TimesWanted
-from tuner.base.names import DataType, Op
+from tuner.base.names import AlgoProto, Collective, DataType, Op
 from tuner.cli.reports import calibrated
 from tuner.cli.reports.data import NODES, collect
 from tuner.cli.reports.page import page
+from tuner.emulator.request import Request
+from tuner.emulator.rules.call import Call
+from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 
 DOCS = sessions.ROOT / "docs"
@@ -24,12 +28,63 @@ COLOURS = 96  # keeps the files small
 
 
 def plots() -> None:
-    """Each picture that docs/plots.md shows, from the folder in which its commands were run."""
-    plots_page = DOCS / "plots.md"
-    for block in sessions.runnable(plots_page):
-        sessions.ran(block)
-    for picture in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", plots_page.read_text("utf-8")):
-        shutil.copy(sessions.folder(plots_page) / Path(picture).name, DOCS / picture)
+    """Each picture that the pages show, from the folder in which their commands were run."""
+    for shown in (DOCS / "plots.md", DOCS / "two-minutes.md"):
+        for block in sessions.runnable(shown):
+            sessions.ran(block)
+        for picture in re.findall(r"!\[[^\]]*\]\((plots/[^)]+\.png)\)", shown.read_text("utf-8")):
+            shutil.copy(sessions.folder(shown) / Path(picture).name, DOCS / picture)
+
+
+def path() -> None:
+    """The path from a topology to a pick, with the numbers of 2 DGX H100."""
+    scenario, size = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2), 1 << 20
+    selection, request = Selection(scenario.communicator()), Request(Collective.AllReduce, DataType.float32, Op.sum)
+    graphs = selection.communicator.graphs
+    costs = selection.cost_table(request, size)[0]
+    cells = sorted(selection.candidates(request), key=lambda cell: float(costs[*cell]))
+    model: list[tuple[AlgoProto, float, float]] = [
+        (cell, *_numbers(selection.model_of(Call(selection.communicator, request, cell)))) for cell in cells
+    ]
+    boxes = {
+        "Topology": ["8 GPUs, 4 NVSwitches", "8 adapters of 400 Gb/s", "CPUs, PCI switches", "and how all are linked"],
+        "Graphs": [
+            f"{algorithm.name}: {one.channels} x {one.bw_intra_gbs:g} GB/s"
+            for algorithm, one in graphs.items()
+            if one.channels
+        ],
+        "Table": [f"{name_of(cell)}: {latency:.1f} us, {bandwidth:.0f} GB/s" for cell, latency, bandwidth in model[:5]],
+        "Pick at 1 MiB": [f"{name_of(cell)}: {float(costs[*cell]):.1f} us" for cell in cells[:4]],
+    }
+    between = ["search", "latencies, bandwidths", "size: the least time"]
+    width, high, gap = 252, 138, 84
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {4 * width + 3 * gap + 4} {high + 4}" '
+        'font-family="system-ui, sans-serif" font-size="13">',
+        f'<rect width="{4 * width + 3 * gap + 4}" height="{high + 4}" fill="#fff"/>',
+    ]
+    for number, (title, lines) in enumerate(boxes.items()):
+        x = 2 + number * (width + gap)
+        parts.append(f'<rect x="{x}" y="2" width="{width}" height="{high}" rx="8" fill="#eef2f6" stroke="#00487A"/>')
+        parts.append(f'<text x="{x + 12}" y="26" font-weight="bold" font-size="15">{title}</text>')
+        for line, text in enumerate(lines):
+            bold = ' font-weight="bold"' if number == 3 and not line else ""
+            parts.append(f'<text x="{x + 12}" y="{48 + 19 * line}"{bold}>{text}</text>')
+        if number < len(between):
+            start, end = x + width + 6, x + width + gap - 6
+            parts.append(f'<path d="M{start} 66H{end}m-8 -6l8 6l-8 6" fill="none" stroke="#00487A" stroke-width="2"/>')
+            for line, text in enumerate(between[number].split(" ", 1)):
+                place = f'x="{(start + end) / 2}" y="{84 + 14 * line}" text-anchor="middle" font-size="10"'
+                parts.append(f"<text {place}>{text}</text>")
+    (DOCS / "plots" / "path.svg").write_text("\n".join([*parts, "</svg>", ""]), "utf-8")
+
+
+def _numbers(model: tuple[Any, Any]) -> tuple[float, float]:
+    return float(model[0]), float(model[1])
+
+
+def name_of(cell: AlgoProto) -> str:
+    return f"{cell[0].name}/{cell[1].name}"
 
 
 def report() -> None:
@@ -58,4 +113,5 @@ def save(browser: Any, name: str) -> None:
 
 if __name__ == "__main__":
     plots()
+    path()
     report()
