@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.cases import report
 from tests.support.command_line import run
 from tests.support.plain_logs import plain
+from tuner.emulator.connect import TreeOrder, summarize
+from tuner.scenario import nearest
 from tuner.scenario.describe import describe
 from tuner.scenario.logs import importer
 from tuner.scenario.logs.imported import Given, Imported
@@ -121,6 +124,48 @@ def test_ring_orders_tell_machines_apart(tmp_path: Path) -> None:
     assert found is not None
     assert found.machine == "dgx-a100"
     assert f"order of ranks in {len(rings)} rings" in " ".join(found.nearness.agrees)  # type: ignore[union-attr]
+
+
+def tree_line(trees: tuple[TreeOrder, ...], rank: int) -> str:
+    """The line of a rank as initTransportsRank prints it."""
+    places = []
+    for tree in trees:
+        down = "/".join(map(str, (*tree.children[rank], -1, -1, -1)[:3]))
+        parent = -1 if tree.parents[rank] is None else tree.parents[rank]
+        places.append(f" [{tree.channel}] {down}->{rank}->{parent}")
+    return f"host{rank // 8}:10:{10 + rank} [0] NCCL INFO Trees{''.join(places)}"
+
+
+def test_trees_heads_and_adapters_are_read(tmp_path: Path) -> None:
+    """What dgx-h100 prints agrees with it, and differs from another machine of eight GPUs and eight adapters."""
+    across = summarize(describe("dgx-h100", nccl="2.28.9", nodes=2).resolve().connected)
+    sends = {(crossing.sender, crossing.send_net) for ring in across.rings for crossing in ring.crossings}
+    file = tmp_path / "nccl.log"
+    file.write_text(
+        "\n".join(
+            [
+                *(tree_line(across.trees, rank) for rank in range(16)),
+                *(
+                    f"host0:10:10 [0] NCCL INFO NVLS Head {head:2d}: " + " ".join(f"{rank:2d}" for rank in ranks)
+                    for head, ranks in enumerate(across.nvls_heads)
+                ),
+                *(
+                    f"host0:10:10 [0] NCCL INFO Channel 00/0 : {rank}[0] -> 8[0] [send] via NET/IB/{net}/GDRDMA"
+                    for rank, net in sorted(sends)
+                ),
+                "",
+            ]
+        )
+    )
+    imported = importer.read(file, Given())
+    assert len(imported.evidence.trees) == len(across.trees)
+    assert imported.evidence.nvls_heads == across.nvls_heads
+    run: Any = {"nccl": "2.28.9", "nodes": 2, "gpus_per_node": 8, "env": {}}
+    what = f"{len(across.trees)} trees", "adapters that ranks send over", f"{len(across.nvls_heads)} NVLS heads"
+    itself = nearest.compared("dgx-h100", imported, run, with_rings=True)
+    assert set(what) <= set(itself.agrees)
+    other = nearest.compared("dgx-a100", imported, run, with_rings=True)
+    assert set(what[:2]) <= set(other.others)
 
 
 def test_a_warning_alone_is_read(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from tuner.machine import catalogue, gpus
 from tuner.machine.catalogue import Machine
 from tuner.machine.nearness import Compared, Nearness, nearness
 from tuner.scenario.description import Scenario
-from tuner.scenario.logs.imported import Imported
+from tuner.scenario.logs.imported import Imported, LogEvidence
 
 if TYPE_CHECKING:
+    from tuner.emulator.connect import Across
     from tuner.scenario.describe import Description
 
 MULTICAST_COMP_CAP = 90  # the first GPUs that can NVLS
@@ -22,7 +23,7 @@ _IN_NO_LOG = ("CPUs", "PCIe switches", "NVLinks")  # that NCCL prints without GR
 def ranked(imported: Imported, run: "Description") -> list[Nearness]:
     """Every machine, the nearest first. ``run``: release, nodes, GPUs per node and variables of the log."""
     every = sorted((compared(name, imported, run) for name in catalogue.names()), key=lambda near: near.rank)
-    if not imported.evidence.rings:
+    if not (imported.evidence.rings or imported.evidence.trees):
         return every
     alike = [near for near in every[:MOST_WITH_RINGS] if len(near.differs) == len(every[0].differs)]
     by_name = {near.machine: compared(near.machine, imported, run, with_rings=True) for near in alike}
@@ -35,7 +36,7 @@ def compared(name: str, imported: Imported, run: "Description", with_rings: bool
     several = (run.get("nodes") or 1) > 1
     facts = [*_gpus(machine, imported, run), *_adapters(machine, imported, several), *_channels(machine, imported, run)]
     if with_rings:
-        facts += _rings(machine, imported, run)
+        facts += _orders(machine, imported, run)
     return nearness(machine.name, facts, _IN_NO_LOG)
 
 
@@ -110,17 +111,55 @@ def _channels(machine: Machine, imported: Imported, run: "Description") -> Itera
     )
 
 
-def _rings(machine: Machine, imported: Imported, run: "Description") -> Iterator[Compared]:
-    """The order of ranks in each ring: a fingerprint of what joins GPUs and adapters, and of their numbers."""
-    scenario, printed = _known(machine, run), imported.evidence.rings
+def _orders(machine: Machine, imported: Imported, run: "Description") -> Iterator[Compared]:
+    """Orders of ranks in rings and trees, and adapters: a fingerprint of what joins GPUs, and of their numbers."""
+    said = imported.evidence
+    found = _across(_known(machine, run), whole=bool(said.adapters_of_ranks or said.nvls_heads))
+    if said.rings:
+        plain = all(list(ring) == sorted(ring) for ring in said.rings)
+        agrees = None if found is None else [ring.ranks for ring in found.rings] == list(said.rings)
+        what = f"order of ranks in {len(said.rings)} rings"
+        yield Compared(what, agrees, identifies=not plain, decides=False)
+    if said.trees:
+        yield Compared(f"{len(said.trees)} trees", None if found is None else _same_trees(found, said), decides=False)
+    if said.adapters_of_ranks and found is not None and any(ring.crossings for ring in found.rings):
+        yield Compared("adapters that ranks send over", _same_adapters(found, said), decides=False)
+    if said.nvls_heads:
+        same = None if found is None else found.nvls_heads == said.nvls_heads
+        yield Compared(f"{len(said.nvls_heads)} NVLS heads", same, decides=False)
+
+
+def _across(scenario: Scenario | None, whole: bool) -> "Across | None":
+    """Channels across nodes, of rings and trees their orders alone unless ``whole``; None where they are not known."""
+    from tuner.emulator.connect import summarize
+
+    if scenario is None:
+        return None
     try:
-        found = None if scenario is None else [ring.ranks for ring in scenario.resolve().rings_and_trees.rings]
+        resolved = scenario.resolve()
+        return summarize(resolved.connected) if whole else resolved.rings_and_trees
     except TunerError:
-        found = None
-    says = f"order of ranks in {len(printed)} rings"
-    plain = all(list(ring) == sorted(ring) for ring in printed)
-    agrees = None if found is None else found == list(printed)
-    yield Compared(says, agrees, identifies=not plain, decides=False)
+        return None
+
+
+def _same_trees(found: "Across", said: LogEvidence) -> bool:
+    """Whether the ranks that the log shows have these parents and children in as many trees."""
+    places = {tree.channel: list(zip(tree.parents, tree.children, strict=True)) for tree in found.trees}
+    return all(
+        channel in places and rank < len(places[channel]) and places[channel][rank] == place
+        for channel, places_of in said.trees.items()
+        for rank, place in places_of.items()
+    )
+
+
+def _same_adapters(found: "Across", said: LogEvidence) -> bool:
+    """Whether ranks that the log shows send over the adapters that rings leave a node by."""
+    return all(
+        crossing.send_net in said.adapters_of_ranks[crossing.sender]
+        for ring in found.rings
+        for crossing in ring.crossings
+        if crossing.sender in said.adapters_of_ranks
+    )
 
 
 def _made(machine: Machine, run: Mapping[str, Any]) -> tuple[str, str] | None:

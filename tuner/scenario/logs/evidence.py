@@ -35,6 +35,8 @@ def evidence(reading: Reading, variables: Mapping[str, str], channels: tuple[str
         dict(log.transports),
         tuple(log.warnings),
         rings,
+        log.trees,
+        tuple(log.nvls_heads[head] for head in sorted(log.nvls_heads)),
         sends,
         tuple(answers),
         log.aws_release,

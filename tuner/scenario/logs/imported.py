@@ -12,7 +12,7 @@ from tuner.base.records import json_form
 from tuner.emulator.communicator import Node
 from tuner.machine.graphs import COLLNET_GRAPHS, Graphs
 from tuner.machine.topology import Topology
-from tuner.scenario.logs.reader import Block, Log, RankLog
+from tuner.scenario.logs.reader import Block, Log, RankLog, TreePlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +94,7 @@ class LogEvidence:
     ``tuner_plugin``: the plugin that chooses, if any does; of aws-ofi-nccl ``aws_release`` and ``tuner_product`` are
     the release and the product name that its tuner goes by, where they are printed. ``transports``: connections by
     NCCL's word for their way, P2P/CUMEM, SHM, NET/IB/GDRDMA. ``rings``: ranks of each channel in their order.
+    ``trees``: parent and children by channel and rank. ``nvls_heads``: ranks of each head, a node each.
     ``adapters_of_ranks``: NCCL's numbers of the adapters that a rank sends over. ``answers``: what follows, a sentence
     each.
     """
@@ -102,6 +103,8 @@ class LogEvidence:
     transports: Mapping[str, int]
     warnings: tuple[str, ...]
     rings: tuple[tuple[int, ...], ...] = field(metadata=json_form(omitted=True))
+    trees: Mapping[int, Mapping[int, TreePlace]] = field(metadata=json_form(omitted=True))
+    nvls_heads: tuple[tuple[int, ...], ...] = field(metadata=json_form(omitted=True))
     adapters_of_ranks: Mapping[int, tuple[int, ...]] = field(metadata=json_form(omitted=True))
     answers: tuple[str, ...]
     aws_release: str | None = field(default=None, metadata=json_form(optional=True))

@@ -160,6 +160,9 @@ _NVLINK = re.compile(r"\+ NVL\[[\d.]+\] - GPU/(\S+)")
 # src/transport/p2p.cc, shm.cc, net.cc: a connection and its way; src/graph/connect.cc: the ring of a channel
 _VIA = re.compile(r"Channel \d+(?:/\d+)? : (\d+)\[\S+\] -> \d+\[\S+\] (?:\[(send|receive)\] )?via (\S+)")
 _RING = re.compile(r"^Channel (\d+)/\d+ :((?:\s+\d+)+)\s*$")
+_TREES = re.compile(r"^Trees((?: \[\d+\] \S+->\d+->-?\d+)+)")  # src/init.cc; of one rank, up to where the line is cut
+_TREE = re.compile(r"\[(\d+)\] (\S+)->(\d+)->(-?\d+)")
+_NVLS_HEAD = re.compile(r"^NVLS Head +(\d+):((?: +\d+)+)\s*$")  # src/graph/connect.cc, up to 20 nodes
 _FALLBACK = re.compile(r"Could not find a path for pattern (\d+), falling back to simple order")  # src/graph/search.cc
 _P2P = re.compile(r"intraNodeP2pSupport ([01])")  # src/init.cc
 # src/plugin/tuner.cc and before src/misc/tuner.cc: the plugin that NCCL found, and the file that a variable names
@@ -183,6 +186,9 @@ _DEVICE = re.compile(r"#\s+Rank\s+(\d+)\s.*\bdevice\s+\d+ \[\S+\] (.+?)\s*$")
 
 # Algorithms of a block of the table whose header is missing: three a block, in NCCL's order.
 ALGORITHMS_PER_BLOCK = 3
+
+
+TreePlace = tuple[int | None, tuple[int, ...]]  # parent and children of a rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +297,8 @@ class Log:
     warnings: dict[str, None] = field(default_factory=dict)
     transports: dict[str, int] = field(default_factory=dict)  # connections by their way
     rings: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by channel, as rank 0 prints them
+    trees: dict[int, dict[int, TreePlace]] = field(default_factory=dict)  # by channel and rank
+    nvls_heads: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by head, its rank on each node
     adapters_of_ranks: dict[int, set[int]] = field(default_factory=dict)  # over which a rank sends
     p2p_support: bool | None = None  # inside a node
     tuner_plugins: dict[str, str] = field(default_factory=dict)  # by its name, the file that a variable names
@@ -495,6 +503,15 @@ class _Reader:
     def ring(self, line: Line, match: re.Match[str]) -> None:
         self.log.rings.setdefault(int(match[1]), tuple(map(int, match[2].split())))
 
+    def trees(self, line: Line, match: re.Match[str]) -> None:
+        for channel, down, rank, up in _TREE.findall(match[1]):
+            children = tuple(int(peer) for peer in down.split("/") if peer != "-1")
+            place = int(up) if up != "-1" else None, children
+            self.log.trees.setdefault(int(channel), {}).setdefault(int(rank), place)
+
+    def nvls_head(self, line: Line, match: re.Match[str]) -> None:
+        self.log.nvls_heads.setdefault(int(match[1]), tuple(map(int, match[2].split())))
+
     def p2p(self, line: Line, match: re.Match[str]) -> None:
         self.log.p2p_support = (self.log.p2p_support is not False) and match[1] == "1"
 
@@ -540,6 +557,8 @@ _METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, Line, re.Match[str
     ("] via ", _VIA, _Reader.via),
     (" via ", _VIA, _Reader.via),
     ("Channel ", _RING, _Reader.ring),
+    ("Trees [", _TREES, _Reader.trees),
+    ("NVLS Head ", _NVLS_HEAD, _Reader.nvls_head),
     ("intraNodeP2pSupport ", _P2P, _Reader.p2p),
     ("TUNER/Plugin: ", _TUNER_FILE, _Reader.tuner_file),
     ("TUNER/Plugin: ", _TUNER, _Reader.tuner),
