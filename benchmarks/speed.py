@@ -19,7 +19,7 @@ from tuner import release
 from tuner.answers.choices import choices
 from tuner.answers.diff import Side, diff
 from tuner.base.names import Collective, DataType, Op
-from tuner.cli.charts import choicemap, save
+from tuner.cli.charts import figures, save
 from tuner.emulator.ranges import launches
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -75,7 +75,7 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         for ending in ("png", "svg"):
             file = Path(folder, f"map.{ending}")
-            drawn = seconds(lambda f=file: save(choicemap.figure(shown, "AllReduce", CASE.title), f))
+            drawn = seconds(lambda f=file: save(figures.choice_map(shown, "AllReduce", CASE.title), f))
             report(f"the map of them, as {ending}", drawn, "1000 ms with the choices")
 
     def pairs() -> None:

@@ -136,6 +136,8 @@ class Communicator:
         dtype = by_name(DataType, kind.get("dtype", DataType.float32), "type")
         each = [whole(size, "size") for size in np.atleast_1d(np.asarray(sizes)).tolist()]
         asked = exchanges.of_rank(function, each, dtype, kind.get("rank"), kind.get("root"))
+        from tuner.base.frames import Rows
+
         return Rows(tuple(exchanges.answers(self.scenario, asked)))
 
     def compiled(self, collective: Collective | str, **kind: Unpack[CallKind]) -> PickTable | None:

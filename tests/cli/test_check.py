@@ -17,7 +17,7 @@ def test_a_failure_loses_nothing(form: tuple[str, ...], monkeypatch: pytest.Monk
             raise OracleFailed("libnccl did not answer")
         return MatchReport(scenario.title, {"cells": 7}, {"cells": 7}, ())
 
-    monkeypatch.setattr("tuner.cli.check.libnccl.check", check)
+    monkeypatch.setattr("tuner.oracle.conformance.check.check", check)
     done = run("check", "--machine", "gb200-nvl72", "--nccl", "2.28.9", *form, code=1)
     assert done.stderr.endswith("nccl-tuner: libnccl did not answer\n")
     if form:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.command_line import run
-from tuner.cli.layout import LEFT_OUT, laid_out
+from tuner.cli.output import LEFT_OUT, laid_out
 
 ON = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
 COMMANDS = {
@@ -124,7 +124,7 @@ def test_a_map_says_how_far_it_is() -> None:
 
 def test_the_axis_of_node_counts_is_logarithmic() -> None:
     pytest.importorskip("matplotlib")
-    from tuner.cli.charts.axes import row_edges
+    from tuner.cli.charts.parts import row_edges
 
     edges = row_edges(range(1, 65))
     assert (edges[8] - edges[0]) / (edges[-1] - edges[0]) > 0.4  # from 1 to 8 nodes; alike in height it was 12 %

@@ -521,15 +521,19 @@ def test_a_network_that_limits_is_named(run: Run, tmp_path: Path) -> None:
 
 
 def test_pictures_have_every_series(tmp_path: Path) -> None:
-    from tuner.cli.charts.efficiency import figure
+    from tuner.cli.charts import figures
     from tuner.scenario import Scenario
     from tuner.times.calibration.links import of_case
 
     file = nccltests_text.write(tmp_path / "run.txt", [(1 << 10, 30.0), (1 << 30, 4500.0)])
     scenario = Scenario("2.28.9", 1, machine="dgx-h100")
     found = efficiency.report(sweep.read(file), scenario, of_case(scenario))
-    times, bandwidths = figure(found).axes
-    drawn = {one.get_label(): list(np.asarray(one.get_ydata())) for axes in figure(found).axes for one in axes.lines}
+    times, bandwidths = figures.efficiency(found).axes
+    drawn = {
+        one.get_label(): list(np.asarray(one.get_ydata()))
+        for axes in figures.efficiency(found).axes
+        for one in axes.lines
+    }
     assert drawn["NCCL's prediction"] == [row.nccl_us for row in found.rows]
     assert drawn["alpha-beta"] == [row.alphabeta_us for row in found.rows]
     assert drawn["ideal"] == [450, 450]
@@ -687,11 +691,11 @@ def test_the_picture_of_a_report_has_one_legend_and_no_gap_beside_it(tmp_path: P
     with patch("tuner.cli.charts.save", lambda figure, path: drawn.append(figure)):
         log = Path(__file__).parents[2] / "docs" / "examples" / "all_reduce.log"
         run("report", str(log), "--machine", "dgx-h100", "--nccl", "2.28.9", "--plot", str(tmp_path / "x.png"))
-    (figure,) = drawn
-    (legend,) = figure.legends
-    figure.canvas.draw()
-    right = max(axes.get_window_extent().x1 for axes in figure.axes)
-    assert legend.get_window_extent().x0 - right < 0.05 * figure.bbox.width
+    (efficiency,) = drawn
+    (legend,) = efficiency.legends
+    efficiency.canvas.draw()
+    right = max(axes.get_window_extent().x1 for axes in efficiency.axes)
+    assert legend.get_window_extent().x0 - right < 0.05 * efficiency.bbox.width
 
 
 LLAMA = ("step", "--tp", "8", "--pp", "4", "--json")

@@ -23,8 +23,8 @@ from tuner.bench.loop import Loop, Settings
 from tuner.bench.plan import Wanted, points, tasks
 from tuner.bench.simulated.backend import Simulated
 from tuner.cli.decide import command
-from tuner.cli.fit.constants import command as fit_command
-from tuner.cli.plugin.lint import command as lint_command
+from tuner.cli.fit import constants_command as fit_command
+from tuner.cli.plugin.tables import lint_command
 from tuner.plugin.table.parse import read as read_table
 from tuner.scenario import Scenario
 from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock, read

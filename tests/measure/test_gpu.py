@@ -27,7 +27,7 @@ from tuner.bench.gpu.nccl import Nccl
 from tuner.bench.gpu.opening import allows_several, devices_of, open_gpus
 from tuner.bench.gpu.options import Options, options_of
 from tuner.bench.gpu.rendezvous import ALONE, RankAddress, Rendezvous
-from tuner.cli import measured_results
+from tuner.cli import measure
 from tuner.oracle import library
 from tuner.plugin import forcing_path
 from tuner.plugin.forcing import Seen
@@ -374,7 +374,7 @@ def test_what_is_host_bound_is_in_the_file_and_in_print(tmp_path: Path) -> None:
     assert [block.host_us for block in read] == [9.5, 2.0]
     found = results(read)
     assert [record(each, 3).host_bound for each in found] == [True, False]
-    printed = {line.split()[5]: line.split()[8] for line in measured_results.lines(found, 3) if " float32 " in line}
+    printed = {line.split()[5]: line.split()[8] for line in measure.lines(found, 3) if " float32 " in line}
     assert printed == {"Ring": "10.00h", "Tree": "10.00"}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tuner.bench.gpu.states import States
-from tuner.cli.gpu_options import noting
+from tuner.cli.measure import noting
 
 
 class NVMLError(Exception):

@@ -8,8 +8,7 @@ from click.testing import CliRunner
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.cli.plugin.compile import command
-from tuner.cli.plugin.lint import command as lint_command
+from tuner.cli.plugin.tables import compile_command, lint_command
 from tuner.emulator.selection import Selection
 from tuner.plugin import compile
 from tuner.plugin.between import Shape, between, edges, held_out
@@ -130,7 +129,7 @@ def test_held_out_nodes_beside_the_emulators_own_pick(
 def test_compile_writes_plain_rows_and_what_they_come_from(tmp_path: Path) -> None:
     out = tmp_path / "a.table"
     words = ["allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9", "--interpolate", "2,4,8", "--out", str(out)]
-    done = CliRunner().invoke(command, [*words, "--json"])
+    done = CliRunner().invoke(compile_command, [*words, "--json"])
     assert done.exit_code == 0, done.output
     table = read(out)
     assert {row.nodes.low for row in table.decisions} == {2, 3, 4, 5, 6, 7, 8}
@@ -140,8 +139,8 @@ def test_compile_writes_plain_rows_and_what_they_come_from(tmp_path: Path) -> No
     assert table.provenance["held-out-2"].startswith("6 nodes: as picked there at 9")
     assert CliRunner().invoke(lint_command, [str(out)]).exit_code == 0
     for wrong in ("2", "x,2", "0,2"):
-        refused = CliRunner().invoke(command, [*words[:-3], wrong, *words[-2:]])
+        refused = CliRunner().invoke(compile_command, [*words[:-3], wrong, *words[-2:]])
         assert isinstance(refused.exception, BadInput), refused.output
-    both = CliRunner().invoke(command, [*words, "--nodes", "2"])
+    both = CliRunner().invoke(compile_command, [*words, "--nodes", "2"])
     assert isinstance(both.exception, BadInput)
     assert json.loads(done.stdout)["decisions"] == len(table.decisions)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.table_search import find
 from tuner.base.errors import BadTable
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.cli.plugin.convert import command
+from tuner.cli.plugin.tables import convert_command
 from tuner.plugin import lint
 from tuner.plugin.formats import convert
 from tuner.plugin.table import fall_through
@@ -512,7 +512,7 @@ def test_ten_thousand_rows_convert() -> None:
 def test_the_command_writes_or_refuses(tmp_path: Path) -> None:
     source, target = tmp_path / "in", tmp_path / "out"
     source.write_text("# by hand\nallgather,(,2097152],tree,simple,4,2,8\n")
-    done = CliRunner().invoke(command, [str(source), "--out", str(target)])
+    done = CliRunner().invoke(convert_command, [str(source), "--out", str(target)])
     assert (done.exit_code, done.output) == (0, f"{target}: 1 rows of {source} (ncclx-csv) as table\n")
     assert unhashed(target.read_text()) == [
         HEADER,
@@ -521,7 +521,7 @@ def test_the_command_writes_or_refuses(tmp_path: Path) -> None:
         "allgather bytes-per-rank=0..2M nodes=2 ranks-per-node=8 -> tree/simple channels=4",
         "# rows: 1 sha256 HASH",
     ]
-    done = CliRunner().invoke(command, [str(target), "--out", str(source), "--to", "ncclx-json", "--json"])
+    done = CliRunner().invoke(convert_command, [str(target), "--out", str(source), "--to", "ncclx-json", "--json"])
     assert json.loads(done.output) == {"from": "table", "to": "ncclx-json", "out": str(source), "rows": 1}
     (rule,) = json.loads(source.read_text())["rules"]
     assert rule["filter"] == {
@@ -533,7 +533,7 @@ def test_the_command_writes_or_refuses(tmp_path: Path) -> None:
     assert rule["config"] == {"algorithm": "tree", "protocol": "simple", "channels": 4}
     target.write_text(f"{HEADER}\nallreduce -> nccl\n")
     before = source.read_text()
-    done = CliRunner().invoke(command, [str(target), "--out", str(source), "--to", "nvidia"])
+    done = CliRunner().invoke(convert_command, [str(target), "--out", str(source), "--to", "nvidia"])
     assert str(done.exception).startswith(f"{target}:2: 'nccl' is no choice")
     assert source.read_text() == before
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tuner import release
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.cli.plugin.lint import command
+from tuner.cli.plugin.tables import lint_command
 from tuner.plugin import headers, lint, lint_scenario
 from tuner.plugin.formats import convert
 from tuner.plugin.table.records import HEADER, Choice, Decision, Interval, Table
@@ -368,7 +368,7 @@ def test_channels_on_a_communicator() -> None:
 
 
 def run(path: Path, *arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(command, [str(path), *arguments])
+    done = CliRunner().invoke(lint_command, [str(path), *arguments])
     return done.exit_code, done.output
 
 

@@ -27,11 +27,9 @@ from tuner.times.records.samples import Point, SampleBlock, Writer
 
 pytest.importorskip("matplotlib")
 
-from tuner.cli.charts import choicemap, difference, save
-from tuner.cli.charts import curves as curve_figure
-from tuner.cli.charts import measured as measured_figure
-from tuner.cli.charts.cells import PICKS, size_edges
-from tuner.cli.charts.choicemap import RegretMark
+from tuner.cli.charts import figures, save
+from tuner.cli.charts.figures import RegretMark
+from tuner.cli.charts.parts import PICKS, size_edges
 
 SUM = Request(Collective.AllReduce, DataType.float32, Op.sum)
 CASE = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1)
@@ -71,7 +69,7 @@ def drawn(axes: Any, sizes: Any, rows: int) -> list[list[str]]:
 
 def test_the_map_shows_the_picks() -> None:
     found = choices(CASE, SUM, SIZES, NODES)
-    figure = choicemap.figure(found, "what", "where")
+    figure = figures.choice_map(found, "what", "where")
     picks = named(found)
     assert drawn(figure.axes[0], SIZES, len(NODES)) == picks
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
@@ -85,10 +83,10 @@ def test_the_map_marks_where_a_measured_pick_loses(tmp_path: Path) -> None:
     assert "the pick loses at 1 of 6 measured points" in said
     marks = [RegretMark(0, 2 << 30, 0.0, loses=False), RegretMark(1, 2 << 30, 0.154, loses=True)]
     sizes = np.array([1 << 30, 1 << 33], np.uint64)
-    (axes,) = choicemap.figure(choices(CASE, SUM, sizes, [1, 16]), "what", "where", marks).axes
+    (axes,) = figures.choice_map(choices(CASE, SUM, sizes, [1, 16]), "what", "where", marks).axes
     assert [text.get_text() for text in axes.texts] == ["+15 %"]
     colours = [line.get_color() for line in axes.lines]
-    assert colours == [choicemap.BEST, choicemap.LOSES]
+    assert colours == [figures.NO_LOSS, figures.LOSS]
 
 
 def test_a_table_without_the_machines_points_is_refused() -> None:
@@ -101,7 +99,7 @@ def test_areas_have_the_colour_of_the_algorithm_and_the_hatch_of_the_protocol() 
 
     from tuner.cli.charts.palette import COLOURS, HATCHES
 
-    figure = choicemap.figure(choices(CASE, SUM, SIZES, NODES), "what", "where")
+    figure = figures.choice_map(choices(CASE, SUM, SIZES, NODES), "what", "where")
     for area in figure.axes[0].patches:
         if "/" in (label := str(area.get_label())):
             algorithm, protocol = label.split("/")
@@ -124,7 +122,7 @@ def test_json_of_the_map_is_what_the_selection_picks() -> None:
 def test_the_curves_are_the_cost_table_and_the_pick() -> None:
     scenario = replace(CASE, nodes=2)
     found = curves(scenario, SUM, SIZES)
-    _, times, bandwidths = curve_figure.figure(found, "what", "where").axes
+    _, times, bandwidths = figures.curves(found, "what", "where").axes
     table_us = Selection(scenario.communicator()).cost_table(SUM, SIZES)
     lines = {line.get_label(): np.asarray(line.get_ydata()) for line in times.get_lines()}
     assert len(lines) == len(found.algo_protos) + 1 == 8
@@ -151,7 +149,7 @@ def made(algorithms: list[int], times_us: list[float]) -> Choices:
 def test_classes_of_differences() -> None:
     before = made([0, 0, 0, 0, 0, NOTHING, NOTHING], [10, 10, 10, 10, 10, np.nan, np.nan])
     after = made([0, 1, 1, 1, NOTHING, 1, NOTHING], [99, 4, 10, 21, np.nan, 1, np.nan])
-    labels = [difference.STYLES[number].label for number in difference.classes(before, after)[0]]
+    labels = [figures.STYLES[number].label for number in figures.classes(before, after)[0]]
     assert labels == [
         "same pick",
         "up to 0.50",
@@ -166,7 +164,7 @@ def test_classes_of_differences() -> None:
 def test_the_difference_shows_both_maps_and_the_ratio_where_the_pick_changes() -> None:
     sizes = np.unique(np.geomspace(8, 2**61, 400).astype(np.uint64))  # so many that only the protocol changes at some
     before, after = (choices(replace(CASE, nccl=nccl), SUM, sizes, NODES) for nccl in ("2.18.1", "2.32.3"))
-    figure = difference.figure(before, after, "what", ("one", "other"))
+    figure = figures.difference(before, after, "what", ("one", "other"))
     upper, middle, labels = (np.array(drawn(axes, sizes, len(NODES))) for axes in figure.axes)
     assert upper.tolist() == named(before)
     assert middle.tolist() == named(after)
@@ -232,12 +230,12 @@ def test_no_text_hides_another(high: int, nodes: list[int]) -> None:
         np.ones(shape, np.float32),
     )
     long = "dgx-h100, 8 GPUs per node, NCCL 2.28.9" + ", NCCL_MIN_NCHANNELS=16" * 8
-    assert overlapping(choicemap.figure(shown, "AllReduce, float32 sum: what NCCL picks", long)) == []
-    assert overlapping(difference.figure(shown, shown, "AllReduce, float32 sum: what changes", (long, long))) == []
+    assert overlapping(figures.choice_map(shown, "AllReduce, float32 sum: what NCCL picks", long)) == []
+    assert overlapping(figures.difference(shown, shown, "AllReduce, float32 sum: what changes", (long, long))) == []
 
 
 def test_no_text_of_curves_hides_another() -> None:
-    assert overlapping(curve_figure.figure(curves(CASE, SUM, SIZES), "what", "where")) == []
+    assert overlapping(figures.curves(curves(CASE, SUM, SIZES), "what", "where")) == []
 
 
 @pytest.mark.slow
@@ -246,7 +244,7 @@ def test_equal_pictures_are_equal_files(tmp_path: Path, ending: str) -> None:
     shown = choices(CASE, SUM, SIZES, [1, 2])
     files = [tmp_path / f"{number}{ending}" for number in range(2)]
     for file in files:
-        save(choicemap.figure(shown, "what", "where"), file)
+        save(figures.choice_map(shown, "what", "where"), file)
     assert files[0].read_bytes() == files[1].read_bytes()
     assert b"CreationDate" not in files[0].read_bytes()
 
@@ -299,7 +297,7 @@ def test_a_prediction_of_one_size_is_seen(tmp_path: Path) -> None:
     file = tmp_path / "run.log"
     file.write_text(RUN)
     compared = Comparison(read_any(file), Model(Selection(replace(CASE, nodes=2).communicator())))
-    parts = measured_figure.figure([compared], ["run.log"]).subfigs
+    parts = figures.measured([compared], ["run.log"]).subfigs
     predicted = [line for part in parts for line in part.axes[0].get_lines() if line.get_label() == "_predicted"]
     assert [(np.size(line.get_xdata()), line.get_marker()) for line in predicted] == 4 * [(1, "_")]
     assert all(line.get_markeredgecolor() == line.get_color() for line in predicted)

@@ -20,7 +20,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
 from tuner.cli import everything
 from tuner.cli.charts.palette import COLOURS
-from tuner.cli.reports import calibrated
+from tuner.cli.reports import data
 from tuner.cli.reports.data import NODES, SIZES, collect
 from tuner.cli.reports.page import page
 from tuner.emulator.request import Request
@@ -167,7 +167,7 @@ def with_times(calibration: str) -> str:
     """A page with calibrated times."""
     scenario = Scenario(nccl=RELEASES[-1], machine="dgx-h100", nodes=2)
     report = collect(scenario, RELEASES[1:], DataType.float32, Op.sum)
-    return page(report, calibrated.collect(report, TimesWanted(True, calibration))).html
+    return page(report, data.collect_calibrated(report, TimesWanted(True, calibration))).html
 
 
 @pytest.mark.slow
@@ -213,11 +213,11 @@ def test_a_clicked_cell_has_its_calibrated_time(tab: Any, with_times: str, calib
 def test_a_page_of_a_machine_without_a_calibration_says_why() -> None:
     scenario = Scenario(nccl="2.28.9", machine="pcie-l40s", nodes=1)
     report = collect(scenario, ["2.28.9"], DataType.float32, Op.sum)
-    lines = calibrated.collect(report, TimesWanted(True))
+    lines = data.collect_calibrated(report, TimesWanted(True))
     assert all("joined by" in line.used.reason and np.isnan(line.time_us).all() for line in lines.values())
     assert "By measurements: none" in page(report, lines).html
     with pytest.raises(BadInput, match="joined by"):
-        calibrated.collect(report, TimesWanted(False))
+        data.collect_calibrated(report, TimesWanted(False))
 
 
 def test_a_call_has_an_element_of_each_rank() -> None:

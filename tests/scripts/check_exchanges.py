@@ -24,7 +24,7 @@ from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm, TunerError
 from tuner.base.names import Buffers
 from tuner.base.windows import SYMMETRIC, Windows
-from tuner.cli.named import Named
+from tuner.cli.options import Named
 from tuner.cli.output import print_table
 from tuner.emulator.group import Operation, not_emulated
 from tuner.emulator.request import Request

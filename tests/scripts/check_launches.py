@@ -20,7 +20,7 @@ from tests.support.random_launches import Drawn, drawn
 from tuner import release
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.names import Algorithm, Buffers
-from tuner.cli.named import Named
+from tuner.cli.options import Named
 from tuner.cli.output import print_table
 from tuner.emulator.group import Operation
 from tuner.emulator.launches import Launch

@@ -15,8 +15,7 @@ from tests.support import browser as web
 from tests.support import doc_sessions as sessions
 from tuner.answers.calibrated import TimesWanted
 from tuner.base.names import AlgoProto, Collective, DataType, Op
-from tuner.cli.reports import calibrated
-from tuner.cli.reports.data import NODES, collect
+from tuner.cli.reports.data import NODES, collect, collect_calibrated
 from tuner.cli.reports.page import page
 from tuner.emulator.request import Request
 from tuner.emulator.rules.call import Call
@@ -94,7 +93,7 @@ def report() -> None:
     with TemporaryDirectory() as folder, web.chromium(Path(folder) / "profile") as browser:
         file = Path(folder) / "page.html"
         data = collect(scenario, releases, DataType.float32, Op.sum)
-        file.write_text(page(data, calibrated.collect(data, TimesWanted(beside_nccl=True))).html, "utf-8")
+        file.write_text(page(data, collect_calibrated(data, TimesWanted(beside_nccl=True))).html, "utf-8")
         browser.get(f"file://{file}")
         web.until(lambda: browser.execute_script("return document.body.dataset.ready"))
         web.move(browser, log2(3 << 23), NODES.index(24), click=True)

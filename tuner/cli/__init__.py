@@ -1,4 +1,4 @@
-"""The command line: one module per verb, loaded when it is called; verbs format records and compute nothing."""
+"""The command line: a module for each family of verbs, loaded when called; verbs format records, compute nothing."""
 
 import contextlib
 import gc
@@ -12,7 +12,7 @@ import click
 from tuner.base import extras
 from tuner.base.errors import OracleFailed, TunerError
 from tuner.base.interrupts import interruptible, sigterm_interrupts
-from tuner.cli.lazy import LazyGroup
+from tuner.cli.command import LazyGroup
 
 SECTIONS = {
     "What NCCL picks, and why": {
@@ -76,6 +76,11 @@ FORMER = {
 OBJECTS_BETWEEN_COLLECTIONS = 100_000
 LONGEST_MESSAGE = 3000  # letters: what is valid takes some hundreds, a broken file's own words any number
 BROKEN_PIPE = 141  # 128 + SIGPIPE
+MODULES = {
+    "accuracy": "fit",
+    "regressions": "diff",
+    **dict.fromkeys(("doctor", "completion", "fetch-nccl"), "installation"),
+}
 VERBS = {name: says for verbs in SECTIONS.values() for name, says in verbs.items()}
 
 
@@ -113,6 +118,7 @@ def _reader_may_go() -> Iterator[None]:
     sections=SECTIONS,
     former=FORMER,
     package="tuner.cli",
+    modules=MODULES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="nccl-tuner")

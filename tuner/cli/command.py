@@ -1,10 +1,14 @@
-"""Commands with a short help: the options that most calls need; ``--help-all`` shows the others, by what they are of.
+"""Commands and groups: a short help beside a long one, former names, options in what the layers below say.
 
-cloup and rich-click group options, too, but neither has a short help beside a long one, and both take longer to load
-than a ``pick`` takes to answer.
+The short help has the options that most calls need; ``--help-all`` shows the others, by what they are of. cloup and
+rich-click group options, too, but neither has a short help beside a long one, and both take longer to load than a
+``pick`` takes to answer.
 """
 
+import contextlib
+import importlib
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,8 +16,33 @@ from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
-from tuner.cli.messages import options_named
+from tuner.base.errors import TunerError, did_you_mean, one_of
+
+ARGUMENT = re.compile(r"`([a-z][a-z_]*)`")
+OTHERWISE = {  # arguments whose option is not called so
+    "graphs": "topo-graphs",
+    "net_gbps": "nic-gbps",
+    "net_gbs": "slowest-path-gbs",
+    "net_latency_us": "nic-latency-us",
+}
+
+
+def with_options(text: str) -> str:
+    """The text with each argument's option in its place: ``--gpus-per-node``."""
+    return ARGUMENT.sub(lambda found: f"--{OTHERWISE.get(found[1], found[1].replace('_', '-'))}", text)
+
+
+@contextlib.contextmanager
+def options_named() -> Iterator[None]:
+    """Errors from below say the options of their arguments."""
+    try:
+        yield
+    except TunerError as error:
+        error.args = (with_options(str(error)), *error.args[1:])
+        raise
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 SHORT = 14  # options that a short help shows at most, as tests/cli holds
@@ -227,3 +256,117 @@ def _broken(line: str, width: int) -> Iterator[str]:
             taken += " " + parts.pop(0)
         yield f"{taken} \\" if parts else taken
         indent = "    "
+
+
+class Group(Help, click.Group):
+    """A group that answers an unknown command with those that there are.
+
+    ``former`` maps names that commands had to those that they have now, from the outermost group on.
+    """
+
+    command_class = Command
+
+    def __init__(self, *args: Any, former: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.former = former or {}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of a name, of a former one with a note; BadParameter that says which there are for others."""
+        if args[0] in self.former:
+            return self._former(ctx, args)
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            valid = self.list_commands(ctx)
+            raise click.UsageError(f"no command {args[0]!r}{did_you_mean(args[0], valid)}; {one_of(valid)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def _former(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        path = [each.info_name or "" for each in _upwards(ctx)][::-1][1:]
+        now = self.former[args[0]]
+        note(" ".join([*path, args[0]]), now)
+        command: click.Command = ctx.find_root().command
+        for name in now.split():
+            assert isinstance(command, click.Group)
+            found = command.get_command(ctx, name)
+            assert found is not None, now
+            command = found
+        return now, command, args[1:]
+
+
+def _upwards(ctx: click.Context | None) -> list[click.Context]:
+    return [] if ctx is None else [ctx, *_upwards(ctx.parent)]
+
+
+class LazyGroup(Group):
+    """``verbs`` maps a name to its one-liner; the module of that name in ``package`` has it as ``command``.
+
+    A module that has several, named in ``modules``, has each as ``NAME_command``.
+
+    ``sections`` are the same verbs below the headings of the help. ``default`` completes arguments that begin with none
+    of the commands.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        verbs: dict[str, str],
+        package: str,
+        sections: dict[str, dict[str, str]] | None = None,
+        modules: Mapping[str, str] | None = None,
+        default: Callable[[list[str]], list[str]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.verbs = verbs
+        self.package = package
+        self.modules = modules or {}
+        self.sections = sections or {"Commands": verbs}
+        self.default = default
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses arguments as click does, after the default command has been put before them where none is named."""
+        own = {*self.list_commands(ctx), *self.former, *ctx.help_option_names}
+        if self.default is not None and args and args[0] not in own:
+            args = self.default(args)
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *self.verbs]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in self.verbs:
+            return super().get_command(ctx, name)
+        own = name.replace("-", "_")
+        with _one_thread():
+            module = importlib.import_module(f"{self.package}.{self.modules.get(name, own)}")
+        command: click.Command = vars(module).get(f"{own}_command") or module.command
+        return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Completes as click does, but from the one-liners: click would import every command for its help."""
+        says = {name: command.get_short_help_str() for name, command in self.commands.items()} | self.verbs
+        names = [CompletionItem(name, help=text) for name, text in says.items() if name.startswith(incomplete)]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = [(name, command.get_short_help_str(100)) for name, command in self.commands.items()]
+        width = max(map(len, [*self.verbs, *self.commands]))
+        for heading, verbs in self.sections.items():
+            with formatter.section(bold(heading)):
+                rows = [(name.ljust(width), text) for name, text in [*own, *verbs.items()]]
+                formatter.write_dl(rows)
+            own = []
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """NumPy's OpenBLAS, while it loads, starts no thread for each core: no answer multiplies matrices of any size."""
+    if (given := "OPENBLAS_NUM_THREADS") in os.environ:
+        yield
+        return
+    os.environ[given] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[given]  # programs that a command starts have their own say

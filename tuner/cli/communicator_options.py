@@ -1,28 +1,89 @@
-"""The options that describe a communicator, stated once, and the object that commands take of them."""
+"""Options that describe a communicator, stated once, and the object that commands take."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
+from click.shell_completion import CompletionItem
 
+from tuner import release
 from tuner.answers import tuners
 from tuner.answers.changes import changed
 from tuner.answers.tuners import with_tuner
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, UnknownRelease
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS
 from tuner.base.ranges import from_ranges
-from tuner.cli.command import F, Option, option, stacked
+from tuner.cli.command import F, Option, note, option, stacked
 from tuner.cli.output import LOG, say
-from tuner.cli.release_names import Change, ReleaseName
 from tuner.machine import catalogue
 from tuner.machine.topology.edit import EDITS
 from tuner.release import BUILDS
 from tuner.release.environment import parse_assignments
 from tuner.scenario import MOST_NODES, Scenario, notes
 from tuner.scenario.describe import describe, names_of_nodes
+
+
+def exact(text: str) -> str:
+    """The release that ``text`` names, said on stderr, once a command, where it leaves out the last number.
+
+    Errors: UnknownRelease.
+    """
+    name = release.named(text)
+    said = click.get_current_context().meta.setdefault("tuner.cli.releases", set())
+    if name.count(".") > text.count(".") and text not in said:
+        said.add(text)
+        click.echo(f"note: NCCL {text} is {name} here, the newest of {text}", err=True)
+    return name
+
+
+class ReleaseName(click.ParamType):  # type: ignore[type-arg]
+    """A release that has a table, or where not ``only_known`` any other as it is spelled."""
+
+    name = "release"
+
+    def __init__(self, only_known: bool = True) -> None:
+        self.only_known = only_known
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not value:  # as options are that were not given
+            return value
+        try:
+            return ",".join(map(exact, str(value).split(",")))  # budget takes several
+        except UnknownRelease:
+            if self.only_known:
+                raise
+            return value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in release.names() if name.startswith(incomplete)]
+
+
+def release_option(
+    says: str, *names: str, only_known: bool = True, multiple: bool = False, default: str | None = None
+) -> Callable[[F], F]:
+    """``--nccl RELEASE``, as the parameter ``nccl`` or the one ``names`` gives."""
+    kind = ReleaseName(only_known)
+    return click.option("--nccl", *names, type=kind, metavar="RELEASE", multiple=multiple, default=default, help=says)
+
+
+class Change(click.ParamType):  # type: ignore[type-arg]
+    """KEY=VALUE; a former key becomes its own, and a short release its newest, each with a note."""
+
+    name = "change"
+    FORMER: ClassVar = {"layer": "constants"}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        key, equals, given = str(value).partition("=")
+        if key == "nccl" and given:
+            return f"nccl={exact(given)}"
+        if not equals or key not in self.FORMER:
+            return str(value)
+        note(f"{key}=", f"{self.FORMER[key]}=")
+        return f"{self.FORMER[key]}={given}"
+
 
 # GPUs that exist: CUDA C++ Programming Guide, "Compute Capabilities"; developer.nvidia.com/cuda-gpus.
 COMP_CAPS = (35, 37, 50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
@@ -427,9 +488,9 @@ def say_log(scenario: Scenario) -> None:
         return
     said = meta[LOG].notes if LOG in meta else ()
     meta.setdefault(LOG, says)
-    for note in says.notes:
-        if note not in said:
-            say(f"note: {note}", err=True)
+    for line in says.notes:
+        if line not in said:
+            say(f"note: {line}", err=True)
 
 
 def say_whose_parts(names: Iterable[str]) -> None:

@@ -14,12 +14,10 @@ from tuner.bench.decision.gate import GateSettings
 from tuner.bench.decision.interpolated import interpolate as interpolated
 from tuner.bench.opened import OtherRank
 from tuner.cli import options
-from tuner.cli.arm_options import asked, check_place, is_asked, place_options
-from tuner.cli.exports import Exports, export_options
-from tuner.cli.gpu_options import library_option
-from tuner.cli.metrics import of_decision
-from tuner.cli.output import print_json, say
-from tuner.cli.provenance import command_line
+from tuner.cli.exports import Exports, export_options, of_decision
+from tuner.cli.measure import library_option
+from tuner.cli.measured_options import asked, check_place, is_asked, place_options
+from tuner.cli.output import command_line, print_json, say
 from tuner.plugin.between import Shape
 from tuner.plugin.table.text import size_text
 

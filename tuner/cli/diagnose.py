@@ -8,9 +8,9 @@ import click
 
 from tuner.base.records import to_json
 from tuner.cli import options
+from tuner.cli.communicator_options import release_option
+from tuner.cli.machines import paragraph
 from tuner.cli.output import print_json, verdict
-from tuner.cli.release_names import release_option
-from tuner.cli.topology_doctor import paragraph
 
 if TYPE_CHECKING:
     from tuner.jobs.diagnosis import FileDiagnosis

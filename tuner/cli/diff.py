@@ -1,25 +1,240 @@
-"""``nccl-tuner diff``: what changes between two communicators."""
+"""``nccl-tuner diff``: what changes between two communicators; ``regressions``: upgrades that cost people."""
 
-from collections.abc import Sequence
+import math
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tuner import release
-from tuner.answers.diff import Change, Side, diff
+from tuner.answers.beyond import BY_LIBRARY, EMULATED, RECORDED, Difference, differences
+from tuner.answers.diff import Change, Side, diff, loss, share_changed
 from tuner.answers.symmetric import AnyPick, NonClassicPick
 from tuner.base.errors import BadInput
-from tuner.base.names import Collective, PeerCall
-from tuner.cli import exchange_changes, options
-from tuner.cli.beyond import print_upgrade, upgrade
-from tuner.cli.diff_limit import fail_above_option, fail_on_losses
-from tuner.cli.diff_releases import print_pairs, releases_of
-from tuner.cli.output import human_bytes, print_json, print_table, say
-from tuner.cli.release_names import exact
+from tuner.base.names import Buffers, Collective, PeerCall
+from tuner.cli import exchanges, options
+from tuner.cli.communicator_options import exact
+from tuner.cli.output import human_bytes, print_json, print_table, say, width_to_fit
+from tuner.emulator.request import Request
+from tuner.emulator.rules import registered
+from tuner.release.regressions import Regression, between, regressions
+from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
     from tuner.answers.calibrated import TimesWanted
     from tuner.answers.diff import CalibratedChange
+
+
+class Percent(click.ParamType):  # type: ignore[type-arg]
+    """``5%`` or ``5``, as a part of 1."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            part = float(str(value).removesuffix("%")) / 100
+        except ValueError:
+            part = math.nan
+        if not 0 <= part < math.inf:
+            self.fail(f"{value!r}: expected a percentage of 0 or more, such as 5% or 2.5", param, ctx)
+        return part
+
+
+fail_above_option = click.option(
+    "--fail-above",
+    type=Percent(),
+    metavar="PERCENT",
+    help="Exit with 1 where a new pick takes more than PERCENT longer than the old one, by measurements where there "
+    "are some, else by NCCL's model of before.",
+)
+
+
+def fail_on_losses(changes: Sequence[Change], limit: float | None) -> None:
+    """Name on stderr the ranges that lose more than ``limit``, a part of 1, and end with 1 if there are any.
+
+    Ranges of few bytes that are only rounding are left out, as they are of the table.
+    """
+    if limit is None:
+        return
+    left = [change for change in changes if not change.is_rounding]
+    losses = [loss(change) for change in left]
+    above = [each for each in losses if each is not None and each.part > limit]
+    if unknown := losses.count(None):
+        click.echo(f"--fail-above: {unknown} changes are to or from what NCCL's models do not compare", err=True)
+    for each in above:
+        lost = each.change
+        click.echo(
+            f"{lost.collective} from {human_bytes(lost.from_bytes)} to {human_bytes(lost.to_bytes)}: "
+            f"{lost.after.name} takes {100 * each.part:.1f} % longer than {lost.before.name} by {each.whose}; "
+            f"--fail-above allows {100 * limit:g} %",
+            err=True,
+        )
+    if above:
+        click.get_current_context().exit(1)
+
+
+def releases_of(scenario: Scenario, buffers: Buffers) -> list[Scenario]:
+    """The scenario with each release that it can be asked of, the oldest first; says which lack such buffers."""
+    if len(scenario.every_release) < 2 or scenario.others:
+        raise BadInput("--all-releases: graphs are searched anew; valid: without --topo-graphs, --constants and --node")
+    lacking = [name for name in scenario.every_release if registered.missing(release.load(name), buffers)]
+    if lacking:
+        click.echo(f"without {', '.join(lacking)}: they have no such buffers (--buffers {buffers.name})", err=True)
+    return [replace(scenario, nccl=name) for name in scenario.every_release if name not in lacking]
+
+
+def print_pairs(scenario: Scenario, sides: Sequence[Side], requests: Sequence[Request], as_json: bool) -> None:
+    """As JSON every pair with its changes; as a table each release against the one before it."""
+    pairs = list(combinations(sides, 2)) if as_json else list(pairwise(sides))
+    compared = [(before, after, [diff(before, after, request) for request in requests]) for before, after in pairs]
+    if as_json:
+        print_json(
+            [
+                {
+                    "before": before.scenario.nccl,
+                    "after": after.scenario.nccl,
+                    "changes": [change for changes in of_all for change in changes],
+                }
+                for before, after, of_all in compared
+            ]
+        )
+        return
+    names = [request.collective.name for request in requests]
+    rows = [
+        (
+            before.scenario.nccl,
+            after.scenario.nccl,
+            *map(_share, of_all),
+            _loss([change for some in of_all for change in some]),
+        )
+        for before, after, of_all in compared
+    ]
+    click.echo(
+        f"{scenario.nodes} x {scenario.name}: the part of the sizes from 1 KiB to 1 GiB, in octaves, whose pick "
+        "changes, and the most that a new pick loses by the model of the release before"
+    )
+    print_table("", ("before", "after", *names, "loses"), rows)
+
+
+def _share(changes: list[Change]) -> str:
+    return f"{100 * share_changed(changes, 1 << 10, 1 << 30):.0f} %" if changes else "-"
+
+
+def _loss(changes: list[Change]) -> str:
+    known = [change.ratio_by_before for change in changes if change.ratio_by_before is not None]
+    return f"{100 * (max(known) - 1):.0f} %" if known else "-"
+
+
+IDENTICAL = "selection identical: where one is slower, look at the kernel or the transport"
+WHOSE = {EMULATED: "emulated", RECORDED: "libnccl", BY_LIBRARY: "libnccl"}
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """All that two communicators have differently.
+
+    ``selection_identical``: neither picks, with channels and threads, nor graphs nor anything asked of libnccl differs.
+    ``known_regressions`` are of all machines.
+    """
+
+    changes: list[Change]
+    beyond: list[Difference]
+    selection_identical: bool
+    known_regressions: list[Regression]
+
+
+def upgrade(old: Side, new: Side, changes: Mapping[Request, list[Change]], library_timeout_s: float | None) -> Upgrade:
+    """With libnccl's own answers where there is a limit to wait for them, in seconds."""
+    found = differences(old.scenario, new.scenario)
+    if library_timeout_s is not None:
+        from tuner.answers import beyond
+
+        found += beyond.library_differences(old.scenario, new.scenario, list(changes), library_timeout_s)
+    releases = [side.selection.communicator.release.name for side in (old, new)]
+    selects = [one for one in found if one.source != RECORDED and one.topic != "limits"]
+    every_change = list(chain(*changes.values()))
+    identical = not every_change and not selects and _launches_alike(old, new, changes)
+    return Upgrade(every_change, found, identical, between(*releases))
+
+
+def _launches_alike(old: Side, new: Side, requests: Iterable[Request]) -> bool:
+    """Whether channels and threads are alike, too, at every size."""
+    before, after = (Side(side.scenario, whole=True) for side in (old, new))
+    return not any(diff(before, after, request) for request in requests)
+
+
+def print_upgrade(upgrade: Upgrade) -> None:
+    """What differs by topic, defaults that only one release has as a count, and known regressions."""
+    one_sided = [one for one in upgrade.beyond if one.source == RECORDED and None in (one.before, one.after)]
+    if both := [one for one in upgrade.beyond if one not in one_sided]:
+        print_differences("Beside the picks", both)
+    only = {side: sum(getattr(one, side) is not None for one in one_sided) for side in ("before", "after")}
+    if any(only.values()):
+        counts = ", ".join(f"{count} only {side}" for side, count in only.items() if count)
+        say(f"variables that NCCL reads: {counts} (--beyond --json names them)\n")
+    if upgrade.selection_identical:
+        say(f"{IDENTICAL}\n")
+    if upgrade.known_regressions:
+        say("Seen after such an upgrade on other machines (more: nccl-tuner regressions)")
+        for known in upgrade.known_regressions:
+            say(f"  {known.title}\n    {known.thread}")
+        say()
+
+
+def print_differences(title: str, found: Sequence[Difference]) -> None:
+    """As a table, or that there are none."""
+    if not found:
+        say(f"{title}: no difference\n")
+        return
+    say(title)
+    rows = [(one.topic, one.name, *map(_word, (one.before, one.after)), WHOSE[one.source]) for one in found]
+    print_table("", ("what", "of", "before", "after", "by"), rows)
+
+
+def _word(value: str | None) -> str:
+    return "-" if value is None else value
+
+
+VERDICTS = {
+    "explains": "explains it",
+    "partly": "explains it partly",
+    "cannot": "cannot explain it",
+}
+
+
+@click.command(name="regressions", cls=options.Command)
+@click.argument("releases", nargs=-1, metavar="[BEFORE AFTER]")
+@options.json_option
+def regressions_command(releases: tuple[str, ...], as_json: bool) -> None:
+    """Upgrades after which people saw less performance: the thread, and what this tool says about it.
+
+    With two releases those that AFTER has and BEFORE does not. Each names commands to try, with a machine like the
+    thread's.
+
+    \b
+    nccl-tuner regressions
+    nccl-tuner regressions 2.22.3 2.27.7 --json
+    """
+    if len(releases) not in (0, 2):
+        raise BadInput(f"{len(releases)} releases; valid: none, or BEFORE AFTER")
+    before_after = [exact(name) for name in releases]
+    known = between(before_after[0], before_after[1]) if releases else list(regressions())
+    if as_json:
+        print_json(known)
+        return
+    width = width_to_fit() or 100
+    for one in known:
+        click.echo(f"{one.first}{f' to before {one.fixed}' if one.fixed else ''}: {one.title}\n  {one.thread}")
+        for text in (f"thread: {one.says}", f"nccl-tuner {VERDICTS[one.verdict]}: {one.shows}"):
+            click.echo(textwrap.fill(text, width, initial_indent="  ", subsequent_indent="    "))
+        for run in one.runs:
+            click.echo(f"  $ nccl-tuner {run.command}")
+        click.echo()
+    if not known:
+        click.echo(f"none known that {releases[1]} has and {releases[0]} does not")
 
 
 class CollectiveOrRelease(options.AnyCall):
@@ -88,11 +303,11 @@ def command(
     """
     collectives = [word for word in words if isinstance(word, Collective)]
     releases = [word for word in words if not isinstance(word, Collective | PeerCall)]
-    exchanged = exchange_changes.alone(word for word in words if isinstance(word, Collective | PeerCall))
+    exchanged = exchanges.alone(word for word in words if isinstance(word, Collective | PeerCall))
     described = communicator.scenario()
     like = call.request()
     if exchanged:
-        exchange_changes.check_plain(exchanged, like)
+        exchanges.check_plain(exchanged, like)
     if exchanged and (all_releases or beyond or ask_libnccl or fail_above is not None or times_given(times)):
         raise BadInput(
             f"{exchanged[0].name}: valid with --nccl BEFORE AFTER and --change, without --all-releases, --beyond, "
@@ -116,8 +331,8 @@ def command(
     if after == described:
         raise BadInput("nothing differs; valid: --nccl BEFORE AFTER, --change KEY=VALUE, --all-releases")
     if exchanged:
-        found_changes = exchange_changes.compared(described, after, exchanged, (), (low or 1, high))
-        exchange_changes.show([found_changes], as_json)
+        found_changes = exchanges.compared(described, after, exchanged, (), (low or 1, high))
+        exchanges.show_changes([found_changes], as_json)
         return
     old, new = Side(described, low, high, whole), Side(after, low, high, whole)
     requests = options.runnable({"before": old.selection, "after": new.selection}, collectives, like)

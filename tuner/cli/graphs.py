@@ -1,23 +1,224 @@
-"""``nccl-tuner graphs``: the channels that NCCL's search finds."""
+"""``nccl-tuner graphs``: the channels that NCCL's search finds on a topology, why, and across nodes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import groupby
 from pathlib import Path
 
 import click
 
 from tuner.answers import graphs
-from tuner.answers.graphs import GraphsAcross
+from tuner.answers.graphs import Explained, GraphsAcross
 from tuner.base.errors import BadInput
 from tuner.base.files import write_text
 from tuner.base.names import Pattern
+from tuner.base.words import plural
 from tuner.cli import options
-from tuner.cli.across import print_across
-from tuner.cli.graphs_explained import print_explained
 from tuner.cli.output import print_json, print_table, say
 from tuner.cli.reports.machine_picture import picture
+from tuner.emulator.connect import Across, Crossing, RingOrder, TreeOrder
+from tuner.graphs.explain.records import Explanation, SearchTried
+from tuner.graphs.explain.runs import PATHS, of_found
 from tuner.graphs.system import HOST_BIT
 from tuner.machine.graphs import COLLNET_GRAPHS, Graph, OrderedGraph
+
+WIDTH = 80
+LINK_KINDS = frozenset({"adapter", "pcie", "nvlink", "c2c", "sockets"})
+
+
+def print_explained(title: str, explained: Explained) -> None:
+    """What was found, why not more, what limits it, what would lift that, and the searches."""
+    explanation = explained.explanation
+    several = explanation.several_nodes
+    found = explanation.found
+    _say(f"{explanation.graph} of {title}", "")
+    if found.channels:
+        ways = f"GPUs {PATHS[found.type_intra]} ({found.type_intra})"
+        ways += f", adapters {PATHS[found.type_inter]} ({found.type_inter})" if several else ""
+        _say(f"{of_found(found, several)}: {ways}.", "")
+    else:
+        _say("No channels were found.", "")
+    _say(*_communicator(explained))
+    _list("Why not more", [reason.says for reason in (explanation.one_more, explanation.faster) if reason is not None])
+    _list("What else made it so", [reason.says for reason in explanation.reasons])
+    _list("What limits it: searched again without that, NCCL finds more", list(_limits(explanation, several)))
+    _lifts(explanation, several)
+    _searches(explanation)
+
+
+def _say(*paragraphs: str) -> None:
+    for paragraph in paragraphs:
+        click.echo(textwrap.fill(paragraph, WIDTH))
+
+
+def _list(title: str, items: list[str]) -> None:
+    if not items:
+        return
+    click.echo(f"{title}\n")
+    for item in items:
+        _item(item)
+    click.echo("")
+
+
+def _item(text: str) -> None:
+    click.echo(textwrap.fill(text, WIDTH, initial_indent="  - ", subsequent_indent="    "))
+
+
+def _communicator(explained: Explained) -> Iterator[str]:
+    made = explained.communicator
+    if made is None:
+        return
+    text = f"Collectives then use {plural(made.channels, 'channel')}."
+    if made.channels != made.without_variables:
+        names = " and ".join(f"{name}={value}" for name, value in made.variables.items())
+        text += f" That is so by {names}; without, they use {made.without_variables}."
+    yield text
+    yield ""
+
+
+def _limits(explanation: Explanation, several: bool) -> Iterator[str]:
+    for limit in explanation.limits:
+        links = LINK_KINDS & set(limit.kinds)
+        freed = "twice the bandwidth on all links of its kind" if links else "that"
+        if len(limit.kinds) > 1:
+            freed = "twice the bandwidth on all of these" if links == set(limit.kinds) else "all of this together"
+        without = f"With {freed}" if links else "Without that"
+        says = f"{limit.says} {without}: {of_found(limit.then, several)}."
+        yield says + (" Less than all of these changes nothing." if len(limit.kinds) > 1 else "")
+
+
+def _lifts(explanation: Explanation, several: bool) -> None:
+    """Each with the changes that make it, on lines of their own, which are not broken."""
+    if not explanation.lifts:
+        return
+    click.echo("What would lift it: searched again with the change, NCCL finds\n")
+    for lift in explanation.lifts:
+        finds = of_found(lift.found, several) if lift.more else "no more"
+        _item(f"{lift.change}: {finds}")
+        click.echo("    " + " ".join(f"--change {shlex.quote(change)}" for change in lift.changes))
+    click.echo("")
+
+
+def _searches(explanation: Explanation) -> None:
+    """Those that repeat one before are left out of the table."""
+    new = [search for search in explanation.searches if not search.repeats]
+    if not new:
+        return
+    click.echo(
+        f"Searches, in NCCL's order\n\n"
+        f"a channel has at most {explanation.max_gbs:g} GB/s, the best path from a GPU\n"
+        f"all channels have at most {explanation.total_gbs:g} GB/s, the links of a GPU\n"
+        "tried: GPUs as the next of a channel; found: channels so far"
+    )
+    rows = [row for _, alike in groupby(new, _kind) for row in [_row(list(alike))]]
+    print_table("", ("GB/s", "types", "channels", "searches", "tried", "better", "found"), rows)
+    left_out = len(explanation.searches) - len(new)
+    if left_out:
+        click.echo(f"{left_out} more repeat one of these, with path types that no path has")
+
+
+def _kind(search: SearchTried) -> tuple[str, str, str]:
+    """Searches that follow each other, ask for as much and find nothing better are one line."""
+    better = "all" if search.outcome == "all channels" else "yes" if search.outcome.startswith("better") else "no"
+    asked = f"{search.min_channels}-{search.max_channels}"
+    return _speed(search), asked, better
+
+
+def _row(searches: list[SearchTried]) -> tuple[object, ...]:
+    speed, asked, better = _kind(searches[0])
+    types = list(dict.fromkeys(f"{search.type_intra} {search.type_inter}" for search in searches))
+    between = types[0] if len(types) == 1 else f"{types[0]} to {types[-1]}"
+    tried = sum(search.tried for search in searches)
+    return speed, between, asked, len(searches), tried, better, searches[-1].channels
+
+
+def _speed(search: SearchTried) -> str:
+    if search.bw_intra_gbs == search.bw_inter_gbs:
+        return f"{search.bw_intra_gbs:g}"
+    return f"{search.bw_intra_gbs:g} {search.bw_inter_gbs:g}"
+
+
+def print_across(title: str, across: Across, *, only_present: bool = False) -> None:
+    """All tables; channels that are alike are one line. ``only_present``: no table of rings or trees without one."""
+    nodes = {rank: node for node, ranks in enumerate(across.ranks_of_nodes) for rank in ranks}
+    rings = {ring.channel: (_ring(ring),) for ring in across.rings}
+    if rings or not only_present:
+        print_table(f"Rings of {title}", ("channels", "ranks in their order"), _alike(rings))
+    if across.trees or not only_present:
+        print_trees("Trees, from every node up to its parent", across.trees, nodes)
+    if across.nvls_heads:
+        heads = [(head, " ".join(map(str, ranks))) for head, ranks in enumerate(across.nvls_heads)]
+        print_table("Heads of NVLS", ("head", "its rank on each node"), heads)
+    if across.nvls_trees:
+        print_trees("Trees of NVLS heads, from every node up to its parent", across.nvls_trees, nodes)
+    if across.collnet_chains:
+        chains = {tree.channel: (" ".join(map(str, _roots(tree, nodes))),) for tree in across.collnet_chains}
+        print_table("Chains of CollNet", ("channels", "ranks that reduce inside the network"), _alike(chains))
+    if heads_of_direct := [rank for rank, place in enumerate(across.collnet_direct) if place.head is not None]:
+        click.echo(f"Heads of CollNet direct: {' '.join(map(str, heads_of_direct))}\n")
+    if across.pat_peers:
+        peers = [(rank, " ".join(map(str, peers))) for rank, peers in enumerate(across.pat_peers)]
+        print_table("PAT, in all channels", ("rank", "sends to and receives from"), peers)
+
+
+def print_trees(title: str, trees: Sequence[TreeOrder], nodes: Mapping[int, int]) -> None:
+    """The roots, and what goes up between nodes; what goes down takes the same adapters of both ranks."""
+    rows = {
+        tree.channel: (
+            " ".join(str(rank) for rank in _roots(tree, nodes) if tree.children[rank]),
+            ", ".join(
+                _crossed(crossing) for crossing in tree.crossings if tree.parents[crossing.sender] == crossing.receiver
+            ),
+        )
+        for tree in trees
+    }
+    print_table(title, ("channels", "roots", "child and parent on two nodes"), _alike(rows))
+
+
+def _roots(tree: TreeOrder, nodes: Mapping[int, int]) -> list[int]:
+    return [rank for rank in nodes if tree.parents[rank] is None]
+
+
+def _ring(ring: RingOrder) -> str:
+    """The ranks, and between two nodes the adapters."""
+    leaving = {crossing.sender: crossing for crossing in ring.crossings}
+    return " ".join(f"{rank} {_adapters(leaving[rank])}" if rank in leaving else str(rank) for rank in ring.ranks)
+
+
+def _crossed(crossing: Crossing) -> str:
+    return f"{crossing.sender} {_adapters(crossing)} {crossing.receiver}"
+
+
+def _adapters(crossing: Crossing) -> str:
+    """The adapter of the sender and of the receiver, with the rank that the data goes over on the sender's node."""
+    over = "" if crossing.relay == crossing.sender else f"over {crossing.relay}, "
+    return f"[{over}{_net(crossing.send_net)} > {_net(crossing.receive_net)}]"
+
+
+def _net(number: int | None) -> str:
+    return "no net" if number is None else f"net:{number}"
+
+
+def _alike(of_channel: Mapping[int, tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Rows with the channels that they are of."""
+    channels: dict[tuple[str, ...], list[int]] = {}
+    for channel, row in of_channel.items():
+        channels.setdefault(row, []).append(channel)
+    return [(numbers_in_words(numbers), *row) for row, numbers in channels.items()]
+
+
+def numbers_in_words(numbers: Iterable[int]) -> str:
+    """Numbers in their order, those that follow each other as a range: ``0-3 8``."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][-1] == number - 1:
+            ranges[-1] = [ranges[-1][0], number]
+        else:
+            ranges.append([number])
+    return " ".join("-".join(map(str, ends)) for ends in ranges)
+
 
 COLLNET, OF_COLLNET = "collnet", "collnet_direct"  # the short name is the graph that moves most
 GRAPHS = ("ring", "tree", "nvls", *COLLNET_GRAPHS)

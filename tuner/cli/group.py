@@ -14,7 +14,7 @@ from tuner.answers.mixed import GroupAnswer
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op, PeerCall
 from tuner.cli import options
-from tuner.cli.group_calls import AnyCalls, GivenCall
+from tuner.cli.options import MOST_CALLS, AnyCalls, GivenCall
 from tuner.cli.output import counted, human_bytes, print_json, print_table, say
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
@@ -24,10 +24,10 @@ from tuner.scenario import Scenario
 if TYPE_CHECKING:
     from tuner.answers.launches import Launches
 
+
 _CALL = re.compile(
     r"(?P<collective>[^:*]+):(?P<bytes>[^:*]+)(:(?P<dtype>[^:*]+))?(:(?P<op>[^:*]+))?(\*(?P<times>[1-9]\d{0,5}))?"
 )
-MOST_CALLS = 10_000
 
 
 class Calls(click.ParamType):  # type: ignore[type-arg]

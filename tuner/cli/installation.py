@@ -1,4 +1,4 @@
-"""What of nccl-tuner is installed on this computer, what is missing, and how to mend that."""
+"""``nccl-tuner doctor``, ``completion``, ``fetch-nccl``: this installation."""
 
 import ctypes
 import os
@@ -9,11 +9,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import click
+from click.shell_completion import get_completion_class
+
 from tuner import release
-from tuner.base.errors import OracleUnavailable, TunerError
+from tuner.base.errors import BadInput, OracleUnavailable, TunerError, one_of
 from tuner.base.extras import EXTRAS, MissingExtra
 from tuner.base.files import cache_folder
 from tuner.base.native import FOLDER, bindings
+from tuner.cli import options
+from tuner.cli.communicator_options import ReleaseName
+from tuner.cli.output import print_json, print_table, say
 from tuner.oracle import library, process
 
 OBJECTS = ("libnccl_tuner_plugin.so", "libnccl_tuner_force.so", "libnccl_tuner_sim.so", "libnccl_tuner_picks.so")
@@ -155,3 +161,107 @@ def _installed() -> list[CachedLibrary]:
         if name is not None and (path := library.installed_file(build)).is_file():
             found.append(CachedLibrary(name, build, path, path.stat().st_size))
     return found
+
+
+@click.command(name="doctor", cls=options.Command)
+@options.json_option
+@click.pass_context
+def doctor_command(ctx: click.Context, as_json: bool) -> None:
+    """Says what of nccl-tuner is installed on this computer, which extras are missing, which libnccl it has.
+
+    It looks at the installation alone; 'nccl-tuner machines diagnose FILE' says what is wrong with a topology.
+    Exit code 1: something that is installed does not work. An extra that is missing is no fault.
+
+    \b
+    nccl-tuner doctor
+    nccl-tuner doctor --json
+    """
+
+    found = inspect()
+    if as_json:
+        print_json(found)
+        ctx.exit(0 if found.works else 1)
+    say(f"nccl-tuner {found.version} in {found.folder}, Python {found.python}, {found.platform}\n")
+    print_table("Parts", ("part", "state"), [(part.name, part.state) for part in found.parts])
+    extras = [(each.name, ", ".join(each.missing) or "installed", each.gives) for each in found.extras]
+    print_table("Extras", ("extra", "missing", "gives"), extras)
+    libraries = [*map(_row, found.installed_nccl), *map(_row, found.cached)]
+    if libraries:
+        print_table("libnccl", ("release", "build", "MB", "file"), libraries)
+    else:
+        say(f"libnccl: none, neither as a package nor in {found.cache}")
+    mend = [f"{part.name}: {part.mend}" for part in found.parts if part.mend and not part.works]
+    mend += [f"{each.gives}: {each.install}" for each in found.extras if each.missing]
+    mend += [] if libraries else ["a libnccl: nccl-tuner fetch-nccl 2.28.9 (with --from DIR: from wheels in a folder)"]
+    say("\nTo mend" if mend else "\nNothing is missing.")
+    for line in mend:
+        say(f"  {line}")
+    ctx.exit(0 if found.works else 1)
+
+
+def _row(library: "CachedLibrary") -> tuple[str, str, str, str]:
+    return library.release, library.build, f"{library.bytes / 1e6:.0f}", str(library.path)
+
+
+@click.command(name="completion")
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def completion_command(shell: str) -> None:
+    """Prints what completes commands, options and their values in SHELL.
+
+    \b
+    eval "$(nccl-tuner completion bash)"                 # in ~/.bashrc
+    eval "$(nccl-tuner completion zsh)"                  # in ~/.zshrc
+    nccl-tuner completion fish > ~/.config/fish/completions/nccl-tuner.fish
+    """
+    from tuner.cli import everything
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(everything, {}, "nccl-tuner", "_NCCL_TUNER_COMPLETE").source())
+
+
+@click.command(name="fetch-nccl", cls=options.Command)
+@click.argument("releases", nargs=-1, type=ReleaseName(only_known=False), metavar="[RELEASES]...")
+@click.option("--all", "every", is_flag=True, help="Every release with a table and such a build.")
+@click.option(
+    "--build",
+    "builds",
+    type=click.Choice(tuple(library.WHEELS)),
+    multiple=True,
+    default=(library.BUILD,),
+    show_default=True,
+    help="For CUDA 12 or CUDA 13: of the wheel nvidia-nccl-cu12 or nvidia-nccl-cu13; repeatable.",
+)
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="DIR",
+    help="Take the wheels from this folder; nothing is downloaded.",
+)
+@options.json_option
+def fetch_nccl_command(
+    releases: tuple[str, ...], every: bool, builds: tuple[str, ...], source: Path | None, as_json: bool
+) -> None:
+    """Fetches libnccl of RELEASES with pip into the cache (NCCL_TUNER_CACHE); only the .so is kept.
+
+    What is there already is not fetched again, so a call that was interrupted can be repeated.
+
+    \b
+    nccl-tuner fetch-nccl 2.18.1 2.28.9
+    nccl-tuner fetch-nccl --all
+    nccl-tuner fetch-nccl 2.28.9 --build cu13
+    nccl-tuner fetch-nccl 2.28.9 --from /media/wheels
+    """
+    if every == bool(releases):
+        raise BadInput(f"name releases, or all of them with --all; {one_of(release.names())}")
+    fetched = []
+    for build in dict.fromkeys(builds):
+        wanted = releases or library.with_build(build)
+        for wheel in library.fetch_all(wanted, lambda message: click.echo(message, err=True), build, source):
+            row = {"release": wheel.release, "build": build, "path": str(wheel.path), "sha256": wheel.sha256}
+            fetched.append(row)
+            if not as_json:
+                click.echo(f"{wheel.release} {wheel.path} sha256 {wheel.sha256}")
+    if as_json:
+        print_json(fetched)

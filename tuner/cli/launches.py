@@ -6,7 +6,7 @@ from itertools import groupby
 
 from tuner.answers.launches import LaunchAnswer
 from tuner.base.names import Protocol
-from tuner.cli.across import numbers_in_words, print_across
+from tuner.cli.graphs import numbers_in_words, print_across
 from tuner.cli.output import human_bytes, print_table, say
 from tuner.emulator.launches import ChannelShare, LaunchedKernel, Sharing, SymmetricLaunch, SymmetricWork, Work
 

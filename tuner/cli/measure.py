@@ -1,9 +1,10 @@
-"""``nccl-tuner measure``: what is really fastest."""
+"""``nccl-tuner measure``: times algorithms, protocols and channels."""
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,184 @@ import click
 
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.sizes import size_bytes
 from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
 from tuner.bench.gpu.options import Options
 from tuner.bench.gpu.states import States
 from tuner.bench.loop import End, Loop, Settings
 from tuner.bench.plan import How, Wanted
 from tuner.bench.workflow import DEFAULT, INTERRUPTED, Plan, Progress, double, gpus, measure, simulated
-from tuner.cli import measured_results, options
+from tuner.cli import options
+from tuner.cli.command import F, option, stacked
 from tuner.cli.communicator_options import of_all_ranks
-from tuner.cli.gpu_options import gpu_options, noting
 from tuner.cli.output import print_json, say
 from tuner.plugin.table.records import MAX_CHANNELS
+from tuner.times.costmodels.bandwidth import algorithm_gbs, bus_factor
+from tuner.times.records.samples import Combination, Point
+from tuner.times.results import Result
+
+
+class _Size(click.ParamType):  # type: ignore[type-arg]
+    """A size, or 0."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return value if isinstance(value, int) else 0 if value == "0" else size_bytes(str(value))
+
+
+def _give(ctx: click.Context, param: click.Parameter, path: Path | None) -> None:
+    if path is not None:
+        from tuner.oracle import library
+
+        library.give(path)
+
+
+def library_option(function: F) -> F:
+    """Which libnccl is asked, and measures again; the callback takes nothing of it."""
+    return click.option(
+        "--library",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        callback=_give,
+        expose_value=False,
+        help="This libnccl.so.2 for its release, whatever its sha256. [default: the installed wheel's, or the cached]",
+    )(function)
+
+
+def gpu_options(function: F) -> F:
+    """How GPUs are measured; the callback takes ``library``, ``graphs_below`` and ``nccl_log``."""
+    return stacked(
+        function,
+        click.option(
+            "--library",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="With --backend gpu: this libnccl.so.2. [default: the installed wheel's]",
+        ),
+        option(
+            "--cuda-graph-below",
+            "graphs_below",
+            former="--graphs-below",
+            type=_Size(),
+            default="64M",
+            show_default=True,
+            metavar="BYTES",
+            help="With --backend gpu: smaller calls are timed inside CUDA graphs: the host's time does not count.",
+        ),
+        click.option(
+            "--nccl-log",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="With --backend gpu: keep NCCL's own log, of rank 0's process.",
+        ),
+    )
+
+
+def noting(progress: "Progress", states: States) -> "Progress":
+    """The progress of a measurement, with the states noted after the first block of each round."""
+
+    @contextmanager
+    def both(loop: "Loop") -> Iterator[Callable[[int], None]]:
+        noted: set[int] = set()
+        with progress(loop) as show:
+
+            def shown(blocks: int) -> None:
+                if loop.round not in noted:
+                    noted.add(loop.round)
+                    states.note(loop.round)
+                show(blocks)
+
+            yield shown
+
+    return both
+
+
+HOST_BOUND = "h: host-bound: no slower than the host starts such calls, whatever the GPUs would take"
+_Row = dict[bool, Result]  # by in_place
+_KEYS = ("size", "count", "type", "redop", "root", "algorithm", "protocol", "channels")
+_UNITS = ("(B)", "(elements)", "", "", "", "", "", "")
+_WIDTHS = (12, 12, 8, 6, 5, 13, 8, 8)
+_TIMED = ("time", "+-", "algbw", "busbw", "#wrong")
+_TIMED_UNITS = ("(us)", "(%)", "(GB/s)", "(GB/s)", "")
+_TIMED_WIDTHS = (10, 6, 8, 8, 7)
+
+
+def lines(results: Iterable[Result], ranks: int) -> Iterator[str]:
+    """A block for each collective; in place is beside out of place where it was measured."""
+    rows: dict[tuple[Point, Combination | None], _Row] = {}
+    for result in results:
+        alike = replace(result.point, in_place=False)
+        rows.setdefault((alike, result.requested), {})[result.point.in_place] = result
+    placements = sorted({placement for row in rows.values() for placement in row})
+    heading: Collective | None = None
+    for (point, requested), row in rows.items():
+        if point.collective is not heading:
+            heading = point.collective
+            yield from _head(heading, placements)
+        yield "  " + " ".join([*_key_cells(point, requested, row, ranks), *_timed_cells(row, placements, ranks)])
+
+
+def _head(collective: Collective, placements: list[bool]) -> Iterator[str]:
+    names = {False: "out of place", True: "in place"}
+    width = sum(_TIMED_WIDTHS) + len(_TIMED_WIDTHS) - 1
+    keys = sum(_WIDTHS) + len(_WIDTHS) - 1
+    yield ""
+    over = " ".join(f"{names[placement]:^{width}}" for placement in placements)
+    yield f"# {collective.name:<{keys}} {over}".rstrip()
+    for keys_row, timed in ((_KEYS, _TIMED), (_UNITS, _TIMED_UNITS)):
+        cells = [*_aligned(keys_row, _WIDTHS), *(cell for _ in placements for cell in _aligned(timed, _TIMED_WIDTHS))]
+        yield f"# {' '.join(cells)}".rstrip()
+
+
+def _key_cells(point: Point, requested: Combination | None, row: _Row, ranks: int) -> Iterator[str]:
+    count = point.bytes // point.unit_bytes(ranks)
+    redop = "none" if point.request.moves_only else point.op.name
+    root = 0 if point.collective in (Collective.Broadcast, Collective.Reduce) else -1
+    executed = next(iter(row.values())).executed
+    shown = requested or executed
+    names = (shown.algorithm.name, shown.protocol.name) if shown else ("?", "?")
+    channels = (
+        requested.channels
+        if requested and requested.channels
+        else executed.channels
+        if executed and executed.channels
+        else "-"
+    )
+    cells = (
+        point.bytes,
+        count,
+        point.dtype.name,
+        redop,
+        root,
+        f"{'' if requested else '*'}{names[0]}",
+        names[1],
+        channels,
+    )
+    return _aligned(cells, _WIDTHS)
+
+
+def _timed_cells(row: _Row, placements: list[bool], ranks: int) -> Iterator[str]:
+    for placement in placements:
+        yield from _aligned(_timed(row.get(placement), ranks), _TIMED_WIDTHS)
+
+
+def _timed(result: Result | None, ranks: int) -> tuple[object, ...]:
+    if result is None:
+        return ("-",) * len(_TIMED)
+    known = result.estimate
+    if known is None:
+        return ("replaced" if result.replaced else "-", "-", "-", "-", result.wrong)
+    algbw = algorithm_gbs(result.point.bytes, known.median_us)
+    busbw = algbw * bus_factor(result.point.collective, ranks)
+    within = f"{100 * known.half_width:.2f}" if known.is_bounded else "?"
+    mark = "h" if result.host_bound else ""
+    return f"{known.median_us:.2f}{mark}", within, f"{algbw:.2f}", f"{busbw:.2f}", result.wrong
+
+
+def _aligned(cells: Iterable[object], widths: Iterable[int]) -> Iterator[str]:
+    return (f"{cell!s:>{width}}" for cell, width in zip(cells, widths, strict=True))
+
 
 BACKENDS = ("simulated", "gpu", "double")
 SAY_EVERY_S = 10.0
@@ -228,8 +396,8 @@ def command(
         say(f"# {measured.title}; backend {measured.backend}")
         say("# times are medians, +- half of their 95 % confidence interval; *: NCCL's own choice")
         if any(result.host_bound for result in measured.summaries):
-            say(f"# {measured_results.HOST_BOUND}")
-        say("\n".join(measured_results.lines(measured.summaries, measured.ranks)))
+            say(f"# {HOST_BOUND}")
+        say("\n".join(lines(measured.summaries, measured.ranks)))
         say(
             f"# {out}: {measured.blocks} sample blocks, {measured.new_blocks} of them new; "
             f"ended: {_ENDS[measured.ended]}" + (", of what had no wrong results" if wrong else "")

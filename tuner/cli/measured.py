@@ -8,9 +8,9 @@ import click
 from tuner.base.errors import BadInput
 from tuner.base.records import to_json
 from tuner.cli import options
-from tuner.cli.lazy import Group
+from tuner.cli.command import Group
+from tuner.cli.communicator_options import release_option
 from tuner.cli.output import print_json, print_table, span
-from tuner.cli.release_names import release_option
 from tuner.machine import catalogue, skeleton
 from tuner.machine.topology import Topology
 from tuner.release.environment import parse_assignments

@@ -1,10 +1,23 @@
-"""Options that say of files of measured times what these do not say themselves."""
+"""Options of measured times: what their files do not say, what each run forced, and where it was measured."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner.base.errors import BadInput
+from tuner.cli import options
 from tuner.cli.command import F, stacked
-from tuner.scenario import MOST_NODES
+from tuner.cli.communicator_options import TOPOLOGY, described_by_log, release_option, say_log
+from tuner.scenario import MOST_NODES, Scenario
+from tuner.scenario.describe import describe
+from tuner.times.readers import measured_table
 from tuner.times.readers.measured_table import Given
+
+if TYPE_CHECKING:
+    from tuner.times.regret.records import MeasuredArms
+    from tuner.times.regret.workflow import Asked
 
 
 def measured_file_options(function: F) -> F:
@@ -30,3 +43,109 @@ def measured_file_options(function: F) -> F:
 def given_of_files(nodes: int | None, gpus_per_node: int | None, trays: int | None, program: str) -> Given:
     """What these options say of files."""
     return Given(nodes=nodes or trays, gpus_per_node=gpus_per_node, collective=program)
+
+
+class ArmFile(click.ParamType):  # type: ignore[type-arg]
+    """``NAME=FILE``."""
+
+    name = "arm"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Path]:
+        if isinstance(value, tuple):
+            return value
+        label, equals, path = str(value).partition("=")
+        if not equals or not label or not path:
+            raise BadInput(f"--arm {value}; valid: NAME=FILE, such as Ring=ring.log or default=plain.log")
+        return label, Path(path)
+
+
+arm_option = click.option(
+    "--arm",
+    "labelled",
+    multiple=True,
+    type=ArmFile(),
+    metavar="NAME=FILE",
+    help="A file and what was forced in it: default (nothing), Ring, LL128, Ring/LL, or Ring/LL/8 with channels; "
+    "repeatable.",
+)
+# Beside machine, topology, release and node counts: what else describes a communicator.
+_WORDS = (
+    *("log", "log_communicator", "comp_cap", "cpu_arch", "cpu_vendor", "nvswitch", "net_gbs"),
+    *("gpu", "net_gbps", "net_latency_us"),
+)
+
+
+def place_options(function: F) -> F:
+    """What :func:`asked` takes: arms, and where they were measured."""
+    function = described_by_log(options.skeleton_options(TOPOLOGY)(function))
+    return stacked(
+        function,
+        arm_option,
+        click.option("--machine", metavar="NAME", help="The machine that was measured. [default: what files say]"),
+        click.option(
+            "--topology",
+            type=click.Path(path_type=Path),
+            metavar="FILE.xml",
+            help="Instead of it, a topology in NCCL's XML.",
+        ),
+        release_option("The release that was measured. [default: what files say]", default=""),
+        click.option(
+            "--nodes", type=click.IntRange(min=1), help="Nodes of files that do not say it; of a table, which rows."
+        ),
+        click.option(
+            "--gpus-per-node", type=click.IntRange(min=1), help="GPUs of each node, of files that do not say it."
+        ),
+    )
+
+
+def is_asked(given: Mapping[str, Any]) -> bool:
+    """Whether any of these options is given: the files are arms of one machine then."""
+    return any(value not in (None, "", ()) for value in given.values())
+
+
+def asked(files: tuple[Path, ...], given: Mapping[str, Any], **more: Any) -> "Asked":
+    """What to read, by the parameters of :func:`place_options`; says what is assumed of a log."""
+    from tuner.times.regret.workflow import Asked
+
+    words = tuple((name, given[name]) for name in _WORDS if given.get(name) not in (None, ()))
+    if dict(words).get("log") is not None:
+        described = describe(given.get("machine"), topology=given.get("topology"), **dict(words))
+        say_log(described)
+    return Asked(
+        labelled=tuple(given.get("labelled", ())),
+        files=files,
+        machine=given.get("machine"),
+        topology=given.get("topology"),
+        nccl=given.get("nccl") or "",
+        nodes=given.get("nodes"),
+        gpus_per_node=given.get("gpus_per_node"),
+        words=words,
+        **more,
+    )
+
+
+def runs_there(files: tuple[Path, ...], given: Mapping[str, Any]) -> "tuple[MeasuredArms, Scenario]":
+    """The arms of FILEs on the communicator that ``options.communicator_options`` describe, by their parameters."""
+    if given.get("node") or given.get("trays") or given.get("constants"):
+        raise BadInput(
+            "--node, --trays, --constants: not with files of nccl-tests; valid: --machine, --topology, --log"
+        )
+    from tuner.times.regret.workflow import read
+
+    placed = read(asked(files, given))
+    words = {name: value for name, value in given.items() if name != "labelled"}
+    counts = {(one.call.nodes, one.call.gpus_per_node) for one in placed.calls}
+    if given.get("log") is None and len(counts) == 1:
+        ((nodes, gpus),) = counts
+        words |= {"nodes": given.get("nodes") or nodes, "gpus_per_node": given.get("gpus_per_node") or gpus}
+    return placed, options.CommunicatorOptions(words).scenario(nccl=given.get("nccl") or placed.site.nccl)
+
+
+def check_place(files: tuple[Path, ...]) -> None:
+    """BadInput for a file of nccl-tests, where nothing says on which machine it was measured."""
+    for path in files:
+        if path.is_file() and measured_table.is_of_nccl_tests(path):
+            raise BadInput(
+                f"{path} does not say where it was measured; valid: --machine NAME, --topology FILE.xml or --log FILE, "
+                "and --nccl RELEASE where it does not say that"
+            )

@@ -9,9 +9,9 @@ from tuner.answers import library
 from tuner.answers.tables import cells
 from tuner.base.names import Collective
 from tuner.cli import options
+from tuner.cli.command import Group
 from tuner.cli.graphs import across_option, print_graphs, print_with_across
 from tuner.cli.group import calls_argument, operations_of, print_group
-from tuner.cli.lazy import Group
 from tuner.cli.output import counted, print_json
 from tuner.cli.pick import print_answers
 from tuner.emulator import model

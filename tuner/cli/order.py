@@ -12,7 +12,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType
 from tuner.base.sizes import LARGEST_BYTES
 from tuner.cli import options
-from tuner.cli.group_calls import ROOTED
+from tuner.cli.options import ROOTED
 from tuner.cli.output import human_bytes, print_json, print_table, say, verdict
 from tuner.emulator.ranges import goes_on
 from tuner.emulator.request import Request

@@ -14,8 +14,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, PeerCall
 from tuner.base.numerics import is_time
 from tuner.cli import options
-from tuner.cli.call_options import CALL
-from tuner.cli.group_calls import ROOTED
+from tuner.cli.options import CALL, ROOTED
 from tuner.cli.output import human_bytes, number, print_csv, print_json, print_table, say
 from tuner.emulator.group import Operation
 from tuner.emulator.pick import Pick

@@ -15,7 +15,7 @@ from tuner.base.names import Collective
 from tuner.cli import options
 from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.output import print_json, say
-from tuner.cli.reports import calibrated, data
+from tuner.cli.reports import data
 from tuner.cli.reports.page import page
 from tuner.machine.graphs import release_key
 
@@ -51,7 +51,7 @@ def command(
             yield from shown
 
     report = data.collect(scenario, names or scenario.releases, call.dtype, call.op, partial(along, scenario.name))
-    lines = None if times is None else calibrated.collect(report, times, partial(along, "calibrated times"))
+    lines = None if times is None else data.collect_calibrated(report, times, partial(along, "calibrated times"))
     made = page(report, lines)
     write_text(out, made.html)
     summary = {

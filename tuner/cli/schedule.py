@@ -11,7 +11,7 @@ import click
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, PeerCall
 from tuner.cli import options
-from tuner.cli.group_calls import ROOTED, ROOTED_WORDS
+from tuner.cli.options import ROOTED, ROOTED_WORDS
 from tuner.emulator.request import Request
 
 FORMATS = ("csv", "goal", "chakra")

@@ -78,7 +78,7 @@ def command(
 
 def _windows(described: Scenario, like: Request, sizes: list[int] | None, as_json: bool) -> None:
     from tuner.answers.symmetric import explain_windows
-    from tuner.cli.explained_windows import show_table
+    from tuner.cli.explain import show_table
 
     explanations = explain_windows(described, like, size_list(DEFAULT_SIZES) if sizes is None else sizes)
     if as_json:

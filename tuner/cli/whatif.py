@@ -13,7 +13,8 @@ from tuner.answers.diff import Change, Side, diff
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, PeerCall
 from tuner.base.records import json_form
-from tuner.cli import exchange_changes, options
+from tuner.cli import exchanges, options
+from tuner.cli.communicator_options import Change as ChangeType
 from tuner.cli.diff import (
     BY_NCCL,
     SAME_COMBINATION,
@@ -24,7 +25,6 @@ from tuner.cli.diff import (
     times_row,
 )
 from tuner.cli.output import human_bytes, number, print_json, print_table, say
-from tuner.cli.release_names import Change as ChangeType
 from tuner.emulator.ranges import FOLLOWED_BYTES
 from tuner.emulator.request import Request
 
@@ -89,19 +89,19 @@ def command(
     """
     described = communicator.scenario()
     collectives = [word for word in words if isinstance(word, Collective)]
-    exchanged = exchange_changes.alone(word for word in words if isinstance(word, Collective | PeerCall))
+    exchanged = exchanges.alone(word for word in words if isinstance(word, Collective | PeerCall))
     if exchanged and ask_libnccl:
         raise BadInput(f"--ask-libnccl: of collectives; valid for {exchanged[0].name}: without")
     like = call.request()
     if exchanged:
-        exchange_changes.check_plain(exchanged, like)
+        exchanges.check_plain(exchanged, like)
     compared, ways = [], []
     for changes in each_of([word for word in words if not isinstance(word, Collective | PeerCall)]):
         after = options.after(described, changes)
         if after == described:
             raise BadInput(f"nothing differs; valid: KEY=VALUE, with the keys {', '.join(KEYS)}, or a NCCL variable")
         if exchanged:
-            ways.append(exchange_changes.compared(described, after, exchanged, sizes, (1, FOLLOWED_BYTES)))
+            ways.append(exchanges.compared(described, after, exchanged, sizes, (1, FOLLOWED_BYTES)))
             continue
         old, new = Side(described), Side(after)
         requests = options.runnable({"before": old.selection, "after": new.selection}, collectives, like)
@@ -113,7 +113,7 @@ def command(
             one = dataclasses.replace(one, libnccl=asked)
         compared.append(one)
     if exchanged:
-        exchange_changes.show(ways, as_json)
+        exchanges.show_changes(ways, as_json)
         return
     if as_json:
         print_json(compared[0] if len(compared) == 1 else compared)
@@ -163,7 +163,7 @@ def _print(compared: Comparison, by_nccl: bool) -> None:
         if not changes:
             say(f"{collective}: {SAME_COMBINATION} at every size\n")
     if compared.libnccl is not None:
-        from tuner.cli.beyond import print_differences
+        from tuner.cli.diff import print_differences
 
         print_differences("The real libnccl", compared.libnccl)
 

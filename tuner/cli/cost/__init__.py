@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from tuner.cli.lazy import LazyGroup
+from tuner.cli.command import LazyGroup
 
 OPERATION = "OPERATION"
 VERBS = {
@@ -17,6 +17,12 @@ VERBS = {
     "overlap": "communication behind computation, and what it speeds up",
     "projection": "scale-up and scale-out of nodes with tiled GPUs",
     "report": "measured times against NCCL, alpha-beta, the ideal and the links",
+}
+
+
+MODULES = {
+    **dict.fromkeys(("busbw", "ideal", "crossover", "measuring"), "bandwidths"),
+    **dict.fromkeys(("step", "overlap", "projection"), "training"),
 }
 
 
@@ -38,7 +44,14 @@ class CostGroup(LazyGroup):
         return None if found is None else command_of(found)
 
 
-@click.group(name="cost", cls=CostGroup, verbs=VERBS, package="tuner.cli.cost", former={"fit": "fit sweep"})
+@click.group(
+    name="cost",
+    cls=CostGroup,
+    verbs=VERBS,
+    package="tuner.cli.cost",
+    modules=MODULES,
+    former={"fit": "fit sweep"},
+)
 def command() -> None:
     """How fast could a collective be, how fast should it be, and how good is what was measured.
 

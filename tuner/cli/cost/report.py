@@ -123,10 +123,10 @@ def command(
         times,
     )
     if plot is not None:
-        from tuner.cli.charts import efficiency as picture
+        from tuner.cli.charts import figures as picture
         from tuner.cli.charts import save
 
-        save(picture.figure(report), plot)
+        save(picture.efficiency(report), plot)
     if as_json:
         print_json(_as_json(report))
     else:

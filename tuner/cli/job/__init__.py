@@ -2,7 +2,7 @@
 
 import click
 
-from tuner.cli.lazy import LazyGroup
+from tuner.cli.command import LazyGroup
 
 VERBS = {
     "read": "joins what the ranks of a job measured: transfer, waiting, stragglers",

@@ -10,9 +10,9 @@ import click
 from tuner import plugin, release
 from tuner.base.errors import BadInput, one_of
 from tuner.cli import options
-from tuner.cli.lazy import LazyGroup
+from tuner.cli.command import LazyGroup
+from tuner.cli.communicator_options import release_option
 from tuner.cli.output import print_json
-from tuner.cli.release_names import release_option
 from tuner.plugin import headers, loading, rollout
 from tuner.plugin.formats import convert as formats
 from tuner.plugin.table.comments import VALID
@@ -29,7 +29,14 @@ VERBS = {
 }
 
 
-@click.group(name="plugin", cls=LazyGroup, verbs=VERBS, package="tuner.cli.plugin")
+MODULES = {
+    **dict.fromkeys(("convert", "lint", "compile"), "tables"),
+    **dict.fromkeys(("dry-run", "try"), "trials"),
+    **dict.fromkeys(("top", "metrics", "stats"), "counters"),
+}
+
+
+@click.group(name="plugin", cls=LazyGroup, verbs=VERBS, package="tuner.cli.plugin", modules=MODULES)
 def command() -> None:
     """The tuner plugin that NCCL loads to apply a decision table.
 

@@ -1,16 +1,141 @@
-"""A machine as a picture (SVG): its devices, and on each link what the channels of a graph take of it.
+"""Picture of a machine and the channels on it, as SVG."""
 
-Each socket is a block: CPU, PCIe switches, and below them GPUs and adapters, in rows. A device's box has the links that
-end at it as bars, one for each direction, divided by channel.
-"""
-
+import xml.etree.ElementTree as ET
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from tuner.cli.reports.nvlink_table import draw_table, linked_gpus, table_size
-from tuner.cli.reports.svg import CHANNEL_COLOURS, LIMIT, Canvas, Rectangle
 from tuner.graphs.explain.records import Device, Explanation, LoadedLink
 from tuner.graphs.explain.runs import of_found
+
+# Okabe and Ito's hues (jfly.uni-koeln.de/color), channel by channel; the numbers stand beside them.
+CHANNEL_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#B3A900", "#7A7A7A")
+LIMIT = "\N{BLACK DIAMOND}"  # before what limits
+STYLE = """
+svg.machine { background: #ffffff; font: 11px system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif; }
+svg.machine text { fill: #1b1f24; }
+svg.machine .title { font-size: 17px; font-weight: 600; }
+svg.machine .text { font-size: 13px; }
+svg.machine .name { font-weight: 600; font-size: 12px; }
+svg.machine .small { fill: #424a53; font-size: 10px; }
+svg.machine .limit-text { fill: #b3261e; font-size: 10px; font-weight: 600; }
+svg.machine .box { fill: #f6f8fa; stroke: #8c959f; }
+svg.machine .gpu { fill: #e6f2e9; }
+svg.machine .nic, svg.machine .net { fill: #e8effa; }
+svg.machine .cpu { fill: #f1ecf7; }
+svg.machine .wire { stroke: #57606a; stroke-width: 1.5; }
+svg.machine .gauge { fill: #ffffff; stroke: #8c959f; stroke-width: 0.8; }
+svg.machine .gauge.limit { stroke: #b3261e; stroke-width: 2; stroke-dasharray: 4 2; }
+svg.machine .part { stroke: #ffffff; stroke-width: 0.6; }
+@media (prefers-color-scheme: dark) {
+  svg.machine { background: #15191e; }
+  svg.machine text { fill: #e6edf3; }
+  svg.machine .small { fill: #b5bec8; }
+  svg.machine .limit-text { fill: #ff9a8f; }
+  svg.machine .box { fill: #22272e; stroke: #768390; }
+  svg.machine .gpu { fill: #1d3327; }
+  svg.machine .nic, svg.machine .net { fill: #1c2a40; }
+  svg.machine .cpu { fill: #2c2537; }
+  svg.machine .wire { stroke: #909dab; }
+  svg.machine .gauge { fill: #15191e; stroke: #768390; }
+  svg.machine .gauge.limit { stroke: #ff9a8f; }
+  svg.machine .part { stroke: #15191e; }
+}
+"""
+
+
+class Rectangle(NamedTuple):
+    """A place, in pixels from the left and from the top."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+class Canvas:
+    """What is drawn, in the order in which it is drawn."""
+
+    def __init__(self, width: int, height: int, title: str, description: str) -> None:
+        size = {"width": str(width), "height": str(height), "viewBox": f"0 0 {width} {height}"}
+        names = {"class": "machine", "role": "img", "aria-labelledby": "machine-title machine-description"}
+        self.root = ET.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", **size, **names})
+        ET.SubElement(self.root, "title", id="machine-title").text = title
+        ET.SubElement(self.root, "desc", id="machine-description").text = description
+        colours = "".join(
+            f"svg.machine .c{number} {{ fill: {colour}; }}\n" for number, colour in enumerate(CHANNEL_COLOURS)
+        )
+        ET.SubElement(self.root, "style").text = STYLE + colours
+
+    def write(self, at: tuple[float, float], text: str, kind: str, anchor: str = "start") -> None:
+        """Text whose line begins (or has its middle, or ends) at a place."""
+        place = {"x": f"{at[0]:g}", "y": f"{at[1]:g}", "class": kind, "text-anchor": anchor}
+        ET.SubElement(self.root, "text", place).text = text
+
+    def rectangle(self, place: Rectangle, kind: str, round_: int = 0) -> ET.Element:
+        """A rectangle of a class of the style."""
+        names = ("x", "y", "width", "height")
+        sizes = {name: f"{value:g}" for name, value in zip(names, place, strict=True)}
+        return ET.SubElement(self.root, "rect", {**sizes, "rx": str(round_), "class": kind})
+
+    def line(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """A straight line."""
+        ends = {"x1": start[0], "y1": start[1], "x2": end[0], "y2": end[1]}
+        ET.SubElement(self.root, "line", {**{name: f"{value:g}" for name, value in ends.items()}, "class": "wire"})
+
+    def bar(self, place: Rectangle, link: LoadedLink) -> None:
+        """How much of a link each channel takes; what it is called appears where a pointer rests on it."""
+        gauge = self.rectangle(place, f"gauge{' limit' if link.limits else ''}")
+        of = f"{link.carries_gbs:.4g} of {link.link_gbs:.4g} GB/s"
+        ET.SubElement(gauge, "title").text = f"{link.link}: {of}"
+        at = place.x
+        for channel, gbs in link.channels_gbs.items():
+            width = place.width * min(1.0, gbs / link.link_gbs) if link.link_gbs else 0.0
+            part = self.rectangle(
+                Rectangle(at, place.y + 1, width, place.height - 2), f"part c{channel % len(CHANNEL_COLOURS)}"
+            )
+            ET.SubElement(part, "title").text = f"{link.link}: channel {channel}, {gbs:.4g} GB/s"
+            at += width
+
+    def text(self) -> str:
+        """The file."""
+        return ET.tostring(self.root, encoding="unicode") + "\n"
+
+
+CELL, HEIGHT, LABEL, TABLE_HEAD = 84, 34, 64, 44
+
+
+def linked_gpus(explanation: Explanation) -> list[str]:
+    """The GPUs that NVLinks join to others directly."""
+    names = {device.name for device in explanation.devices if device.kind == "gpu"}
+    links = [link for link in explanation.links if link.kind == "nvlink" and link.start in names and link.end in names]
+    joined = {name for link in links for name in (link.start, link.end)}
+    return [device.name for device in explanation.devices if device.name in joined]
+
+
+def table_size(gpus: list[str]) -> tuple[int, int]:
+    """Width and height in pixels."""
+    return LABEL + CELL * len(gpus), TABLE_HEAD + HEIGHT * len(gpus) + 24
+
+
+def draw_table(canvas: Canvas, gpus: list[str], explanation: Explanation, at: tuple[int, int]) -> None:
+    """Draws it from a place on."""
+    x, y = at
+    canvas.write((x, y + 12), "NVLink, from the GPU of the row to that of the column: GB/s taken of GB/s", "name")
+    for number, gpu in enumerate(gpus):
+        canvas.write((x + LABEL + CELL * number + CELL / 2, y + TABLE_HEAD - 8), gpu, "small", "middle")
+        canvas.write((x, y + TABLE_HEAD + HEIGHT * number + 20), gpu, "small")
+    places = {gpu: number for number, gpu in enumerate(gpus)}
+    for link in explanation.links:
+        if link.kind != "nvlink" or link.start not in places or link.end not in places:
+            continue
+        left, top = x + LABEL + CELL * places[link.end], y + TABLE_HEAD + HEIGHT * places[link.start]
+        canvas.rectangle(Rectangle(left, top, CELL - 2, HEIGHT - 2), "box gpu", 3)
+        text = f"{f'{LIMIT} ' if link.limits else ''}{link.carries_gbs:.4g}/{link.link_gbs:.4g}"
+        kind = "limit-text" if link.limits else "small"
+        canvas.write((left + CELL / 2, top + 15), text, kind, "middle")
+        canvas.bar(Rectangle(left + 6, top + 20, CELL - 14, 7), link)
+
 
 LEAF, GAP, PAGE = 156, 10, 1600
 LINE, BAR, PADDING = 14, 9, 6

@@ -13,10 +13,8 @@ from tuner.base import extras
 from tuner.base.errors import TunerError
 from tuner.base.names import ALGO_PROTOS, Collective, DataType, Op
 from tuner.cli.charts.palette import COLOURS, DASHES, HATCHES, INKS, NOTHING_COLOUR, NOTHING_HATCH, NOTHING_INK
-from tuner.cli.reports.calibrated import CalibratedLines
-from tuner.cli.reports.data import PageData
+from tuner.cli.reports.data import CalibratedLines, Packer, PageData
 from tuner.cli.reports.machine_picture import picture
-from tuner.cli.reports.pack import Packer
 from tuner.machine import catalogue
 from tuner.scenario import Scenario
 

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from scipy.optimize import nnls
 
 from tuner.base.names import Collective
 from tuner.times.calibration.measured_calls import MeasuredCalls
@@ -36,6 +35,8 @@ def alpha_beta(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
         if rows.any():
             measured_us = fit.measured.times_us[rows]
             terms = _steps_and_bytes(fit)[rows] / measured_us[:, None]
+            from scipy.optimize import nnls  # slow to load
+
             factors, _ = nnls(terms, np.ones(len(measured_us)))
             times[which] = _steps_and_bytes(test)[which] @ factors
     times = np.maximum(times, 1e-3)

@@ -1,5 +1,6 @@
-"""``nccl-tuner preflight check``: what the records of all ranks come to."""
+"""``nccl-tuner preflight``: whether all ranks of a job would choose the same, before it starts."""
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -8,9 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tuner.base.errors import BadInput
 from tuner.base.names import Collective
 from tuner.cli import options
+from tuner.cli.command import LazyGroup
 from tuner.cli.output import human_bytes, print_json, print_table, say, span, verdict
+from tuner.jobs.preflight import collect
 from tuner.jobs.preflight.alone import Range
 from tuner.jobs.preflight.settings import Nodes
 from tuner.jobs.preflight.workflow import Kind, Question, Report, Verdict, check
@@ -18,6 +22,36 @@ from tuner.jobs.preflight.workflow import Kind, Question, Report, Verdict, check
 if TYPE_CHECKING:
     from tuner.jobs.preflight.differences import Difference, Value
     from tuner.jobs.preflight.parting import Parting, RankPick
+
+
+@click.command(name="collect")
+@click.argument("folder", type=click.Path(path_type=Path), required=False, metavar="DIR")
+@click.option(
+    "--library", type=click.Path(path_type=Path), metavar="FILE", help="The libnccl.so.2 that the job loads, if known."
+)
+@click.option("--script", is_flag=True, help="Print the one file that does the same with Python alone.")
+def collect_command(folder: Path | None, library: Path | None, script: bool) -> None:
+    """Writes what this rank would give NCCL to choose by into DIR, which all ranks share.
+
+    Run it as the job runs, on every rank: in its container, with its variables. The rank is the launcher's (torchrun,
+    mpirun, srun). No GPU is asked and no library loaded. Where nccl-tuner is not installed, copy the script there.
+
+    \b
+    srun nccl-tuner preflight collect /shared/preflight
+    nccl-tuner preflight collect --script > preflight_collect.py
+    torchrun --nproc-per-node 8 preflight_collect.py /shared/preflight
+    """
+    if script:
+        click.echo(Path(collect.__file__).read_text("utf-8"), nl=False)
+        return
+    if folder is None:
+        raise BadInput("no DIR; valid: a folder that all ranks share, or --script")
+    made = collect.record(collect.Host(os.environ), None if library is None else str(library))
+    try:
+        click.echo(collect.written(str(folder), made))
+    except OSError as error:
+        raise BadInput(f"{error.filename or folder}: {error.strerror}") from error
+
 
 MOST_SHOWN = 12  # kinds, ranges of one collective, values
 WIDTH = 42
@@ -33,7 +67,7 @@ WIDTH = 42
 @options.range_options
 @options.call_options(buffers=False, in_place=False, windows=False)
 @options.json_option
-def command(
+def check_command(
     folder: Path,
     collectives: tuple[Collective, ...],
     machine: str | None,
@@ -187,3 +221,21 @@ def _numbers(numbers: Sequence[int]) -> str:
             spans.append([number, number])
     words = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
     return ", ".join(words[:MOST_SHOWN]) + (f" and {len(words) - MOST_SHOWN} more" if len(words) > MOST_SHOWN else "")
+
+
+VERBS = {
+    "collect": "writes what this rank would give NCCL to choose by, as one JSON file; no GPU is asked",
+    "check": "what differs between the ranks of a folder, and at which sizes they would part",
+}
+
+
+@click.group(
+    name="preflight", cls=LazyGroup, verbs=VERBS, package="tuner.cli", modules=dict.fromkeys(VERBS, "preflight")
+)
+def command() -> None:
+    """Whether all ranks would choose the same: ranks that do not, hang.
+
+    \b
+    srun nccl-tuner preflight collect /shared/preflight
+    nccl-tuner preflight check /shared/preflight
+    """

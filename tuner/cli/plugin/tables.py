@@ -1,26 +1,135 @@
-"""``nccl-tuner plugin compile``: a decision table from a release's model, or from measurements."""
+"""``nccl-tuner plugin convert``, ``lint``, ``compile``: decision tables as files."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import click
 
 from tuner import release
 from tuner.base.errors import BadInput
-from tuner.base.names import Collective
+from tuner.base.files import write_text
+from tuner.base.names import Collective, DataType, Op
 from tuner.base.provenance import today
+from tuner.base.records import to_json
 from tuner.cli import options
-from tuner.cli.output import print_json, say
-from tuner.cli.provenance import command_line
+from tuner.cli.output import command_line, print_json, say
 from tuner.emulator.selection import Selection
-from tuner.plugin import compile, headers
+from tuner.plugin import compile, headers, lint, lint_scenario
 from tuner.plugin.between import Shape, between, held_out
-from tuner.plugin.formats import measured
+from tuner.plugin.findings import NOTE, Finding
+from tuner.plugin.formats import convert, measured
 from tuner.plugin.lint import GAPS
 from tuner.plugin.table import text
 from tuner.plugin.table.records import Table
 from tuner.scenario import Scenario
+
+
+@click.command(name="convert", cls=options.Command)
+@click.argument("file", metavar="IN", type=click.Path(path_type=Path))
+@options.out_option("OUT", "The file to write.")
+@click.option(
+    "--to",
+    "target",
+    type=click.Choice(convert.FORMATS),
+    default="table",
+    show_default=True,
+    help="Format to write: ours, the one of NVIDIA's example plugin, those of Meta's NCCLX.",
+)
+@options.json_option
+def convert_command(file: Path, out: Path, target: str, as_json: bool) -> None:
+    """Writes a decision table in another format; the content of IN decides what it is in.
+
+    What the other format cannot say is an error that names the row, and nothing is written.
+
+    \b
+    nccl-tuner plugin convert nccl_tuner.conf --out my.table
+    nccl-tuner plugin convert my.table --out ncclx.csv --to ncclx-csv
+    """
+    read = convert.read(file)
+    write_text(out, convert.to_text(read, target))
+    rows = len(read.table.decisions)
+    if as_json:
+        print_json({"from": read.format, "to": target, "out": str(out), "rows": rows})
+    else:
+        click.echo(f"{out}: {rows} rows of {file} ({read.format}) as {target}")
+
+
+@click.command(name="lint", cls=options.Command)
+@click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="FILE...")
+@options.communicator_options()
+@options.call_options(buffers=False, in_place=False, windows=False)
+@options.json_option
+def lint_command(
+    files: tuple[Path, ...], call: options.CallOptions, as_json: bool, communicator: options.CommunicatorOptions
+) -> None:
+    """What is wrong with each decision table FILE, of any format that convert reads.
+
+    By itself: rows that never decide, meet or leave gaps, and what no NCCL runs. With --nccl: what that release does
+    not do. With a machine as well: what cannot run there, and why. Lines of NCCLX's JSON are the numbers of its rules.
+    Exit code 1 where there are warnings or errors; notes alone are exit code 0. JSON of several files is a list.
+
+    \b
+    nccl-tuner plugin lint my.table
+    nccl-tuner plugin lint my.table --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
+    """
+    tables = [(file, convert.read(file)) for file in files]
+    checks = list(_checks(communicator, call.dtype, call.op))
+    linted = []
+    for file, read in tables:
+        findings = [finding for check in checks for finding in check(read.table)]
+        linted.append(_Linted(file, read, sorted(findings, key=lambda finding: finding.line)))
+    if as_json:
+        answers = [each.answer() for each in linted]
+        print_json(answers[0] if len(answers) == 1 else answers)
+    else:
+        for each in linted:
+            each.print()
+    if any(each.bad for each in linted):
+        raise SystemExit(1)
+
+
+def _checks(given: options.CommunicatorOptions, dtype: DataType, op: Op) -> Iterator[Callable[[Table], list[Finding]]]:
+    """What is looked at of every table, once the communicator or the release is known."""
+    yield lint.check
+    if given.says_where:
+        described = given.scenario()
+        communicator = described.communicator()
+        yield lambda table: lint_scenario.check_release(table, communicator.release)
+        yield lambda table: lint_scenario.check_communicator(table, communicator, dtype, op)
+        yield lambda table: lint_scenario.check_types(table, communicator)
+        for machine in [kind.machine for kind in described.kinds if kind.machine]:
+            yield partial(headers.check_machine, machine=machine)
+    elif given["nccl"]:
+        loaded = release.load(given["nccl"])
+        yield lambda table: lint_scenario.check_release(table, loaded)
+
+
+@dataclass(frozen=True, slots=True)
+class _Linted:
+    """A table with what was found, by line."""
+
+    file: Path
+    read: convert.File
+    findings: list[Finding]
+
+    @property
+    def bad(self) -> int:
+        return sum(finding.severity != NOTE for finding in self.findings)
+
+    def answer(self) -> dict[str, Any]:
+        return {"file": str(self.file), "format": self.read.format, "findings": to_json(self.findings)}
+
+    def print(self) -> None:
+        for finding in self.findings:
+            click.echo(f"{self.read.place(finding.line)}: {finding.severity}: {finding.reason}")
+        table = self.read.table
+        rows = len(table.decisions) + len(table.costs) + len(table.constants)
+        notes = len(self.findings) - self.bad
+        click.echo(f"{self.file}: {rows} rows ({self.read.format}), {self.bad} warnings and errors, {notes} notes")
 
 
 @click.command(name="compile", cls=options.Command)
@@ -57,7 +166,7 @@ from tuner.scenario import Scenario
 )
 @options.out_option("TABLE", "The table to write.")
 @options.json_option
-def command(
+def compile_command(
     collectives: tuple[Collective, ...],
     form: str,
     node_counts: str | None,

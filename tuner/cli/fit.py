@@ -1,0 +1,500 @@
+"""``nccl-tuner fit``: constants, alpha and beta, or a calibration of measured times, and how far off that is."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tuner.base.files import write_text
+from tuner.base.names import Collective
+from tuner.base.records import to_json
+from tuner.cli import options
+from tuner.cli.command import LazyGroup, note
+from tuner.cli.communicator_options import release_option
+from tuner.cli.measure import library_option
+from tuner.cli.measured_options import (
+    asked,
+    check_place,
+    given_of_files,
+    is_asked,
+    measured_file_options,
+    place_options,
+)
+from tuner.cli.output import command_line, human_bytes, print_json, print_table, say
+from tuner.times.calibration import calibrate, sweep
+from tuner.times.calibration.accuracy.evaluate import SplitResult
+from tuner.times.calibration.accuracy.of_file import FileAccuracy, Held, of_path
+from tuner.times.calibration.accuracy.splits_file import of_splits
+from tuner.times.calibration.calibrate import Measured
+from tuner.times.calibration.fit import KEPT_ALIKE, KEPT_WITHOUT_EFFECT, Fitted
+from tuner.times.calibration.sweep_fit import SweepFit, described
+from tuner.times.calibration.workflow import AlphaBetaReport, FitReport, FittedFiles, fit, fit_alpha_beta
+from tuner.times.costmodels import algorithms
+from tuner.times.costmodels.alphabeta import FORMULAS
+from tuner.times.costmodels.line import Repeated
+from tuner.times.costmodels.operations import Operation
+from tuner.times.records.samples import NEAR, Measurements
+from tuner.times.regret import measurements, workflow
+from tuner.times.timemodel import calibration
+
+
+def measured_files(
+    files: tuple[Path, ...], given: Mapping[str, Any]
+) -> tuple[list[Measurements] | None, tuple[Path, ...]]:
+    """Measurements of the arms that ``place_options`` describe, None where none does, and the files of either.
+
+    Raises BadInput where a file does not say where it was measured.
+    """
+    if is_asked(given):
+        runs = asked(files, given)
+        return measurements.of_arms(workflow.read(runs)), runs.paths
+    if not files:
+        raise click.UsageError("Missing argument 'FILE...'.")
+    check_place(files)
+    return None, files
+
+
+def title_of(files: FittedFiles) -> str:
+    return f"{files.calls} calls, {files.times} times, on {'; '.join(files.communicators)}"
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def print_left_out(files: FittedFiles) -> None:
+    for reason, count in sorted(files.left_out.items()):
+        say(f"left out: {count} {reason}")
+    for floor in files.floors:
+        say(
+            f"{floor.communicator}: several combinations take the same {floor.floor_us:.1f} us at the least, which is "
+            f"the host's time; left out are calls that take less than {NEAR:g} times that, "
+            f"to {human_bytes(floor.to_bytes)}"
+        )
+
+
+WORSE = 2.0  # times what the model misses in the middle: sizes that are named
+
+
+@click.command(name="constants", cls=options.Command)
+@click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path))
+@place_options
+@options.out_option(
+    "CONSTANTS", "The file of fitted constants to write, for the --constants of pick, table and group.", required=False
+)
+@library_option
+@options.json_option
+def constants_command(
+    files: tuple[Path, ...],
+    out: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Fits the constants of NCCL's model to the measurements in FILE, of one machine and release.
+
+    What the measurements do not determine keeps NCCL's value; several node counts determine more. Every fourth
+    size is held out: the errors there are those of sizes that were not used. Sessions and communicators are held out
+    in turn as well.
+
+    With --arm, --machine, --topology or --log the FILEs are of nccl-tests, or of any origin as in 'verify'; NCCL's own
+    choices in them count as what the emulator picks where no log says it.
+
+    \b
+    nccl-tuner fit constants one-node.jsonl two-nodes.jsonl --out pod.toml
+    """
+    read, files = measured_files(files, given)
+    report = fit(files, out=out, command=command_line(), progress=_say, measured=read)
+    if as_json:
+        print_json(to_json(report))
+    else:
+        _print_constants(report)
+        if out is not None:
+            say(f"{out}: {len(report.fitted)} constants of NCCL {report.files.nccl}")
+
+
+def _say(step: str) -> None:
+    """On a terminal alone."""
+    if sys.stderr.isatty():
+        say(f"{step} ...", err=True)
+
+
+LL_ROWS = "cap_gbs.ll: with several nodes NCCL goes by the processors, row ampere for AMD or mixed, volta for others"
+
+
+def _print_constants(report: FitReport) -> None:
+    fitted, title = report.fit, title_of(report.files)
+    rows = [
+        (one.name, f"{one.nccl:.5g}", f"{one.value:.5g}", _interval(one), one.status, _alike(one))
+        for one in report.fitted
+    ]
+    print_table(title, ("constant", "NCCL", "fitted", "95 %", "status", "kept constants of the same effect"), rows)
+    if any(one.name.startswith("cap_gbs.ll.") for one in report.fitted):
+        say(LL_ROWS)
+    kept = [one for one in fitted.constants if one.status == KEPT_ALIKE]
+    if kept:
+        title = "Kept at NCCL's value: the measurements cannot separate them from others"
+        columns: tuple[str, ...] = ("constant", "NCCL", "same effect as")
+        print_table(title, columns, [(one.name, f"{one.nccl:.5g}", _alike(one)) for one in kept])
+    errors = [
+        (
+            each.combination,
+            each.calls,
+            percent(each.nccl_percent),
+            percent(each.fitted_percent),
+            each.held_out_calls,
+            percent(each.nccl_held_out_percent),
+            percent(each.fitted_held_out_percent),
+        )
+        for each in fitted.errors
+    ]
+    columns = ("combination", "calls", "NCCL", "fitted", "held out", "NCCL there", "fitted there")
+    print_table("Mean absolute error of the times, %", columns, errors)
+    _print_held_out(report)
+    without_effect = [one.name for one in fitted.constants if one.status == KEPT_WITHOUT_EFFECT]
+    for what, names in (("too little effect", without_effect), ("not reached", fitted.unreached)):
+        if names:
+            say(f"kept at NCCL's value, {what}: {_few(names)}")
+    if fitted.noise > 1:
+        say(f"the model misses the times by {fitted.noise:g} of their deviations; intervals are as much wider")
+    worse = [one for one in fitted.noise_by_size if one.noise > WORSE * fitted.noise]
+    if worse:
+        sizes = ", ".join(f"from {human_bytes(one.from_bytes)} {one.noise:g}" for one in worse)
+        say(f"more than elsewhere at some sizes, which count as much less: {sizes}")
+    print_left_out(report.files)
+
+
+def _print_held_out(report: FitReport) -> None:
+    rows = [(one.what, one.calls, percent(one.nccl_percent), percent(one.fitted_percent)) for one in report.held_out]
+    if rows:
+        columns = ("held out of a fit to all others", "calls", "NCCL there", "fitted there")
+        print_table("Mean absolute error at what a fit did not see, %", columns, rows)
+    else:
+        say("no session and no communicator held out: that takes three processes, or FILEs of two communicators")
+
+
+def _interval(one: Fitted) -> str:
+    return "-" if one.low is None or one.high is None else f"{one.low:.4g}..{one.high:.4g}"
+
+
+def _alike(one: Fitted) -> str:
+    return ", ".join(f"{name} x{part:.2g}" for name, part in one.alike.items()) or "-"
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more (--json)" if len(names) > 4 else "")
+
+
+@click.command(name="alpha-beta", cls=options.Command)
+@click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path))
+@place_options
+@click.option(
+    "--cost-table",
+    type=click.Path(path_type=Path),
+    metavar="TABLE",
+    help="Write the times as `cost` rows of a decision table, for the plugin.",
+)
+@library_option
+@options.json_option
+def alpha_beta_command(files: tuple[Path, ...], cost_table: Path | None, as_json: bool, **given: Any) -> None:
+    """Fits a latency and a bandwidth to each algorithm and protocol that FILEs measured apart.
+
+    FILEs are those that 'fit constants' takes, of one machine and release. Every fourth size is held out.
+
+    \b
+    nccl-tuner fit alpha-beta two-nodes.jsonl --cost-table pod.table
+    """
+    read, files = measured_files(files, given)
+    fits = fit_alpha_beta(files, cost_table=cost_table, command=command_line(), measured=read)
+    if as_json:
+        print_json(to_json(fits))
+    else:
+        _print_alpha_beta(fits, cost_table)
+
+
+def _print_alpha_beta(report: AlphaBetaReport, cost_table: Path | None) -> None:
+    columns = (
+        "collective",
+        "combination",
+        "ranks",
+        "nodes",
+        "calls",
+        "alpha us",
+        "+-",
+        "beta GB/s",
+        "+-",
+        "R2",
+        "error %",
+        "held out %",
+    )
+    print_table(
+        title_of(report.files),
+        columns,
+        [
+            (
+                one.collective.name,
+                f"{one.algorithm.name}/{one.protocol.name}",
+                one.ranks,
+                one.nodes,
+                one.calls,
+                f"{one.alpha_us:.2f}",
+                f"{one.alpha_deviation_us:.2f}",
+                f"{one.beta_gbs:.2f}",
+                f"{one.beta_deviation_gbs:.2f}",
+                f"{one.r2:.4f}",
+                percent(one.error_percent),
+                percent(one.held_out_error_percent),
+            )
+            for one in report.fits
+        ],
+    )
+    for reason in report.without:
+        say(f"not fitted: {reason}")
+    print_left_out(report.files)
+    if cost_table is not None:
+        say(f"{cost_table}: {sum(one.known for one in report.fits)} rows")
+
+
+_ALGORITHMS = sorted({name for collective in Collective for name in FORMULAS[Operation[collective.name]]})
+
+
+@click.command(name="sweep", cls=options.Command)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--collective",
+    type=options.Named(Collective, "collective"),
+    help="Of a file with several, or one that does not say.",
+)
+@click.option("--ranks", type=int, help="Of files that do not say.")
+@click.option(
+    "--algorithm",
+    type=click.Choice(_ALGORITHMS),
+    metavar="NAME",
+    help=f"Whose steps and bytes the times are taken for: {', '.join(_ALGORITHMS)}. "
+    "[default: ring; of Broadcast and Reduce tree]",
+)
+@options.json_option
+def sweep_command(
+    files: tuple[Path, ...], collective: Collective | None, ranks: int | None, algorithm: str | None, as_json: bool
+) -> None:
+    """Alpha of a step and beta of a link from the times over sizes in FILEs, each a run of the same.
+
+    FILEs are what nccl-tests prints or writes with -J, or what 'nccl-tuner measure' wrote, with NCCL's own choices.
+    'nccl-tuner fit alpha-beta' fits each algorithm and protocol that was measured apart.
+
+    \b
+    nccl-tuner fit sweep run1.txt run2.txt run3.txt
+    """
+    sweeps = [sweep.read(path, collective) for path in files]
+    algorithm = algorithm or algorithms.names(Operation[sweeps[0].collective.name])[0]
+    terms = sweep.terms_of(sweeps, algorithm, ranks)
+    fitted = described(sweeps, algorithm, sweep.fit(sweeps, terms))
+    if as_json:
+        print_json(fitted)
+    else:
+        _print_sweep(fitted)
+
+
+def _print_sweep(fitted: SweepFit) -> None:
+    rows = [
+        (
+            "alpha of a step, us",
+            f"{fitted.alpha_us:.3f}",
+            f"{fitted.alpha_deviation_us:.3f}",
+            *_shown(fitted.runs.alpha_us),
+        ),
+        ("beta, GB/s", f"{fitted.beta_gbs:.3f}", f"{fitted.beta_deviation_gbs:.3f}", *_shown(fitted.runs.beta_gbs)),
+    ]
+    title = f"{fitted.operation}, taken for {fitted.algorithm}, {len(fitted.sizes)} times of {len(fitted.files)} runs"
+    print_table(title, ("", "all runs", "+-", "mean of runs", "deviation"), rows)
+    click.echo(f"R2 {fitted.r2:.4f}, mean error {100 * fitted.error:.1f} %: {fitted.verdict}")
+    for file in dict.fromkeys(each.file for each in fitted.wrong):
+        sizes = ", ".join(human_bytes(each.bytes) for each in fitted.wrong if each.file == file)
+        click.echo(f"{file}: left out, as results were wrong: {sizes}")
+    for cause in fitted.causes:
+        click.echo(f"  look for {cause}")
+
+
+def _shown(value: Repeated) -> tuple[str, str]:
+    return f"{value.mean:.3f}", "-" if value.deviation is None else f"{value.deviation:.3f}"
+
+
+@click.command(name="calibration", cls=options.Command)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option("--machine", metavar="NAME", help="The machine that was measured. [default: what the files say]")
+@click.option(
+    "--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="Instead of it, a topology in NCCL's XML."
+)
+@release_option("The release that was measured. [default: what the files say]", only_known=False)
+@measured_file_options
+@click.option(
+    "--update",
+    metavar="NAME|FILE",
+    help="Add the rows between nodes to this calibration, as those of one's own site: one row is enough.",
+)
+@click.option("--name", default="own", show_default=True, help="What answers call the calibration, and the site.")
+@options.out_option("OUT.json", "The file to write.", former="--output")
+@options.json_option
+def calibration_command(
+    files: tuple[Path, ...],
+    machine: str | None,
+    topology: Path | None,
+    nccl: str | None,
+    update: str | None,
+    name: str,
+    out: Path,
+    as_json: bool,
+    **of_files: Any,
+) -> None:
+    """A calibration from FILEs of measured times, for '--calibration' of pick, budget, scale and others.
+
+    FILEs are what nccl-tests prints or writes as JSON, runs of 'measure', columns, or names of shipped tables. A dozen
+    rows do; beliefs from machines of the generation stand for what was not measured, with wide intervals. With --update
+    one row of one's own cluster is enough, and four spread over sizes are better.
+
+    \b
+    nccl-tuner fit calibration sweep.csv --machine dgx-h100 --nccl 2.29.2 -o own.json
+    nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.29.2 --bytes 64M --calibration own.json
+    nccl-tuner fit calibration --update dgx-h100 all_reduce.log --machine dgx-h100 --name pod7 -o pod7.json
+    """
+    given = given_of_files(**of_files)
+    made = calibrate.of_paths(files, Measured(machine, topology, nccl), name, update, given)
+    write_text(out, calibration.text(made))
+    rows = sum(each.rows for each in made.measured)
+    if as_json:
+        print_json({"file": out, "name": made.name, "machine": made.machine, "measured": made.measured})
+    else:
+        of_tables = ", ".join(each.name for each in made.measured)
+        done = "fitted to" if update is None else f"{update} updated by"
+        click.echo(f"{out}: {made.machine}, {done} {rows} rows of {of_tables}")
+
+
+@click.command(name="accuracy", cls=options.Command)
+@click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
+@click.option("--machine", metavar="NAME", help="The machine that was measured. [default: what the file says]")
+@click.option(
+    "--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="Instead of it, a topology in NCCL's XML."
+)
+@release_option("The release that was measured. [default: what the file says]", only_known=False)
+@click.option(
+    "--calibration",
+    metavar="NAME|FILE",
+    help="The calibration to hold against it. [default: the machine's own, else one of its generation]",
+)
+@measured_file_options
+@click.option(
+    "--update",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Rows of the same cluster that the calibration is updated with first; they are not judged.",
+)
+@options.json_option
+def accuracy_command(
+    file: Path | None,
+    machine: str | None,
+    topology: Path | None,
+    nccl: str | None,
+    calibration: str | None,
+    update: Path | None,
+    as_json: bool,
+    **of_files: Any,
+) -> None:
+    """How far off calibrated times are: on a FILE of measured times, or on the frozen splits.
+
+    FILE has the columns of tables/measured, or those of nccl-tests collections: collective, dtype, gpus, bytes,
+    time_us; or it is the name of a shipped table ('nccl-tuner measured list'). Without FILE all frozen splits are run,
+    a few minutes: fitted to some measured times, predicting others, beside simpler models.
+
+    \b
+    nccl-tuner accuracy h100.csv --machine dgx-h100 --nccl 2.29.2 --json
+    nccl-tuner accuracy
+    """
+    if file is None:
+        accuracy = of_splits(lambda done, of: click.echo(f"\rsplit {done} of {of}", err=True, nl=done == of))
+        if as_json:
+            print_json(accuracy)
+        else:
+            _print_splits(accuracy.splits)
+        return
+    held = of_path(file, Held(machine, topology, nccl, calibration, update, given_of_files(**of_files)))
+    if as_json:
+        print_json(held.as_json())
+    else:
+        _print_file(held)
+
+
+def _print_file(held: FileAccuracy) -> None:
+    rows = [
+        (
+            kind,
+            each.rows,
+            each.extrapolated,
+            _percent(each.mean_absolute_error),
+            _percent(each.nccl_model_error),
+            _percent(each.coverage_90),
+            f"± {_percent(each.half_width_90)}",
+        )
+        for kind, each in (("collectives", held.collectives), ("point to point", held.point_to_point))
+        if each is not None
+    ]
+    print_table(
+        f"{held.file}: calibrated times by {held.reason}",
+        ("rows of", "rows", "extrapolated", "mean error", "NCCL's model", "in the 90 % interval", "mean half-width"),
+        rows,
+    )
+    for over, count in held.extrapolations.items():
+        click.echo(f"extrapolated: {over}: {count} rows")
+    for why, count in held.skipped.items():
+        say(f"left out: {count} rows: {why}")
+    for problem in held.problems:
+        say(f"note: {problem}")
+
+
+def _print_splits(results: tuple[SplitResult, ...]) -> None:
+    models = list(results[0].errors)
+    rows = [
+        (
+            each.split.kind,
+            each.split.machine,
+            each.rows,
+            *(_percent(each.errors[model]) for model in models),
+            _percent(each.coverage),
+            f"± {_percent(each.half_width)}",
+        )
+        for each in results
+    ]
+    columns = ("carried over", "machine", "rows", *models, "covered", "half-width")
+    print_table("mean absolute errors of times that were held out", columns, rows)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+VERBS = {
+    "constants": "the constants of NCCL's model, for --constants",
+    "alpha-beta": "a latency and a bandwidth for each algorithm and protocol",
+    "sweep": "alpha and beta of a sweep over sizes, as in the textbook",
+    "calibration": "calibrated times of one's own machine, for --calibration",
+}
+
+
+def _as_before(arguments: list[str]) -> list[str]:
+    """The command that arguments without one mean, as ``fit`` took them before it had commands."""
+    model = next((each for each in ("alpha-beta", "nccl") if each in arguments), None)
+    chosen = "alpha-beta" if model == "alpha-beta" else "constants"
+    note(f"fit{f' --model {model}' if model else ''}", f"fit {chosen}")
+    return [chosen, *(each for each in arguments if each not in ("--model", model, f"--model={model}"))]
+
+
+@click.group(
+    name="fit", cls=LazyGroup, verbs=VERBS, package="tuner.cli", modules=dict.fromkeys(VERBS, "fit"), default=_as_before
+)
+def command() -> None:
+    """Fits to measured times. 'nccl-tuner accuracy' says how far off a calibration is.
+
+    \b
+    nccl-tuner fit constants one-node.jsonl two-nodes.jsonl --out pod.toml
+    nccl-tuner fit calibration sweep.csv --machine dgx-h100 --nccl 2.29.2 -o own.json
+    """

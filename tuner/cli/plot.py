@@ -1,0 +1,637 @@
+"""``nccl-tuner plot``: pictures."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+from click.core import ParameterSource
+from numpy.typing import NDArray
+
+from tuner.answers.choices import Choices, changed, choices, curves, ratio
+from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
+from tuner.base.numerics import SizeArray, shortest
+from tuner.base.records import json_form
+from tuner.bench.series import Series, series
+from tuner.cli import options
+from tuner.cli.command import F, LazyGroup, stacked
+from tuner.cli.communicator_options import of_all_ranks
+from tuner.cli.measured_options import arm_option, runs_there
+from tuner.cli.output import print_json
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.scenario import MOST_NODES, Scenario
+from tuner.scenario.description import ConstantsUsed
+from tuner.times.comparison.compared import Comparison
+from tuner.times.comparison.model import Model
+from tuner.times.readers import measured_table
+from tuner.times.readers.any_file import read_any
+from tuner.times.records import header
+from tuner.times.records.samples import Measurements, Point
+from tuner.times.regret.measurements import of_communicator
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from tuner.cli.charts.figures import RegretMark
+
+
+MOST_ROWS = 1024
+
+out_option = options.out_option("FILE", "The picture to write: .png, .svg or .pdf.", required=False)
+
+
+def size_options(function: F) -> F:
+    """Parameters ``from_bytes``, ``to_bytes`` and ``points``."""
+    return stacked(
+        function,
+        click.option(
+            "--from",
+            "from_bytes",
+            type=options.size_bytes,
+            default="8",
+            show_default=True,
+            metavar="SIZE",
+            help="The smallest size.",
+        ),
+        click.option(
+            "--to",
+            "to_bytes",
+            type=options.size_bytes,
+            default="16G",
+            show_default=True,
+            metavar="SIZE",
+            help="The largest size.",
+        ),
+        click.option(
+            "--points",
+            type=click.IntRange(2, 100_000),
+            default=400,
+            show_default=True,
+            help="Sizes between them, at equal ratios.",
+        ),
+    )
+
+
+def sizes_of(from_bytes: int, to_bytes: int, points: int) -> SizeArray:
+    if from_bytes >= to_bytes:
+        raise BadInput(f"--from {from_bytes} --to {to_bytes}: valid: --from below --to")
+    return np.unique(np.geomspace(from_bytes, to_bytes, points).round().astype(np.uint64))
+
+
+def node_options(function: F) -> F:
+    """Parameters ``to_nodes`` and ``nodes_list``."""
+    return stacked(
+        function,
+        click.option(
+            "--to-nodes",
+            type=click.IntRange(1, MOST_ROWS),
+            metavar="N",
+            help="Every number of nodes up to this one. [default: 64]",
+        ),
+        click.option("--nodes-list", metavar="N,N,...", help="These numbers of nodes instead: 1,2,4,8,512."),
+    )
+
+
+def over_nodes(function: F) -> F:
+    """What a picture over sizes and node counts takes: parameters ``out``, ``as_json``, and those of :func:`asked`."""
+    return stacked(
+        function,
+        options.collective_argument,
+        size_options,
+        node_options,
+        of_all_ranks,
+        options.communicator_options(without=["nodes", "node"]),
+        options.call_options(in_place=False, windows=False),
+        out_option,
+        options.json_option,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A picture over sizes and node counts: of which call, and on which machine."""
+
+    scenario: Scenario
+    request: Request
+    sizes: SizeArray
+    nodes: list[int]
+
+
+def asked(given: Mapping[str, Any]) -> Asked:
+    """From the parameters of :func:`over_nodes`. Errors: BadInput for sizes or node counts that are none."""
+    communicator: options.CommunicatorOptions = given["communicator"]
+    call: options.CallOptions = given["call"]
+    described = communicator.scenario()
+    return Asked(
+        described,
+        call.request(given["collective"]),
+        sizes_of(given["from_bytes"], given["to_bytes"], given["points"]),
+        nodes_of(described, given["to_nodes"], given["nodes_list"]),
+    )
+
+
+def bar_of_nodes(nodes: Sequence[int]) -> Any:
+    """A bar on stderr, on a terminal, that ends after so many node counts."""
+    hidden = not sys.stderr.isatty()
+    return click.progressbar(length=len(nodes), label="numbers of nodes", file=sys.stderr, hidden=hidden)
+
+
+def nodes_of(scenario: Scenario, to_nodes: int | None, nodes_list: str | None) -> list[int]:
+    """Ascending. BadInput also where the scenario itself says how many nodes there are."""
+    if scenario.others or (scenario.nodes != 1 and scenario.from_log is None):
+        raise BadInput("--nodes and --node: the picture is over node counts; valid: --to-nodes N, --nodes-list N,N,...")
+    if nodes_list is None:
+        most = to_nodes or 64
+        fewest = max(scenario.node_counts[0], 1 if scenario.local_ranks() > 1 else 2)  # one rank has nothing to choose
+        most = min(most, scenario.node_counts[1])
+        return list(range(min(most, fewest), most + 1))
+    words = nodes_list.split(",")
+    if to_nodes is not None or len(words) > MOST_ROWS or not all(map(_is_count, words)):
+        raise BadInput(
+            f"--nodes-list {nodes_list}: valid: up to {MOST_ROWS} numbers from 1 to {MOST_NODES}, no --to-nodes"
+        )
+    return sorted(set(map(int, words)))
+
+
+def _is_count(word: str) -> bool:
+    return word.isascii() and word.isdigit() and 1 <= int(word) <= MOST_NODES
+
+
+def nodes_alike(scenario: Scenario) -> str:
+    """Machine, release and settings in words, whatever the number of nodes."""
+    resolved, gpus = scenario.resolve(), scenario.gpus()
+    each = f"{gpus} GPU{'s' * (gpus > 1)} per node{resolved.own.sharing}{resolved.each_in_words}"
+    constants = [f"constants {scenario.fitted_constants.file}"] if scenario.fitted_constants else []
+    return ", ".join([scenario.name, each, f"NCCL {scenario.nccl}", *constants, *scenario.settings])
+
+
+def deliver(
+    out: Path | None, as_json: bool, record: Callable[[], Any], draw: Callable[[], "Figure"], says: Callable[[], str]
+) -> None:
+    """Writes the picture, and prints the record or what the picture ``says`` in a line."""
+    if out is None and not as_json:
+        raise BadInput("nothing to do; valid: --out FILE.png (.svg, .pdf) for a picture, --json for what it would show")
+    if out is not None:
+        from tuner.cli.charts import save
+
+        save(draw(), out)
+    if as_json:
+        print_json(record())
+    else:
+        click.echo(f"{out}: {says()}")
+
+
+@dataclass(frozen=True, slots=True)
+class PicturedCall:
+    """The calls of a picture, of all its sizes."""
+
+    collective: Collective
+    dtype: DataType
+    op: Op
+    buffers: Buffers
+
+    @classmethod
+    def of(cls, request: Request) -> "PicturedCall":
+        return cls(request.collective, request.dtype, request.op, request.buffers)
+
+
+@dataclass(frozen=True, slots=True)
+class PicturedMachine:
+    """Where they run; the number of nodes is the picture's."""
+
+    constants: ConstantsUsed = field(metadata=json_form(merged=True))
+    machine: str
+    gpus_per_node: int
+    environment: Mapping[str, str]
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> "PicturedMachine":
+        return cls(scenario.constants, scenario.name, scenario.gpus(), scenario.environment or {})
+
+
+@dataclass(frozen=True, slots=True)
+class PicturedRow:
+    """Picks on one number of nodes, [bytes]; None where NCCL finds nothing to run."""
+
+    algorithm: list[str | None]
+    protocol: list[str | None]
+    channels: list[int]
+    threads: list[int]
+    time_us: list[float | None]
+
+    @classmethod
+    def of(cls, picks: Choices, row: int) -> "PicturedRow":
+        return cls(
+            [Algorithm(one).name if one >= 0 else None for one in picks.algorithm[row].tolist()],
+            [Protocol(one).name if one >= 0 else None for one in picks.protocol[row].tolist()],
+            picks.channels[row].tolist(),
+            picks.threads[row].tolist(),
+            known(picks.time_us[row]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PicturedPicks:
+    """Picks by number of nodes and size, [nodes][bytes], as :class:`PicturedRow`."""
+
+    algorithm: list[list[str | None]]
+    protocol: list[list[str | None]]
+    channels: list[list[int]]
+    threads: list[list[int]]
+    time_us: list[list[float | None]]
+
+    @classmethod
+    def of(cls, picks: Choices) -> "PicturedPicks":
+        rows = [PicturedRow.of(picks, row) for row in range(len(picks.nodes))]
+        return cls(
+            [row.algorithm for row in rows],
+            [row.protocol for row in rows],
+            [row.channels for row in rows],
+            [row.threads for row in rows],
+            [row.time_us for row in rows],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PicturedMap:
+    """``plot map``."""
+
+    call: PicturedCall = field(metadata=json_form(merged=True))
+    machine: PicturedMachine = field(metadata=json_form(merged=True))
+    nodes: tuple[int, ...]
+    bytes: NDArray[np.uint64]
+    picks: PicturedPicks = field(metadata=json_form(merged=True))
+
+
+@dataclass(frozen=True, slots=True)
+class PicturedSide:
+    """One side of ``plot diff``."""
+
+    machine: PicturedMachine = field(metadata=json_form(merged=True))
+    picks: PicturedPicks = field(metadata=json_form(merged=True))
+
+
+@dataclass(frozen=True, slots=True)
+class PicturedChange:
+    """``plot diff``: ``changed`` and the ``ratio`` of times, after to before, are [nodes][bytes]."""
+
+    call: PicturedCall = field(metadata=json_form(merged=True))
+    nodes: list[int]
+    bytes: NDArray[np.uint64]
+    before: PicturedSide
+    after: PicturedSide
+    changed: NDArray[np.bool_]
+    ratio: list[list[float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class PicturedCurves:
+    """``plot curves``: times by combination, [bytes]; ``bus_factor`` makes bus bandwidths of them."""
+
+    call: PicturedCall = field(metadata=json_form(merged=True))
+    machine: PicturedMachine = field(metadata=json_form(merged=True))
+    nodes: int
+    ranks: int
+    bytes: NDArray[np.uint64]
+    bus_factor: float
+    pick: PicturedRow
+    time_us: Mapping[str, list[float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class PicturedSeries:
+    """Measured times of a combination with their bounds, and predicted ones, [bytes]; channels None: NCCL's own."""
+
+    algorithm: Algorithm
+    protocol: Protocol
+    channels: int | None
+    bytes: NDArray[np.int64]
+    measured_us: list[float | None]
+    low_us: list[float | None]
+    high_us: list[float | None]
+    predicted_us: list[float | None]
+
+    @classmethod
+    def of(cls, one: Series) -> "PicturedSeries":
+        times = (known(values) for values in (one.measured_us, one.low_us, one.high_us, one.predicted_us))
+        combination = one.combination
+        return cls(combination.algorithm, combination.protocol, combination.channels or None, one.bytes, *times)
+
+
+@dataclass(frozen=True, slots=True)
+class PicturedMeasurements:
+    """``plot measured``, of one kind of call."""
+
+    collective: Collective
+    dtype: DataType
+    op: Op
+    in_place: bool
+    graph: bool
+    machine: PicturedMachine = field(metadata=json_form(merged=True))
+    nodes: int
+    ranks: int
+    series: tuple[PicturedSeries, ...]
+
+
+def known(values: NDArray[Any]) -> list[float | None]:
+    """None for what is not a number."""
+    return [shortest(value) if np.isfinite(value) else None for value in values]
+
+
+@click.command(name="map", cls=options.Command)
+@options.under("Sizes and nodes", "--points", "--nodes-list")
+@over_nodes
+@click.option(
+    "--measured",
+    metavar="NAME|FILE",
+    help="Mark the points at which a measured table has the pick and something else forced, with what the pick loses.",
+)
+def map_command(
+    measured: str | None,
+    out: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """What NCCL picks for COLLECTIVE over sizes and node counts: algorithm as colour, protocol as hatch.
+
+    \b
+    nccl-tuner plot map allreduce --machine dgx-h100 --nccl 2.28.9 --to-nodes 64 --out map.png
+    nccl-tuner plot map allgather --machine dgx-h100 --nodes-list 1,2,4,8,16 --from 1K --to 1G --points 100 --json
+    nccl-tuner plot map allreduce --machine dgx-b200 --measured b200-8x-64n__2.29.7__together --out map.png
+    """
+    query = asked(given)
+    described, request = query.scenario, query.request
+    with bar_of_nodes(query.nodes) as bar:
+        drawn = choices(described, request, query.sizes, query.nodes, progress=lambda: bar.update(1))
+
+    marks = [] if measured is None else _marks(measured, drawn.nodes, request.collective)
+
+    def record() -> PicturedMap:
+        where, picks = PicturedMachine.of(described), PicturedPicks.of(drawn)
+        return PicturedMap(PicturedCall.of(request), where, tuple(drawn.nodes), drawn.bytes, picks)
+
+    def draw() -> "Figure":
+        from tuner.cli.charts import figures
+
+        return figures.choice_map(drawn, f"{request.title}: what NCCL picks", nodes_alike(described), marks)
+
+    def says() -> str:
+        picks = np.stack([drawn.algorithm, drawn.protocol], axis=2)[drawn.algorithm >= 0]
+        number = len(np.unique(picks, axis=0))
+        loses = sum(mark.loses for mark in marks)
+        points = f"; the pick loses at {loses} of {len(marks)} measured points" if marks else ""
+        return f"{number} combinations on {len(drawn.nodes)} node counts at {len(drawn.bytes)} sizes{points}"
+
+    deliver(out, as_json, record, draw, says)
+
+
+def _marks(measured: str, nodes: Sequence[int], collective: Collective) -> "list[RegretMark]":
+    """The points of a measured table at the numbers of nodes that are drawn. Errors: BadInput where there is none."""
+    from tuner.cli.charts.figures import RegretMark
+    from tuner.times.regret import workflow
+    from tuner.times.regret.judged import Verdict
+
+    file = Path(measured)
+    sources = workflow.Asked(files=(file,)) if file.exists() else workflow.Asked(tables=(measured,))
+    marks = [
+        RegretMark(nodes.index(one.nodes), one.bytes, one.regret, one.verdict is Verdict.loses)
+        for one in workflow.of_arms(workflow.read(sources)).sizes
+        if one.collective is collective and one.nodes in nodes and one.regret is not None
+    ]
+    if not marks:
+        raise BadInput(f"{measured}: no pick of {collective.name} against a forced run on these numbers of nodes")
+    return marks
+
+
+@click.command(name="curves", cls=options.Command)
+@options.collective_argument
+@size_options
+@of_all_ranks
+@options.communicator_options()
+@options.call_options(in_place=False, windows=False)
+@out_option
+@options.json_option
+def curves_command(
+    collective: Collective,
+    from_bytes: int,
+    to_bytes: int,
+    points: int,
+    call: options.CallOptions,
+    out: Path | None,
+    as_json: bool,
+    communicator: options.CommunicatorOptions,
+) -> None:
+    """Predicted time and bus bandwidth of every combination that COLLECTIVE may use, and NCCL's pick.
+
+    \b
+    nccl-tuner plot curves allreduce --machine dgx-h100 --nodes 4 --nccl 2.28.9 --out curves.svg
+    """
+    described, request = communicator.scenario(), call.request(collective)
+    drawn = curves(described, request, sizes_of(from_bytes, to_bytes, points))
+
+    def record() -> PicturedCurves:
+        return PicturedCurves(
+            PicturedCall.of(request),
+            PicturedMachine.of(described),
+            described.nodes,
+            described.ranks,
+            drawn.bytes,
+            drawn.bus_factor,
+            PicturedRow.of(drawn.picks, 0),
+            {f"{a.name}/{p.name}": known(us) for (a, p), us in zip(drawn.algo_protos, drawn.time_us, strict=True)},
+        )
+
+    def draw() -> "Figure":
+        from tuner.cli.charts import figures as picture
+
+        what = f"{request.title}: predicted time and bus bandwidth"
+        return picture.curves(drawn, what, described.heading)
+
+    def says() -> str:
+        return f"{len(drawn.algo_protos)} combinations at {len(drawn.bytes)} sizes"
+
+    deliver(out, as_json, record, draw, says)
+
+
+@click.command(name="diff", cls=options.Command)
+@options.under("Sizes and nodes", "--points", "--nodes-list", "--from", "--to")
+@options.change_option
+@over_nodes
+def diff_command(
+    assignments: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Where another release or setting changes what NCCL picks for COLLECTIVE: before, after, and the predicted times.
+
+    \b
+    nccl-tuner plot diff allreduce --machine dgx-h100 --nccl 2.18.1 --change nccl=2.28.9 --out diff.png
+    nccl-tuner plot diff allreduce --machine dgx-h100 --nccl 2.28.9 --change NCCL_ALGO=Ring --to-nodes 16 --json
+    """
+    query = asked(given)
+    first, request, sizes, nodes = query.scenario, query.request, query.sizes, query.nodes
+    second = options.after(first, assignments)
+    if second == first:
+        raise BadInput("nothing differs; valid: --change KEY=VALUE, such as nccl=2.28.9 or NCCL_ALGO=Ring")
+    if second.nodes != first.nodes:
+        raise BadInput("--change nodes: the picture is over node counts; valid: another change")
+    with bar_of_nodes([*nodes, *nodes]) as bar:
+        before, after = (choices(one, request, sizes, nodes, lambda: bar.update(1)) for one in (first, second))
+
+    def record() -> PicturedChange:
+        return PicturedChange(
+            PicturedCall.of(request),
+            nodes,
+            sizes,
+            PicturedSide(PicturedMachine.of(first), PicturedPicks.of(before)),
+            PicturedSide(PicturedMachine.of(second), PicturedPicks.of(after)),
+            changed(before, after),
+            [known(row) for row in ratio(before, after)],
+        )
+
+    def draw() -> "Figure":
+        from tuner.cli.charts import figures
+
+        where = nodes_alike(first), nodes_alike(second)
+        return figures.difference(before, after, f"{request.title}: what changes", where)
+
+    def says() -> str:
+        share = changed(before, after).mean()
+        return f"the pick changes at {share:.2%} of {len(nodes)} node counts x {len(sizes)} sizes"
+
+    deliver(out, as_json, record, draw, says)
+
+
+@click.command(name="measured", cls=options.Command)
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
+@click.option(
+    "--collective",
+    type=options.Named(Collective, "collective"),
+    help="Only this collective; also the collective of a nccl-tests text that does not name it. [default: all]",
+)
+@arm_option
+@of_all_ranks
+@options.communicator_options()
+@out_option
+@options.json_option
+def measured_command(
+    files: tuple[Path, ...],
+    labelled: tuple[tuple[str, Path], ...],
+    collective: Collective | None,
+    out: Path | None,
+    as_json: bool,
+    communicator: options.CommunicatorOptions,
+) -> None:
+    """Times in FILEs, of 'nccl-tuner measure' or nccl-tests, against what NCCL's model predicts, and their ratio.
+
+    A file of nccl-tests does not say where it was measured: --machine, --topology or --log, --nodes and --nccl do.
+    Several FILEs, and those of --arm, are runs of one communicator; each says by NCCL_ALGO and NCCL_PROTO, or by NAME,
+    what it forced.
+
+    \b
+    nccl-tuner plot measured run.jsonl --collective allreduce --out measured.png
+    nccl-tuner plot measured all_reduce_perf.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --out measured.svg
+    nccl-tuner plot measured plain.log --arm Ring=ring.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --out arms.svg
+    """
+    if not files and not labelled:
+        raise click.UsageError("Missing argument 'FILE...'.")
+    file, described, measurements = _read(files, labelled, collective, communicator)
+    if collective is not None:
+        blocks = tuple(block for block in measurements.blocks if block.point.collective is collective)
+        if not blocks:
+            raise BadMeasurement(f"{file}: no {collective.name} in it")
+        measurements = replace(measurements, blocks=blocks)
+    given = measurements.header
+    comparison = Comparison(measurements, Model(Selection(described.communicator())))
+    if not comparison.kinds:
+        why = comparison.skipped[0].reason if comparison.skipped else "no times that count"
+        raise BadMeasurement(f"{file}: nothing to draw: {why}")
+
+    def record() -> list[PicturedMeasurements]:
+        return [_pictured(described, kind, series(comparison, kind)) for kind in comparison.kinds]
+
+    def draw() -> "Figure":
+        from tuner.cli.charts import figures
+
+        simulated = ", simulated times" if given.is_simulated else ""
+        return figures.measured([comparison], [f"{file.name}: {described.heading}{simulated}"])
+
+    def says() -> str:
+        kinds = comparison.kinds
+        names = ", ".join(sorted({kind.collective.name for kind in kinds}))
+        return f"{sum(map(len, kinds.values()))} points of {names}, {given.origin}"
+
+    deliver(out, as_json, record, draw, says)
+
+
+def _read(
+    files: tuple[Path, ...],
+    labelled: tuple[tuple[str, Path], ...],
+    collective: Collective | None,
+    communicator: options.CommunicatorOptions,
+) -> tuple[Path, Scenario, Measurements]:
+    """A file, the communicator, and the times; of several files together, and of one that forces something, by arms."""
+    described_there = any(communicator[name] for name in ("machine", "topology", "log"))
+    if described_there and (labelled or len(files) > 1 or measured_table.forces(files[0])):
+        placed, described = runs_there(files, {**communicator.given, "labelled": labelled})
+        return files[0] if files else labelled[0][1], described, of_communicator(placed, described)
+    if labelled or len(files) > 1:
+        raise BadInput("--arm, and several FILEs: valid with --machine NAME, --topology FILE or --log FILE, and --nccl")
+    measurements = read_any(files[0], collective)
+    return files[0], _scenario(files[0], measurements, communicator), measurements
+
+
+def _scenario(file: Path, measurements: Measurements, communicator: options.CommunicatorOptions) -> Scenario:
+    """What the options describe, or else the header of the file."""
+    given = measurements.header
+    if not communicator.says_where:
+        if given.scenario is None:
+            raise BadInput(f"{file} does not say where it was measured; valid: --machine NAME --nodes N --nccl RELEASE")
+        if said := [name for name in communicator.given if _said(name)]:
+            option = f"--{said[0].replace('_', '-')}"
+            raise BadInput(f"{option}: {file} says its own communicator; valid: with --machine or --topology, or none")
+        return given.scenario
+    described = communicator.scenario(nccl=communicator["nccl"] or given.nccl)
+    header.check(file, given, described)
+    return described
+
+
+def _said(name: str) -> bool:
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _pictured(scenario: Scenario, kind: Point, drawn: list[Series]) -> PicturedMeasurements:
+    return PicturedMeasurements(
+        kind.collective,
+        kind.dtype,
+        kind.op,
+        kind.in_place,
+        kind.graph,
+        PicturedMachine.of(scenario),
+        scenario.nodes,
+        scenario.ranks,
+        tuple(map(PicturedSeries.of, drawn)),
+    )
+
+
+VERBS = {
+    "map": "what NCCL picks, over sizes and node counts",
+    "curves": "predicted time and bus bandwidth of every combination, over sizes",
+    "diff": "where another release or setting changes the pick, over sizes and node counts",
+    "measured": "measured times against those that the model predicts",
+}
+
+
+@click.group(name="plot", cls=LazyGroup, verbs=VERBS, package="tuner.cli", modules=dict.fromkeys(VERBS, "plot"))
+def command() -> None:
+    """Pictures of choices and times; --out FILE.png or FILE.svg draws one, --json prints what it shows.
+
+    \b
+    nccl-tuner plot map allreduce --machine dgx-h100 --nccl 2.28.9 --to-nodes 64 --out map.png
+    """

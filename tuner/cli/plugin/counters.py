@@ -1,0 +1,141 @@
+"""``nccl-tuner plugin stats``, ``top``, ``metrics``: counts that the plugin kept."""
+
+import os
+from pathlib import Path
+
+import click
+
+from tuner.base.files import write_text
+from tuner.base.records import to_json
+from tuner.cli import options
+from tuner.cli.output import print_json, print_table
+from tuner.plugin import live, stats
+
+
+@click.command(name="stats", cls=options.Command)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@options.json_option
+def stats_command(files: tuple[Path, ...], as_json: bool) -> None:
+    """Sums what the plugin counted: which rows decide, which never match, which sizes no row decides.
+
+    FILE are those that NCCL_TUNER_STATS named in the job, of all ranks. Exit code 1 where ranks of one communicator
+    had different tables, or one of them none.
+
+    \b
+    NCCL_TUNER_STATS=$PWD/stats.%h.%p.%c torchrun train.py
+    nccl-tuner plugin stats stats.*
+    """
+    counts = stats.read(files)
+    if as_json:
+        print_json(to_json(counts))
+    else:
+        click.echo("\n".join(line for table in counts.tables for line in _table(table)))
+        for disagreement in counts.disagreements:
+            click.echo(f"different tables: {disagreement.communicator}")
+            for sha256, hosts in disagreement.tables.items():
+                content = "no table that could be used" if sha256 == stats.NONE else f"sha256 {sha256[:12]}"
+                click.echo(f"  {content} ({', '.join(disagreement.paths[sha256])}) on {', '.join(hosts)}")
+    if counts.disagreements:
+        raise SystemExit(1)
+
+
+def _table(table: stats.TableStats) -> list[str]:
+    if table.sha256 is None:
+        return [f"{table.table}: could not be used by {table.communicators} ranks of communicators"]
+    lines = [
+        f"{table.table} (sha256 {table.sha256[:12]}): {table.calls} calls of {table.communicators} ranks of "
+        f"communicators: {table.decided} decided, {table.costed} with its costs, {table.could_not_run} matched a row "
+        f"that NCCL could not run"
+    ]
+    for row in table.rows:
+        lines.append(f"  line {row.line}: {row.decided} decided, {row.could_not_run} could not run")
+    for cost in table.costs:
+        lines.append(f"  line {cost.line}: {cost.calls} times given")
+    for first, last in table.never_matched:
+        lines.append(f"  line {first}: never matched" if first == last else f"  lines {first} to {last}: never matched")
+    for left in table.undecided:
+        sizes = (
+            f"{left.least_bytes}" if left.least_bytes == left.most_bytes else f"{left.least_bytes}..{left.most_bytes}"
+        )
+        lines.append(f"  {left.collective} bytes={sizes}: {left.reason}: {left.calls} calls, {left.bytes} bytes")
+    return lines
+
+
+MOST_SHOWN = 12
+
+
+@click.command(name="top", cls=options.Command)
+@click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@options.json_option
+def top_command(folders: tuple[Path, ...], as_json: bool) -> None:
+    """Says which rows decide in the jobs whose counts lie in DIR, on which ranks, and which rows nothing matched.
+
+    DIR is what NCCL_TUNER_LIVE names in the job. The counts of a process that was killed stay there. Exit code 1 where
+    ranks of a communicator have different tables, or one goes without its own.
+
+    \b
+    NCCL_TUNER_LIVE=/dev/shm/nccl-tuner torchrun train.py &
+    nccl-tuner plugin top /dev/shm/nccl-tuner
+    """
+    counts = live.read(folders)
+    apart, refused = live.disagreements(counts), [each for each in counts if each.refused is not None]
+    if as_json:
+        print_json({"ranks": to_json(counts), "tables": to_json(live.tables(counts)), "different_tables": apart})
+    else:
+        click.echo(_verdict(counts, len(refused), len(apart)))
+        for each in refused[:MOST_SHOWN]:
+            click.echo(f"{each.name}: {each.refused}")
+        for line in apart[:MOST_SHOWN]:
+            click.echo(line)
+        for table in live.tables(counts):
+            _print(table)
+    if apart or refused:
+        raise SystemExit(1)
+
+
+def _verdict(counts: list[live.LiveCounts], refused: int, apart: int) -> str:
+    if not counts:
+        return "no counts: no job runs with NCCL_TUNER_LIVE set to this folder, or none has a table"
+    ended = sum(each.runs is False for each in counts)
+    calls = sum(each.calls for each in counts)
+    words = [f"{len(counts)} ranks of communicators on {len({each.host for each in counts})} hosts, {calls} calls"]
+    words += [f"{ended} of processes that are gone"] if ended else []
+    words += [f"{refused} WITHOUT THEIR TABLE"] if refused else []
+    words += [f"{apart} communicators with DIFFERENT TABLES"] if apart else []
+    return ", ".join(words)
+
+
+def _print(table: live.LiveTable) -> None:
+    rows = [
+        (row.line, row.calls, row.could_not_run, f"{row.on} of {table.ranks}", ", ".join(row.missing[:2]))
+        for row in sorted(table.rows, key=lambda row: -row.calls)[:MOST_SHOWN]
+    ]
+    share = 100 * table.decided / table.calls if table.calls else 0
+    title = f"{table.table} (sha256 {table.sha256[:12]}): {share:.0f} % of {table.calls} calls decided"
+    print_table(title, ("line", "calls", "could not run", "on ranks", "not on"), rows)
+    if table.never:
+        click.echo(f"never matched: lines {', '.join(live.iterate_names([*map(str, table.never)], MOST_SHOWN))}\n")
+
+
+@click.command(name="metrics", cls=options.Command)
+@click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE.prom",
+    help="A file that is replaced at once, in the folder of the node exporter's textfile collector.",
+)
+def metrics_command(folders: tuple[Path, ...], out: Path | None) -> None:
+    """Prints the counts that lie in DIR as Prometheus reads them; DIR is what NCCL_TUNER_LIVE names in the job.
+
+    \b
+    nccl-tuner plugin metrics /dev/shm/nccl-tuner --out /var/lib/node_exporter/nccl_tuner.prom
+    """
+    text = live.metrics(live.read(folders))
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        begun = out.with_name(f".{out.name}.{os.getpid()}")  # the collector reads *.prom
+        write_text(begun, text)
+        begun.replace(out)
