@@ -3,7 +3,6 @@
 import ast
 import itertools
 import json
-import math
 import re
 import tomllib
 from collections import Counter
@@ -13,7 +12,6 @@ from statistics import median
 from typing import Any
 
 import click
-from scipy.stats import binom
 
 from tests.scripts import check_arm, check_builds, check_random, write_accuracy
 from tests.scripts import check_releases as releases
@@ -26,8 +24,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.conformance.check import KINDS
-from tuner.times import measured
-from tuner.times.timemodel.intervals import COVERED, CarriedOver
+from tuner.times.timemodel.intervals import CarriedOver
 
 ROOT = Path(__file__).parents[2]
 _COVERED = (0.85, 0.95)  # what 90 % intervals should hold of each split
@@ -254,25 +251,6 @@ def options() -> str:
     return "\n".join(["| option | |", "|---|---|", *lines]) + "\n"
 
 
-def measured_tables() -> str:
-    """The measured times that are shipped."""
-    lines = [
-        "| file | machine | NCCL | rows | source | licence |",
-        "|---|---|---|--:|---|---|",
-    ]
-    tables = [measured.load(name) for name in measured.names()]
-    for table in tables:
-        head = table.header
-        machine = f"`{head.machine}`" if head.machine else "none"
-        place = head.source.repository
-        place = f"[{place.removeprefix('https://github.com/')}]({place})" if place.startswith("https") else place
-        lines += [
-            f"| `{table.name}`: {head.title} | {machine} | {head.nccl or 'none'} | {len(table.rows):,} "
-            f"| {place}, {head.source.commit} | {head.source.licence} |"
-        ]
-    return "\n".join(lines) + f"\n\n{len(tables)} files, {sum(len(table.rows) for table in tables):,} rows.\n"
-
-
 def accuracy() -> str:
     """Mean errors by group of splits and model, and what the intervals of the time model cover."""
     kept = write_accuracy.read()
@@ -285,26 +263,11 @@ def accuracy() -> str:
     return "\n".join(lines) + "\n"
 
 
-def splits() -> str:
-    """Each split with its errors and intervals."""
-    lines = [
-        "| carried over to | fitted to -> held out | rows | time model | NCCL's model | covered | half-width |",
-        "|---|---|--:|--:|--:|--:|--:|",
-    ]
-    for each in write_accuracy.read()["splits"]:
-        model, nccl = each["errors"]["time model"], each["errors"]["NCCL's model"]
-        shares = " | ".join(map(_percent, (model, nccl, each["coverage"], each["half_width"])))
-        lines += [f"| {_group(each['group'])} | {each['title']} | {each['rows']} | {shares} |"]
-    return "\n".join(lines) + "\n"
-
-
 def coverage() -> str:
     """How many splits the intervals are right on, how many could be, and what was tried on one machine alone."""
     kept = write_accuracy.read()["splits"]
     inside = sum(_COVERED[0] <= each["coverage"] <= _COVERED[1] for each in kept)
     narrow = sum(each["half_width"] <= 3 * each["errors"]["time model"] for each in kept)
-    possible = sum(_inside_by_chance(each["rows"]) for each in kept)
-    examples = ", ".join(f"{rows} rows {100 * _inside_by_chance(rows):.0f} %" for rows in (8, 18, 126))
     machines: dict[str, set[str]] = {}
     for each in kept:
         kind = each["kind"]
@@ -314,12 +277,8 @@ def coverage() -> str:
     alone = "; ".join(_group(kind) for kind, several in machines.items() if len(several) == 1)
     return f"""\
 {inside} of {len(kept)} splits have between 85 and 95 % of their times in the interval, and {narrow} have a mean
-half-width of at most three times their mean error. Intervals that are exactly right would not reach the first on every
-split: were rows independent of each other, the binomial distribution would leave {possible:.0f} of {len(kept)} in
-between ({examples}). Calls of one algorithm on one machine are off alike, so that fewer are.
-
-Held out on one machine alone: {alone}. There the other splits of that
-machine teach the interval, and where there is none it is half again as wide as the widest of the other kinds.
+half-width of at most three times their mean error. Held out on one machine alone, so that no other machine taught the
+interval: {alone}.
 """
 
 
@@ -337,11 +296,13 @@ def updates() -> str:
         _percent(median(each["large_error"] for each in kept if each["given"] == key and each["large_error"]))
         for key in given
     ]
-    head = [" | ".join(f"{key} rows | covered" for key in given), "--:|" * (2 * len(given) + 1)]
-    lines = [f"| table | {head[0]} | NCCL's model |", f"|---|{head[1]}"]
-    rows.append(("median", *map(median, columns)))
-    lines += [f"| {name} | {' | '.join(map(_percent, shares))} |" for name, *shares in rows]
-    return "\n".join(lines) + f"\n\nFrom 16 MiB on the median table is {', '.join(large)} off, in this order.\n"
+    shares = [float(median(column)) for column in columns]
+    of_rows = ", ".join(_percent(shares[2 * at]) for at in range(len(given)))
+    return f"""\
+Of {len(tables)} tables between nodes, each predicted with its site left out whole: the median table is {of_rows}
+off when it is given {", ".join(map(str, given))} rows of the site (from 16 MiB on {", ".join(large)}), where NCCL's own
+model is {_percent(shares[-1])} off.
+"""
 
 
 def accept_public() -> str:
@@ -390,12 +351,6 @@ def _whole_percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f} %"
 
 
-def _inside_by_chance(rows: int) -> float:
-    """The probability that 85 to 95 % of so many independent rows are in intervals that hold each with 90 %."""
-    fewest, most = math.ceil(_COVERED[0] * rows - 1e-9), math.floor(_COVERED[1] * rows + 1e-9)
-    return float(binom.cdf(most, rows, COVERED) - binom.cdf(fewest - 1, rows, COVERED))
-
-
 def images() -> str:
     """AWS's images and installers with their releases of aws-ofi-nccl, newest first."""
     shipped = sorted((*aws_ofi_nccl.images(), *aws_ofi_nccl.installers()), key=lambda each: each.since, reverse=True)
@@ -424,16 +379,6 @@ def tuned() -> str:
             rows.append(f"| {machine} | {ranks} | {of} |")
     head = ["| machine | ranks a node | AllReduce | AllGather | ReduceScatter |", "|---|--:|--:|--:|--:|"]
     return "\n".join([*head, *rows]) + "\n"
-
-
-def alltoall() -> str:
-    """The same of AllToAll."""
-    lines = ["| carried over to | fitted to -> held out | rows | mean error | covered | half-width |"]
-    lines += ["|---|---|--:|--:|--:|--:|"]
-    for each in write_accuracy.read()["alltoall"]:
-        shares = " | ".join(map(_percent, (each["error"], each["coverage"], each["half_width"])))
-        lines += [f"| {_group(each['kind'])} | {each['title']} | {each['rows']} | {shares} |"]
-    return "\n".join(lines) + "\n"
 
 
 def _group(name: str) -> str:
@@ -471,7 +416,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "options": options,
     "aliases": aliases,
     "missing_machines": missing_machines,
-    "measured": measured_tables,
     "regret": measured_regret.by_table,
     "regret_b200": measured_regret.b200,
     "regret_kinks": measured_regret.kinks_by_change,
@@ -479,8 +423,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "regret_sentence": measured_regret.sentence,
     "regret_splits": measured_regret.splits,
     "accuracy": accuracy,
-    "splits": splits,
-    "alltoall": alltoall,
     "images": images,
     "tuned": tuned,
     "coverage": coverage,
