@@ -14,9 +14,8 @@ from tests.support import captured_graphs
 from tests.support.command_line import run
 from tests.support.random_topologies import drawn
 from tuner import release
-from tuner.base.errors import BadInput
-from tuner.base.names import Pattern
-from tuner.graphs import Request, cached, find, graph_file
+from tuner.base.errors import BadInput, TunerError
+from tuner.graphs import Request, cached, compiled, find, graph_file
 from tuner.graphs.adapters import mirrored
 from tuner.graphs.channels import ChannelSearch
 from tuner.graphs.explain import explain
@@ -24,7 +23,6 @@ from tuner.graphs.graphs import search
 from tuner.graphs.load import Given, Taken
 from tuner.graphs.prepare import prepared
 from tuner.graphs.system import Kind
-from tuner.graphs.transpositions import EquivalentSearches
 from tuner.graphs.trial import Trial
 from tuner.machine import catalogue
 from tuner.machine.graphs import (
@@ -154,50 +152,68 @@ def test_a_second_question_is_answered_from_disk(monkeypatch: pytest.MonkeyPatch
             find(first, "2.28.9")  # and what is not as it was written is searched again
 
 
-# Several nodes; one node whose GPU 5 no NVLink reaches; halves that go by reverse traffic, too.
-ALIKE = [("dgx-b200", {}, None, True), ("dgx-1v", {"nvlinks": "0@gpu:5"}, None, False), ("dgx-2", {}, 3, True)]
+# Machines whose searches go other ways: by PCI, through switches, from trays; one with a GPU that no NVLink reaches.
+OTHER_WAYS = [("dgx-b200", {}, 4), ("dgx-1v", {"nvlinks": "0@gpu:5"}, None), ("dgx-2", {}, 3), ("pcie-l40s", {}, 4)]
+OTHER_WAYS += [("gb200-nvl72", {}, None), ("dgx-a100", {}, None)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("machine", "changes", "gpus", "several"), ALIKE)
-def test_a_search_that_goes_as_another_did_is_counted_as_if_it_were_made(
-    monkeypatch: pytest.MonkeyPatch, machine: str, changes: Mapping[str, str], gpus: int | None, several: bool
-) -> None:
-    request = request_of(machine, gpus, several)
-    request = replace(request, topology=edited(request.topology, changes))
-    counted, made = list[tuple[object, ...]](), list[int]()
-    search_one, lay = ChannelSearch.search, ChannelSearch._lay
+def both_ways(monkeypatch: pytest.MonkeyPatch, request: Request, nccl: str) -> tuple[object, object, int]:
+    """What C and Python find, or why they refuse the node, and how many searches C made."""
+    run, runs = compiled.CompiledSearch.run, list[tuple[int, bool]]()
+    every: list[list[object]] = []
+
+    def counted(self: compiled.CompiledSearch, trial: Trial, best: Trial, tries: int) -> tuple[int, bool]:
+        runs.append(run(self, trial, best, tries))
+        return runs[-1]
+
+    search_one = ChannelSearch.search
 
     def searched(self: ChannelSearch, trial: Trial, best: Trial, tries: int) -> int:
         left = search_one(self, trial, best, tries)
-        asked = trial.pattern, trial.bw_inter, trial.type_intra, trial.type_inter, trial.hops
-        counted.append((*asked, left, best.copied(), tuple(self.load.left), tuple(self.net_left)))
+        laid = replace(best, intra=best.intra[: best.channels], inter=best.inter[: best.channels])
+        every[-1].append((left, trial.hops, laid, list(self.load.left), list(self.net_left)))
         return left
 
-    def laid(self: ChannelSearch) -> None:
-        made.append(len(counted))
-        lay(self)
+    found: list[object] = []
+    for native in (True, False):
+        every.append([])
+        with monkeypatch.context() as patched:
+            patched.setattr(compiled.CompiledSearch, "run", counted)
+            patched.setattr(ChannelSearch, "search", searched)
+            if not native:
+                patched.setattr(compiled, "of", lambda search: None)
+            try:
+                found.append(search(request, nccl))
+            except TunerError as error:
+                found.append(str(error))
+    return (found[0], every[0]), (found[1], every[1]), len(runs)
 
-    monkeypatch.setattr(ChannelSearch, "search", searched)
-    monkeypatch.setattr(ChannelSearch, "_lay", laid)
-    found, spared = search(request, "2.28.9"), (counted.copy(), len(made))
-    counted.clear()
-    made.clear()
-    monkeypatch.setattr(EquivalentSearches, "left", lambda *_: None)
-    assert search(request, "2.28.9") == found
-    assert counted == spared[0]
-    assert len(made) > spared[1]
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("machine", "changes", "gpus"), OTHER_WAYS)
+@pytest.mark.parametrize("several", SEVERAL, ids=["one", "several"])
+def test_c_makes_every_search_as_python_does(
+    monkeypatch: pytest.MonkeyPatch, machine: str, changes: Mapping[str, str], gpus: int | None, several: bool
+) -> None:
+    """Each search of a node: the tries left, the best graph so far, and the bits of what is left of links."""
+    request = request_of(machine, gpus, several)
+    request = replace(request, topology=edited(request.topology, changes))
+    releases = catalogue.load(machine).releases
+    for nccl in {releases[0], releases[len(releases) // 2], releases[-1]}:
+        in_c, in_python, runs = both_ways(monkeypatch, request, nccl)
+        assert in_c == in_python, nccl
+        assert runs > 0
 
 
-def test_channels_that_are_better_at_another_bandwidth_are_searched() -> None:
-    alike = EquivalentSearches(2, release.load("2.28.9").search.channels)
-    best, slow, slower, fast = (
-        Trial(Pattern.Ring, False, 1, 2, bw_intra=gbs, bw_inter=gbs, channels=1, hops=3)
-        for gbs in (20.0, 12.0, 10.0, 24.0)
-    )
-    alike.remember("ring", slow, [], {1: 3}, 100)
-    assert alike.left("ring", slower, best, []) == 100
-    assert alike.left("ring", fast, best, []) is None
+@pytest.mark.slow
+def test_c_searches_random_topologies_as_python_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = 0
+    for number in range(2 * len(release.names())):
+        nccl = release.names()[number % len(release.names())]
+        in_c, in_python, made = both_ways(monkeypatch, request_of_random(f"c{number}"), nccl)
+        assert in_c == in_python, (number, nccl)
+        runs += made
+    assert runs > 500
 
 
 def test_without_adapters_there_is_no_collnet() -> None:

@@ -14,23 +14,24 @@ C's stack does, because a search is deeper than Python's stack. So these are one
                   -> _channel_done, which compares with the best -> _next_channel
 
 A try is an entry of ncclTopoSearchRecGpu, here each state that is gone on with. NCCL stops after so many, so the
-graph depends on every try and on their order, and both are kept exactly. Three things make that fast and change none:
+graph depends on every try and on their order, and both are kept exactly. C does most searches
+(:mod:`tuner.graphs.compiled`); where it is not there, for heads, and for searches that are written down, three things
+make this fast and change none:
 
 * :meth:`ChannelSearch._straight_on` goes over GPUs with one neighbour in a loop, without yielding each; it counts a
   try for each of them, as if it had.
 * A state from which nothing better was found is not gone on from again: its tries are only counted.
-* A search that was made before, or goes just as another one did, is not made: its tries are counted, and what it left
-  of the links, which by rounding may be other than it was, is set. (Both: :mod:`tuner.graphs.transpositions`.)
+* A search that was made before is not made: its tries are counted, and what it left of the links, which by rounding
+  may be other than it was, is set. (Both: :mod:`tuner.graphs.transpositions`.)
 """
 
-from collections.abc import Hashable
-
 from tuner.base.names import Pattern
+from tuner.graphs import compiled
 from tuner.graphs.load import Route
 from tuner.graphs.network_channels import DONE, FREE, NEVER, PCI_ORDER, REPLAY, NetworkChannels, State, Ways, begun
 from tuner.graphs.routes import UNKNOWN, Parts, Routes, all_to_all, through_switch
 from tuner.graphs.system import Kind, System
-from tuner.graphs.transpositions import EquivalentSearches, FailedSearches, SearchState
+from tuner.graphs.transpositions import FailedSearches, SearchState
 from tuner.graphs.trial import Recorder, Trial, better
 from tuner.release import Release
 from tuner.release.environment import Environment
@@ -43,8 +44,7 @@ class ChannelSearch(NetworkChannels):
         super().__init__(system, nccl, variables)
         self.best: Trial
         self._failed = FailedSearches(system)
-        self._equivalent = EquivalentSearches(self.gpus, self.rules)
-        self._fewest_hops: dict[int, int]  # by the number of channels laid
+        self._compiled = compiled.of(self)
 
     def record(self) -> Recorder:
         """What the searches from here on are written to."""
@@ -63,47 +63,22 @@ class ChannelSearch(NetworkChannels):
         self._found = False
         if self.recorder:
             self.recorder.begin(trial)
-        left = None if known is not None else self._left_by_equivalent(trial, best, tries)
-        if left is not None:
-            self.left = left
-            self._failed.remember(key, (left, list(self.load.left), list(self.net_left), trial.hops))
-        elif known is not None:
+        in_c = self._compiled if self._compiled and not self.recorder and self._compiled.takes(trial) else None
+        if known is not None:
             self.left, self.load.left[:], self.net_left[:], trial.hops = known
+        elif in_c:
+            self.left, self._found = in_c.run(trial, best, tries)
         else:
             self.trial, self.best, self.left = trial, best, tries
             self.routes = Routes(self.system, self.load, self.rules, trial)
             self.load.begin()
-            self.order.by_load, self._fewest_hops = False, {}
-            before = self._key_at_any_gbs(trial, tries)
             self.transpositions.begin(trial)
             self._lay()
-            if not self._found:
-                self._failed.remember(key, (self.left, list(self.load.left), list(self.net_left), trial.hops))
-                alike = before == self._key_at_any_gbs(trial, tries)
-                if alike and self._goes_by_loads_alone(trial):
-                    looked = ((start, table) for (start, _), table in self.load.looked.items())
-                    self._equivalent.remember(before, trial, looked, self._fewest_hops, self.left)
+        if known is None and not self._found:
+            self._failed.remember(key, (self.left, list(self.load.left), list(self.net_left), trial.hops))
         if self.recorder:
             self.recorder.end(best, (tries, self.left), self._found, known is not None)
         return self.left
-
-    def _key_at_any_gbs(self, trial: Trial, tries: int) -> Hashable:
-        # A simple tree leaves through the adapter that it came from, whether channels may cross adapters or not.
-        unique = len(self.nets.number_of) == len(self.net_left)
-        either = trial.pattern is Pattern.Tree and unique and self.rules.alternate != "any_pattern"
-        cross_nic = 0 if either else trial.cross_nic
-        return tries, cross_nic, self._failed.key_at_any_gbs(trial, self.load.left, self.net_left)
-
-    def _left_by_equivalent(self, trial: Trial, best: Trial, tries: int) -> int | None:
-        """The tries left of a search that goes as another one went; None where it has to be made, or written down."""
-        if self.recorder or trial.bw_intra != trial.bw_inter:
-            return None
-        return self._equivalent.left(self._key_at_any_gbs(trial, tries), trial, best, self.net_left)
-
-    def _goes_by_loads_alone(self, trial: Trial) -> bool:
-        """Whether bandwidths said only what links and adapters had enough of, in the search that was made."""
-        heads = trial.heads_only or self.rules.starts not in ("nearest", "own_then_nearest")
-        return not (heads or self.order.by_load or self.load.takes_twice or trial.bw_intra != trial.bw_inter)
 
     def _deepest_look(self) -> int:
         """Up to which step of a channel it is worth the while to look whether the search was there before."""
@@ -262,9 +237,6 @@ class ChannelSearch(NetworkChannels):
     def _channel_done(self) -> Ways:
         trial = self.trial
         trial.channels += 1
-        fewest = self._fewest_hops.get(trial.channels)
-        if fewest is None or trial.hops < fewest:
-            self._fewest_hops[trial.channels] = trial.hops
         if better(trial, self.best, self.gpus, self.rules):
             self.best.take(trial)
             self._found = True

@@ -30,19 +30,6 @@ class Taken(dict[float, float | None]):
         return left
 
 
-class Looked(Taken):
-    """The table, as far as one search looks it up."""
-
-    def __init__(self, gbs: float) -> None:
-        super().__init__(gbs)
-        self.gbs = gbs
-        self._whole = taken_by(gbs)
-
-    def __missing__(self, have: float) -> float | None:
-        left = self[have] = self._whole[have]
-        return left
-
-
 class Less(dict[float, float]):
     """A bandwidth less an amount, rounded to float32 alone, as NCCL counts what is left of an adapter."""
 
@@ -135,9 +122,7 @@ class Load:
         self.begin()
 
     def begin(self) -> None:
-        """Another search: what it looks up is kept, by what is left of a link before, and what is taken of it."""
-        self.looked: dict[tuple[float, float], Looked] = {}
-        self.takes_twice = False  # more than once of a link for one route
+        """Another search begins, with what is left now."""
         self.exact = True  # all that is taken for a route and given back leaves each link as it was
         self._before = tuple(self.left)
 
@@ -149,26 +134,25 @@ class Load:
         number = self._numbers[id(link)]
         key = self._before[number], amount
         self.exact = self.exact and all(map(in_thousandths, key)) and _rounded(f32(key[0])) == key[0]
-        if key not in self.looked:
-            self.looked[key] = Looked(amount)
-        return number, self.looked[key], given_by(amount)
+        return number, taken_by(amount), given_by(amount)
 
     def route(self, start: Node, path: Path, gbs: float, hops: int) -> Route:
         """A path from a device on which ``gbs`` are taken of each link."""
-        overhead = path.type == self.system.types.PHB and start.kind is Kind.GPU
-        through_intel = any(isinstance(link.to, Cpu) and link.to.vendor == "GenuineIntel" for link in path.links)
-        pci_gbs = float(f32(gbs) * f32(6) / f32(5)) if overhead and through_intel else gbs
+        pci_gbs = float(f32(gbs) * f32(6) / f32(5)) if self.has_pci_overhead(start, path) else gbs
         steps, back = list[Step](), list[Step | None]()
         for link in path.links:
             amount = pci_gbs if link.kind == "PIX" else gbs
             steps.append(self._step(link, amount))
-            reverse = self._reverse(link, start, amount)
-            back.append(None if reverse == 0 else self._step(self._way_back(link), reverse))
-        taken = [step[0] for step in (*steps, *back) if step is not None]
-        self.takes_twice = self.takes_twice or len(set(taken)) < len(taken)
+            reverse = self.reverse_gbs(link, start, amount)
+            back.append(None if reverse == 0 else self._step(self.way_back(link), reverse))
         return Route(tuple(steps), hops, back=tuple(back) if any(back) else ())
 
-    def _reverse(self, link: Link, start: Node, gbs: float) -> float:
+    def has_pci_overhead(self, start: Node, path: Path) -> bool:
+        """Whether a path takes more of PCI links than of others: one from a GPU through a CPU of Intel."""
+        through_cpu = path.type == self.system.types.PHB and start.kind is Kind.GPU
+        return through_cpu and any(isinstance(link.to, Cpu) and link.to.vendor == "GenuineIntel" for link in path.links)
+
+    def reverse_gbs(self, link: Link, start: Node, gbs: float) -> float:
         """What a link's traffic takes of the other direction."""
         far, amount = link.to, 0.0
         hardware = Kind.DEV if self.system.nodes[Kind.DEV] else Kind.GPU
@@ -178,7 +162,8 @@ class Load:
             amount += gbs
         return amount
 
-    def _way_back(self, link: Link) -> Link:
+    def way_back(self, link: Link) -> Link:
+        """The other direction of a link."""
         owner = self._owners[id(link)]
         return next(
             back

@@ -112,18 +112,21 @@ class Nets:
         """Whether the channel that is laid may leave through a device, after how it entered."""
         nets, inter, channel = self.devices, trial.inter, trial.channels
         device, start = nets[net], nets[self.number_of[inter[channel][0]]]
+        if not self.may_pair(trial, device, start):
+            return False
+        if self.alternates(trial) and device.id != inter[channel - 1][0]:
+            return False
+        return not (trial.pattern is Pattern.BalancedTree and step != 0 and device.id != inter[channel][1])
+
+    def may_pair(self, trial: Trial, device: Adapter, start: Adapter) -> bool:
+        """Whether any channel may leave through a device that enters from ``start``."""
         planes = {device.plane, start.plane} - {UNKNOWN} if self.rules.rails else set()
         if len(planes) > 1 or (trial.pattern is Pattern.Tree and device.id != start.id):
             return False
         if self.rules.ports_apart and device.port != start.port:
             return False
-        same_port = self._same_rail(device, start)
         crosses = trial.cross_nic != 0 if self.rules.alternate == "rings" else trial.cross_nic == 1
-        if not crosses and not same_port:
-            return False
-        if self.alternates(trial) and device.id != inter[channel - 1][0]:
-            return False
-        return not (trial.pattern is Pattern.BalancedTree and step != 0 and device.id != inter[channel][1])
+        return crosses or self._same_rail(device, start)
 
     def _same_rail(self, device: Adapter, start: Adapter) -> bool:
         """Whether a channel that does not cross may use both."""
@@ -140,8 +143,10 @@ class Nets:
 
     def alternates(self, trial: Trial) -> bool:
         """Whether the channel that is laid, or the next one, is to take the adapters of the one before in reverse."""
-        if not trial.channels & 1:
-            return False
+        return bool(trial.channels & 1) and self.alternate_if_odd(trial)
+
+    def alternate_if_odd(self, trial: Trial) -> bool:
+        """Whether that is so of every odd channel."""
         rules = self.rules.alternate
         any_pattern = rules == "any_pattern" and trial.cross_nic != 0
         return any_pattern or (rules == "rings" and trial.pattern is Pattern.Ring and trial.cross_nic == 2)
@@ -151,9 +156,7 @@ class Nets:
 
         BadInput for a device that reaches none: of another host of a NVLink domain that NCCL takes for several nodes.
         """
-        if net not in self._widest:
-            self._widest[net] = self._reached_best(self.devices[net])
-        widest, found = self._widest[net]
+        widest, found = self.widest_of(net)
         if widest < least_gbs:
             return []
         if self.rules.starts == "widest_unused_first":
@@ -161,8 +164,13 @@ class Nets:
         first = channel % len(self.devices[net].paths[Kind.GPU])
         return [gpu for gpu in found if gpu >= first] + [gpu for gpu in found if gpu < first]
 
+    def widest_of(self, net: int) -> tuple[float, list[int]]:
+        """The most bandwidth to a GPU, GB/s, and the GPUs that have it over the fewest links. BadInput as above."""
+        if net not in self._widest:
+            self._widest[net] = self._reached_best(self.devices[net])
+        return self._widest[net]
+
     def _reached_best(self, device: Adapter) -> tuple[float, list[int]]:
-        """The most bandwidth to a GPU, GB/s, and the GPUs that have it over the fewest links."""
         if Kind.GPU not in device.paths:
             raise BadInput(
                 f"this release of libnccl crashes: it takes the hosts of a NVLink domain for several nodes, and enters "

@@ -196,7 +196,6 @@ class NextGpus:
         self._near_free: list[dict[int, list[int]]] = [{} for _ in range(max(Pattern) + 1)]  # by pattern
         self._near: dict[tuple[Pattern, int], tuple[int, ...]] = {}
         self._free: dict[tuple[int, int], list[int]] = {}
-        self.by_load = False  # whether an order went by what is left of the links, since this was last set
         self._by_net: dict[tuple[int, int, int, int, object], list[int]] = {}
         numbers = [number for links in self.pci if links is not None for number in links]
         self._all_pci_left: Callable[[list[float]], object] = itemgetter(*numbers) if numbers else len
@@ -227,14 +226,13 @@ class NextGpus:
         if near_net == 0:
             found = self._by_paths(gpu, used)
         else:
-            self.by_load = True
             key = gpu, used, near_net, net, self._all_pci_left(self.load.left)
             known = self._by_net.get(key)
             if known is None:
                 known = self._by_net[key] = self._sorted_by_net(gpu, used, near_net, self.from_net[net])
             found = known
         if self.neighbours == "first":
-            first = [peer for peer in self._neighbours(gpu, pattern) if peer in found]
+            first = [peer for peer in self.neighbours_of(gpu, pattern) if peer in found]
             found = first + [peer for peer in found if peer not in first]
         return found
 
@@ -243,7 +241,7 @@ class NextGpus:
         known, key = self._near_free[pattern], used * self.count + gpu
         found = known.get(key)
         if found is None:
-            found = known[key] = [peer for peer in self._neighbours(gpu, pattern) if not used >> peer & 1]
+            found = known[key] = [peer for peer in self.neighbours_of(gpu, pattern) if not used >> peer & 1]
         return found
 
     def _by_paths(self, gpu: int, used: int) -> list[int]:
@@ -267,7 +265,7 @@ class NextGpus:
             scores.reverse()
         return [score[6] for score in scores]
 
-    def _neighbours(self, gpu: int, pattern: Pattern) -> tuple[int, ...]:
+    def neighbours_of(self, gpu: int, pattern: Pattern) -> tuple[int, ...]:
         """The GPUs before and after one by number, those first that NCCL puts first last."""
         key = pattern, gpu
         if key not in self._near:

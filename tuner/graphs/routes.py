@@ -9,7 +9,7 @@ from typing import Final
 from tuner.base.errors import BadInput
 from tuner.base.numerics import f32
 from tuner.graphs.load import Load, Route
-from tuner.graphs.system import Gpu, Kind, Node, System
+from tuner.graphs.system import Gpu, Kind, Node, Path, System
 from tuner.graphs.trial import Trial
 from tuner.release.search import Channels
 
@@ -49,9 +49,7 @@ class Routes:
         kind, number, to_kind, to = ends
         trial, types, rules = self.trial, self.system.types, self.rules
         start, end = self.system.nodes[kind][number], self.system.nodes[to_kind][to]
-        if to_kind not in start.paths:
-            raise BadInput(f"NCCL refuses a node where {_called(start, number)} reaches no {to_kind.name} at all")
-        path = start.paths[to_kind][to]
+        path = path_between(self.system, ends)
         intra = Kind.NET not in (kind, to_kind)
         farthest = trial.type_intra if intra else trial.type_inter
         if rules.no_hops_succeed and not path.hops:
@@ -110,6 +108,15 @@ class Routes:
         half = len(parts) // 2
         for route in [*reversed(taken[half:]), *reversed(taken[:half])]:
             self.give(route)
+
+
+def path_between(system: System, ends: Ends) -> Path:
+    """The path from a device to another. BadInput where it has none to any device of that kind."""
+    kind, number, to_kind, to = ends
+    start = system.nodes[kind][number]
+    if to_kind not in start.paths:
+        raise BadInput(f"NCCL refuses a node where {_called(start, number)} reaches no {to_kind.name} at all")
+    return start.paths[to_kind][to]
 
 
 def _called(node: Node, number: int) -> str:

@@ -1,4 +1,4 @@
-"""Three memories that spare the search what NCCL does again in vain; all of them only count the tries that it costs.
+"""Two memories that spare the search what NCCL does again in vain; all of them only count the tries that it costs.
 
 NCCL's search is depth first and limited by a number of tries, so where it stops depends on every try, useless ones too:
 a memory must say how many tries a repetition takes, and how it leaves bandwidths, not only that it finds nothing.
@@ -6,23 +6,17 @@ a memory must say how many tries a repetition takes, and how it leaves bandwidth
 * A transposition table (:class:`TranspositionTable`), as in programs that play chess: within one search the same state
   is reached by many orders of the same moves. Its key is all that the rest of the search can depend on.
 * :class:`FailedSearches`: whole searches that are asked for again, as NCCL steps through path types that no path has.
-* :class:`EquivalentSearches`: whole searches at another bandwidth that go just the same way, as each link has enough
-  left at one bandwidth wherever it has at the other.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 from tuner.base.names import Pattern
-from tuner.base.numerics import f32
-from tuner.graphs.load import Load, Looked, given_by, in_thousandths, less_by, taken_by
+from tuner.graphs.load import Load
 from tuner.graphs.nets import Nets
 from tuner.graphs.system import Kind, System
-from tuner.graphs.trial import Recorder, Rejections, Trial, better
-from tuner.release.search import Channels
+from tuner.graphs.trial import Recorder, Rejections, Trial
 
 NOWHERE = -1
 # After so many looks in searches of a kind, each has to have saved so many tries, or no more are made.
@@ -154,14 +148,10 @@ class FailedSearches:
         """All that a search goes by; types that no path has count as the next nearer one that some has."""
         speeds = trial.bw_intra, trial.bw_inter, trial.min_channels, trial.cross_nic
         to_beat = best.pattern, best.cross_nic, best.channels, best.bw_intra, best.bw_inter, best.hops
-        return speeds, to_beat, self.key_at_any_gbs(trial, links, nets)
-
-    def key_at_any_gbs(self, trial: Trial, links: Sequence[float], nets: Sequence[float]) -> Hashable:
-        """The key but for the bandwidth and the adapters of a channel, and for what is compared with the best."""
         intra = max((type_ for type_ in self._intra_types if type_ <= trial.type_intra), default=NO_TYPE)
         inter = max((type_ for type_ in self._inter_types if type_ <= trial.type_inter), default=NO_TYPE)
         asked = trial.pattern, trial.in_network, trial.max_channels, trial.same_channels
-        return asked, intra, inter, trial.hops, tuple(links), tuple(nets)
+        return speeds, to_beat, asked, intra, inter, trial.hops, tuple(links), tuple(nets)
 
     def known(self, key: Hashable) -> After | None:
         """How a search ends that was made before; None for a new one."""
@@ -170,107 +160,3 @@ class FailedSearches:
     def remember(self, key: Hashable, after: After) -> None:
         """Keeps how a search ended."""
         self._after[key] = after
-
-
-Tables = Sequence[Looked]  # by what is taken of a link; all looked up from one bandwidth on
-
-
-@dataclass(frozen=True, slots=True)
-class FailedSearch:
-    """How a search went that found nothing better, and left every link and adapter as it was."""
-
-    gbs: float  # of a channel
-    links: tuple[tuple[float, Tables], ...]  # by what was left before
-    fewest_hops: dict[int, int]  # by the number of channels laid
-    left: int  # tries
-
-
-class EquivalentSearches:
-    """Searches in vain of one system, for those that go just as one of them did at another bandwidth, without tries.
-
-    NCCL asks for one bandwidth after the other. Where each link, from each amount that a search found it with, has
-    enough left at one bandwidth just where it has at the other, both searches go the same way. What they compare
-    differs: so the channels that were laid are compared with the best graph anew. Only where all that is taken is given
-    back exactly.
-    """
-
-    def __init__(self, gpus: int, rules: Channels) -> None:
-        self.gpus, self.rules = gpus, rules
-        self._failed: dict[Hashable, list[FailedSearch]] = {}
-
-    def left(self, key: Hashable, trial: Trial, best: Trial, nets: Sequence[float]) -> int | None:
-        """The tries that a search leaves, by one that went the same way in vain; None where none is known to have."""
-        for known in self._failed.get(key, ()):
-            if not self._finds(known, trial, best) and _same_way(known, trial, nets):
-                return known.left
-        return None
-
-    def _finds(self, known: FailedSearch, trial: Trial, best: Trial) -> bool:
-        """Whether any of the channels laid is better than the best graph by now."""
-        laid = (replace(trial, channels=channels, hops=hops) for channels, hops in known.fewest_hops.items())
-        return any(better(each, best, self.gpus, self.rules) for each in laid)
-
-    def remember(
-        self,
-        key: Hashable,
-        trial: Trial,
-        looked: Iterable[tuple[float, Looked]],
-        fewest_hops: dict[int, int],
-        left: int,
-    ) -> None:
-        """Keeps a search in vain."""
-        by_start = groupby(sorted(looked, key=itemgetter(0)), key=itemgetter(0))
-        links = tuple((start, tuple(table for _, table in tables)) for start, tables in by_start)
-        self._failed.setdefault(key, []).append(FailedSearch(trial.bw_intra, links, fewest_hops, left))
-
-
-def _amounts(gbs: float) -> list[float]:
-    """All that a channel may take of a link: its bandwidth, or half of it; with overhead, and of the way back."""
-    parts = (gbs, gbs / 2)
-    return [amount for part in parts for amount in (part, float(f32(part) * f32(6) / f32(5)), part / 8)]
-
-
-def _same_way(known: FailedSearch, trial: Trial, nets: Sequence[float]) -> bool:
-    laid = max(known.fewest_hops, default=0)
-    whole = int(known.gbs), int(trial.bw_inter)
-    if not all(_same_adapter(left, whole, laid) for left in set(nets)):
-        return False
-    amounts = {0.0: 0.0, **dict(zip(_amounts(known.gbs), _amounts(trial.bw_intra), strict=True))}
-    return all(_same_link(start, tables, amounts) for start, tables in known.links)
-
-
-def _same_adapter(left: float, whole: tuple[int, int], laid: int) -> bool:
-    """Whether both have enough left for a channel at the same times, after up to so many that were laid."""
-    have = left, left
-    for _ in range(laid + 1):
-        rest = less_by(whole[0])[have[0]], less_by(whole[1])[have[1]]
-        exact = all(less_by(-each)[less] == before for each, less, before in zip(whole, rest, have, strict=True))
-        if not exact or (have[0] < whole[0]) != (have[1] < whole[1]):
-            return False
-        have = rest
-    return True
-
-
-def _same_link(start: float, tables: Tables, amounts: dict[float, float]) -> bool:
-    """Whether a link refuses at the same times: ``amounts`` are those taken now, by those taken then."""
-    if not all(table.gbs in amounts and in_thousandths(amounts[table.gbs]) for table in tables):
-        return False
-    steps = [(table, given_by(table.gbs), taken_by(now := amounts[table.gbs]), given_by(now)) for table in tables]
-    pairs = [(start, start)]
-    met = set(pairs)
-    while pairs:
-        then, now = pairs.pop()
-        for looked, back_then, taken, back_now in steps:
-            if then not in looked:
-                continue
-            rest_then, rest_now = looked[then], taken[now]
-            if (rest_then is None) != (rest_now is None):
-                return False
-            if rest_then is None or rest_now is None:
-                continue
-            if back_then[rest_then] != then or back_now[rest_now] != now:
-                return False
-            if (rest_then, rest_now) not in met:
-                met.add((rest_then, rest_now))
-                pairs.append((rest_then, rest_now))
-    return True
