@@ -120,3 +120,27 @@ def test_a_trace_that_is_priced_with_another_release_is_said_first(monkeypatch: 
     said = run(*TRACE, "--ranks", "16", "--nccl", other).stderr
     assert f"{TRACE[1]} is of NCCL {of}, and priced with {other}; what ran is priced with --nccl {of}" in said
     assert "priced with" not in run(*TRACE, "--ranks", "16", "--nccl", f"{other},{of}").stderr
+
+
+def test_a_trace_is_priced_with_its_own_release_where_none_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    (of,) = json.loads(Path(TRACE[1]).read_text())["distributedInfo"]["nccl_version"].split()
+    done = run(*TRACE, "--ranks", "16")
+    assert f"note: priced with NCCL {of}, which the files are of; --nccl says another" in done.stderr
+    assert f"8 GPUs each, NCCL {of}: " in done.stdout
+    assert done.stdout == run(*TRACE, "--ranks", "16", "--nccl", of).stdout
+
+
+def test_settings_that_harm_are_said_of_a_budgets_columns_and_of_logs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    said = "NCCL_CHUNK_SIZE=1048576 may destroy data: above the 131072 bytes of a step"
+    assert f"note: {said}" in run(*TRACE, "--ranks", "16", "--setting", "NCCL_CHUNK_SIZE=1048576").stderr
+    lines = Path("docs/examples/nccl.log").read_text().splitlines()
+    first = next(line for line in lines if "NCCL INFO" in line).partition("NCCL INFO")[0]
+    file = tmp_path / "nccl.log"
+    own = f"{first}NCCL INFO NCCL_CHUNK_SIZE set by environment to 1048576."
+    file.write_text("\n".join([*lines, own, ""]))
+    assert f"log: {said}" in run("log", str(file)).stdout
+    assert f"note: {said}" in run("budget", str(file), "--machine", "dgx-h100", "--nodes", "2").stdout

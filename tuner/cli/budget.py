@@ -14,11 +14,12 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Op
 from tuner.cli import options, times
 from tuner.cli.command import F, stacked
+from tuner.cli.communicator_options import say_notes
 from tuner.cli.exchanges import in_words
 from tuner.cli.exports import Exports, export_options, of_budget
 from tuner.cli.measured_options import arm_option, runs_there
 from tuner.cli.output import human_bytes, print_json, print_table, say, span
-from tuner.cli.trace_files import communicators_options, count_or_part, read_files
+from tuner.cli.trace_files import as_they_ran, communicators_options, count_or_part, read_files
 from tuner.jobs.traces.calls import number
 from tuner.jobs.workload import grouped, job, regret
 from tuner.jobs.workload.buckets import Bucket, buckets
@@ -521,8 +522,13 @@ def command(
         in_place=call.in_place,
     )
     lists = read_files(files, scenarios[0].ranks)
-    for line in job.of_other_releases(lists, [each.nccl for each in scenarios]):
-        say(f"note: {line}", err=True)
+    if nccl is None:
+        scenarios = [as_they_ran(lists, communicator, scenarios[0], "priced")]
+    else:
+        for line in job.of_other_releases(lists, [each.nccl for each in scenarios]):
+            say(f"note: {line}", err=True)
+    for each in job.Compared(scenarios, settings, tables, times).variants():
+        say_notes(each.scenario)
     times_of = _measured(measured, {**communicator.given, "labelled": labelled}, scenarios[0])
     shown = Shown(exact=exact, nccl=times is None or times.beside_nccl, calibrated=times is not None, overlap=overlap)
     if (groups := job_of(grouping, scenarios[0].ranks, shared)) is not None:

@@ -15,7 +15,7 @@ from tuner.cli import options
 from tuner.cli.command import LazyGroup
 from tuner.cli.log import LogOptions, log_options, read_log
 from tuner.cli.output import human_bytes, print_json, print_table, say
-from tuner.cli.trace_files import communicators_options, count_or_part, read_files
+from tuner.cli.trace_files import as_they_ran, communicators_options, count_or_part, read_files
 from tuner.jobs.traces.calls import number
 from tuner.machine import catalogue
 from tuner.oracle.conformance.check_log import KINDS as LOGGED_KINDS
@@ -188,7 +188,8 @@ def run_command(
     from tuner.jobs.workload import job
 
     count, part = count_or_part(ranks)
-    described = communicator.scenario(ranks=part)
+    communicator = communicator.but(ranks=part)
+    described = communicator.scenario()
     wanted = replace(
         job.wanted_of(described, count),
         communicators=communicators,
@@ -197,8 +198,7 @@ def run_command(
         buffers=call.buffers,
     )
     lists = read_files(files, described.ranks)
-    for line in job.of_other_releases(lists, [described.nccl], "compared"):
-        say(f"note: {line}", err=True)
+    described = as_they_ran(lists, communicator, described, "compared")
     checked = check_run(lists, described, wanted)
     if as_json:
         print_json(checked)

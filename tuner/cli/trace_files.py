@@ -6,11 +6,14 @@ from pathlib import Path
 
 import click
 
+from tuner.base.errors import BadInput
 from tuner.cli.command import F, stacked
-from tuner.cli.communicator_options import Ranks
-from tuner.cli.output import human_bytes
+from tuner.cli.communicator_options import CommunicatorOptions, Ranks
+from tuner.cli.output import human_bytes, say
 from tuner.jobs.traces.calls import CallList
 from tuner.jobs.traces.read import read
+from tuner.jobs.workload import job
+from tuner.scenario import Scenario
 
 LARGE_BYTES = 16 << 20  # from which reading takes long enough to be said
 
@@ -39,6 +42,26 @@ def communicators_options(verb: str) -> Callable[[F], F]:
 def count_or_part(ranks: int | tuple[int, ...] | None) -> tuple[int | None, tuple[int, ...] | None]:
     """What ``--ranks`` says: how many ranks the calls are of, or of which ranks their communicator is."""
     return (ranks, None) if isinstance(ranks, int) else (None, ranks)
+
+
+def as_they_ran(
+    lists: Sequence[CallList], communicator: CommunicatorOptions, described: Scenario, done: str
+) -> Scenario:
+    """The communicator in the release that the files are of, where no release was asked for and no log says one.
+
+    ``done``: what is done with the calls. A line on stderr says which release, or that it is another than the files'.
+    """
+    said = job.release_of(lists)
+    if communicator["nccl"] is None and communicator["log"] is None and said not in (None, described.nccl):
+        try:
+            described = communicator.scenario(nccl=said)
+        except BadInput as error:
+            say(f"note: not {done} with NCCL {said}, which the files are of: {error}", err=True)
+        else:
+            say(f"note: {done} with NCCL {said}, which the files are of; --nccl says another", err=True)
+    for line in job.of_other_releases(lists, [described.nccl], done):
+        say(f"note: {line}", err=True)
+    return described
 
 
 def read_files(files: Sequence[Path], ranks: int) -> list[CallList]:

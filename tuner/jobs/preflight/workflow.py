@@ -18,6 +18,7 @@ from tuner.jobs.preflight.reach import Reach
 from tuner.jobs.preflight.reading import Collected, Unreadable, read
 from tuner.jobs.preflight.settings import Assembled, Nodes, assemble, machines, place_of, refusal
 from tuner.jobs.preflight.views import Views
+from tuner.scenario.notes import harmful
 
 HARMFUL = frozenset({Reach.parts, Reach.messages, Reach.network, Reach.start, Reach.exchange})
 
@@ -178,6 +179,7 @@ def _notes(collected: Collected) -> list[str]:
                 f"kind {letters(number)} may load NCCL {' or '.join(releases)}: {releases[0]} is taken "
                 f"({first.found_by}); collect `library` FILE says which"
             )
+        notes += [f"kind {letters(number)}: {line}" for line in harmful(facts.variables, None)]
         if facts.tuner_plugin is not None and facts.plugin_is_of_others:
             notes.append(f"kind {letters(number)} loads tuner plugin {facts.tuner_plugin.path}, which is not emulated")
     return notes

@@ -8,6 +8,7 @@ from tuner.jobs.traces.calls import Call, CallList, Executed, exchanged_bytes, n
 from tuner.scenario.logs import choice, importer, reader
 from tuner.scenario.logs.imported import CommunicatorLines, LoggedChoice, groups
 from tuner.scenario.logs.reader import Log, RankLog
+from tuner.scenario.notes import harmful
 
 _Member = tuple[tuple[str, int], str]  # process, address of the communicator in it
 
@@ -19,6 +20,8 @@ def from_log(file: str, content: bytes) -> CallList:
     communicators = groups(log.ranks)
     notes = [f"the log is of NCCL {name}" for name in log.versions]
     notes += ["the last line is cut and not counted"] if cut else []
+    nodes = next((rank.nodes for rank in log.ranks if rank.nodes), None)
+    notes += dict.fromkeys(line for values in log.environment.values() for line in harmful(values, nodes))
     if log.calls:
         calls = tuple(_calls(file, log, communicators))
         if log.symmetric:

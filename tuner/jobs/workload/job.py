@@ -17,6 +17,7 @@ from tuner.jobs.workload.count import count
 from tuner.jobs.workload.price import Variant
 from tuner.jobs.workload.priced import Budget
 from tuner.jobs.workload.regret import Measured
+from tuner.release import names
 from tuner.scenario import Scenario
 
 
@@ -73,14 +74,21 @@ def of_lists(
     return budget(CountedFiles(list(lists), wanted, count(list(lists), wanted)), variants, times, compared.times)
 
 
+def release_of(lists: Iterable[CallList]) -> str | None:
+    """The release of NCCL that the files say they are of; None where they say several, one that there is no table of,
+    or none."""
+    said = {release for each in lists for release in each.releases}
+    return next(iter(said)) if len(said) == 1 and said <= set(names()) else None
+
+
 def of_other_releases(lists: Iterable[CallList], taken: Iterable[str], done: str = "priced") -> list[str]:
     """A line for each file that is of a release that none of those is that were ``taken``; ``done`` with them."""
-    names = list(taken)
+    others = list(taken)
     return [
-        f"{each.file} is of NCCL {said}, and {done} with {', '.join(names)}; what ran is {done} with `nccl` {said}"
+        f"{each.file} is of NCCL {said}, and {done} with {', '.join(others)}; what ran is {done} with `nccl` {said}"
         for each in lists
         for said in each.releases
-        if said not in names
+        if said not in others
     ]
 
 

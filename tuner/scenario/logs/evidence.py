@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from tuner.base.names import Pattern
 from tuner.scenario.logs.imported import LogEvidence, Reading
+from tuner.scenario.notes import harmful
 
 FEW_CHANNELS = 4  # so many ask why there are no more
 MOST_WARNINGS = 6
@@ -27,6 +28,7 @@ def evidence(reading: Reading, variables: Mapping[str, str], channels: tuple[str
         *_of_network(reading, variables),
         *_of_shared_memory(reading, variables),
         *_of_gpudirect(reading, variables),
+        *harmful(variables, next((rank.nodes for rank in reading.logs if rank.nodes), None)),
         *_of_warnings(reading),
     ]
     rings = tuple(log.rings[channel] for channel in sorted(log.rings))
