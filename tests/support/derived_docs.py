@@ -84,26 +84,21 @@ def _line(name: str, row: releases.Row) -> str:
 
 def by_build() -> str:
     """What the last `make test-releases` compared of libnccl for CUDA 13."""
-    lines = ["| NCCL | compiled with CUDA | communicators | values compared | the same |", "|---|---|--:|--:|--:|"]
-    for name, row in check_builds.read().items():
-        same = share(row["same"], row["compared"])
-        lines.append(f"| {name} | {row['cuda']} | {row['communicators']} | {row['compared']:,} | {same} |")
-    return "\n".join(lines) + "\n"
+    rows = check_builds.read()
+    compared, same = (sum(row[key] for row in rows.values()) for key in ("compared", "same"))
+    first, *_, last = rows
+    return f"{len(rows)} releases, {first} to {last}: {compared:,} values compared, {share(same, compared)} the same.\n"
 
 
 def by_arm() -> str:
     """What tests/scripts/check_arm.py compared of libnccl for aarch64."""
-    lines = [
-        "| NCCL | constants | variables | different | fused | latencies | differ | times | differ | picks | differ |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
-    ]
-    for name, row in check_arm.read().items():
-        of_model = ("latencies", "latencies_different", "times", "times_different", "picks", "picks_different")
-        head = f"{name} | {row['constants']} | {row['variables']}"
-        different = row["constants_different"] + row["variables_different"]
-        values = (f"{row[key]:,}" if row[key.removesuffix("_different")] else "-" for key in of_model)
-        lines.append(f"| {head} | {different} | {sum(row['fused'].values())} | {' | '.join(values)} |")
-    return "\n".join(lines) + "\n"
+    rows = check_arm.read()
+    lines = ["| compared in all releases | number | different |", "|---|--:|--:|"]
+    for what in ("constants", "variables", "latencies", "times", "picks"):
+        numbers = [sum(row[key] for row in rows.values()) for key in (what, f"{what}_different")]
+        lines.append(f"| {what} | {' | '.join(f'{number:,}' for number in numbers)} |")
+    first, *_, last = rows
+    return "\n".join(lines) + f"\n\n{len(rows)} releases, {first} to {last}.\n"
 
 
 def by_random() -> str:
