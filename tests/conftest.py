@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
         sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / "build" / "pycache"))
         sys.dont_write_bytecode = False
-    os.environ.pop("COLUMNS", None)  # as where no terminal is: tables are as wide as they are
+    os.environ["COLUMNS"] = "1000"  # tables are as wide as they are, with every column
     # The tests themselves run side by side: threads of a linear algebra library would only wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])

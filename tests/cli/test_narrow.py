@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.command_line import run
-from tuner.cli.output import LEFT_OUT, laid_out
+from tuner.cli.output import LEFT_OUT, NotedCell, laid_out, print_table
 
 ON = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
 COMMANDS = {
@@ -32,7 +32,7 @@ def test_a_table_is_no_wider_than_the_terminal(name: str, columns: int, monkeypa
     monkeypatch.setenv("COLUMNS", str(columns))
     narrow = tables(run(*COMMANDS[name]).stdout)
     assert max(map(len, narrow)) <= columns
-    monkeypatch.delenv("COLUMNS")
+    monkeypatch.setenv("COLUMNS", "1000")
     wide = tables(run(*COMMANDS[name]).stdout)
     words = [set(re.findall(r"[^\s─]+", " ".join(lines))) for lines in (narrow, wide)]
     left_out = [line for line in narrow if line.startswith(f" {LEFT_OUT}: ")]
@@ -41,9 +41,18 @@ def test_a_table_is_no_wider_than_the_terminal(name: str, columns: int, monkeypa
     assert columns < 80 or len(narrow) <= 3 * len(wide), "as rows, not as lists of columns"
 
 
-def test_without_a_terminal_a_table_is_as_wide_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", COMMANDS)
+def test_without_a_terminal_a_table_has_80_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert max(map(len, tables(run(*COMMANDS["explain"]).stdout))) > 120
+    assert max(map(len, tables(run(*COMMANDS[name]).stdout))) <= 80
+
+
+def test_notes_of_cells_stand_below_their_table_once(capsys: pytest.CaptureFixture[str]) -> None:
+    cell = NotedCell("1 to 2", "extrapolated: sizes")
+    print_table("", ("file", "us"), [("a; extrapolated.csv", cell), ("b", cell)])
+    shown = capsys.readouterr().out
+    assert "a; extrapolated.csv   1 to 2 [1]" in shown
+    assert shown.endswith("\n [1] extrapolated: sizes\n")
 
 
 def test_a_number_keeps_its_unit() -> None:

@@ -23,6 +23,7 @@ from tuner.times.acceptance.judge import WIDEST, Verdict
 from tuner.times.readers.measured_table import Given
 
 COLUMNS = ("size", "pick", "us", "expected us", "from", "to", "busbw GB/s", "floor GB/s", "verdict")
+SPARE = ("floor GB/s", "busbw GB/s")  # where little room is
 FLOOR_COLUMNS = ("collective", "size", "pick", "expected us", "busbw GB/s", "floor GB/s")
 NOT_MEASURED = "*"
 
@@ -138,7 +139,7 @@ def _print(result: Acceptance) -> None:
     for title, sizes in groupby(result.sizes, junit.suite):
         own = list(sizes)
         several = len({each.file for each in result.sizes}) > 1
-        print_table(f"{own[0].file}: {title}" if several else title, COLUMNS, _rows(own))
+        print_table(f"{own[0].file}: {title}" if several else title, COLUMNS, _rows(own), SPARE)
     for line in _notes(result):
         say(line)
 

@@ -183,7 +183,7 @@ def _part(part: Part[OfCollective] | Part[OfCombination | OfKernel], shown: Show
     return shown.of((part.of.name, number(part.calls)), by_nccl, _calibrated_ms(part.calibrated))
 
 
-def _calibrated_ms(time: CalibratedTime | None) -> tuple[str, str]:
+def _calibrated_ms(time: CalibratedTime | None) -> tuple[object, ...]:
     return times.central(time, 1e3, 3), times.interval(time, 1e3, 3)
 
 
@@ -191,9 +191,9 @@ def _print_sizes(entries: Sequence[EntryPrices], shown: Shown) -> None:
     own = ("collective", "type", "size", "calls", "pick", *(["SMs"] if shown.overlap else []))
     columns = [str(name) for name in shown.of(own, ("NCCL us", "NCCL ms", "share"), CALIBRATED_US)]
     if shown.exact:
-        print_table("by size", columns, [_size(entry, shown) for entry in entries])
+        print_table("by size", columns, [_size(entry, shown) for entry in entries], SPARE)
     else:
-        print_table("by sizes together", columns, [_bucket(row, shown) for row in buckets(entries)])
+        print_table("by sizes together", columns, [_bucket(row, shown) for row in buckets(entries)], SPARE)
 
 
 def _size(entry: EntryPrices, shown: Shown) -> list[object]:
@@ -235,6 +235,7 @@ def _column(variant: VariantBudget, shown: Shown) -> list[object]:
     return shown.of((variant.name,), (_ms(variant.total_us), *by_nccl), (*_calibrated_ms(total), by_calibration))
 
 
+SPARE = ("type", "calibrated ms", "NCCL ms", "share")  # where little room is
 CHANGE_COLUMNS = ("collective", "type", "size", "calls", "from", "to", "us each", "now us", "difference ms")
 
 

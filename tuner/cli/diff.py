@@ -225,7 +225,7 @@ def regressions_command(releases: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         print_json(known)
         return
-    width = width_to_fit() or 100
+    width = width_to_fit()
     for one in known:
         click.echo(f"{one.first}{f' to before {one.fixed}' if one.fixed else ''}: {one.title}\n  {one.thread}")
         for text in (f"thread: {one.says}", f"nccl-tuner {VERDICTS[one.verdict]}: {one.shows}"):
@@ -382,8 +382,9 @@ def print_changes(title: str, changes: list[Change], *, by_nccl: bool = True) ->
     ties = [change for change in changes if change.is_rounding]
     if left := [change for change in changes if not change.is_rounding]:
         shown = shown_times(by_nccl, [change.calibrated for change in left])
-        columns = ("from", "to", "before", "after", *shown, "new pick by the model before", "by the model after")
-        print_table(title, columns, [_row(change, shown) for change in left])
+        models = ("new pick by the model before", "by the model after")
+        columns = ("from", "to", "before", "after", *shown, *models)
+        print_table(title, columns, [_row(change, shown) for change in left], models[::-1])
     if ties:
         sizes = sum(change.to_bytes - change.from_bytes + 1 for change in ties)
         say(f"{title}: {len(ties)} more around these, {sizes} bytes in all, where float32 cannot part the times\n")
@@ -395,7 +396,7 @@ def shown_times(by_nccl: bool, calibrated: "Sequence[CalibratedChange | None]") 
     return [*([BY_NCCL] if by_nccl or not measured else []), *([BY_MEASUREMENTS] if measured else [])]
 
 
-def times_row(ratio: float | None, calibrated: "CalibratedChange | None", shown: Sequence[str]) -> list[str]:
+def times_row(ratio: float | None, calibrated: "CalibratedChange | None", shown: Sequence[str]) -> list[object]:
     """The cells of :func:`shown_times`."""
     from tuner.cli import times
 

@@ -312,11 +312,14 @@ def print_with_across(title: str, answer: GraphsAcross, as_json: bool) -> None:
         print_across(title, answer.across)
 
 
+SPARE = ("heads", "latency_inter_us", "same_channels", "cross_nic")  # where little room is
+
+
 def print_graphs(title: str, found: Mapping[str, OrderedGraph]) -> None:
     """The numbers of each graph."""
     columns = [each.name for each in fields(Graph)]
     rows = [(name, *(_shown(getattr(each.graph, column)) for column in columns)) for name, each in found.items()]
-    print_table(title, ("graph", *columns), rows)
+    print_table(title, ("graph", *columns), rows, SPARE)
 
 
 def print_channels(found: Mapping[str, OrderedGraph]) -> None:

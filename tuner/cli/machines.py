@@ -257,7 +257,7 @@ def paragraph(text: str, indent: int = 0) -> None:
     click.echo(
         textwrap.fill(
             text,
-            min(width_to_fit() or WIDTH, WIDTH),
+            min(width_to_fit(), WIDTH),
             subsequent_indent=" " * indent,
             break_long_words=False,
             break_on_hyphens=False,

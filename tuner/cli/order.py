@@ -164,13 +164,16 @@ def _sizes(sizes: list[int] | None, row_bytes: int | None, rows: list[int] | Non
     return [row_bytes * count for count in rows]
 
 
+SPARE = ("channels", "elements", "NCCL")  # where little room is
+
+
 def print_order(title: str, answer: OrderAnswer, dtype: DataType) -> None:
     """Whether the bits are the same, then a row a class of elements."""
     if answer.same_bits is not None:
         print_same(answer.same_bits)
         say()
     columns = ("size", "NCCL", "pick", "channels", "elements", "added", "where")
-    print_table(title, columns, [row for call in answer.calls for row in _rows(call, dtype)])
+    print_table(title, columns, [row for call in answer.calls for row in _rows(call, dtype)], SPARE)
     _say_what_was_read(call.nccl for call in answer.calls if not call.device_code_read)
 
 

@@ -20,6 +20,7 @@ from tuner.base.records import to_json
 from tuner.base.sizes import human_bytes as human_bytes
 from tuner.cli.command import with_options
 
+WIDTH = 80  # of a table where nothing says how wide it may be
 GAPS = (3, 2, 1)  # between columns, the first that fits
 LEAST = 8  # a wrapped column is no narrower
 LEFT_OUT = "left out for the width"  # columns; --json has them
@@ -29,51 +30,54 @@ INDENT = "     "
 OF_A_NUMBER = re.compile(r"(?<=\d) (?=(?:[KMGTPE]i?)?B\b|us\b|ms\b|GB/s|%)")  # no line ends between it and its unit
 
 
-def width_to_fit() -> int | None:
-    """What COLUMNS says, else the terminal's width; None where there is no terminal, as in a pipe or a file."""
+def width_to_fit() -> int:
+    """Columns that COLUMNS says, else the terminal's; 80 where neither is, as in a pipe or a file."""
     said = os.environ.get("COLUMNS", "")
     if said.isdecimal() and int(said) > 0:
         return int(said)
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
 
 
-def laid_out(
-    columns: Sequence[str], body: Sequence[Sequence[str]], width: int | None, spare: Sequence[str] = ()
-) -> str:
+def laid_out(columns: Sequence[str], body: Sequence[Sequence[str]], width: int, spare: Sequence[str] = ()) -> str:
     """The lines of a plain aligned table; columns whose cells are all numbers are set to the right.
 
-    Of one that is wider than ``width`` the cells are wrapped, and a last column of sentences goes below its rows; where
-    that does not do, columns are left out, first those called as in ``spare``, then the last ones. Where not even the
-    first two fit, each row is a list.
+    Of one that is wider than ``width``, columns called as in ``spare`` are left out, the first ones first; the cells of
+    what is still wider are wrapped, and a last column of sentences goes below its rows; where that does not do, the
+    last columns are left out. Where not even the first two fit, each row is a list.
     """
     whole = _Columns.of(columns, body)
-    if width is None or whole.total <= width:
+    if whole.total <= width:
         return _table(columns, body, whole)
     left = width - whole.total + whole.widths[-1]  # for the last column
-    if whole.widths[-1] > PROSE > left and len(columns) > 1:
-        return _with_sentences(columns, body, width)
-    kept = list(range(len(columns)))
+    prose = whole.widths[-1] > PROSE > left and len(columns) > 1 and columns[-1] not in spare
+    places = list(range(len(columns) - prose))
+    spared = [name for name in spare if name in columns]
     while True:
-        shown, rows = [columns[at] for at in kept], [[cells[at] for at in kept] for cells in body]
-        fitted = _fitting(shown, rows, width)
+        shown, rows = [columns[at] for at in places], [[cells[at] for at in places] for cells in body]
+        fitted = _fitting(shown, rows, width, wrapped=len(places) <= LEAST_COLUMNS or not spared)
         if fitted is not None:
-            gone = [name for at, name in enumerate(columns) if at not in kept]
-            return _table(shown, rows, fitted) + (_note(gone, width) if gone else "")
-        if len(kept) == LEAST_COLUMNS:
+            gone = [name for at, name in enumerate(columns[: len(columns) - prose]) if at not in places]
+            table = _with_sentences(columns[-1], body, width, [fitted.lines(each) for each in [shown, *rows]])
+            return (table if prose else _table(shown, rows, fitted)) + (_note(gone, width) if gone else "")
+        if len(places) <= LEAST_COLUMNS:
             return _lists(columns, body, width)
-        called = next((name for name in spare if name in shown), shown[-1])
-        kept.pop(len(shown) - 1 - shown[::-1].index(called))
+        called = spared.pop(0) if spared else shown[-1]
+        places.pop(len(shown) - 1 - shown[::-1].index(called))
 
 
 def _note(gone: Sequence[str], width: int) -> str:
     return textwrap.fill(f"{LEFT_OUT}: {', '.join(gone)}", width, initial_indent=" ", subsequent_indent=" ") + "\n"
 
 
-def _fitting(columns: Sequence[str], body: Sequence[Sequence[str]], width: int) -> "_Columns | None":
-    """The columns as wide as their cells, or with cells wrapped; None where neither fits."""
+def _fitting(columns: Sequence[str], body: Sequence[Sequence[str]], width: int, wrapped: bool) -> "_Columns | None":
+    """The columns as wide as their cells, closer together, or ``wrapped``; None where nothing fits."""
     whole = _Columns.of(columns, body)
     if whole.total <= width:
         return whole
+    if not wrapped:
+        words = [max(name.split(), key=len, default="") for name in columns]  # only names take several lines
+        closer = (_Columns.of(words, body).closer(columns, width, gap) for gap in GAPS)
+        return next(filter(None, closer), None)
     return next(filter(None, (whole.fitted([columns, *body], width, gap) for gap in GAPS)), None)
 
 
@@ -107,6 +111,14 @@ class _Columns:
             widths[widest] -= 1
         return _Columns(tuple(widths), self.to_the_right, gap)
 
+    def closer(self, columns: Sequence[str], width: int, gap: int) -> "_Columns | None":
+        """Columns of the same widths or wider, for their names, with this gap; None where they do not fit."""
+        widths, left = list(self.widths), width - 1 - sum(self.widths) - gap * (len(self.widths) - 1)
+        for at, name in enumerate(columns):
+            more = max(0, min(left, len(name) - widths[at]))
+            widths[at], left = widths[at] + more, left - more
+        return None if left < 0 else _Columns(tuple(widths), self.to_the_right, gap)
+
     def lines(self, cells: Sequence[str]) -> list[str]:
         """One row, as tall as its tallest cell."""
         wrapped = [_wrapped(cell, own) for cell, own in zip(cells, self.widths, strict=True)]
@@ -125,14 +137,12 @@ def _table(columns: Sequence[str], body: Sequence[Sequence[str]], form: _Columns
     return "\n".join(each.rstrip() for each in ["", *form.lines(columns), rule, *rows, ""])
 
 
-def _with_sentences(columns: Sequence[str], body: Sequence[Sequence[str]], width: int) -> str:
-    """The last column's cells below their rows."""
-    above = _Columns.of(columns[:-1], [cells[:-1] for cells in body])
-    if above.total > width:
-        return _lists(columns, body, width)
-    lines = ["", *above.lines(columns[:-1]), f"{INDENT}{columns[-1]}", " " + "─" * (width - 1)]
-    for *cells, sentence in body:
-        lines += [*above.lines(cells), *(f"{INDENT}{part}" for part in _wrapped(sentence, width - len(INDENT)))]
+def _with_sentences(name: str, body: Sequence[Sequence[str]], width: int, above: Sequence[Sequence[str]]) -> str:
+    """The last column, of this name, with its cells below their rows, whose lines ``above`` has after the head's."""
+    head, *rows = above
+    lines = ["", *head, f"{INDENT}{name}", " " + "─" * (width - 1)]
+    for (*_, sentence), row in zip(body, rows, strict=True):
+        lines += [*row, *(f"{INDENT}{part}" for part in _wrapped(sentence, width - len(INDENT)))]
     return "\n".join(line.rstrip() for line in [*lines, ""])
 
 
@@ -189,30 +199,33 @@ def print_table(
 ) -> None:
     """A plain aligned table; columns whose cells are all numbers are set to the right.
 
-    On a terminal, or where COLUMNS says how wide one is, it is no wider: ``spare`` columns are left out first. Not by a
-    library: a table as plain as this would wait 20 ms for one that draws all kinds.
+    It is no wider than :func:`width_to_fit`: ``spare`` columns are left out first. Notes of cells stand below it, once
+    each. Not by a library: a table as plain as this would wait 20 ms for one that draws all kinds.
     """
     if title:
         click.echo(title)
-    body = [[with_options(str(cell)) for cell in row] for row in rows]
-    notes = _noted(body)
+    numbers: dict[str, int] = {}  # of notes
+    body = [[_shown(cell, numbers) for cell in row] for row in rows]
     click.echo(laid_out(columns, body, width_to_fit(), spare))
-    for number, text in enumerate(notes, start=1):
+    for text, number in numbers.items():
         click.echo(f" [{number}] {text}")
 
 
-def _noted(body: list[list[str]]) -> list[str]:
-    """Words on what times are extrapolated over, which leave their cells for a number there: ``41.2 to 55.1 [1]``."""
-    notes: list[str] = []
-    for row in body:
-        for at, cell in enumerate(row):
-            said, found, over = cell.partition("; extrapolated")
-            if found:
-                text = f"extrapolated{over}"
-                if text not in notes:
-                    notes.append(text)
-                row[at] = f"{said} [{notes.index(text) + 1}]"
-    return notes
+@dataclass(frozen=True, slots=True)
+class NotedCell:
+    """A cell of a table, and a note that goes below the table: ``41.2 to 55.1 [1]``."""
+
+    text: str
+    note: str
+
+    def __str__(self) -> str:
+        return f"{self.text}; {self.note}"
+
+
+def _shown(cell: object, numbers: dict[str, int]) -> str:
+    if isinstance(cell, NotedCell):
+        return f"{cell.text} [{numbers.setdefault(cell.note, len(numbers) + 1)}]"
+    return with_options(str(cell))
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -201,6 +201,7 @@ def _print_disagreeing(answers: Sequence[PickAnswer]) -> None:
 
 
 COLUMNS = ("size", "pick", "channels", "threads")
+CALIBRATED_SPARE = ("threads", "NCCL busbw GB/s", "channels")
 SPARE = ("algbw GB/s", "threads", "slower by", "runner-up")  # on a narrow terminal
 
 
@@ -255,7 +256,7 @@ def _print_calibrated(title: str, answers: Sequence[PickAnswer], beside_nccl: bo
         by = _own(answers)
         nccl = (f"{by} us", f"{by} busbw GB/s") if beside_nccl else ()
         columns = (*COLUMNS, *nccl, "calibrated us", f"{times.INTERVAL} us", "calibrated busbw GB/s")
-        print_table(title, columns, [_calibrated_row(answer, beside_nccl) for answer in answers], SPARE)
+        print_table(title, columns, [_calibrated_row(answer, beside_nccl) for answer in answers], CALIBRATED_SPARE)
         _print_disagreeing(answers)
     for one in used[:1]:
         picked = [answer.pick.name for answer in answers if not isinstance(answer.pick, NonClassicPick)]

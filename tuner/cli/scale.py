@@ -125,7 +125,7 @@ def command(
             alike = list(same)
             by_calibration = _calibrated(alike[0], alike[-1]) if measured else ()
             rows.append([*_row(alike), *(_by_nccl(alike[0], alike[-1]) if by_nccl else ()), *by_calibration])
-        print_table(title, columns, rows)
+        print_table(title, columns, rows, SPARE)
     if any(each.bypass_kernel for each in scaled.ranges):
         say(SYMMETRIC_TIMES)
     if scaled.calibrations:
@@ -165,6 +165,7 @@ SYMMETRIC_TIMES = (
     "Times of symmetric kernels are by NCCL's own model of them, which is another than that of algorithms.\n"
 )
 COLUMNS = ("size", "nodes", "to", "ranks", "to", "pick", "channels", "threads")
+SPARE = ("busbw GB/s", "to", "threads", "channels")  # where little room is; the "to" of busbw
 BY_NCCL = ("NCCL us", "to", "busbw GB/s", "to")
 CALIBRATED = ("calibrated us", "90 % interval us", "to us", "90 % interval us")
 
@@ -201,7 +202,7 @@ def _by_nccl(first: Range, last: Range) -> tuple[str, ...]:
     )
 
 
-def _calibrated(first: Range, last: Range) -> tuple[str, ...]:
+def _calibrated(first: Range, last: Range) -> tuple[object, ...]:
     from tuner.cli import times
 
     ends = first.calibrated_from, last.calibrated_to

@@ -3,18 +3,19 @@
 from collections.abc import Iterable
 
 from tuner.answers.calibrated import CalibratedRatio, CalibratedTime, CalibrationUsed, merged
+from tuner.cli.output import NotedCell
 
 INTERVAL = "90 % interval"
 ALONE = "predictions are of calls alone, with no compute beside them"
 COST_UNKNOWN = "what that costs either is not known"
 
 
-def interval(time: CalibratedTime | None, scale: float = 1, digits: int = 2) -> str:
-    """Both bounds over ``scale``: ``41.20 to 55.10``; with what the time is extrapolated over."""
+def interval(time: CalibratedTime | None, scale: float = 1, digits: int = 2) -> str | NotedCell:
+    """Both bounds over ``scale``: ``41.20 to 55.10``; with a note on what the time is extrapolated over."""
     if time is None:
         return "-"
-    extrapolated = f"; extrapolated: {time.extrapolated}" if time.extrapolated else ""
-    return f"{time.low_us / scale:.{digits}f} to {time.high_us / scale:.{digits}f}{extrapolated}"
+    bounds = f"{time.low_us / scale:.{digits}f} to {time.high_us / scale:.{digits}f}"
+    return NotedCell(bounds, f"extrapolated: {time.extrapolated}") if time.extrapolated else bounds
 
 
 def central(time: CalibratedTime | None, scale: float = 1, digits: int = 2) -> str:
@@ -22,12 +23,12 @@ def central(time: CalibratedTime | None, scale: float = 1, digits: int = 2) -> s
     return "-" if time is None else f"{time.time_us / scale:.{digits}f}"
 
 
-def change(times: CalibratedRatio | None) -> str:
-    """The bounds of a ratio of times as the change it is: ``-9.1 to -2.0 %``; with what is extrapolated of it."""
+def change(times: CalibratedRatio | None) -> str | NotedCell:
+    """The bounds of a ratio of times as the change it is: ``-9.1 to -2.0 %``; with a note on what is extrapolated."""
     if times is None:
         return "-"
-    extrapolated = f"; extrapolated {times.extrapolated}" if times.extrapolated else ""
-    return f"{change_between(times.low - 1, times.high - 1)}{extrapolated}"
+    bounds = change_between(times.low - 1, times.high - 1)
+    return NotedCell(bounds, f"extrapolated {times.extrapolated}") if times.extrapolated else bounds
 
 
 def change_between(low: float, high: float) -> str:

@@ -36,7 +36,12 @@ def print_regret(regret: MeasuredRegret) -> None:
     if known:
         columns = ("call", "size", "pick", "us", "best", "us", "regret", "95 % interval", "", "NCCL ran")
         how = "best of simulated times" if regret.simulated else "measured best"
-        print_table(f"NCCL's picks against the {how} on {where}, NCCL {regret.nccl}", columns, map(_row, known))
+        print_table(
+            f"NCCL's picks against the {how} on {where}, NCCL {regret.nccl}",
+            columns,
+            map(_row, known),
+            ("NCCL ran", "95 % interval"),
+        )
     if regret.simulated:
         say(f"simulated times, which no machine took: {', '.join(regret.simulated)}")
     _print_unknown([one for one in regret.sizes if one.regret is None])

@@ -179,7 +179,7 @@ def _print_sizes(title: str, ones: Sequence[AtSize], by_nccl: bool) -> None:
         times_us = _measured_us(one) if measured else nccl_us
         cells = [human_bytes(one.bytes), *picks, *times_us, *times_row(one.ratio, one.calibrated, shown)]
         rows.append([*cells, *([] if measured else [number(one.busbw_gbs_before, 3), number(one.busbw_gbs_after, 3)])])
-    print_table(title, ["size", "before", "after", "before us", "after us", *shown, *busbws], rows)
+    print_table(title, ["size", "before", "after", "before us", "after us", *shown, *busbws], rows, busbws)
 
 
 def _measured_us(one: AtSize) -> tuple[str, str]:

@@ -219,7 +219,7 @@ def _print(report: EfficiencyReport, *, by_nccl: bool) -> None:
         say(calibrated_times.whose(report.calibration))
 
 
-def _calibrated(row: CalibratedRow) -> tuple[str, ...]:
+def _calibrated(row: CalibratedRow) -> tuple[object, ...]:
     return calibrated_times.central(row.time), f"{100 * row.error:+.0f} %", calibrated_times.interval(row.time)
 
 
