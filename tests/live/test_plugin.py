@@ -25,8 +25,8 @@ from tuner.machine import catalogue
 from tuner.oracle.answers import Launched
 from tuner.oracle.api import Oracle
 from tuner.plugin import loading, trial
-from tuner.plugin.table.comments import close
 from tuner.plugin.table.records import HEADER
+from tuner.plugin.table.values import close
 from tuner.scenario import Scenario
 from tuner.scenario.oracle_configuration import OracleConfiguration
 

@@ -23,7 +23,7 @@ from tuner.emulator.tuner_plugin import ChunkQuestion, TunerAnswers, TunerQuesti
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.plugin import loading
-from tuner.plugin.by_file import FileTuner
+from tuner.plugin.asked import FileTuner
 from tuner.scenario import Scenario
 from tuner.scenario.oracle_configuration import OracleConfiguration
 

@@ -16,7 +16,7 @@ from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import sizes_bytes
 from tuner.plugin import compile, loading
-from tuner.plugin.table import text
+from tuner.plugin.table import parse
 from tuner.plugin.table.records import Table
 from tuner.scenario import Scenario
 from tuner.scenario.oracle_configuration import OracleConfiguration
@@ -46,7 +46,7 @@ def model(shape: tuple[str, int, int]) -> Selection:
 @pytest.fixture(scope="module")
 def table(model: Selection, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("costs") / "as-2.28.9.table"
-    text.write(path, Table(costs=tuple(compile.costs(model, Collective))))
+    parse.write(path, Table(costs=tuple(compile.costs(model, Collective))))
     return path
 
 
@@ -145,7 +145,7 @@ def test_eight_bit_sums_keep_nccls_guard(name: str, tmp_path: Path) -> None:
     """From 2.24 on NCCL holds Ring back for them on more than 8 ranks; no table knows the type."""
     model = Selection(scenario(MODEL, "dgx-h100", 2, 8).communicator())
     path = tmp_path / "as-2.28.9.table"
-    text.write(path, Table(costs=tuple(compile.costs(model, [Collective.AllReduce]))))
+    parse.write(path, Table(costs=tuple(compile.costs(model, [Collective.AllReduce]))))
     sizes = [1 << power for power in range(10, 33, 2)]
     assert len(sizes) == 12
     xml = catalogue.load("dgx-h100").topology_xml

@@ -16,11 +16,9 @@ from tests.support.preflight_records import AMD, INTEL, Host, with_processor, wr
 from tuner import plugin, release
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
-from tuner.jobs.preflight.alone import Range, asking, parted
-from tuner.jobs.preflight.parting import Parting, RankPick
+from tuner.jobs.preflight.alone import Parting, Range, RankPick, asking, parted
 from tuner.jobs.preflight.reading import read
-from tuner.jobs.preflight.settings import Nodes, assemble
-from tuner.jobs.preflight.views import Setting, Views, node_of
+from tuner.jobs.preflight.settings import Nodes, Setting, Views, assemble, node_of
 from tuner.oracle.api import Oracle
 from tuner.plugin import loading
 from tuner.scenario.node import ResolvedNode

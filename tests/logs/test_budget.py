@@ -19,14 +19,13 @@ from tuner.base.records import to_json
 from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.jobs.traces.calls import Call, CallList
+from tuner.jobs.traces.calls import Call, CallList, Wanted
 from tuner.jobs.traces.read import read
-from tuner.jobs.traces.wanted import Wanted
 from tuner.jobs.workload import regret
-from tuner.jobs.workload.buckets import buckets
 from tuner.jobs.workload.budget import CountedFiles, budget
 from tuner.jobs.workload.count import Counted, Entry, count
 from tuner.jobs.workload.price import Price, Unpriced, Variant, prices
+from tuner.jobs.workload.priced import buckets
 from tuner.oracle.api import Oracle
 from tuner.oracle.process import Child
 from tuner.scenario import Scenario

@@ -11,7 +11,7 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.cli.plugin.tables import compile_command, lint_command
 from tuner.emulator.selection import Selection
 from tuner.plugin import compile
-from tuner.plugin.between import Shape, between, edges, held_out
+from tuner.plugin.compile import Shape, between, edges, held_out
 from tuner.plugin.table.parse import read
 from tuner.plugin.table.records import Choice, Decision, Interval
 from tuner.scenario import Scenario

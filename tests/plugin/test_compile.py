@@ -18,7 +18,7 @@ from tuner.oracle.conformance.check import sizes_bytes
 from tuner.plugin import compile
 from tuner.plugin.dry_run import DryRun, TunerCall
 from tuner.plugin.formats import measured
-from tuner.plugin.table import parse, text
+from tuner.plugin.table import parse
 from tuner.plugin.table.records import Choice, Interval, Table
 from tuner.scenario import Scenario
 
@@ -40,7 +40,7 @@ def test_costs_are_the_models_bits_in_the_plugins_arithmetic(
 ) -> None:
     model = selection(name, *shape)
     path = tmp_path / "t"
-    text.write(path, Table(costs=tuple(compile.costs(model, Collective))))
+    parse.write(path, Table(costs=tuple(compile.costs(model, Collective))))
     compared = 0
     with DryRun(path, ranks=model.communicator.ranks, nodes=model.communicator.nodes) as plugin:
         for collective in Collective:
@@ -62,7 +62,7 @@ def test_costs_are_the_models_bits_in_the_plugins_arithmetic(
 def test_a_table_of_any_release_can_be_written(name: str) -> None:
     model = selection(name)
     table = Table(tuple(compile.decisions(model, Collective)), tuple(compile.costs(model, Collective)))
-    assert parse.from_text(text.to_text(table)) == table
+    assert parse.from_text(parse.to_text(table)) == table
     for collective in Collective:
         sizes = sizes_bytes(compile.request(collective), 16)
         picks = model.pick(compile.request(collective), sizes)

@@ -17,8 +17,7 @@ from tuner.base.errors import BadTable
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.cli.plugin.tables import convert_command
 from tuner.plugin import lint
-from tuner.plugin.formats import convert
-from tuner.plugin.table import fall_through
+from tuner.plugin.formats import convert, shared
 from tuner.plugin.table.records import HEADER, LARGEST, Choice, Decision, Interval, Table
 
 AR, AG = Collective.AllReduce, Collective.AllGather
@@ -493,7 +492,7 @@ def test_a_refusal_is_about_a_meaning_that_would_change() -> None:
         Decision(AR, (RING,), bytes=Interval(0, 100)),
         Decision(AR, (Choice(Algorithm.Tree, Protocol.LL),), bytes=Interval(50, 150)),
     ]
-    assert len(fall_through.single(rows, str)) == 4
+    assert len(shared.single(rows, str)) == 4
 
 
 @pytest.mark.slow

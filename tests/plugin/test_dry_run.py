@@ -15,7 +15,7 @@ from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.plugin import trial
-from tuner.plugin.bypassed import Say
+from tuner.plugin.trial import Say
 from tuner.scenario import Scenario
 from tuner.scenario.oracle_configuration import OracleConfiguration
 

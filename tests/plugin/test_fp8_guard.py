@@ -17,7 +17,7 @@ from tuner.machine import catalogue
 from tuner.machine.graphs import release_key
 from tuner.plugin import compile
 from tuner.plugin.dry_run import DryRun, TunerCall
-from tuner.plugin.table import text
+from tuner.plugin.table import parse
 from tuner.plugin.table.records import Table
 from tuner.scenario import Scenario
 
@@ -93,7 +93,7 @@ def test_rows_of_costs_keep_nccls_guard(nccl: str, machine: str, nodes: int, tmp
     model = selection(machine, nccl, nodes)
     assert model
     path = tmp_path / "t"
-    text.write(path, Table(costs=tuple(compile.costs(model, Collective))))
+    parse.write(path, Table(costs=tuple(compile.costs(model, Collective))))
     compared = 0
     with DryRun(path, ranks=model.communicator.ranks, nodes=nodes) as plugin:
         for collective in Collective:

@@ -18,8 +18,8 @@ from tests.support.table_strategies import costs, decisions
 from tuner.base.errors import BadTable
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective, Protocol
 from tuner.plugin.dry_run import INFO, DryRun, TunerCall
-from tuner.plugin.formats import nvidia
-from tuner.plugin.table.parse import read
+from tuner.plugin.formats import convert
+from tuner.plugin.table.parse import read, write
 from tuner.plugin.table.records import (
     HEADER,
     LARGEST,
@@ -31,7 +31,6 @@ from tuner.plugin.table.records import (
     Table,
     pipelined_ends,
 )
-from tuner.plugin.table.text import write
 
 SHAPE = (len(Algorithm), len(Protocol))
 NEVER_US = np.float32(3e9)
@@ -425,7 +424,7 @@ GOOD_CSV_ROWS = st.builds(
 
 def nvidia_verdict(path: Path) -> int | None:
     try:
-        nvidia.read(path.read_text(), str(path))
+        convert.read_nvidia(path.read_text(), str(path))
     except BadTable as error:
         return int(str(error).removeprefix(f"{path}:").split(":")[0])
     return None
@@ -446,7 +445,7 @@ def test_c_falls_through_where_nvidias_reader_does(
 ) -> None:
     path = tmp_path_factory.mktemp("csv") / "t"
     path.write_text("\n".join([*lines, ""]))
-    rows, draw = nvidia.read(path.read_text(), str(path)).decisions, random.Random(seed)
+    rows, draw = convert.read_nvidia(path.read_text(), str(path)).decisions, random.Random(seed)
     with DryRun(path, ranks=4, nodes=2) as run:
         for size in range(42):
             pipelined, registered = draw.choice([0, 1, 2, 4]), draw.random() < 0.5
@@ -485,7 +484,7 @@ def test_c_falls_through_hundreds_of_rows_as_the_plain_search_does(tmp_path: Pat
         )
     path = tmp_path / "t"
     path.write_text("\n".join([*lines, ""]))
-    rows = nvidia.read(path.read_text(), str(path)).decisions
+    rows = convert.read_nvidia(path.read_text(), str(path)).decisions
     sizes = interesting_sizes(rows, 4)
     decided = 0
     with DryRun(path, ranks=4, nodes=2) as run:

@@ -21,12 +21,11 @@ from numpy.typing import NDArray
 
 from tuner import plugin
 from tuner.base.errors import BadTable, TunerError
+from tuner.base.extras import bindings, shared_object
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.base.native import bindings, shared_object
 from tuner.plugin.dry_run import INFO, WARN, Answer, DryRun, TunerCall
-from tuner.plugin.table.parse import from_text, read
+from tuner.plugin.table.parse import from_text, read, to_text
 from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, HEADER, LARGEST, Choice, Decision, Interval, Table
-from tuner.plugin.table.text import to_text
 
 SOURCES = Path(__file__).resolve().parents[2] / "csrc" / "plugin"
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wconversion", "-Wshadow", "-Wstrict-prototypes"]

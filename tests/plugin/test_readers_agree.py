@@ -12,8 +12,8 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.plugin.asked import strict
 from tuner.plugin.dry_run import DryRun, PluginRefused
 from tuner.plugin.formats import convert
+from tuner.plugin.table.parse import to_text
 from tuner.plugin.table.records import HEADER, Choice, Decision, Interval, Table
-from tuner.plugin.table.text import to_text
 
 
 def plugin_takes(file: Path) -> str | None:

@@ -17,7 +17,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective
 from tuner.plugin import stats
 from tuner.plugin.dry_run import WARN, DryRun, TunerCall
-from tuner.plugin.stats_file import RowCount, Undecided
+from tuner.plugin.stats import RowCount, Undecided
 
 AR = Collective.AllReduce
 ROWS = """nccl-tuner-table 1

@@ -14,7 +14,7 @@ from tests.support.table_search import cost_us, find, find_cost
 from tests.support.table_strategies import costs, decisions
 from tuner.base.errors import BadTable
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.plugin.table.parse import from_text, read
+from tuner.plugin.table.parse import from_text, read, to_text, write
 from tuner.plugin.table.records import (
     ANY_BYTES,
     CAPS,
@@ -34,7 +34,6 @@ from tuner.plugin.table.records import (
     Table,
     pipelined_ends,
 )
-from tuner.plugin.table.text import to_text, write
 
 AR, AG = Collective.AllReduce, Collective.AllGather
 RING = Choice(Algorithm.Ring, Protocol.LL128)

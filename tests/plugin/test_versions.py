@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from tuner.base.errors import BadTable
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.plugin.dry_run import INFO, WARN, CommunicatorSize, DryRun, Named, PluginRefused, TunerCall
-from tuner.plugin.table.comments import Comments, close
-from tuner.plugin.table.parse import from_text, read
+from tuner.plugin.table.parse import from_text, read, to_text
 from tuner.plugin.table.records import Choice, Decision, Interval, Table
-from tuner.plugin.table.text import to_text
+from tuner.plugin.table.values import Comments, close
 
 HEADER = "nccl-tuner-table 1"
 AR, AG = Collective.AllReduce, Collective.AllGather

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tuner import release
 from tuner.plugin import loading
-from tuner.plugin.table.comments import close
 from tuner.plugin.table.records import HEADER
+from tuner.plugin.table.values import close
 
 
 def interface(nccl: str) -> int:

@@ -12,8 +12,7 @@ from tests.support.command_line import run
 from tuner.base.errors import BadInput
 from tuner.jobs.traces.read import read
 from tuner.jobs.workload import job
-from tuner.jobs.workload.grouped import JobBudget, JobGroups, of_lists
-from tuner.jobs.workload.layout import layout_of
+from tuner.jobs.workload.grouped import JobBudget, JobGroups, layout_of, of_lists
 from tuner.scenario.describe import describe
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "job.csv"

@@ -3,7 +3,7 @@
 import pytest
 
 from tuner.base.errors import BadInput
-from tuner.jobs.workload.layout import KINDS, kind_of_name, layout_of
+from tuner.jobs.workload.grouped import KINDS, kind_of_name, layout_of
 
 
 def test_groups_are_those_of_megatron() -> None:

@@ -25,11 +25,11 @@ from tuner.base.provenance import sha256
 from tuner.emulator.request import Request
 from tuner.jobs.preflight import collect
 from tuner.jobs.preflight.alone import Range
-from tuner.jobs.preflight.reach import Reach
+from tuner.jobs.preflight.differences import Reach
 from tuner.jobs.preflight.settings import Nodes
 from tuner.jobs.preflight.workflow import Question, Report, Verdict, check, letters
 from tuner.machine import catalogue
-from tuner.plugin.table.comments import close
+from tuner.plugin.table.values import close
 
 ALLREDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
 SCRIPT = Path(collect.__file__)
@@ -523,7 +523,7 @@ def test_the_order_of_nccls_files(nccl: str, algorithm: str, tmp_path: Path) -> 
     made = collect.record(host)
     made["libraries"] = [{"found_by": "given", "path": "x", "release": nccl, "cuda": None, "bytes": 1}]
     from tuner import release
-    from tuner.jobs.preflight.facts import of_json
+    from tuner.jobs.preflight.reading import of_json
 
     settled = of_json(made).settled(release.load(nccl))
     assert (settled["NCCL_ALGO"], settled["NCCL_DEBUG"], settled["NCCL_NTHREADS"]) == (algorithm, "system", "512")

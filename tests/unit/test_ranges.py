@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tuner.base.errors import BadInput
-from tuner.base.ranges import as_ranges, from_ranges
+from tuner.base.sizes import as_ranges, from_ranges
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from tuner.emulator.request import Request
 from tuner.emulator.rules import resolved
 from tuner.emulator.rules.bandwidth import measured_efficiency
 from tuner.emulator.selection import Selection
-from tuner.release import sources
-from tuner.release.rule_names import RuleNames
-from tuner.release.schema import Release
+from tuner.release import reader
+from tuner.release.schema import Release, RuleNames
 from tuner.scenario import Scenario
 
 FOLDER = Path(release.load("2.28.9").files[0].path).parent
@@ -60,7 +59,7 @@ def test_every_rule_is_used_by_some_release() -> None:
 
 @pytest.mark.parametrize("name", release.names())
 def test_every_key_of_every_file_names_its_source(name: str) -> None:
-    assert list(sources.missing((FOLDER / f"{name}.toml").read_text())) == []
+    assert list(reader.missing((FOLDER / f"{name}.toml").read_text())) == []
 
 
 @pytest.mark.parametrize(
@@ -83,7 +82,7 @@ def test_every_key_of_every_file_names_its_source(name: str) -> None:
     ],
 )
 def test_what_counts_as_a_source(text: str, missing: list[str]) -> None:
-    assert list(sources.missing(text)) == missing
+    assert list(reader.missing(text)) == missing
 
 
 def child(folder: Path, text: str) -> Path:

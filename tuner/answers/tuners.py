@@ -59,7 +59,7 @@ def named(text: str, machine: str | None, environment: Mapping[str, str]) -> Tun
     """
     kind, _, file = text.partition(":")
     if kind in FILES and file:
-        from tuner.plugin.by_file import FileTuner  # with the plugin's own code, which nothing else here needs
+        from tuner.plugin.asked import FileTuner  # with the plugin's own code, which nothing else here needs
 
         path, comma, next_name = file.rpartition(",")
         if comma and (next_name == NONE or next_name.startswith(aws_release.NAME)):

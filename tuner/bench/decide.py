@@ -19,9 +19,10 @@ from tuner.bench.decision.gate import GateSettings, Verdict, of_one_table, tried
 from tuner.bench.decision.proposed import proposed
 from tuner.bench.decision.rows import DecisionRow, Proposal, Regrets, regrets, table
 from tuner.bench.opened import OtherRank, again, serves
-from tuner.plugin.headers import GPUS, NCCL
+from tuner.plugin.headers import NCCL
 from tuner.plugin.lint import GAPS
-from tuner.plugin.table.text import size_text, write
+from tuner.plugin.table.parse import size_text, write
+from tuner.plugin.table.values import GPUS
 from tuner.times.records.header import noting, scenario_of
 from tuner.times.records.samples import Combination, SampleBlock, Writer, check_same, existing, sha256s
 

@@ -11,8 +11,8 @@ from tuner.bench.decide import Decided, DecidedFile, DecidedRow
 from tuner.bench.decision.rows import Regrets
 from tuner.plugin.headers import NCCL
 from tuner.plugin.lint import GAPS
+from tuner.plugin.table.parse import write
 from tuner.plugin.table.records import Choice, Decision, Interval, Table
-from tuner.plugin.table.text import write
 from tuner.times.regret import workflow
 from tuner.times.regret.judged import JudgedPick, Verdict
 from tuner.times.regret.rows import RecommendedRow, recommended

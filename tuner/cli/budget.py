@@ -22,13 +22,12 @@ from tuner.cli.output import human_bytes, print_json, print_table, say, span
 from tuner.cli.trace_files import as_they_ran, communicators_options, count_or_part, read_files
 from tuner.jobs.traces.calls import number
 from tuner.jobs.workload import grouped, job, regret
-from tuner.jobs.workload.buckets import Bucket, buckets
-from tuner.jobs.workload.exchanges import ExchangesOf
-from tuner.jobs.workload.grouped import GroupBudget, JobBudget, JobGroups
-from tuner.jobs.workload.layout import layout_of
+from tuner.jobs.workload.count import ExchangesOf
+from tuner.jobs.workload.grouped import GroupBudget, JobBudget, JobGroups, layout_of
 from tuner.jobs.workload.priced import (
     AllKernels,
     AllToAllBudget,
+    Bucket,
     Budget,
     BudgetRegret,
     EntryPrices,
@@ -41,6 +40,7 @@ from tuner.jobs.workload.priced import (
     PriceOf,
     SizedCall,
     VariantBudget,
+    buckets,
 )
 from tuner.jobs.workload.regret import NotMeasured
 from tuner.scenario import Scenario

@@ -15,7 +15,7 @@ from tuner.answers.tuners import with_tuner
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, UnknownRelease
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS
-from tuner.base.ranges import from_ranges
+from tuner.base.sizes import from_ranges
 from tuner.cli.command import F, Option, note, option, stacked
 from tuner.cli.output import LOG, say
 from tuner.machine import catalogue

@@ -18,8 +18,8 @@ from tuner.cli.exports import Exports, export_options, of_decision
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import asked, check_place, is_asked, place_options
 from tuner.cli.output import command_line, print_json, say
-from tuner.plugin.between import Shape
-from tuner.plugin.table.text import size_text
+from tuner.plugin.compile import Shape
+from tuner.plugin.table.parse import size_text
 
 
 @click.command(name="decide", cls=options.Command)

@@ -14,7 +14,7 @@ from tuner.answers.graphs import Explained, GraphsAcross
 from tuner.base.errors import BadInput
 from tuner.base.files import write_text
 from tuner.base.names import Pattern
-from tuner.base.words import plural
+from tuner.base.sizes import plural
 from tuner.cli import options
 from tuner.cli.output import print_json, print_table, say
 from tuner.cli.reports.machine_picture import picture

@@ -14,9 +14,8 @@ from click.shell_completion import get_completion_class
 
 from tuner import release
 from tuner.base.errors import BadInput, OracleUnavailable, TunerError, one_of
-from tuner.base.extras import EXTRAS, MissingExtra
+from tuner.base.extras import EXTRAS, FOLDER, MissingExtra, bindings
 from tuner.base.files import cache_folder
-from tuner.base.native import FOLDER, bindings
 from tuner.cli import options
 from tuner.cli.communicator_options import ReleaseName
 from tuner.cli.output import print_json, print_table, say

@@ -8,7 +8,7 @@ import click
 
 from tuner.base.names import Collective, Protocol
 from tuner.base.records import to_json
-from tuner.base.words import plural
+from tuner.base.sizes import plural
 from tuner.cli import options
 from tuner.cli.command import F, option, stacked
 from tuner.cli.communicator_options import fact_options, release_option

@@ -20,8 +20,8 @@ from tuner.jobs.preflight.settings import Nodes
 from tuner.jobs.preflight.workflow import Kind, Question, Report, Verdict, check
 
 if TYPE_CHECKING:
+    from tuner.jobs.preflight.alone import Parting, RankPick
     from tuner.jobs.preflight.differences import Difference, Value
-    from tuner.jobs.preflight.parting import Parting, RankPick
 
 
 @click.command(name="collect")

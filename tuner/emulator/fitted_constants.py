@@ -22,7 +22,7 @@ from tuner.base.names import Algorithm
 from tuner.emulator.rules.bandwidth import measured_efficiency
 from tuner.release import ALGORITHM_NAMES, PROTOCOL_KEYS, Release
 from tuner.release.convert import plain
-from tuner.release.rule_names import RuleNames
+from tuner.release.schema import RuleNames
 
 VERSION = 1
 TABLES = ("base_latency_us", "hw_latency_us", "cap_gbs", "tree_correction", "ring_plateau")

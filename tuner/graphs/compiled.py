@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tuner.base.errors import TunerError
+from tuner.base.extras import NotBuilt, shared_object
 from tuner.base.names import Pattern
-from tuner.base.native import NotBuilt, shared_object
 from tuner.base.numerics import f32
 from tuner.graphs.nets import ANY_GPU
 from tuner.graphs.routes import path_between

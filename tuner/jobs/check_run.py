@@ -10,8 +10,7 @@ from tuner.base.records import json_form
 from tuner.emulator import ranges
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.jobs.traces.calls import Call, CallList, Executed, number
-from tuner.jobs.traces.wanted import Wanted
+from tuner.jobs.traces.calls import Call, CallList, Executed, Wanted, number
 from tuner.scenario import Scenario
 
 _OTHER = "not Tree"  # what the name of a kernel says beside Tree

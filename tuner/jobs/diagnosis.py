@@ -17,8 +17,7 @@ from tuner.base.errors import BadInput, BadTopology, TunerError
 from tuner.base.files import read_bytes
 from tuner.base.names import Collective, DataType, Op
 from tuner.base.records import json_form
-from tuner.base.sizes import human_bytes
-from tuner.base.words import plural
+from tuner.base.sizes import human_bytes, plural
 from tuner.emulator.ranges import FOLLOWED_BYTES
 from tuner.emulator.request import Request
 from tuner.jobs.check_run import check as check_run
@@ -26,8 +25,7 @@ from tuner.jobs.preflight.alone import Range
 from tuner.jobs.preflight.workflow import Question, Verdict
 from tuner.jobs.preflight.workflow import check as check_preflight
 from tuner.jobs.traces import read as traces
-from tuner.jobs.traces.calls import CallList
-from tuner.jobs.traces.wanted import Wanted
+from tuner.jobs.traces.calls import CallList, Wanted
 from tuner.machine import listings
 from tuner.machine.listings import nearest as nearest_machine
 from tuner.machine.listings.shape import of_listing

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tuner.base.native import FOLDER, NotBuilt
+from tuner.base.extras import FOLDER, NotBuilt
 
 _SHARED_OBJECT = FOLDER / "libnccl_tuner_plugin.so"
 _FORCING = _SHARED_OBJECT.with_name("libnccl_tuner_force.so")

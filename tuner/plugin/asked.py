@@ -1,8 +1,12 @@
 """The plugin with a decision table, asked on one emulated communicator as a release of NCCL asks it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+
+import numpy as np
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadTable
@@ -14,9 +18,12 @@ from tuner.emulator.group import Tuned
 from tuner.emulator.request import Request
 from tuner.emulator.rules import candidate, registered
 from tuner.emulator.selection import Selection
+from tuner.emulator.tuner_plugin import ChunkQuestion, TunerAnswers, TunerPlugin, TunerQuestion
 from tuner.plugin import loading
 from tuner.plugin.dry_run import CommunicatorSize, DecidingRows, DryRun, PluginRefused, TunerCall
+from tuner.plugin.formats import convert
 from tuner.plugin.loading import Interface
+from tuner.plugin.table.records import Interval, Table
 
 PREFIX = "TUNER/nccl-tuner: "  # of its lines in the log
 
@@ -111,3 +118,112 @@ class Asked:
     def _algorithms(self) -> int:
         """How many a cost table of this release has."""
         return self.selection.communicator.release.limits.algorithms
+
+
+LOOKED_UP_SINCE = 2  # the interface of the releases in which NCCL looks for tuners that are not named
+
+
+@dataclass(frozen=True)  # without slots, for the table that is read once
+class FileTuner:
+    """This project's plugin with a file of the format ``table`` or ``nvidia``.
+
+    Where the file writes nothing the plugin asks the tuner ``following``: named by NCCL_TUNER_NEXT, or ``by_default``
+    the one that NCCL would have taken, for which 2.19 and 2.20 do not look.
+    """
+
+    format: str
+    file: Path
+    following: TunerPlugin | None = None
+    by_default: bool = False
+
+    @property
+    def title(self) -> str:
+        """Name as it is asked for: ``table:pod.table``."""
+        own = f"{self.format}:{self.file}"
+        return own if self.following is None else f"{own}, then {self.following.title}"
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """NCCL's variables that come with the tuner that follows."""
+        return {} if self.following is None else self.following.settings
+
+    @cached_property
+    def _table(self) -> Table:
+        read = convert.read(self.file)
+        if read.format != self.format:
+            raise BadTable(f"{self.file}: of the format {read.format}, not {self.format}; valid: {read.format}:FILE")
+        return read.table
+
+    def _followed_by(self, communicator: Communicator) -> TunerPlugin | None:
+        version = loading.interface(communicator.release).version
+        return None if self.by_default and version < LOOKED_UP_SINCE else self.following
+
+    def answers(self, question: TunerQuestion) -> TunerAnswers:
+        """Cells and channels by the file. Errors: BadTable, BadInput for a release without plugins."""
+        _ = self._table  # which says what is wrong with the file
+        answers = TunerAnswers.none(len(question.nbytes))
+        following = self._followed_by(question.communicator)
+        undecided = np.zeros(len(question.nbytes), np.bool_)
+        selection = Selection(replace(question.communicator, tuner=None))
+        costs_us = question.cost_table_us
+        with opened(self.file, selection) as asked:
+            for at, size in enumerate(question.nbytes.tolist()):
+                call = asked.call(question.request, size)
+                undecided[at] = following is not None and asked.rows(call, costs_us[at]).undecided
+                tuned = None if undecided[at] else asked.answer(call, costs_us[at])
+                if tuned is not None:
+                    answers.cell[at], answers.channels[at] = ALGO_PROTOS.index(tuned.algo_proto), tuned.channels
+        if following is not None and undecided.any():
+            theirs = following.answers(question)
+            answers.cell[undecided], answers.channels[undecided] = theirs.cell[undecided], theirs.channels[undecided]
+        return answers
+
+    def breaks(self, communicator: Communicator, request: Request) -> Sequence[int]:
+        """Sizes in bytes at which a row begins, and the last ones before, and those of the tuner that follows."""
+        rows = (*self._table.decisions, *self._table.costs)
+        starts = {start for row in rows for start in _starts(row.bytes, 1)}
+        starts |= {start for row in rows for start in _starts(row.bytes_per_rank, communicator.ranks)}
+        ends = {start + more for start in starts for more in (-1, 0) if 0 < start + more < 2**62}
+        following = self._followed_by(communicator)
+        return sorted(ends if following is None else ends.union(following.breaks(communicator, request)))
+
+    def may_flicker(self, communicator: Communicator, request: Request) -> bool:
+        """No, as rows have ends, unless the tuner that follows may."""
+        following = self._followed_by(communicator)
+        return following is not None and following.may_flicker(communicator, request)
+
+    def why_not(self, communicator: Communicator) -> str | None:
+        """None: every communicator may have rows."""
+        return None
+
+    def chunk_bytes(self, question: ChunkQuestion) -> int | None:
+        """The chunk size of the row that chose, else of the tuner that follows; None where NCCL asks neither."""
+        communicator, request = question.communicator, question.request
+        if not loading.interface(communicator.release).asks_chunks:
+            return None
+        following = self._followed_by(communicator)
+        theirs = None if following is None else following.chunk_bytes(question)
+        if theirs is None and not self._has_chunks:
+            return None
+        selection = Selection(replace(communicator, tuner=None))
+        costs_us = selection.cost_table(request, question.call_bytes)[0]
+        with opened(self.file, selection) as asked:
+            call = asked.call(request, question.call_bytes)
+            if theirs is not None and asked.rows(call, costs_us).undecided:
+                return theirs
+            asked.answer(call, costs_us)
+            return asked.plugin.chunk_bytes(request.collective, *question.algo_proto, question.chunk_bytes)
+
+    def chunks_follow_choices(self, communicator: Communicator) -> bool:
+        """Whether a row, or a tuner that is asked only where none decides, may name chunk sizes."""
+        asks = loading.interface(communicator.release).asks_chunks
+        return asks and (self._has_chunks or self._followed_by(communicator) is not None)
+
+    @property
+    def _has_chunks(self) -> bool:
+        return any(choice.chunk_bytes for row in self._table.decisions for choice in row.choices)
+
+
+def _starts(interval: Interval, ranks: int) -> list[int]:
+    ends = [] if interval.high is None else [(interval.high + 1) * ranks]
+    return [interval.low * ranks, *ends]

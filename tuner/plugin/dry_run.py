@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tuner.base.dataclass import dataclass
+from tuner.base.extras import bindings
 from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
-from tuner.base.native import bindings
 from tuner.base.records import json_form
 
 TABLE = "NCCL_TUNER_TABLE"

@@ -7,12 +7,12 @@ from typing import Any, Self
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadTable
+from tuner.base.extras import bindings
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.base.native import bindings
 from tuner.plugin import forcing_path
 from tuner.plugin.dry_run import DryRun
+from tuner.plugin.table.parse import to_text
 from tuner.plugin.table.records import Choice, Decision, Table
-from tuner.plugin.table.text import to_text
 
 _MINUS_ONE = -1.0  # a cell that NCCL ignores
 

@@ -8,15 +8,25 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tuner import release
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import nearest_of
 from tuner.machine import catalogue, gpus
-from tuner.plugin.findings import NOTE, WARNING, Finding
 from tuner.plugin.loading import interface
-from tuner.plugin.table.comments import GPUS
 from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, Conditions, Table
+from tuner.plugin.table.values import GPUS
 from tuner.release import Release
 
-__all__ = ["GPUS", "MACHINE", "NCCL", "check", "check_machine", "check_release", "contains"]
+ERROR, WARNING, NOTE = "error", "warning", "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong with a line of a table, and how much."""
+
+    line: int
+    severity: str
+    reason: str
+
 
 MACHINE, NCCL = "machine", "nccl"
 MOST_GPU_LETTERS = 127  # that the plugin keeps (struct gpus, csrc/plugin/table.h)

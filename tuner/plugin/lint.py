@@ -7,11 +7,11 @@ from typing import TypeVar
 
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.plugin import headers
-from tuner.plugin.findings import ERROR, NOTE, WARNING, Finding
+from tuner.plugin.headers import ERROR, NOTE, WARNING, Finding
 from tuner.plugin.table import boxes
 from tuner.plugin.table.boxes import Box, Boxes, Range
+from tuner.plugin.table.parse import choice_text, size_text
 from tuner.plugin.table.records import LARGEST, Choice, Conditions, Cost, Decision, Table
-from tuner.plugin.table.text import choice_text, size_text
 
 # What any release has had, whatever it takes; test_lint.py holds it against the tables of all releases.
 ALGORITHMS = {

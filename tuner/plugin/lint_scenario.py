@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.base.words import ranks_on_nodes
+from tuner.base.sizes import ranks_on_nodes
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
 from tuner.emulator.rules import time as timing
@@ -11,7 +11,7 @@ from tuner.emulator.rules.bounds import NVLS
 from tuner.emulator.rules.candidate import COLLNET
 from tuner.emulator.selection import Selection
 from tuner.plugin import headers, loading
-from tuner.plugin.findings import ERROR, NOTE, WARNING, Finding
+from tuner.plugin.headers import ERROR, NOTE, WARNING, Finding
 from tuner.plugin.lint import cells, exists, name
 from tuner.plugin.table import boxes
 from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, Choice, Conditions, Cost, Decision, Interval, Table

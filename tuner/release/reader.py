@@ -11,7 +11,7 @@ from typing import Any
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import NEAREST, BadReleaseFile, UnknownRelease, nearest_of, one_of
-from tuner.release import convert, sources
+from tuner.release import convert
 from tuner.release.schema import Release, ReleaseFile, file_of
 
 # As its file is called, as NCCL's tag (v2.28.9-1), as NCCL's log (2.28.9+cuda12.9), or without the last number.
@@ -133,7 +133,7 @@ def _file(folder: Path, name: str) -> ReleaseFile:
     path = folder / f"{name}.toml"
 
     def has_sources(text: str) -> None:
-        if key := next(sources.missing(text), None):
+        if key := next(missing(text), None):
             where = "a # on its line or its table's with src/... of NVIDIA/nccl, libnccl.so.2, or 'from the binary'"
             raise BadReleaseFile(f"{path}: {key}: no source; valid: {where}")
 
@@ -193,3 +193,46 @@ def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
             yield from _flat(value, f"{above}{key}.")
         elif f"{above}{key}".split(".")[0] != "library":
             yield f"{above}{key}", value
+
+
+# src/... of NVIDIA/nccl at the release's tag, or libnccl itself
+SOURCE = re.compile(r"(?<![\w/])src/[\w./{},*-]*\.(?:cc|cu|h|in|py)\b|\bfrom the binary\b|\blibnccl\.so\.2\b")
+TABLE = re.compile(r"\[(?P<name>[\w.]+)\]")
+KEY = re.compile(r"(?P<name>[\w.]+)\s*=")
+TEXT = re.compile(r'"[^"]*"')
+
+
+def missing(text: str) -> Iterator[str]:
+    """The dotted keys of a release's file that no comment gives a source, in order.
+
+    A comment counts for the key on its line; on a table's line, or on the lines just above that, for the whole table
+    and for those below its name.
+    """
+    table, sourced, above = "", dict[str, bool](), False
+    depth = 0  # of brackets that are open: the lines of a list
+    for line in text.splitlines():
+        code, comment = _split(line)
+        source = bool(SOURCE.search(comment))
+        if not code:
+            above = bool(comment) and (above or source)
+            continue
+        if depth == 0 and (header := TABLE.fullmatch(code)):
+            table = header["name"]
+            sourced[table] = source or above or any(sourced.get(parent, False) for parent in _parents(table))
+        elif depth == 0 and (key := KEY.match(code)):
+            name = f"{table}.{key['name']}" if table else key["name"]
+            if not (source or sourced.get(table, False) or name in HEAD):
+                yield name
+        depth += sum(code.count(mark) for mark in "[{") - sum(code.count(mark) for mark in "]}")
+        above = False
+
+
+def _split(line: str) -> tuple[str, str]:
+    """A line's code with its texts blanked, and its comment."""
+    code, _, comment = TEXT.sub(lambda text: "_" * len(text[0]), line).partition("#")
+    return code.strip(), line[len(code) + 1 :] if comment else ""
+
+
+def _parents(table: str) -> list[str]:
+    parts = table.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts))]

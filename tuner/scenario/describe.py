@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from tuner import release
 from tuner.base.errors import BadInput, one_of
-from tuner.base.ranges import as_ranges, from_ranges
-from tuner.base.sizes import whole
+from tuner.base.sizes import as_ranges, from_ranges, whole
 from tuner.machine import catalogue
 from tuner.machine.topology import reader
 from tuner.release import BUILDS

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tuner import release
 from tuner.base.errors import BadInput
-from tuner.base.ranges import as_ranges
 from tuner.base.records import json_form
+from tuner.base.sizes import as_ranges
 from tuner.emulator.communicator import Communicator
 from tuner.machine import catalogue, gpus, skeleton
 from tuner.release import BUILDS

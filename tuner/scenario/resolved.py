@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tuner import release
 from tuner.base.errors import BadInput, TunerError
-from tuner.base.ranges import as_ranges
+from tuner.base.sizes import as_ranges
 from tuner.emulator.build import build
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.rules import cta_policy, domains, init, resolved

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tuner.base.errors import MeasuringFailed
 from tuner.bench.backend import Backend
 from tuner.bench.decision.rows import LEAST_GAIN, DecisionRow, Proposal, table
-from tuner.plugin.table.text import size_text, to_text
+from tuner.plugin.table.parse import size_text, to_text
 from tuner.times.comparison.judged import middle
 from tuner.times.evidence import LEVEL, gain_of
 from tuner.times.records.samples import Combination, Point, SampleBlock

@@ -5,13 +5,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tuner.base.records import json_form
-from tuner.base.words import ranks_on_nodes
+from tuner.base.sizes import ranks_on_nodes
 from tuner.bench.decision.proposed import proposed
 from tuner.bench.decision.rows import DecisionRow, Regrets, regrets
-from tuner.plugin.between import Shape, between
-from tuner.plugin.table.parse import read
+from tuner.plugin.compile import Shape, between
+from tuner.plugin.table.parse import read, write
 from tuner.plugin.table.records import Decision
-from tuner.plugin.table.text import write
 from tuner.times.records.samples import Combination
 
 Known = Mapping[Shape, Sequence[Decision]]

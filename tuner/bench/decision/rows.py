@@ -10,8 +10,8 @@ from tuner.base.dataclass import dataclass
 from tuner.base.names import Collective
 from tuner.base.records import json_form
 from tuner.bench.decision.assign import Option, assign
+from tuner.plugin.table.parse import choice_text, size_text
 from tuner.plugin.table.records import Choice, Decision, Interval, Table
-from tuner.plugin.table.text import choice_text, size_text
 from tuner.times.comparison.compared import Comparison
 from tuner.times.comparison.judged import columns_of, is_same, middle
 from tuner.times.comparison.model import Model

@@ -15,7 +15,7 @@ from tuner.cli.communicator_options import release_option
 from tuner.cli.output import print_json
 from tuner.plugin import headers, loading, rollout
 from tuner.plugin.formats import convert as formats
-from tuner.plugin.table.comments import VALID
+from tuner.plugin.table.values import VALID
 
 VERBS = {
     "convert": "a decision table from or to NVIDIA's and NCCLX's formats",

@@ -19,12 +19,13 @@ from tuner.cli import options
 from tuner.cli.output import command_line, print_json, say
 from tuner.emulator.selection import Selection
 from tuner.plugin import compile, headers, lint, lint_scenario
-from tuner.plugin.between import Shape, between, held_out
-from tuner.plugin.findings import NOTE, Finding
+from tuner.plugin.compile import Shape, between, held_out
 from tuner.plugin.formats import convert, measured
+from tuner.plugin.headers import NOTE, Finding
 from tuner.plugin.lint import GAPS
-from tuner.plugin.table import text
+from tuner.plugin.table import parse
 from tuner.plugin.table.records import Table
+from tuner.plugin.table.values import GPUS
 from tuner.scenario import Scenario
 
 
@@ -195,7 +196,7 @@ def compile_command(
         table, notes = _interpolated(communicator.scenario(), wanted, _counts(node_counts))
     else:
         table, notes = _emulated(communicator.scenario(), wanted)
-    text.write(out, table)
+    parse.write(out, table)
     for note in notes:
         say(f"note: {note}", err=True)
     counts = {"decisions": len(table.decisions), "costs": len(table.costs)}
@@ -228,7 +229,7 @@ def _emulated(scenario: Scenario, wanted: _Wanted) -> tuple[Table, list[str]]:
     )
     provenance = {"machine": scenario.title.rpartition(", NCCL ")[0], "release": f"NCCL {scenario.nccl}", **_written()}
     if scenario.gpu_names:
-        provenance[headers.GPUS] = ", ".join(scenario.gpu_names)
+        provenance[GPUS] = ", ".join(scenario.gpu_names)
     if other is not None:
         provenance["for"] = f"NCCL {other.communicator.release.name}"
         provenance[headers.NCCL] = other.communicator.release.name

@@ -14,8 +14,8 @@ from tuner.emulator.group import Operation
 from tuner.emulator.selection import Selection
 from tuner.oracle.answers import Launched
 from tuner.plugin import trial
-from tuner.plugin.bypassed import Bypass
 from tuner.plugin.dry_run import WARN
+from tuner.plugin.trial import Bypass
 from tuner.release.environment import parse_assignments
 
 

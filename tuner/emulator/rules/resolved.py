@@ -56,13 +56,12 @@ from tuner.emulator.rules.time import CorrectionRule, PenaltyRule, PickRule
 from tuner.release import ALGORITHM_NAMES, Release
 from tuner.release.convert import WrongValue
 from tuner.release.environment import GRAMMARS, Environment, Grammar
-from tuner.release.rule_names import RuleNames
-from tuner.release.schema import Hardware
+from tuner.release.schema import Hardware, RuleNames
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rules:
-    """Functions of a release's rules, by the fields of :class:`tuner.release.rule_names.RuleNames`; None for no name.
+    """Functions of a release's rules, by the fields of :class:`tuner.release.schema.RuleNames`; None for no name.
 
     A kind of rule is a field there, which says how many names it has, and one here, which says what is called and in
     which registry the rules of that kind are.

@@ -6,7 +6,7 @@ Source: ncclTopoCheckP2p, ncclTopoCheckNet, ncclTopoCheckGdr, ncclTopoComputePat
 from collections.abc import Iterator
 from itertools import combinations
 
-from tuner.base.words import plural
+from tuner.base.sizes import plural
 from tuner.graphs.adapters import Adapters, LocalNets, relay
 from tuner.graphs.explain.links import gbs
 from tuner.graphs.explain.records import Reason

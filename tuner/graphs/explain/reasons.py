@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tuner.base.numerics import f32
-from tuner.base.words import plural
+from tuner.base.sizes import plural
 from tuner.graphs.explain.links import between, gbs, phrase
 from tuner.graphs.explain.records import Reason
 from tuner.graphs.explain.runs import Run

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Pattern
-from tuner.base.words import plural
+from tuner.base.sizes import plural
 from tuner.graphs.explain.links import LinkClass, class_of, gbs, phrase
 from tuner.graphs.explain.records import Found
 from tuner.graphs.graph_file import of_request

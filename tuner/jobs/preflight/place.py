@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from tuner.base.errors import BadInput, BadTopology
-from tuner.jobs.preflight.facts import Facts, Processor
+from tuner.jobs.preflight.reading import Facts, Processor
 from tuner.machine import catalogue, skeleton
 from tuner.machine.processors import nccls_family
 from tuner.machine.topology import Cpu, Topology, reader

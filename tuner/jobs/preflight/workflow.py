@@ -9,15 +9,12 @@ from pathlib import Path
 from tuner.base.errors import TunerError
 from tuner.base.records import json_form
 from tuner.emulator.request import Request
+from tuner.jobs.preflight import differences
 from tuner.jobs.preflight import differences as named
-from tuner.jobs.preflight import reach
-from tuner.jobs.preflight.alone import Cost, Range, cost, parted, reach_of
-from tuner.jobs.preflight.differences import Difference
-from tuner.jobs.preflight.parting import Parting
-from tuner.jobs.preflight.reach import Reach
+from tuner.jobs.preflight.alone import Cost, Parting, Range, cost, parted, reach_of
+from tuner.jobs.preflight.differences import Difference, Reach
 from tuner.jobs.preflight.reading import Collected, Unreadable, read
-from tuner.jobs.preflight.settings import Assembled, Nodes, assemble, machines, place_of, refusal
-from tuner.jobs.preflight.views import Views
+from tuner.jobs.preflight.settings import Assembled, Nodes, Views, assemble, machines, place_of, refusal
 from tuner.scenario.notes import harmful
 
 HARMFUL = frozenset({Reach.parts, Reach.messages, Reach.network, Reach.start, Reach.exchange})
@@ -254,7 +251,7 @@ def _without_emulator(difference: Difference, collected: Collected) -> Differenc
         return difference
     if not what.startswith("NCCL_"):
         return replace(difference, reach=Reach.nothing)
-    known = {reach.of_variable(what, nccl) for nccl in releases}
+    known = {differences.of_variable(what, nccl) for nccl in releases}
     if known == {Reach.unknown}:
         return replace(difference, why="a variable that is not known")
     settled = next((each for each in known if each is not None and each is not Reach.unknown), None)

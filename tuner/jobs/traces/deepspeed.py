@@ -12,7 +12,7 @@ from typing import Any
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, PeerCall, peer_call
-from tuner.jobs.traces import torch_names
+from tuner.jobs.traces import kernels
 from tuner.jobs.traces.calls import Call, CallList, is_all_to_all, number, spread_bytes
 from tuner.scenario.logs import choice
 
@@ -142,7 +142,7 @@ def _bytes(text: str, unit: str) -> int:
 
 
 def _call(name: str, size: int, calls: float, ranks: int) -> Call:
-    collective = _NAMES[name] if name in _NAMES else torch_names.collective(name) or choice.collective(name)
+    collective = _NAMES[name] if name in _NAMES else kernels.collective(name) or choice.collective(name)
     if collective is None and not is_all_to_all(name.removesuffix("_single")):
         message = peer_call(name.removeprefix("i"))  # isend and irecv are sends and receives
         known = message in (PeerCall.Send, PeerCall.Recv)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, PeerCall, peer_call
-from tuner.jobs.traces import torch_names
+from tuner.jobs.traces import kernels
 from tuner.jobs.traces.calls import Call, CallList, duration, exchanged_bytes, number, spread_bytes
 
 KIND = "PyTorch Flight Recorder dump"
@@ -141,7 +141,7 @@ def _members(value: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[int, .
 
 def _call(entry: Mapping[str, Any], ranks: int | None) -> Call:
     name = _text(entry["profiling_name"]).removeprefix(_PREFIX)
-    collective = None if entry.get("is_p2p") else torch_names.collective(name)
+    collective = None if entry.get("is_p2p") else kernels.collective(name)
     name = name.partition(" ")[0]  # a send says from whom to whom
     group = entry.get("process_group")
     named, described, *_ = *map(_text, group[:2] if isinstance(group, list | tuple) else ()), "", ""
@@ -156,7 +156,7 @@ def _call(entry: Mapping[str, Any], ranks: int | None) -> Call:
     if collective is None and function is None:
         return call
     types = entry.get("input_dtypes") or entry.get("output_dtypes") or ()
-    dtype = torch_names.dtype(_text(types[0])) if types else None
+    dtype = kernels.dtype(_text(types[0])) if types else None
     if dtype is None:
         return replace(call, unusable=f"type {types[0]} is none of NCCL's" if types else "their type is not recorded")
     elements = [sum(prod(map(int, sizes)) for sizes in entry.get(key) or ()) for key in ("input_sizes", "output_sizes")]

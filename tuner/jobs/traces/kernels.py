@@ -5,9 +5,12 @@ collective, too (best_kernel, src/device/generate.py, v2.19.4-1 to v2.30.7-1). I
 """
 
 import re
+from functools import lru_cache
 
-from tuner.base.names import Collective
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective, DataType, by_name
 from tuner.jobs.traces.calls import Executed
+from tuner.scenario.logs import choice
 
 _KERNEL = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+)")
 _NAMED = re.compile(r"ncclDevKernel_[A-Za-z]+_\w*?(TREE|RING)_LL")
@@ -30,3 +33,37 @@ def executed(name: str, collective: Collective | None, channels: int, threads: i
     # AllGather and Broadcast have one kernel for everything; of the others AllReduce alone has trees.
     is_tree = named[1] == "TREE" if named and collective is Collective.AllReduce else None
     return Executed(channels=channels, threads=threads, is_tree=is_tree)
+
+
+# ProcessGroupNCCL.cpp; the other names are NCCL's but for case and underscores.
+COALESCED = {
+    "allreduce_coalesced": Collective.AllReduce,
+    "allgather_into_tensor_coalesced": Collective.AllGather,
+    "all_gather_into_tensor_coalesced": Collective.AllGather,
+    "reduce_scatter_tensor_coalesced": Collective.ReduceScatter,
+}
+_NAMES = {
+    "_broadcast_oop": Collective.Broadcast,
+    "_reduce_oop": Collective.Reduce,
+    "_allgather_base": Collective.AllGather,
+    "_all_gather_base": Collective.AllGather,
+    "all_gather_into_tensor": Collective.AllGather,
+    "_reduce_scatter_base": Collective.ReduceScatter,
+    "reduce_scatter_tensor": Collective.ReduceScatter,
+    "all_reduce_barrier": Collective.AllReduce,
+    **COALESCED,
+}
+
+
+def collective(name: str) -> Collective | None:
+    """None for what NCCL has no tuning for."""
+    return _NAMES[name] if name in _NAMES else choice.collective(name)
+
+
+@lru_cache(maxsize=64)  # dumps name the same few a million times
+def dtype(name: str) -> DataType | None:
+    """The type by PyTorch's name (getNcclDataType, c10::toString), or NCCL's own as other writers have it."""
+    try:
+        return by_name(DataType, name, "type")
+    except BadInput:
+        return None

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TextIO
 
 from tuner.base.files import GZIPPED, MOST_BYTES
 from tuner.base.names import Collective, PeerCall, peer_call
+from tuner.jobs.traces import kernels
 from tuner.jobs.traces import kernels as launched
-from tuner.jobs.traces import torch_names
 from tuner.jobs.traces.calls import Call, CallList, Executed, duration, number
 
 RECORD = "record_param_comms"
@@ -235,7 +235,7 @@ class _Events:
                 add(self._without_call(kernel), None, us)
         for at, call in self._recorded:
             seen_us, only = launches.get(at, (None, None))
-            alone = at is not None and times_of[at] == 1 and call.name not in torch_names.COALESCED
+            alone = at is not None and times_of[at] == 1 and call.name not in kernels.COALESCED
             add(call, only if alone else None, seen_us)
         return ((*calls[key], times[key], durations_us[key]) for key in calls)
 
@@ -265,7 +265,7 @@ def _releases(value: Any) -> tuple[str, ...]:
 
 def _notes(value: Any, calls: list[Call]) -> list[str]:
     notes = [f"the trace is of NCCL {nccl}" for nccl in _releases(value)]
-    if coalesced := sum(call.calls for call in calls if call.name in torch_names.COALESCED):
+    if coalesced := sum(call.calls for call in calls if call.name in kernels.COALESCED):
         each = f"{number(coalesced)} coalesced calls"
         notes.append(f"{each} count as one call of all their bytes, as NCCL chooses for a group")
     return notes
@@ -275,8 +275,8 @@ def _call(arguments: Mapping[str, Any]) -> Call:
     if "Collective name" not in arguments:  # as older PyTorch leaves them
         return Call(RECORD, None, None, unusable="the trace does not say which collective")
     name = str(arguments["Collective name"])
-    collective = torch_names.collective(name)
-    dtype = torch_names.dtype(str(arguments.get("dtype")))
+    collective = kernels.collective(name)
+    dtype = kernels.dtype(str(arguments.get("dtype")))
     size, unusable = None, None
     if collective is not None:
         elements = _whole(arguments.get("Out msg nelems" if collective is Collective.AllGather else "In msg nelems"))

@@ -8,9 +8,8 @@ from pathlib import Path
 from tuner.answers.calibrated import TimesWanted
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
-from tuner.jobs.traces.calls import CallList
+from tuner.jobs.traces.calls import CallList, Wanted
 from tuner.jobs.traces.read import read
-from tuner.jobs.traces.wanted import Wanted
 from tuner.jobs.workload import regret
 from tuner.jobs.workload.budget import CountedFiles, budget
 from tuner.jobs.workload.count import count

@@ -8,7 +8,7 @@ import numpy as np
 from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Algorithm, DataType, Op, Protocol
 from tuner.base.records import json_form
-from tuner.base.words import ranks_on_nodes
+from tuner.base.sizes import ranks_on_nodes
 from tuner.emulator import model
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request

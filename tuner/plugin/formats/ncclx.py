@@ -12,8 +12,8 @@ from typing import Any
 
 from tuner.base.errors import BadTable, one_of
 from tuner.plugin.formats import shared
+from tuner.plugin.formats.shared import Place
 from tuner.plugin.table import boxes
-from tuner.plugin.table.fall_through import Place
 from tuner.plugin.table.records import (
     ANY_BYTES,
     ANY_COUNT,
@@ -38,7 +38,7 @@ _DEFAULTS = {"bytesPerRank": "*", "nNodes": "*", "nLocalRanks": "*", "channels":
 
 
 def read_csv(text: str, name: str) -> Table:
-    """Rows of one choice that fall through (``tuner.plugin.table.fall_through``)."""
+    """Rows of one choice that fall through (``tuner.plugin.formats.shared``)."""
     lines = [(number, split(line)) for number, line in shared.data_lines(text)]
     keys = _columns_of(text, lines, name)
     rows = []

@@ -17,7 +17,7 @@ from tuner.base.provenance import Files, paths, today
 from tuner.base.records import json_form, to_json
 from tuner.emulator import fitted_constants
 from tuner.emulator.fitted_constants import FittedConstants
-from tuner.plugin.table import text
+from tuner.plugin.table import parse
 from tuner.times.calibration import alphabeta, observations
 from tuner.times.calibration import fit as model
 from tuner.times.calibration.alphabeta import AlphaBeta
@@ -155,7 +155,7 @@ def fit_alpha_beta(
             "times": observed.times,
             "date": today(),
         }
-        text.write(Path(cost_table), alphabeta.cost_table(fits, provenance))
+        parse.write(Path(cost_table), alphabeta.cost_table(fits, provenance))
     return AlphaBetaReport(_read(observed), tuple(fits), tuple(without))
 
 

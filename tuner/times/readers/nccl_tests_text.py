@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tuner.base.errors import BadMeasurement
 from tuner.base.names import Collective, DataType, Op
-from tuner.base.words import ranks_on_nodes
+from tuner.base.sizes import ranks_on_nodes
 from tuner.release import of_code
 from tuner.times.readers.nccl_tests_names import NAME, OPS, PROGRAMS, TYPES, WITHOUT_OP, program
 from tuner.times.records.header import Header

@@ -6,8 +6,8 @@ from itertools import groupby
 
 from tuner.base.names import Collective
 from tuner.base.records import json_form
+from tuner.plugin.table.parse import decision_text
 from tuner.plugin.table.records import Choice, Decision, Interval
-from tuner.plugin.table.text import decision_text
 from tuner.times.records.samples import Combination
 from tuner.times.regret.judged import JudgedPick, Verdict
 
