@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,10 +19,11 @@ from tuner.base.sizes import human_bytes
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine.graphs import Graph
-from tuner.oracle.api import Oracle
-from tuner.oracle.bill import bill
 from tuner.release.defaults import changed_defaults
 from tuner.scenario import Scenario
+
+if TYPE_CHECKING:  # with what runs libnccl, which only few ask
+    from tuner.oracle.api import Oracle
 
 EMULATED, RECORDED, BY_LIBRARY = "emulated", "recorded from libnccl", "libnccl"
 WINDOW_SIZES = tuple(1 << power for power in range(6, 31))  # bytes, 64 B to 1 GiB
@@ -157,6 +159,8 @@ def library_differences(
 
 
 def _facts(scenario: Scenario, requests: Sequence[Request], timeout_s: float) -> dict[str, dict[str, str]]:
+    from tuner.oracle.api import Oracle
+
     with Oracle(scenario.resolve().oracle_configuration_to_launch(), timeout_s=timeout_s) as oracle:
         facts = oracle.facts
         buffers = facts.buffer_bytes or ()
@@ -191,6 +195,8 @@ def _memory(scenario: Scenario, requests: Sequence[Request], timeout_s: float) -
         for size in ASKED_BYTES
         if ranks > 1 and size >= request.unit_bytes(ranks)
     ]
+    from tuner.oracle.bill import bill
+
     for stage in bill(configuration, calls, timeout_s):
         name = f"{stage.collective.name} of {human_bytes(stage.bytes or 0)}" if stage.collective else stage.after
         yield f"device, after {name}", human_bytes(max(stage.device_bytes))
@@ -200,7 +206,7 @@ def _known(values: dict[str, int | None]) -> dict[str, str]:
     return {name: str(value) for name, value in values.items() if value is not None}
 
 
-def _launches(oracle: Oracle, requests: Sequence[Request]) -> Iterator[tuple[str, str]]:
+def _launches(oracle: "Oracle", requests: Sequence[Request]) -> Iterator[tuple[str, str]]:
     for request in requests:
         for asked in ASKED_BYTES:
             _, size = oracle.reachable(request.collective, request.dtype, asked)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tuner import release
-from tuner.answers.diff import Side
 from tuner.answers.symmetric import AnyPick, ratio
 from tuner.answers.tuners import with_tuner
 from tuner.base.errors import BadInput, one_of
@@ -24,8 +23,8 @@ from tuner.release.environment import parse_assignments
 from tuner.scenario import MOST_NODES, PEER_TO_PEER, Scenario
 from tuner.times.costmodels.bandwidth import bus_gbs
 
-if TYPE_CHECKING:
-    from tuner.answers.diff import CalibratedChange
+if TYPE_CHECKING:  # with the time model, which a plain pick does without
+    from tuner.answers.diff import CalibratedChange, Side
 
 
 def changed(scenario: Scenario, assignments: Sequence[str]) -> Scenario:
@@ -218,7 +217,7 @@ class AtSize:
     calibrated: "CalibratedChange | None" = field(default=None, metadata=json_form(optional=True))
 
 
-def at_sizes(before: Side, after: Side, request: Request, sizes: Sequence[int]) -> list[AtSize]:
+def at_sizes(before: "Side", after: "Side", request: Request, sizes: Sequence[int]) -> list[AtSize]:
     """What ``sizes`` (nBytes) get, as rank 0 sees it. Errors: those of :meth:`Selection.pick`, with the side."""
     nbytes = np.array(sizes, np.uint64)
     old, new = (side.picks(request, nbytes) for side in (before, after))
@@ -236,7 +235,7 @@ def at_sizes(before: Side, after: Side, request: Request, sizes: Sequence[int]) 
     ]
 
 
-def _busbw_gbs(side: Side, request: Request, size: int, pick: AnyPick) -> float | None:
+def _busbw_gbs(side: "Side", request: Request, size: int, pick: AnyPick) -> float | None:
     if not is_time(pick.time_us):
         return None
     return float(bus_gbs(request.collective, size, pick.time_us, side.selection.communicator.ranks))

@@ -14,7 +14,7 @@ from tuner.base.names import Collective, Op
 from tuner.cli import options
 from tuner.cli.command import LazyGroup
 from tuner.cli.log import LogOptions, log_options, read_log
-from tuner.cli.output import human_bytes, print_json, print_table, say
+from tuner.cli.output import human_bytes, print_json, print_table, say, verdict
 from tuner.cli.trace_files import as_they_ran, communicators_options, count_or_part, read_files
 from tuner.jobs.traces.calls import number
 from tuner.machine import catalogue
@@ -90,6 +90,7 @@ def _scenarios(nodes_given: bool, given: options.CommunicatorOptions) -> Iterato
 def _print_report(reports: "list[MatchReport]") -> None:
     from tuner.oracle.conformance.check import KINDS
 
+    say(_verdict(reports, "libnccl"))
     rows = [(report.title, *(_share(report, kind) for kind in KINDS)) for report in reports]
     totals = Counter[str]()
     matched = Counter[str]()
@@ -104,6 +105,18 @@ def _print_report(reports: "list[MatchReport]") -> None:
                 f"MISMATCH {report.title}: {mismatch.what} {mismatch.where}: "
                 f"emulator {mismatch.emulator}, libnccl {mismatch.libnccl}"
             )
+
+
+def _verdict(reports: "list[MatchReport]", other: str) -> str:
+    """The answer in a line: whether all that was compared is the same."""
+    wrong = sum(len(report.mismatches) for report in reports)
+    matched, compared = (
+        sum(sum(counts.values()) for counts in each)
+        for each in zip(*((report.matched, report.compared) for report in reports), strict=True)
+    )
+    if wrong:
+        return verdict(f"NOT the same as {other}: {wrong} mismatch{'es' * (wrong != 1)} below", False)
+    return verdict(f"the same as {other}: {matched} of {compared} values", True)
 
 
 def _share(report: "MatchReport", kind: str) -> str:
@@ -140,6 +153,7 @@ def log_command(call: options.CallOptions, as_json: bool, **given: Any) -> None:
 
 def _print_log(compared: Compared) -> None:
     report = compared.report
+    say(_verdict([report], "the log"))
     print_table(
         "matched / compared with the log",
         ("communicator", *LOGGED_KINDS),
@@ -208,14 +222,15 @@ def run_command(
 
 
 def _print_run(checked: "CheckedRun") -> None:
+    says = ", ".join(f"{what} of {number(calls)}" for what, calls in checked.says.items() if calls)
+    calls = f"{number(checked.agreeing_calls)} of {number(checked.compared_calls)} calls"
+    ran = f"{checked.communicator}: {calls} ran as the emulator picks"
+    say(f"{verdict(ran, not checked.differing)}; the files say {says}")
     if checked.differing:
         columns = ("collective", "type", "size", "calls", "ran", "the emulator picks", "other")
         print_table("what ran otherwise", columns, map(_row, checked.differing[:MOST_ROWS]))
         if len(checked.differing) > MOST_ROWS:
             say(f"and {len(checked.differing) - MOST_ROWS} more kinds of calls: --json")
-    says = ", ".join(f"{what} of {number(calls)}" for what, calls in checked.says.items() if calls)
-    calls = f"{number(checked.agreeing_calls)} of {number(checked.compared_calls)} calls"
-    say(f"{checked.communicator}: {calls} ran as the emulator picks; the files say {says}")
     for left in checked.not_compared:
         say(f"not compared: {number(left.calls)} calls: {left.reason}")
     for note in checked.notes:

@@ -2,6 +2,7 @@
 
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from tuner.base.sizes import human_bytes
 from tuner.cli import options
 from tuner.cli.command import Group
 from tuner.cli.communicator_options import release_option
-from tuner.cli.output import number, print_json, print_table, say, width_to_fit
+from tuner.cli.output import number, print_json, print_table, say, verdict, width_to_fit
 from tuner.machine import catalogue, graphs
 from tuner.scenario import Scenario
 
@@ -196,9 +197,12 @@ def _text(file: Path, gpu: str | None, net_gbps: float | None, net_latency_us: f
 
 
 def _print(seen: "Examination", where: str) -> None:
-    from tuner.answers.doctor.records import KINDS
+    from tuner.answers.doctor.records import KINDS, WRONG
 
     near = seen.nearness
+    severities = Counter(finding.severity for finding in seen.findings)
+    found = ", ".join(f"{count} {severity}" for severity, count in severities.items())
+    click.echo(verdict(f"found: {found}" if found else "nothing is wrong", not severities[WRONG]))
     paragraph(
         f"{seen.file}: held against its parts alone, as no machine of the catalogue has as many such GPUs"
         if near is None
@@ -210,7 +214,6 @@ def _print(seen: "Examination", where: str) -> None:
         _print_finding(place, finding, whole, where.split(",")[0])
     click.echo("")
     if not seen.findings:
-        click.echo("nothing is wrong")
         paragraph(f"looked for: {', '.join(KINDS)}")
     if seen.not_priced:
         paragraph(f"what it costs is not known: {seen.not_priced}")

@@ -12,7 +12,6 @@ from tuner.cli.communicator_options import CommunicatorOptions, Ranks
 from tuner.cli.output import human_bytes, say
 from tuner.jobs.traces.calls import CallList
 from tuner.jobs.traces.read import read
-from tuner.jobs.workload import job
 from tuner.scenario import Scenario
 
 LARGE_BYTES = 16 << 20  # from which reading takes long enough to be said
@@ -51,6 +50,8 @@ def as_they_ran(
 
     ``done``: what is done with the calls. A line on stderr says which release, or that it is another than the files'.
     """
+    from tuner.jobs.workload import job  # with all that prices calls
+
     said = job.release_of(lists)
     if communicator["nccl"] is None and communicator["log"] is None and said not in (None, described.nccl):
         try:
@@ -59,6 +60,8 @@ def as_they_ran(
             say(f"note: not {done} with NCCL {said}, which the files are of: {error}", err=True)
         else:
             say(f"note: {done} with NCCL {said}, which the files are of; --nccl says another", err=True)
+    from tuner.jobs.workload import job  # with all that prices calls
+
     for line in job.of_other_releases(lists, [described.nccl], done):
         say(f"note: {line}", err=True)
     return described

@@ -14,7 +14,7 @@ from tuner.bench.verify import VerifiedFile, verify
 from tuner.cli import options
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import asked, is_asked, place_options
-from tuner.cli.output import human_bytes, print_json, print_table, say
+from tuner.cli.output import human_bytes, print_json, print_table, say, verdict
 from tuner.times.comparison.compared import mean_regrets
 from tuner.times.comparison.judged import Judged
 from tuner.times.comparison.model_errors import ModelError
@@ -30,9 +30,11 @@ CALLS_NAMED = 4  # of which nothing is known
 
 
 def print_regret(regret: MeasuredRegret) -> None:
-    """Sizes that something is known of, then what is not known and why, splits, and rows."""
+    """Prints the total, sizes that something is known of, what is not known and why, splits, and rows."""
     where = regret.machine or "the topology"
     known = [one for one in regret.sizes if one.regret is not None]
+    _print_total(regret, known)
+    say()
     if known:
         columns = ("call", "size", "pick", "us", "best", "us", "regret", "95 % interval", "", "NCCL ran")
         how = "best of simulated times" if regret.simulated else "measured best"
@@ -54,7 +56,6 @@ def print_regret(regret: MeasuredRegret) -> None:
             f"{row.row}\n  {_percent(row.gain_low, row.gain_high)} faster than NCCL's pick, "
             f"at least {100 * row.surely:.1f} % beyond the noise; measured: {', '.join(row.dtypes)}"
         )
-    _print_total(regret, known)
 
 
 def print_next(runs: NextRuns) -> None:
@@ -174,7 +175,7 @@ def _print_total(regret: MeasuredRegret, known: Sequence[JudgedPick]) -> None:
     loses = regret.count(Verdict.loses)
     rest = f"; unknown at {unknown} more" if unknown else ""
     judged = f"not best at {loses} of {len(known)} sizes beyond the noise"
-    say(f"regret: mean {100 * mean:.2f} %; {judged}{rest}{_noise(known)}")
+    say(verdict(f"regret: mean {100 * mean:.2f} %; {judged}{rest}", not loses) + _noise(known))
 
 
 def _noise(known: Iterable[JudgedPick]) -> str:

@@ -16,7 +16,7 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.base.provenance import today
 from tuner.base.records import to_json
 from tuner.cli import options
-from tuner.cli.output import command_line, print_json, say
+from tuner.cli.output import command_line, print_json, say, verdict
 from tuner.emulator.selection import Selection
 from tuner.plugin import compile, headers, lint, lint_scenario
 from tuner.plugin.compile import Shape, between, held_out
@@ -125,12 +125,13 @@ class _Linted:
         return {"file": str(self.file), "format": self.read.format, "findings": to_json(self.findings)}
 
     def print(self) -> None:
-        for finding in self.findings:
-            click.echo(f"{self.read.place(finding.line)}: {finding.severity}: {finding.reason}")
         table = self.read.table
         rows = len(table.decisions) + len(table.costs) + len(table.constants)
         notes = len(self.findings) - self.bad
-        click.echo(f"{self.file}: {rows} rows ({self.read.format}), {self.bad} warnings and errors, {notes} notes")
+        said = f"{self.file}: {rows} rows ({self.read.format}), {self.bad} warnings and errors, {notes} notes"
+        click.echo(verdict(said, not self.bad))
+        for finding in self.findings:
+            click.echo(f"{self.read.place(finding.line)}: {finding.severity}: {finding.reason}")
 
 
 @click.command(name="compile", cls=options.Command)
