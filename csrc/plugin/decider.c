@@ -51,6 +51,24 @@ static bool ends_with_own(const struct choice *choice) {
     return choice->own;
 }
 
+/* The arm of a row that explores, by the communicator's own count of such calls, which is the same on all ranks; NULL where
+ * the call is NCCL's own. In which block of each round an arm is taken changes from round to round: else it would always
+ * meet the same calls of a step. */
+static const struct choice *arm_of(const struct decider *decider, const struct choice *row, int collective) {
+    const struct schedule *schedule = &decider->rules->lookup.schedules[row->explores - 1];
+    uint64_t count;
+    if (!decider->explorer || !explorer_counts(decider->explorer, collective, &count) || count >= schedule->calls) {
+        return NULL;
+    }
+    uint64_t block = count / schedule->block, round = block / schedule->every;
+    uint64_t mixed = (round ^ round >> 15) * 0x9e3779b97f4a7c15u;
+    if ((mixed >> 32) % schedule->every != block % schedule->every) {
+        return NULL;
+    }
+    const struct choice *arm = row + 1 + round % schedule->arms;
+    return arm->algorithm < 0 ? NULL : arm;
+}
+
 static uint64_t chunk_key(int algorithm, int protocol) {
     return (uint64_t)(algorithm * PROTOCOLS + protocol) << 32;
 }
@@ -93,6 +111,13 @@ enum decided decider_decide(struct decider *decider, const struct call *call, st
     const struct lookup *lookup = &decider->rules->lookup;
     bool costed = write_costs(decider, call, cells);
     const struct choice *row = lookup_find(lookup, call), *taken = NULL;
+    if (__builtin_expect(row->explores, 0)) {
+        const struct choice *arm = arm_of(decider, row, call->collective);
+        if (arm && !holds_ring_back(decider, call, cells, arm) && cells_prefer(cells, arm->algorithm, arm->protocol)) {
+            taken = arm;
+        }
+        row = lookup->choices; /* without the arm it is as if there were no row */
+    }
     bool matches = row->algorithm >= 0;
     if (matches) {
         taken = prefer(decider, call, row, cells);
@@ -145,6 +170,9 @@ void decider_explain(const struct decider *decider, const struct call *call, str
     bool costed = costs_write(&decider->rules->costs, call, cells, decider->guarded, NULL) > 0;
     const struct choice *row = lookup_find(lookup, call),
                         *taken = row->algorithm < 0 ? NULL : prefer(decider, call, row, cells);
+    if (row->explores) {
+        return; /* by which calls the communicator has made */
+    }
     if (!taken && row->algorithm >= 0) {
         taken = fall(decider, call, cells);
     }

@@ -10,6 +10,7 @@
 
 #include "abi.h"
 #include "counters.h"
+#include "explorer.h"
 #include "rules.h"
 
 struct decider {
@@ -17,6 +18,7 @@ struct decider {
     bool unchecked;
     bool guarded;                          /* NCCL may hold Ring back: cells.h */
     float guard_us;                        /* a row for Ring is taken below this time whatever the type */
+    struct explorer *explorer;             /* NULL: rows that explore leave the choice to NCCL */
     _Atomic(uint64_t) chunks[COLLECTIVES]; /* of the last decision each: chunk_key and the size */
     struct counters counters;              /* counters_start comes before the first call */
 };

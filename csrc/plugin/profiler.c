@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "explorer.h"
 #include "hardware.h"
 #include "jobfile.h"
 #include "log.h"
@@ -73,6 +74,7 @@ struct context {
     _Atomic(uint64_t) started, finished, lost;
     _Atomic(struct room *) room; /* NULL once the communicator is gone and all is written */
     atomic_bool gone;
+    struct explorer explorer; /* of version 5 and later */
 };
 
 /* A kind of call as NCCL says it: its words are constants of its own, told apart by their addresses. */
@@ -95,6 +97,7 @@ static struct {
     struct kind kinds[MOST_KINDS];
     _Atomic(uint32_t) writer;  /* FREE, TAKEN while one is made, READY */
     _Atomic(uint32_t) filing;  /* 1 while somebody is at the file */
+    _Atomic(uint64_t) groups;  /* that were begun */
     _Atomic(uint32_t) pooling; /* 1 while somebody is at the rooms that nobody has */
     struct room *pool;
     pid_t process; /* whose thread it is */
@@ -264,12 +267,33 @@ static int start(void *given, void **handle, const struct event *event, uint64_t
     return RESULT_SUCCESS;
 }
 
-static int start_v4(void *context, void **handle, const struct event *event) {
-    return start(context, handle, event, event->type_v4);
+/* Calls of NCCL's own interface; a group's number tells it from all others. */
+static int start_v5(void *given, void **handle, const struct event *event) {
+    struct context *context = given;
+    *handle = NULL;
+    if (!context) {
+        return RESULT_SUCCESS;
+    }
+    switch (event->type) {
+    case EVENT_GROUP_API:
+        *handle = handle_of(HANDLE_GROUP, context, atomic_fetch_add_explicit(&job.groups, 1, memory_order_relaxed) + 1);
+        return RESULT_SUCCESS;
+    case EVENT_COLLECTIVE_API:
+        explorer_call(&context->explorer, event->call.function, event->parent, event->call.captured);
+        return RESULT_SUCCESS;
+    case EVENT_P2P_API:
+        explorer_call(&context->explorer, NULL, event->parent, event->p2p_call.captured);
+        return RESULT_SUCCESS;
+    case EVENT_KERNEL_LAUNCH:
+        explorer_launch(&context->explorer, event->parent);
+        return RESULT_SUCCESS;
+    default:
+        return start(given, handle, event, event->type);
+    }
 }
 
-static int start_v5(void *context, void **handle, const struct event *event) {
-    return start(context, handle, event, event->type);
+static int start_v4(void *context, void **handle, const struct event *event) {
+    return start(context, handle, event, event->type_v4);
 }
 
 static uint64_t host_ns(void) {
@@ -405,6 +429,7 @@ static void take_all(struct job_file *file) {
         struct context *context = atomic_load_explicit(&job.contexts[i], memory_order_acquire);
         if (context) {
             take(context, file);
+            explorer_agree(&context->explorer, file->folder);
             describe(&file->communicators[i], context);
             file->head.communicators = i + 1;
             file->head.lost += file->communicators[i].lost;
@@ -539,10 +564,16 @@ static int open_context(void **given, int *mask, const struct identity *is, nccl
         return RESULT_SUCCESS;
     }
     *mask = EVENT_COLLECTIVE | EVENT_KERNEL_CHANNEL; /* of the whole process */
+    if (is->version >= 5) {
+        *mask |= EVENT_COLLECTIVE_API | EVENT_KERNEL_LAUNCH;
+    }
     struct context *context = take_context(is);
     if (!context) {
         log_warn(logger, "too many communicators, or no memory: this one is not measured (" JOB_VARIABLE ")");
         return RESULT_SUCCESS;
+    }
+    if (is->version >= 5) {
+        explorer_start(&context->explorer, is->id, is->rank, (int)is->ranks, logger);
     }
     *given = context;
     log_info(logger, "measures the collectives of this communicator into %.512s (" JOB_VARIABLE ")", folder);

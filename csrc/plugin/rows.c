@@ -392,9 +392,110 @@ static bool read_choices(struct slice *line, struct table *table, struct table_e
     return true;
 }
 
+static bool read_bounded(const char *name, struct slice value, size_t least, size_t most, size_t *number,
+                         struct table_error *error) {
+    bool overflow = false;
+    return (read_number(value, number, &overflow) && *number >= least && *number <= most) ||
+           table_fail(error, "%s=%s is not a number from %zu to %zu", name, show(value).text, least, most);
+}
+
+/* The settings of one arm, up to the end of the line or a '|'; behind the last one stands how often arms are taken. */
+static bool read_arm_settings(struct slice *line, struct choice *arm, struct schedule *schedule, bool *more,
+                              struct table_error *error) {
+    enum { CHANNELS, EVERY, BLOCK, CALLS, SETTINGS };
+    static const char *const names[SETTINGS] = {"channels", "every", "block", "calls"};
+    struct keys keys = {names, SETTINGS,
+                        "valid after explore: channels, '|' before another arm, and every, block, calls at the end", 0};
+    struct slice word, value;
+    size_t key, number = 0;
+    *more = false;
+    while (!*more && take_word(line, &word)) {
+        *more = slice_is(word, "|");
+        if (*more) {
+            break;
+        }
+        if (!read_key(word, &keys, &key, &value, error)) {
+            return false;
+        }
+        if (key == CHANNELS && arm->algorithm < 0) {
+            return table_fail(error, "nccl takes no channels");
+        }
+        const size_t least[SETTINGS] = {[EVERY] = 2, [BLOCK] = 1, [CALLS] = 1};
+        const size_t most[SETTINGS] = {[EVERY] = MOST_EVERY, [BLOCK] = MOST_BLOCK, [CALLS] = UINT32_MAX};
+        bool good = key == CHANNELS ? read_channels(value, &arm->channels, error)
+                                    : read_bounded(names[key], value, least[key], most[key], &number, error);
+        if (!good) {
+            return false;
+        }
+        schedule->every = key == EVERY ? (uint32_t)number : schedule->every;
+        schedule->block = key == BLOCK ? (uint32_t)number : schedule->block;
+        schedule->calls = key == CALLS ? number : schedule->calls;
+    }
+    return !*more || !(keys.seen & ~(1u << CHANNELS)) ||
+           table_fail(error, "every, block and calls stand behind the last arm");
+}
+
+/* "explore ARM | ARM ... every=N block=N [calls=N]", of which the first word is taken already. */
+static bool read_arms(struct slice *line, struct table *table, struct table_error *error) {
+    struct schedule schedule = {.calls = CALLS_EXPLORED};
+    struct choice row = {.algorithm = -1, .more = true, .explores = (uint16_t)(table->schedule_count + 1)};
+    bool more = true, others = false;
+    if (!table_add_choice(table, row, error)) {
+        return false;
+    }
+    while (more) {
+        struct slice word = {0};
+        struct choice arm = {.algorithm = -1};
+        take_word(line, &word);
+        bool own = slice_is_any_case(word, "nccl");
+        others |= !own;
+        if ((!own && !read_pair(word, &arm.algorithm, &arm.protocol, error)) ||
+            !read_arm_settings(line, &arm, &schedule, &more, error)) {
+            return false;
+        }
+        if (schedule.arms == MOST_ARMS) {
+            return table_fail(error, "more than %d arms", MOST_ARMS);
+        }
+        for (size_t i = table->choice_count - schedule.arms; i < table->choice_count; i++) {
+            const struct choice *other = &table->choices[i];
+            if (other->algorithm == arm.algorithm && other->protocol == arm.protocol &&
+                other->channels == arm.channels) {
+                return table_fail(error, "'%s' twice with the same channels", show(word).text);
+            }
+        }
+        arm.more = more;
+        schedule.arms++;
+        if (!table_add_choice(table, arm, error)) {
+            return false;
+        }
+    }
+    if (!others) {
+        return table_fail(error, "nothing to explore but nccl");
+    }
+    if (schedule.every == 0 || schedule.block == 0) {
+        return table_fail(error, "no %s=N behind the last arm", schedule.every == 0 ? "every" : "block");
+    }
+    return table_add_schedule(table, schedule, error);
+}
+
+/* What one rank alone knows would have ranks count other calls than others. */
+static bool read_row_choices(struct slice *line, const struct condition *when, struct table *table,
+                             struct table_error *error) {
+    struct slice rest = *line, word = {0};
+    if (!take_word(&rest, &word) || !slice_is_any_case(word, "explore")) {
+        return read_choices(line, table, error);
+    }
+    *line = rest;
+    if (when->registered >= 0) {
+        return table_fail(error, "registered= in a row that explores: ranks whose buffers differ would part");
+    }
+    return read_arms(line, table, error);
+}
+
 static bool read_decision(struct slice line, struct table *table, struct table_error *error) {
     struct decision decision = {.choice = (uint32_t)table->choice_count};
-    if (!read_conditions(&line, ROW_OF_DECISION, &decision.when, error) || !read_choices(&line, table, error)) {
+    if (!read_conditions(&line, ROW_OF_DECISION, &decision.when, error) ||
+        !read_row_choices(&line, &decision.when, table, error)) {
         return false;
     }
     if (table->choice_count == decision.choice) {

@@ -155,7 +155,7 @@ static bool copy_lines(const struct table *table, struct lookup *lookup) {
 }
 
 bool lookup_build(const struct table *table, const struct shape *shape, struct lookup *lookup) {
-    *lookup = (struct lookup){0};
+    *lookup = (struct lookup){.schedules = table->schedules};
     size_t most = table->decision_count + 1;
     struct placed_rows placed = {malloc(most * sizeof *placed.rows), 0};
     struct room room = {malloc(most * sizeof *room.pieces), NULL};

@@ -21,8 +21,9 @@ struct function {
 };
 
 struct lookup {
-    struct choice *choices; /* [0] is NCCL's own */
-    uint32_t *lines;        /* of the rows that the choices are of */
+    struct choice *choices;           /* [0] is NCCL's own */
+    uint32_t *lines;                  /* of the rows that the choices are of */
+    const struct schedule *schedules; /* the table's */
     struct function functions[COLLECTIVES];
     size_t rows;              /* that apply to this communicator */
     size_t shapeless;         /* that ask for a communicator which is not known: NCCL decides where they would */

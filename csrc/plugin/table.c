@@ -42,6 +42,19 @@ bool table_add_choice(struct table *table, struct choice choice, struct table_er
     return grown;
 }
 
+bool table_add_schedule(struct table *table, struct schedule schedule, struct table_error *error) {
+    if (table->schedule_count == UINT16_MAX) {
+        return table_fail(error, "more than %d rows that explore", UINT16_MAX);
+    }
+    struct schedule *grown =
+        grow(table->schedules, &table->schedule_room, table->schedule_count, sizeof schedule, error);
+    if (grown) {
+        table->schedules = grown;
+        table->schedules[table->schedule_count++] = schedule;
+    }
+    return grown;
+}
+
 static bool add_pipelined_end(struct table *table, uint32_t end, struct table_error *error) {
     for (size_t i = 0; i < table->pipelined_end_count; i++) {
         if (table->pipelined_ends[i] == end) {
@@ -146,6 +159,7 @@ void table_free(struct table *table) {
     free(table->decisions);
     free(table->costs);
     free(table->constants);
+    free(table->schedules);
     *table = (struct table){0};
 }
 

@@ -36,8 +36,17 @@ struct choice {
     int8_t channels;      /* 0: NCCL's own number */
     bool more;            /* the next one in the array is tried after this one */
     bool own;             /* else the choice is NCCL's own, whatever another tuner would say: the row ends with nccl */
+    uint16_t explores;    /* not 0: its arms follow, which calls take in turns by schedules[explores - 1] */
     uint32_t chunk_bytes; /* 0: NCCL's own size */
 };
+
+/* Of each `every` blocks of `block` calls one is of an arm, the next one in turn; after `calls` there is none any more. */
+struct schedule {
+    uint32_t every, block, arms;
+    uint64_t calls;
+};
+
+enum { MOST_ARMS = 16, MOST_EVERY = 100000, MOST_BLOCK = 1000000, CALLS_EXPLORED = 1000000 };
 
 struct decision {
     struct condition when;
@@ -77,6 +86,8 @@ struct table {
     struct decision *decisions;
     struct cost *costs;
     struct constant *constants;
+    struct schedule *schedules;
+    size_t schedule_count, schedule_room;
     size_t choice_count, decision_count, cost_count, constant_count;
     size_t choice_room, decision_room, cost_room, constant_room;
     bool falls_through; /* where a row's choice cannot run, the next row that holds the call is tried */
@@ -97,6 +108,7 @@ __attribute__((format(printf, 2, 3))) bool table_fail(struct table_error *error,
 bool table_add_choice(struct table *table, struct choice choice, struct table_error *error);
 bool table_add_decision(struct table *table, struct decision decision, struct table_error *error);
 bool table_add_cost(struct table *table, struct cost cost, struct table_error *error);
+bool table_add_schedule(struct table *table, struct schedule schedule, struct table_error *error);
 bool table_add_constant(struct table *table, struct constant constant, struct table_error *error);
 
 /* Whether the GPU's name contains one of the names in the comment as whole words, in any case. */

@@ -145,6 +145,20 @@ static void use_constants(const struct table *table, const struct opening *openi
     }
 }
 
+/* Rows that explore do so where the profiler of the same object counts the communicator's calls. */
+static void explore(struct tuner *tuner, const struct loaded_table *loaded) {
+    if (loaded->table.schedule_count == 0) {
+        return;
+    }
+    tuner->decider.explorer = explorer_open(tuner->communicator, loaded->sha256.text, build_id);
+    if (!tuner->decider.explorer) {
+        log_warn(tuner->logger,
+                 "%zu rows explore, which needs NCCL 2.28 or later, this object as NCCL_PROFILER_PLUGIN, and "
+                 "NCCL_TUNER_JOB: every choice there is NCCL's own",
+                 loaded->table.schedule_count);
+    }
+}
+
 /* False when the table has no say at all. */
 static bool say_mask(const struct opening *opening, const struct settings *settings) {
     if (!settings->masked_by) {
@@ -270,6 +284,7 @@ static bool use(struct loaded_table *loaded, const struct opening *opening, cons
     }
     say_rows(*tuner, loaded);
     use_constants(&loaded->table, opening, settings);
+    explore(*tuner, loaded);
     if (!say_mask(opening, settings)) {
         (*tuner)->stats.path = NULL;
         tuner_close(*tuner);

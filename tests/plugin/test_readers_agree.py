@@ -12,7 +12,7 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.plugin.asked import strict
 from tuner.plugin.dry_run import DryRun, PluginRefused
 from tuner.plugin.formats import convert
-from tuner.plugin.table.parse import to_text
+from tuner.plugin.table.parse import from_text, to_text
 from tuner.plugin.table.records import HEADER, Choice, Decision, Interval, Table
 
 
@@ -38,6 +38,7 @@ OURS = [
     f"{HEADER}\n",
     "allreduce bytes=64K..4M ranks=16 nodes=2 -> ring/ll128 channels=16 | tree/ll128\n",
     "allgather bytes-per-rank=..32K nvlink-domains=2 registered=no -> nccl\n",
+    "allreduce bytes=1M.. -> explore ring/ll128 channels=16 | NCCL | tree/simple every=20 block=10 calls=5000\n",
     "cost allreduce bytes=..1K -> ring/ll latency-us=20 bandwidth-gbs=1e-3 batch=4\n",
     f"cost allreduce -> ring/ll latency-us=0.{'0' * 70}1 bandwidth-gbs=1\n",
     "constant ll-gbs hopper more 141\n",
@@ -86,6 +87,46 @@ def test_both_readers_take_the_same_files(tmp_path: Path, content: bytes) -> Non
     file.write_bytes(content)
     by_plugin, by_python = plugin_takes(file), python_takes(file)
     assert (by_plugin is None) == (by_python is None), (by_plugin, by_python)
+
+
+EXPLORE = {
+    "explore ring/ll every=2 block=1": None,
+    "EXPLORE nccl | ring/ll channels=64 every=100000 block=1000000 calls=4294967295": None,
+    "explore ring/ll | ring/ll channels=2 every=2 block=1": None,
+    "explore": "is not algorithm/protocol",
+    "explore nccl every=2 block=1": "nothing to explore but nccl",
+    "explore ring/ll block=1": "no every=N behind the last arm",
+    "explore ring/ll every=2": "no block=N behind the last arm",
+    "explore ring/ll every=2 block=1 | tree/ll": "stand behind the last arm",
+    "explore ring/ll every=1 block=1": "every=1 is not a number from 2 to 100000",
+    "explore ring/ll every=2 block=0": "block=0 is not a number from 1 to 1000000",
+    "explore ring/ll every=2 block=1 calls=4294967296": "calls=4294967296 is not a number",
+    "explore ring/ll every=2 every=3 block=1": "'every' twice",
+    "explore ring/ll chunk=64K every=2 block=1": "unknown key 'chunk'",
+    "explore nccl channels=2 | ring/ll every=2 block=1": "nccl takes no channels",
+    "explore ring/ll | tree/ll | ring/ll every=2 block=1": "twice with the same channels",
+    "explore ring/ll | every=2 block=1": "is not algorithm/protocol",
+    "explore " + " | ".join(f"ring/ll channels={n}" for n in range(1, 18)) + " every=2 block=1": "more than 16 arms",
+    "explore " + " | ".join(f"ring/ll channels={n}" for n in range(1, 17)) + " every=2 block=1": None,
+}
+
+
+@pytest.mark.parametrize(("right", "wrong"), EXPLORE.items())
+def test_both_readers_say_the_same_of_rows_that_explore(tmp_path: Path, right: str, wrong: str | None) -> None:
+    file = tmp_path / "some.table"
+    file.write_text(f"{HEADER}\nallreduce bytes=1M..2M -> {right}\n")
+    by_plugin, by_python = plugin_takes(file), python_takes(file)
+    if wrong is None:
+        assert (by_plugin, by_python) == (None, None)
+        table = from_text(file.read_text())
+        assert from_text(to_text(table)) == table
+        assert table.decisions[0].arms is not None
+    else:
+        assert wrong in (by_plugin or "")
+        assert wrong in (by_python or "")
+    file.write_text(f"{HEADER}\nallreduce registered=yes -> {right}\n")
+    assert "registered= in a row that explores" in (python_takes(file) or "")
+    assert "registered= in a row that explores" in (plugin_takes(file) or "")
 
 
 def rows() -> Table:

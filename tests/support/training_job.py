@@ -125,6 +125,7 @@ def _check(result: int) -> None:
 class _Rank:
     def __init__(self, rank: int, ranks: int, per_node: int, meeting: Path) -> None:
         self.here, self.rank = CDLL(None), rank
+        self.graphs: list[c_void_p] = []
         self.world, self.comm, self.buffer, self.stream = c_void_p(), c_void_p(), c_void_p(), c_void_p()
         identity = _Id()
         _check(self.here.cudaSetDevice(rank % per_node))
@@ -153,7 +154,7 @@ class _Rank:
     def do_allreduce(self, elements: int, times: int = 1) -> None:
         for _ in range(times):
             self.call(elements)
-            time.sleep(0.002)  # a kernel's counters hold 64 calls, and NCCL's thread has to see each
+            time.sleep(0.001)  # a kernel's counters hold 64 calls, and NCCL's thread has to see each
 
     def do_group(self, count: int, elements: int) -> None:
         _check(self.here.ncclGroupStart())
@@ -172,6 +173,7 @@ class _Rank:
         _check(self.here.cudaStreamBeginCapture(self.stream, 0))
         self.call(elements)
         _check(self.here.cudaStreamEndCapture(self.stream, byref(graph)))
+        self.graphs.append(graph)
 
     def do_split(self, modulo: int) -> None:
         made = c_void_p()
@@ -194,6 +196,8 @@ def _main(ranks: str, per_node: str, meeting: str, *script: str) -> None:
     for line in script:
         rank.do(line)
     time.sleep(0.3)  # kernels end, and NCCL sees it
+    for graph in rank.graphs:
+        _check(rank.here.cudaGraphDestroy(graph))
     _check(rank.here.ncclCommDestroy(rank.world))
     print("done")
 

@@ -43,6 +43,7 @@ def check(table: Table) -> list[Finding]:
         *_impossible(table.decisions),
         *_impossible(table.costs),
         *_registered(table.decisions),
+        *_explored(table.decisions),
     ]
     for rows in _groups(table.decisions, lambda row: row.collective):
         findings.extend(_geometry(rows, gaps_are_meant=GAPS in table.provenance))
@@ -55,9 +56,7 @@ def check(table: Table) -> list[Finding]:
 
 def cells(row: Decision | Cost) -> list[tuple[Algorithm, Protocol]]:
     """The combinations that a row names."""
-    return (
-        [choice.algo_proto for choice in row.choices] if isinstance(row, Decision) else [(row.algorithm, row.protocol)]
-    )
+    return [choice.algo_proto for choice in row.named] if isinstance(row, Decision) else [(row.algorithm, row.protocol)]
 
 
 def exists(collective: Collective, algorithm: Algorithm, protocol: Protocol) -> bool:
@@ -78,6 +77,15 @@ def _impossible(rows: Iterable[Decision | Cost]) -> Iterator[Finding]:
                 valid = ", ".join(name(one) for one in every if exists(row.collective, *one))
                 reason = f"no NCCL runs {row.collective.name} by {name(algo_proto)}; valid: {valid}"
                 yield Finding(row.line, ERROR, reason)
+
+
+def _explored(rows: Iterable[Decision]) -> Iterator[Finding]:
+    """Rows of which a part of the calls takes arms, which is meant for a while."""
+    for row in rows:
+        if row.arms is not None:
+            percent = 100 / row.arms.every
+            reason = f"explores in {percent:.3g} % of the first {row.arms.calls} calls (NCCL 2.28 and later)"
+            yield Finding(row.line, NOTE, reason)
 
 
 def _registered(rows: Iterable[Decision]) -> Iterator[Finding]:
@@ -132,7 +140,11 @@ def _meetings(rows: Sequence[Decision], shapes: Sequence[Box | None], index: Box
     special, partial = [], []
     for other in index.above(at):
         box = shapes[other]
-        if rows[other].choices == row.choices or box is None or (both := boxes.common(shape, box)) is None:
+        if (
+            (rows[other].choices, rows[other].arms) == (row.choices, row.arms)
+            or box is None
+            or (both := boxes.common(shape, box)) is None
+        ):
             continue
         if both == box:
             special.append(other)

@@ -63,7 +63,7 @@ def check_types(table: Table, communicator: Communicator) -> list[Finding]:
     if not {timing.deep_fp8_ring, timing.deep_fp8_ring_where_available}.intersection(communicator.rules.penalty):
         return []
     for row in table.decisions:
-        rings = any(choice.algorithm is Algorithm.Ring for choice in row.choices)
+        rings = any(choice.algorithm is Algorithm.Ring for choice in row.named)
         if rings and row.collective in SUMS and communicator.ranks > 8 and _applies(row, communicator):
             reason = (
                 "no effect on 8-bit sums (fp8) of more than 8 ranks, for which NCCL "
@@ -120,14 +120,14 @@ def _settings(table: Table, release: Release) -> Iterator[Finding]:
             since = loading.first(lambda interface: interface.knows_registered)
             reason = f"never matches: NCCL {release.name} does not report registered buffers; valid: {since} and later"
             yield Finding(row.line, WARNING, reason)
-        if not interface.hands_costs and any(choice.protocol is Protocol.LL128 for choice in row.choices):
+        if not interface.hands_costs and any(choice.protocol is Protocol.LL128 for choice in row.named):
             reason = f"NCCL {release.name} does not check that LL128 is safe; the plugin takes it only with {UNCHECKED}"
             yield Finding(row.line, WARNING, reason)
-        if not interface.asks_chunks and any(choice.chunk_bytes is not None for choice in row.choices):
+        if not interface.asks_chunks and any(choice.chunk_bytes is not None for choice in row.named):
             since = loading.first(lambda interface: interface.asks_chunks)
             reason = f"NCCL {release.name} asks no plugin for the chunk size; valid: {since} and later"
             yield Finding(row.line, WARNING, reason)
-        if not interface.says_who_asks and any(choice.channels is not None for choice in row.choices):
+        if not interface.says_who_asks and any(choice.channels is not None for choice in row.named):
             reason = f"NCCL {release.name} does not check channels; the plugin passes them on only with {UNCHECKED}"
             yield Finding(row.line, WARNING, reason)
     if not interface.says_who_asks:
@@ -162,7 +162,7 @@ def _shaped(table: Table) -> Iterator[tuple[int, str]]:
 
 
 def _channels(row: Decision, communicator: Communicator) -> Iterator[Finding]:
-    for choice in row.choices:
+    for choice in row.named:
         if choice.channels is None:
             continue
         if choice.algorithm in COLLNET or (choice.algorithm is Algorithm.NVLS and communicator.nodes > 1):

@@ -78,16 +78,33 @@ static void check_rows(const struct table *table, const struct shape *shape, str
 
 static void check_error(const struct table *table, const struct table_error *error) {
     CHECK(table->choices == NULL && table->decisions == NULL && table->costs == NULL && table->constants == NULL);
+    CHECK(table->schedules == NULL);
     CHECK(error->line >= 1 && strlen(error->reason) > 0 && strlen(error->reason) < sizeof error->reason - 1);
     for (const char *letter = error->reason; *letter; letter++) {
         CHECK(*letter >= ' ' && *letter <= '~');
     }
 }
 
+/* A row that explores: its head, which is NCCL's own choice, and then its arms, which may be too. */
+static size_t check_arms(const struct table *table, size_t head) {
+    CHECK(table->choices[head].explores <= table->schedule_count && table->choices[head].more);
+    const struct schedule *schedule = &table->schedules[table->choices[head].explores - 1];
+    CHECK(schedule->arms >= 1 && schedule->arms <= MOST_ARMS && head + schedule->arms < table->choice_count);
+    CHECK(schedule->every >= 2 && schedule->every <= MOST_EVERY && schedule->block >= 1 && schedule->calls >= 1);
+    for (size_t arm = 1; arm <= schedule->arms; arm++) {
+        CHECK(table->choices[head + arm].explores == 0 && table->choices[head + arm].chunk_bytes == 0);
+        CHECK(table->choices[head + arm].more == (arm < schedule->arms));
+    }
+    return schedule->arms;
+}
+
 static void check_content(const struct table *table) {
+    size_t arms = 0;
     for (size_t i = FIRST_CHOICE; i < table->choice_count; i++) {
         const struct choice *choice = &table->choices[i];
-        CHECK(choice->algorithm >= 0 && choice->algorithm < ALGORITHMS);
+        bool explores = choice->explores > 0;
+        CHECK(choice->algorithm < ALGORITHMS && (choice->algorithm >= 0 || explores || arms > 0));
+        arms = explores ? check_arms(table, i) : arms > 0 ? arms - 1 : 0;
         CHECK(choice->protocol >= 0 && choice->protocol < PROTOCOLS);
         CHECK(choice->channels >= 0 && choice->channels <= MAX_CHANNELS && choice->chunk_bytes <= 1u << 30);
         CHECK(!choice->more || i + 1 < table->choice_count);

@@ -26,7 +26,7 @@ static const char *const pieces[] = {
     " | ", "ring/ll128", "tree/simple", "NVLS/Simple", "pat/ll", "ring/", "/ll", "nccl", "never", "cost ",
     "latency-us=", "bandwidth-gbs=", "batch=", "1e-3", "1.5", "1e39", "1e-50", ".5", "constant ", "base-latency-us ",
     "link-latency-us ", "net ", "ll-gbs ", "hopper ", "more ", ",", ",", ",", "-1,", "nvls_tree", "collnet_direct",
-    "#", "# comment", "\xff", "\xc3\xa9", "%s%n",
+    "explore ", "every=", "block=", "calls=", "#", "# comment", "\xff", "\xc3\xa9", "%s%n",
 };
 /* clang-format on */
 
@@ -37,6 +37,7 @@ static const char *const our_rows[] = {
     "allreduce pipelined=2..7 bytes=..1M -> nccl\n",
     "allgather bytes=..1G registered=yes -> nvls/simple channels=64 | pat/simple\n",
     "allgather bytes-per-rank=32K..1M ranks-per-node=8 -> pat/simple chunk=1G\n",
+    "allreduce bytes=1M.. -> explore ring/ll channels=4 | nccl | tree/simple every=2 block=3 calls=100\n",
     "broadcast bytes=8G.. ranks=2..16 registered=no -> ring/ll128\n",
     "reducescatter bytes=0 pipelined=..4294967294 -> pat/simple | ring/simple channels=2\n",
     "cost allreduce -> ring/ll latency-us=12.5 bandwidth-gbs=48\n",

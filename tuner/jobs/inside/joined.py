@@ -159,8 +159,8 @@ def _time_us(files: Sequence[tuple[JobFile, int]]) -> float:
     return float(sum(file.kinds["sum_us"][file.kinds["communicator"] == place].sum() for file, place in files))
 
 
-def _call(kind: Any, ranks: int) -> JobCall | None:
-    """None for what is no collective that NCCL tunes."""
+def job_call(kind: Any, ranks: int) -> JobCall | None:
+    """Kind of a file's struct job_kind; None for what is no collective that NCCL tunes."""
     words = {name: kind[name].decode(errors="replace") for name in ("function", "type", "algorithm", "protocol")}
     collective, algorithm = choice.collective(words["function"]), choice.algorithm(words["algorithm"])
     protocol = choice.protocol(words["protocol"])
@@ -184,7 +184,7 @@ def _joined_one(gathered: _Gathered, number: int) -> JoinedCalls:
     places = []
     for file, place in gathered.files[number]:
         calls = [
-            _call(kind, ranks) if kind["function"] and kind["communicator"] == place else None for kind in file.kinds
+            job_call(kind, ranks) if kind["function"] and kind["communicator"] == place else None for kind in file.kinds
         ]
         places.append(np.array([-1 if call is None else kinds.setdefault(call, len(kinds)) for call in calls]))
     known = tuple(kinds)

@@ -13,12 +13,15 @@ from tuner.plugin.table.records import (
     ANY_BYTES,
     ANY_COUNT,
     ANY_PIPELINED,
+    CALLS_EXPLORED,
     CAPS,
     GENERATIONS,
     HEADER,
     LINKS,
+    MOST_ARMS,
     MOST_PIPELINED_ENDS,
     SCALES,
+    Arms,
     Choice,
     Conditions,
     Constant,
@@ -57,6 +60,7 @@ _WHERE: _Readers = {
 _WHEN: _Readers = {**_WHERE, "registered": values.yes_or_no, "pipelined": values.counts_from_0}
 _TIME: _Readers = {"latency-us": values.latency, "bandwidth-gbs": values.bandwidth, "batch": values.batch}
 _SETTINGS: _Readers = {"channels": values.channels, "chunk": values.chunk}
+_ARM: _Readers = {"channels": values.channels, **values.SCHEDULE}
 
 
 def read(path: Path) -> Table:
@@ -153,7 +157,12 @@ def _check_header(words: list[bytes]) -> None:
 
 def _decision(words: list[bytes], number: int) -> Decision:
     collective, left, right = _sides(words, "an algorithm/protocol")
-    return Decision(collective, _choices(right), line=number, **_conditions(left, _WHEN))
+    when = _conditions(left, _WHEN)
+    if right and right[0].lower() == b"explore":
+        if "registered" in when:
+            raise Mistake("registered= in a row that explores: ranks whose buffers differ would part")
+        return Decision(collective, (), arms=_arms(right[1:]), line=number, **when)
+    return Decision(collective, _choices(right), line=number, **when)
 
 
 def _cost(words: list[bytes], number: int) -> Cost:
@@ -209,13 +218,45 @@ def _conditions(words: list[bytes], readers: _Readers) -> dict[str, Any]:
     return {key.replace("-", "_"): value for key, value in pairs.items()}
 
 
-def _choices(words: list[bytes]) -> tuple[Choice, ...]:
+def _arms(words: list[bytes]) -> Arms:
+    arms: list[Choice | None] = []
+    schedule: dict[str, int] = {}
+    parts = _parts(words)
+    for index, part in enumerate(parts):
+        own = bool(part) and part[0].lower() == b"nccl"
+        algorithm_protocol = None if own else _cell(part[0] if part else b"")
+        settings = _pairs(part[1:], _ARM, "after explore")
+        if own and "channels" in settings:
+            raise Mistake("nccl takes no channels")
+        schedule = {key: settings[key] for key in values.SCHEDULE if key in settings}
+        if schedule and index + 1 < len(parts):
+            raise Mistake("every, block and calls stand behind the last arm")
+        if len(arms) == MOST_ARMS:
+            raise Mistake(f"more than {MOST_ARMS} arms")
+        arm = None if algorithm_protocol is None else Choice(*algorithm_protocol, settings.get("channels"))
+        if arm in arms:
+            raise Mistake(f"'{shown(part[0])}' twice with the same channels")
+        arms.append(arm)
+    if not any(arms):
+        raise Mistake("nothing to explore but nccl")
+    if missing := [key for key in ("every", "block") if key not in schedule]:
+        raise Mistake(f"no {missing[0]}=N behind the last arm")
+    return Arms(tuple(arms), schedule["every"], schedule["block"], schedule.get("calls", CALLS_EXPLORED))
+
+
+def _parts(words: list[bytes]) -> list[list[bytes]]:
+    """The words between the bars."""
     parts: list[list[bytes]] = [[]]
     for word in words:
         if word == b"|":
             parts.append([])
         else:
             parts[-1].append(word)
+    return parts
+
+
+def _choices(words: list[bytes]) -> tuple[Choice, ...]:
+    parts = _parts(words)
     choices: list[Choice] = []
     for index, part in enumerate(parts):
         if part and part[0].lower() == b"nccl":
@@ -302,7 +343,15 @@ def decision_text(row: Decision) -> str:
         words.append(f"registered={'yes' if row.registered else 'no'}")
     if row.pipelined != ANY_PIPELINED:
         words.append(f"pipelined={_interval(row.pipelined, str)}")
+    if row.arms is not None:
+        return " ".join([*words, "->", "explore", _arms_text(row.arms)])
     return " ".join([*words, "->", " | ".join(map(choice_text, row.choices)) or "nccl"])
+
+
+def _arms_text(arms: Arms) -> str:
+    choices = " | ".join("nccl" if arm is None else choice_text(arm) for arm in arms.choices)
+    calls = "" if arms.calls == CALLS_EXPLORED else f" calls={arms.calls}"
+    return f"{choices} every={arms.every} block={arms.block}{calls}"
 
 
 def choice_text(choice: Choice) -> str:

@@ -18,6 +18,9 @@ LARGEST_COUNT = 2**32 - 1  # ranks, nodes, operations, batches
 CHUNK_BYTES = (1 << 12, 1 << 30)
 MOST_PIPELINED_ENDS = 16
 
+MOST_ARMS, MOST_EVERY, MOST_BLOCK = 16, 100_000, 1_000_000
+CALLS_EXPLORED = 1_000_000  # where a row does not say it
+
 LINKS = ("nvlink", "pci", "net")
 CAPS = (
     "ll-gbs",
@@ -93,12 +96,34 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True)
+class Arms:
+    """Choices that calls take in turns inside a job, None for NCCL's own.
+
+    Of each ``every`` blocks of ``block`` calls one is of an arm; after ``calls`` there is none any more.
+    """
+
+    choices: tuple[Choice | None, ...]
+    every: int
+    block: int
+    calls: int = CALLS_EXPLORED
+
+
+@dataclass(frozen=True, slots=True)
 class Decision(Conditions):
-    """``choices`` are ranked; where none can run, and where there is none ("nccl"), the choice is NCCL's own."""
+    """``choices`` are ranked; where none can run, and where there is none ("nccl"), the choice is NCCL's own.
+
+    A row that explores has no ``choices`` but ``arms``.
+    """
 
     choices: tuple[Choice, ...]
+    arms: Arms | None = field(default=None, kw_only=True)
     registered: bool | None = field(default=None, kw_only=True)
     pipelined: Interval = field(default=ANY_PIPELINED, kw_only=True)
+
+    @property
+    def named(self) -> tuple[Choice, ...]:
+        """Every choice that the row names: its own, or its arms."""
+        return self.choices if self.arms is None else tuple(arm for arm in self.arms.choices if arm is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,15 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from tuner.base.errors import one_of
-from tuner.plugin.table.records import CHUNK_BYTES, LARGEST, LARGEST_COUNT, MAX_CHANNELS, Interval
+from tuner.plugin.table.records import (
+    CHUNK_BYTES,
+    LARGEST,
+    LARGEST_COUNT,
+    MAX_CHANNELS,
+    MOST_BLOCK,
+    MOST_EVERY,
+    Interval,
+)
 
 UNITS = {"": 0, "k": 10, "kib": 10, "m": 20, "mib": 20, "g": 30, "gib": 30, "t": 40, "tib": 40}
 _DECIMAL = re.compile(rb"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -108,6 +116,12 @@ class _Setting(NamedTuple):
 _CHANNELS = _Setting("channels", _COUNT, 1, MAX_CHANNELS, f"from 1 to {MAX_CHANNELS}")
 _CHUNK = _Setting("chunk", _SIZE, *CHUNK_BYTES, "of bytes from 4K to 1G")
 _BATCH = _Setting("batch", _COUNT, 1, LARGEST_COUNT, f"from 1 to {LARGEST_COUNT}")
+
+
+_EVERY = _Setting("every", _COUNT, 2, MOST_EVERY, f"from 2 to {MOST_EVERY}")
+_BLOCK = _Setting("block", _COUNT, 1, MOST_BLOCK, f"from 1 to {MOST_BLOCK}")
+_CALLS = _Setting("calls", _COUNT, 1, LARGEST_COUNT, f"from 1 to {LARGEST_COUNT}")
+SCHEDULE = {"every": _EVERY.read, "block": _BLOCK.read, "calls": _CALLS.read}
 
 
 def channels(text: bytes) -> int:

@@ -1,0 +1,71 @@
+/* The calls of a communicator, counted so that all its ranks have the same number, and whether arms of a table may be taken
+ * yet.
+ *
+ * Counted are calls whose kernels were launched: by NCCL's events of its own interface (2.28 and later), in the order in
+ * which the program makes the calls. What NCCL only estimates (ncclGroupSimulateEnd) is none, however often it asks a
+ * tuner. A call that goes into a CUDA graph ends exploring on its communicator.
+ *
+ * Ranks have to agree that all of them explore: one may lack the plugin, the profiler, or the table. They do so by files,
+ * in rounds: rank 0, and then each other one that sees it, says that it is there before it comes to a call of a certain
+ * number, and from then on it will not go past that call before it knows what rank 0 has decided. Rank 0 decides for it where all ranks have said so, else against
+ * it. A rank that did not say so knows that it was decided against. So all explore from that call on, or none. */
+#ifndef PLUGIN_EXPLORER_H
+#define PLUGIN_EXPLORER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "abi.h"
+
+struct explorer {
+    uint64_t communicator;
+    int rank, ranks;
+    nccl_logger logger;
+    /* Of the thread that makes the calls: the group that is open, and calls of it that no kernel was launched for yet. */
+    const void *group;
+    uint32_t pending[COLLECTIVES];
+    _Atomic(uint64_t) calls[COLLECTIVES], all;
+    atomic_bool captured;
+    /* Between it and the thread that writes. */
+    atomic_bool wanted;         /* a table explores here */
+    uint64_t table;             /* a hash of it, and of the plugin */
+    _Atomic(uint64_t) bound_at; /* not past this call without a decision; UINT64_MAX: nothing is open */
+    _Atomic(uint64_t) from;     /* of which call on arms are taken; UINT64_MAX: none */
+    uint32_t round, said_round; /* of the thread that writes alone; rounds count from 1 */
+    long thread;                /* that started it */
+    struct explorer *next;
+};
+
+void explorer_start(struct explorer *explorer, uint64_t communicator, int rank, int ranks, nccl_logger logger);
+
+/* NCCL's events: a call is made within a group, and a kernel is launched for one. */
+void explorer_call(struct explorer *explorer, const char *function, const void *group, bool captured);
+void explorer_launch(struct explorer *explorer, const void *group);
+
+/* Now and then, by the thread that writes: says that this rank is there, and looks what the others say. */
+void explorer_agree(struct explorer *explorer, const char *folder);
+
+/* For the tuner: the one that this thread has started last for the communicator, whose table explores.
+ * NULL where NCCL has made none, or does not say what is asked of it, before 2.28. Ranks explore that have the same
+ * hash of the table, and the same build. */
+struct explorer *explorer_open(uint64_t communicator, const char *table, const char *build);
+
+/* Until it is known what rank 0 has decided: apart, so that a test can hold the rest of a call to no system call. */
+void explorer_wait(struct explorer *explorer);
+
+/* How many calls of the collective were launched; false where none is explored. */
+static inline bool explorer_counts(struct explorer *explorer, int collective, uint64_t *count) {
+    uint64_t all = atomic_load_explicit(&explorer->all, memory_order_relaxed);
+    if (__builtin_expect(all >= atomic_load(&explorer->bound_at), 0)) {
+        explorer_wait(explorer);
+    }
+    if (all < atomic_load_explicit(&explorer->from, memory_order_acquire) ||
+        atomic_load_explicit(&explorer->captured, memory_order_relaxed) || (unsigned)collective >= COLLECTIVES) {
+        return false;
+    }
+    *count = atomic_load_explicit(&explorer->calls[collective], memory_order_relaxed);
+    return true;
+}
+
+#endif

@@ -1,0 +1,186 @@
+"""Arms of a table inside a job, under the real libnccl: what runs is what the schedule says, on every rank."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support import training_job
+from tests.support.available_releases import HERE
+from tests.support.training_job import Planted, Ran
+from tuner.base.names import Algorithm, Protocol
+from tuner.jobs.inside import joined
+from tuner.times.records.samples import Combination
+
+COUNTING = [name for name in HERE if (2, 28) <= tuple(map(int, name.split(".")[:2])) <= (2, 30)]
+BEFORE = [name for name in HERE if (2, 24) <= tuple(map(int, name.split(".")[:2])) <= (2, 27)]
+NEWEST = COUNTING[-1]
+EVERY, BLOCK, FIRST = 3, 10, 512
+TREE, RING = (Combination(Algorithm.Tree, Protocol.Simple, 8), Combination(Algorithm.Ring, Protocol.LL128, 16))
+ARMS = [TREE, RING, None]
+ARMS_TEXT = "tree/simple channels=8 | ring/ll128 channels=16 | nccl"
+ROW = f"allreduce bytes=1M.. -> explore {ARMS_TEXT} every={EVERY} block={BLOCK}"
+LARGE = 1 << 20  # elements: 4 MiB
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+
+def scheduled(count: int) -> Combination | None:
+    """The arm of a call by its number; written apart from the plugin's own."""
+    block = count // BLOCK
+    at = block // EVERY
+    mixed = ((at ^ at >> 15) * 0x9E3779B97F4A7C15) % 2**64
+    return ARMS[at % len(ARMS)] if (mixed >> 32) % EVERY == block % EVERY else None
+
+
+def explored(folder: Path, script: list[str] | Mapping[int, list[str]], name: str = NEWEST, **given: object) -> Ran:
+    table = folder / "explore.table"
+    table.write_text(f"nccl-tuner-table 1\n{ROW}\n")
+    ranks = int(given.pop("ranks", 3))  # type: ignore[call-overload]
+    variables = {"NCCL_TUNER_TABLE": str(table)}
+    return training_job.run(folder, name, ranks, script, Planted(skew_us=20), **{**variables, **given})  # type: ignore[arg-type]
+
+
+def ran(folder: Path) -> dict[tuple[int, int], list[tuple[int, Combination, int]]]:
+    """By communicator and rank: number, combination and bytes of each call, as each rank's own file has them."""
+    found: dict[tuple[int, int], list[tuple[int, Combination, int]]] = {}
+    for file in joined.read_folder(folder / "job").files:
+        for record in file.records:
+            kind = file.kinds[record["kind"]]
+            one = file.communicators[kind["communicator"]]
+            call = joined.job_call(kind, int(one["ranks"]))
+            assert call is not None
+            where = int(one["id"]), int(one["rank"])
+            found.setdefault(where, []).append((int(record["sequence"]), call.executed, call.bytes))
+    return {where: sorted(calls, key=lambda call: call[0]) for where, calls in found.items()}
+
+
+def arms_of(calls: list[tuple[int, Combination, int]]) -> list[tuple[int, Combination]]:
+    return [(number, executed) for number, executed, _ in calls if executed in (TREE, RING)]
+
+
+def same_on_all_ranks(folder: Path) -> dict[int, list[tuple[int, Combination, int]]]:
+    """By communicator; fails where ranks ran different things."""
+    by_communicator: dict[int, list[list[tuple[int, Combination, int]]]] = {}
+    for (communicator, _), calls in ran(folder).items():
+        by_communicator.setdefault(communicator, []).append(calls)
+    for ranks in by_communicator.values():
+        assert all(calls == ranks[0] for calls in ranks), "ranks part"
+    return {communicator: ranks[0] for communicator, ranks in by_communicator.items()}
+
+
+def logged(done: Ran) -> list[str]:
+    """NCCL's lines of what it chose, which rank 0 alone writes."""
+    return [line for line in done.outputs[0].splitlines() if "Bytes -> Algo" in line]
+
+
+@pytest.mark.parametrize("name", COUNTING)
+def test_what_runs_is_what_the_schedule_says(name: str, tmp_path: Path) -> None:
+    done = explored(tmp_path, [f"allreduce {LARGE} 1000", "sleep 0.2"], name)
+    assert done.codes == [0] * 3, done.outputs
+    (calls,) = same_on_all_ranks(tmp_path).values()
+    assert [number for number, _, _ in calls] == list(range(1000))
+    expected = [(n, arm) for n in range(FIRST, 1000) if (arm := scheduled(n)) is not None]
+    assert len(expected) > 80
+    assert arms_of(calls) == expected
+
+
+def test_groups_estimates_and_other_calls_do_not_part_ranks(tmp_path: Path) -> None:
+    """Ranks that estimate, which asks the tuner as often as they like, and ranks that do not."""
+    common = [f"group 4 {LARGE}", "allreduce 1024 20", f"allreduce {LARGE} 7"]
+    estimating = [f"simulate {LARGE}", *common, f"simulate {LARGE}", f"simulate {LARGE}"]
+    done = explored(tmp_path, {0: common * 60, 1: estimating * 60, 2: common * 60})
+    assert done.codes == [0] * 3, done.outputs
+    (calls,) = same_on_all_ranks(tmp_path).values()
+    assert len(calls) == 60 * 31
+    assert {executed for _, executed in arms_of(calls)} == {TREE, RING}
+    taken = set()
+    for start in range(0, len(calls), 31):  # in a group, whose calls share channels, all have the arm of its first
+        arm = scheduled(start) if start >= FIRST else None
+        group = {executed.algo_proto for _, executed, _ in calls[start : start + 4]}
+        assert group == {arm.algo_proto if arm else (Algorithm.Ring, Protocol.Simple)}
+        taken |= group
+    assert len(taken) == 3
+
+
+def test_communicators_of_some_ranks_explore_by_their_own_counts(tmp_path: Path) -> None:
+    """Also where ranks make other calls than others between: each communicator counts for itself."""
+    script = {
+        rank: ["split 2", f"allreduce {LARGE} {700 if rank % 2 else 900}", "world", f"allreduce {LARGE} 600"]
+        for rank in range(4)
+    }
+    done = explored(tmp_path, script, ranks=4)
+    assert done.codes == [0] * 4, done.outputs
+    found = same_on_all_ranks(tmp_path)
+    assert sorted(map(len, found.values())) == [600, 700, 900]
+    for calls in found.values():
+        expected = [(n, arm) for n in range(FIRST, len(calls)) if (arm := scheduled(n)) is not None]
+        assert arms_of(calls) == expected
+
+
+def test_a_call_in_a_graph_ends_exploring(tmp_path: Path) -> None:
+    script = [f"allreduce {LARGE} 700", f"capture {LARGE}", f"allreduce {LARGE} 200", "sleep 0.2"]
+    done = explored(tmp_path, script, NCCL_DEBUG_SUBSYS="COLL,TUNING,INIT")
+    assert done.codes == [0] * 3, done.outputs
+    chosen = logged(done)
+    assert len(chosen) == 901
+    assert "Algo TREE" in "".join(chosen[512:700])
+    assert "Algo TREE" not in "".join(chosen[700:])
+    assert "proto LL128" not in "".join(chosen[700:])
+    for calls in ran(tmp_path).values():
+        assert 20 < len(arms_of(calls)) == len([1 for number, _ in arms_of(calls) if number < 700])
+
+
+WITHOUT = {
+    "plugin": {"NCCL_TUNER_PLUGIN": "none"},
+    "profiler": {"NCCL_PROFILER_PLUGIN": "none"},
+    "table": {"NCCL_TUNER_TABLE": "/nowhere/explore.table"},
+    "folder": {"NCCL_TUNER_JOB": ""},
+}
+
+
+@pytest.mark.parametrize("missing", WITHOUT)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_without_something_has_nobody_explore(missing: str, rank: int, tmp_path: Path) -> None:
+    done = explored(
+        tmp_path,
+        [f"allreduce {LARGE} 1000", "sleep 0.2"],
+        each={rank: WITHOUT[missing]},
+        NCCL_DEBUG_SUBSYS="COLL,TUNING,INIT",
+    )
+    assert done.codes == [0] * 3, done.outputs
+    chosen = "".join(logged(done))
+    assert chosen.count("Algo RING proto SIMPLE") == 1000
+    files = ran(tmp_path)
+    assert len(files) >= (1 if missing == "folder" else 2)
+    assert not any(arms_of(calls) for calls in files.values())
+
+
+def test_a_rank_with_another_table_has_nobody_explore(tmp_path: Path) -> None:
+    other = tmp_path / "other.table"
+    other.write_text(f"nccl-tuner-table 1\n{ROW.replace('block=10', 'block=11')}\n")
+    done = explored(tmp_path, [f"allreduce {LARGE} 1000"], each={2: {"NCCL_TUNER_TABLE": str(other)}})
+    assert done.codes == [0] * 3, done.outputs
+    (calls,) = same_on_all_ranks(tmp_path).values()
+    assert not arms_of(calls)
+
+
+@pytest.mark.parametrize("name", BEFORE[-1:])
+def test_a_release_that_does_not_say_enough_does_not_explore(name: str, tmp_path: Path) -> None:
+    done = explored(tmp_path, [f"allreduce {LARGE} 800"], name)
+    assert done.codes == [0] * 3, done.outputs
+    assert "1 rows explore, which needs NCCL 2.28 or later" in done.outputs[0]
+    (calls,) = same_on_all_ranks(tmp_path).values()
+    assert not arms_of(calls)
+
+
+def test_a_rank_that_is_killed_leaves_files_that_can_be_read(tmp_path: Path) -> None:
+    script = {
+        rank: [f"allreduce {LARGE} 900", "sleep 1.5", "kill 2", *(["sleep 1.5"] * (rank < 2))] for rank in range(3)
+    }
+    done = explored(tmp_path, script, timeout_s=60)
+    assert done.codes[2] == -9
+    (calls,) = same_on_all_ranks(tmp_path).values()
+    assert np.array_equal([number for number, _, _ in calls], np.arange(900))
+    assert len(arms_of(calls)) > 50
