@@ -69,6 +69,17 @@ def read_bytes(path: Path, wrong: type[TunerError], most: int | None = None) -> 
         raise wrong(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
+def is_plain_file(path: Path) -> bool:
+    """Whether a path is a regular file that is not gzipped: one that can be read in pieces, and again."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return False
+        with path.open("rb") as file:
+            return file.read(len(GZIPPED)) != GZIPPED
+    except OSError:
+        return False
+
+
 def write_text(path: Path, content: str) -> None:
     """With plain line ends. BadInput where it cannot be written."""
     try:

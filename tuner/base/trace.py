@@ -72,12 +72,18 @@ def tracing_sizes(nccl: str, count: int) -> Iterator[list[Steps]]:
     seen: list[Steps] = []
 
     def listen(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
-        first, then = (np.broadcast_to(np.asarray(value), count).copy() for value in (before, after))
+        first, then = (_of_each(value, count) for value in (before, after))
         source = source_of(rule, nccl).text(nccl)
         seen.append(Steps(quantity, rule.__name__, first, then, unit, _says(rule), source))
 
     with _reporting_to(listen):
         yield seen
+
+
+def _of_each(value: Any, count: int) -> NDArray[Any]:
+    """A copy of numbers [count], or of one number for each."""
+    numbers = np.asarray(value)
+    return numbers.copy() if numbers.shape == (count,) else np.full(count, numbers)
 
 
 @contextmanager

@@ -345,7 +345,9 @@ class Packer:
         """The number, where it is one for all sizes, else the place of a row."""
         if (values == values[0]).all():
             return float(values[0])
-        return (self._floats(np.pad(values.astype(np.float32), (line.first, 0), constant_values=np.nan)),)
+        row = np.full(line.first + len(values), np.nan, np.float32)
+        row[line.first :] = values
+        return (self._floats(row),)
 
     def _floats(self, row: NDArray[Any]) -> int:
         return self.floats.place(row.astype("<f4").tobytes())

@@ -62,7 +62,7 @@ def from_trace(file: str, value: Any) -> CallList:
 def from_file(path: Path) -> CallList | None:
     """Calls of a file that is an object with ``traceEvents``, event by event; None for any other, or a broken one.
 
-    Errors: OSError.
+    Errors: OSError of opening it.
     """
     events, others, found = _Events(), dict[str, Any](), False
     with path.open("rb") as raw:
@@ -75,7 +75,7 @@ def from_file(path: Path) -> CallList | None:
                     events.take(value)
                 else:
                     others[key] = value
-        except (ValueError, RecursionError, EOFError, zlib.error):
+        except (ValueError, RecursionError, EOFError, OSError, zlib.error):
             return None
     return events.call_list(str(path), others) if found else None
 

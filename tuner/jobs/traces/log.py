@@ -1,6 +1,7 @@
 """NCCL's logs: the calls of one rank of each communicator, else the choices that rank 0 printed."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType, Op, peer_call
@@ -13,13 +14,12 @@ from tuner.scenario.notes import harmful
 _Member = tuple[tuple[str, int], str]  # process, address of the communicator in it
 
 
-def from_log(file: str, content: bytes) -> CallList:
+def from_log(file: str, lines: reader.Lines) -> CallList:
     """The calls of a log with NCCL_DEBUG_SUBSYS=COLL, else the choices of one with TUNING. BadInput without either."""
-    read, cut = reader.nccl_lines(content)
-    log = reader.parse(read)
+    log = reader.parse(lines)
     communicators = groups(log.ranks)
     notes = [f"the log is of NCCL {name}" for name in log.versions]
-    notes += ["the last line is cut and not counted"] if cut else []
+    notes += ["the last line is cut and not counted"] if lines.cut else []
     nodes = next((rank.nodes for rank in log.ranks if rank.nodes), None)
     notes += dict.fromkeys(line for values in log.environment.values() for line in harmful(values, nodes))
     if log.calls:
@@ -52,10 +52,10 @@ def _calls(file: str, log: Log, communicators: list[CommunicatorLines]) -> Itera
                 f"which; valid: NCCL_DEBUG_SUBSYS=INIT,COLL, or the log of one rank"
             )
         names.update({member: member[1] for member in unattributed})
-    for thread, call in log.calls:
+    for (thread, call), times in log.calls.items():
         name = names.get((thread.process, call.comm))
         if name is not None:
-            yield _call(call, name)
+            yield replace(_call(call, name), calls=float(times))
 
 
 def _one_of_each(communicators: list[CommunicatorLines], there: dict[_Member, int]) -> Iterator[tuple[_Member, str]]:

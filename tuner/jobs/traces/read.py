@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from tuner.base.errors import BadInput
-from tuner.base.files import read_bytes
+from tuner.base.files import PIECE_BYTES, is_plain_file, read_bytes
 from tuner.jobs.traces import deepspeed, flight_recorder, inspector, kineto, nsight, profiler_example, prometheus
 from tuner.jobs.traces.calls import CallList, checked
 from tuner.jobs.traces.lists import from_csv, from_json
 from tuner.jobs.traces.log import from_log
+from tuner.scenario.logs.reader import nccl_lines, read_lines
 
 VALID = (
     "valid: CSV or JSON records, a NCCL log, a trace of PyTorch's profiler or of NCCL's example profiler plugin, "
@@ -28,6 +29,8 @@ def _read(path: Path, ranks: int) -> CallList:
         return nsight.from_file(path, None)
     if path.is_file() and (trace := kineto.from_file(path)) is not None:
         return trace
+    if _is_large_log(path):
+        return from_log(str(path), read_lines(path))
     content = read_bytes(path, BadInput)
     if content.startswith(nsight.MAGIC):  # it was gzipped
         return nsight.from_file(path, content)
@@ -54,10 +57,29 @@ def _read(path: Path, ranks: int) -> CallList:
     if prometheus.is_text(text):
         return prometheus.from_text(str(path), text)
     if logged and not deepspeed.is_text(text):
-        return from_log(str(path), content)
+        return from_log(str(path), nccl_lines(content))
     if deepspeed.is_text(text):
         return deepspeed.from_text(str(path), text, ranks)
     return from_csv(str(path), text, ranks)
+
+
+_LARGE_BYTES = 4 << 20
+
+
+def _is_large_log(path: Path) -> bool:
+    """Whether it is a log of NCCL too large to be read whole, whose lines no other reader takes."""
+    if not is_plain_file(path) or path.stat().st_size < _LARGE_BYTES:
+        return False
+    with path.open("rb") as file:
+        piece = file.read(PIECE_BYTES)
+        if b" NCCL INFO " not in piece or piece.lstrip()[:1] in (b"{", b"["):
+            return False
+        while piece:
+            text = (piece + file.readline()).decode(errors="replace")
+            if prometheus.is_text(text) or deepspeed.is_text(text):
+                return False
+            piece = file.read(PIECE_BYTES)
+    return True
 
 
 def _begins_with(path: Path, magic: bytes) -> bool:

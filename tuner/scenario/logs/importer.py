@@ -18,12 +18,16 @@ from tuner.scenario.logs.reader import Block, Call, ChoiceLine, Log
 
 def read(path: Path, given: Given) -> Imported:
     """One communicator of a log file: the one ``given`` names, else the largest. BadInput where there is nothing."""
-    whole, cut = reader.read_lines(path)
-    log = reader.parse(whole)
+    lines = reader.read_lines(path)
+    log = reader.parse(lines)
     if not (log.versions or log.ranks or log.choices or log.instance or log.networks or log.warnings or log.transports):
         raise BadInput(f"{path}: no line of NCCL's in it; valid: what NCCL prints with NCCL_DEBUG=INFO")
     imported = of(log, given)
-    return replace(imported, missing=(*imported.missing, "the end of the last line, which is cut")) if cut else imported
+    return (
+        replace(imported, missing=(*imported.missing, "the end of the last line, which is cut"))
+        if lines.cut
+        else imported
+    )
 
 
 def of(log: Log, given: Given) -> Imported:

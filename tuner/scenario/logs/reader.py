@@ -5,14 +5,16 @@ come in any order. Sources are named at the expressions; where a release prints 
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import field, replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import field
+from functools import lru_cache, partial
+from io import BytesIO
 from pathlib import Path
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
-from tuner.base.files import read_bytes
+from tuner.base.files import is_plain_file, read_bytes
 from tuner.base.names import Algorithm, Collective
 from tuner.scenario.logs import choice
 
@@ -52,33 +54,71 @@ class Line:
     warns: bool = False
 
 
-def read_lines(path: Path) -> tuple[list[Line], bool]:
-    """NCCL's lines of a file in their order, and whether the last is left out because it is cut: it has no end.
-
-    BadInput where the file cannot be read or is empty.
-    """
-    data = read_bytes(path, BadInput)
-    if not data.strip():
-        raise BadInput(f"{path}: empty; valid: what NCCL prints with NCCL_DEBUG=INFO")
-    return nccl_lines(data)
-
-
-def nccl_lines(data: bytes) -> tuple[list[Line], bool]:
-    """The same of a file's content."""
-    whole, end, rest = data.rpartition(b"\n")
-    return split_lines(whole.decode("utf-8", "replace").split("\n")), bool(rest or not end)
-
-
-def split_lines(lines: Iterable[str]) -> list[Line]:
-    """The same for lines of text.
+class Lines(Iterable[Line]):
+    """NCCL's lines of a log in their order, read anew each time: a log may be larger than memory.
 
     Lines without NCCL's prefix stay, of an UNKNOWN thread, only where no line has one: otherwise they are other
-    programs' output, or pieces of lines that several processes wrote into each other.
+    programs' output, or pieces of lines that several processes wrote into each other. Output that another program wrote
+    before the prefix without a line break is cut off the host's name. ``cut`` says whether the last line has no end; it
+    is left out.
     """
-    own = [_line(line) for line in lines]
-    if any(line.thread is not UNKNOWN for line in own):
-        own = [line for line in own if line.thread is not UNKNOWN or line.warns or _KEPT.search(line.text)]
-    return _with_whole_hosts(own)
+
+    def __init__(self, raw: Callable[[], Iterable[bytes]]) -> None:
+        self._raw, self.cut = raw, False
+        hosts: dict[tuple[int, int], set[str]] = defaultdict(set)
+        self.blank, last = True, b"\n"
+        for last in raw():
+            self.blank = self.blank and not last.strip()
+            if b"NCCL " in last and last.endswith(b"\n"):
+                thread = _line(_text(last)).thread
+                hosts[thread.pid, thread.tid].add(thread.host)
+        self.cut = not last.endswith(b"\n")
+        self._whole = {
+            Thread(name, *ids): Thread(min((other for other in names if name.endswith(other)), key=len), *ids)
+            for ids, names in hosts.items()
+            for name in names
+        }
+
+    def __iter__(self) -> Iterator[Line]:
+        prefixed = bool(self._whole.keys() - {UNKNOWN})
+        for raw in self._raw():
+            if not raw.endswith(b"\n"):
+                return
+            line = _line(_text(raw))
+            if line.thread is not UNKNOWN:
+                yield Line(self._whole[line.thread], line.text, line.warns)
+            elif not prefixed or line.warns or _KEPT.search(line.text):
+                yield line
+
+
+def read_lines(path: Path) -> Lines:
+    """NCCL's lines of a file. BadInput where it cannot be read or is empty."""
+    lines = Lines(partial(_lines_of_file, path)) if is_plain_file(path) else nccl_lines(read_bytes(path, BadInput))
+    if lines.blank:
+        raise BadInput(f"{path}: empty; valid: what NCCL prints with NCCL_DEBUG=INFO")
+    return lines
+
+
+def _lines_of_file(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            yield from file
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+
+
+def nccl_lines(data: bytes) -> Lines:
+    """NCCL's lines of a file's content."""
+    return Lines(lambda: BytesIO(data))
+
+
+def split_lines(lines: Iterable[str]) -> Lines:
+    """NCCL's lines of lines of text."""
+    return nccl_lines("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass"))
+
+
+def _text(line: bytes) -> str:
+    return line[:-1].decode("utf-8", "replace")
 
 
 def _line(line: str) -> Line:
@@ -89,32 +129,17 @@ def _line(line: str) -> Line:
     warns = not mark and _WARNS in line
     if warns:
         head, mark, text = line.rpartition(_WARNS)
-    if not mark:
-        return Line(UNKNOWN, line)
+    return Line(_thread(head), text, warns) if mark else Line(UNKNOWN, line)
+
+
+@lru_cache(4096)
+def _thread(head: str) -> Thread:
     # the last of each: a line that broke into another starts anew, and a launcher's time may look like a prefix
     prefixes = _PREFIX.findall(head)
     if not prefixes:
-        return Line(UNKNOWN, text, warns)
+        return UNKNOWN
     host, pid, tid = prefixes[-1]
-    return Line(Thread(host, int(pid), int(tid)), text, warns)
-
-
-def _with_whole_hosts(lines: list[Line]) -> list[Line]:
-    """Output that another program wrote before the prefix without a line break is cut off the host's name."""
-    hosts: dict[tuple[int, int], set[str]] = defaultdict(set)
-    for line in lines:
-        hosts[line.thread.pid, line.thread.tid].add(line.thread.host)
-    whole = {}
-    for (pid, tid), names in hosts.items():
-        for name in names:
-            shortest = min((other for other in names if name.endswith(other)), key=len)
-            whole[name, pid, tid] = Thread(shortest, pid, tid)
-    return [
-        line
-        if line.thread is UNKNOWN
-        else replace(line, thread=whole[line.thread.host, line.thread.pid, line.thread.tid])
-        for line in lines
-    ]
+    return Thread(host, int(pid), int(tid))
 
 
 # src/init.cc, initTransportsRank and ncclCommInitRankFunc
@@ -284,7 +309,7 @@ class Log:
     versions: dict[str, None] = field(default_factory=dict)  # in order of appearance
     rccl: str | None = None  # the version of AMD's library, where it wrote the log
     ranks: list[RankLog] = field(default_factory=list)
-    calls: list[tuple[Thread, Call]] = field(default_factory=list)
+    calls: Counter[tuple[Thread, Call]] = field(default_factory=Counter)  # how often, in order of appearance
     choices: list[ChoiceLine] = field(default_factory=list)
     symmetric: list[tuple[Thread, str]] = field(default_factory=list)
     environment: dict[tuple[str, int], dict[str, str]] = field(default_factory=dict)  # by process
@@ -321,6 +346,7 @@ class _Reader:
         self._making: dict[Thread, RankLog] = {}
         self._calls: dict[Thread, list[Call]] = {}
         self._chosen: set[Thread] = set()
+        self._alike: dict[tuple[str, ...], Call] = {}
 
     def read(self, line: Line) -> None:
         if line.warns:
@@ -464,8 +490,11 @@ class _Reader:
         if line.thread in self._chosen:
             self._chosen.discard(line.thread)
             self._calls.pop(line.thread, None)
-        call = Call(match[1], int(match[2]), int(match[3]), int(match[4]), match[5], int(match[6]))
-        self.log.calls.append((line.thread, call))
+        call = self._alike.get(groups := match.groups())
+        if call is None:
+            name, count, dtype, op, comm, ranks = groups
+            call = self._alike[groups] = Call(name, int(count), int(dtype), int(op), comm, int(ranks))
+        self.log.calls[line.thread, call] += 1
         self._calls.setdefault(line.thread, []).append(call)
 
     def choice(self, line: Line, match: re.Match[str]) -> None:

@@ -31,7 +31,7 @@ def from_log(path: Path) -> Measurements:
 def imported_log(path: Path, collective: Collective, name: str | None) -> Imported | None:
     """NCCL's log in the same file; None where there is none that can be read."""
     try:
-        return importer.of(reader.parse(reader.read_lines(path)[0]), Given(collective=collective, release=name))
+        return importer.of(reader.parse(reader.read_lines(path)), Given(collective=collective, release=name))
     except BadInput:
         return None
 
