@@ -57,8 +57,8 @@ def by_table() -> str:
         else:
             nothing_forced += 1
     return "\n".join(lines) + (
-        f"\n\nIn {nothing_forced} other tables nothing was forced; {left_out} were not asked, as they do not say machine or "
-        "release, or\nhave sends alone.\n"
+        f"\n\nIn {nothing_forced} other tables nothing was forced; {left_out} were not asked, as they do not say "
+        "machine or release, or\nhave sends alone.\n"
     )
 
 
