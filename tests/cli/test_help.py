@@ -65,6 +65,8 @@ def test_examples_are_broken_as_a_shell_takes_them() -> None:
         (("machines", "doctor"), ("machines", "diagnose")),
         (("fit", "--model", "alpha-beta"), ("fit", "alpha-beta")),
         (("fit",), ("fit", "constants")),
+        (("accuracy",), ("fit", "accuracy")),
+        (("plugin", "metrics"), ("plugin", "top", "--prometheus")),
     ],
     ids=lambda words: " ".join(words),
 )

@@ -30,8 +30,7 @@ SECTIONS = {
     "How long it takes": {
         "budget": "how long a job's collectives take, and where the time goes",
         "accept": "whether a cluster is as fast as it should be; floors for a gate",
-        "fit": "constants, alpha and beta, or a calibration from measured times",
-        "accuracy": "how far off calibrated times are, on a file or frozen splits",
+        "fit": "constants, alpha and beta, a calibration; how far off it is",
         "cost": "textbook models: bandwidths, alpha-beta, training steps",
     },
     "Machines, topologies and logs": {
@@ -67,6 +66,7 @@ SECTIONS = {
     },
 }
 FORMER = {
+    "accuracy": "fit accuracy",
     "calibrate": "fit calibration",
     "import-log": "log",
     "check-log": "check log",
@@ -77,7 +77,6 @@ OBJECTS_BETWEEN_COLLECTIONS = 100_000
 LONGEST_MESSAGE = 3000  # letters: what is valid takes some hundreds, a broken file's own words any number
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 MODULES = {
-    "accuracy": "fit",
     "regressions": "diff",
     **dict.fromkeys(("doctor", "completion", "fetch-nccl"), "installation"),
 }

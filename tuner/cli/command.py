@@ -261,7 +261,7 @@ def _broken(line: str, width: int) -> Iterator[str]:
 class Group(Help, click.Group):
     """A group that answers an unknown command with those that there are.
 
-    ``former`` maps names that commands had to those that they have now, from the outermost group on.
+    ``former`` maps names that commands had to those that they have now, from the outermost group on, with options.
     """
 
     command_class = Command
@@ -286,12 +286,13 @@ class Group(Help, click.Group):
         now = self.former[args[0]]
         note(" ".join([*path, args[0]]), now)
         command: click.Command = ctx.find_root().command
-        for name in now.split():
+        names = [word for word in now.split() if not word.startswith("-")]
+        for name in names:
             assert isinstance(command, click.Group)
             found = command.get_command(ctx, name)
             assert found is not None, now
             command = found
-        return now, command, args[1:]
+        return now, command, [*now.split()[len(names) :], *args[1:]]
 
 
 def _upwards(ctx: click.Context | None) -> list[click.Context]:

@@ -237,8 +237,8 @@ def regressions_command(releases: tuple[str, ...], as_json: bool) -> None:
         click.echo(f"none known that {releases[1]} has and {releases[0]} does not")
 
 
-class CollectiveOrRelease(options.AnyCall):
-    """What may follow ``--nccl BEFORE``: the release after it, among the collectives."""
+class DiffWord(options.CallOrChange):
+    """A collective, a change, or the release after that of ``--nccl BEFORE``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return exact(value) if release.SPELLED.fullmatch(str(value)) else super().convert(value, param, ctx)
@@ -249,7 +249,7 @@ class CollectiveOrRelease(options.AnyCall):
     "What counts, and what else differs", "--whole", "--beyond", "--ask-libnccl", "--from", "--to", "--timeout"
 )
 @click.argument(
-    "words", nargs=-1, type=CollectiveOrRelease(Collective, "collective"), metavar="[COLLECTIVE]... [RELEASE]"
+    "words", nargs=-1, type=DiffWord(Collective, "collective"), metavar="[COLLECTIVE]... [RELEASE] [CHANGE]..."
 )
 @options.change_option
 @click.option("--all-releases", is_flag=True, help="Every pair of the machine's releases instead.")
@@ -291,18 +291,20 @@ def command(
 ) -> None:
     """The size ranges in which NCCL's choice for COLLECTIVE (default: all five) changes, and what that gains or loses.
 
-    Before is what the options describe, after is the same with RELEASE or the changes. Of two releases also what
-    differs beside the picks, and regressions that others saw.
+    Before is what the options describe, after is the same with RELEASE or each CHANGE, KEY=VALUE as in whatif. Of two
+    releases also what differs beside the picks, and regressions that others saw.
 
     \b
     nccl-tuner diff --machine dgx-h100 --nodes 2 --nccl 2.22.3 2.25.1
-    nccl-tuner diff allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --change nodes=4 --change NCCL_PROTO=Simple
+    nccl-tuner diff allreduce nodes=4 NCCL_PROTO=Simple --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner diff allreduce --machine dgx-h100 --nodes 2 --all-releases
     nccl-tuner diff --machine dgx-h100 --nodes 2 --nccl 2.22.3 2.25.1 --fail-above 5%
     nccl-tuner diff allreduce --machine dgx-h100 --nccl 2.27.7 2.30.7 --buffers window
     """
     collectives = [word for word in words if isinstance(word, Collective)]
-    releases = [word for word in words if not isinstance(word, Collective | PeerCall)]
+    others = [word for word in words if not isinstance(word, Collective | PeerCall)]
+    releases = [word for word in others if "=" not in word]
+    assignments = (*(word for word in others if "=" in word), *assignments)
     exchanged = exchanges.alone(word for word in words if isinstance(word, Collective | PeerCall))
     described = communicator.scenario()
     like = call.request()

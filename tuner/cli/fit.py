@@ -407,8 +407,8 @@ def accuracy_command(
     a few minutes: fitted to some measured times, predicting others, beside simpler models.
 
     \b
-    nccl-tuner accuracy h100.csv --machine dgx-h100 --nccl 2.29.2 --json
-    nccl-tuner accuracy
+    nccl-tuner fit accuracy h100.csv --machine dgx-h100 --nccl 2.29.2 --json
+    nccl-tuner fit accuracy
     """
     if file is None:
         accuracy = of_splits(lambda done, of: click.echo(f"\rsplit {done} of {of}", err=True, nl=done == of))
@@ -477,6 +477,7 @@ VERBS = {
     "alpha-beta": "a latency and a bandwidth for each algorithm and protocol",
     "sweep": "alpha and beta of a sweep over sizes, as in the textbook",
     "calibration": "calibrated times of one's own machine, for --calibration",
+    "accuracy": "how far off calibrated times are, on a file or frozen splits",
 }
 
 
@@ -492,7 +493,7 @@ def _as_before(arguments: list[str]) -> list[str]:
     name="fit", cls=LazyGroup, verbs=VERBS, package="tuner.cli", modules=dict.fromkeys(VERBS, "fit"), default=_as_before
 )
 def command() -> None:
-    """Fits to measured times. 'nccl-tuner accuracy' says how far off a calibration is.
+    """Fits to measured times. 'fit accuracy' says how far off a calibration is.
 
     \b
     nccl-tuner fit constants one-node.jsonl two-nodes.jsonl --out pod.toml

@@ -258,6 +258,15 @@ bytes_option = click.option(
     help="NCCL's nBytes: count x type size, times the ranks for AllGather and ReduceScatter; 64K is 65536; 8..1G*2 as "
     "nccl-tests' -b 8 -e 1G -f 2.",
 )
+
+
+class CallOrChange(AnyCall):
+    """A collective, or what has a ``=``: a change, KEY=VALUE, as of ``--change``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return Change().convert(value, param, ctx) if "=" in str(value) else super().convert(value, param, ctx)
+
+
 change_option = click.option(
     "--change",
     "assignments",

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,7 +14,6 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, PeerCall
 from tuner.base.records import json_form
 from tuner.cli import exchanges, options
-from tuner.cli.communicator_options import Change as ChangeType
 from tuner.cli.diff import (
     BY_NCCL,
     SAME_COMBINATION,
@@ -33,20 +32,12 @@ if TYPE_CHECKING:
     from tuner.answers.calibrated import TimesWanted
 
 
-class CollectiveOrChange(options.AnyCall):
-    """A change is what has a ``=``."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if "=" in str(value):
-            return ChangeType().convert(value, param, ctx)
-        return super().convert(value, param, ctx)
-
-
 @click.command(name="whatif", cls=options.Command)
-@options.under("Asking libnccl", "--ask-libnccl", "--timeout")
+@options.under("Changes as in diff, and asking libnccl", "--change", "--ask-libnccl", "--timeout")
 @click.argument(
-    "words", nargs=-1, type=CollectiveOrChange(Collective, "collective"), metavar="[COLLECTIVE]... CHANGE..."
+    "words", nargs=-1, type=options.CallOrChange(Collective, "collective"), metavar="[COLLECTIVE]... CHANGE..."
 )
+@options.change_option
 @click.option(
     "--ask-libnccl",
     is_flag=True,
@@ -61,6 +52,7 @@ class CollectiveOrChange(options.AnyCall):
 @options.json_option
 def command(
     words: tuple[Collective | PeerCall | str, ...],
+    assignments: tuple[str, ...],
     ask_libnccl: bool,
     sizes: list[int],
     call: options.CallOptions,
@@ -96,7 +88,7 @@ def command(
     if exchanged:
         exchanges.check_plain(exchanged, like)
     compared, ways = [], []
-    for changes in each_of([word for word in words if not isinstance(word, Collective | PeerCall)]):
+    for changes in each_of([*(word for word in words if not isinstance(word, Collective | PeerCall)), *assignments]):
         after = options.after(described, changes)
         if after == described:
             raise BadInput(f"nothing differs; valid: KEY=VALUE, with the keys {', '.join(KEYS)}, or a NCCL variable")

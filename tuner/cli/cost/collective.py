@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from tuner.base.errors import BadInput, one_of
 from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli.cost import values
@@ -16,94 +17,97 @@ from tuner.times.costmodels.operations import Operation
 from tuner.times.costmodels.overheads import USUAL, Overheads, overheads
 
 
-def command_of(operation: Operation) -> click.Command:
-    """The command of an operation; all are alike but for their algorithms."""
-    name, names = operation.name.lower(), algorithms.names(operation)
-    first = names[0]
-
-    @click.command(name=name, cls=options.Command, help=_help(operation, name, first))
-    @options.under(
-        "What comes on top of alpha and beta",
-        *("--overhead-us", "--gap-us", "--software-us", "--protocol", "--contention", "--copy-gbs", "--straggler"),
-    )
-    @click.option("--algorithm", type=click.Choice(names), default=first, show_default=True, help="Of the textbook.")
-    @values.ranks_option
-    @values.sizes_option
-    @values.level_options
-    @click.option(
-        "--overhead-us",
-        type=values.NOT_NEGATIVE,
-        default=0.0,
-        metavar="US",
-        help="LogP's o of a processor: the alphas are then LogP's latency L, and a step takes L + 2 o.",
-    )
-    @click.option(
-        "--gap-us", type=values.NOT_NEGATIVE, default=0.0, metavar="US", help="LogP's g, the least time of a step."
-    )
-    @click.option(
-        "--software-us",
-        type=values.NOT_NEGATIVE,
-        default=0.0,
-        metavar="US",
-        help=f"Library, driver and launch of a call; {_usual('software')}.",
-    )
-    @click.option(
-        "--protocol",
-        type=values.SHARE,
-        default=0.0,
-        metavar="SHARE",
-        help=f"Of the bandwidth, for headers and repeats; {_usual('protocol')}.",
-    )
-    @click.option(
-        "--contention",
-        type=values.SHARE,
-        default=0.0,
-        metavar="SHARE",
-        help=f"Of the bandwidth, taken by others; {_usual('contention')} in shared clusters.",
-    )
-    @click.option(
-        "--copy-gbs", type=values.POSITIVE, metavar="GBS", help="Bandwidth of a copy of the whole size, such as PCIe."
-    )
-    @click.option(
-        "--straggler",
-        type=values.NOT_NEGATIVE,
-        default=0.0,
-        metavar="SHARE",
-        help=f"How much longer the slowest rank takes; {_usual('straggler')}.",
-    )
-    @click.option("--measured-us", type=values.POSITIVE, metavar="US", help="A measured time, for the model's error.")
-    @options.json_option
-    def command(
-        algorithm: str, ranks: list[int], sizes: list[int], as_json: bool, measured_us: float | None, **given: Any
-    ) -> None:
-        network = {each.name: given.pop(each.name) for each in fields(values.LevelValues)}
-        model = _Model(
-            operation,
-            algorithm,
-            values.LevelValues(**network),
-            LogP(given.pop("overhead_us"), given.pop("gap_us")),
-            overheads(**given),
-        )
-        predicted = [model.predict(count, size, measured_us) for count, size in product(ranks, sizes)]
-        if as_json:
-            values.print_records(predicted)
-        else:
-            _print(operation, predicted)
-
-    return command
-
-
 def _usual(factor: str) -> str:
     least, most = USUAL[factor]
     return f"{least:g} to {most:g} are usual"
 
 
-def _help(operation: Operation, name: str, first: str) -> str:
-    return f"""Time of {operation.name} by the alpha-beta model: steps of alpha, and a share of the size over beta.
+@click.command(name="operation", cls=options.Command)
+@options.under(
+    "What comes on top of alpha and beta",
+    *("--overhead-us", "--gap-us", "--software-us", "--protocol", "--contention", "--copy-gbs", "--straggler"),
+)
+@values.operation_argument
+@click.option("--algorithm", metavar="NAME", help="Of the textbook. [default: ring where the operation has one]")
+@values.ranks_option
+@values.sizes_option
+@values.level_options
+@click.option(
+    "--overhead-us",
+    type=values.NOT_NEGATIVE,
+    default=0.0,
+    metavar="US",
+    help="LogP's o of a processor: the alphas are then LogP's latency L, and a step takes L + 2 o.",
+)
+@click.option(
+    "--gap-us", type=values.NOT_NEGATIVE, default=0.0, metavar="US", help="LogP's g, the least time of a step."
+)
+@click.option(
+    "--software-us",
+    type=values.NOT_NEGATIVE,
+    default=0.0,
+    metavar="US",
+    help=f"Library, driver and launch of a call; {_usual('software')}.",
+)
+@click.option(
+    "--protocol",
+    type=values.SHARE,
+    default=0.0,
+    metavar="SHARE",
+    help=f"Of the bandwidth, for headers and repeats; {_usual('protocol')}.",
+)
+@click.option(
+    "--contention",
+    type=values.SHARE,
+    default=0.0,
+    metavar="SHARE",
+    help=f"Of the bandwidth, taken by others; {_usual('contention')} in shared clusters.",
+)
+@click.option(
+    "--copy-gbs", type=values.POSITIVE, metavar="GBS", help="Bandwidth of a copy of the whole size, such as PCIe."
+)
+@click.option(
+    "--straggler",
+    type=values.NOT_NEGATIVE,
+    default=0.0,
+    metavar="SHARE",
+    help=f"How much longer the slowest rank takes; {_usual('straggler')}.",
+)
+@click.option("--measured-us", type=values.POSITIVE, metavar="US", help="A measured time, for the model's error.")
+@options.json_option
+def operation_command(
+    operation: Operation,
+    algorithm: str | None,
+    ranks: list[int],
+    sizes: list[int],
+    as_json: bool,
+    measured_us: float | None,
+    **given: Any,
+) -> None:
+    """Time of OPERATION by the alpha-beta model: steps of alpha, and a share of the size over beta.
+
+    'cost allreduce' alone means 'cost operation allreduce'.
 
     \b
-    nccl-tuner cost {name} --algorithm {first} --ranks 16 --bytes 100MB --alpha-us 10 --beta-gbs 100
+    nccl-tuner cost allreduce --algorithm ring --ranks 16 --bytes 100MB --alpha-us 10 --beta-gbs 100
+    nccl-tuner cost alltoall --ranks 16 --bytes 100MB --alpha-us 10 --beta-gbs 100
     """
+    names = algorithms.names(operation)
+    if algorithm is not None and algorithm not in names:
+        raise BadInput(f"--algorithm {algorithm}: {operation.name} has none such; {one_of(names)}")
+    network = {each.name: given.pop(each.name) for each in fields(values.LevelValues)}
+    model = _Model(
+        operation,
+        algorithm or names[0],
+        values.LevelValues(**network),
+        LogP(given.pop("overhead_us"), given.pop("gap_us")),
+        overheads(**given),
+    )
+    predicted = [model.predict(count, size, measured_us) for count, size in product(ranks, sizes)]
+    if as_json:
+        values.print_records(predicted)
+    else:
+        _print(operation, predicted)
 
 
 @dataclass(frozen=True, slots=True)

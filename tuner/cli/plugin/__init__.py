@@ -24,7 +24,6 @@ VERBS = {
     "try": "a decision table in the real libnccl: what every row does there",
     "compile": "a decision table that picks as another release does, or by measurements",
     "top": "which rows decide in jobs that run now, on which ranks, and which do not",
-    "metrics": "the same counts for Prometheus",
     "stats": "what the plugin counted in a job: rows, sizes that no row decides, ranks that disagree",
 }
 
@@ -32,11 +31,18 @@ VERBS = {
 MODULES = {
     **dict.fromkeys(("convert", "lint", "compile"), "tables"),
     **dict.fromkeys(("dry-run", "try"), "trials"),
-    **dict.fromkeys(("top", "metrics", "stats"), "counters"),
+    **dict.fromkeys(("top", "stats"), "counters"),
 }
 
 
-@click.group(name="plugin", cls=LazyGroup, verbs=VERBS, package="tuner.cli.plugin", modules=MODULES)
+@click.group(
+    name="plugin",
+    cls=LazyGroup,
+    verbs=VERBS,
+    package="tuner.cli.plugin",
+    modules=MODULES,
+    former={"metrics": "plugin top --prometheus"},
+)
 def command() -> None:
     """The tuner plugin that NCCL loads to apply a decision table.
 

@@ -1,10 +1,11 @@
-"""``nccl-tuner plugin stats``, ``top``, ``metrics``: counts that the plugin kept."""
+"""``nccl-tuner plugin stats``, ``top``: counts that the plugin kept."""
 
 import os
 from pathlib import Path
 
 import click
 
+from tuner.base.errors import BadInput
 from tuner.base.files import write_text
 from tuner.base.records import to_json
 from tuner.cli import options
@@ -66,8 +67,16 @@ MOST_SHOWN = 12
 
 @click.command(name="top", cls=options.Command)
 @click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--prometheus", is_flag=True, help="The counts as Prometheus reads them; exit code 0.")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE.prom",
+    help="With --prometheus: a file that is replaced at once, in the folder of the node exporter's textfile collector.",
+)
 @options.json_option
-def top_command(folders: tuple[Path, ...], as_json: bool) -> None:
+def top_command(folders: tuple[Path, ...], prometheus: bool, out: Path | None, as_json: bool) -> None:
     """Says which rows decide in the jobs whose counts lie in DIR, on which ranks, and which rows nothing matched.
 
     DIR is what NCCL_TUNER_LIVE names in the job. The counts of a process that was killed stay there. Exit code 1 where
@@ -76,8 +85,14 @@ def top_command(folders: tuple[Path, ...], as_json: bool) -> None:
     \b
     NCCL_TUNER_LIVE=/dev/shm/nccl-tuner torchrun train.py &
     nccl-tuner plugin top /dev/shm/nccl-tuner
+    nccl-tuner plugin top /dev/shm/nccl-tuner --prometheus --out /var/lib/node_exporter/nccl_tuner.prom
     """
     counts = live.read(folders)
+    if (out is not None and not prometheus) or (prometheus and as_json):
+        raise BadInput("--out is of --prometheus, which has no --json; valid: --json, or --prometheus with --out")
+    if prometheus:
+        _write_metrics(counts, out)
+        return
     apart, refused = live.disagreements(counts), [each for each in counts if each.refused is not None]
     if as_json:
         print_json({"ranks": to_json(counts), "tables": to_json(live.tables(counts)), "different_tables": apart})
@@ -117,25 +132,11 @@ def _print(table: live.LiveTable) -> None:
         click.echo(f"never matched: lines {', '.join(live.iterate_names([*map(str, table.never)], MOST_SHOWN))}\n")
 
 
-@click.command(name="metrics", cls=options.Command)
-@click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="FILE.prom",
-    help="A file that is replaced at once, in the folder of the node exporter's textfile collector.",
-)
-def metrics_command(folders: tuple[Path, ...], out: Path | None) -> None:
-    """Prints the counts that lie in DIR as Prometheus reads them; DIR is what NCCL_TUNER_LIVE names in the job.
-
-    \b
-    nccl-tuner plugin metrics /dev/shm/nccl-tuner --out /var/lib/node_exporter/nccl_tuner.prom
-    """
-    text = live.metrics(live.read(folders))
+def _write_metrics(counts: list[live.LiveCounts], out: Path | None) -> None:
+    text = live.metrics(counts)
     if out is None:
         click.echo(text, nl=False)
-    else:
-        begun = out.with_name(f".{out.name}.{os.getpid()}")  # the collector reads *.prom
-        write_text(begun, text)
-        begun.replace(out)
+        return
+    begun = out.with_name(f".{out.name}.{os.getpid()}")  # the collector reads *.prom
+    write_text(begun, text)
+    begun.replace(out)

@@ -5,8 +5,8 @@ Half an interval is the scatter of the machine's own times around a fit that has
 times a factor. What a calibration was fitted to has a scope, and a call outside of it asks for something to be carried
 over: to sizes beyond those measured, to GPUs of a node, to another release, machine or collective, or to an algorithm
 and protocol that were never measured. Each adds, as independent errors add, a factor of its own: the 90 % quantile of
-what was seen where just that was held out (``nccl-tuner accuracy``), in units of the scatter. What nothing like it was
-measured of (``BEYOND``) is off by as much whatever the scatter is: there the factor is half the interval itself.
+what was seen where just that was held out (``nccl-tuner fit accuracy``), in units of the scatter. What nothing like it
+was measured of (``BEYOND``) is off by as much whatever the scatter is: there the factor is half the interval itself.
 """
 
 from collections.abc import Iterable, Mapping
