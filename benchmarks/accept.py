@@ -29,7 +29,7 @@ from tuner.scenario.describe import describe
 from tuner.times import measured
 from tuner.times.acceptance import curves, diagnosis, judge
 from tuner.times.acceptance.accept import Acceptance, AcceptOptions, accept
-from tuner.times.acceptance.curves import Curve, Kind, Shape
+from tuner.times.acceptance.curves import Curve, CurveKind, Shape
 from tuner.times.acceptance.expected import ERROR_BYTES, Expectation
 from tuner.times.acceptance.faults import Fault, Resource
 from tuner.times.acceptance.judge import Verdict
@@ -129,7 +129,7 @@ def made(expectation: Expectation, fault: Planted) -> Mapping[Request, Array]:
     scenario = expectation.scenario
     if fault.by_hand is not None:
         shape = Shape(scenario.nodes, scenario.gpus())
-        return {each: expectation.times(Kind(shape, each), SIZES, fault.by_hand).time_us for each in REQUESTS}
+        return {each: expectation.times(CurveKind(shape, each), SIZES, fault.by_hand).time_us for each in REQUESTS}
     return truth(expectation, changed(scenario, fault.changes) if fault.changes else scenario, fault.hop)
 
 
@@ -140,7 +140,7 @@ def planted_faults() -> Iterator[dict[str, Any]]:
     for machine, nodes, nccl in MACHINES:
         scenario = describe(machine, nodes=nodes, nccl=nccl)
         expectation, shape = Expectation(scenario), Shape(nodes, scenario.gpus())
-        healthy = {request: expectation.times(Kind(shape, request), SIZES) for request in REQUESTS}
+        healthy = {request: expectation.times(CurveKind(shape, request), SIZES) for request in REQUESTS}
         print(f"{nodes} x {machine}, NCCL {nccl}: {'; '.join(expectation.reasons)}")
         faults = [Planted("nothing", (), ()), *planted(scenario)]
         for fault in faults:
@@ -162,7 +162,7 @@ def planted_faults() -> Iterator[dict[str, Any]]:
                 those = [
                     Curve(
                         "planted",
-                        Kind(shape, request),
+                        CurveKind(shape, request),
                         SIZES,
                         noisy(times[request], healthy[request].log_half, offset, rng),
                         tuple((line,) for line in range(len(SIZES))),

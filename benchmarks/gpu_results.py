@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tuner.base.names import Collective, Protocol
 from tuner.bench.own_choices import compare
 from tuner.plugin.table.parse import size_text
-from tuner.times.costmodels.bandwidth import algorithm_gbs, bus_factor
+from tuner.times.costmodels.operations import algorithm_gbs, bus_factor
 from tuner.times.records import samples
 from tuner.times.records.samples import Combination, SampleBlock
 

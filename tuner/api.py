@@ -426,9 +426,8 @@ def measure(
     otherwise, MeasuringFailed.
     """
     from tuner.bench import workflow
-    from tuner.bench.gpu.options import GRAPHS_BELOW_BYTES, Options
-    from tuner.bench.loop import Settings
-    from tuner.bench.plan import How, Wanted
+    from tuner.bench.backend import GRAPHS_BELOW_BYTES, Options
+    from tuner.bench.loop import How, Settings, Wanted
 
     if unknown := sorted(how.keys() - Measuring.__annotations__.keys()):
         raise BadInput(f"unknown {', '.join(unknown)}; valid: {', '.join(Measuring.__annotations__)}")

@@ -17,7 +17,7 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.scenario.describe import describe
 from tuner.times import measured
-from tuner.times.acceptance.curves import Kind, Shape
+from tuner.times.acceptance.curves import CurveKind, Shape
 from tuner.times.acceptance.expected import Expectation
 from tuner.times.acceptance.faults import Fault, Resource
 from tuner.times.measured import MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredTable
@@ -316,7 +316,7 @@ def test_results_of_nvlink_domains_count_domains_or_hosts(nodes: int, gpus: int)
     assert found.nodes == (2 if found.ranks == 144 else 1)
     request, sizes = Request(Collective.AllReduce, DataType.float32, Op.sum), np.array([1 << 30], np.uint64)
     fault = Fault(Resource.nvlinks, "half of the NVLinks", intra=0.5)
-    healthy, slower = (expectation.times(Kind(Shape(nodes, gpus), request), sizes, each) for each in (None, fault))
+    healthy, slower = (expectation.times(CurveKind(Shape(nodes, gpus), request), sizes, each) for each in (None, fault))
     assert slower.time_us > healthy.time_us
 
 

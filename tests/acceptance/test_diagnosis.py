@@ -11,7 +11,7 @@ from tuner.emulator.request import Request
 from tuner.scenario.describe import describe
 from tuner.times.acceptance import diagnosis, faults
 from tuner.times.acceptance.accept import AcceptOptions, accept
-from tuner.times.acceptance.curves import Curve, Kind, Shape
+from tuner.times.acceptance.curves import Curve, CurveKind, Shape
 from tuner.times.acceptance.expected import Expectation
 from tuner.times.acceptance.faults import Fault, Resource
 from tuner.times.readers.measured_table import Given
@@ -33,7 +33,7 @@ def named(of: Expectation, fault: Fault | None, start_us: float = 3.0) -> list[R
     rng = np.random.default_rng(1)
     those = []
     for request in REQUESTS:
-        kind = Kind(Shape(scenario.nodes, scenario.gpus()), request)
+        kind = CurveKind(Shape(scenario.nodes, scenario.gpus()), request)
         noise = np.exp(rng.normal(0, 0.01, len(SIZES)))
         times_us = of.times(kind, SIZES, fault).time_us * noise + start_us
         those.append(Curve("planted", kind, SIZES, times_us, tuple((line,) for line in range(len(SIZES)))))

@@ -12,9 +12,9 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.scenario.describe import describe
 from tuner.times import measured
-from tuner.times.acceptance import curves, drift, floors, judge
-from tuner.times.acceptance.accept import AcceptOptions, accept
-from tuner.times.acceptance.curves import Curve, Kind, Shape
+from tuner.times.acceptance import curves, judge
+from tuner.times.acceptance.accept import AcceptOptions, accept, drifts
+from tuner.times.acceptance.curves import Curve, CurveKind, Shape
 from tuner.times.acceptance.expected import NCCL_ERROR, Expectation, Whose
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import Judged, Verdict
@@ -24,7 +24,7 @@ from tuner.times.timemodel.features import Array
 
 SIZES = np.array([1 << power for power in range(13, 33)], np.uint64)
 REQUEST = Request(Collective.AllGather, DataType.float32, Op.sum)
-KIND = Kind(Shape(1, 8), REQUEST)
+KIND = CurveKind(Shape(1, 8), REQUEST)
 EXPECTATION = Expectation(describe("dgx-h100", nccl="2.29.2"))
 EXPECTED = EXPECTATION.times(KIND, SIZES)
 HEALTHY = sorted({name for source in calibrate.sources() for name in source.tables})
@@ -158,7 +158,7 @@ def test_a_node_that_nccl_finds_no_way_through_is_said() -> None:
 def test_an_extrapolation_is_trusted_no_more_than_nccls_model() -> None:
     """Broadcast was never measured on 8 H100."""
     broadcast = Request(Collective.Broadcast, DataType.float32, Op.sum)
-    found = EXPECTATION.times(Kind(Shape(1, 8), broadcast), SIZES)
+    found = EXPECTATION.times(CurveKind(Shape(1, 8), broadcast), SIZES)
     assert not found.measured.any()
     assert found.picks is not None
     assert (found.time_us * np.exp(found.log_half) > found.picks.time_us).all()
@@ -170,7 +170,7 @@ def test_nodes_that_differ_are_refused() -> None:
 
 
 def test_floors_allow_for_the_start_of_small_calls() -> None:
-    (small, large) = floors.floors(EXPECTATION, [REQUEST], [1 << 20, 1 << 30])
+    (small, large) = judge.floors(EXPECTATION, [REQUEST], [1 << 20, 1 << 30])
     assert small.most_us > small.expected_us + judge.MOST_FIRST_US
     assert small.floor_gbs < 0.7 * small.expected_busbw_gbs
     assert large.floor_gbs > 0.8 * large.expected_busbw_gbs
@@ -182,7 +182,7 @@ def test_rows_in_place_are_judged_where_there_are_no_others() -> None:
     scenario = EXPECTATION.scenario
     out_of_place, _ = curves.of_table(table, name, scenario)
     assert not any(each.kind.in_place for each in out_of_place)
-    assert list(drift.problems(Path(__file__), table)) == []
+    assert list(drifts(Path(__file__), table)) == []
 
 
 def of_rows(folder: Path, name: str, factor: float) -> Path:

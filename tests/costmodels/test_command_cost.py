@@ -522,7 +522,7 @@ def test_a_network_that_limits_is_named(run: Run, tmp_path: Path) -> None:
 def test_pictures_have_every_series(tmp_path: Path) -> None:
     from tuner.cli.charts import figures
     from tuner.scenario import Scenario
-    from tuner.times.calibration.links import of_case
+    from tuner.times.calibration.plausible import of_case
 
     file = nccltests_text.write(tmp_path / "run.txt", [(1 << 10, 30.0), (1 << 30, 4500.0)])
     scenario = Scenario("2.28.9", 1, machine="dgx-h100")
@@ -674,7 +674,7 @@ def test_files_that_do_not_fit(run: Run, tmp_path: Path) -> None:
 
 def test_links_of_nodes_that_differ_are_refused() -> None:
     from tuner.scenario import Scenario
-    from tuner.times.calibration.links import of_case
+    from tuner.times.calibration.plausible import of_case
 
     with pytest.raises(BadInput, match="nodes that differ"):
         of_case(Scenario("2.28.9", 1, machine="dgx-h100", others=(Scenario("", 1, machine="dgx-a100"),)))

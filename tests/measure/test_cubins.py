@@ -11,7 +11,7 @@ from elftools.elf.elffile import ELFFile
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
-from tuner.bench.gpu.cubins import LINKED, RELOCATABLE, runs_on, thin
+from tuner.bench.gpu.kernels import LINKED, RELOCATABLE, runs_on, thin
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
 from tuner.oracle import library

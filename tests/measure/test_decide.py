@@ -15,13 +15,10 @@ from tests.support.simulated_runs import NOTHING, idle, measured
 from tests.support.table_search import find
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.bench.decision.assign import assign
 from tuner.bench.decision.gate import Verdict, verdict
-from tuner.bench.decision.proposed import proposed
-from tuner.bench.decision.rows import DecisionRow, regrets
-from tuner.bench.loop import Loop, Settings
-from tuner.bench.plan import Wanted, points, tasks
-from tuner.bench.simulated.backend import Simulated
+from tuner.bench.decision.rows import DecisionRow, assign, proposed, regrets
+from tuner.bench.loop import Loop, Settings, Wanted, points, tasks
+from tuner.bench.simulated import Simulated
 from tuner.cli.decide import command
 from tuner.cli.fit import constants_command as fit_command
 from tuner.cli.plugin.tables import lint_command

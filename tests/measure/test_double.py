@@ -12,10 +12,10 @@ from tests.support.available_releases import HERE
 from tuner import release
 from tuner.base.errors import BadInput, BadTable
 from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Protocol
+from tuner.bench.backend import Options
 from tuner.bench.double.backend import Double
-from tuner.bench.double.planted import Planted
+from tuner.bench.double.machine import Planted
 from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
-from tuner.bench.gpu.options import Options
 from tuner.scenario import Scenario
 from tuner.times.records.header import from_record, scenario_of, to_record
 from tuner.times.records.samples import Combination, Point

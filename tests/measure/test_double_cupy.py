@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.bench.double.environment import VARIABLE, Environment
-from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
+from tuner.bench.double.settings import VARIABLE, DoubleSettings, Environment, Fault, FaultKind
 from tuner.scenario import Scenario
 
 pytestmark = pytest.mark.live

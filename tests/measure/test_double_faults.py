@@ -10,11 +10,10 @@ import pytest
 
 from tuner.base.errors import BadInput, BadMeasurement, MeasuringFailed
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.bench.backend import Options
 from tuner.bench.double import backend
 from tuner.bench.double.backend import Double
-from tuner.bench.double.environment import Environment
-from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
-from tuner.bench.gpu.options import Options
+from tuner.bench.double.settings import DoubleSettings, Environment, Fault, FaultKind
 from tuner.scenario import Scenario
 from tuner.times.records.header import Header
 from tuner.times.records.samples import Combination, Point

@@ -8,18 +8,18 @@ import pytest
 from tests.support.compiled_kernels import FFI, NUMPY, compiled
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType, Op
-from tuner.bench.double import contents, errors, kernels
+from tuner.bench.double import contents, errors
+from tuner.bench.double.computer import Mark, Own, PlantedError, Stream
 from tuner.bench.double.contents import Altered, Contents, Joined, Part, Reduced, Unset, looked_at, shallow
 from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
-from tuner.bench.double.timeline import Mark, Own, PlantedError, Stream
 from tuner.bench.gpu.kernels import OPS, definitions
 from tuner.scenario import Scenario
 
 COUNT, SEED, RANKS = 1000, 7, 5
 
 
-def defined(dtype: DataType, op: Op) -> kernels.Compiled:
-    return kernels.Compiled.of([f"-D{name}={value}" for name, value in definitions(dtype, op, RANKS).items()])
+def defined(dtype: DataType, op: Op) -> contents.Compiled:
+    return contents.Compiled.of([f"-D{name}={value}" for name, value in definitions(dtype, op, RANKS).items()])
 
 
 @pytest.mark.slow
@@ -28,7 +28,7 @@ def defined(dtype: DataType, op: Op) -> kernels.Compiled:
 def test_the_kernels_compute_what_their_source_says(tmp_path: Path, dtype: DataType, op: Op) -> None:
     library, ours = compiled(tmp_path, dtype, op, RANKS), defined(dtype, op)
     numbers = np.arange(COUNT, dtype=np.uint64)
-    sent = [kernels.Sent(ours, rank, SEED) for rank in range(RANKS)]
+    sent = [contents.Sent(ours, rank, SEED) for rank in range(RANKS)]
     for rank, each in enumerate(sent):
         filled = np.zeros(COUNT, f"u{ours.element_bytes}")
         library.fill(FFI.cast("void *", filled.ctypes.data), COUNT, rank, SEED)
@@ -38,12 +38,12 @@ def test_the_kernels_compute_what_their_source_says(tmp_path: Path, dtype: DataT
     bits = np.ascontiguousarray(total.at(numbers))
     library.check(FFI.cast("void *", bits.ctypes.data), COUNT, 0, RANKS, 0, SEED, counter)
     assert counter[0] == 0
-    everything, gathered = kernels.Expected(COUNT, 0, RANKS, 0, SEED), kernels.Expected(COUNT, 0, RANKS, 200, SEED)
-    assert kernels.wrong(ours, everything, total) == 0
-    assert kernels.wrong(ours, everything, Altered(total, COUNT - 1)) == 1
-    assert kernels.wrong(ours, everything, Unset(ours.element_bytes)) > COUNT // 4
-    assert kernels.wrong(ours, gathered, contents.gathered(sent, 200)) == 0
-    assert kernels.wrong(ours, kernels.Expected(200, 400, RANKS, 0, SEED), Part(total, 400)) == 0
+    everything, gathered = contents.Expected(COUNT, 0, RANKS, 0, SEED), contents.Expected(COUNT, 0, RANKS, 200, SEED)
+    assert contents.wrong(ours, everything, total) == 0
+    assert contents.wrong(ours, everything, Altered(total, COUNT - 1)) == 1
+    assert contents.wrong(ours, everything, Unset(ours.element_bytes)) > COUNT // 4
+    assert contents.wrong(ours, gathered, contents.gathered(sent, 200)) == 0
+    assert contents.wrong(ours, contents.Expected(200, 400, RANKS, 0, SEED), Part(total, 400)) == 0
 
 
 def test_of_many_elements_both_ends_and_others_are_looked_at() -> None:
@@ -58,7 +58,7 @@ def test_of_many_elements_both_ends_and_others_are_looked_at() -> None:
 def test_memory_is_what_was_written_last() -> None:
     memory, numbers = Contents(), np.arange(10, dtype=np.uint64)
     ours = defined(DataType.float32, Op.sum)
-    first, second = kernels.Sent(ours, 0, 1), kernels.Sent(ours, 1, 1)
+    first, second = contents.Sent(ours, 0, 1), contents.Sent(ours, 1, 1)
     memory.write(1000, 10, 4, first)
     memory.write(1012, 3, 4, second)
     found = memory.read(1000, 10, 4).at(numbers)
@@ -75,7 +75,7 @@ def test_memory_is_what_was_written_last() -> None:
 
 
 def test_results_of_results_are_given_up() -> None:
-    formula: contents.Formula = kernels.Sent(defined(DataType.int8, Op.sum), 0, 1)
+    formula: contents.Formula = contents.Sent(defined(DataType.int8, Op.sum), 0, 1)
     deep = [formula]
     for _ in range(contents.MOST_DEEP):
         deep.append(Joined((Part(deep[-1], 1), Unset(1)), (0, 1)))

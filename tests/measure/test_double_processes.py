@@ -12,10 +12,10 @@ import pytest
 
 from tuner.base.errors import MeasuringFailed
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.bench.backend import Options
 from tuner.bench.double.backend import Double
-from tuner.bench.double.planted import Planted
+from tuner.bench.double.machine import Planted
 from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
-from tuner.bench.gpu.options import Options
 from tuner.scenario import Scenario
 from tuner.times.records.samples import Combination, Point
 

@@ -9,11 +9,10 @@ from tests.support.available_releases import HERE
 from tuner import release
 from tuner.base.errors import BadInput, MeasuringFailed
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.bench.backend import Options
 from tuner.bench.double.backend import Double
-from tuner.bench.double.environment import Environment
-from tuner.bench.double.planted import Planted
-from tuner.bench.double.settings import DoubleSettings
-from tuner.bench.gpu.options import Options
+from tuner.bench.double.machine import Planted
+from tuner.bench.double.settings import DoubleSettings, Environment
 from tuner.scenario import Scenario
 from tuner.times.records.header import scenario_of
 from tuner.times.records.samples import Combination, Point

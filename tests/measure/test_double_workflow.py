@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import COMMAND, run
-from tuner.bench.double.planted import Planted
+from tuner.bench.double.machine import Planted
 from tuner.bench.double.settings import DoubleSettings
 from tuner.scenario import Scenario
 from tuner.times.records.samples import read

@@ -24,12 +24,11 @@ from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.selection import Selection
 from tuner.plugin.table.parse import read as read_table
 from tuner.scenario import Scenario
-from tuner.times.calibration import alphabeta, observations
 from tuner.times.calibration import fit as model
-from tuner.times.calibration.constants import constants, tables
-from tuner.times.calibration.fit import AT_LEAST, IDENTIFIED, KEPT_ALIKE, KEPT_WITHOUT_EFFECT, TOGETHER, Fit
-from tuner.times.calibration.held_out import held_out
-from tuner.times.calibration.identify import identify
+from tuner.times.calibration import observations, workflow
+from tuner.times.calibration.fit import AT_LEAST, IDENTIFIED, KEPT_ALIKE, KEPT_WITHOUT_EFFECT, TOGETHER, Fit, identify
+from tuner.times.calibration.forward import constants, tables
+from tuner.times.calibration.workflow import held_out
 from tuner.times.costmodels.line import deviations
 from tuner.times.records.header import Header
 from tuner.times.records.samples import Combination, SampleBlock, Writer
@@ -370,7 +369,7 @@ def test_identify_takes_the_best_known_and_says_what_it_stands_for() -> None:
 def test_alpha_and_beta_are_found(tmp_path: Path) -> None:
     """Of a ring's LL, which is exactly that; AllReduce's tree is not, and its errors say so."""
     path = write(tmp_path / "a.jsonl", TWO, blocks(TWO, CHANGE))
-    fits, without = alphabeta.fit(observations.read([path]))
+    fits, without = workflow.alpha_betas(observations.read([path]))
     assert without == []
     found = {(one.collective, one.algorithm, one.protocol): one for one in fits}
     algo_proto = (Algorithm.Ring, Protocol.LL)
@@ -390,13 +389,13 @@ def test_alpha_and_beta_are_found(tmp_path: Path) -> None:
 
 def test_alpha_and_beta_that_the_sizes_do_not_reach_make_no_row(tmp_path: Path) -> None:
     read = observations.read([write(tmp_path / "a.jsonl", TWO, blocks(TWO, {}, sizes=[8, 16, 32, 64, 128]))])
-    fits, _ = alphabeta.fit(read)
+    fits, _ = workflow.alpha_betas(read)
     assert fits
     assert not any(one.known for one in fits)
-    assert alphabeta.cost_table(fits, {}).costs == ()
+    assert workflow.alpha_beta_table(fits, {}).costs == ()
     few = observations.read([write(tmp_path / "b.jsonl", TWO, blocks(TWO, {}, sizes=[8, 1 << 20]))])
-    assert alphabeta.fit(few)[0] == []
-    assert "too few sizes; needed: 3" in alphabeta.fit(few)[1][0]
+    assert workflow.alpha_betas(few)[0] == []
+    assert "too few sizes; needed: 3" in workflow.alpha_betas(few)[1][0]
 
 
 @pytest.mark.slow

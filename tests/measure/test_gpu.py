@@ -20,18 +20,18 @@ import pytest
 from tests.support.available_releases import HERE
 from tuner.base.errors import BadInput, BadMeasurement, MeasuringFailed, OracleUnavailable
 from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.bench.backend import Options, options_of
 from tuner.bench.gpu import backend as backend_module
 from tuner.bench.gpu import opening
 from tuner.bench.gpu.backend import Gpu, Libraries
 from tuner.bench.gpu.nccl import Nccl
 from tuner.bench.gpu.opening import allows_several, devices_of, open_gpus
-from tuner.bench.gpu.options import Options, options_of
 from tuner.bench.gpu.rendezvous import ALONE, RankAddress, Rendezvous
 from tuner.cli import measure
 from tuner.oracle import library
 from tuner.plugin import forcing_path
 from tuner.plugin.forcing import Seen
-from tuner.times.executed import Log
+from tuner.times.readers.nccl_log import Log
 from tuner.times.records import samples
 from tuner.times.records.header import Header, Noted, from_record, to_record
 from tuner.times.records.samples import Combination, Point, SampleBlock

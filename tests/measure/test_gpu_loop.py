@@ -15,12 +15,10 @@ from tests.support.available_releases import HERE
 from tuner import plugin
 from tuner.base.errors import BadInput, MeasuringFailed
 from tuner.base.names import Algorithm, Protocol
-from tuner.bench.backend import Run
-from tuner.bench.double.environment import Environment
-from tuner.bench.double.settings import DoubleSettings, Fault
+from tuner.bench.backend import Options, Run
+from tuner.bench.double.settings import DoubleSettings, Environment, Fault
 from tuner.bench.gpu import selftest
 from tuner.bench.gpu.host_time import SIZES as host_time_sizes
-from tuner.bench.gpu.options import Options
 from tuner.bench.gpu.selftest import RANKS, SelfTest, named_in, passes
 from tuner.bench.gpu.stages import ARCHIVE, TOOK_TOO_LONG, Done, Ended, Stage, Stages
 from tuner.bench.own_choices import compare

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.available_releases import HERE
-from tuner.bench.double.environment import CUPY, Environment
-from tuner.bench.double.settings import DoubleSettings
+from tuner.bench.double.settings import CUPY, DoubleSettings, Environment
 from tuner.scenario import Scenario
 
 RELEASE, RANKS = "2.28.9", 2

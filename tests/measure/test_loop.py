@@ -24,10 +24,8 @@ from tuner import release
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.bench.backend import Run
-from tuner.bench.loop import AFTER_ROUNDS, LEAST_ROUNDS, End, Loop, Settings, State
-from tuner.bench.plan import SIZES, Wanted, points, tasks
-from tuner.bench.simulated.backend import Simulated, from_header
-from tuner.bench.simulated.truth import CHANNELS_POWER, draw
+from tuner.bench.loop import AFTER_ROUNDS, LEAST_ROUNDS, SIZES, End, Loop, Settings, State, Wanted, points, tasks
+from tuner.bench.simulated import CHANNELS_POWER, Simulated, draw, from_header
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.plugin.dry_run import PluginRefused

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from tuner.bench.double import meeting
+from tuner.bench.double import computer
 
 ARRIVAL = (("communicator", 3), "an arrival")
 CONTENT = pickle.dumps(ARRIVAL, pickle.HIGHEST_PROTOCOL)
@@ -28,9 +28,9 @@ class Growing(io.BytesIO):
 @pytest.mark.parametrize("there", range(len(RECORD)))
 def test_an_arrival_that_is_being_written_is_read_later(there: int) -> None:
     file = Growing(there)
-    found = meeting._next(file)
+    found = computer._next(file)
     assert found in (None, ARRIVAL)
     if found is None:
         assert file.tell() == 0
-        assert meeting._next(file) == ARRIVAL
-    assert meeting._next(file) is None
+        assert computer._next(file) == ARRIVAL
+    assert computer._next(file) is None

@@ -28,8 +28,7 @@ from tuner.base.errors import MeasuringFailed
 from tuner.base.names import Collective
 from tuner.bench.decision.gate import APART_BLOCKS, GateSettings, Verdict, gate, of_one_table, verdict
 from tuner.bench.decision.rows import DecisionRow, Proposal, regrets
-from tuner.bench.loop import LEAST_ROUNDS, Loop, Settings
-from tuner.bench.plan import Wanted, tasks
+from tuner.bench.loop import LEAST_ROUNDS, Loop, Settings, Wanted, tasks
 from tuner.times.evidence import collect
 from tuner.times.records import samples
 from tuner.times.records.samples import Point, SampleBlock, lateness

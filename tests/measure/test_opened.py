@@ -9,7 +9,7 @@ import pytest
 
 from tuner.base.errors import BadMeasurement
 from tuner.bench import opened
-from tuner.bench.gpu.options import Options
+from tuner.bench.backend import Options
 from tuner.scenario import Scenario
 from tuner.times.records.header import Header, Noted
 from tuner.times.records.samples import Measurements

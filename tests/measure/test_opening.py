@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tuner.base.errors import BadInput, MeasuringFailed
+from tuner.bench.backend import Options
 from tuner.bench.gpu import opening
 from tuner.bench.gpu.opening import allows_several, library_of, open_gpus
-from tuner.bench.gpu.options import Options
 from tuner.bench.gpu.rendezvous import ALONE, RankAddress, Rendezvous
 
 

@@ -13,10 +13,9 @@ import pytest
 
 from tuner.base.errors import BadInput, MeasuringFailed
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.bench.loop import Loop, Settings
-from tuner.bench.own_process import OwnProcess, serve
-from tuner.bench.plan import Wanted, tasks
-from tuner.bench.simulated.backend import Simulated
+from tuner.bench.exchange import OwnProcess, serve
+from tuner.bench.loop import Loop, Settings, Wanted, tasks
+from tuner.bench.simulated import Simulated
 from tuner.scenario import Scenario
 from tuner.times.records.samples import Combination, Point, SampleBlock
 
@@ -86,8 +85,8 @@ def test_it_goes_with_the_process_that_asks() -> None:
 import sys, time
 from functools import partial
 from pathlib import Path
-from tuner.bench.own_process import OwnProcess, serve
-from tuner.bench.simulated.backend import Simulated
+from tuner.bench.exchange import OwnProcess, serve
+from tuner.bench.simulated import Simulated
 from tuner.scenario import Scenario
 own = OwnProcess(partial(Simulated, Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2), 7))
 print(*own._workers.pids, flush=True)
@@ -108,6 +107,6 @@ time.sleep(60)
 def test_a_rank_that_serves_does_so_until_no_more_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     serve(partial(bool, 0))
     due = iter([True, True, False])
-    monkeypatch.setattr("tuner.bench.own_process._served", lambda opener, folder: next(due))
+    monkeypatch.setattr("tuner.bench.exchange._served", lambda opener, folder: next(due))
     serve(partial(bool, 0))
     assert list(due) == []

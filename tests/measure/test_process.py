@@ -14,11 +14,10 @@ import pytest
 
 from tuner.base.errors import BadInput, MeasuringFailed
 from tuner.bench.gpu import process
-from tuner.bench.gpu import within as within_module
 from tuner.bench.gpu.cuda import Lane
-from tuner.bench.gpu.within import within
+from tuner.bench.gpu.process import within
 from tuner.oracle import library
-from tuner.times.executed import Log
+from tuner.times.readers.nccl_log import Log
 
 HERE, ELSEWHERE = Path("/a/libnccl.so.2"), Path("/b/libnccl.so.2")
 
@@ -118,7 +117,7 @@ def test_what_hangs_is_given_up() -> None:
 @pytest.mark.parametrize("ends", [True, False], ids=["ends", "hangs"])
 def test_an_interrupt_waits_a_little_for_what_runs(monkeypatch: pytest.MonkeyPatch, ends: bool) -> None:
     """Nobody is to end a communicator that is being called, nor to wait for what hangs."""
-    monkeypatch.setattr(within_module, "_LET_END_S", 5.0 if ends else 0.1)
+    monkeypatch.setattr(process, "_LET_END_S", 5.0 if ends else 0.1)
     begun, never, done = threading.Event(), threading.Event(), threading.Event()
 
     def step() -> None:

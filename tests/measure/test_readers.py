@@ -10,7 +10,7 @@ import pytest
 
 from tuner.base.errors import BadMeasurement
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.times.readers.any_file import read_any
+from tuner.times.readers.nccl_tests import read_any
 from tuner.times.records.header import Header
 from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock, Writer
 

@@ -14,8 +14,7 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
 from tuner.bench.verify import read_histogram
 from tuner.cli.verify import command
-from tuner.times.comparison.compared import Comparison, compare, fewest_segments
-from tuner.times.comparison.model import Model
+from tuner.times.compared import Comparison, Model, compare, fewest_segments
 from tuner.times.records.header import Header
 from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock
 

@@ -17,7 +17,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.plugin.table import parse
 from tuner.scenario import Scenario
-from tuner.times.regret import measurements, workflow
+from tuner.times.regret import arms, workflow
 from tuner.times.regret.workflow import Asked
 
 SIZES = [1 << power for power in range(10, 29)]
@@ -73,7 +73,7 @@ PLACE = ("--machine", "dgx-h100")
 
 def test_arms_are_what_the_variables_forced(runs: list[Path]) -> None:
     placed = workflow.read(Asked(files=tuple(runs), machine="dgx-h100"))
-    (measured,) = measurements.of_arms(placed)
+    (measured,) = arms.of_arms(placed)
     assert measured.header.scenario is not None
     assert measured.header.scenario.title == "2 x dgx-h100, 8 GPUs each, NCCL 2.28.9"
     of_one_size = [block for block in measured.blocks if block.point.bytes == SIZES[-1] and not block.point.in_place]

@@ -12,7 +12,7 @@ from tests.support.command_line import run
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.times import measured
-from tuner.times.calibration import importing
+from tuner.times.calibration import calibrate
 from tuner.times.measured import Launch, MeasuredHeader
 from tuner.times.readers import measured_table
 from tuner.times.readers.measured_table import Given
@@ -174,7 +174,7 @@ def aiconfigurator_file(tmp_path: Path) -> Path:
 def test_several_files_are_one_table_with_a_run_each(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     files = [nccl_tests_text.write(tmp_path / name, TIMES) for name in ("run.log", "b/run.log")]
-    table, problems = importing.table_of(files, FACTS, Given(), None)
+    table, problems = calibrate.table_of(files, FACTS, Given(), None)
     assert problems == ()
     assert list(table.header.runs) == ["run", "run-2"]
     assert [row.run for row in table.rows] == ["run"] * 6 + ["run-2"] * 6
@@ -190,13 +190,13 @@ def test_files_of_two_releases_are_refused(tmp_path: Path) -> None:
         for code in (22809, 22903)
     ]
     with pytest.raises(BadMeasurement, match=r"several values of nccl \(2\.28\.9 in .*, 2\.29\.3 in"):
-        importing.table_of(files, FACTS, Given(), None)
+        calibrate.table_of(files, FACTS, Given(), None)
 
 
 def test_a_file_that_says_another_release_is_refused(tmp_path: Path) -> None:
     file = nccl_tests_text.write(tmp_path / "run.log", TIMES)
     with pytest.raises(BadMeasurement, match=r"says NCCL 2\.28\.9; `nccl` says 2\.29\.3"):
-        importing.table_of([file], FACTS, Given(nccl="2.29.3"), None)
+        calibrate.table_of([file], FACTS, Given(nccl="2.29.3"), None)
 
 
 def test_ranks_that_are_not_named_have_to_be_given(tmp_path: Path) -> None:

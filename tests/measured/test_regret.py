@@ -16,10 +16,9 @@ from tuner.plugin.table import parse
 from tuner.times import measured
 from tuner.times.calibration.measured_calls import Site
 from tuner.times.records.samples import Combination
-from tuner.times.regret import arms, forced, kinks, next_runs, noise, workflow
-from tuner.times.regret.judged import Verdict
-from tuner.times.regret.noise import NoiseSource
-from tuner.times.regret.records import Arm, Call, MeasuredArms, MeasuredCall
+from tuner.times.regret import arms, judged, workflow
+from tuner.times.regret.arms import Arm, Call, MeasuredArms, MeasuredCall
+from tuner.times.regret.judged import NoiseSource, Verdict
 from tuner.times.regret.workflow import Asked, MeasuredRegret
 
 B200 = "b200-8x-64n__2.29.7__together"
@@ -273,13 +272,13 @@ def test_runs_of_measure_are_arms_with_their_rounds_as_repeats(tmp_path: Path) -
     ],
 )
 def test_labels(label: str, forces: tuple[str, str, int]) -> None:
-    assert forced.by_label(label).parts == forces
+    assert arms.by_label(label).parts == forces
 
 
 @pytest.mark.parametrize("label", ["", "Rings", "Ring/Tree", "Ring/LL/0", "Ring/", "default/Ring"])
 def test_labels_that_are_none(label: str) -> None:
     with pytest.raises(BadInput, match="valid: default, or what was forced"):
-        forced.by_label(label)
+        arms.by_label(label)
 
 
 def test_two_smaller_calls_that_beat_one_are_found_in_default_runs(tmp_path: Path) -> None:
@@ -296,9 +295,9 @@ def test_two_smaller_calls_that_beat_one_are_found_in_default_runs(tmp_path: Pat
 def test_third_differences_see_the_noise_and_not_the_curve() -> None:
     table = measured.load("h100-8x__2.29.2__aiconfigurator")
     found = arms.of_sources([arms.Source(table)], Site("dgx-h100", "2.29.2"))
-    halves = {each.source: each for each in noise.of_arms(found).values()}
+    halves = {each.source: each for each in judged.of_arms(found).values()}
     assert set(halves) == {NoiseSource.sizes}
-    assert all(0.5 < each.percent < 12 for each in noise.of_arms(found).values())
+    assert all(0.5 < each.percent < 12 for each in judged.of_arms(found).values())
 
 
 def test_published_noise_holds_from_its_number_of_nodes_on(b200: MeasuredRegret) -> None:
@@ -307,7 +306,7 @@ def test_published_noise_holds_from_its_number_of_nodes_on(b200: MeasuredRegret)
 
 
 def test_what_to_force_next_was_never_measured_and_may_be_faster(b200: MeasuredRegret) -> None:
-    found = next_runs.next_runs(b200.measured)
+    found = workflow.next_runs(b200.measured)
     assert found.not_answered == ()
     gains = [run.possible_gain for run in found.runs]
     assert gains == sorted(gains, reverse=True)
@@ -327,7 +326,7 @@ def test_what_to_force_next_was_never_measured_and_may_be_faster(b200: MeasuredR
             replace(one, forced=tuple(a for a in one.forced if a.label != "Ring")) for one in b200.measured.calls
         ),
     )
-    assert len(next_runs.next_runs(without_ring).runs) > len(found.runs)
+    assert len(workflow.next_runs(without_ring).runs) > len(found.runs)
 
 
 def curve(bend_at: int, change_at: int) -> list[MeasuredCall]:
@@ -345,19 +344,19 @@ def curve(bend_at: int, change_at: int) -> list[MeasuredCall]:
 
 @pytest.mark.parametrize(("bend_at", "there"), [(6, 1), (2, 0), (10, 0)])
 def test_the_largest_kink_is_where_the_curve_bends(bend_at: int, there: int) -> None:
-    found = kinks.kinks(curve(bend_at, change_at=6))
+    found = judged.kinks(curve(bend_at, change_at=6))
     assert [(each.before, each.after) for each in found] == [
-        (kinks.ANY, kinks.ANY),
+        (judged.ANY, judged.ANY),
         ("Ring/Simple", "NVLSTree/Simple"),
     ]
     assert [(each.curves, each.largest_there, each.by_chance) for each in found] == [(1, there, 0.2)] * 2
-    again = kinks.together([*found, *found])
+    again = judged.together([*found, *found])
     assert [(each.curves, each.largest_there, each.by_chance) for each in again] == [(2, 2 * there, 0.4)] * 2
 
 
 def test_curves_of_few_sizes_or_without_a_change_have_no_kinks() -> None:
-    assert kinks.kinks(curve(6, change_at=99)) == []
-    assert kinks.kinks(curve(6, change_at=6)[3:10]) == []
+    assert judged.kinks(curve(6, change_at=99)) == []
+    assert judged.kinks(curve(6, change_at=6)[3:10]) == []
 
 
 def test_machine_and_release_are_asked_for(tmp_path: Path) -> None:

@@ -19,9 +19,8 @@ from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
-from tuner.times.comparison.compared import Comparison
-from tuner.times.comparison.model import Model
-from tuner.times.readers.any_file import read_any
+from tuner.times.compared import Comparison, Model
+from tuner.times.readers.nccl_tests import read_any
 from tuner.times.records.header import Header
 from tuner.times.records.samples import Point, SampleBlock, Writer
 

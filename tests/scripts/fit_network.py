@@ -1,7 +1,7 @@
 """What sites have in common between nodes, and how a site that nothing was learnt from is predicted by a few rows.
 
 ``python -m tests.scripts.fit_network`` prints medians and widths of the network's parameters, which
-``tuner/times/timemodel/parameters.py`` has by hand. Each site of ``tables/splits.toml`` is fitted with the others'
+``tuner/times/timemodel/form.py`` has by hand. Each site of ``tables/splits.toml`` is fitted with the others'
 medians and widths as its prior; both are learnt anew from the fits, as far as each site says something of a parameter.
 :func:`updates` does so without each site in turn and predicts its tables without a row, with one and with four.
 """
@@ -17,9 +17,8 @@ from tuner.times.calibration.measured_calls import MeasuredCalls, Site, joined, 
 from tuner.times.calibration.time_fit import softened
 from tuner.times.timemodel import calibration, sites
 from tuner.times.timemodel.features import Array
-from tuner.times.timemodel.form import Form
+from tuner.times.timemodel.form import PARAMETERS, Form
 from tuner.times.timemodel.intervals import COVERED_SDS
-from tuner.times.timemodel.parameters import PARAMETERS
 
 NAMES = [name for name in PARAMETERS if name.startswith(("net_", "tree_", "nvls_tree_", "pat_")) and "." not in name]
 ROUNDS, MOST_ROWS = 3, 60  # of a site count; more of them count less each

@@ -7,7 +7,7 @@ from typing import Any
 from tests.scripts import fit_network
 from tuner.base.records import to_json
 from tuner.times.calibration.accuracy import exchanges
-from tuner.times.calibration.accuracy.splits_file import of_splits
+from tuner.times.calibration.accuracy.evaluate import of_splits
 
 FILE = Path(__file__).parents[2] / "docs" / "accuracy.json"
 

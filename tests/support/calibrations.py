@@ -7,9 +7,8 @@ from pathlib import Path
 from tuner.base.names import ALGO_PROTOS, Collective
 from tuner.times.timemodel import calibration
 from tuner.times.timemodel.calibration import Calibration
-from tuner.times.timemodel.intervals import BEYOND, ON_ONE_NODE, CarriedOver, Place, Regime
-from tuner.times.timemodel.parameters import believed
-from tuner.times.timemodel.surface import Surface
+from tuner.times.timemodel.form import believed
+from tuner.times.timemodel.intervals import BEYOND, ON_ONE_NODE, CarriedOver, Place, Regime, Surface
 
 NAME, MACHINE, RELEASE = "made-up", "dgx-h100", "2.28.9"
 # Half an interval around the logarithm of a time is the scatter, alike for all regimes, times these.

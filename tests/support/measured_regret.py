@@ -7,10 +7,8 @@ from itertools import groupby
 from tuner.base.errors import TunerError
 from tuner.base.sizes import human_bytes
 from tuner.times import measured
-from tuner.times.regret import kinks, workflow
-from tuner.times.regret.halves import SplitGain
-from tuner.times.regret.judged import JudgedPick, Verdict
-from tuner.times.regret.kinks import Kinks
+from tuner.times.regret import judged, workflow
+from tuner.times.regret.judged import JudgedPick, Kinks, SplitGain, Verdict
 from tuner.times.regret.workflow import Asked, MeasuredRegret
 
 B200 = "b200-8x-64n__2.29.7__together"
@@ -132,7 +130,7 @@ def kinks_by_change() -> str:
     ]
     for nodes, several in (("one", False), ("several", True)):
         calls = ([one for one in found.measured.calls if (one.call.nodes > 1) is several] for _, found in answered())
-        every = kinks.together(each for those in calls for each in kinks.kinks(those))
+        every = judged.together(each for those in calls for each in judged.kinks(those))
         lines += [f"| {nodes} {_kink(each)}" for each in every if each.before == "any"]
     return "\n".join(lines) + "\n"
 

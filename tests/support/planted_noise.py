@@ -16,11 +16,10 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.bench.backend import Run
 from tuner.bench.decision.gate import GateSettings, Verdict, gate
 from tuner.bench.decision.rows import DecisionRow, Proposal
-from tuner.bench.loop import Loop, Settings
-from tuner.bench.plan import Wanted, tasks
+from tuner.bench.loop import Loop, Settings, Wanted, tasks
 from tuner.plugin.table.parse import from_text
 from tuner.plugin.table.records import Decision
-from tuner.times.comparison.compared import Comparison
+from tuner.times.compared import Comparison
 from tuner.times.records.header import SIMULATED, Header
 from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock
 from tuner.times.results import results

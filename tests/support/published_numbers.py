@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.times.costmodels import bandwidth, fabric, ideal, measuring, overheads, overlap, step, twolevel, verdict
+from tuner.times.costmodels import algorithms, fabric, line, operations, step, wires
 from tuner.times.costmodels.alphabeta import level, terms
 from tuner.times.costmodels.operations import Operation as O
 from tuner.times.costmodels.step import Cluster, Model, Plan
@@ -46,11 +46,11 @@ def flat_ms(ranks: int, nbytes: float, on: Any, operation: O = O.AllReduce) -> f
 
 
 def phase_ms(at: int, gpus: int, nodes: int, nbytes: float, intra: Any = NV, inter: Any = NET) -> float:
-    return float(twolevel.allreduce(gpus, nodes, intra, inter)[at].cost.time_us(nbytes)) * MS
+    return float(algorithms.allreduce(gpus, nodes, intra, inter)[at].cost.time_us(nbytes)) * MS
 
 
 def hierarchical_ms(gpus: int, nodes: int, nbytes: float, intra: Any = NV, inter: Any = NET) -> float:
-    return float(twolevel.total(twolevel.allreduce(gpus, nodes, intra, inter)).time_us(nbytes)) * MS
+    return float(algorithms.total(algorithms.allreduce(gpus, nodes, intra, inter)).time_us(nbytes)) * MS
 
 
 # Section "Worked Example: 70B Model", with the sizes the text takes and with those that its own setup gives.
@@ -74,8 +74,8 @@ def step_ms(model: Model, plan: Plan, name: str = "") -> float:
     return float(sum(step.time_us(one, CLUSTER) * one.calls for one in found)) * MS
 
 
-def usual(parameter: str) -> measuring.Experiment:
-    return next(each for each in measuring.EXPERIMENTS if each.parameter == parameter)
+def usual(parameter: str) -> line.Experiment:
+    return next(each for each in line.EXPERIMENTS if each.parameter == parameter)
 
 
 def efficiency(printed_ms: float, measured_ms: float) -> float:
@@ -83,27 +83,27 @@ def efficiency(printed_ms: float, measured_ms: float) -> float:
 
 
 BUSBW = [
-    Row("000", "Summary, AllReduce, n = 8: 2(n-1)/n", "1.75", lambda: bandwidth.bus_factor(O.AllReduce, 8)),
-    Row("000", "Summary, ReduceScatter, n = 8: (n-1)/n", "0.875", lambda: bandwidth.bus_factor(O.ReduceScatter, 8)),
-    Row("000", "Summary, AllGather, n = 8: (n-1)/n", "0.875", lambda: bandwidth.bus_factor(O.AllGather, 8)),
-    Row("000", "Summary, Broadcast", "1", lambda: bandwidth.bus_factor(O.Broadcast, 8)),
-    Row("000", "Summary, Reduce", "1", lambda: bandwidth.bus_factor(O.Reduce, 8)),
-    Row("001", "Bus Bandwidth, All-to-All, P = 8", "0.875", lambda: bandwidth.bus_factor(O.AllToAll, 8)),
-    Row("001", "Example Calculation, 400 Gbps, GB/s", "50", lambda: bandwidth.of_bits(400)),
+    Row("000", "Summary, AllReduce, n = 8: 2(n-1)/n", "1.75", lambda: operations.bus_factor(O.AllReduce, 8)),
+    Row("000", "Summary, ReduceScatter, n = 8: (n-1)/n", "0.875", lambda: operations.bus_factor(O.ReduceScatter, 8)),
+    Row("000", "Summary, AllGather, n = 8: (n-1)/n", "0.875", lambda: operations.bus_factor(O.AllGather, 8)),
+    Row("000", "Summary, Broadcast", "1", lambda: operations.bus_factor(O.Broadcast, 8)),
+    Row("000", "Summary, Reduce", "1", lambda: operations.bus_factor(O.Reduce, 8)),
+    Row("001", "Bus Bandwidth, All-to-All, P = 8", "0.875", lambda: operations.bus_factor(O.AllToAll, 8)),
+    Row("001", "Example Calculation, 400 Gbps, GB/s", "50", lambda: operations.of_bits(400)),
     Row(
         "001",
         "Example Calculation, percent of peak",
         "70",
-        lambda: 100 * bandwidth.bus_gbs(O.AllReduce, GB, 50_000, 8) / bandwidth.of_bits(400),
+        lambda: 100 * operations.bus_gbs(O.AllReduce, GB, 50_000, 8) / operations.of_bits(400),
     ),
-    Row("001", "Hierarchical Cost Analysis, 8 x 400 Gbps, GB/s", "400", lambda: 8 * bandwidth.of_bits(400)),
-    Row("001", "Exercise 2, algorithmic bandwidth", "12.5", lambda: bandwidth.algorithm_gbs(GB, 80_000)),
-    Row("001", "Exercise 2, bus bandwidth", "21.875", lambda: bandwidth.bus_gbs(O.AllReduce, GB, 80_000, 8)),
+    Row("001", "Hierarchical Cost Analysis, 8 x 400 Gbps, GB/s", "400", lambda: 8 * operations.of_bits(400)),
+    Row("001", "Exercise 2, algorithmic bandwidth", "12.5", lambda: operations.algorithm_gbs(GB, 80_000)),
+    Row("001", "Exercise 2, bus bandwidth", "21.875", lambda: operations.bus_gbs(O.AllReduce, GB, 80_000, 8)),
     Row(
         "001",
         "Exercise 2, efficiency, percent",
         "43.75",
-        lambda: 100 * bandwidth.bus_gbs(O.AllReduce, GB, 80_000, 8) / 50,
+        lambda: 100 * operations.bus_gbs(O.AllReduce, GB, 80_000, 8) / 50,
     ),
 ]
 
@@ -121,7 +121,7 @@ HIERARCHY = [
         "001",
         "Numerical Example, phase 2, MB per GPU",
         "256",
-        lambda: twolevel.allreduce(8, 8, NV, NET)[1].part * 2 * GB / 1e6,
+        lambda: algorithms.allreduce(8, 8, NV, NET)[1].part * 2 * GB / 1e6,
         "250",
         "2 GB / 8 with GB as 1e9, as in all times of the text; 256 MiB were 2 GiB / 8",
     ),
@@ -140,7 +140,7 @@ HIERARCHY = [
         "3.9",
         lambda: flat_ms(64, 2 * GB, NET) / hierarchical_ms(8, 8, 2 * GB),
     ),
-    Row("001", "Numerical Example, part that crosses", "0.125", lambda: twolevel.allreduce(8, 8, NV, NET)[1].part),
+    Row("001", "Numerical Example, part that crosses", "0.125", lambda: algorithms.allreduce(8, 8, NV, NET)[1].part),
     Row("001", "Exercise 1, ring AllReduce, ms", "2.175", lambda: flat_ms(16, 1e8, UNIFORM)),
     Row(
         "001",
@@ -156,7 +156,7 @@ HIERARCHY = [
         lambda: terms(O.ReduceScatter, "ring", 4).transfer_us(1e8, UNIFORM) * MS,
     ),
     Row("001", "Exercise 1, phase 1, ms", "0.78", lambda: phase_ms(0, 4, 4, 1e8, UNIFORM, UNIFORM)),
-    Row("001", "Exercise 1, phase 2, MB", "25", lambda: twolevel.allreduce(4, 4, NV, NET)[1].part * 100),
+    Row("001", "Exercise 1, phase 2, MB", "25", lambda: algorithms.allreduce(4, 4, NV, NET)[1].part * 100),
     Row("001", "Exercise 1, phase 3, ms", "0.78", lambda: phase_ms(2, 4, 4, 1e8, UNIFORM, UNIFORM)),
     Row("001", "Exercise 1, hierarchical, ms", "1.995", lambda: hierarchical_ms(4, 4, 1e8, UNIFORM, UNIFORM)),
     Row(
@@ -166,7 +166,7 @@ HIERARCHY = [
         lambda: flat_ms(16, 1e8, UNIFORM) / hierarchical_ms(4, 4, 1e8, UNIFORM, UNIFORM),
     ),
     Row("001", "Exercise 4, A, phase 1, ms", "11.67", lambda: phase_ms(0, 8, 8, 4 * GB)),
-    Row("001", "Exercise 4, A, MB per GPU", "500", lambda: twolevel.allreduce(8, 8, NV, NET)[1].part * 4000),
+    Row("001", "Exercise 4, A, MB per GPU", "500", lambda: algorithms.allreduce(8, 8, NV, NET)[1].part * 4000),
     Row("001", "Exercise 4, A, phase 2, ms", "17.57", lambda: phase_ms(1, 8, 8, 4 * GB)),
     Row("001", "Exercise 4, A, phase 3, ms", "11.67", lambda: phase_ms(2, 8, 8, 4 * GB)),
     Row(
@@ -179,7 +179,7 @@ HIERARCHY = [
     ),
     Row("001", "Exercise 4, A, steps of phase 2", "14", lambda: terms(O.AllReduce, "ring", 8).steps),
     Row("001", "Exercise 4, B, phase 1, ms", "10", lambda: phase_ms(0, 4, 16, 4 * GB)),
-    Row("001", "Exercise 4, B, GB per GPU", "1", lambda: twolevel.allreduce(4, 16, NV, NET)[1].part * 4),
+    Row("001", "Exercise 4, B, GB per GPU", "1", lambda: algorithms.allreduce(4, 16, NV, NET)[1].part * 4),
     Row("001", "Exercise 4, B, phase 2, ms", "37.65", lambda: phase_ms(1, 4, 16, 4 * GB)),
     Row("001", "Exercise 4, B, phase 3, ms", "10", lambda: phase_ms(2, 4, 16, 4 * GB)),
     Row(
@@ -215,15 +215,15 @@ SUMMARY = [
 ]
 
 OVERHEADS = [
-    Row("001", "Efficiency Gap, memory copy of 1 GB, ms", "16", lambda: overheads.copy_us(GB, 64) * MS),
-    Row("001", "Efficiency Gap, software, least us", "10", lambda: overheads.USUAL["software"][0]),
-    Row("001", "Efficiency Gap, software, most us", "50", lambda: overheads.USUAL["software"][1]),
-    Row("001", "Efficiency Gap, protocol, least", "0.05", lambda: overheads.USUAL["protocol"][0]),
-    Row("001", "Efficiency Gap, protocol, most", "0.15", lambda: overheads.USUAL["protocol"][1]),
-    Row("001", "Efficiency Gap, contention, least", "0.30", lambda: overheads.USUAL["contention"][0]),
-    Row("001", "Efficiency Gap, contention, most", "0.50", lambda: overheads.USUAL["contention"][1]),
-    Row("001", "Efficiency Gap, straggler, least", "0.05", lambda: overheads.USUAL["straggler"][0]),
-    Row("001", "Efficiency Gap, straggler, most", "0.20", lambda: overheads.USUAL["straggler"][1]),
+    Row("001", "Efficiency Gap, memory copy of 1 GB, ms", "16", lambda: algorithms.copy_us(GB, 64) * MS),
+    Row("001", "Efficiency Gap, software, least us", "10", lambda: algorithms.USUAL["software"][0]),
+    Row("001", "Efficiency Gap, software, most us", "50", lambda: algorithms.USUAL["software"][1]),
+    Row("001", "Efficiency Gap, protocol, least", "0.05", lambda: algorithms.USUAL["protocol"][0]),
+    Row("001", "Efficiency Gap, protocol, most", "0.15", lambda: algorithms.USUAL["protocol"][1]),
+    Row("001", "Efficiency Gap, contention, least", "0.30", lambda: algorithms.USUAL["contention"][0]),
+    Row("001", "Efficiency Gap, contention, most", "0.50", lambda: algorithms.USUAL["contention"][1]),
+    Row("001", "Efficiency Gap, straggler, least", "0.05", lambda: algorithms.USUAL["straggler"][0]),
+    Row("001", "Efficiency Gap, straggler, most", "0.20", lambda: algorithms.USUAL["straggler"][1]),
 ]
 
 STEP = [
@@ -317,17 +317,17 @@ STEP = [
         "0.43",
         "16 replicas have half the sequences each, and 1.5 / 1.75 of that",
     ),
-    Row("001", "Exercise 5, one after the other, ms", "2600", lambda: overlap.step_us(2e6, 6e5) * MS),
-    Row("001", "Exercise 5, 80 %, ms", "2120", lambda: overlap.step_us(2e6, 6e5, 0.8) * MS),
-    Row("001", "Exercise 5, 100 %, ms", "2000", lambda: overlap.step_us(2e6, 6e5, 1.0) * MS),
-    Row("001", "Exercise 5, speed-up of 0 %", "1.00", lambda: overlap.speedup(2e6, 6e5, 0.0)),
-    Row("001", "Exercise 5, speed-up of 80 %", "1.23", lambda: overlap.speedup(2e6, 6e5, 0.8)),
-    Row("001", "Exercise 5, speed-up of 100 %", "1.30", lambda: overlap.speedup(2e6, 6e5, 1.0)),
+    Row("001", "Exercise 5, one after the other, ms", "2600", lambda: step.step_us(2e6, 6e5) * MS),
+    Row("001", "Exercise 5, 80 %, ms", "2120", lambda: step.step_us(2e6, 6e5, 0.8) * MS),
+    Row("001", "Exercise 5, 100 %, ms", "2000", lambda: step.step_us(2e6, 6e5, 1.0) * MS),
+    Row("001", "Exercise 5, speed-up of 0 %", "1.00", lambda: step.speedup(2e6, 6e5, 0.0)),
+    Row("001", "Exercise 5, speed-up of 80 %", "1.23", lambda: step.speedup(2e6, 6e5, 0.8)),
+    Row("001", "Exercise 5, speed-up of 100 %", "1.30", lambda: step.speedup(2e6, 6e5, 1.0)),
     Row(
         "001",
         "Exercise 5, of the most, percent",
         "77",
-        lambda: 100 * overlap.achieved(2e6, 6e5, 0.8),
+        lambda: 100 * step.achieved(2e6, 6e5, 0.8),
         "75",
         "from speed-ups that were rounded to 1.23 and 1.30",
     ),
@@ -340,16 +340,16 @@ MEASURING = [
     Row("001", "Exercise 6, alpha_net, warm-up", "100", lambda: usual("alpha_inter_us").warmup),
     Row("001", "Exercise 6, beta_NV, warm-up", "3", lambda: usual("beta_intra_gbs").warmup),
     Row("001", "Exercise 6, beta_net, warm-up", "3", lambda: usual("beta_inter_gbs").warmup),
-    Row("001", "Exercise 6, size sweep, least KB", "1", lambda: measuring.SWEEP_BYTES[0] / 1e3),
-    Row("001", "Exercise 6, size sweep, most GB", "10", lambda: measuring.SWEEP_BYTES[1] / GB),
+    Row("001", "Exercise 6, size sweep, least KB", "1", lambda: line.SWEEP_BYTES[0] / 1e3),
+    Row("001", "Exercise 6, size sweep, most GB", "10", lambda: line.SWEEP_BYTES[1] / GB),
     Row("001", "Exercise 6, alpha_NV, iterations", "10000", lambda: usual("alpha_intra_us").iterations),
     Row("001", "Exercise 6, alpha_net, iterations", "10000", lambda: usual("alpha_inter_us").iterations),
     Row("001", "Exercise 6, beta_NV, GB", "2", lambda: usual("beta_intra_gbs").bytes / GB),
     Row("001", "Exercise 6, beta_NV, iterations", "20", lambda: usual("beta_intra_gbs").iterations),
     Row("001", "Exercise 6, beta_net, GB", "4", lambda: usual("beta_inter_gbs").bytes / GB),
     Row("001", "Exercise 6, beta_net, iterations", "10", lambda: usual("beta_inter_gbs").iterations),
-    Row("001", "Exercise 6, repetitions", "5", lambda: measuring.REPETITIONS),
-    Row("001", "Exercise 6, NVLink over network", "6", lambda: measuring.USUAL_RATIO),
+    Row("001", "Exercise 6, repetitions", "5", lambda: line.REPETITIONS),
+    Row("001", "Exercise 6, NVLink over network", "6", lambda: line.USUAL_RATIO),
     Row(
         "001",
         "Exercise 6, experiment 3, least GB/s",
@@ -390,16 +390,16 @@ MEASURING = [
 ]
 
 VERDICTS = [
-    Row("001", "Acceptable Error, excellent below, percent", "10", lambda: 100 * verdict.EXCELLENT),
-    Row("001", "Acceptable Error, useful to, percent", "30", lambda: 100 * verdict.USEFUL),
+    Row("001", "Acceptable Error, excellent below, percent", "10", lambda: 100 * line.EXCELLENT),
+    Row("001", "Acceptable Error, useful to, percent", "30", lambda: 100 * line.USEFUL),
     Row(
         "001",
         "AllReduce, practice: below which a limit is to be looked for, percent",
         "70",
-        lambda: 100 * verdict.WELL_OPTIMISED,
+        lambda: 100 * line.WELL_OPTIMISED,
     ),
-    Row("001", "Exercise 2, well-optimized from, percent", "70", lambda: 100 * verdict.WELL_OPTIMISED),
-    Row("001", "Common Causes of Large Error, number", "4", lambda: len(verdict.CAUSES)),
+    Row("001", "Exercise 2, well-optimized from, percent", "70", lambda: 100 * line.WELL_OPTIMISED),
+    Row("001", "Common Causes of Large Error, number", "4", lambda: len(line.CAUSES)),
 ]
 
 IDEAL = [
@@ -407,7 +407,7 @@ IDEAL = [
         "002",
         "Basic Concept, BusBW of 1 GB in 0.1 s on 16 GPUs, GB/s",
         "19.375",
-        lambda: bandwidth.bus_gbs(O.AllReduce, GB, 1e5, 16),
+        lambda: operations.bus_gbs(O.AllReduce, GB, 1e5, 16),
         "18.750",
         "2 x 15 / 1.6; the printed one is 31 / 1.6",
     ),
@@ -415,22 +415,22 @@ IDEAL = [
         "002",
         "Basic Concept, the same as D / (T N)",
         "19.375",
-        lambda: ideal.transferred_bytes(O.AllReduce, GB, 16) / 0.1 / 16 / GB,
+        lambda: wires.transferred_bytes(O.AllReduce, GB, 16) / 0.1 / 16 / GB,
         "18.750",
         "as above",
     ),
-    Row("002", "Single Node Execution, GB/s", "450", lambda: ideal.ideal(450, None, 8, 1).busbw_gbs),
+    Row("002", "Single Node Execution, GB/s", "450", lambda: wires.ideal(450, None, 8, 1).busbw_gbs),
     Row(
         "002",
         "Single Node Execution, another number of GPUs, GB/s",
         "450",
-        lambda: ideal.ideal(450, None, 3, 1).busbw_gbs,
+        lambda: wires.ideal(450, None, 3, 1).busbw_gbs,
     ),
-    Row("002", "Multi-Node Execution, by the network, GB/s", "187.5", lambda: ideal.ideal(450, 100, 8, 2).inter_gbs),
+    Row("002", "Multi-Node Execution, by the network, GB/s", "187.5", lambda: wires.ideal(450, 100, 8, 2).inter_gbs),
     Row(
-        "002", "Multi-Node Execution, by the node's links, GB/s", "482.1", lambda: ideal.ideal(450, 100, 8, 2).intra_gbs
+        "002", "Multi-Node Execution, by the node's links, GB/s", "482.1", lambda: wires.ideal(450, 100, 8, 2).intra_gbs
     ),
-    Row("002", "Multi-Node Execution, GB/s", "187.5", lambda: ideal.ideal(450, 100, 8, 2).busbw_gbs),
+    Row("002", "Multi-Node Execution, GB/s", "187.5", lambda: wires.ideal(450, 100, 8, 2).busbw_gbs),
 ]
 
 AURORA = fabric.read("aurora")

@@ -9,13 +9,11 @@ from typing import Any
 from tuner.base.names import AlgoProto, Collective
 from tuner.bench.decision.gate import GateSettings, Verdict, gate
 from tuner.bench.decision.rows import DecisionRow, Proposal
-from tuner.bench.loop import Loop, Settings
-from tuner.bench.plan import Wanted, points, tasks
-from tuner.bench.simulated.backend import Simulated
+from tuner.bench.loop import Loop, Settings, Wanted, points, tasks
+from tuner.bench.simulated import Simulated
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
-from tuner.times.comparison.compared import Comparison
-from tuner.times.comparison.model import Model
+from tuner.times.compared import Comparison, Model
 from tuner.times.records.samples import Measurements, Point, SampleBlock
 
 COLLECTIVES = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)

@@ -13,9 +13,8 @@ from tests.support.command_line import run
 from tuner.times import measured
 from tuner.times.calibration import calibrate
 from tuner.times.calibration.accuracy import evaluate, exchanges, splits
-from tuner.times.calibration.accuracy.evaluate import of_others
+from tuner.times.calibration.accuracy.evaluate import Scores, learn, of_others
 from tuner.times.calibration.accuracy.splits import Split
-from tuner.times.calibration.accuracy.widths import Scores, learn
 from tuner.times.timemodel import calibration
 from tuner.times.timemodel.intervals import CarriedOver
 

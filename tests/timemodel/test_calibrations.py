@@ -16,8 +16,8 @@ from tuner.base.names import ALGO_PROTOS
 from tuner.machine import catalogue
 from tuner.times.calibration import calibrate
 from tuner.times.timemodel import calibration, features, sites
+from tuner.times.timemodel.form import PARAMETERS, believed
 from tuner.times.timemodel.intervals import CarriedOver
-from tuner.times.timemodel.parameters import PARAMETERS, believed
 from tuner.times.timemodel.predict import TimeModel, of_communicator
 
 ALLREDUCE = request("allreduce")

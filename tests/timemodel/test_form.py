@@ -12,8 +12,7 @@ from tuner.times.calibration import time_fit
 from tuner.times.calibration.time_fit import Measured
 from tuner.times.timemodel import features
 from tuner.times.timemodel.features import Features
-from tuner.times.timemodel.form import Form, nvls_chunk_bytes
-from tuner.times.timemodel.parameters import PARAMETERS, believed
+from tuner.times.timemodel.form import PARAMETERS, Form, believed, nvls_chunk_bytes
 
 SIZES = np.array([1 << power for power in range(3, 34)], np.uint64)
 SHAPES = [("dgx-a100", 1), ("dgx-h100", 1), ("dgx-h100", 4), ("dgx-b200", 2), ("gh200-4x", 8)]

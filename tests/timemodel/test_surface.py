@@ -7,7 +7,7 @@ import numpy as np
 import tuner
 from tuner.api import request
 from tuner.base.names import Algorithm, Protocol
-from tuner.times.timemodel import features, surface
+from tuner.times.timemodel import features, intervals
 from tuner.times.timemodel.features import Features
 
 RING = (Algorithm.Ring, Protocol.Simple)
@@ -23,14 +23,14 @@ def test_it_says_what_was_measured_there() -> None:
     calls = ring(2)
     many = features.concatenated([calls] * 50)
     residuals = np.tile(np.linspace(-0.2, 0.3, len(SIZES)), 50)
-    factors = surface.learnt(many, residuals).log_factors(calls)
+    factors = intervals.learnt(many, residuals).log_factors(calls)
     assert np.abs(factors - residuals[: len(SIZES)]).max() < 0.03
 
 
 def test_how_large_errors_are_is_learnt_where_they_are() -> None:
     calls = ring(2)
     many = features.concatenated([calls] * 50)
-    spread = surface.spread(many, np.tile(np.geomspace(0.25, 4, len(SIZES)), 50))
+    spread = intervals.spread(many, np.tile(np.geomspace(0.25, 4, len(SIZES)), 50))
     near = np.exp(spread.log_factors(calls))
     assert (np.diff(near) > 0).all()
     assert near[0] < 0.5
@@ -40,7 +40,7 @@ def test_how_large_errors_are_is_learnt_where_they_are() -> None:
 
 def test_one_measurement_weighs_less_than_many() -> None:
     calls = ring(2)
-    once = surface.learnt(calls, np.full(len(SIZES), 0.3)).log_factors(calls)
+    once = intervals.learnt(calls, np.full(len(SIZES), 0.3)).log_factors(calls)
     assert (once > 0.15).all()
     assert (once < 0.3).all()
 
@@ -48,14 +48,14 @@ def test_one_measurement_weighs_less_than_many() -> None:
 def test_between_two_numbers_of_nodes_it_is_between_them_and_beyond_it_stays() -> None:
     both = features.concatenated([ring(2)] * 50 + [ring(8)] * 50)
     residuals = np.repeat([0.4, 0.1], 50 * len(SIZES))
-    learnt = surface.learnt(both, residuals)
+    learnt = intervals.learnt(both, residuals)
     two, four, eight, more = (learnt.log_factors(ring(nodes))[5] for nodes in (2, 4, 8, 64))
     assert eight < four < two
     assert more == eight
 
 
 def test_what_was_not_measured_has_none() -> None:
-    learnt = surface.learnt(ring(2), np.full(len(SIZES), 0.3))
+    learnt = intervals.learnt(ring(2), np.full(len(SIZES), 0.3))
     assert (learnt.log_factors(ring(2, "allgather")) == 0).all()
     other = replace(ring(2), protocol=np.full(len(SIZES), int(Protocol.LL)))
     assert (learnt.log_factors(other) == 0).all()
@@ -66,7 +66,7 @@ def test_what_was_not_measured_has_none() -> None:
 
 def test_beyond_the_measured_sizes_it_fades_without_a_jump() -> None:
     many = features.concatenated([ring(2)] * 50)
-    learnt = surface.learnt(many, np.full(len(many), 0.6))
+    learnt = intervals.learnt(many, np.full(len(many), 0.6))
     past = 2.0 ** np.arange(30, 41, 0.25)
     factors = learnt.log_factors(replace(ring(2)[np.zeros(len(past), np.intp)], bytes=past))
     assert (np.diff(factors) <= 0).all()

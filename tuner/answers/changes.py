@@ -21,7 +21,7 @@ from tuner.machine import catalogue
 from tuner.machine.topology.edit import EDITS, adds_up, together
 from tuner.release.environment import parse_assignments
 from tuner.scenario import MOST_NODES, PEER_TO_PEER, Scenario
-from tuner.times.costmodels.bandwidth import bus_gbs
+from tuner.times.costmodels.operations import bus_gbs
 
 if TYPE_CHECKING:  # with the time model, which a plain pick does without
     from tuner.answers.diff import CalibratedChange, Side

@@ -14,7 +14,7 @@ from tuner.emulator.ranges import largest
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
-from tuner.times.costmodels.bandwidth import bus_factor
+from tuner.times.costmodels.operations import bus_factor
 
 NOTHING = -1
 

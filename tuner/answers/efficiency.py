@@ -11,13 +11,12 @@ from tuner.base.records import json_form
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
-from tuner.times.calibration.links import Links
+from tuner.times.calibration.plausible import Links
 from tuner.times.calibration.sweep import Sweep
-from tuner.times.costmodels import ideal, verdict, wires
+from tuner.times.costmodels import line, wires
 from tuner.times.costmodels.algorithms import costs
 from tuner.times.costmodels.alphabeta import Level, level
-from tuner.times.costmodels.bandwidth import bus_gbs
-from tuner.times.costmodels.operations import Operation
+from tuner.times.costmodels.operations import Operation, bus_gbs
 from tuner.times.costmodels.wires import Loads
 from tuner.times.results import Result
 
@@ -141,14 +140,14 @@ def _calibrated(
 
 
 def _beside(time: CalibratedTime, measured_us: float) -> CalibratedRow:
-    return CalibratedRow(time, verdict.error(time.time_us, measured_us), time.low_us <= measured_us <= time.high_us)
+    return CalibratedRow(time, line.error(time.time_us, measured_us), time.low_us <= measured_us <= time.high_us)
 
 
 def _rows(
     sweep: Sweep, scenario: Scenario, links: Links, intra: Level | None, inter: Level | None
 ) -> Iterator[EfficiencyRow]:
     operation, gpus = Operation[sweep.collective.name], scenario.gpus()
-    bound = ideal.ideal(links.intra_gbs, links.inter_gbs, gpus, scenario.nodes)
+    bound = wires.ideal(links.intra_gbs, links.inter_gbs, gpus, scenario.nodes)
     models = costs(operation, gpus, scenario.nodes, (intra, inter))
     models.pop("halving-doubling", None)  # NCCL has nothing like it
     selection = Selection(scenario.communicator())
@@ -164,11 +163,11 @@ def _rows(
         latency_share = float(models[name].fixed_us) / alphabeta_us
         busbw = float(bus_gbs(operation, size, measured_us, scenario.ranks))
         efficiency = float(bound.efficiency(busbw))
-        judged = verdict.of_efficiency(efficiency, latency_share)
+        judged = line.of_efficiency(efficiency, latency_share)
         carried = _carried(operation, algorithm, scenario)
         link_gbs = None if carried is None else _full_gbs(operation, carried, scenario, links, size)
         inter_limits = bound.inter_limits if carried is None else carried.inter_limits(*_given(links))
-        errors = [verdict.error(predicted, measured_us) for predicted in (nccl_us, alphabeta_us)]
+        errors = [line.error(predicted, measured_us) for predicted in (nccl_us, alphabeta_us)]
         yield EfficiencyRow(
             size,
             measured_us,
@@ -177,11 +176,11 @@ def _rows(
             f"{algorithm.name}/{protocol.name}",
             nccl_us,
             errors[0],
-            verdict.of_error(errors[0]).name,
+            line.of_error(errors[0]).name,
             name,
             alphabeta_us,
             errors[1],
-            verdict.of_error(errors[1]).name,
+            line.of_error(errors[1]).name,
             float(bound.busbw_gbs),
             efficiency,
             link_gbs,

@@ -19,7 +19,7 @@ from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import ConstantsUsed, Scenario
-from tuner.times.costmodels.bandwidth import algorithm_gbs, bus_factor, bus_gbs
+from tuner.times.costmodels.operations import algorithm_gbs, bus_factor, bus_gbs
 
 if TYPE_CHECKING:
     from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, TimesWanted

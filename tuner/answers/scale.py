@@ -21,7 +21,7 @@ from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
 from tuner.emulator.selection import MAX_BYTES, Picks, Selection
 from tuner.scenario import Scenario
-from tuner.times.costmodels.bandwidth import bus_gbs
+from tuner.times.costmodels.operations import bus_gbs
 
 TO_NODES = 16384
 BYPASSING = NOTHING - 1  # the first of what takes calls instead of an algorithm, then downwards

@@ -12,7 +12,7 @@ from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
-from tuner.times.costmodels.bandwidth import algorithm_gbs
+from tuner.times.costmodels.operations import algorithm_gbs
 
 
 @dataclass(frozen=True, slots=True)

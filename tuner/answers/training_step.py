@@ -11,7 +11,7 @@ from tuner.base.records import json_form
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
-from tuner.times.costmodels import overlap, step
+from tuner.times.costmodels import step
 from tuner.times.costmodels.step import Cluster, Plan, Traffic
 
 
@@ -211,8 +211,8 @@ def _overlapped(computation: Computation, total_us: float) -> Overlapped:
         compute_us,
         share,
         total_us / compute_us,
-        float(overlap.step_us(compute_us, total_us, share)),
-        float(overlap.speedup(compute_us, total_us, share)),
+        float(step.step_us(compute_us, total_us, share)),
+        float(step.speedup(compute_us, total_us, share)),
     )
 
 

@@ -16,8 +16,7 @@ from tuner.base.names import Collective
 from tuner.base.provenance import Files, paths, sha256, today
 from tuner.base.records import json_form
 from tuner.bench.decision.gate import GateSettings, Verdict, of_one_table, tried
-from tuner.bench.decision.proposed import proposed
-from tuner.bench.decision.rows import DecisionRow, Proposal, Regrets, regrets, table
+from tuner.bench.decision.rows import DecisionRow, Proposal, Regrets, proposed, regrets, table
 from tuner.bench.opened import OtherRank, again, serves
 from tuner.plugin.headers import NCCL
 from tuner.plugin.lint import GAPS

@@ -15,8 +15,7 @@ from tuner.plugin.table.parse import write
 from tuner.plugin.table.records import Choice, Decision, Interval, Table
 from tuner.times.regret import workflow
 from tuner.times.regret.judged import JudgedPick, Verdict
-from tuner.times.regret.rows import RecommendedRow, recommended
-from tuner.times.regret.workflow import Asked, MeasuredRegret
+from tuner.times.regret.workflow import Asked, MeasuredRegret, RecommendedRow, recommended
 
 NOT_GATED = "none: no A/B run, as nccl-tests' runs cannot be repeated here; rows are as measured"
 _Shape = tuple[int, int]  # nodes and GPUs of each

@@ -5,14 +5,13 @@ from functools import partial
 from pathlib import Path
 
 from tuner.base.errors import BadMeasurement, TunerError
-from tuner.bench.backend import Backend
+from tuner.bench import simulated
+from tuner.bench.backend import Backend, Options, options_of
 from tuner.bench.double import backend as double
+from tuner.bench.exchange import OwnProcess, serve
 from tuner.bench.gpu import backend as gpu
 from tuner.bench.gpu import opening
-from tuner.bench.gpu.options import Options, options_of
 from tuner.bench.gpu.rendezvous import RankAddress, own_address
-from tuner.bench.own_process import OwnProcess, serve
-from tuner.bench.simulated import backend as simulated
 from tuner.times.records.header import Header
 from tuner.times.records.samples import Measurements, check_same
 

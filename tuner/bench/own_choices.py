@@ -13,11 +13,10 @@ from pathlib import Path
 
 from tuner.base.errors import BadMeasurement, TunerError
 from tuner.base.names import Collective
-from tuner.bench.gpu.options import Options
-from tuner.bench.loop import Settings
-from tuner.bench.plan import SIZES, Wanted
+from tuner.bench.backend import Options
+from tuner.bench.loop import SIZES, Settings, Wanted
 from tuner.bench.workflow import Plan, gpus, measure
-from tuner.times.comparison.model import model_of
+from tuner.times.compared import model_of
 from tuner.times.records import samples
 
 COLLECTIVES = (

@@ -10,10 +10,8 @@ from tuner.base.errors import BadMeasurement
 from tuner.base.frames import Rows
 from tuner.base.names import Collective
 from tuner.base.records import json_form
-from tuner.bench.backend import Backend
-from tuner.bench.gpu.options import Options
-from tuner.bench.loop import Loop, Settings
-from tuner.bench.plan import PLAIN_CALLS, How, Wanted, points, tasks
+from tuner.bench.backend import Backend, Options
+from tuner.bench.loop import PLAIN_CALLS, How, Loop, Settings, Wanted, points, tasks
 from tuner.scenario import Scenario
 from tuner.times.records import samples
 from tuner.times.records.header import noting, scenario_of
@@ -67,7 +65,7 @@ def simulated(scenario: Scenario, seed: int = 0, *, nothing_planted: bool = Fals
     """A simulated machine whose hidden times the seed draws; with ``nothing_planted`` they are NCCL's own model's."""
 
     def opened(out: Path, blocks: int) -> Backend:
-        from tuner.bench.simulated.backend import Simulated
+        from tuner.bench.simulated import Simulated
 
         return Simulated(scenario, seed, {} if nothing_planted else None, after=blocks)
 

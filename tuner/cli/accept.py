@@ -14,9 +14,8 @@ from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.output import human_bytes, print_json, print_table, say
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.times.acceptance import accept, judge
 from tuner.times.acceptance import accept as acceptance
-from tuner.times.acceptance import floors as floor_tables
-from tuner.times.acceptance import junit
 from tuner.times.acceptance.accept import Acceptance, AcceptOptions, JudgedSize
 from tuner.times.acceptance.expected import Expectation, Whose
 from tuner.times.acceptance.judge import WIDEST, Verdict
@@ -106,7 +105,7 @@ def command(
     )
     result = acceptance.accept(files, AcceptOptions(described, given, calibration, like))
     if junit_file is not None:
-        junit.write(junit_file, result)
+        accept.write_junit(junit_file, result)
     if as_json:
         print_json(result)
     else:
@@ -136,7 +135,7 @@ def _print(result: Acceptance) -> None:
     for line in _verdict(result):
         click.echo(line)
     click.echo()
-    for title, sizes in groupby(result.sizes, junit.suite):
+    for title, sizes in groupby(result.sizes, accept.suite):
         own = list(sizes)
         several = len({each.file for each in result.sizes}) > 1
         print_table(f"{own[0].file}: {title}" if several else title, COLUMNS, _rows(own), SPARE)
@@ -196,7 +195,7 @@ def _notes(result: Acceptance) -> Iterator[str]:
 def _print_floors(expectation: Expectation, like: Request, sizes: list[int], as_json: bool) -> None:
     selection = Selection(expectation.scenario.communicator())
     requests = options.runnable({"here": selection}, [], like)
-    floors = list(floor_tables.floors(expectation, requests, sizes))
+    floors = list(judge.floors(expectation, requests, sizes))
     if as_json:
         print_json({"machine": expectation.scenario.title, "expected_by": list(expectation.reasons), "floors": floors})
         return

@@ -559,7 +559,7 @@ def _measured(files: tuple[Path, ...], given: dict[str, Any], described: Scenari
         return regret.read(files[0], described)
     names = [*files, *(path for _, path in given["labelled"])]
     said = any(measured_table.release_of(path) for path in names)
-    from tuner.times.regret.measurements import of_communicator  # slow to load
+    from tuner.times.regret.arms import of_communicator  # slow to load
 
     placed, _ = runs_there(files, {**given, "nccl": None if said else described.nccl})
     notes = (f"{len(names)} files of times are of NCCL {placed.site.nccl}, and taken as runs of {described.title}",)

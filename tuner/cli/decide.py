@@ -11,7 +11,7 @@ from tuner.base.records import to_json
 from tuner.bench.decide import Decided, DecidedRow, decide
 from tuner.bench.decide_arms import decide as decide_runs
 from tuner.bench.decision.gate import GateSettings
-from tuner.bench.decision.interpolated import interpolate as interpolated
+from tuner.bench.decision.rows import interpolate as interpolated
 from tuner.bench.opened import OtherRank
 from tuner.cli import options
 from tuner.cli.exports import Exports, export_options, of_decision

@@ -24,19 +24,18 @@ from tuner.cli.measured_options import (
 )
 from tuner.cli.output import command_line, human_bytes, print_json, print_table, say
 from tuner.times.calibration import calibrate, sweep
-from tuner.times.calibration.accuracy.evaluate import SplitResult
+from tuner.times.calibration.accuracy.evaluate import SplitResult, of_splits
 from tuner.times.calibration.accuracy.of_file import FileAccuracy, Held, of_path
-from tuner.times.calibration.accuracy.splits_file import of_splits
 from tuner.times.calibration.calibrate import Measured
 from tuner.times.calibration.fit import KEPT_ALIKE, KEPT_WITHOUT_EFFECT, Fitted
-from tuner.times.calibration.sweep_fit import SweepFit, described
+from tuner.times.calibration.sweep import SweepFit, described
 from tuner.times.calibration.workflow import AlphaBetaReport, FitReport, FittedFiles, fit, fit_alpha_beta
 from tuner.times.costmodels import algorithms
 from tuner.times.costmodels.alphabeta import FORMULAS
 from tuner.times.costmodels.line import Repeated
 from tuner.times.costmodels.operations import Operation
 from tuner.times.records.samples import NEAR, Measurements
-from tuner.times.regret import measurements, workflow
+from tuner.times.regret import arms, workflow
 from tuner.times.timemodel import calibration
 
 
@@ -49,7 +48,7 @@ def measured_files(
     """
     if is_asked(given):
         runs = asked(files, given)
-        return measurements.of_arms(workflow.read(runs)), runs.paths
+        return arms.of_arms(workflow.read(runs)), runs.paths
     if not files:
         raise click.UsageError("Missing argument 'FILE...'.")
     check_place(files)

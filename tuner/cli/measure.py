@@ -14,18 +14,17 @@ import click
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.sizes import size_bytes
+from tuner.bench.backend import Options
 from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
-from tuner.bench.gpu.options import Options
 from tuner.bench.gpu.states import States
-from tuner.bench.loop import End, Loop, Settings
-from tuner.bench.plan import How, Wanted
+from tuner.bench.loop import End, How, Loop, Settings, Wanted
 from tuner.bench.workflow import DEFAULT, INTERRUPTED, Plan, Progress, double, gpus, measure, simulated
 from tuner.cli import options
 from tuner.cli.command import F, option, stacked
 from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.output import print_json, say
 from tuner.plugin.table.records import MAX_CHANNELS
-from tuner.times.costmodels.bandwidth import algorithm_gbs, bus_factor
+from tuner.times.costmodels.operations import algorithm_gbs, bus_factor
 from tuner.times.records.samples import Combination, Point
 from tuner.times.results import Result
 

@@ -15,7 +15,7 @@ from tuner.machine import catalogue, skeleton
 from tuner.machine.topology import Topology
 from tuner.release.environment import parse_assignments
 from tuner.times import measured
-from tuner.times.calibration import importing, plausible
+from tuner.times.calibration import calibrate, plausible
 from tuner.times.measured import Launch, MeasuredHeader, MeasuredSource, MeasuredTable, Problem
 from tuner.times.readers import measured_table
 from tuner.times.readers.measured_table import Given
@@ -199,7 +199,7 @@ def import_files(
         traps=traps,
     )
     given = Given(nccl, nodes, gpus_per_node, collective)
-    table, problems = importing.table_of(files, facts, given, _topology(machine, topology))
+    table, problems = calibrate.table_of(files, facts, given, _topology(machine, topology))
     measured.write(out, table)
     if as_json:
         summary = {"file": str(out), **to_json(_listed(table)), "left_out": table.header.left_out}

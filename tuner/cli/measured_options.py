@@ -16,7 +16,7 @@ from tuner.times.readers import measured_table
 from tuner.times.readers.measured_table import Given
 
 if TYPE_CHECKING:
-    from tuner.times.regret.records import MeasuredArms
+    from tuner.times.regret.arms import MeasuredArms
     from tuner.times.regret.workflow import Asked
 
 

@@ -16,7 +16,7 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.base.numerics import SizeArray, shortest
 from tuner.base.records import json_form
-from tuner.bench.series import Series, series
+from tuner.bench.verify import Series, series
 from tuner.cli import options
 from tuner.cli.command import F, LazyGroup, stacked
 from tuner.cli.communicator_options import of_all_ranks
@@ -26,13 +26,12 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import MOST_NODES, Scenario
 from tuner.scenario.description import ConstantsUsed
-from tuner.times.comparison.compared import Comparison
-from tuner.times.comparison.model import Model
+from tuner.times.compared import Comparison, Model
 from tuner.times.readers import measured_table
-from tuner.times.readers.any_file import read_any
+from tuner.times.readers.nccl_tests import read_any
 from tuner.times.records import header
 from tuner.times.records.samples import Measurements, Point
-from tuner.times.regret.measurements import of_communicator
+from tuner.times.regret.arms import of_communicator
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,14 +15,10 @@ from tuner.cli import options
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import asked, is_asked, place_options
 from tuner.cli.output import human_bytes, print_json, print_table, say, verdict
-from tuner.times.comparison.compared import mean_regrets
-from tuner.times.comparison.judged import Judged
-from tuner.times.comparison.model_errors import ModelError
-from tuner.times.regret import next_runs, workflow
-from tuner.times.regret.halves import SplitGain
-from tuner.times.regret.judged import JudgedPick, Verdict
-from tuner.times.regret.next_runs import NextRuns
-from tuner.times.regret.workflow import Agreement, Asked, MeasuredRegret
+from tuner.times.compared import Judged, ModelError, mean_regrets
+from tuner.times.regret import workflow
+from tuner.times.regret.judged import JudgedPick, SplitGain, Verdict
+from tuner.times.regret.workflow import Agreement, Asked, MeasuredRegret, NextRuns
 
 SPLITS_SHOWN = 10
 NEXT_SHOWN = 8
@@ -272,7 +268,7 @@ def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, 
 
 def _arms(runs_of: Asked, wants_next: bool, calibration: str | None, as_json: bool) -> None:
     regret = workflow.of_arms(workflow.read(runs_of))
-    runs = next_runs.next_runs(regret.measured, calibration) if wants_next else None
+    runs = workflow.next_runs(regret.measured, calibration) if wants_next else None
     if as_json:
         print_json({**to_json(regret), **({"next": to_json(runs)} if runs else {})})
         return

@@ -1,12 +1,13 @@
 """Measurements summed up: a result for everything that was requested at each point."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import median
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Collective, DataType, Op
 from tuner.base.records import json_form
-from tuner.times.costmodels.bandwidth import algorithm_gbs, bus_factor
+from tuner.times.costmodels.operations import algorithm_gbs, bus_factor
 from tuner.times.records.samples import Combination, Point, SampleBlock, Task
 from tuner.times.statistics import (
     Estimate,

@@ -15,7 +15,7 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
-from tuner.times.costmodels.bandwidth import bus_gbs
+from tuner.times.costmodels.operations import bus_gbs
 
 BY_NCCL = "predicted by NCCL's own model"
 Array = NDArray[np.float64]

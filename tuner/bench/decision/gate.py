@@ -6,18 +6,19 @@ the table; rounds within it only make that one number better known.
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import MeasuringFailed
 from tuner.bench.backend import Backend
 from tuner.bench.decision.rows import LEAST_GAIN, DecisionRow, Proposal, table
 from tuner.plugin.table.parse import size_text, to_text
-from tuner.times.comparison.judged import middle
+from tuner.times.compared import middle
 from tuner.times.evidence import LEVEL, gain_of
 from tuner.times.records.samples import Combination, Point, SampleBlock
 from tuner.times.statistics import LEAST_PROCESSES, ROUNDING_VARIANCE, timer_steps_us
@@ -125,7 +126,7 @@ def of_one_table(verdicts: Sequence[Verdict]) -> list[Verdict]:
     return controlled
 
 
-@dataclass
+@dataclass()
 class _Run:
     """By point, and by whether the table was in use, the logarithms of median times by process and round."""
 

@@ -1,22 +1,62 @@
 """What there is to choose at each measured size, and the rows of a decision table that follow from it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Collective
 from tuner.base.records import json_form
-from tuner.bench.decision.assign import Option, assign
-from tuner.plugin.table.parse import choice_text, size_text
+from tuner.base.sizes import ranks_on_nodes
+from tuner.emulator import fitted_constants
+from tuner.emulator.selection import Selection
+from tuner.plugin.compile import Shape, between
+from tuner.plugin.table.parse import choice_text, read, size_text, write
 from tuner.plugin.table.records import Choice, Decision, Interval, Table
-from tuner.times.comparison.compared import Comparison
-from tuner.times.comparison.judged import columns_of, is_same, middle
-from tuner.times.comparison.model import Model
+from tuner.times.compared import Comparison, Model, columns_of, compare, is_same, middle
 from tuner.times.evidence import LEVEL, Evidence, by_size
+from tuner.times.records.header import scenario_of
 from tuner.times.records.samples import Combination, Point
+
+TOLERANCE = 0.001  # of the mean regret, for fewer rows
+MOST_ROWS = 16  # of one collective
+
+Option = Combination | None  # None leaves the size to NCCL
+
+
+def assign(credits: Sequence[Mapping[Combination, float]]) -> list[Option]:
+    """An option for each of the sizes in order: the fewest rows whose credit is within TOLERANCE of the most."""
+    options: list[Option] = [None, *sorted({option for size in credits for option in size})]
+    # paths[rows][option]: the best credit of ways that end with the option, and the way.
+    paths: list[dict[Option, tuple[float, tuple[Option, ...]]]] = [{None: (0.0, ())}]
+    for size in credits:
+        after: list[dict[Option, tuple[float, tuple[Option, ...]]]] = []
+        for rows in range(min(len(paths), MOST_ROWS) + 1):
+            here: dict[Option, tuple[float, tuple[Option, ...]]] = {}
+            same = paths[rows] if rows < len(paths) else {}
+            fewer = paths[rows - 1] if rows else {}
+            best_same = max(same.values(), key=lambda way: way[0], default=None)
+            best_fewer = max(fewer.values(), key=lambda way: way[0], default=None)
+            for option in options:
+                gain = 0.0 if option is None else size.get(option)
+                if gain is None:
+                    continue
+                ways = [same.get(option), best_same if option is None else best_fewer]
+                known = [way for way in ways if way is not None]
+                if known:
+                    credit, way = max(known, key=lambda each: each[0])
+                    here[option] = (credit + gain, (*way, option))
+            after.append(here)
+        while after and not after[-1]:
+            after.pop()
+        paths = after
+    best = [max(ways.values(), key=lambda way: way[0]) for ways in paths if ways]
+    enough = max(credit for credit, _ in best) - TOLERANCE * len(credits)
+    return list(next(way for credit, way in best if credit >= enough))
+
 
 LEAST_GAIN = 0.02
 LOG_GAIN = float(np.log1p(LEAST_GAIN))
@@ -223,3 +263,82 @@ def regrets(sizes: Sizes, rows: Sequence[DecisionRow]) -> Regrets:
 def table(rows: Sequence[tuple[int, int, DecisionRow]], provenance: Mapping[str, str]) -> Table:
     """``rows`` with their ranks and nodes."""
     return Table(tuple(row.decision(ranks, nodes) for ranks, nodes, row in rows), provenance=provenance)
+
+
+def proposed(path: Path, constants: Path | None = None) -> Proposal:
+    """For the communicator of the file; with fitted ``constants`` rows end where these say.
+
+    Errors: BadMeasurement for a file that cannot be judged; BadConstants.
+    """
+    comparison = compare(path)
+    scenario = scenario_of(comparison.measurements.header)
+    fitted = None
+    if constants is not None:
+        there = fitted_constants.read(constants)
+        fitted = Model(Selection(replace(scenario, fitted_constants=there).communicator()))
+    return Proposal(comparison, scenario.ranks, scenario.communicator().nodes, fitted)
+
+
+Known = Mapping[Shape, Sequence[Decision]]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutMeasured:
+    """What rows interpolated over the neighbours do at a measured number of nodes that they are not learnt from.
+
+    ``own`` is the mean regret with the rows that were decided there.
+    """
+
+    nodes: int
+    regrets: Regrets = field(metadata=json_form(merged=True))
+    own: float = field(metadata=json_form("regret_own"))
+
+    def __str__(self) -> str:
+        before_and_after = (
+            f"{100 * self.regrets.before:.2f} % by NCCL's picks, {100 * self.regrets.after:.2f} % interpolated"
+        )
+        return f"{self.nodes} nodes: regret {before_and_after}, {100 * self.own:.2f} % decided there"
+
+
+@dataclass(frozen=True, slots=True)
+class Interpolated:
+    """``rows`` that were added, and what each number of nodes but the outermost says of such rows."""
+
+    rows: tuple[Decision, ...] = field(metadata=json_form("interpolated_rows", convert=len))
+    held_out: tuple[HeldOutMeasured, ...] = field(metadata=json_form(optional=True))
+
+
+def interpolate(table: Path, files: Mapping[Shape, Path]) -> Interpolated:
+    """Adds rows to the table for the numbers of nodes between those of ``files``, where two neighbours choose the same.
+
+    They are not measured, and the table says so. With three numbers of nodes or more, each one between the others is
+    held out: its measurements judge rows that are interpolated without it. Errors: BadInput for fewer than two numbers
+    of nodes, or nodes that differ in their ranks; BadTable for a file that is no table; BadMeasurement as for decide.
+    """
+    decided = read(table)
+    known: dict[Shape, list[Decision]] = {shape: [] for shape in sorted(files, key=lambda one: one.nodes)}
+    for row in decided.decisions:
+        known[Shape(row.ranks.low, row.nodes.low)].append(row)
+    rows = tuple(between(known, unequal=False))
+    held_out = tuple(_held_out(known, shape, files[shape]) for shape in list(known)[1:-1])
+    learnt = ", ".join(ranks_on_nodes(shape.ranks, shape.nodes) for shape in known)
+    says = (
+        f"{len(rows)} rows for the numbers of nodes between, from {learnt}: not measured; where two neighbours choose "
+        "the same, the logarithm of its edges is linear in the logarithm of the ranks"
+    )
+    provenance = {**decided.provenance, "interpolated": says}
+    provenance |= {f"held-out-{number}": str(each) for number, each in enumerate(held_out, start=1)}
+    write(table, replace(decided, decisions=(*decided.decisions, *rows), provenance=provenance))
+    return Interpolated(rows, held_out)
+
+
+def _held_out(known: Known, shape: Shape, file: Path) -> HeldOutMeasured:
+    others = {other: rows for other, rows in known.items() if other != shape}
+    there = [_row(row) for row in between(others, unequal=False) if row.nodes.low == shape.nodes]
+    sizes = proposed(file).sizes
+    return HeldOutMeasured(shape.nodes, regrets(sizes, there), regrets(sizes, [*map(_row, known[shape])]).after)
+
+
+def _row(row: Decision) -> DecisionRow:
+    choice = Combination(*row.choices[0].algo_proto, row.choices[0].channels or 0)
+    return DecisionRow(row.collective, row.bytes.low, row.bytes.high, choice, ())

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from tuner.base.errors import TunerError
 from tuner.base.interrupts import sigterm_interrupts
-from tuner.bench.double.environment import Environment
-from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
+from tuner.bench.double.settings import DoubleSettings, Environment, Fault, FaultKind
 from tuner.bench.gpu.opening import FORBIDDEN
 from tuner.scenario import Scenario
 

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tuner.base.errors import BadMeasurement, MeasuringFailed
-from tuner.bench.backend import Run
-from tuner.bench.double.environment import STARTED, Environment
+from tuner.bench.backend import Options, Run, options_of
 from tuner.bench.double.requests import Opened
-from tuner.bench.double.settings import DoubleSettings
+from tuner.bench.double.settings import STARTED, DoubleSettings, Environment
 from tuner.bench.exchange import Question, WorkerProcesses
-from tuner.bench.gpu.options import Options, options_of
 from tuner.bench.gpu.rendezvous import RankAddress
 from tuner.times.records.header import DOUBLE, Header
 from tuner.times.records.samples import Combination, Point

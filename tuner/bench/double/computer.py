@@ -1,24 +1,278 @@
 """The simulated computer as a process uses it: its devices, memory and streams, and the collectives on them."""
 
 import functools
+import hashlib
 import os
+import pickle
 import signal
 import time
-from collections import Counter
-from collections.abc import Collection
-from dataclasses import dataclass, field
-from typing import Any
+import typing
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from tuner._native._sim import ffi, lib
-from tuner.base.names import Collective
+from tuner.base.dataclass import dataclass
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.bench.double import errors, machine
 from tuner.bench.double.contents import Altered, Contents, Formula, Part, Reduced, gathered, shallow
-from tuner.bench.double.launches import Launch, Launches
-from tuner.bench.double.meeting import Arrival, Key, Meeting
-from tuner.bench.double.planted import Planted
+from tuner.bench.double.machine import Planted
 from tuner.bench.double.settings import Fault, FaultKind
-from tuner.bench.double.timeline import Mark, PlantedError, Stream, Work
+from tuner.oracle.answers import PATTERNS
 from tuner.times.records.samples import Combination, Point
+
+_REDUCING = (Collective.Reduce, Collective.ReduceScatter, Collective.AllReduce)
+_SPREAD = (Collective.AllGather, Collective.ReduceScatter)
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """One rank's part of a communicator; ``name`` is the same at all ranks."""
+
+    name: str
+    rank: int
+    ranks: int
+    device: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One collective at one rank. ``count`` is what its function took, addresses are the device's."""
+
+    communicator: Communicator
+    collective: Collective
+    dtype: DataType
+    op: Op
+    root: int
+    count: int
+    send: int
+    receive: int
+    stream: int
+    device: int
+    combination: Combination
+
+    @property
+    def point(self) -> Point:
+        """The call; whether in place or in a graph makes no difference to its planted time."""
+        spread = self.communicator.ranks if self.collective in _SPREAD else 1
+        return Point(self.collective, self.count * spread * self.dtype.size_bytes, self.dtype, self.op)
+
+
+class Launches:
+    """Reads the record: a kernel runs the call that its stream got last before."""
+
+    def __init__(self) -> None:
+        self._patterns = machine.machine().patterns
+        self._communicators: dict[int, Communicator] = {}
+
+    def new(self) -> list[Launch]:
+        """What was launched since the last look. RuntimeError for launches that no call explains."""
+        seen = machine.seen()
+        for each in seen.joined:
+            name = bytes(ffi.buffer(each.id)).hex()
+            self._communicators[_int(each.comm)] = Communicator(name, each.rank, each.ranks, each.device)
+        waiting: dict[int, list[Any]] = defaultdict(list)
+        for each in seen.called:
+            waiting[_int(each.stream)].append(each)
+        found = []
+        for number, kernel in enumerate(seen.kernels):
+            calls = waiting[_int(kernel.stream)]
+            here = [call for call in calls if call.kernels <= number]
+            if len(here) != 1:
+                raise RuntimeError(f"a kernel was launched for {len(here)} calls; valid: a launch for each call")
+            (call,) = here
+            calls.remove(call)
+            until = calls[0].operations if calls else len(seen.operations)
+            operations = [each for each in seen.operations[call.operations : until] if each.comm == call.comm]
+            found.append(self._launch(call, kernel, self._combination(operations, kernel)))
+        return found
+
+    def _launch(self, call: Any, kernel: Any, combination: Combination) -> Launch:
+        collective = Collective(call.collective)
+        return Launch(
+            communicator=self._communicators[_int(call.comm)],
+            collective=collective,
+            dtype=DataType(call.type),
+            op=Op(call.op) if collective in _REDUCING else Op.sum,
+            root=call.root,
+            count=call.count,
+            send=_int(call.send),
+            receive=_int(call.receive),
+            stream=_int(call.stream),
+            device=kernel.device,
+            combination=combination,
+        )
+
+    def _combination(self, operations: Sequence[Any], kernel: Any) -> Combination:
+        """By the operations that NCCL prepares for its network, one a channel, whether they are needed or not."""
+        chosen = {(self._patterns[str(each.pattern)], each.protocol) for each in operations}
+        algorithms = {PATTERNS.get(pattern.removeprefix("ncclPattern")) for pattern, _ in chosen}
+        protocols = {Protocol(protocol) for _, protocol in chosen}
+        if len(algorithms) != 1 or len(protocols) != 1 or None in algorithms:
+            raise RuntimeError(f"a kernel was launched for operations {sorted(chosen)}; valid: those of one collective")
+        (algorithm,), (protocol,) = algorithms, protocols
+        assert isinstance(algorithm, Algorithm)
+        return Combination(algorithm, protocol, int(kernel.grid_x))
+
+
+def _int(pointer: Any) -> int:
+    return int(ffi.cast("uintptr_t", pointer))
+
+
+Key = tuple[str, int]  # a communicator's name, and the number of the collective in it
+_LENGTH_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A rank whose kernel has begun: on which GPU of all, when (us of the virtual clock), what it runs and sends."""
+
+    rank: int
+    gpu: int
+    at_us: float
+    combination: Combination
+    sent: Formula
+
+
+class Meeting:
+    """Arrivals of all ranks. With ``processes`` others, those of each are in a file of its own in ``folder``."""
+
+    def __init__(self, folder: Path, process: int, processes: int) -> None:
+        self._folder, self._process, self._processes = folder, process, processes
+        self._here: dict[Key, dict[int, Arrival]] = {}
+        self._left: dict[Key, int] = {}
+        self._own: dict[str, BinaryIO] = {}  # by communicator, as the others
+        self._others: dict[tuple[str, int], BinaryIO] = {}
+
+    def arrive(self, key: Key, arrival: Arrival) -> None:
+        """Once for each rank of this process."""
+        self._here.setdefault(key, {})[arrival.rank] = arrival
+        if self._processes > 1:
+            content = pickle.dumps((key, arrival), pickle.HIGHEST_PROTOCOL)
+            own = self._own.get(key[0]) or self._own.setdefault(key[0], self._file(key[0], self._process).open("wb"))
+            own.write(len(content).to_bytes(_LENGTH_BYTES, "little") + content)
+            own.flush()
+
+    def all_arrived(self, key: Key, ranks: int) -> dict[int, Arrival] | None:
+        """By rank; None as long as one is missing."""
+        if len(self._here.get(key, {})) < ranks and self._processes > 1:
+            self._look(key[0])
+        arrived = self._here.get(key, {})
+        return arrived if len(arrived) == ranks else None
+
+    def leave(self, key: Key, local_ranks: int) -> None:
+        """Each rank of this process, when it has its result."""
+        self._left[key] = self._left.get(key, 0) + 1
+        if self._left[key] == local_ranks:
+            del self._left[key], self._here[key]
+
+    def _look(self, communicator: str) -> None:
+        for process in range(self._processes):
+            other, path = (communicator, process), self._file(communicator, process)
+            if process != self._process and other not in self._others and path.exists():
+                self._others[other] = path.open("rb")
+            while other in self._others and (found := _next(self._others[other])) is not None:
+                key, arrival = found
+                self._here.setdefault(key, {})[arrival.rank] = arrival
+
+    def _file(self, communicator: str, process: int) -> Path:
+        return self._folder / f"arrivals-{hashlib.sha256(communicator.encode()).hexdigest()[:16]}-{process}"
+
+
+def _next(file: BinaryIO) -> tuple[Key, Arrival] | None:
+    """The next whole arrival; None where there is none yet."""
+    start = file.tell()
+    head = file.read(_LENGTH_BYTES)
+    length = int.from_bytes(head, "little")
+    content = file.read(length) if len(head) == _LENGTH_BYTES else b""
+    if not content or len(content) < length:
+        file.seek(start)  # written in part: a page may be there before the next one is
+        return None
+    found: tuple[Key, Arrival] = pickle.loads(content)
+    return found
+
+
+NOT_READY = 600  # cudaErrorNotReady
+
+
+class Work(typing.Protocol):
+    """One thing on a stream."""
+
+    def done_us(self, start_us: float) -> float | None:
+        """Does it; when it ends if it begins at ``start_us``. None where that cannot be known yet."""
+
+
+@dataclass(slots=True)
+class Own:
+    """What only concerns its own device: done at once."""
+
+    do: Callable[[], None]
+
+    def done_us(self, start_us: float) -> float:
+        """It takes no time: what is timed are collectives."""
+        self.do()
+        return start_us
+
+
+@dataclass(slots=True, eq=False)
+class Mark:
+    """An event, recorded."""
+
+    at_us: float | None = None
+
+    def done_us(self, start_us: float) -> float:
+        """Its time is when everything before is done."""
+        self.at_us = start_us
+        return start_us
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """``captured`` is the work of the graph that is being made of it; None where it runs."""
+
+    device: int
+    at_us: float = 0.0
+    error: int = 0  # of CUDA, which stays
+    captured: list[Work] | None = None
+    _waiting: deque[tuple[Work, float]] = field(default_factory=deque)
+
+    def put(self, work: Work, issued_us: float) -> None:
+        """It begins when the work before is done, and not before the host has issued it."""
+        if self.captured is not None:
+            self.captured.append(work)
+        else:
+            self._waiting.append((work, issued_us))
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is still to be done."""
+        return bool(self._waiting)
+
+    def go_on(self) -> bool:
+        """Does what can be done; whether that is all."""
+        while self._waiting and not self.error:
+            work, issued_us = self._waiting[0]
+            try:
+                done_us = work.done_us(max(self.at_us, issued_us))
+            except PlantedError as planted:
+                self.error = planted.status
+                return False
+            if done_us is None:
+                return False
+            self.at_us = done_us
+            self._waiting.popleft()
+        return not self._waiting
+
+
+class PlantedError(Exception):
+    """An error of CUDA ends the stream's work."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
 
 MULTIPROCESSORS = 132  # of each GPU, as csrc/sim tells NCCL
 MEMORY_BYTES = 80 << 30  # of each GPU, as csrc/sim tells NCCL

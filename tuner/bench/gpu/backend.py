@@ -17,19 +17,18 @@ from typing import Any
 from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, MeasuringFailed, TunerError
-from tuner.bench.backend import Run
+from tuner.bench.backend import Options, Run
 from tuner.bench.gpu import kernels, orders, process
 from tuner.bench.gpu.calls import CALLS, Calls, Rank
-from tuner.bench.gpu.options import Options
 from tuner.bench.gpu.orders import Answer, Order
+from tuner.bench.gpu.process import within
 from tuner.bench.gpu.rendezvous import Rendezvous
-from tuner.bench.gpu.within import within
 from tuner.oracle import library
 from tuner.plugin import loading
 from tuner.plugin.forcing import forced
 from tuner.release.variables import NOT_NCCLS
 from tuner.scenario import Scenario
-from tuner.times.executed import Log
+from tuner.times.readers.nccl_log import Log
 from tuner.times.records.header import GPU, Header, as_written
 from tuner.times.records.samples import Combination, Point, lateness
 

@@ -3,22 +3,22 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, MeasuringFailed
 from tuner.base.names import Collective
+from tuner.bench.backend import Options
 from tuner.bench.gpu import kernels
 from tuner.bench.gpu.nccl import Nccl
-from tuner.bench.gpu.options import Options
 from tuner.bench.gpu.rendezvous import Rendezvous
 from tuner.times.records.samples import Point
 
 CALLS = ((1 << 20, 20), (64 << 20, 5))  # calls in a row, of which one time is the mean: below so many bytes; else one
 
 
-@dataclass
+@dataclass()
 class Rank:
     """One rank of this process."""
 

@@ -17,11 +17,11 @@ from typing import Any
 
 from tuner.base.errors import MeasuringFailed, TunerError
 from tuner.base.names import Collective
+from tuner.bench.backend import Options
 from tuner.bench.gpu import opening
 from tuner.bench.gpu.backend import Gpu
-from tuner.bench.gpu.options import Options
+from tuner.bench.gpu.process import within
 from tuner.bench.gpu.rendezvous import ALONE
-from tuner.bench.gpu.within import within
 from tuner.times.records.samples import Point
 
 SIZES = (8, 1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 28)

@@ -7,11 +7,11 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from tuner.base.errors import BadInput
+from tuner.bench.backend import Options
 from tuner.bench.gpu import process
 from tuner.bench.gpu.backend import SEVERAL, Gpu, Libraries
 from tuner.bench.gpu.cuda import Cuda
 from tuner.bench.gpu.nccl import Nccl
-from tuner.bench.gpu.options import Options
 from tuner.bench.gpu.rendezvous import ALONE, RankAddress, Rendezvous, own_address
 from tuner.oracle import library
 from tuner.plugin.forcing import Forcing

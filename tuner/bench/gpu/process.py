@@ -6,21 +6,24 @@ has one libnccl, one log, and the same variables in all its communicators, one o
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain, count
 from pathlib import Path
 from threading import Lock
+from typing import TypeVar
 
-from tuner.base.errors import BadInput
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput, MeasuringFailed
 
 # src/init.cc, src/misc/tuner.cc and src/graph/topo.cc ask for these again at every communicator.
 _READ_EACH_TIME = frozenset({"NCCL_TUNER_PLUGIN", "NCCL_TOPO_DUMP_FILE"})
 _ELSEWHERE = "valid: a process of its own for each"
 
 
-@dataclass
+@dataclass()
 class _Process:
     folder: tempfile.TemporaryDirectory[str] | None = None
     log: Path | None = None
@@ -88,3 +91,37 @@ def _check(library: Path, read_once: dict[str, str]) -> None:
         then, now = _process.read_once.get(name, "unset"), read_once.get(name, "unset")
         if then != now:
             raise BadInput(f"{name} {now}: NCCL has read it as {then} in this process; {_ELSEWHERE}")
+
+
+T = TypeVar("T")
+_LET_END_S = 5.0  # what still runs when somebody interrupts
+
+
+def within(limit_s: float, what: str, do: Callable[[], T]) -> T:
+    """What ``do`` gives, and what it raises, done in a thread of its own.
+
+    MeasuringFailed after ``limit_s``: the thread is left behind then, and ends with the process at the latest.
+    """
+    given: list[T] = []
+    raised: list[BaseException] = []
+    ended = threading.Event()  # an interrupted Thread.join takes a running thread for ended
+
+    def run() -> None:
+        try:
+            given.append(do())
+        except BaseException as error:
+            raised.append(error)
+        finally:
+            ended.set()
+
+    threading.Thread(target=run, daemon=True, name=what).start()
+    try:
+        ended.wait(limit_s)
+    except BaseException:
+        ended.wait(_LET_END_S)  # so that nobody ends a communicator that is being called
+        raise
+    if raised:
+        raise raised[0]
+    if not given:
+        raise MeasuringFailed(f"{what} took longer than {limit_s:g} s and was given up: a rank is missing or hangs")
+    return given[0]

@@ -14,13 +14,14 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from datetime import timedelta
 from functools import cache
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any, Self
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, MeasuringFailed
 
 HANDED = "NCCL_TUNER_RANK_ADDRESS"  # a RankAddress as JSON, by a program that itself starts the processes of all ranks
@@ -134,7 +135,7 @@ def _number(env: Mapping[str, str], name: str, launcher: str) -> int:
     return int(value)
 
 
-@dataclass
+@dataclass()
 class Rendezvous:
     """The connections: rank 0's to every other, the others' to rank 0. One process alone has none."""
 

@@ -21,12 +21,11 @@ from pathlib import Path
 
 from tuner.base.errors import BadInput, MeasuringFailed, TunerError
 from tuner.base.names import Collective, DataType, Op
+from tuner.bench.backend import Options
 from tuner.bench.gpu import opening
 from tuner.bench.gpu.backend import Gpu
-from tuner.bench.gpu.cubins import runs_on
 from tuner.bench.gpu.cuda import Cuda
-from tuner.bench.gpu.kernels import Check, Values
-from tuner.bench.gpu.options import Options
+from tuner.bench.gpu.kernels import Check, Values, runs_on
 from tuner.bench.gpu.stages import TOOK_TOO_LONG
 from tuner.plugin.forcing import Forcing
 from tuner.times.records.samples import Combination, Point

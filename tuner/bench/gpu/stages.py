@@ -13,11 +13,12 @@ import tarfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import IO
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 
 _LET_END_S = 15.0  # after the limit, to write what is there: SIGINT, and then SIGKILL

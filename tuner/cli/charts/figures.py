@@ -11,11 +11,10 @@ from matplotlib.ticker import NullLocator
 
 from tuner.answers.choices import NOTHING, Choices, Curves, changed, ratio
 from tuner.answers.efficiency import EfficiencyReport
-from tuner.bench.series import Series, series
+from tuner.bench.verify import Series, series
 from tuner.cli.charts import palette, parts
 from tuner.cli.charts.parts import LOWER, PICK, Look, Style, grid, heading, legend, node_axis, size_axis, style
-from tuner.times.comparison.compared import Comparison
-from tuner.times.comparison.judged import Judged
+from tuner.times.compared import Comparison, Judged
 from tuner.times.records.samples import Point
 
 NO_LOSS, LOSS = "#FFFFFF", "#C62828"

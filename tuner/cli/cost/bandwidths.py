@@ -13,10 +13,9 @@ from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_json, print_table
-from tuner.times.costmodels import algorithms, bandwidth, ideal, measuring, wires
+from tuner.times.costmodels import algorithms, line, operations, wires
 from tuner.times.costmodels.alphabeta import crossover_bytes, fastest
-from tuner.times.costmodels.line import Repeated, repeated
-from tuner.times.costmodels.measuring import EXPERIMENTS, Experiment
+from tuner.times.costmodels.line import EXPERIMENTS, Experiment, Repeated, repeated
 from tuner.times.costmodels.operations import Operation, size_bytes
 
 
@@ -79,7 +78,7 @@ def busbw_command(
     records = []
     for n in ranks:
         for size in sizes or [int(size_bytes(operation, count or 0, dtype.size_bytes, n))]:
-            times = time_us or [float(bandwidth.time_us(operation, size, gbs, n)) for gbs in busbw_gbs or ()]
+            times = time_us or [float(operations.time_us(operation, size, gbs, n)) for gbs in busbw_gbs or ()]
             records += [_bandwidths(_Call(operation, n, size, time), hardware) for time in times]
     if as_json:
         values.print_records(records)
@@ -151,9 +150,9 @@ class Bandwidths:
 
 
 def _bandwidths(call: _Call, hardware: _Hardware) -> Bandwidths:
-    algbw_gbs = float(bandwidth.algorithm_gbs(call.bytes, call.time_us))
-    busbw_gbs = float(bandwidth.bus_gbs(call.operation, call.bytes, call.time_us, call.ranks))
-    peak_gbs = hardware.peak_gbs if hardware.peak_gbps is None else float(bandwidth.of_bits(hardware.peak_gbps))
+    algbw_gbs = float(operations.algorithm_gbs(call.bytes, call.time_us))
+    busbw_gbs = float(operations.bus_gbs(call.operation, call.bytes, call.time_us, call.ranks))
+    peak_gbs = hardware.peak_gbs if hardware.peak_gbps is None else float(operations.of_bits(hardware.peak_gbps))
     return Bandwidths(
         operation=call.operation,
         ranks=call.ranks,
@@ -161,7 +160,7 @@ def _bandwidths(call: _Call, hardware: _Hardware) -> Bandwidths:
         time_us=call.time_us,
         algbw_gbs=algbw_gbs,
         busbw_gbs=busbw_gbs,
-        bus_factor=float(bandwidth.bus_factor(call.operation, call.ranks)),
+        bus_factor=float(operations.bus_factor(call.operation, call.ranks)),
         of_peak=None if peak_gbs is None else OfPeak(peak_gbs, busbw_gbs / peak_gbs),
         on_wires=_on_wires(call, hardware, algbw_gbs),
         on_uplinks=_on_uplinks(call, hardware, algbw_gbs),
@@ -283,7 +282,7 @@ def ideal_command(
 def _answer(
     intra_gbs: float | None, inter_gbs: float | None, gpus: int, nodes: int, busbw_gbs: float | None
 ) -> _Answer:
-    times = ideal.ideal(intra_gbs, inter_gbs, gpus, nodes)
+    times = wires.ideal(intra_gbs, inter_gbs, gpus, nodes)
     return _Answer(
         gpus,
         nodes,
@@ -291,7 +290,7 @@ def _answer(
         _bound(times.intra_gbs),
         _bound(times.inter_gbs),
         "network" if times.inter_limits else "links in the node",
-        float(ideal.inter_share(gpus, nodes)),
+        float(wires.inter_share(gpus, nodes)),
         busbw_gbs,
         None if busbw_gbs is None else float(times.efficiency(busbw_gbs)),
     )
@@ -462,8 +461,8 @@ def measuring_command(
 
 def _of(experiment: Experiment, elapsed_us: list[float], ranks: int, iterations: int, size: int) -> Repeated:
     if experiment.latency:
-        return repeated([float(measuring.alpha_us(each, iterations, ranks)) for each in elapsed_us])
-    return repeated([float(measuring.beta_gbs(size, each, iterations, ranks)) for each in elapsed_us])
+        return repeated([float(line.alpha_us(each, iterations, ranks)) for each in elapsed_us])
+    return repeated([float(line.beta_gbs(size, each, iterations, ranks)) for each in elapsed_us])
 
 
 def _protocol(each: Experiment) -> _Protocol:
@@ -473,7 +472,7 @@ def _protocol(each: Experiment) -> _Protocol:
         each.bytes,
         each.iterations,
         each.warmup,
-        measuring.REPETITIONS,
+        line.REPETITIONS,
         each.usual,
         each.nccl_tests,
     )
@@ -496,7 +495,7 @@ def _print_protocol(as_json: bool) -> None:
     ]
     print_table("A ring AllReduce for each", ("parameter", "over", "size", "iterations", "usual", "nccl-tests"), rows)
     click.echo(
-        f"repeat each {measuring.REPETITIONS} times; sweep {values.named_bytes(measuring.SWEEP_BYTES[0])} to "
-        f"{values.named_bytes(measuring.SWEEP_BYTES[1])} for 'fit sweep'; inside a node usually "
-        f"{measuring.USUAL_RATIO:g} times the bandwidth between nodes"
+        f"repeat each {line.REPETITIONS} times; sweep {values.named_bytes(line.SWEEP_BYTES[0])} to "
+        f"{values.named_bytes(line.SWEEP_BYTES[1])} for 'fit sweep'; inside a node usually "
+        f"{line.USUAL_RATIO:g} times the bandwidth between nodes"
     )

@@ -12,9 +12,9 @@ from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_table
-from tuner.times.costmodels import algorithms, verdict
+from tuner.times.costmodels import algorithms, line
+from tuner.times.costmodels.algorithms import USUAL, Overheads, overheads
 from tuner.times.costmodels.operations import Operation
-from tuner.times.costmodels.overheads import USUAL, Overheads, overheads
 
 
 def _usual(factor: str) -> str:
@@ -185,8 +185,8 @@ class _Model:
 
 
 def _judged(time_us: float, measured_us: float) -> Judged:
-    error = verdict.error(time_us, measured_us)
-    of_error = verdict.of_error(error)
+    error = line.error(time_us, measured_us)
+    of_error = line.of_error(error)
     return Judged(measured_us, error, of_error.name, tuple(of_error.causes))
 
 

@@ -22,8 +22,8 @@ from tuner.cli import times as calibrated_times
 from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.cost import values
 from tuner.cli.output import human_bytes, print_json, print_table, say
-from tuner.times.calibration import links, sweep
-from tuner.times.calibration.links import Links
+from tuner.times.calibration import plausible, sweep
+from tuner.times.calibration.plausible import Links
 from tuner.times.costmodels.alphabeta import Level
 
 
@@ -118,7 +118,7 @@ def command(
     report = efficiency.report(
         measured,
         described,
-        links.of_case(described, intra_gbs, inter_gbs),
+        plausible.of_case(described, intra_gbs, inter_gbs),
         Assumed(alpha_intra_us, alpha_inter_us, beta_intra_gbs, beta_inter_gbs),
         times,
     )

@@ -18,10 +18,10 @@ from tuner.cli import times as calibrated_times
 from tuner.cli.communicator_options import release_option
 from tuner.cli.cost import values
 from tuner.cli.output import print_json, print_table, say
-from tuner.times.costmodels import fabric, overlap, step
+from tuner.times.costmodels import fabric, step
 from tuner.times.costmodels.alphabeta import level
-from tuner.times.costmodels.checks import divides, not_negative, positive
 from tuner.times.costmodels.fabric import PATHS, Fabric
+from tuner.times.costmodels.operations import divides, not_negative, positive
 from tuner.times.costmodels.step import Cluster, Model, Plan
 
 
@@ -297,9 +297,9 @@ def overlap_command(compute_us: float, communication_us: float, hidden: list[flo
     records = [
         {
             "hidden": share,
-            "step_us": float(overlap.step_us(*times, share)),
-            "speedup": float(overlap.speedup(*times, share)),
-            "of_most": float(overlap.achieved(*times, share)),
+            "step_us": float(step.step_us(*times, share)),
+            "speedup": float(step.speedup(*times, share)),
+            "of_most": float(step.achieved(*times, share)),
         }
         for share in hidden
     ]

@@ -11,10 +11,9 @@ from tuner.base.errors import BadInput
 from tuner.cli import options
 from tuner.cli.command import F, stacked
 from tuner.cli.output import print_json
+from tuner.times.costmodels.algorithms import loggp
 from tuner.times.costmodels.alphabeta import Level
-from tuner.times.costmodels.checks import divides, not_negative, part, positive, share, whole
-from tuner.times.costmodels.operations import Operation
-from tuner.times.costmodels.overheads import loggp
+from tuner.times.costmodels.operations import Operation, divides, not_negative, part, positive, share, whole
 
 Check = Callable[[str, Any], Any]
 _DECIMAL = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3))
@@ -22,7 +21,7 @@ _BINARY = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 class Number(click.ParamType):  # type: ignore[type-arg]
-    """A number that a check of :mod:`tuner.times.costmodels.checks` lets pass, which names the option otherwise."""
+    """A number that a check of :mod:`tuner.times.costmodels.operations` lets pass, which names the option otherwise."""
 
     name = "number"
 

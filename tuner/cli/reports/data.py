@@ -20,7 +20,7 @@ from tuner.base.trace import Steps
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
-from tuner.times.costmodels.bandwidth import bus_factor
+from tuner.times.costmodels.operations import bus_factor
 from tuner.times.timemodel.predict import TimeModel
 
 # Powers of two and what lies half way, so that every size and count has a short name.

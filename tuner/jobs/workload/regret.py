@@ -11,9 +11,9 @@ from tuner.base.errors import BadMeasurement
 from tuner.jobs.workload.count import Entry
 from tuner.jobs.workload.price import Price
 from tuner.scenario import Scenario
-from tuner.times.comparison.compared import between
+from tuner.times.compared import between
 from tuner.times.evidence import Evidence, by_size, collect
-from tuner.times.readers.any_file import read_any
+from tuner.times.readers.nccl_tests import read_any
 from tuner.times.records.header import check
 from tuner.times.records.samples import Combination, Measurements
 

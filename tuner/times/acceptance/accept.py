@@ -1,28 +1,169 @@
 """Results of a cluster accepted or not: every file judged, and what a loss points to."""
 
-from collections import Counter
+import xml.etree.ElementTree as ET
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+from itertools import groupby
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
 from tuner import release
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement, TunerError
+from tuner.base.files import read_bytes, write_text
 from tuner.base.records import json_form
+from tuner.base.sizes import human_bytes
 from tuner.scenario import Scenario
-from tuner.times.acceptance import curves, diagnosis, judge, results, slips
+from tuner.times import measured
+from tuner.times.acceptance import curves, diagnosis, judge
 from tuner.times.acceptance.curves import Curve, Exchange
 from tuner.times.acceptance.diagnosis import Diagnosis
 from tuner.times.acceptance.expected import Expectation, ReferenceRun, Whose
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import Judged, Verdict
-from tuner.times.acceptance.results import ResultFile
 from tuner.times.calibration import plausible
-from tuner.times.measured import MeasuredRow, Problem
+from tuner.times.measured import Kind, MeasuredRow, MeasuredTable, Problem, parquet
+from tuner.times.measured.checks import named
+from tuner.times.readers import measured_table, nccl_tests
 from tuner.times.readers.measured_table import WRONG, Given
+from tuner.times.readers.nccl_tests import is_text
+from tuner.times.records import samples
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.features import Array
+
+_LONG = 6  # times of a point that show where they go
+_SLOWER = 1.1  # the last third against the first, the median over points
+_MOST = 2 / 3  # of the points go the same way
+
+
+def drifts(path: Path, table: MeasuredTable) -> Iterator[Problem]:
+    """Said where most points that were measured over and over take longer at the end, or shorter, by over 10 %.
+
+    Single times are those of calls in nccl-tests' JSON, of samples in our own runs, or of rows that repeat a point.
+    """
+    series = [(line, name, times) for line, name, times in _series(path, table) if len(times) >= _LONG]
+    if not series:
+        return
+    ratios = [(_last_to_first(times), line, name) for line, name, times in series]
+    middle = median(ratio for ratio, _, _ in ratios)
+    slower = [each for each in ratios if each[0] > 1]
+    if middle > _SLOWER and len(slower) >= _MOST * len(ratios):
+        ratio, line, name = max(ratios)
+        text = (
+            f"the last calls of {len(slower)} of {len(ratios)} points take longer than the first, by a factor of "
+            f"{middle:.3g} in the middle ({name}, line {line}: {ratio:.3g}); a clock that is throttled, or a network "
+            "that others use?"
+        )
+        yield Problem(Kind.drifting, tuple(sorted(line for _, line, _ in slower)), text)
+
+
+def _last_to_first(times: Sequence[float]) -> float:
+    third = len(times) // 3
+    return median(times[-third:]) / median(times[:third])
+
+
+def _series(path: Path, table: MeasuredTable) -> Iterator[tuple[int, str, Sequence[float]]]:
+    """Line, name and times of each point, in their order."""
+    content = read_bytes(path, BadMeasurement)
+    if nccl_tests.is_json(record := nccl_tests.load_json(content)):
+        for each in nccl_tests.json_rows(path, record):
+            yield each.index + 1, f"{each.bytes} bytes", each.times_us
+    elif samples.FORMAT.encode() in content.split(b"\n", 1)[0]:
+        runs: dict[object, list[float]] = defaultdict(list)
+        lines: dict[object, int] = {}
+        for line, block in enumerate(nccl_tests.read_any(path).blocks, 2):
+            key = block.point, block.requested
+            lines.setdefault(key, line)
+            runs[key] += block.times_us if block.counts else ()
+        yield from ((lines[key], str(key), times) for key, times in runs.items())
+    else:
+        repeated: dict[object, list[float]] = defaultdict(list)
+        first: dict[object, MeasuredRow] = {}
+        for row in table.rows:
+            point = replace(row, line=0, time_us=0.0)
+            first.setdefault(point, row)
+            repeated[point].append(row.time_us)
+        yield from ((first[point].line, named(first[point]), times) for point, times in repeated.items())
+
+
+# With these a row is judged all the same, and fails.
+_JUDGED = (Kind.above_links, Kind.too_short)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFile:
+    """A file's rows that can be judged, and what is wrong with them and the others.
+
+    ``names_release``: whether it says itself of which release it is. ``wrong_results``: how many calls had wrong
+    values. ``executed``: what NCCL's log says ran, by line.
+    """
+
+    path: Path
+    table: MeasuredTable
+    problems: tuple[Problem, ...]
+    names_release: bool
+    wrong_results: int
+    executed: dict[int, str]
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether rows are missing because something is wrong with them, or the results are wrong."""
+        return bool(self.wrong_results) or any(problem.refused for problem in self.problems)
+
+
+def read_results(path: Path, given: Given, scenario: Scenario) -> ResultFile:
+    """The rows of a file, or of a shipped table by its name, on the machine of ``scenario``.
+
+    BadMeasurement where it cannot be read, or says otherwise than ``given``.
+    """
+    file = measured.file_of(path)
+    table = measured_table.read(file, given)
+    executed: dict[int, str] = {}
+    if is_text(read_bytes(file, BadMeasurement).decode(errors="replace")):
+        executed = {
+            row.line: f"{row.algorithm.name}/{row.protocol.name}"
+            for row in table.rows
+            if row.algorithm is not None and row.protocol is not None
+        }
+        rows = (replace(row, algorithm=None, protocol=None, channels=None) for row in table.rows)
+        table = replace(table, rows=tuple(rows))
+    own = scenario.resolve().own
+    judged = plausible.judge(table, own.topology, own.trays)
+    for each in judged.problems:
+        if each.kind is Kind.too_many_gpus:
+            raise BadMeasurement(
+                f"{path}:{each.lines[0]}: {each.text}; valid: `machine` of the machine that was measured"
+            )
+    problems = (*judged.problems, *_other_machine(table, scenario), *drifts(file, table))
+    out = {line for each in problems if each.refused and each.kind not in _JUDGED for line in each.lines}
+    if any(each.kind in (Kind.mixed_machines, Kind.mixed_releases) for each in problems):
+        out = {row.line for row in table.rows}
+    return ResultFile(
+        path,
+        replace(table, rows=tuple(row for row in table.rows if row.line not in out)),
+        problems,
+        names_release=_names_release(file, table, given),
+        wrong_results=table.header.left_out.get(WRONG, 0),
+        executed=executed,
+    )
+
+
+def _names_release(path: Path, table: MeasuredTable, given: Given) -> bool:
+    if not given.nccl or read_bytes(path, BadMeasurement).startswith(parquet.MAGIC):
+        return bool(table.header.nccl)
+    return bool(measured_table.read(path, replace(given, nccl="")).header.nccl)
+
+
+def _other_machine(table: MeasuredTable, scenario: Scenario) -> Iterator[Problem]:
+    """Where the file names GPUs that the machine does not have."""
+    kinds, own = [kind for kind in table.header.gpu.split(", ") if kind], scenario.gpu_names
+    if not own or all(any(name in kind.upper() for name in own) for kind in kinds):
+        return
+    text = f"the file says {', '.join(kinds)}, and {scenario.name} has {', '.join(own)}; valid: `machine` of these GPUs"
+    yield Problem(Kind.mixed_machines, tuple(row.line for row in table.rows), text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +257,8 @@ def accept(files: Sequence[Path], asked: AcceptOptions) -> Acceptance:
     Errors: BadMeasurement for a file that cannot be read, says otherwise than ``asked``, or has nothing to judge;
     BadInput for a scenario or calibration that is none.
     """
-    read = [results.read(path, asked.given, asked.scenario) for path in files]
-    like = None if asked.like is None else results.read(asked.like, asked.given, asked.scenario)
+    read = [read_results(path, asked.given, asked.scenario) for path in files]
+    like = None if asked.like is None else read_results(asked.like, asked.given, asked.scenario)
     skipped = Counter[str]()
     judged: list[tuple[ResultFile, str, Judged]] = []
     extras: list[StartExtra] = []
@@ -137,7 +278,7 @@ def accept(files: Sequence[Path], asked: AcceptOptions) -> Acceptance:
     for file in read:
         skipped.update({why: count for why, count in file.table.header.left_out.items() if why != WRONG})
     problems = [_problem(str(file.path), each) for file in read for each in file.problems]
-    slipped = [_problem(each.curve.file, slip) for each, slip in slips.problems([each for _, _, each in judged])]
+    slipped = [_problem(each.curve.file, slip) for each, slip in judge.problems([each for _, _, each in judged])]
     refused = bool(slipped) or any(file.is_refused for file in read)
     passes = all(each.passes for _, _, each in judged)
     # AllToAll between nodes has no frozen split, and is not what collectives beside it are judged by.
@@ -301,3 +442,44 @@ def _sizes(file: ResultFile, nccl: str, judged: Judged) -> Iterator[JudgedSize]:
             measured=bool(expected.measured[at]),
             verdict=judged.verdicts[at],
         )
+
+
+def write_junit(path: Path, acceptance: Acceptance) -> None:
+    """Problems of the files are a suite of their own. BadInput where the file cannot be written."""
+    root = ET.Element("testsuites", name=f"nccl-tuner accept {acceptance.machine}")
+    for name, sizes in groupby(acceptance.sizes, suite):
+        _add_suite(root, name, [(human_bytes(each.bytes), _failure(each)) for each in sizes])
+    wrong = [f"{acceptance.wrong_results} calls had wrong results"] if acceptance.wrong_results else []
+    refused = [f"{each.file}: {each.kind}: {each.text}" for each in acceptance.problems if each.refused]
+    _add_suite(root, "files", [("results can be judged", "\n".join([*wrong, *refused]) or None)])
+    cases = list(root.iter("testcase"))
+    root.set("tests", str(len(cases)))
+    root.set("failures", str(sum(case.find("failure") is not None for case in cases)))
+    ET.indent(root)
+    write_text(path, ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n")
+
+
+def suite(size: JudgedSize) -> str:
+    """What a size belongs to, in words: collective, type, placement, GPUs, release."""
+    placement = "in place" if size.in_place else "out of place"
+    on = f"{size.nodes} x {size.gpus_per_node} GPUs"
+    settings = "".join(f", {name}={value}" for name, value in size.settings.items())
+    return f"{size.collective}, {size.dtype}, {placement}, {on}, NCCL {size.nccl}{settings}"
+
+
+def _add_suite(root: ET.Element, name: str, cases: list[tuple[str, str | None]]) -> None:
+    failures = sum(failure is not None for _, failure in cases)
+    suite = ET.SubElement(root, "testsuite", name=name, tests=str(len(cases)), failures=str(failures))
+    for case, failure in cases:
+        element = ET.SubElement(suite, "testcase", classname=name, name=case)
+        if failure is not None:
+            ET.SubElement(element, "failure", message=failure.partition("\n")[0]).text = failure
+
+
+def _failure(size: JudgedSize) -> str | None:
+    if not size.verdict.fails:
+        return None
+    return (
+        f"{size.verdict}: {size.time_us:.2f} us, expected {size.low_us:.2f} to {size.high_us:.2f}; "
+        f"{size.busbw_gbs:.2f} GB/s, floor {size.floor_gbs:.2f}"
+    )

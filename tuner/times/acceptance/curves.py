@@ -2,12 +2,13 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
 
 from tuner import release
+from tuner.base.dataclass import dataclass
 from tuner.base.names import DataType, Op
 from tuner.base.numerics import SizeArray
 from tuner.emulator.request import Request
@@ -55,7 +56,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CurveKind:
     """What the rows of a curve have in common. ``sockets``: they went over TCP sockets between nodes."""
 
     shape: Shape
@@ -72,7 +73,7 @@ class Curve:
     """
 
     file: str
-    kind: Kind
+    kind: CurveKind
     bytes: SizeArray
     time_us: Array
     lines: tuple[tuple[int, ...], ...]
@@ -84,7 +85,7 @@ def of_table(table: MeasuredTable, file: str, scenario: Scenario) -> tuple[list[
     Rows in place are judged where a kind of call has no others.
     """
     skipped = Counter[str]()
-    kinds: dict[Kind, list[MeasuredRow]] = defaultdict(list)
+    kinds: dict[CurveKind, list[MeasuredRow]] = defaultdict(list)
     for row in table.rows:
         settings = _settings(table, row, scenario)
         why = _skipped(row) if isinstance(settings, dict) else settings
@@ -95,7 +96,7 @@ def of_table(table: MeasuredTable, file: str, scenario: Scenario) -> tuple[list[
         tuned = row.tuned_collective
         request = Exchange(row.dtype) if tuned is None else Request(tuned, row.dtype, Op.sum)
         shape = Shape(row.nodes, row.gpus_per_node, tuple(sorted(settings.items())))
-        kinds[Kind(shape, request, bool(row.in_place), table.network_of(row) == SOCKETS)].append(row)
+        kinds[CurveKind(shape, request, bool(row.in_place), table.network_of(row) == SOCKETS)].append(row)
     curves = []
     for kind, rows in kinds.items():
         if kind.in_place and replace(kind, in_place=False) in kinds:
@@ -105,7 +106,7 @@ def of_table(table: MeasuredTable, file: str, scenario: Scenario) -> tuple[list[
     return curves, skipped
 
 
-def _curve(file: str, kind: Kind, rows: list[MeasuredRow]) -> Curve:
+def _curve(file: str, kind: CurveKind, rows: list[MeasuredRow]) -> Curve:
     by_size: dict[int, list[MeasuredRow]] = defaultdict(list)
     for row in rows:
         by_size[row.bytes].append(row)

@@ -5,10 +5,11 @@ a start that is later for all calls (the host), and an offset that healthy machi
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import NoAlgorithm
 from tuner.machine.topology import Topology
 from tuner.times.acceptance import faults

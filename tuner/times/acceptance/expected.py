@@ -1,18 +1,19 @@
 """What calls should take: by a calibration, or where there is none by NCCL's own model with the error that it has."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import ALGO_PROTOS, Algorithm
 from tuner.base.numerics import SizeArray
 from tuner.emulator.build import build
 from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
-from tuner.times.acceptance.curves import Curve, Exchange, Kind, Shape
+from tuner.times.acceptance.curves import Curve, CurveKind, Exchange, Shape
 from tuner.times.acceptance.faults import Fault, faulty
 from tuner.times.calibration.measured_calls import of_trays
 from tuner.times.timemodel import calibration as calibrations
@@ -101,7 +102,7 @@ class Expectation:
             self._healthy[shape] = Selection(self._scenario(shape).communicator())
         return self._healthy[shape]
 
-    def times(self, kind: Kind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
+    def times(self, kind: CurveKind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
         """Of calls of ``sizes``, NCCL's nBytes, [size]. BadInput for AllToAll that no calibration has times of."""
         selection = self.selection(kind.shape) if fault is None else self._with_fault(kind.shape, fault)
         model = self._model(kind.shape)
@@ -172,7 +173,7 @@ class ReferenceRun(Expectation):
         self._curves = {curve.kind: curve for curve in curves}
         self.reasons["those of the reference run"] = None
 
-    def times(self, kind: Kind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
+    def times(self, kind: CurveKind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
         """Of calls of ``sizes``, NCCL's nBytes, [size]. BadInput for calls that the reference has no times of."""
         curve = self._curves.get(kind)
         if curve is None:

@@ -7,10 +7,11 @@ named here is the one that was planted.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from itertools import product
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm
 from tuner.emulator.communicator import Communicator, Node
 from tuner.machine.graphs import Graph

@@ -1,15 +1,19 @@
 """Measured curves against expected times: which sizes pass, which are too slow or too fast, which the host delays."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from itertools import groupby
 
 import numpy as np
 
-from tuner.times.acceptance.curves import Curve
-from tuner.times.acceptance.expected import Expected
-from tuner.times.costmodels.bandwidth import bus_gbs
+from tuner.base.dataclass import dataclass
+from tuner.base.sizes import human_bytes
+from tuner.emulator.request import Request
+from tuner.times.acceptance.curves import Curve, CurveKind, Shape
+from tuner.times.acceptance.expected import Expectation, Expected, Whose
+from tuner.times.calibration import plausible
+from tuner.times.costmodels.operations import bus_factor, bus_gbs
+from tuner.times.measured import Kind, Problem
 from tuner.times.timemodel.features import Array
 
 # The band: 90 % intervals of single times, joined with how far healthy machines of one kind differ, natural logarithm,
@@ -156,3 +160,67 @@ def _in_a_row(above: Sequence[bool]) -> list[bool]:
         at_the_end = length > 1 and len(kept) + length == len(above)
         kept += [is_above and (length >= IN_A_ROW or at_the_end or length == len(above))] * length
     return kept
+
+
+def problems(judged: Sequence[Judged]) -> Iterator[tuple[Judged, Problem]]:
+    """Each curve whose times are all off by one factor, with what it may be."""
+    for each in judged:
+        curve, request = each.curve, each.curve.kind.request
+        factor = plausible.common_factor(curve.time_us / each.expected.time_us, curve.bytes.astype(float))
+        if factor is not None:
+            bus = float(bus_factor(request.collective, curve.kind.shape.ranks))
+            text = (
+                f"{request.title}: all sizes from {human_bytes(int(curve.bytes[0]))} to "
+                f"{human_bytes(int(curve.bytes[-1]))} take {factor:.3g} times what is expected, the smallest as the "
+                f"largest, which no fault does; {plausible.likely(factor, bus)}"
+            )
+            yield each, Problem(Kind.scaled, tuple(line for lines in curve.lines for line in lines), text)
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The floor of a size: expected time and bus bandwidth, and the longest time and least bandwidth that pass.
+
+    Up to 4 MiB the time allows for the way of launching. ``measured``: whether the calibration has measured times of
+    the pick's algorithm and protocol for this collective.
+    """
+
+    collective: str
+    dtype: str
+    nodes: int
+    gpus_per_node: int
+    bytes: int
+    pick: str
+    expected_us: float
+    most_us: float
+    expected_busbw_gbs: float
+    floor_gbs: float
+    time: Whose
+    measured: bool
+
+
+def floors(expectation: Expectation, requests: Sequence[Request], sizes: Sequence[int]) -> Iterator[Floor]:
+    """The floors of calls of ``sizes``, NCCL's nBytes, on the communicator of the expectation's scenario."""
+    scenario = expectation.scenario
+    shape = Shape(scenario.nodes, scenario.gpus())
+    nbytes = np.array(sizes, np.uint64)
+    for request in requests:
+        expected = expectation.times(CurveKind(shape, request), nbytes)
+        start_us = np.where(nbytes <= FIRST_BYTES, MOST_FIRST_US, 0.0)
+        most_us = expected.time_us * np.exp(band(expected)) + start_us
+        both = [bus_gbs(request.collective, nbytes, times, shape.ranks) for times in (expected.time_us, most_us)]
+        for at, name in enumerate(expected.pick_names()):
+            yield Floor(
+                collective=request.collective.name,
+                dtype=request.dtype.name,
+                nodes=shape.nodes,
+                gpus_per_node=shape.gpus_per_node,
+                bytes=int(nbytes[at]),
+                pick=name,
+                expected_us=float(expected.time_us[at]),
+                most_us=float(most_us[at]),
+                expected_busbw_gbs=float(both[0][at]),
+                floor_gbs=float(both[1][at]),
+                time=expected.whose,
+                measured=bool(expected.measured[at]),
+            )

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import compress
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 
 from tuner import release
 from tuner.base import tables
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement, TunerError
 from tuner.base.names import DataType, Op
 from tuner.emulator.request import Request

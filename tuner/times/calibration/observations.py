@@ -3,13 +3,14 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement
 from tuner.base.names import AlgoProto
 from tuner.emulator.communicator import Communicator
@@ -19,12 +20,43 @@ from tuner.emulator.rules.call import Call
 from tuner.emulator.selection import Selection
 from tuner.release import Release
 from tuner.scenario import Scenario
-from tuner.times.calibration import floors
-from tuner.times.calibration.floors import Floor
 from tuner.times.records import samples
 from tuner.times.records.header import Header, scenario_of
 from tuner.times.records.samples import NEAR, Measurements, Point, SampleBlock
 from tuner.times.statistics import Estimate, of_runs_or_blocks
+
+SAME = 0.03  # of a time: what differs by less is the same
+_COMBINATIONS = 3  # of algorithm and protocol that take the same; two may by chance
+_SIZES = 2  # at which each of them does
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """``calls`` of ``communicator`` were left out as they take no longer than the host, ``floor_us``, or little more.
+
+    The largest of them has ``to_bytes``.
+    """
+
+    communicator: str
+    floor_us: float
+    calls: int
+    to_bytes: int
+
+
+def host_floor_us(calls: Iterable[tuple[Point, AlgoProto, float]]) -> float | None:
+    """Of calls with their times in us; None where several combinations do not share the least time."""
+    known = list(calls)
+    times_us = np.array([time_us for _, _, time_us in known])
+    if not len(times_us):
+        return None
+    # Times at a floor are noisy as others are: the middle of those near the least, not the least.
+    least_us = float(np.median(times_us[times_us <= (1 + SAME) * times_us.min()]))
+    near: dict[AlgoProto, set[int]] = {}
+    for point, algo_proto, time_us in known:
+        if abs(time_us / least_us - 1) <= SAME:
+            near.setdefault(algo_proto, set()).add(point.bytes)
+    return least_us if sum(len(sizes) >= _SIZES for sizes in near.values()) >= _COMBINATIONS else None
+
 
 HOLD_OUT_EVERY = 4
 LEAST_DEVIATION = 0.01  # of a median: times of another day differ by that
@@ -222,7 +254,7 @@ def _held_out(sizes: Iterable[int]) -> set[int]:
 def _without_floor(of_file: _OfFile, title: str, left_out: Counter[str]) -> Floor | None:
     """Leaves out the calls near the host's floor, where there is one."""
     typical_us = {call: float(np.median(blocks.medians_us)) for call, blocks in of_file.blocks_of.items()}
-    floor_us = floors.floor_us([(point, algo_proto, time_us) for (point, algo_proto), time_us in typical_us.items()])
+    floor_us = host_floor_us([(point, algo_proto, time_us) for (point, algo_proto), time_us in typical_us.items()])
     if floor_us is None:
         return None
     near = [call for call, time_us in typical_us.items() if time_us <= NEAR * floor_us]

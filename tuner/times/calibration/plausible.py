@@ -5,14 +5,129 @@ in them, and reductions in switches are allowed for, so that a time below is wro
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cache
 from statistics import median
 
-from tuner.base.errors import BadMeasurement
-from tuner.machine.topology import Topology
-from tuner.times.calibration import links
+import numpy as np
+
+from tuner.base import tables
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput, BadMeasurement
+from tuner.machine.topology.records import Gpu, Target, Topology
+from tuner.scenario import Scenario
+from tuner.times.costmodels.operations import positive
 from tuner.times.measured import Kind, MeasuredRow, MeasuredTable, Problem, problems
 from tuner.times.measured.checks import SHORTEST_US, named
+from tuner.times.timemodel.features import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """GB/s in one direction: ``intra_gbs`` of a GPU inside its node, ``inter_gbs`` of a node's adapters together.
+
+    None where there is nothing of the kind: one GPU per node, one node.
+    """
+
+    intra_gbs: float | None
+    inter_gbs: float | None
+
+
+def of_case(scenario: Scenario, intra_gbs: float | None = None, inter_gbs: float | None = None) -> Links:
+    """The data sheets' values unless given. BadInput where neither there are such nor they are given."""
+    if scenario.others:
+        raise BadInput("nodes that differ have no one limit; valid: `machine` with `nodes`")
+    for name, given_gbs in (("intra_gbs", intra_gbs), ("inter_gbs", inter_gbs)):
+        if given_gbs is not None:
+            positive(name, given_gbs)
+    scenario.check_gpu_for_each_rank("what links carry")
+    gpus = scenario.gpus()
+    if gpus > 1 and intra_gbs is None:
+        intra_gbs = _nvlink_gbs(scenario, gpus)
+    if scenario.nodes > 1 and inter_gbs is None:
+        inter_gbs = _net_gbs(scenario, gpus)
+    return Links(intra_gbs if gpus > 1 else None, inter_gbs if scenario.nodes > 1 else None)
+
+
+def links_of_gpu_gbs(topology: Topology, count: int) -> float:
+    """The most that one of the first ``count`` GPUs sends to others, by NVLink or PCIe; 0 where neither is known.
+
+    BadInput where there are fewer GPUs.
+    """
+    sms = topology.compute_capabilities(count)
+    pcie_gbs = max(_table("pcie_gbs").get(str(sm), 0.0) for sm in sms)
+    return max(_nvlink(topology, count, most=True), pcie_gbs)
+
+
+def reduces_in_switch(topology: Topology, count: int) -> bool:
+    """Whether NVSwitches join the first ``count`` GPUs that reduce and multicast by themselves: from Hopper on."""
+    return topology.has_nvswitch(count) and min(topology.compute_capabilities(count)) >= 90
+
+
+def _nvlink_gbs(scenario: Scenario, count: int) -> float:
+    """The least of a GPU's links to switches and to the GPUs that are used."""
+    gbs = _nvlink(scenario.resolve().own.topology, count)
+    if not gbs:
+        raise BadInput(f"{scenario.name}: no NVLink bandwidth between its GPUs is known; valid: `intra_gbs` GBS")
+    return gbs
+
+
+def _nvlink(topology: Topology, count: int, most: bool = False) -> float:
+    """0 where there is none, or none is known."""
+    gpus = topology.first_gpus(count)
+    used = {gpu.busid for gpu in gpus}
+    links = (max if most else min)(_links(gpu, used) for gpu in gpus)
+    return float(links * _table("nvlink_gbs").get(str(gpus[0].sm), 0.0))
+
+
+@cache
+def _table(name: str) -> dict[str, float]:
+    table: dict[str, float] = tables.toml(tables.folder() / "links.toml")[name]
+    return table
+
+
+def _links(gpu: Gpu, used: set[str]) -> int:
+    return sum(link.count for link in gpu.nvlinks if link.kind is Target.SWITCH or link.target in used)
+
+
+def _net_gbs(scenario: Scenario, gpus: int) -> float:
+    """All adapters of the node; of a part of its GPUs the same part."""
+    topology = scenario.resolve().own.topology
+    total_gbs = sum(net.speed_mbps for net in topology.nets) / 8000
+    if not total_gbs:
+        raise BadInput(f"{scenario.name}: its adapters are not known; valid: `inter_gbs` GBS")
+    return total_gbs * gpus / len(topology.gpus)
+
+
+SMALL_BYTES = 2**20  # smaller calls take mostly what the host takes to start them
+_FEWEST = 6  # sizes, some of them small and some large
+_UNLIKELY = 1.4  # no start and no link is off by this factor alike
+_ALIKE = 0.15  # natural logarithm: within this of the factor are nearly all sizes
+_NEARLY_ALL = 0.9
+_FACTORS = {8.0: "bits for bytes", 1e3: "milliseconds, microseconds and nanoseconds", 1e6: "seconds for microseconds"}
+
+
+def common_factor(ratios: Array, nbytes: Array) -> float | None:
+    """The factor that all times are off by; None where they are not, or too few say it.
+
+    ``ratios``: [size], numbers: measured times over expected ones; ``nbytes``: [size], some below 1 MiB, some above.
+    """
+    off = np.log(ratios)
+    factor = float(np.exp(np.median(off)))
+    small = nbytes < SMALL_BYTES
+    if len(off) < _FEWEST or not small.any() or small.all() or max(factor, 1 / factor) < _UNLIKELY:
+        return None
+    return factor if np.mean(np.abs(off - np.log(factor)) < _ALIKE) >= _NEARLY_ALL else None
+
+
+def likely(factor: float, bus_factor: float | None = None) -> str:
+    """What slip the factor is of, as a question; ``bus_factor``: what bus bandwidths are multiplied by, if one is."""
+    known = _FACTORS if bus_factor is None else {**_FACTORS, bus_factor: "the factor of the bus bandwidth"}
+    for slip, words in known.items():
+        if min(abs(np.log(factor / slip)), abs(np.log(factor * slip))) < _ALIKE:
+            return f"{words}?"
+    return "clocks, a wrong unit or factor, or another machine?"
+
 
 _ABOVE = 1.02  # clocks of GPUs and hosts differ, and published bandwidths are rounded
 _SLIPS = ((1000.0, "milliseconds for microseconds?"), (8.0, "bits for bytes, or bytes for bits?"))
@@ -65,8 +180,8 @@ def least_us(row: MeasuredRow, topology: Topology, trays: int | None = None) -> 
         gpus = min(gpus, len(topology.gpus))
         row = _of_domains(row, trays)
         net_gbs *= row.gpus_per_node / gpus
-    gpu_gbs = links.gpu_gbs(topology, gpus)
-    inside = _inside_bytes(row, links.reduces_in_switch(topology, gpus)) / gpu_gbs if gpu_gbs else 0.0
+    gpu_gbs = links_of_gpu_gbs(topology, gpus)
+    inside = _inside_bytes(row, reduces_in_switch(topology, gpus)) / gpu_gbs if gpu_gbs else 0.0
     between = _between_bytes(row) / net_gbs if net_gbs and row.nodes > 1 else 0.0
     return max(inside, between) / 1000
 

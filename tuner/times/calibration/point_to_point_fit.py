@@ -1,10 +1,10 @@
 """Parameters of the times of sends and receives from measured tables."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import TunerError
 from tuner.emulator.communicator import Communicator
 from tuner.times.calibration.measured_calls import Site

@@ -1,19 +1,20 @@
 """A sweep over sizes from a file of measurements: what NCCL took by itself, and latency and bandwidth of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement, one_of
 from tuner.base.names import Collective
-from tuner.times.costmodels import alphabeta, line, verdict
+from tuner.base.records import json_form
+from tuner.times.costmodels import alphabeta, line
 from tuner.times.costmodels.alphabeta import Level, Terms
-from tuner.times.costmodels.checks import Array, whole
 from tuner.times.costmodels.line import Fit, Repeated
-from tuner.times.costmodels.operations import Operation
-from tuner.times.readers.any_file import read_any
+from tuner.times.costmodels.operations import Array, Operation, whole
+from tuner.times.readers.nccl_tests import read_any
 from tuner.times.results import Result, results
 
 
@@ -60,7 +61,7 @@ class AlphaBeta:
     alpha_us: Repeated
     beta_gbs: Repeated
     error: float
-    verdict: verdict.Class
+    verdict: line.Class
 
 
 def read(path: Path, collective: Collective | None = None) -> Sweep:
@@ -108,7 +109,7 @@ def fit(sweeps: Sequence[Sweep], terms: Terms) -> AlphaBeta:
         line.repeated([float(run.alpha_us) for run in runs]),
         line.repeated([float(run.beta_gbs) for run in runs]),
         error,
-        verdict.of_error(error),
+        line.of_error(error),
     )
 
 
@@ -124,3 +125,81 @@ def terms_of(sweeps: Sequence[Sweep], algorithm: str, ranks: int | None) -> Term
     if count is None:
         raise BadMeasurement(f"{sweeps[0].path}: does not say the number of ranks; valid: `ranks` N")
     return alphabeta.terms(Operation[names.pop().name], algorithm, whole("ranks", count, least=2))
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Alpha, us, and beta, GB/s, of each run apart, as mean and deviation."""
+
+    alpha_us: Repeated
+    beta_gbs: Repeated
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOfFile:
+    """A size of one of the files."""
+
+    file: Path
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeOfFile:
+    """The time of a size of one of the files."""
+
+    file: Path
+    bytes: int
+    time_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class SweepFit:
+    """Alpha and beta of ``files`` together, taken for an algorithm's steps and bytes, with their deviations.
+
+    ``fixed_us`` and ``gbs`` are the line itself, ``r2`` how much of the times it explains; ``error`` is the mean
+    absolute error, ``verdict`` what that is called and ``causes`` what to look for. ``wrong`` are sizes left out.
+    """
+
+    operation: str
+    algorithm: str
+    files: tuple[Path, ...]
+    alpha_us: float
+    beta_gbs: float
+    r2: float
+    alpha_deviation_us: float
+    beta_deviation_gbs: float
+    fixed_us: float
+    gbs: float
+    error: float
+    verdict: str = field(metadata=json_form("class"))
+    causes: tuple[str, ...]
+    runs: Runs
+    wrong: tuple[SizeOfFile, ...]
+    sizes: tuple[TimeOfFile, ...]
+
+
+def described(sweeps: Sequence[Sweep], algorithm: str, fitted: AlphaBeta) -> SweepFit:
+    """What :func:`tuner.times.calibration.sweep.fit` found for that algorithm in these sweeps, with their times."""
+    fit, alpha_us, beta_gbs = fitted.fit, float(fitted.level.alpha_us), float(fitted.level.beta_gbs)
+    return SweepFit(
+        operation=sweeps[0].collective.name,
+        algorithm=algorithm,
+        files=tuple(each.path for each in sweeps),
+        alpha_us=alpha_us,
+        beta_gbs=beta_gbs,
+        r2=fit.r2,
+        alpha_deviation_us=fit.fixed_deviation_us * alpha_us / fit.fixed_us,
+        beta_deviation_gbs=fit.gbs_deviation * beta_gbs / fit.gbs,
+        fixed_us=fit.fixed_us,
+        gbs=fit.gbs,
+        error=fitted.error,
+        verdict=fitted.verdict.name,
+        causes=tuple(fitted.verdict.causes),
+        runs=Runs(fitted.alpha_us, fitted.beta_gbs),
+        wrong=tuple(SizeOfFile(each.path, size) for each in sweeps for size in each.wrong_bytes),
+        sizes=tuple(
+            TimeOfFile(each.path, int(size), float(time_us))
+            for each in sweeps
+            for size, time_us in zip(each.bytes, each.times_us, strict=True)
+        ),
+    )

@@ -1,16 +1,14 @@
 """Parameters of the time model from measured times: beliefs and measurements weighed against each other."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.times.timemodel import intervals, surface
+from tuner.base.dataclass import dataclass
+from tuner.times.timemodel import intervals
 from tuner.times.timemodel.features import Array, Features, Ints, Which
-from tuner.times.timemodel.form import Form
-from tuner.times.timemodel.intervals import BELIEVED_SCATTER, REGIMES, Scatter
-from tuner.times.timemodel.parameters import PARAMETERS
-from tuner.times.timemodel.surface import Surface
+from tuner.times.timemodel.form import PARAMETERS, Form
+from tuner.times.timemodel.intervals import BELIEVED_SCATTER, REGIMES, Scatter, Surface
 
 # How far a measured time may lie from the form before it counts less, natural log.
 _NODE_SCATTER = 0.03
@@ -96,7 +94,7 @@ def fit(measured: Measured, beliefs: Mapping[str, float], begin: Mapping[str, fl
         max_nfev=steps,
     ).x
     values, starts = parts(settled)
-    return TimeFit(values, starts, surface.learnt(measured.calls, differences(settled)))
+    return TimeFit(values, starts, intervals.learnt(measured.calls, differences(settled)))
 
 
 def uncertainty(measured: Measured, fitted: TimeFit, beliefs: Mapping[str, float]) -> Uncertainty:
@@ -115,7 +113,7 @@ def uncertainty(measured: Measured, fitted: TimeFit, beliefs: Mapping[str, float
     calls, off = measured.calls[known], off[known]
     scatter = _scatter(calls, off)
     usual = np.array([scatter[regime] for regime in REGIMES])[intervals.regimes(calls)]
-    return Uncertainty(scatter, surface.spread(calls, off / usual))
+    return Uncertainty(scatter, intervals.spread(calls, off / usual))
 
 
 def _predicted_us(fitted: TimeFit, measured: Measured) -> Array:

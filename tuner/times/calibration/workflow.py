@@ -1,8 +1,8 @@
 """From files of measurements to fitted constants, or to the textbook's alpha and beta."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
 from enum import IntEnum
 from os import PathLike
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.files import write_text
 from tuner.base.frames import Column, Framed, Named
 from tuner.base.names import Algorithm, Collective, Protocol
@@ -17,15 +18,164 @@ from tuner.base.provenance import Files, paths, today
 from tuner.base.records import json_form, to_json
 from tuner.emulator import fitted_constants
 from tuner.emulator.fitted_constants import FittedConstants
+from tuner.emulator.request import Sizes
 from tuner.plugin.table import parse
-from tuner.times.calibration import alphabeta, observations
+from tuner.plugin.table.records import Cost, Interval, Line, Table
 from tuner.times.calibration import fit as model
-from tuner.times.calibration.alphabeta import AlphaBeta
+from tuner.times.calibration import observations
 from tuner.times.calibration.fit import AT_LEAST, KEPT_ALIKE, Fit, Fitted
-from tuner.times.calibration.floors import Floor
-from tuner.times.calibration.held_out import HeldOut, held_out
-from tuner.times.calibration.observations import Observations
+from tuner.times.calibration.observations import Floor, ObservationGroup, Observations
+from tuner.times.costmodels import line
 from tuner.times.records.samples import Measurements
+
+LARGEST_DEVIATION = 0.25  # of a value, for it to be known
+
+
+@dataclass(frozen=True, slots=True)
+class AlphaBeta:
+    """``alpha_us + bytes / (1000 * beta_gbs)``, each with its standard deviation.
+
+    ``known``: the sizes reach both; small ones say nothing of bandwidths, large ones of latencies. ``r2`` is of
+    logarithms of times, with outliers counting as in the fit; errors are mean absolute ones in percent.
+    """
+
+    collective: Collective
+    algorithm: Algorithm
+    protocol: Protocol
+    ranks: int
+    nodes: int
+    calls: int
+    alpha_us: float
+    alpha_deviation_us: float
+    beta_gbs: float
+    beta_deviation_gbs: float
+    r2: float
+    error_percent: float
+    held_out_error_percent: float | None
+    known: bool
+
+
+def alpha_betas(observations: Observations) -> tuple[list[AlphaBeta], list[str]]:
+    """What could be fitted, then what has too few sizes to be."""
+    fits, without = [], []
+    for group in _of_all_types(observations.groups):
+        if len(np.unique(group.sizes.nbytes[~group.held_out])) < line.LEAST_SIZES:
+            name = f"{group.request.collective.name} {group.algo_proto[0].name}/{group.algo_proto[1].name}"
+            without.append(f"{name}: too few sizes; needed: {line.LEAST_SIZES} that are not held out")
+        else:
+            fits.append(_fit(group))
+    return fits, without
+
+
+def alpha_beta_table(fits: Iterable[AlphaBeta], provenance: dict[str, str]) -> Table:
+    """Rows for the plugin: known times instead of NCCL's, on the shapes that were measured."""
+    costs = tuple(
+        Cost(
+            one.collective,
+            one.algorithm,
+            one.protocol,
+            Line(one.alpha_us, one.beta_gbs),
+            ranks=Interval(one.ranks, one.ranks),
+            nodes=Interval(one.nodes, one.nodes),
+        )
+        for one in fits
+        if one.known
+    )
+    return Table(costs=costs, provenance=provenance)
+
+
+def _of_all_types(groups: Iterable[ObservationGroup]) -> Iterable[ObservationGroup]:
+    """The textbook does not know types and operations."""
+    same: dict[object, list[ObservationGroup]] = {}
+    for group in groups:
+        same.setdefault((id(group.communicator), group.request.collective, group.algo_proto), []).append(group)
+    for first, *others in same.values():
+        every = [first, *others]
+        yield replace(
+            first,
+            sizes=Sizes(np.concatenate([group.sizes.nbytes for group in every])),
+            median_us=np.concatenate([group.median_us for group in every]),
+            deviation=np.concatenate([group.deviation for group in every]),
+            held_out=np.concatenate([group.held_out for group in every]),
+        )
+
+
+def _fit(group: ObservationGroup) -> AlphaBeta:
+    used = ~group.held_out
+    fitted = line.fit(group.sizes.nbytes, group.median_us, group.deviation, used)
+    request, shape, error = group.request, group.communicator, 100 * np.abs(fitted.error)
+    return AlphaBeta(
+        request.collective,
+        *group.algo_proto,
+        shape.ranks,
+        shape.nodes,
+        int(used.sum()),
+        fitted.fixed_us,
+        fitted.fixed_deviation_us,
+        fitted.gbs,
+        fitted.gbs_deviation,
+        fitted.r2,
+        float(error[used].mean()),
+        float(error[~used].mean()) if (~used).any() else None,
+        max(fitted.fixed_deviation_us / fitted.fixed_us, fitted.gbs_deviation / fitted.gbs) <= LARGEST_DEVIATION,
+    )
+
+
+EVERY = 3  # sessions: one of them is held out
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Mean absolute errors in percent of ``calls`` that were not fitted, by NCCL's constants and by those of a fit to
+    all others. ``what`` says which: ``sessions``, or a communicator.
+    """
+
+    what: str
+    calls: int
+    nccl_percent: float
+    fitted_percent: float
+
+
+def held_out(observations: Observations) -> tuple[HeldOut, ...]:
+    """Every third session of each communicator, where it has three; and each communicator, where there are several."""
+    return tuple(_sessions(observations)) + tuple(_shapes(observations))
+
+
+def _sessions(observations: Observations) -> Iterable[HeldOut]:
+    sessions: dict[int, set[int | None]] = {}
+    for group in observations.of_sessions:
+        sessions.setdefault(group.shape, set()).add(group.session)
+    if all(len(those) < EVERY for those in sessions.values()):
+        return
+    several = [group for group in observations.of_sessions if len(sessions[group.shape]) >= EVERY]
+    whole = [group for group in observations.groups if len(sessions.get(group.shape, ())) < EVERY]
+    out = [group for group in several if group.session is not None and group.session % EVERY == EVERY - 1]
+    rest = [group for group in several if group not in out]
+    yield _error("sessions", observations, [*rest, *whole], out)
+
+
+def _shapes(observations: Observations) -> Iterable[HeldOut]:
+    shapes = list(dict.fromkeys(group.shape for group in observations.groups))
+    titles = list(dict.fromkeys(scenario.title for scenario in observations.cases))
+    for shape in shapes if len(shapes) > 1 else ():
+        out = [group for group in observations.groups if group.shape == shape]
+        rest = [group for group in observations.groups if group.shape != shape]
+        yield _error(titles[shape], observations, rest, out)
+
+
+def _error(
+    what: str, observations: Observations, fitted: Sequence[ObservationGroup], out: Sequence[ObservationGroup]
+) -> HeldOut:
+    def marked(groups: Sequence[ObservationGroup], are_out: bool) -> list[ObservationGroup]:
+        return [replace(group, held_out=np.full(len(group.median_us), are_out)) for group in groups]
+
+    *_, all_errors = model.fit(replace(observations, groups=(*marked(fitted, False), *marked(out, True)))).errors
+    assert all_errors.nccl_held_out_percent is not None
+    assert all_errors.fitted_held_out_percent is not None
+    return HeldOut(
+        what, all_errors.held_out_calls, all_errors.nccl_held_out_percent, all_errors.fitted_held_out_percent
+    )
+
 
 _DTYPES = {"ranks": np.int64, "nodes": np.int64, "calls": np.int64, "known": np.bool_}
 
@@ -145,7 +295,7 @@ def fit_alpha_beta(
     in it. ``measured`` is as of :func:`fit`. Errors: those of :func:`fit`.
     """
     observed = _observed(files, measured)
-    fits, without = alphabeta.fit(observed)
+    fits, without = alpha_betas(observed)
     if cost_table is not None:
         provenance = {
             "machine": observed.cases[0].name,
@@ -155,7 +305,7 @@ def fit_alpha_beta(
             "times": observed.times,
             "date": today(),
         }
-        parse.write(Path(cost_table), alphabeta.cost_table(fits, provenance))
+        parse.write(Path(cost_table), alpha_beta_table(fits, provenance))
     return AlphaBetaReport(_read(observed), tuple(fits), tuple(without))
 
 

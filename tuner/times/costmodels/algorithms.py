@@ -3,20 +3,196 @@
 Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
-from tuner.times.costmodels import twolevel
-from tuner.times.costmodels.alphabeta import FORMULAS, Level, Linear, log2_rounds, terms
-from tuner.times.costmodels.bandwidth import bus_gbs
-from tuner.times.costmodels.checks import Array, whole
-from tuner.times.costmodels.operations import Operation
-from tuner.times.costmodels.overheads import Overheads
-from tuner.times.costmodels.twolevel import Phase
+from tuner.times.costmodels.alphabeta import FORMULAS, Level, Linear, Terms, level, log2_rounds, terms
+from tuner.times.costmodels.operations import Array, Operation, bus_gbs, not_negative, positive, share, whole
+
+# What is usual, least and most; of software in us, the others as shares.
+USUAL: Mapping[str, tuple[float, float]] = {
+    "software": (10.0, 50.0),
+    "protocol": (0.05, 0.15),
+    "contention": (0.3, 0.5),
+    "straggler": (0.05, 0.2),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Overheads:
+    """``software_us`` of a call (library, driver, launch); the shares of beta that ``protocol`` (headers, checksums,
+    repeats) and ``contention`` (other traffic) take; ``copy_gbs`` of a copy to where the adapter reads; ``straggler``,
+    how much longer the slowest rank takes, as a share of the time."""
+
+    software_us: Array
+    protocol: Array
+    contention: Array
+    copy_gbs: Array | None
+    straggler: Array
+
+    def parts_us(self, nbytes: ArrayLike, cost_on: Callable[[Callable[[Level], Level]], Linear]) -> dict[str, Array]:
+        """The model's time and what each factor adds to it, one after the other; their sum is the time.
+
+        ``cost_on`` is the model with its levels changed.
+        """
+        model, protocol, loaded = (
+            cost_on(partial(_with_share, share)).time_us(nbytes)
+            for share in (0.0, self.protocol, 1 - (1 - self.protocol) * (1 - self.contention))
+        )
+        copy = copy_us(nbytes, self.copy_gbs) if self.copy_gbs is not None else 0 * model
+        software = self.software_us + 0 * model
+        return {
+            "model": model,
+            "protocol": protocol - model,
+            "contention": loaded - protocol,
+            "software": software,
+            "copy": copy,
+            "straggler": (loaded + software + copy) * self.straggler,
+        }
+
+
+def _with_share(taken: ArrayLike, level: Level) -> Level:
+    return Level(level.alpha_us, level.beta_gbs * (1 - np.asarray(taken)))
+
+
+def overheads(
+    software_us: ArrayLike = 0.0,
+    protocol: ArrayLike = 0.0,
+    contention: ArrayLike = 0.0,
+    copy_gbs: ArrayLike | None = None,
+    straggler: ArrayLike = 0.0,
+) -> Overheads:
+    """BadInput for what is below 0, or takes all of a link."""
+    return Overheads(
+        not_negative("software_us", software_us),
+        share("protocol", protocol),
+        share("contention", contention),
+        None if copy_gbs is None else positive("copy_gbs", copy_gbs),
+        not_negative("straggler", straggler),
+    )
+
+
+def copy_us(nbytes: ArrayLike, copy_gbs: ArrayLike) -> Array:
+    """A copy of the whole size, such as over PCIe."""
+    time: Array = positive("bytes", nbytes) / (1000 * positive("copy_gbs", copy_gbs))
+    return time
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogGP:
+    """``latency_us`` L of the wire, ``overhead_us`` o of each processor, ``gap_us`` g between two messages, and
+    ``gbs``, one over the gap G per byte."""
+
+    latency_us: Array
+    overhead_us: Array
+    gap_us: Array
+    gbs: Array
+
+    @property
+    def level(self) -> Level:
+        """As alpha and beta of steps that wait for each other: alpha is L + 2 o, or g where that is longer."""
+        return level(np.maximum(self.latency_us + 2 * self.overhead_us, self.gap_us), self.gbs)
+
+    def stream_us(self, messages: ArrayLike, nbytes: ArrayLike) -> Array:
+        """So many messages of a size from one rank to another, none waiting for the one before to arrive."""
+        transfer = positive("bytes", nbytes) / (1000 * self.gbs)
+        between = np.maximum(self.gap_us, self.overhead_us + transfer)
+        time: Array = (positive("messages", messages) - 1) * between + transfer + self.latency_us + 2 * self.overhead_us
+        return time
+
+
+def loggp(latency_us: ArrayLike, overhead_us: ArrayLike, gap_us: ArrayLike, gbs: ArrayLike) -> LogGP:
+    """BadInput for times or a gap below 0, or a bandwidth that is not above it."""
+    return LogGP(
+        not_negative("latency_us", latency_us),
+        not_negative("overhead_us", overhead_us),
+        not_negative("gap_us", gap_us),
+        positive("gbs", gbs),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Phase:
+    """One after the other: ``operation`` over numbers of ``ranks`` of one level, of ``part`` of the bytes."""
+
+    name: str
+    operation: Operation
+    inside: bool
+    ranks: Array
+    part: Array
+    cost: Linear  # in bytes of the whole size
+
+
+def allreduce(gpus_per_node: ArrayLike, nodes: ArrayLike, intra: Level, inter: Level) -> tuple[Phase, Phase, Phase]:
+    """ReduceScatter in the node, AllReduce of each GPU's part between nodes, AllGather in the node; all are rings."""
+    return (
+        _inside(Operation.ReduceScatter, gpus_per_node, intra),
+        _between(Operation.AllReduce, gpus_per_node, nodes, inter),
+        _inside(Operation.AllGather, gpus_per_node, intra),
+    )
+
+
+def allgather(gpus_per_node: ArrayLike, nodes: ArrayLike, intra: Level, inter: Level) -> tuple[Phase, Phase]:
+    """Each GPU gathers its part from its like on the other nodes, then the node gathers all parts."""
+    return (
+        _between(Operation.AllGather, gpus_per_node, nodes, inter),
+        _inside(Operation.AllGather, gpus_per_node, intra),
+    )
+
+
+def reduce_scatter(gpus_per_node: ArrayLike, nodes: ArrayLike, intra: Level, inter: Level) -> tuple[Phase, Phase]:
+    """The node reduces and scatters, then each GPU its part among its like on the other nodes."""
+    return (
+        _inside(Operation.ReduceScatter, gpus_per_node, intra),
+        _between(Operation.ReduceScatter, gpus_per_node, nodes, inter),
+    )
+
+
+def alltoall(gpus_per_node: ArrayLike, nodes: ArrayLike, intra: Level, inter: Level) -> tuple[Phase, Phase]:
+    """Pairwise: with the others of the node at its level, with everybody else over the network."""
+    gpus, ranks = whole("gpus_per_node", gpus_per_node), whole("gpus_per_node", gpus_per_node) * whole("nodes", nodes)
+    near, far = Terms(gpus - 1, (gpus - 1) / ranks), Terms(ranks - gpus, (ranks - gpus) / ranks)
+    return (
+        Phase("with the node", Operation.AllToAll, True, gpus, gpus / ranks, near.on(intra)),
+        Phase("with other nodes", Operation.AllToAll, False, ranks, 1 - gpus / ranks, far.on(inter)),
+    )
+
+
+TWO_LEVEL: Mapping[Operation, Callable[[ArrayLike, ArrayLike, Level, Level], tuple[Phase, ...]]] = {
+    Operation.AllReduce: allreduce,
+    Operation.AllGather: allgather,
+    Operation.ReduceScatter: reduce_scatter,
+    Operation.AllToAll: alltoall,
+}
+
+
+def total(phases: Sequence[Phase]) -> Linear:
+    """One phase after the other."""
+    first, *others = phases
+    cost = first.cost
+    for phase in others:
+        cost = cost + phase.cost
+    return cost
+
+
+def _inside(operation: Operation, gpus_per_node: ArrayLike, intra: Level) -> Phase:
+    gpus = whole("gpus_per_node", gpus_per_node)
+    return Phase(
+        f"intra-node {operation.name}", operation, True, gpus, gpus / gpus, terms(operation, "ring", gpus).on(intra)
+    )
+
+
+def _between(operation: Operation, gpus_per_node: ArrayLike, nodes: ArrayLike, inter: Level) -> Phase:
+    gpus, count = whole("gpus_per_node", gpus_per_node), whole("nodes", nodes)
+    whole_size = terms(operation, "ring", count).on(inter)
+    cost = Linear(whole_size.fixed_us * (gpus / gpus), whole_size.us_per_byte / gpus)
+    return Phase(f"inter-node {operation.name}", operation, False, count, 1 / gpus, cost)
+
 
 HIERARCHICAL = "hierarchical"
 Levels = tuple[Level | None, Level | None]
@@ -36,7 +212,7 @@ class Prediction:
 
 def names(operation: Operation) -> list[str]:
     """The first is the one to take where none is named."""
-    return [*FORMULAS[operation], *([HIERARCHICAL] if operation in twolevel.TWO_LEVEL else [])]
+    return [*FORMULAS[operation], *([HIERARCHICAL] if operation in TWO_LEVEL else [])]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +259,7 @@ def predict(
 def cost(operation: Operation, algorithm: str, gpus_per_node: ArrayLike, nodes: ArrayLike, levels: Levels) -> Linear:
     """A flat one goes at the network's pace where there are several nodes."""
     if algorithm == HIERARCHICAL:
-        return twolevel.total(_phases(operation, gpus_per_node, nodes, levels))
+        return total(_phases(operation, gpus_per_node, nodes, levels))
     ranks = whole("ranks", whole("gpus_per_node", gpus_per_node) * whole("nodes", nodes), least=2)
     return terms(operation, algorithm, ranks).on(_slowest(whole("nodes", nodes) > 1, levels))
 
@@ -120,9 +296,9 @@ def _possible(name: str, gpus_per_node: int, nodes: int) -> bool:
 
 
 def _phases(operation: Operation, gpus_per_node: ArrayLike, nodes: ArrayLike, levels: Levels) -> tuple[Phase, ...]:
-    if operation not in twolevel.TWO_LEVEL:
+    if operation not in TWO_LEVEL:
         raise BadInput(f"{operation.name} has no hierarchical algorithm; {one_of(FORMULAS[operation])}")
     intra, inter = levels
     if intra is None or inter is None:
         raise BadInput("hierarchical: alpha and beta of two levels; valid: inside a node and between nodes")
-    return twolevel.TWO_LEVEL[operation](gpus_per_node, nodes, intra, inter)
+    return TWO_LEVEL[operation](gpus_per_node, nodes, intra, inter)

@@ -6,14 +6,13 @@ Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
-from tuner.times.costmodels.checks import Array, not_negative, positive, whole
-from tuner.times.costmodels.operations import Operation
+from tuner.times.costmodels.operations import Array, Operation, not_negative, positive, whole
 
 _ROUNDING = 1e-12  # of times: what differs by less is the same
 

@@ -7,7 +7,7 @@ Shapes: scalars, or arrays that broadcast and are computed one by one.
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
-from tuner.times.costmodels.checks import Array, part, positive, whole
+from tuner.times.costmodels.operations import Array, part, positive, whole
 
 PATHS = ("direct", "pcie", "host")
 

@@ -1,14 +1,14 @@
 """Latency and bandwidth of times over sizes: a line, fitted so that every size counts by its own relative error."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
-from tuner.times.costmodels.alphabeta import Level, Terms
-from tuner.times.costmodels.checks import Array, positive
+from tuner.times.costmodels.alphabeta import Level, Terms, terms
+from tuner.times.costmodels.operations import Array, Operation, positive, whole
 
 OUTLIER = 2.0  # deviations from which a call counts less
 LEAST_SIZES = 3
@@ -116,3 +116,110 @@ def robust(off: Array) -> Array:
     """
     loss: Array = 2 * OUTLIER**2 * (np.sqrt(1 + (off / OUTLIER) ** 2) - 1)
     return loss
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """``usual`` is the range to expect, in us of a latency and GB/s of a bandwidth."""
+
+    parameter: str
+    inside: bool
+    latency: bool
+    ranks: str
+    bytes: int
+    iterations: int
+    warmup: int
+    usual: tuple[float, float]
+
+    @property
+    def nccl_tests(self) -> str:
+        """The same as arguments of nccl-tests, which warms up and repeats by itself."""
+        gpus = "-g 8" if self.inside else "-g 1"
+        return f"all_reduce_perf -b {self.bytes} -e {self.bytes} -n {self.iterations} -w {self.warmup} {gpus}"
+
+    def within(self, value: float) -> bool:
+        """Whether a measured value lies where it usually does."""
+        low, high = self.usual
+        return low <= value <= high
+
+
+EXPERIMENTS = (
+    Experiment("alpha_intra_us", True, True, "all GPUs of one node", 4, 10_000, 100, (1, 5)),
+    Experiment("alpha_inter_us", False, True, "one GPU of each node", 4, 10_000, 100, (5, 20)),
+    Experiment("beta_intra_gbs", True, False, "all GPUs of one node", 2 * 10**9, 20, 3, (250, 300)),
+    Experiment("beta_inter_gbs", False, False, "one GPU of each node", 4 * 10**9, 10, 3, (40, 50)),
+)
+REPETITIONS = 5  # of each, for a mean and a deviation
+SWEEP_BYTES = (10**3, 10**10)  # smallest and largest, for a fit of both
+USUAL_RATIO = 6.0  # of the bandwidth inside a node to that between nodes
+
+
+def alpha_us(elapsed_us: ArrayLike, iterations: ArrayLike, ranks: ArrayLike) -> Array:
+    """Of a step, from calls of a size so small that only the ring's steps count."""
+    calls = positive("elapsed_us", elapsed_us) / whole("iterations", iterations)
+    alpha: Array = calls / terms(Operation.AllReduce, "ring", whole("ranks", ranks, least=2)).steps
+    return alpha
+
+
+def beta_gbs(nbytes: ArrayLike, elapsed_us: ArrayLike, iterations: ArrayLike, ranks: ArrayLike) -> Array:
+    """From calls of a size so large that latencies do not count: the bus bandwidth."""
+    calls = positive("elapsed_us", elapsed_us) / whole("iterations", iterations)
+    share = terms(Operation.AllReduce, "ring", whole("ranks", ranks, least=2)).share
+    beta: Array = share * positive("bytes", nbytes) / calls / 1000
+    return beta
+
+
+EXCELLENT, USEFUL = 0.10, 0.30  # errors up to which
+WELL_OPTIMISED = 0.70  # efficiency from which; such systems are usually at 0.70 to 0.85
+
+# Of a model that is far off, in the order in which to look.
+CAUSES = (
+    "contention: other jobs on the same network",
+    "the wrong path: alpha and beta were measured on another one",
+    "protocols: what small messages carry besides their bytes",
+    "memory pressure on the GPU, which slows copies",
+)
+
+# Of a bandwidth above the ideal.
+ABOVE = (
+    "reduction in the switch",
+    "a network so fast that it takes from the links in the node",
+    "too low a bandwidth given",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """``causes`` are what to look for; none where nothing has to be."""
+
+    name: str
+    causes: tuple[str, ...] = ()
+
+
+def of_error(error: float) -> Class:
+    """By the absolute relative error of a prediction: below 10 %, to 30 %, above."""
+    if not np.isfinite(error):
+        return Class("no prediction")
+    if abs(error) < EXCELLENT:
+        return Class("excellent")
+    return Class("useful for planning") if abs(error) <= USEFUL else Class("assumptions violated", CAUSES)
+
+
+def of_efficiency(efficiency: float, latency_share: float) -> Class:
+    """By a share of the ideal busbw, and the share of the predicted time that is latency.
+
+    A size whose time is mostly latency cannot reach a bandwidth, so that is what is said of it.
+    """
+    if efficiency > 1:
+        return Class("above the ideal", ABOVE)
+    if efficiency >= WELL_OPTIMISED:
+        return Class("well optimised")
+    if latency_share > 0.5:
+        return Class("latency-bound", ("small messages: larger buckets share the latency",))
+    causes = ("software: launch and synchronisation", "protocol headers", "contention", "copies over PCIe")
+    return Class("below what is usual", causes)
+
+
+def error(predicted: float, measured: float) -> float:
+    """Relative to what was measured; above 0 where the prediction is too long."""
+    return predicted / measured - 1

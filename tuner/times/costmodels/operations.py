@@ -3,12 +3,73 @@
 Shapes: scalars, or arrays that broadcast and are computed one by one.
 """
 
+from collections.abc import Callable
 from enum import Enum
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from tuner.times.costmodels.checks import Array, whole
+from tuner.base.errors import BadInput
+from tuner.base.names import Collective
+
+Array: TypeAlias = NDArray[np.float64]
+LARGEST = 1e30  # and one over it the least that may divide: far from any machine, and a few multiplied stay finite
+
+
+def positive(name: str, value: ArrayLike) -> Array:
+    """Finite numbers above 0; a number for a number, an array for an array, as of all checks."""
+    return _checked(name, value, lambda number: number > 0, "above 0", 1 / LARGEST)
+
+
+def not_negative(name: str, value: ArrayLike) -> Array:
+    """Finite numbers that are not below 0."""
+    return _checked(name, value, lambda number: number >= 0, "0 or above")
+
+
+def share(name: str, value: ArrayLike) -> Array:
+    """The numbers as parts of 1 that leave something: 0 to below 1."""
+    return _checked(name, value, lambda number: (number >= 0) & (number < 1), "0 to below 1")
+
+
+def part(name: str, value: ArrayLike) -> Array:
+    """The numbers as parts of 1, all of it as well."""
+    return _checked(name, value, lambda number: (number >= 0) & (number <= 1), "0 to 1")
+
+
+def whole(name: str, value: ArrayLike, least: int = 1) -> Array:
+    """Whole numbers from ``least`` on."""
+    return _checked(
+        name, value, lambda number: (number >= least) & (number == np.floor(number)), f"{least} or more, whole"
+    )
+
+
+def divides(part: str, value: ArrayLike, of: str, total: ArrayLike) -> Array:
+    """The numbers ``total / value``, BadInput where one is not whole."""
+    parts, totals = whole(part, value), whole(of, total)
+    parts, totals = np.broadcast_arrays(parts, totals)
+    bad = np.flatnonzero(totals % parts)
+    if len(bad):
+        one, other = (numbers.flat[bad[0]] for numbers in (parts, totals))
+        raise BadInput(f"{part} {one:g} does not divide {of} {other:g}; valid: a divisor of it")
+    quotient: Array = totals / parts
+    return quotient
+
+
+def _checked(name: str, value: ArrayLike, holds: Callable[[Array], Any], valid: str, least: float = 0.0) -> Array:
+    try:
+        numbers = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise BadInput(f"{name}: {value!r} is no number; valid: {valid}") from None
+    good = np.isfinite(numbers) & holds(numbers)
+    if not np.all(good):
+        raise BadInput(f"{name}: {numbers[~good].flat[0]:g}; valid: {valid}")
+    good = (numbers >= least) & (numbers <= LARGEST)
+    if not np.all(good):
+        raise BadInput(f"{name}: {numbers[~good].flat[0]:g}; valid: {valid}, {least:g} to {LARGEST:g}")
+    checked: Array = numbers[()]
+    return checked
+
 
 _ALIGNED_BYTES = 16
 
@@ -57,3 +118,40 @@ def timed_bytes(operation: Operation, asked: ArrayLike, element_bytes: ArrayLike
     count = np.floor(np.floor(elements / whole("ranks", ranks)) / aligned) * aligned
     size: Array = count * np.asarray(element_bytes, np.float64) * np.asarray(ranks, np.float64)
     return size
+
+
+# How often a rank's own part of 1/n goes to, or comes from, each of the n - 1 others; the rest move the whole once.
+_PASSES = {"AllReduce": 2, "ReduceScatter": 1, "AllGather": 1, "AllToAll": 1, "Gather": 1, "Scatter": 1}
+
+
+def algorithm_gbs(nbytes: ArrayLike, time_us: ArrayLike) -> Array:
+    """Size over time, 1e9 bytes per second."""
+    gbs: Array = positive("bytes", nbytes) / positive("time_us", time_us) / 1000
+    return gbs
+
+
+def of_bits(gbps: ArrayLike) -> Array:
+    """1e9 bytes per second (GB/s) of 1e9 bits per second, in which networks are sold."""
+    gbs: Array = positive("gbps", gbps) / 8
+    return gbs
+
+
+def bus_factor(operation: Operation | Collective, ranks: ArrayLike) -> Array:
+    """What turns algorithm into bus bandwidth: the share of the bytes that crosses a rank's link."""
+    n = whole("ranks", ranks)
+    passes = _PASSES.get(operation.name)
+    factor: Array = n / n if passes is None else passes * (n - 1) / n
+    return factor
+
+
+def bus_gbs(operation: Operation | Collective, nbytes: ArrayLike, time_us: ArrayLike, ranks: ArrayLike) -> Array:
+    """Bus bandwidth of ``nbytes``, nccl-tests' size, 1e9 bytes per second. Two ranks or more."""
+    gbs: Array = algorithm_gbs(nbytes, time_us) * bus_factor(operation, whole("ranks", ranks, least=2))
+    return gbs
+
+
+def time_us(operation: Operation | Collective, nbytes: ArrayLike, busbw_gbs: ArrayLike, ranks: ArrayLike) -> Array:
+    """The time that gives a bus bandwidth: the inverse of :func:`bus_gbs`."""
+    factor = bus_factor(operation, whole("ranks", ranks, least=2))
+    time: Array = positive("bytes", nbytes) * factor / positive("busbw_gbs", busbw_gbs) / 1000
+    return time

@@ -8,7 +8,6 @@ Shapes: scalars, or arrays that broadcast and are computed one by one.
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -16,11 +15,42 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, did_you_mean, one_of
-from tuner.times.costmodels import twolevel
+from tuner.times.costmodels import algorithms
 from tuner.times.costmodels.alphabeta import Level, terms
-from tuner.times.costmodels.checks import Array, divides, not_negative, positive, whole
-from tuner.times.costmodels.operations import Operation
+from tuner.times.costmodels.operations import Array, Operation, divides, not_negative, part, positive, whole
+
+
+def step_us(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLike = 0.0) -> Array:
+    """``hidden`` is the share of the communication that runs beside the computation, which hides no more than it lasts.
+
+    0 is one after the other; 1 is the longer of the two.
+    """
+    compute, communication = positive("compute_us", compute_us), not_negative("communication_us", communication_us)
+    time: Array = compute + communication - _hidden_us(compute, communication, hidden)
+    return time
+
+
+def speedup(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLike) -> Array:
+    """Over one after the other, of times in us; ``hidden`` as in :func:`step_us`."""
+    faster: Array = step_us(compute_us, communication_us) / step_us(compute_us, communication_us, hidden)
+    return faster
+
+
+def achieved(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLike) -> Array:
+    """The share that is reached of what hiding everything would gain in speed-up; times in us."""
+    compute, communication = positive("compute_us", compute_us), positive("communication_us", communication_us)
+    gain, most = (
+        _hidden_us(compute, communication, share) / step_us(compute, communication, share) for share in (hidden, 1.0)
+    )
+    reached: Array = gain / most
+    return reached
+
+
+def _hidden_us(compute_us: Array, communication_us: Array, hidden: ArrayLike) -> Array:
+    least: Array = np.minimum(part("hidden", hidden) * communication_us, compute_us)
+    return least
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +166,8 @@ def time_us(one: Traffic, cluster: Cluster) -> Array:
     if one.operation is Operation.SendRecv:  # of all neighbours the slowest: one on another node where there is one
         network = cluster.intra if nodes == 1 else cluster.inter
         return terms(one.operation, "direct", 2).time_us(one.bytes, network)
-    phases = twolevel.TWO_LEVEL[one.operation](gpus, nodes, cluster.intra, cluster.inter)
-    return twolevel.total(phases).time_us(one.bytes)
+    phases = algorithms.TWO_LEVEL[one.operation](gpus, nodes, cluster.intra, cluster.inter)
+    return algorithms.total(phases).time_us(one.bytes)
 
 
 def _check(model: Model, plan: Plan) -> None:

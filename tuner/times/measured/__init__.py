@@ -4,12 +4,18 @@
 a table as far as they alone show it; what the links of a machine allow is judged on a higher floor.
 """
 
-from tuner.times.measured.catalogue import file_of, load, named_or_read, names
 from tuner.times.measured.checks import Kind, Problem, problems
-from tuner.times.measured.reader import parse, read
-from tuner.times.measured.records import Launch, MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredSource, MeasuredTable
-from tuner.times.measured.words import COLLECTIVES, POINT_TO_POINT
-from tuner.times.measured.writer import text, write
+from tuner.times.measured.reader import file_of, load, named_or_read, names, parse, read, text, write
+from tuner.times.measured.records import (
+    COLLECTIVES,
+    POINT_TO_POINT,
+    Launch,
+    MeasuredHeader,
+    MeasuredRow,
+    MeasuredRun,
+    MeasuredSource,
+    MeasuredTable,
+)
 
 __all__ = [
     "COLLECTIVES",

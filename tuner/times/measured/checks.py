@@ -10,7 +10,7 @@ from statistics import median
 from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.sizes import human_bytes
-from tuner.times.measured import notes
+from tuner.times.measured import records
 from tuner.times.measured.records import MeasuredRow, MeasuredTable
 
 SHORTEST_US = 1.0  # no kernel that waits for another GPU takes less
@@ -112,7 +112,7 @@ def _release(table: MeasuredTable) -> Iterator[Problem]:
 
 def _mixed(table: MeasuredTable) -> Iterator[Problem]:
     """By what the runs say of themselves."""
-    of = {Kind.mixed_releases: notes.nccl_release, Kind.mixed_machines: notes.gpu}
+    of = {Kind.mixed_releases: records.release_of_note, Kind.mixed_machines: records.gpu_of_note}
     for kind, value_of in of.items():
         by_run = {key: value_of(f"{key} ; {run.what}") for key, run in table.header.runs.items()}
         values = sorted({value for value in by_run.values() if value})

@@ -12,7 +12,7 @@ from typing import Any
 from tuner.base import extras
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import DataType, by_name
-from tuner.times.measured import words
+from tuner.times.measured import records
 from tuner.times.measured.reader import check_row
 from tuner.times.measured.records import Launch, MeasuredHeader, MeasuredRow, MeasuredTable
 
@@ -59,7 +59,7 @@ def _row(where: str, line: int, record: Mapping[str, Any]) -> MeasuredRow:
         dtype = by_name(DataType, str(record["nccl_dtype"]), "type")
         row = MeasuredRow(
             line=line,
-            collective=words.collective(str(record["op_name"])),
+            collective=records.collective(str(record["op_name"])),
             dtype=dtype,
             nodes=1,
             gpus_per_node=int(record["num_gpus"]),

@@ -6,20 +6,137 @@ Layouts, by the names of the columns: ``collective,dtype,gpus,bytes,time_us`` (o
 """
 
 import csv
+import io
 import math
+import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from enum import Enum
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from tuner.base.errors import BadInput, BadMeasurement, one_of
-from tuner.base.files import read_bytes
+from tuner.base.errors import BadInput, BadMeasurement, did_you_mean, one_of
+from tuner.base.files import read_bytes, write_text
 from tuner.base.names import Algorithm, DataType, Protocol, by_name
-from tuner.times.measured import header, notes, words
-from tuner.times.measured.records import MeasuredHeader, MeasuredRow, MeasuredTable
+from tuner.base.records import to_json
+from tuner.times.measured import records
+from tuner.times.measured.records import Launch, MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredSource, MeasuredTable
+
+Record = TypeVar("Record")
+_TABLES = ("source", "environment", "noise_percent", "left_out", "runs")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def parse_header(name: str, comments: Iterable[str]) -> MeasuredHeader:
+    """The head from the comment lines above the columns, each with its ``#``. ``name`` is the file's, for messages.
+
+    BadMeasurement where they are not TOML, or hold an unknown key or a value of another type.
+    """
+    try:
+        facts = tomllib.loads("\n".join(line.removeprefix("#").removeprefix(" ") for line in comments))
+    except tomllib.TOMLDecodeError as error:
+        raise BadMeasurement(f"{name}: the comments above the columns are not TOML: {error}") from None
+    try:
+        runs = {key: _run(f"runs.{key}", run) for key, run in _mapping("runs", facts.pop("runs", {})).items()}
+        source = MeasuredSource(**_known(MeasuredSource, "source", facts.pop("source", {})))
+        given = _known(MeasuredHeader, "", {**facts, "runs": runs, "source": source})
+        return MeasuredHeader(**{**given, **_typed(given)})
+    except _WrongValue as error:
+        raise BadMeasurement(f"{name}: the comments above the columns: {error}") from None
+
+
+def header_lines(header: MeasuredHeader) -> list[str]:
+    """The head as comment lines; what is empty is left out."""
+    text: list[str] = []
+    for key, value in to_json(header).items():
+        if key not in _TABLES and value not in ("", [], False):
+            text += [f"{key} = {_value(value)}"]
+    for key in ("source", "environment", "noise_percent", "left_out"):
+        if inside := {name: value for name, value in to_json(getattr(header, key)).items() if value != ""}:
+            text += ["", f"[{key}]", *(f"{_key(name)} = {_value(value)}" for name, value in inside.items())]
+    if header.runs:
+        text += ["", "[runs]"]
+    for key, run in header.runs.items():
+        there = {name: value for name, value in to_json(run).items() if value not in ("", None, [], {})}
+        text += [f"{_key(key)} = {_value(there)}"]
+    return [f"# {line}".rstrip() for line in text]
+
+
+class _WrongValue(Exception):
+    """A key that is unknown, or a value of another type."""
+
+
+def _run(where: str, facts: Any) -> MeasuredRun:
+    given = _known(MeasuredRun, where, facts)
+    if not isinstance(given.setdefault("what", ""), str):
+        raise _WrongValue(f"{where}.what: {given['what']!r}; expected a text")
+    return MeasuredRun(**{**given, **_typed(given)})
+
+
+def _known(record: type[Record], where: str, facts: Any) -> dict[str, Any]:
+    """The facts, where every key is a field of the record, texts where it has texts."""
+    texts = {each.name for each in fields(record) if each.type is str}  # type: ignore[arg-type]
+    names = [each.name for each in fields(record)]  # type: ignore[arg-type]
+    for key, value in _mapping(where, facts).items():
+        dotted = f"{where}.{key}".lstrip(".")
+        if key not in names:
+            raise _WrongValue(f"{dotted}: unknown key; {one_of(names)}")
+        if key in texts and not isinstance(value, str):
+            raise _WrongValue(f"{dotted}: {value!r}; expected a text")
+    return dict(facts)
+
+
+def _typed(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are no texts, checked and converted."""
+    typed: dict[str, Any] = {}
+    if "launch" in facts:
+        if facts["launch"] not in list(Launch):
+            raise _WrongValue(f"launch: {facts['launch']!r}; {one_of(repr(each.value) for each in Launch)}")
+        typed["launch"] = Launch(facts["launch"])
+    for key, kind in (("traps", str), ("devices", int)):
+        values = facts.get(key, [])
+        if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
+            raise _WrongValue(f"{key}: {values!r}; expected a list of {kind.__name__}")
+        if key in facts:
+            typed[key] = tuple(values)
+    inside: dict[str, type] = {"environment": str, "noise_percent": float, "left_out": int}
+    for key, of in inside.items():
+        for name, value in _mapping(key, facts.get(key, {})).items():
+            if not isinstance(value, of):
+                raise _WrongValue(f"{key}.{name}: {value!r}; expected {of.__name__}")
+    if not isinstance(facts.get("cuda_graph", False), bool):
+        raise _WrongValue(f"cuda_graph: {facts['cuda_graph']!r}; expected true or false")
+    return typed
+
+
+def _mapping(where: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _WrongValue(f"{where}: {value!r}; expected a table")
+    return value
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else _value(name)
+
+
+def _value(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+        return f'"{escaped}"'
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(name)} = {_value(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return str(value)
+
 
 Name = TypeVar("Name", bound=Enum)
 OWN_COLUMNS = (
@@ -43,7 +160,7 @@ def parse(name: str, content: str, where: str) -> MeasuredTable:
     comments = 0
     while comments < len(lines) and (not lines[comments].strip() or lines[comments].startswith("#")):
         comments += 1
-    head = header.parse(where, (line for line in lines[:comments] if line.strip()))
+    head = parse_header(where, (line for line in lines[:comments] if line.strip()))
     table = _numbered(where, comments, lines[comments:])
     columns = tuple(column.strip() for column in next(table, (0, []))[1])
     _check_columns(f"{where}:{comments + 1}", columns)
@@ -134,7 +251,7 @@ def _check_values(row: MeasuredRow) -> None:
 
 def not_whole(row: MeasuredRow) -> str | None:
     """Why a size was rounded, so that no such call can be placed; None where each rank has whole elements of it."""
-    parts = row.ranks if row.collective in words.SPLIT_OVER_RANKS else 1
+    parts = row.ranks if row.collective in records.SPLIT_OVER_RANKS else 1
     if row.bytes % (parts * row.dtype.size_bytes) == 0:
         return None
     return f"no whole elements for each of {row.ranks} ranks"
@@ -151,7 +268,7 @@ def _with_runs(table: MeasuredTable, columns: Iterable[str], cells: Iterable[Map
     """With the runs that ``source_id`` and ``notes`` tell of, and the release and GPU where all notes agree."""
     if "run" in columns or not {"source_id", "notes"} & set(columns):
         return table
-    noted = notes.runs([(cell.get("source_id", ""), cell.get("notes", "")) for cell in cells])
+    noted = records.runs_of_notes([(cell.get("source_id", ""), cell.get("notes", "")) for cell in cells])
     rows = tuple(replace(row, run=run) for row, run in zip(table.rows, noted.of_rows, strict=True))
     head: MeasuredHeader = replace(table.header, runs=noted.runs, nccl=noted.nccl, gpu=noted.gpu)
     return replace(table, header=head, rows=rows)
@@ -159,7 +276,7 @@ def _with_runs(table: MeasuredTable, columns: Iterable[str], cells: Iterable[Map
 
 @lru_cache
 def _collective(word: str) -> str:
-    return words.collective(word)
+    return records.collective(word)
 
 
 @lru_cache
@@ -194,3 +311,71 @@ def _time_us(text: str) -> float:
         return float(text)
     except ValueError:
         raise BadInput(f"time_us {text!r}; expected microseconds above 0") from None
+
+
+def write(path: Path, table: MeasuredTable) -> None:
+    """BadInput where the file cannot be written."""
+    write_text(path, text(table))
+
+
+def text(table: MeasuredTable) -> str:
+    """The file's text; ``read`` makes the same table of it, but for the lines' numbers."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(OWN_COLUMNS)
+    writer.writerows(map(_cells_of, table.rows))
+    return "\n".join([*header_lines(table.header), file.getvalue()])
+
+
+def _cells_of(row: MeasuredRow) -> tuple[object, ...]:
+    return (
+        row.collective,
+        row.dtype.name,
+        row.nodes,
+        row.gpus_per_node,
+        row.bytes,
+        f"{row.time_us:.10g}",
+        "" if row.in_place is None else int(row.in_place),
+        row.algorithm.name if row.algorithm is not None else "",
+        row.protocol.name if row.protocol is not None else "",
+        row.channels or "",
+        row.run,
+    )
+
+
+_WHERE = "; 'nccl-tuner measured list' shows the tables"
+
+
+def names() -> tuple[str, ...]:
+    """Every table that is shipped."""
+    there = (entry.name for entry in _folder().iterdir())
+    return tuple(sorted(name.removesuffix(".csv") for name in there if name.endswith(".csv")))
+
+
+@cache
+def load(name: str) -> MeasuredTable:
+    """A table that is shipped. BadInput for another name."""
+    if name not in names():
+        raise BadInput(f"no measured table {name!r}; {one_of(names())}{_WHERE}")
+    return parse(name, (_folder() / f"{name}.csv").read_text(encoding="utf-8"), f"tables/measured/{name}.csv")
+
+
+def named_or_read(path: Path) -> MeasuredTable:
+    """A table that is shipped by its name, or that of a file. BadMeasurement for a file that is none."""
+    return load(str(path)) if str(path) in names() else read(file_of(path))
+
+
+def file_of(path: Path) -> Path:
+    """The file of a table that is shipped, where ``path`` is the name of one; else ``path`` itself.
+
+    BadMeasurement where there is neither.
+    """
+    if str(path) in names():
+        return Path(str(_folder() / f"{path}.csv"))
+    if not path.exists():
+        raise BadMeasurement(f"{path}: No such file or shipped table{did_you_mean(str(path), names())}{_WHERE}")
+    return path
+
+
+def _folder() -> Traversable:
+    return files("tuner.tables") / "measured"

@@ -1,12 +1,39 @@
 """Records of measured times: a row, the head of a file, a table."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
 
+from tuner import release
 from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput, did_you_mean, one_of
 from tuner.base.names import Algorithm, Collective, DataType, Protocol, by_name
-from tuner.times.measured.words import POINT_TO_POINT
+
+# nccl-tests' programs without what NCCL has no function for by itself; the second half are made of sends and receives.
+POINT_TO_POINT = ("alltoall", "sendrecv", "gather", "scatter", "hypercube")
+COLLECTIVES = (*(collective.name.lower() for collective in Collective), *POINT_TO_POINT)
+
+# Collectives whose nBytes is the data of all ranks together: each rank's part is an equal number of elements.
+# nccl-tests, src/{all_gather,reduce_scatter,alltoall,gather,scatter}.cu: count / nranks.
+SPLIT_OVER_RANKS = ("allgather", "reducescatter", "alltoall", "gather", "scatter")
+
+
+def collective(word: str) -> str:
+    """NCCL's name in lower case: ``allreduce`` of ``all_reduce``, ``AllReduce`` or ``all_reduce_perf``.
+
+    BadInput for another word.
+    """
+    plain = _plain(word).removesuffix("perf")
+    if plain == "all2all":
+        return "alltoall"
+    if plain not in COLLECTIVES:
+        raise BadInput(f"unknown collective {word!r}{did_you_mean(plain, COLLECTIVES)}; {one_of(COLLECTIVES)}")
+    return plain
+
+
+def _plain(word: str) -> str:
+    return word.strip().lower().replace("_", "").replace("-", "")
 
 
 class Launch(StrEnum):
@@ -143,3 +170,59 @@ class MeasuredTable:
         """The GPUs of each node that took part, by number; the first ones where the file says nothing else."""
         run = self.header.runs.get(row.run)
         return (run.devices if run else ()) or tuple(range(row.gpus_per_node))
+
+
+_ROWS_OWN = re.compile(r"\b(?:avg )?busbw [\d.]+|#wrong=\S+")  # numbers of single rows
+_CODE = re.compile(r"\bnccl[ /]?(?:version )?(2\d{4})\b|/(2\d{4})\b", re.I)
+_DOTTED = re.compile(r"\bnccl[ -]?v?(2\.\d+\.\d+)", re.I)
+_GPU = re.compile(r"\b(?:NVIDIA )?((?:[ABHVL]\d{2,3}S?|GB\d{3}|GH200|RTX PRO \d+|RTX A\d+|T4)\b[^;,]*)")
+_VARIABLE = re.compile(r"\b((?:NCCL|FI)_[A-Z0-9_]+)=([^\s;,]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What notes tell: each row's run, the runs by name, and release and GPU where all rows agree on one."""
+
+    of_rows: Sequence[str]
+    runs: Mapping[str, MeasuredRun]
+    nccl: str
+    gpu: str
+
+
+def runs_of_notes(noted: Iterable[tuple[str, str]]) -> Noted:
+    """What the sources and notes of rows tell, by row. Rows of one source with unlike notes are of unlike runs."""
+    names: dict[tuple[str, str], str] = {}
+    of_rows = []
+    for source, note in noted:
+        own = _ROWS_OWN.sub("", note).strip(" ;")
+        if (source, own) not in names:
+            others = sum(1 for known, _ in names if known == source)
+            names[source, own] = f"{source}#{others + 1}" if others else source or "notes"
+        of_rows.append(names[source, own])
+    named = {name: MeasuredRun(what=note, environment=variables_of_note(note)) for (_, note), name in names.items()}
+    texts = [" ; ".join(key) for key in names]
+    return Noted(of_rows, named, _agreed(map(release_of_note, texts)), _agreed(map(gpu_of_note, texts)))
+
+
+def release_of_note(text: str) -> str:
+    """The release of NCCL that a text names, empty where it names none: ``22903`` and ``2.29.3`` are the same."""
+    if match := _DOTTED.search(text):
+        return match[1]
+    match = _CODE.search(text)
+    return release.of_code(int(match[1] or match[2])) if match else ""
+
+
+def gpu_of_note(text: str) -> str:
+    """The model of the GPU that a text names, empty where it names none."""
+    match = _GPU.search(text)
+    return match[1].strip() if match else ""
+
+
+def variables_of_note(text: str) -> dict[str, str]:
+    """Variables of NCCL and its network that a text sets."""
+    return {match[1]: match[2] for match in _VARIABLE.finditer(text)}
+
+
+def _agreed(values: Iterable[str]) -> str:
+    (one, *others) = set(values) or {""}
+    return "" if others else one

@@ -12,12 +12,20 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.files import read_bytes
 from tuner.base.names import Collective
-from tuner.times.measured import Launch, MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredTable, parquet, reader, words
+from tuner.times.measured import (
+    Launch,
+    MeasuredHeader,
+    MeasuredRow,
+    MeasuredRun,
+    MeasuredTable,
+    parquet,
+    reader,
+    records,
+)
 from tuner.times.measured.reader import check_row
-from tuner.times.readers import any_file, nccl_tests
+from tuner.times.readers import nccl_tests
 from tuner.times.readers.nccl_log import executed_by_size, imported_log
-from tuner.times.readers.nccl_tests_names import PROGRAMS
-from tuner.times.readers.nccl_tests_text import Text, is_text, wrong_count
+from tuner.times.readers.nccl_tests import PROGRAMS, Text, is_text, wrong_count
 from tuner.times.records.header import Header
 from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock
 from tuner.times.statistics import LEAST_PROCESSES
@@ -67,7 +75,7 @@ def read(path: Path, given: Given | None = None) -> MeasuredTable:
     elif _has_columns(text):
         table = reader.read(path)
     else:
-        table = _of_measurements(path, any_file.read_any(path), given)
+        table = _of_measurements(path, nccl_tests.read_any(path), given)
     return _agreed(path, table, given)
 
 
@@ -226,7 +234,7 @@ def _executed(row: MeasuredRow, ran: Combination | None) -> MeasuredRow:
 def _tuned(name: str) -> Collective | None:
     """The collective of a name in any of its spellings; None for one that NCCL does not tune, and for no name."""
     try:
-        return Collective[words.collective(name)] if name else None
+        return Collective[records.collective(name)] if name else None
     except (BadInput, KeyError):
         return None
 
@@ -239,7 +247,7 @@ def _collective(path: Path, program: str | None, given: Given) -> str:
             "or `collective`"
         )
     try:
-        return words.collective(named)
+        return records.collective(named)
     except BadInput as error:
         raise BadMeasurement(f"{path}: {error}") from None
 

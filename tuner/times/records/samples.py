@@ -178,7 +178,7 @@ class Measurements:
         return {requested: np.array(times) for requested, times in sorted(by_request.items())}
 
 
-@dataclass
+@dataclass()
 class Writer:
     """Adds to a file, a line at a time, each of them on the disk before the next is measured.
 

@@ -2,19 +2,187 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from tuner.base.errors import BadInput, BadMeasurement
-from tuner.base.names import ALGO_PROTOS
+from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.records import json_form
+from tuner.scenario import Scenario
 from tuner.times.calibration import measured_calls
 from tuner.times.calibration.measured_calls import Site
 from tuner.times.measured import MeasuredRow, MeasuredRun, MeasuredTable
 from tuner.times.readers.measured_table import BY_MEASURE, SIMULATED_TRAP
-from tuner.times.records.samples import Combination
-from tuner.times.regret import forced
-from tuner.times.regret.forced import FORCING, Forced
-from tuner.times.regret.records import DEFAULT, Arm, Call, MeasuredArms, MeasuredCall
+from tuner.times.records.header import SIMULATED, Header
+from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Call:
+    """What was measured; ``bytes`` is NCCL's nBytes. ``setting`` is the run's network and its other variables."""
+
+    collective: Collective
+    dtype: DataType
+    nodes: int
+    gpus_per_node: int
+    in_place: bool
+    setting: str
+    bytes: int
+
+    @property
+    def ranks(self) -> int:
+        """All GPUs."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def curve(self) -> tuple[object, ...]:
+        """What calls share that differ in size alone."""
+        return (self.collective, self.dtype, self.nodes, self.gpus_per_node, self.in_place, self.setting)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Times of one call, us: NCCL's own choice (``label`` default), or with something forced, which the label names.
+
+    ``combination`` is what NCCL ran: as logged, else as emulated under the arm's variables; its channels are those that
+    were forced, else 0. ``logged`` is what NCCL's log says, with the channels there; None without one.
+    """
+
+    label: str
+    combination: Combination = field(metadata=json_form(convert=str))
+    times_us: tuple[float, ...]
+    logged: Combination | None = field(metadata=json_form(convert=lambda logged: logged and str(logged)))
+
+    @property
+    def is_default(self) -> bool:
+        """Whether NCCL chose by itself."""
+        return self.label == DEFAULT
+
+    @cached_property
+    def log_us(self) -> float:
+        """Logarithm of the typical time: the median of the repeats."""
+        return float(np.median(np.log(self.times_us)))
+
+    @property
+    def time_us(self) -> float:
+        """The typical time, us."""
+        return float(np.exp(self.log_us))
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCall:
+    """All arms of a call. ``pick`` is NCCL's with its channels, as emulated with the variables ``environment``."""
+
+    call: Call
+    pick: Combination
+    default: Arm | None
+    forced: tuple[Arm, ...]
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """The default first."""
+        return (*([self.default] if self.default else []), *self.forced)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredArms:
+    """All calls of one machine and release, sorted. ``skipped`` counts rows that could not be placed, by reason.
+
+    ``noise_percent`` is what the source says of its noise, by the number of nodes from which it holds. ``simulated``
+    are the files whose times no machine took.
+    """
+
+    site: Site
+    calls: tuple[MeasuredCall, ...]
+    skipped: Mapping[str, int]
+    noise_percent: Mapping[str, float]
+    simulated: tuple[str, ...] = ()
+
+
+ALGO, PROTO, LEAST, MOST = "NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"
+FORCING = (ALGO, PROTO, LEAST, MOST)
+ALGORITHMS, PROTOCOLS = ({each.name.lower(): each.name for each in kind} for kind in (Algorithm, Protocol))
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """What an arm forces; nothing where all are empty: NCCL's own choice. Texts are as in NCCL's variables."""
+
+    algorithm: str = ""
+    protocol: str = ""
+    channels: int = 0
+
+    @property
+    def label(self) -> str:
+        """``Ring/LL channels=8``, or default."""
+        names = "/".join(filter(None, (self.algorithm, self.protocol)))
+        channels = f"channels={self.channels}" if self.channels else ""
+        return " ".join(filter(None, (names, channels))) or DEFAULT
+
+    @property
+    def parts(self) -> tuple[str, str, int]:
+        """Algorithm, protocol, channels."""
+        return self.algorithm, self.protocol, self.channels
+
+    @property
+    def columns(self) -> dict[str, Algorithm | Protocol | int | None]:
+        """As a measured row has them."""
+        return {
+            "algorithm": Algorithm[self.algorithm] if self.algorithm else None,
+            "protocol": Protocol[self.protocol] if self.protocol else None,
+            "channels": self.channels or None,
+        }
+
+
+def by_label(label: str) -> Forced:
+    """``default``, ``Ring``, ``LL128``, ``Ring/LL``, or ``Ring/LL/8`` with channels. BadInput for other words."""
+    if label.lower() == DEFAULT:
+        return Forced()
+    algorithm, protocol, channels = "", "", 0
+    for word in label.split("/"):
+        if (name := ALGORITHMS.get(word.lower())) and not algorithm:
+            algorithm = name
+        elif (name := PROTOCOLS.get(word.lower())) and not protocol:
+            protocol = name
+        elif word.isdigit() and int(word) and not channels:
+            channels = int(word)
+        else:
+            names = f"an algorithm ({', '.join(ALGORITHMS.values())}), a protocol ({', '.join(PROTOCOLS.values())})"
+            raise BadInput(
+                f"arm {label!r}; valid: {DEFAULT}, or what was forced: {names}, a number of channels, "
+                "with / between them: Ring/LL/8"
+            )
+    return Forced(algorithm, protocol, channels)
+
+
+def forced_by_variables(environment: Mapping[str, str]) -> Forced:
+    """What NCCL's variables force; several algorithms, and what NCCL does not know, stay as they stand there."""
+    algorithm, protocol = environment.get(ALGO, ""), environment.get(PROTO, "")
+    channels = environment.get(MOST) or environment.get(LEAST) or ""
+    return Forced(
+        ALGORITHMS.get(algorithm.lower(), algorithm),
+        PROTOCOLS.get(protocol.lower(), protocol),
+        int(channels) if channels.isdigit() else 0,
+    )
+
+
+def of_row(table: MeasuredTable, row: MeasuredRow) -> Forced:
+    """What a row of a table forced: by its run's variables, else by its columns.
+
+    In a run that is called default or as the file itself, columns are what NCCL's log says that it chose.
+    """
+    forced = forced_by_variables(table.environment_of(row))
+    if forced != Forced() or row.run in (DEFAULT, table.name):
+        return forced
+    algorithm, protocol = (each.name if each is not None else "" for each in (row.algorithm, row.protocol))
+    return Forced(algorithm, protocol, row.channels or 0)
+
 
 # They take algorithms away from NCCL's choice: how runs of one setting are made to differ beside the variables above.
 SWITCHES = ("NCCL_NVLS_ENABLE", "NCCL_COLLNET_ENABLE")
@@ -125,7 +293,7 @@ def _read(source: Source) -> dict[int, _Read]:
 
 
 def _forced(source: Source, row: MeasuredRow) -> Forced:
-    settings = forced.of_row(source.table, row)
+    settings = of_row(source.table, row)
     if source.said is None or settings == source.said or _says_its_arms(source.table, settings):
         return settings
     both = zip(settings.parts, source.said.parts, strict=True)
@@ -142,10 +310,8 @@ def _says_its_arms(table: MeasuredTable, settings: Forced) -> bool:
 def _logged(table: MeasuredTable, row: MeasuredRow) -> Combination | None:
     if row.algorithm is None or row.protocol is None:
         return None
-    by_columns = forced.Forced(row.algorithm.name, row.protocol.name, row.channels or 0)
-    return (
-        None if forced.of_row(table, row) == by_columns else Combination(row.algorithm, row.protocol, row.channels or 0)
-    )
+    by_columns = Forced(row.algorithm.name, row.protocol.name, row.channels or 0)
+    return None if of_row(table, row) == by_columns else Combination(row.algorithm, row.protocol, row.channels or 0)
 
 
 def _is_without_nvls(table: MeasuredTable, row: MeasuredRow) -> bool:
@@ -178,7 +344,7 @@ def _to_place(source: Source, read: Mapping[int, _Read]) -> MeasuredTable:
     header, rows = source.table.header, []
     runs = dict(header.runs)
     for number, one in read.items():
-        by_variables = forced.by_variables(source.table.environment_of(one.row)) != Forced()
+        by_variables = forced_by_variables(source.table.environment_of(one.row)) != Forced()
         columns = Forced().columns if by_variables else one.forced.columns
         rows.append(replace(one.row, line=number, in_place=False, **columns))  # type: ignore[arg-type]
     for number, one in _asked(read):
@@ -196,3 +362,48 @@ def _asked(read: Mapping[int, _Read]) -> Iterator[tuple[int, _Read]]:
         if one.call not in chosen or (one.label == DEFAULT and read[chosen[one.call]].label != DEFAULT):
             chosen[one.call] = number
     return ((number, read[number]) for number in chosen.values())
+
+
+BACKEND = "arms"  # of files of any kind, put together
+
+
+def of_arms(placed: MeasuredArms) -> list[Measurements]:
+    """One for each communicator and setting. Repeats are rounds; NCCL's own choice is as logged, or as emulated."""
+    together: dict[tuple[int, int, str, tuple[tuple[str, str], ...]], list[MeasuredCall]] = defaultdict(list)
+    for one in placed.calls:
+        together[one.call.nodes, one.call.gpus_per_node, one.call.setting, one.environment].append(one)
+    made = []
+    for (nodes, gpus, _, environment), calls in together.items():
+        scenario = placed.site.scenario(nodes, gpus, dict(environment))
+        backend = SIMULATED if placed.simulated else BACKEND
+        header = Header(backend, scenario=scenario, ranks=nodes * gpus, nodes=nodes, nccl=placed.site.nccl)
+        made.append(Measurements(header, tuple(block for one in calls for block in _blocks(one))))
+    return made
+
+
+def of_communicator(placed: MeasuredArms, scenario: Scenario) -> Measurements:
+    """Those of the communicator that ``scenario`` describes. BadMeasurement without any, or of several settings."""
+    nodes = sum(kind.nodes for kind in scenario.kinds)
+    own = [each for each in of_arms(placed) if (each.header.nodes, each.header.ranks) == (nodes, scenario.ranks)]
+    if len(own) != 1:
+        there = sorted({(one.call.nodes, one.call.ranks) for one in placed.calls})
+        have = ", ".join(f"{ranks} ranks on {count} nodes" for count, ranks in there)
+        why = "files of several settings" if own else f"measured on {have}"
+        raise BadMeasurement(f"{why}; valid: measurements of {scenario.title}, with one setting")
+    return own[0]
+
+
+def _blocks(one: MeasuredCall) -> Iterator[SampleBlock]:
+    call, rounds = one.call, Counter[Combination | None]()
+    point = Point(call.collective, call.bytes, call.dtype, Op.sum, call.in_place)
+    for arm in one.arms:
+        requested = None if arm.is_default else arm.combination
+        executed = arm.logged or (arm.combination if arm.is_default else None)
+        for time_us in arm.times_us:
+            yield SampleBlock(point, requested, executed, (time_us,), round=rounds[requested])
+            rounds[requested] += 1
+
+
+def sources(several: Sequence[Measurements]) -> str:
+    """What was measured, in words."""
+    return "; ".join(dict.fromkeys(each.header.origin for each in several))

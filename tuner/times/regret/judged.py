@@ -1,17 +1,179 @@
 """NCCL's pick against the best arm that was measured, by size, with the noise."""
 
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from enum import StrEnum
+from itertools import groupby, pairwise
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import Collective, DataType
 from tuner.base.records import json_form
-from tuner.times.comparison.judged import is_same
+from tuner.times.compared import is_same
 from tuner.times.records.samples import Combination
-from tuner.times.regret.executed import Executed, executed
-from tuner.times.regret.noise import Noise
-from tuner.times.regret.records import Arm, MeasuredCall
+from tuner.times.regret.arms import Arm, Call, MeasuredArms, MeasuredCall
+
+LEVEL = 0.05
+_FEWEST = 3  # degrees of freedom of repeats, and third differences, for an estimate
+_THIRD = 20.0  # variance of a third difference over that of a time: 1 + 9 + 9 + 1
+_TO_DEVIATION = 1.4826  # from a median of absolute values, of a normal distribution
+_EFFICIENCY = 0.37  # of a median of absolute values: degrees of freedom, of each difference
+_SMOOTH = 0.35  # least distance of sizes in a curve, logarithm: what lies closer is no curve over doubled sizes
+
+
+class NoiseSource(StrEnum):
+    """What an estimate is from."""
+
+    repeats = "repeats"
+    sizes = "neighbouring sizes"
+    stated = "stated"
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """``half_width``: of the 95 % interval of the logarithm of one time."""
+
+    half_width: float
+    source: NoiseSource
+
+    @property
+    def percent(self) -> float:
+        """By how much a time may be off, in per cent."""
+        return 100 * float(np.expm1(self.half_width))
+
+    def between(self, one: Arm, other: Arm, comparisons: int = 1) -> float:
+        """By how much the logarithms of two times may differ by chance, at 5 % for all ``comparisons`` together."""
+        wider = _quantile(1 - LEVEL / 2 / max(comparisons, 1)) / _quantile(1 - LEVEL / 2)
+        return self.half_width * wider * float(np.sqrt(1 / len(one.times_us) + 1 / len(other.times_us)))
+
+
+Group = tuple[object, ...]
+
+
+def group_of(call: Call) -> Group:
+    """Calls of one noise: of one collective on one communicator."""
+    return call.collective, call.nodes, call.gpus_per_node
+
+
+def of_arms(measured: MeasuredArms) -> dict[Group, Noise]:
+    """By :func:`group_of`; without those of which nothing is known."""
+    arms: dict[Group, list[tuple[Call, Arm]]] = defaultdict(list)
+    for one in measured.calls:
+        arms[group_of(one.call)] += [(one.call, arm) for arm in one.arms]
+    noise_of = {}
+    for group, its in arms.items():
+        nodes = its[0][0].nodes
+        known = [
+            Noise(half, source)
+            for source, half in (
+                (NoiseSource.repeats, _of_repeats([arm for _, arm in its])),
+                (NoiseSource.stated, _stated(measured.noise_percent, nodes)),
+            )
+            if half is not None
+        ]
+        if known:
+            noise_of[group] = max(known, key=lambda noise: noise.half_width)
+        elif (half := _of_sizes(its)) is not None:
+            noise_of[group] = Noise(half, NoiseSource.sizes)
+    return noise_of
+
+
+def _of_repeats(arms: Sequence[Arm]) -> float | None:
+    """Student's, of the pooled variance of all arms that were repeated."""
+    from scipy.special import stdtrit  # slow to load
+
+    repeated = [np.log(arm.times_us) for arm in arms if len(arm.times_us) > 1]
+    freedom = sum(len(log_us) - 1 for log_us in repeated)
+    if freedom < _FEWEST:
+        return None
+    variance = sum(float(np.square(log_us - log_us.mean()).sum()) for log_us in repeated) / freedom
+    return float(stdtrit(freedom, 1 - LEVEL / 2) * np.sqrt(variance))
+
+
+def _of_sizes(arms: Sequence[tuple[Call, Arm]]) -> float | None:
+    from scipy.special import stdtrit  # slow to load
+
+    differences = np.concatenate([np.empty(0), *map(_third_differences, _curves(arms))])
+    if len(differences) < _FEWEST:
+        return None
+    deviation = _TO_DEVIATION * float(np.median(np.abs(differences))) / np.sqrt(_THIRD)
+    return float(stdtrit(_EFFICIENCY * len(differences), 1 - LEVEL / 2) * deviation)
+
+
+def _curves(arms: Sequence[tuple[Call, Arm]]) -> Iterator[list[tuple[float, float]]]:
+    """Logarithms of size and time, of one arm as long as NCCL runs the same for it."""
+
+    def by(one: tuple[Call, Arm]) -> tuple[str, str]:
+        return str(one[0].curve), one[1].label
+
+    for _, of_arm in groupby(sorted(arms, key=lambda one: (by(one), one[0].bytes)), key=by):
+        for _, same in groupby(of_arm, key=lambda one: one[1].combination):
+            yield [(float(np.log(call.bytes)), arm.log_us) for call, arm in same]
+
+
+def _third_differences(curve: Sequence[tuple[float, float]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Of stretches whose sizes grow by the same factor."""
+    log_bytes, log_us = np.array(curve).T
+    steps = np.diff(log_bytes)
+    even = np.abs(np.diff(steps)) < 1e-6
+    which = even[:-1] & even[1:] & (steps[:-2] > _SMOOTH) if len(curve) > 3 else np.zeros(0, np.bool_)
+    differences: np.ndarray[tuple[int], np.dtype[np.float64]] = np.diff(log_us, 3)[which]
+    return differences
+
+
+def _stated(percent: Mapping[str, float], nodes: int) -> float | None:
+    known = [(int(least), value) for least, value in percent.items() if int(least) <= nodes]
+    return float(np.log1p(max(known)[1] / 100)) if known else None
+
+
+def _quantile(probability: float) -> float:
+    from scipy.special import ndtri  # slow to load
+
+    return float(ndtri(probability))
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What NCCL's own choice was: as NCCL's log says, or the forced arm whose time is nearest, ``label``.
+
+    ``difference`` is the time of NCCL's choice over the arm's, minus 1. ``is_clear``: logged, or the other arms are
+    farther off beyond the noise. ``agrees``: it is the emulated pick.
+    """
+
+    label: str
+    combination: Combination = field(metadata=json_form(convert=str))
+    logged: bool
+    difference: float
+    is_clear: bool
+    agrees: bool
+
+
+def executed(measured: MeasuredCall, noise: Noise | None) -> Executed | None:
+    """None where NCCL's own choice was not measured, or has no log and fewer than two combinations were forced, or the
+    emulated pick is none of them: there is nothing to tell apart then.
+    """
+    default, pick = measured.default, measured.pick
+    if default is None:
+        return None
+    if default.logged is not None:
+        agrees = default.logged.algo_proto == pick.algo_proto
+        return Executed(default.label, default.logged, True, 0.0, is_clear=True, agrees=agrees)
+    arms = measured.forced
+    if not any(is_same(arm.combination, pick) for arm in arms) or len({arm.combination for arm in arms}) < 2:
+        return None
+    nearest = min(arms, key=lambda arm: abs(default.log_us - arm.log_us))
+    lead = min(abs(default.log_us - arm.log_us) for arm in arms if arm.combination != nearest.combination)
+    lead -= abs(default.log_us - nearest.log_us)
+    return Executed(
+        nearest.label,
+        nearest.combination,
+        False,
+        default.time_us / nearest.time_us - 1,
+        is_clear=noise is not None and lead > noise.between(default, nearest),
+        agrees=is_same(nearest.combination, pick),
+    )
 
 
 class Verdict(StrEnum):
@@ -123,3 +285,145 @@ def _verdict(measured: MeasuredCall, own: Arm | None, against: _Against | None) 
     if against.low > 0:
         return Verdict.loses, ""
     return (Verdict.best if against.high < 0 else Verdict.tie), ""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitGain:
+    """``parts`` calls of ``part_bytes``, one after the other, take ``parts_us`` together: less than one of ``bytes``.
+
+    ``gain`` is the one's time over theirs, minus 1; ``low`` where its 95 % interval begins. ``pick`` and ``part_pick``
+    are NCCL's picks at both sizes, as emulated.
+    """
+
+    collective: Collective
+    dtype: DataType
+    nodes: int
+    gpus_per_node: int
+    in_place: bool
+    setting: str
+    bytes: int
+    part_bytes: int
+    parts: int
+    time_us: float
+    parts_us: float
+    gain: float
+    low: float
+    pick: Combination = field(metadata=json_form(convert=str))
+    part_pick: Combination = field(metadata=json_form(convert=str))
+
+
+def split_gains(calls: Sequence[MeasuredCall], noises: Mapping[Group, Noise]) -> list[SplitGain]:
+    """Between neighbouring sizes of NCCL's own choices, where the larger is a multiple of the smaller."""
+    curves: dict[tuple[object, ...], list[tuple[MeasuredCall, Arm]]] = defaultdict(list)
+    for one in calls:
+        if one.default is not None and group_of(one.call) in noises:
+            curves[one.call.curve].append((one, one.default))
+    return [each for curve in curves.values() for each in _of_curve(curve, noises[group_of(curve[0][0].call)])]
+
+
+def _of_curve(curve: Sequence[tuple[MeasuredCall, Arm]], noise: Noise) -> Iterator[SplitGain]:
+    for (small, part), (large, whole) in pairwise(curve):
+        call: Call = large.call
+        parts, rest = divmod(call.bytes, small.call.bytes)
+        log_gain = whole.log_us - part.log_us - float(np.log(parts))
+        half = noise.between(whole, part, len(curve) - 1)
+        if rest or log_gain <= half:
+            continue
+        yield SplitGain(
+            call.collective,
+            call.dtype,
+            call.nodes,
+            call.gpus_per_node,
+            call.in_place,
+            call.setting,
+            call.bytes,
+            small.call.bytes,
+            parts,
+            whole.time_us,
+            parts * part.time_us,
+            float(np.expm1(log_gain)),
+            float(np.expm1(log_gain - half)),
+            large.pick.plain,
+            small.pick.plain,
+        )
+
+
+FEWEST_SIZES = 8
+ANY = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Kinks:
+    """Of curves in which the pick changes from ``before`` to ``after``: in how many the largest kink is there.
+
+    A kink is a second difference of the time's logarithm over doubled sizes; it is at a change where it is centred on
+    the last size before it or on the first after it. ``by_chance`` is in how many it would be there by chance. Where
+    ``before`` and ``after`` are ``ANY``, it is at one of all changes of its curve.
+    """
+
+    before: str
+    after: str
+    curves: int
+    largest_there: int
+    by_chance: float
+
+
+def kinks(calls: Iterable[MeasuredCall]) -> list[Kinks]:
+    """Of curves of NCCL's own choices out of place, over sizes that double: of any change, then the commonest first."""
+    changes: dict[tuple[str, str], list[tuple[bool, float]]] = defaultdict(list)
+    for curve in _forced_curves(calls):
+        picks = [one.pick.plain for one, _ in curve]
+        bends = np.abs(np.diff([arm.log_us for _, arm in curve], 2))
+        largest = int(np.argmax(bends)) + 1  # the size that it is centred on
+        every: set[int] = set()
+        for index, (before, after) in enumerate(pairwise(picks)):
+            if before != after:
+                centres = {index, index + 1} & set(range(1, len(curve) - 1))
+                every |= centres
+                changes[str(before), str(after)].append((largest in centres, len(centres) / len(bends)))
+        if every:
+            changes[ANY, ANY].append((largest in every, len(every) / len(bends)))
+    made = [
+        Kinks(*names, len(each), sum(there for there, _ in each), sum(chance for _, chance in each))
+        for names, each in changes.items()
+    ]
+    return sorted(made, key=_order)
+
+
+def together(several: Iterable[Kinks]) -> list[Kinks]:
+    """Of several sets of curves as one."""
+    by_name: dict[tuple[str, str], list[Kinks]] = defaultdict(list)
+    for one in several:
+        by_name[one.before, one.after].append(one)
+    made = [
+        Kinks(
+            *names,
+            sum(one.curves for one in its),
+            sum(one.largest_there for one in its),
+            sum(one.by_chance for one in its),
+        )
+        for names, its in by_name.items()
+    ]
+    return sorted(made, key=_order)
+
+
+def _order(one: Kinks) -> tuple[bool, int, str, str]:
+    return one.before != ANY, -one.curves, one.before, one.after
+
+
+def _forced_curves(calls: Iterable[MeasuredCall]) -> Iterator[Sequence[tuple[MeasuredCall, Arm]]]:
+    """The longest stretches of sizes that double."""
+    own = sorted(
+        ((one, one.default) for one in calls if one.default is not None and not one.call.in_place),
+        key=lambda pair: (str(pair[0].call.curve), pair[0].call.bytes),
+    )
+    for _, of_curve in groupby(own, key=lambda pair: str(pair[0].call.curve)):
+        stretch: list[tuple[MeasuredCall, Arm]] = []
+        for pair in of_curve:
+            if stretch and pair[0].call.bytes != 2 * stretch[-1][0].call.bytes:
+                if len(stretch) >= FEWEST_SIZES:
+                    yield stretch
+                stretch = []
+            stretch.append(pair)
+        if len(stretch) >= FEWEST_SIZES:
+            yield stretch

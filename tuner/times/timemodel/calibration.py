@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import cache, cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -11,23 +11,25 @@ from typing import Any
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadCalibration, BadInput, one_of
 from tuner.base.names import ALGO_PROTOS, Collective
 from tuner.base.records import to_json
 from tuner.times.timemodel import point_to_point
+from tuner.times.timemodel.form import PARAMETERS, believed
 from tuner.times.timemodel.intervals import (
     ON_ONE_NODE,
     CarriedOver,
     Certainty,
+    Curve,
     Factors,
     Place,
     Regime,
     Scatter,
     Sizes,
+    Surface,
 )
-from tuner.times.timemodel.parameters import PARAMETERS, believed
 from tuner.times.timemodel.sites import SiteProcess, SiteRows
-from tuner.times.timemodel.surface import Curve, Surface
 
 VERSION = 3
 _OF_SITE = ("name", "launch", "measured", "alltoall", "site", "network", "between_releases", "between")

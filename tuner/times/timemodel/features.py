@@ -1,13 +1,14 @@
 """What a call's time depends on, from the emulator: an element a call, so that many communicators go into one fit."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Collective, Protocol
 from tuner.base.numerics import SizeArray
 from tuner.emulator.request import Request

@@ -15,7 +15,7 @@ from tuner.base.names import Algorithm
 from tuner.base.numerics import SizeArray
 from tuner.emulator.communicator import Communicator
 from tuner.times.timemodel.features import Array, Which
-from tuner.times.timemodel.parameters import Parameter
+from tuner.times.timemodel.form import Parameter
 
 MODELLED = ("alltoall",)
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tuner.bench.double import kernels
-from tuner.bench.double.computer import Computer, computer
-from tuner.bench.double.timeline import Own
+from tuner.bench.double import contents
+from tuner.bench.double.computer import Computer, Own, computer
 from tuner.bench.gpu.kernels import SOURCE
 
 from .cuda import compiler, driver
@@ -33,7 +32,7 @@ class RawModule:
         if self._code != SOURCE or name not in _PARAMETERS:
             raise NotImplementedError(f"the double knows the kernels fill and check of tuner.bench.gpu, not {name}")
         try:
-            return RawKernel(name, kernels.Compiled.of(self._options))
+            return RawKernel(name, contents.Compiled.of(self._options))
         except (KeyError, ValueError, AttributeError) as error:
             raise compiler.CompileException(f"{name}: {error!r} in {self._options}") from None
 
@@ -41,7 +40,7 @@ class RawModule:
 class RawKernel:
     """One function, to be launched."""
 
-    def __init__(self, name: str, compiled: kernels.Compiled) -> None:
+    def __init__(self, name: str, compiled: contents.Compiled) -> None:
         self._name, self._compiled = name, compiled
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: Sequence[Any], *, stream: Stream) -> None:
@@ -57,12 +56,12 @@ class RawKernel:
         here.put(here.stream(stream.ptr), Own(lambda: run(here, self._compiled, numbers)))
 
 
-def _fill(here: Computer, compiled: kernels.Compiled, numbers: Sequence[int]) -> None:
+def _fill(here: Computer, compiled: contents.Compiled, numbers: Sequence[int]) -> None:
     data, count, rank, seed = numbers
-    here.contents.write(data, count, compiled.element_bytes, kernels.Sent(compiled, rank, seed))
+    here.contents.write(data, count, compiled.element_bytes, contents.Sent(compiled, rank, seed))
 
 
-def _check(here: Computer, compiled: kernels.Compiled, numbers: Sequence[int]) -> None:
+def _check(here: Computer, compiled: contents.Compiled, numbers: Sequence[int]) -> None:
     data, count, first, ranks, per_rank, seed, counter = numbers
     found = here.contents.read(data, count, compiled.element_bytes)
-    here.add(counter, kernels.wrong(compiled, kernels.Expected(count, first, ranks, per_rank, seed), found))
+    here.add(counter, contents.wrong(compiled, contents.Expected(count, first, ranks, per_rank, seed), found))

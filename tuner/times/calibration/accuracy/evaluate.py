@@ -1,22 +1,211 @@
 """Runs the frozen splits: fit to what is kept, predict what is held out, say how far off and how well covered."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
+from tuner.base.names import Collective
 from tuner.times.calibration.accuracy import splits
-from tuner.times.calibration.accuracy.baselines import BASELINES
 from tuner.times.calibration.accuracy.splits import Halves, Split
-from tuner.times.calibration.accuracy.widths import Scores, learn
 from tuner.times.calibration.calibrate import of_calls
 from tuner.times.calibration.measured_calls import MeasuredCalls
 from tuner.times.timemodel import predict
 from tuner.times.timemodel.calibration import Calibration
-from tuner.times.timemodel.features import Array
-from tuner.times.timemodel.intervals import ON_ONE_NODE, CarriedOver, Factors, Place
+from tuner.times.timemodel.features import Array, Ints
+from tuner.times.timemodel.intervals import BEYOND, COVERED, ON_ONE_NODE, CarriedOver, Factors, Place
 from tuner.times.timemodel.predict import CalibratedTimes
+
+_NEVER_TRIED = 1.5  # what was never held out, against the widest that was
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """How far predictions of one split are off: absolute logarithms as numbers without a unit, [row].
+
+    ``scatter``: of the fit near each row; ``unit``: what the factor of the kind multiplies there.
+    """
+
+    kind: CarriedOver
+    split: Split
+    machine: str
+    off: Array
+    scatter: Array
+    unit: Array
+
+
+def learn(scores: Iterable[Scores]) -> Factors:
+    """The conformal quantiles by what is carried over, the (n + 1) x 0.9 smallest of n; splits count alike.
+
+    Of sizes, how far predictions are off; of the others, how much more than that, as independent errors add.
+    """
+    known = _tried(scores)
+    never = {
+        beyond: max(value for kind, value in known.items() if _alike(kind, beyond)) * _NEVER_TRIED
+        for beyond in (False, True)
+    }
+    return {kind: known.get(kind, never[kind in BEYOND]) for kind in ON_ONE_NODE}
+
+
+def learn_scaled(scores: Iterable[Scores]) -> Factors:
+    """The same where all factors are in units of the scatter."""
+    known = _tried(scores)
+    never = max(known.values()) * _NEVER_TRIED
+    return {kind: known.get(kind, never) for kind in ON_ONE_NODE}
+
+
+def _tried(scores: Iterable[Scores]) -> Factors:
+    by_kind: dict[CarriedOver, list[Scores]] = defaultdict(list)
+    for each in scores:
+        by_kind[each.kind].append(each)
+    sizes = _quantile([each.off / each.scatter for each in by_kind.pop(CarriedOver.sizes)])
+    others = {kind: _quantile([_more(each, sizes) for each in its]) for kind, its in by_kind.items()}
+    return {**others, CarriedOver.sizes: sizes}
+
+
+def _alike(kind: CarriedOver, beyond: bool) -> bool:
+    """Whether the factors of kinds are in one unit."""
+    return (kind in BEYOND) == beyond
+
+
+def _more(scores: Scores, sizes: float) -> Array:
+    more: Array = np.sqrt(np.maximum(scores.off**2 - (sizes * scores.scatter) ** 2, 0.0)) / scores.unit
+    return more
+
+
+def _quantile(off: list[Array]) -> float:
+    together = np.concatenate(off)
+    weights = np.concatenate([np.full(len(each), 1 / len(each)) for each in off])
+    order = np.argsort(together)
+    reached = np.cumsum(weights[order]) / weights.sum() * len(together) / (len(together) + 1)
+    place = min(int(np.searchsorted(reached, COVERED)), len(together) - 1)
+    return float(together[order[place]])
+
+
+Baseline = Callable[[MeasuredCalls, MeasuredCalls], Array]
+
+
+def nccl(_: MeasuredCalls, test: MeasuredCalls) -> Array:
+    """NCCL's own model."""
+    return test.nccl_us
+
+
+def scaled(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
+    """NCCL's own model, times one factor."""
+    times: Array = test.nccl_us * np.exp(np.median(np.log(fit.measured.times_us / fit.nccl_us)))
+    return times
+
+
+def alpha_beta(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
+    """A time for each step and for each byte that a rank sends, for each collective, algorithm and protocol."""
+    times: Array
+    times, known, asked = np.full(len(test), np.nan), _combinations(fit), _combinations(test)
+    for combination in np.unique(asked).tolist():
+        rows, which = known == combination, asked == combination
+        if rows.any():
+            measured_us = fit.measured.times_us[rows]
+            terms = _steps_and_bytes(fit)[rows] / measured_us[:, None]
+            from scipy.optimize import nnls  # slow to load
+
+            factors, _ = nnls(terms, np.ones(len(measured_us)))
+            times[which] = _steps_and_bytes(test)[which] @ factors
+    times = np.maximum(times, 1e-3)
+    return times
+
+
+def interpolated(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
+    """Between the measured sizes of the same collective, type, GPUs and nodes, in logarithms."""
+    curves, times = _curves(fit), np.full(len(test), np.nan)
+    for key, places in _places(test).items():
+        if key in curves:
+            sizes, log_us = curves[key]
+            times[places] = np.exp(np.interp(np.log(test.measured.calls.bytes[places]), sizes, log_us))
+    return times
+
+
+def carried(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
+    """The measured time of the same call, whatever else has changed."""
+    curves, times = _curves(fit), np.full(len(test), np.nan)
+    for key, places in _places(test).items():
+        if key in curves:
+            sizes, log_us = curves[key]
+            log_bytes = np.log(test.measured.calls.bytes[places])
+            at = np.clip(np.searchsorted(sizes, log_bytes - 1e-9), 0, len(sizes) - 1)
+            times[places] = np.where(np.abs(sizes[at] - log_bytes) < 1e-6, np.exp(log_us[at]), np.nan)
+    return times
+
+
+def boosted(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
+    """Gradient-boosted trees on what the form knows; NaN where scikit-learn is not installed."""
+    try:
+        from sklearn.ensemble import HistGradientBoostingRegressor
+    except ImportError:
+        return np.full(len(test), np.nan)
+    trees = HistGradientBoostingRegressor(max_iter=300, learning_rate=0.05, min_samples_leaf=5, random_state=0)
+    trees.fit(_columns(fit), np.log(fit.measured.times_us / fit.nccl_us))
+    times: Array = test.nccl_us * np.exp(trees.predict(_columns(test)))
+    return times
+
+
+BASELINES: Mapping[str, Baseline] = {
+    "NCCL's model": nccl,
+    "one factor": scaled,
+    "alpha-beta": alpha_beta,
+    "interpolation": interpolated,
+    "old times": carried,
+    "boosting": boosted,
+}
+
+
+def _combinations(calls: MeasuredCalls) -> Ints:
+    features = calls.measured.calls
+    return features.collective * 1000 + features.algo_proto
+
+
+def _steps_and_bytes(calls: MeasuredCalls) -> Array:
+    features = calls.measured.calls
+    steps = (features.ranks - 1) * np.where(features.collective == Collective.AllReduce, 2, 1)
+    return np.stack([np.ones(len(steps)), steps, steps * features.bytes / features.ranks], axis=1)
+
+
+def _columns(calls: MeasuredCalls) -> Array:
+    each = calls.measured.calls
+    return np.stack(
+        [
+            np.log(each.bytes),
+            np.log(calls.nccl_us),
+            each.collective,
+            each.algo_proto,
+            each.ranks,
+            each.nodes,
+            each.channels,
+            each.byte_reduced,
+        ],
+        axis=1,
+    )
+
+
+def _places(calls: MeasuredCalls) -> dict[tuple[int, ...], Ints]:
+    each = calls.measured.calls
+    columns = (each.collective, calls.dtype, calls.gpus_per_node, each.nodes.astype(np.int64))
+    keys, inverse = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    return {tuple(key.tolist()): np.flatnonzero(inverse.ravel() == at) for at, key in enumerate(keys.T)}
+
+
+def _curves(calls: MeasuredCalls) -> dict[tuple[int, ...], tuple[Array, Array]]:
+    """Logarithms of sizes, rising, and of the median time at each."""
+    curves = {}
+    for key, places in _places(calls).items():
+        by_size: dict[float, list[float]] = defaultdict(list)
+        log_bytes, log_us = np.log(calls.measured.calls.bytes[places]), np.log(calls.measured.times_us[places])
+        for size, time in zip(log_bytes.tolist(), log_us.tolist(), strict=True):
+            by_size[size].append(time)
+        sizes = sorted(by_size)
+        curves[key] = np.array(sizes), np.array([np.median(by_size[size]) for size in sizes])
+    return curves
+
 
 MODEL = "time model"
 FEWEST_ROWS = 8  # fewer say nothing of a kind alone
@@ -168,3 +357,18 @@ def summary(results: Sequence[SplitResult]) -> dict[str, dict[str, float | None]
             values = [value for each in own if (value := each.errors[model]) is not None]
             mean_errors[group][model] = float(np.mean(values)) if len(values) == len(own) else None
     return mean_errors
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsAccuracy:
+    """``summary``: mean errors by kind of split and model, as shares; None where a model has no answer."""
+
+    splits: tuple[SplitResult, ...]
+    summary: Mapping[str, Mapping[str, float | None]]
+    factors: Factors
+
+
+def of_splits(progress: Callable[[int, int], None] | None = None) -> SplitsAccuracy:
+    """Runs them; ``progress`` is told how many of how many are done."""
+    results, factors = run(progress)
+    return SplitsAccuracy(results, summary(results), factors)

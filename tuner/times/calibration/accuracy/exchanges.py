@@ -2,16 +2,15 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
+from tuner.base.dataclass import dataclass
 from tuner.times import measured
 from tuner.times.calibration import point_to_point_fit
-from tuner.times.calibration.accuracy.evaluate import mean_absolute_error
+from tuner.times.calibration.accuracy.evaluate import Scores, learn_scaled, mean_absolute_error
 from tuner.times.calibration.accuracy.splits import Split, splits
-from tuner.times.calibration.accuracy.widths import Scores, learn_scaled
 from tuner.times.calibration.measured_calls import Site
 from tuner.times.calibration.point_to_point_fit import MeasuredExchanges
 from tuner.times.timemodel import point_to_point

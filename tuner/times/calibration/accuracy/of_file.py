@@ -2,15 +2,16 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.records import to_json
 from tuner.machine import catalogue, skeleton
 from tuner.machine.topology import Topology
-from tuner.times.calibration import calibrate, plausible, point_to_point_fit, scaled
+from tuner.times.calibration import calibrate, plausible, point_to_point_fit
 from tuner.times.calibration.accuracy.evaluate import mean_absolute_error, predicted_times
 from tuner.times.calibration.measured_calls import (
     MeasuredCalls,
@@ -195,12 +196,12 @@ def _call(row: MeasuredRow) -> MeasuredRow:
 def _all_off_alike(calls: MeasuredCalls, times: CalibratedTimes) -> tuple[str, ...]:
     """Said where all times are off by one factor, with the lines; the rows count all the same."""
     ratios = calls.measured.times_us / times.time_us
-    factor = scaled.common_factor(ratios, calls.measured.calls.bytes)
+    factor = plausible.common_factor(ratios, calls.measured.calls.bytes)
     if factor is None:
         return ()
     lines = tuple(row.line for row in calls.rows)
     text = f"all times are {factor:.3g} times what is expected, the smallest calls' as the largest's"
-    return (f"{text}; {scaled.likely(factor)} ({Problem(Kind.scaled, lines, text).where})",)
+    return (f"{text}; {plausible.likely(factor)} ({Problem(Kind.scaled, lines, text).where})",)
 
 
 def _skipped(table: MeasuredTable, calls: MeasuredCalls | None, counted: Set[int]) -> Mapping[str, int]:

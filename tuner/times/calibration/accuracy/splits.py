@@ -1,13 +1,13 @@
 """The frozen splits of ``tables/splits.toml``: which rows a model is fitted to, and which it has to predict."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType
 from tuner.times import measured

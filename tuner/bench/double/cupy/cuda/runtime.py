@@ -7,8 +7,7 @@ import numpy as np
 
 from tuner._native._sim import ffi
 from tuner.bench.double import errors
-from tuner.bench.double.computer import MEMORY_BYTES, MULTIPROCESSORS, Again, computer
-from tuner.bench.double.timeline import NOT_READY, Mark, Own
+from tuner.bench.double.computer import MEMORY_BYTES, MULTIPROCESSORS, NOT_READY, Again, Mark, Own, computer
 
 _POLL_S = 1e-3
 DRIVER_VERSION = RUNTIME_VERSION = 13000

@@ -2,22 +2,208 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadMeasurement, one_of
-from tuner.base.names import AlgoProto, Collective
+from tuner.base.errors import BadMeasurement, NoAlgorithm, one_of
+from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective, Protocol
 from tuner.base.records import json_form
-from tuner.times.comparison.judged import Judged, Skipped, judge, kind_of, middle
-from tuner.times.comparison.model import Model, model_of
-from tuner.times.comparison.model_errors import ModelError, model_error
-from tuner.times.evidence import Evidence, collect
-from tuner.times.readers.any_file import read_any
+from tuner.emulator.selection import Selection
+from tuner.times.evidence import LEVEL, Evidence, collect
+from tuner.times.readers.nccl_tests import read_any
+from tuner.times.records.header import scenario_of
 from tuner.times.records.samples import Combination, Measurements, Point
+
+WORD = 4  # bytes; sizes are whole numbers of these
+
+
+class Model:
+    """What the emulator says of the communicator that was measured."""
+
+    def __init__(self, selection: Selection) -> None:
+        self.selection = selection
+        self._picks: dict[Point, Combination | None] = {}
+
+    def pick(self, point: Point) -> Combination | None:
+        """None where NCCL has no algorithm for it."""
+        if point not in self._picks:
+            try:
+                picks = self.selection.pick(point.request, [point.bytes])
+            except NoAlgorithm:
+                self._picks[point] = None
+            else:
+                algo_proto = Algorithm(picks.algorithm[0]), Protocol(picks.protocol[0])
+                self._picks[point] = Combination(*algo_proto, int(picks.channels[0]))
+        return self._picks[point]
+
+    def times_us(self, point: Point) -> dict[AlgoProto, float]:
+        """The predicted time in us of every combination that NCCL does not ignore."""
+        (table_us,) = self.selection.cost_table(point.request, [point.bytes])
+        return {algo_proto: float(table_us[algo_proto]) for algo_proto in ALGO_PROTOS if table_us[algo_proto] > 0}
+
+    def changes(self, kind: Point, low: int, high: int) -> list[int]:
+        """First sizes of another pick in (low, high], exact to a word."""
+        sizes = np.unique(np.append(np.geomspace(low, high, 512).astype(np.int64) // WORD * WORD, [low, high]))
+        algo_protos = self._cells(kind, sizes)
+        changes = []
+        for index in np.flatnonzero(algo_protos[1:] != algo_protos[:-1]):
+            below, above = int(sizes[index]), int(sizes[index + 1])
+            while (between := (below + above) // 2 // WORD * WORD) > below:
+                same = self._cells(kind, np.array([between]))[0] == algo_protos[index]
+                below, above = (between, above) if same else (below, between)
+            changes.append(above)
+        return changes
+
+    def _cells(self, kind: Point, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.selection.pick(kind.request, sizes).combinations
+
+
+def model_of(measurements: Measurements) -> Model | None:
+    """The emulator for a file's header; None where the header has no communicator that can be emulated."""
+    header = measurements.header
+    return None if header.scenario is None else Model(Selection(scenario_of(header).communicator()))
+
+
+_NOT_SAID = "no log of NCCL's own choice, and the file does not say where it was measured; valid: with `machine` NAME"
+FEWEST_OTHERS = 2  # beside a pick, for the best of them to be called so
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One size: ``regret`` is the pick's time over the best's, minus 1; ``significant`` is one beyond the noise.
+
+    ``pick`` is what NCCL ran by itself where that was measured, else the emulator's; ``model_pick`` the emulator's.
+    ``interval`` is the regret's, of 95 %. ``others`` counts what was measured beside the pick.
+    """
+
+    point: Point
+    pick: Combination
+    best: Combination
+    pick_us: float
+    best_us: float
+    regret: float
+    interval: tuple[float, float]
+    significant: bool
+    rounds: int
+    alike: frozenset[Combination]
+    model_pick: Combination | None
+    others: int
+    possible: int | None = None  # others that can run, by the model
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the regret says something of the pick: that it loses, or how it stands to several others.
+
+        That a single other one is no faster does not make it the best, unless no more can run.
+        """
+        enough = FEWEST_OTHERS if self.possible is None else max(1, min(FEWEST_OTHERS, self.possible))
+        return self.others >= enough or self.significant
+
+
+def _call(point: Point) -> dict[str, object]:
+    return {"collective": point.collective, "bytes": point.bytes}
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A call without a regret, and why it has none."""
+
+    point: Point = field(metadata=json_form(convert=_call, merged=True))
+    reason: str
+
+
+def judge(point: Point, evidence: Evidence, model: Model | None) -> Judged | Skipped:
+    """The pick against everything else that was measured at this point."""
+    modelled = model.pick(point) if model is not None else None
+    pick = evidence.executed or modelled
+    if pick is None:
+        return Skipped(point, f"what NCCL picks is not known: {_NOT_SAID}")
+    name, same = pick.plain, columns_of(pick, evidence)
+    if not same:
+        return Skipped(point, f"the pick was not measured: {name}")
+    column, others = same[0], [other for other in evidence.columns if other not in same]
+    at = {other: evidence.levels[evidence.columns.index(other)] for other in (column, *others)}
+    best = min(at, key=at.__getitem__)
+    contenders = evidence.alike(best)
+    # The best of many may be so by luck, and is then too fast, never too slow.
+    gain = evidence.gain(best, column, len(contenders) / 2)
+    alike = frozenset(name if other is None or other in same else other for other in contenders)
+    return Judged(
+        point,
+        name,
+        name if best == column else best or name,
+        float(np.exp(at[column])),
+        float(np.exp(at[best])),
+        regret=float(np.expm1(at[column] - at[best])),
+        interval=(0.0, 0.0) if best == column else (float(np.expm1(gain.low)), float(np.expm1(gain.high))),
+        significant=best != column and gain.p * len(others) <= LEVEL,
+        rounds=evidence.rounds,
+        alike=alike,
+        model_pick=None if modelled is None else modelled.plain,
+        others=len(others),
+        possible=None if model is None else len(model.times_us(point).keys() - {pick.algo_proto}),
+    )
+
+
+def columns_of(pick: Combination, evidence: Evidence) -> list[Combination | None]:
+    """Those that executed the pick: NCCL's own choice first, then what was requested and is the same."""
+    return [column for column in evidence.columns if column is None or is_same(column, pick)]
+
+
+def is_same(requested: Combination, pick: Combination) -> bool:
+    """Whether asking for ``requested`` changes nothing about ``pick``, which says what channels it has."""
+    return requested.algo_proto == pick.algo_proto and requested.channels in (0, pick.channels)
+
+
+def kind_of(point: Point) -> Point:
+    """The call without its size: a point of 0 bytes."""
+    return replace(point, bytes=0)
+
+
+def middle(low: int, high: int) -> int:
+    """Geometric."""
+    return int((low * high) ** 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelError:
+    """Of one algorithm and protocol over sizes: mean absolute errors as shares of 1, as is and after the best scale."""
+
+    collective: Collective
+    algorithm: Algorithm
+    protocol: Protocol
+    sizes: int
+    mape: float
+    mape_scaled: float
+    scale: float
+    tau: float | None  # Kendall's, of the times over sizes
+
+
+def model_error(collective: Collective, algo_proto: AlgoProto, times_us: NDArray[np.float64]) -> ModelError:
+    """Of ``times_us``, [size][measured, model], of one combination.."""
+    from scipy.stats import kendalltau
+
+    measured, model = times_us.T
+    ratios = model / measured
+    # The scale that makes the mean of |scale * ratio - 1| smallest is a median of 1 / ratio, weighted by ratio.
+    order = np.argsort(1 / ratios)
+    weights = np.cumsum(ratios[order])
+    scale = float(1 / ratios[order][np.searchsorted(weights, weights[-1] / 2)])
+    tau = float(kendalltau(measured, model).statistic) if len(times_us) > 1 else float("nan")
+    return ModelError(
+        collective,
+        *algo_proto,
+        len(times_us),
+        float(np.abs(ratios - 1).mean()),
+        float(np.abs(scale * ratios - 1).mean()),
+        scale,
+        tau if np.isfinite(tau) else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,0 @@
-"""Measuring without GPUs: a planted truth behind the noise of a real machine."""
