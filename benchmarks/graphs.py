@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from tuner.graphs import Request
+from tuner.graphs import SearchRequest
 from tuner.graphs.graphs import search
 from tuner.machine import catalogue
 
@@ -32,7 +32,7 @@ def main() -> None:
         print(f"{title:<52} {statistics.median(times):8.3f} s   (aim: {aim_s} s)", flush=True)
 
 
-def cases(names: list[str]) -> Iterator[tuple[str, Request, str, float]]:
+def cases(names: list[str]) -> Iterator[tuple[str, SearchRequest, str, float]]:
     for name in names or catalogue.names():
         machine = catalogue.load(name)
         for nodes in (1, 2):
@@ -48,8 +48,8 @@ def cases(names: list[str]) -> Iterator[tuple[str, Request, str, float]]:
             yield f"2 x {name}, {gpus} GPUs of {ranks} ranks each", shared, SHARING, OF_PARTS_S
 
 
-def request(machine: catalogue.Machine, gpus: int, nodes: int, gpu_of_rank: tuple[int, ...] = ()) -> Request:
-    return Request(
+def request(machine: catalogue.Machine, gpus: int, nodes: int, gpu_of_rank: tuple[int, ...] = ()) -> SearchRequest:
+    return SearchRequest(
         machine.topology_xml,
         gpus,
         nodes > 1,

@@ -25,7 +25,7 @@ from tuner.scenario.describe import Description, describe
 
 if TYPE_CHECKING:  # what a pick does not need takes as long to load as all that it needs; methods load their own
     from tuner.answers.calibrated import CalibratedCalls
-    from tuner.answers.diff import Change
+    from tuner.answers.diff import PickChange
     from tuner.answers.exchanges import ExchangeAnswer
     from tuner.answers.explain import Explanation
     from tuner.answers.launches import LaunchAnswer
@@ -269,7 +269,7 @@ class Communicator:
         asked = [int(size) for size in np.atleast_1d(np.asarray(sizes)).tolist()]
         return of_calls(self.scenario, request(collective, **kind), asked, root)
 
-    def diff(self, other: "Communicator", collective: Collective | str, **kind: Unpack[CallKind]) -> "Rows[Change]":
+    def diff(self, other: "Communicator", collective: Collective | str, **kind: Unpack[CallKind]) -> "Rows[PickChange]":
         """The ranges of sizes in bytes in which ``other`` gets another algorithm or protocol, and what that takes.
 
         From one element to 1 TiB. ``before`` of a change is this communicator's. Errors: those of :meth:`edges`, with
@@ -365,7 +365,7 @@ def budget(
         raise BadInput("a budget of no communicator; valid: one or more")
     paths = [files] if isinstance(files, Path | str) else files
     measured, calibration = compared.get("measured"), compared.get("calibration")
-    asked = job.Compared(
+    asked = job.BudgetComparison(
         scenarios,
         compared.get("settings", ()),
         [Path(table) for table in compared.get("tables", ())],

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from tuner import api
 from tuner.answers.order import of_calls
-from tuner.answers.same_bits import Question, of_orders
+from tuner.answers.same_bits import SameBitsQuery, of_orders
 from tuner.cli import everything
 
 NODE = ("--machine", "dgx-h100", "--nccl", "2.28.9")
@@ -104,7 +104,7 @@ def test_sums_that_are_kept_in_float32_have_other_bits() -> None:
     scenario = api.scenario("dgx-h100", nccl="2.28.9")
     window, plain = (api.request("allreduce", dtype="float16", buffers=buffers) for buffers in ("window", "plain"))
     calls = [*of_calls(scenario, window, [512]), *of_calls(scenario, plain, [512])]
-    same = of_orders(Question(plain, (512,)), calls)
+    same = of_orders(SameBitsQuery(plain, (512,)), calls)
     assert same.answer == "no"
     assert same.because == "sums are rounded to float32 after each addition in one and to float16 in the other"
 

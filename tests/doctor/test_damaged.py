@@ -11,7 +11,7 @@ from tests.support.damages import FAULTS, Fault, flatten
 from tuner.answers.doctor.examine import after, found, nearest, node_of
 from tuner.answers.doctor.records import Finding
 from tuner.base.errors import BadTopology, TunerError
-from tuner.graphs import Request, searched
+from tuner.graphs import SearchRequest, searched
 from tuner.machine import catalogue, skeleton
 from tuner.machine.graphs import OrderedGraph
 from tuner.machine.topology import read
@@ -51,7 +51,7 @@ def examined(text: str, like: str | None = None) -> tuple[list[Finding], str]:
 
 
 def graphs(text: str) -> Mapping[str, OrderedGraph]:
-    return searched(Request(text, len(read(text).gpus), True, {}, True, (), False), NCCL).graphs
+    return searched(SearchRequest(text, len(read(text).gpus), True, {}, True, (), False), NCCL).graphs
 
 
 def every() -> list[ParameterSet]:

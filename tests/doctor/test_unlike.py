@@ -8,7 +8,7 @@ import pytest
 from tests.support.cases import CASES, report
 from tests.support.command_line import run
 from tests.support.damages import FAULTS
-from tuner.answers.doctor.examine import Asked, examine, found, nearest, node_of
+from tuner.answers.doctor.examine import DoctorOptions, examine, found, nearest, node_of
 from tuner.answers.doctor.records import UNLIKE, WRONG, Finding
 from tuner.base.errors import TunerError
 from tuner.base.names import Collective, DataType, Op
@@ -113,7 +113,7 @@ def test_a_host_that_nccl_takes_for_two_nodes_is_said() -> None:
     root = ET.fromstring(catalogue.load("pcie-l40s-4nic").topology_xml)
     for net in root.iter("net"):
         net.set("speed", "400000")
-    asked = Asked("2.28.9", 2, Request(Collective.AllReduce, DataType.float32, Op.sum), (8,))
+    asked = DoctorOptions("2.28.9", 2, Request(Collective.AllReduce, DataType.float32, Op.sum), (8,))
     says = [each.says for each in examine("node.xml", to_text(root), None, asked).findings if each.kind == "split-host"]
     assert len(says) == 1
     assert "of 2 hosts. node.xml: NCCL takes this host for" in says[0]

@@ -8,7 +8,7 @@ import pytest
 from tests.support.listed_machines import lstopo, nvidia_smi
 from tuner.machine import catalogue, gpus
 from tuner.machine.gpus import GpuModel
-from tuner.machine.listings import Given, Listing, completed, read
+from tuner.machine.listings import Listing, ListingAdditions, completed, read
 from tuner.machine.listings.nearest import ranked
 from tuner.machine.listings.shape import of_listing, of_topology
 from tuner.scenario import Scenario
@@ -75,7 +75,7 @@ def test_a_listing_completed_has_the_graphs_of_the_machine(machine: str, kind: o
     text = nvidia_smi(known.topology_xml) if kind is nvidia_smi else lstopo(known.topology_xml)
     file = tmp_path / "listing"
     file.write_text(text)
-    made = completed(file, Given(model.name, gbps, latency, words if kind is nvidia_smi else None))
+    made = completed(file, ListingAdditions(model.name, gbps, latency, words if kind is nvidia_smi else None))
     out = tmp_path / "node.xml"
     out.write_text(made.topology)
     scenarios = Scenario(NCCL, 2, topology=out), Scenario(NCCL, 2, machine=machine)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tuner.base.errors import BadInput, BadTopology
-from tuner.machine.listings import Given, Listing, completed, read
+from tuner.machine.listings import Listing, ListingAdditions, completed, read
 from tuner.machine.listings.shape import PIX, PXB, of_listing
 from tuner.machine.topology import Topology
 from tuner.machine.topology import read as read_topology
@@ -47,7 +47,7 @@ def written(tmp_path: Path, text: str) -> Path:
     return file
 
 
-def made(tmp_path: Path, text: str, given: Given) -> tuple[Topology, tuple[str, ...]]:
+def made(tmp_path: Path, text: str, given: ListingAdditions) -> tuple[Topology, tuple[str, ...]]:
     found = completed(written(tmp_path, text), given)
     return read_topology(found.topology), found.notes
 
@@ -113,13 +113,13 @@ GPU1    PIX      X      PHB     PHB     0-31            0
 GPU2    PHB     PHB      X      PIX     0-31            0
 GPU3    PHB     PHB     PIX      X      0-31            0
 """
-    alone, notes = made(tmp_path, four, Given("a100-sxm4-80gb", cpu=INTEL))
+    alone, notes = made(tmp_path, four, ListingAdditions("a100-sxm4-80gb", cpu=INTEL))
     assert [note for note in notes if "topo -mp" in note]
-    both, notes = made(tmp_path, four + "\n" + over_pcie, Given("a100-sxm4-80gb", cpu=INTEL))
+    both, notes = made(tmp_path, four + "\n" + over_pcie, ListingAdditions("a100-sxm4-80gb", cpu=INTEL))
     assert not [note for note in notes if "topo -mp" in note]
     assert alone.gpus[0].nvlinks == both.gpus[0].nvlinks
     file = written(tmp_path, four + "\n" + over_pcie)
-    text = completed(file, Given("a100-sxm4-80gb", cpu=INTEL)).topology
+    text = completed(file, ListingAdditions("a100-sxm4-80gb", cpu=INTEL)).topology
     assert text.count('class="0x060400"') == 2
 
 
@@ -130,7 +130,7 @@ GPU3    PHB     PHB     PIX      X      0-31            0
 def test_links_lead_to_switches_where_gpus_have_not_as_many(cell: str, links: int, kind: str, tmp_path: Path) -> None:
     head = "\t" + "\t".join(f"GPU{n}" for n in range(8)) + "\tCPU Affinity\tNUMA Affinity\n"
     rows = (f"GPU{a}\t" + "\t".join(" X " if a == b else cell for b in range(8)) + "\t0-31\t0\n" for a in range(8))
-    topology, _ = made(tmp_path, head + "".join(rows), Given("h100-sxm", cpu=INTEL))
+    topology, _ = made(tmp_path, head + "".join(rows), ListingAdditions("h100-sxm", cpu=INTEL))
     counts = {
         (link.kind.value, sum(each.count for each in gpu.nvlinks)) for gpu in topology.gpus for link in gpu.nvlinks
     }
@@ -139,20 +139,20 @@ def test_links_lead_to_switches_where_gpus_have_not_as_many(cell: str, links: in
 
 def test_everything_that_is_missing_is_asked_for_at_once(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"`gpu` MODEL.*`net_gbps` 400.*`cpu` GenuineIntel:6:143") as error:
-        made(tmp_path, PAIR, Given())
+        made(tmp_path, PAIR, ListingAdditions())
     assert "\n" not in str(error.value)
 
 
 def test_links_that_a_model_has_and_nvidia_smi_does_not_show_are_no_guess(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"shows no NVLinks, and h100-sxm has 18; valid .*h100-pcie"):
-        made(tmp_path, NO_LINKS, Given("h100-sxm", 400, cpu=INTEL))
+        made(tmp_path, NO_LINKS, ListingAdditions("h100-sxm", 400, cpu=INTEL))
 
 
 def test_pcie_is_the_models_unless_it_is_said(tmp_path: Path) -> None:
-    given = Given("a100-sxm4-80gb", 200, cpu=INTEL)
+    given = ListingAdditions("a100-sxm4-80gb", 200, cpu=INTEL)
     _, notes = made(tmp_path, PAIR, given)
     assert [note for note in notes if "PCIe 4.0" in note]
-    text = completed(written(tmp_path, PAIR), Given("a100-sxm4-80gb", 200, cpu=INTEL, pcie="3x8")).topology
+    text = completed(written(tmp_path, PAIR), ListingAdditions("a100-sxm4-80gb", 200, cpu=INTEL, pcie="3x8")).topology
     assert 'link_speed="8.0 GT/s PCIe" link_width="8"' in text
     assert "16.0 GT/s" not in text
 

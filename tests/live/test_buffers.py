@@ -15,7 +15,7 @@ from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import ALL_COLLECTIVES, check
-from tuner.oracle.launches import Call
+from tuner.oracle.launches import LaunchedCall
 from tuner.scenario import Scenario
 
 REGISTERED = [Request(collective, DataType.float32, Op.sum, buffers=Buffers.registered) for collective in Collective]
@@ -364,7 +364,7 @@ ALONE = {"one_for_one_rank_per_node_with_gdr", "near_adapters_for_one_rank_per_n
 
 @pytest.mark.parametrize("name", [name for name in REGISTERS if ALONE & {*release.load(name).rules.registered}])
 def test_a_group_after_registered_buffers_has_plain_ones(name: str) -> None:
-    call = Call(Collective.Broadcast, DataType.float32, Op.sum, 64 << 20)
+    call = LaunchedCall(Collective.Broadcast, DataType.float32, Op.sum, 64 << 20)
     with Oracle(Scenario(nccl=name, machine="dgx-h100", nodes=2, gpus_per_node=1).oracle_configuration()) as oracle:
         before = oracle.launch_group([call])
         (registered,) = oracle.launch(

@@ -12,7 +12,7 @@ from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.graphs import Request as Searched
+from tuner.graphs import SearchRequest as Searched
 from tuner.graphs import find
 from tuner.machine import catalogue
 from tuner.machine.graphs import read_dump

@@ -10,7 +10,7 @@ from tests.support.available_releases import HERE
 from tests.support.check_exchange import compare, compare_mixed
 from tests.support.random_exchanges import KINDS, draw
 from tests.support.random_groups import random_groups
-from tuner.answers.exchanges import Asked, answers, uneven
+from tuner.answers.exchanges import ExchangeQuery, answers, uneven
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.emulator.group import Operation
@@ -83,7 +83,7 @@ def test_copy_engines_do_calls_on_windows(name: str, environment: dict[str, str]
             if buffers is Buffers.graph:
                 continue
             for rank in (0, 2):
-                asked = Asked(function, [1 << 20], DataType.float32, rank, 0, buffers)
+                asked = ExchangeQuery(function, [1 << 20], DataType.float32, rank, 0, buffers)
                 (answer,) = answers(scenario, asked)
                 launched = oracle.launch_exchange([IssuedCall(function, DataType.float32, 1 << 16, 0)], rank, buffers)
                 assert answer.launch is not None

@@ -15,7 +15,7 @@ from tuner.base.errors import BadInput, BadTable, OracleFailed
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
-from tuner.oracle.answers import Launched
+from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
 from tuner.plugin import loading
 from tuner.plugin.dry_run import DryRun, TunerCall
@@ -39,11 +39,11 @@ def configuration(nccl: str, **env: str) -> OracleConfiguration:
     return OracleConfiguration(topology, 2, 2, nccl, env, plugin=plugin.forcing_path())
 
 
-def launch(oracle: Oracle, collective: Collective = AR, sizes: list[int] = SIZES) -> list[Launched]:
+def launch(oracle: Oracle, collective: Collective = AR, sizes: list[int] = SIZES) -> list[OracleLaunch]:
     return oracle.launch(Request(collective, DataType.float32, Op.sum), sizes)
 
 
-def choices(launched: list[Launched]) -> set[tuple[Algorithm, Protocol]]:
+def choices(launched: list[OracleLaunch]) -> set[tuple[Algorithm, Protocol]]:
     return {(one.algorithm, one.protocol) for one in launched}
 
 

@@ -20,7 +20,7 @@ from tuner.emulator.rules.registered import missing
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import compare
-from tuner.oracle.launches import Call
+from tuner.oracle.launches import LaunchedCall
 from tuner.scenario import Scenario
 from tuner.scenario.p2p import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
@@ -104,7 +104,9 @@ def test_plain_buffers_leave_where_asked(name: str) -> None:
     )
     with Oracle(scenario.oracle_configuration()) as oracle:
         selection = Selection(scenario.communicator())
-        oracle.launch_group([Call(Collective.AllReduce, DataType.float32, Op.sum, 4096)])  # without multicast, whose
+        oracle.launch_group(
+            [LaunchedCall(Collective.AllReduce, DataType.float32, Op.sum, 4096)]
+        )  # without multicast, whose
         for operations in (alone, calls, *planned(scenario, Buffers.plain, False, 3)):  # limits docs/limits.md says
             ours = plan(selection, operations)
             assert [both for both in compare(selection, oracle, ours).values() if both[0] != both[1]] == []
@@ -129,7 +131,7 @@ def test_what_no_kernel_does_together_fails_in_nccl(name: str) -> None:
     with pytest.raises(NoAlgorithm):
         plan(Selection(scenario.communicator()), calls)
     with Oracle(scenario.oracle_configuration()) as oracle, pytest.raises(OracleFailed, match="no symmetric kernel"):
-        oracle.launch_group([Call(Collective.AllReduce, DataType.float32, Op.sum, 1024)] * 2, Buffers.window)
+        oracle.launch_group([LaunchedCall(Collective.AllReduce, DataType.float32, Op.sum, 1024)] * 2, Buffers.window)
 
 
 @pytest.mark.parametrize("name", ANY_BUFFERS[-1:])
@@ -140,7 +142,7 @@ def test_arguments_too_small_for_a_symmetric_call_fail_in_nccl(name: str) -> Non
     with pytest.raises(BadInput, match="valid: 656 and more"):
         plan(Selection(scenario.communicator()), windows([(Collective.AllReduce, 1024)], Buffers.plain))
     with Oracle(scenario.oracle_configuration()) as oracle, pytest.raises(OracleFailed, match="minimum size 656"):
-        oracle.launch_group([Call(Collective.AllReduce, DataType.float32, Op.sum, 1024)])
+        oracle.launch_group([LaunchedCall(Collective.AllReduce, DataType.float32, Op.sum, 1024)])
 
 
 WINDOWS = [

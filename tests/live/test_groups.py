@@ -15,7 +15,7 @@ from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import compare, reachable
-from tuner.oracle.launches import Call
+from tuner.oracle.launches import LaunchedCall
 from tuner.scenario import Scenario
 
 AR = Request(Collective.AllReduce, DataType.float32, Op.sum)
@@ -127,7 +127,7 @@ def test_what_does_not_fit_does_not_fit_in_nccl(name: str) -> None:
         Oracle(scenario.oracle_configuration()) as oracle,
         pytest.raises(OracleFailed, match=r"NCCL_WORK_FIFO_DEPTH=128' is too small"),
     ):
-        oracle.launch_group([Call(RS.collective, RS.dtype, RS.op, operation.bytes) for operation in operations])
+        oracle.launch_group([LaunchedCall(RS.collective, RS.dtype, RS.op, operation.bytes) for operation in operations])
 
 
 @pytest.mark.parametrize("name", OF_WORKS)

@@ -15,7 +15,7 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.oracle import process
-from tuner.oracle.bill import Stage, bill
+from tuner.oracle.bill import MemoryStage, bill
 from tuner.scenario import Scenario
 
 pytestmark = pytest.mark.live
@@ -25,7 +25,7 @@ CALL = [(Request(Collective.AllReduce, DataType.float32, Op.sum), MIB)]
 RING = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "NCCL_NVLS_ENABLE": "0"}
 
 
-def stages(nccl: str, variables: dict[str, str], gpus: int = 2) -> list[Stage]:
+def stages(nccl: str, variables: dict[str, str], gpus: int = 2) -> list[MemoryStage]:
     scenario = Scenario(machine="dgx-h100", nodes=1, nccl=nccl, gpus_per_node=gpus, environment=RING | variables)
     return bill(scenario.oracle_configuration(), CALL)
 

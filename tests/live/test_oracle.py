@@ -23,10 +23,10 @@ from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
 from tuner.oracle import answers, hardware, library, process
-from tuner.oracle.answers import Launched
+from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
-from tuner.oracle.launches import Call
-from tuner.oracle.messages import Gpu
+from tuner.oracle.launches import LaunchedCall
+from tuner.oracle.messages import GpuMessage
 from tuner.scenario import Scenario
 from tuner.scenario.oracle_configuration import Host, OracleConfiguration
 
@@ -250,7 +250,7 @@ def test_the_environment_reaches_nccl() -> None:
 
 def test_calls_in_one_group_share_a_kernel(two_nodes: Oracle) -> None:
     sizes = [1 << 20, 4 << 20, 1 << 10, 64 << 20]
-    group = two_nodes.launch_group([Call(AR, F32, Op.sum, size) for size in sizes])
+    group = two_nodes.launch_group([LaunchedCall(AR, F32, Op.sum, size) for size in sizes])
     (kernel,) = group.kernels
     assert sorted(each.nbytes(16) for each in kernel.operations) == sorted(sizes)  # type: ignore[type-var]
     together = {each.nbytes(16): each for each in kernel.operations}
@@ -308,7 +308,7 @@ def test_the_recorder_changes_no_launch(tmp_path: Path, one_node: Oracle) -> Non
             bare.costs(Request(AR, F32, Op.sum), [4])
 
 
-def key(each: Launched) -> tuple[object, ...]:
+def key(each: OracleLaunch) -> tuple[object, ...]:
     return each.bytes, each.algorithm, each.protocol, each.channels, each.threads, each.kernel
 
 
@@ -605,7 +605,7 @@ def test_gpus_and_nets_are_taken_in_their_order() -> None:
       <nic><net name="b" dev="1" speed="100000" guid="0x1f" gdr="0"/><net name="a" dev="0" latency="1.5"/></nic>
     </cpu></system>"""
     read = hardware.read(Host(xml, 1), hardware.Surroundings(network_reduces=True))
-    assert read.gpus == (Gpu("0000:01:00.0", 90, peer_group=0),)
+    assert read.gpus == (GpuMessage("0000:01:00.0", 90, peer_group=0),)
     assert [(net.name, net.speed_mbps, net.guid, net.gdr, net.latency_us) for net in read.nets] == [
         ("a", 10000, 2, 1, 1.5),
         ("b", 100000, 31, 0, 0.0),

@@ -22,7 +22,7 @@ from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Proto
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
-from tuner.oracle.answers import Launched
+from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
 from tuner.plugin import loading, trial
 from tuner.plugin.table.records import HEADER
@@ -75,16 +75,16 @@ def launch(
     collective: Collective = AR,
     buffers: Buffers = Buffers.plain,
     captured: bool = False,
-) -> list[Launched]:
+) -> list[OracleLaunch]:
     launched = oracle.launch(Request(collective, DataType.float32, Op.sum, buffers=buffers), sizes, captured)
     return [dataclasses.replace(each, time_us=None) for each in launched]  # known only where recorded
 
 
-def choices(launched: Iterable[Launched]) -> list[tuple[Algorithm, Protocol]]:
+def choices(launched: Iterable[OracleLaunch]) -> list[tuple[Algorithm, Protocol]]:
     return [(each.algorithm, each.protocol) for each in launched]
 
 
-def channels(launched: Iterable[Launched]) -> list[int]:
+def channels(launched: Iterable[OracleLaunch]) -> list[int]:
     return [each.channels for each in launched]
 
 

@@ -21,7 +21,7 @@ from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
 from tuner.oracle import library, start
-from tuner.oracle.answers import Launched
+from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
 from tuner.plugin import loading
 from tuner.scenario.oracle_configuration import OracleConfiguration
@@ -132,12 +132,12 @@ def said(asked: Oracle) -> list[str]:
     return [line.partition("PROBE ")[2] for line in asked.log_lines() if "PROBE " in line]
 
 
-def launch(asked: Oracle, size_bytes: int = 1 << 26, collective: Collective = AR, **how: bool) -> Launched:
+def launch(asked: Oracle, size_bytes: int = 1 << 26, collective: Collective = AR, **how: bool) -> OracleLaunch:
     (launched,) = asked.launch(Request(collective, DataType.float32, Op.sum), [size_bytes], **how)
     return launched
 
 
-def picked(launched: Launched) -> tuple[object, ...]:
+def picked(launched: OracleLaunch) -> tuple[object, ...]:
     return launched.algorithm, launched.protocol, launched.channels, launched.threads
 
 
@@ -252,7 +252,7 @@ def test_the_child_has_what_env_says(compiled: Compile, tmp_path: Path, name: st
         paths = [Path(folder) / value for folder in has["LD_LIBRARY_PATH"].split(":")]
         there = [path.resolve() for path in paths if path.is_file()]
     if says.prepend:
-        assert says == loading.Environment({"NCCL_TUNER_PLUGIN": file.name}, {"LD_LIBRARY_PATH": str(tmp_path)})
+        assert says == loading.LoadingEnvironment({"NCCL_TUNER_PLUGIN": file.name}, {"LD_LIBRARY_PATH": str(tmp_path)})
         assert re.fullmatch(r"lib[^/]*\.so", value), "the oracle's name for it"
         assert there == [file]
     else:

@@ -12,7 +12,7 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.oracle import library
-from tuner.oracle.answers import Launched
+from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
 from tuner.oracle.launches import IssuedCall
 from tuner.plugin import loading
@@ -46,7 +46,7 @@ def requests(nccl: str) -> list[Request]:
     return [Request(collective, dtype, Op.sum) for collective in Collective for dtype in dtypes]
 
 
-def launched(configuration: OracleConfiguration, asking: list[Request]) -> list[Launched]:
+def launched(configuration: OracleConfiguration, asking: list[Request]) -> list[OracleLaunch]:
     with Oracle(configuration, timeout_s=600) as oracle:
         return [each for request in asking for each in oracle.launch(request, SIZES)]
 

@@ -16,9 +16,9 @@ from tests.support.preflight_records import AMD, INTEL, Host, with_processor, wr
 from tuner import plugin, release
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
-from tuner.jobs.preflight.alone import Parting, Range, RankPick, asking, parted
+from tuner.jobs.preflight.alone import Parting, RankPick, SizeBounds, asking, parted
 from tuner.jobs.preflight.reading import read
-from tuner.jobs.preflight.settings import Nodes, Setting, Views, assemble, node_of
+from tuner.jobs.preflight.settings import DescribedNodes, RankSetting, Views, assemble, node_of
 from tuner.oracle.api import Oracle
 from tuner.plugin import loading
 from tuner.scenario.node import ResolvedNode
@@ -56,10 +56,10 @@ def hosts(nccl: str) -> dict[str, tuple[Host, ...]]:
 
 
 def views_of(folder: Path, *those: Host) -> Views:
-    return Views(assemble(read(write(folder, *those)), Nodes()).hosts)
+    return Views(assemble(read(write(folder, *those)), DescribedNodes()).hosts)
 
 
-def configuration(views: Views, own: Setting) -> OracleConfiguration:
+def configuration(views: Views, own: RankSetting) -> OracleConfiguration:
     """The communicator with a host of these ranks first, and all that ranks share as these have it."""
     nccl = release.load(own.nccl)
     first = next(host for host in views.hosts if own in host.settings)
@@ -92,7 +92,7 @@ def pick_at(partings: list[Parting], size: int, at: int) -> RankPick | None:
 def test_each_kind_of_rank_launches_what_it_is_said_to(nccl: str, case: str, tmp_path: Path) -> None:
     views = views_of(tmp_path, *hosts(nccl)[case])
     assert len(views.settings) == 2
-    partings, asked = parted(views, REQUESTS, Range(None, MOST_BYTES)), asking(views)
+    partings, asked = parted(views, REQUESTS, SizeBounds(None, MOST_BYTES)), asking(views)
     launched: dict[tuple[Collective, int], list[tuple[object, ...]]] = {}
     for at, own in enumerate(views.settings):
         with Oracle(configuration(views, own)) as oracle:
@@ -123,7 +123,7 @@ def test_a_host_with_another_decision_table(nccl: str, tmp_path: Path) -> None:
     (alike,) = views.settings
     one, other = (replace(alike, table=table) for table in tables)
     views = Views(replace(views.hosts[0], settings=(each,), count=1) for each in (one, other))
-    partings = parted(views, REQUESTS, Range(None, MOST_BYTES))
+    partings = parted(views, REQUESTS, SizeBounds(None, MOST_BYTES))
     assert (partings[0].from_bytes, partings[-1].to_bytes) == ((1 << 20) + 1, 2 << 20)
     for at, own in enumerate(views.settings):
         described = configuration(views, own)

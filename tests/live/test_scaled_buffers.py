@@ -8,7 +8,7 @@ from tuner.answers.scale import NodeCounts, scale
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.request import Request
-from tuner.oracle.answers import Launched
+from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
 
@@ -17,7 +17,7 @@ SIZES = [3 << 12, 3 << 20, 3 << 26]  # that 3 and 6 ranks share
 MOST_NODES = 2
 
 
-def words(launched: NonClassicPath | Launched) -> tuple[str, int, int]:
+def words(launched: NonClassicPath | OracleLaunch) -> tuple[str, int, int]:
     if isinstance(launched, NonClassicPath):
         return launched.name, launched.blocks, launched.threads
     return f"{launched.algorithm.name}/{launched.protocol.name}", launched.channels, launched.threads

@@ -15,7 +15,7 @@ from tuner import release
 from tuner.answers.graphs import of_scenario
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Algorithm
-from tuner.graphs import Request, graph_file, searched
+from tuner.graphs import SearchRequest, graph_file, searched
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import check
@@ -48,7 +48,7 @@ def compare(scenario: Scenario) -> None:
     compare_with(request, scenario.oracle_configuration())
 
 
-def compare_with(request: Request, configuration: OracleConfiguration) -> None:
+def compare_with(request: SearchRequest, configuration: OracleConfiguration) -> None:
     result = searched(request, configuration.release)
     found = {name: graph for name, graph in result.graphs.items() if graph.orders}
     with Oracle(configuration) as oracle:
@@ -114,7 +114,7 @@ def test_every_channel_is_libnccls_with_a_variable_set(nccl: str, settings: dict
 @pytest.mark.parametrize("nccl", HERE)
 def test_every_channel_of_a_random_topology_is_libnccls(nccl: str, number: int) -> None:
     node = drawn(f"{number} {nccl}")
-    request = Request(node.xml, node.gpus, node.nodes > 1, node.environment, node.across, network_reduces=True)
+    request = SearchRequest(node.xml, node.gpus, node.nodes > 1, node.environment, node.across, network_reduces=True)
     compare_with(
         request,
         OracleConfiguration(
@@ -136,7 +136,7 @@ def test_merged_adapters_are_libnccls(nccl: str, how: How) -> None:
     """Every way to ask for it in turn."""
     settings = MERGING[(HERE.index(nccl) + HOW.index(how)) % len(MERGING)]
     topology = with_two_ports(catalogue.load("dgx-h100").topology_xml, how)
-    request = Request(topology, 2, True, settings, network_reduces=True)
+    request = SearchRequest(topology, 2, True, settings, network_reduces=True)
     compare_with(request, OracleConfiguration(topology, TOGETHER, 2, nccl, settings, network_reduces=True))
 
 
@@ -150,14 +150,14 @@ def test_ports_that_the_network_merges_are_libnccls(nccl: str, setting: dict[str
 def test_affinity_that_a_topology_lacks_is_not_this_computers(nccl: str) -> None:
     """libnccl adds that of the NUMA node of its own computer, where there may be none, and joins ranks otherwise."""
     topology = re.sub(r' affinity="[^"]*"', "", catalogue.load("pcie-l40s").topology_xml)
-    compare_with(Request(topology, 8, True, {}), OracleConfiguration(topology, TOGETHER, 8, nccl, {}))
+    compare_with(SearchRequest(topology, 8, True, {}), OracleConfiguration(topology, TOGETHER, 8, nccl, {}))
 
 
 def test_forced_groups_are_libnccls() -> None:
     topology = with_two_ports(catalogue.load("dgx-h100").topology_xml, "functions")
     settings = {"NCCL_NET_FORCE_MERGE": "mlx5_0,mlx5_3_1;mlx5_3,mlx5_0_1"}
     for nccl in HERE:
-        request = Request(topology, 2, True, settings)
+        request = SearchRequest(topology, 2, True, settings)
         compare_with(request, OracleConfiguration(topology, TOGETHER, 2, nccl, settings))
 
 
@@ -167,7 +167,9 @@ def test_forced_groups_are_libnccls() -> None:
 def test_rare_processors_are_libnccls(nccl: str, processors: Processors) -> None:
     topology = with_processors(catalogue.load("dgx-1v").topology_xml, processors, nccl)
     environment = {"NCCL_NET_GDR_READ": "1"}
-    compare_with(Request(topology, 4, True, environment), OracleConfiguration(topology, TOGETHER, 4, nccl, environment))
+    compare_with(
+        SearchRequest(topology, 4, True, environment), OracleConfiguration(topology, TOGETHER, 4, nccl, environment)
+    )
 
 
 @pytest.mark.each_choice

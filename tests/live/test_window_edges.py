@@ -9,7 +9,7 @@ from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.ranges import answers
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.oracle.answers import Launched
+from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
 
@@ -17,7 +17,7 @@ HAVE_KERNELS = [name for name in HERE if release.load(name).rules.non_classic_pa
 MOST_BYTES = 1 << 34
 
 
-def words(launched: NonClassicPath | Launched) -> tuple[str, int, int]:
+def words(launched: NonClassicPath | OracleLaunch) -> tuple[str, int, int]:
     if isinstance(launched, NonClassicPath):
         return launched.name, launched.blocks, launched.threads
     return f"{launched.algorithm.name}/{launched.protocol.name}", launched.channels, launched.threads

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.available_releases import HERE
 from tuner import release
-from tuner.answers.exchanges import Asked, answers
+from tuner.answers.exchanges import ExchangeQuery, answers
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.base.windows import Sides, WindowFlag, Windows
@@ -102,7 +102,9 @@ def test_copy_engines_reach_what_is_received(name: str) -> None:
             windows = Windows(sides)
             call = IssuedCall(function, DataType.float32, 1 << 16, 0)
             launched = oracle.launch_exchange([call], buffers=Buffers.window, windows=windows)
-            (answer,) = answers(scenario, Asked(function, [1 << 20], DataType.float32, 0, 0, Buffers.window, windows))
+            (answer,) = answers(
+                scenario, ExchangeQuery(function, [1 << 20], DataType.float32, 0, 0, Buffers.window, windows)
+            )
             assert answer.launch is not None
             assert bool(answer.launch.copy_engines) == (not launched) == (either and sides is Sides.receive)
 
@@ -126,7 +128,7 @@ def test_copy_engines_between_nodes(name: str, setting: dict[str, str]) -> None:
         ):
             call = IssuedCall(function, DataType.float32, 1 << 16, 0)
             launched = oracle.launch_exchange([call], buffers=Buffers.window, windows=Windows(sides))
-            asked = Asked(function, [1 << 20], DataType.float32, 0, 0, Buffers.window, Windows(sides))
+            asked = ExchangeQuery(function, [1 << 20], DataType.float32, 0, 0, Buffers.window, Windows(sides))
             (answer,) = answers(scenario, asked)
             assert answer.launch is not None
             exchanged = function is PeerCall.AllToAll and sides is Sides.both

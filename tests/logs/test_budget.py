@@ -19,12 +19,12 @@ from tuner.base.records import to_json
 from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.jobs.traces.calls import Call, CallList, Wanted
+from tuner.jobs.traces.calls import CallList, TracedCall, WantedCalls
 from tuner.jobs.traces.read import read
 from tuner.jobs.workload import regret
 from tuner.jobs.workload.budget import CountedFiles, budget
 from tuner.jobs.workload.count import Counted, Entry, count
-from tuner.jobs.workload.price import Price, Unpriced, Variant, prices
+from tuner.jobs.workload.price import BudgetVariant, Price, Unpriced, prices
 from tuner.jobs.workload.priced import buckets
 from tuner.oracle.api import Oracle
 from tuner.oracle.process import Child
@@ -35,7 +35,7 @@ from tuner.times.records.samples import Combination, Point, SampleBlock, Writer
 DOCS = Path(__file__).parents[2] / "docs"
 CASES = Path(__file__).parents[3] / "shared" / "cases"
 TWO = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
-WANTED = Wanted(ranks=16, priced_ranks=16, nodes=2)
+WANTED = WantedCalls(ranks=16, priced_ranks=16, nodes=2)
 AG, RS, AR = Collective.AllGather, Collective.ReduceScatter, Collective.AllReduce
 Counts = list[tuple[str, str, int, float]]
 
@@ -389,7 +389,7 @@ def test_real_logs_are_counted() -> None:
     if not logs:
         pytest.skip("the logs of real machines are not here")
     for path in logs:
-        counted = count([read(path, 2)], Wanted(ranks=2, priced_ranks=2, nodes=1))
+        counted = count([read(path, 2)], WantedCalls(ranks=2, priced_ranks=2, nodes=1))
         # nccl-tests: 5 warm-ups, then 20 runs out of place and 20 in place, of 8 MiB to 8 GiB
         assert sizes(counted) == [("AllReduce", "float32", 1 << power, 45) for power in range(23, 34)]
         assert counted.left_out == []
@@ -407,7 +407,7 @@ def test_libnccls_own_lines_give_the_sizes_that_were_called(
         for collective in Collective:
             oracle.launch(Request(collective, DataType.bfloat16, Op.max), [1 << 12, 1 << 12, 1 << 20])
         lines = list(oracle.log_lines())
-    wanted = Wanted(ranks=4, priced_ranks=4)
+    wanted = WantedCalls(ranks=4, priced_ranks=4)
     counted = count([found(tmp_path / "x", "\n".join(lines) + "\n")], wanted)
     assert [(e.request.collective, e.bytes, e.calls) for e in counted.entries] == [
         (each, size, calls) for each in Collective for size, calls in ((1 << 12, 2), (1 << 20, 1))
@@ -425,10 +425,10 @@ def entries(*kinds: tuple[Collective, int, float], dtype: DataType = DataType.fl
 
 
 def costed(
-    what: list[Entry], *variants: Variant, measured: regret.Measured | None = None
+    what: list[Entry], *variants: BudgetVariant, measured: regret.MeasuredRuns | None = None
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     calls = CountedFiles([], WANTED, Counted(what, []))
-    found = to_json(budget(calls, variants or [Variant("own", TWO)], measured))
+    found = to_json(budget(calls, variants or [BudgetVariant("own", TWO)], measured))
     return found, found["variants"]
 
 
@@ -440,7 +440,7 @@ def test_the_time_is_the_sum_of_nccls_own_predictions(nccl: str) -> None:
     scenario = replace(TWO, nccl=nccl)
     selection = Selection(scenario.communicator())
     picks = [selection.pick(entry.request, entry.bytes) for entry in SOME]
-    found, (variant,) = costed(SOME, Variant("own", scenario))
+    found, (variant,) = costed(SOME, BudgetVariant("own", scenario))
     for entry, row, pick in zip(SOME, found["entries"], picks, strict=True):
         (price,) = row["prices"]
         assert np.float32(price["time_us"]) == pick.time_us[0]
@@ -459,7 +459,7 @@ def test_the_time_is_the_sum_of_nccls_own_predictions(nccl: str) -> None:
 
 
 def test_two_releases_differ_by_the_sizes_whose_time_does() -> None:
-    two = [Variant(name, replace(TWO, nccl=name, machine="dgx-b200")) for name in ("2.22.3", "2.28.9")]
+    two = [BudgetVariant(name, replace(TWO, nccl=name, machine="dgx-b200")) for name in ("2.22.3", "2.28.9")]
     found, (old, new) = costed(SOME, *two)
     assert old["changes"] == []
     assert old["difference_us"] == 0
@@ -480,7 +480,7 @@ def test_two_releases_differ_by_the_sizes_whose_time_does() -> None:
 def test_what_a_release_does_not_take_has_a_reason_and_no_time() -> None:
     fp8 = entries((AR, 1 << 20, 3), dtype=DataType.float8e4m3) + entries((AR, 1 << 20, 2))
     hour = [Entry(fp8[1].request, 1 << 61, 1)]
-    old, new = (Variant(name, replace(TWO, nccl=name)) for name in ("2.23.4", "2.28.9"))
+    old, new = (BudgetVariant(name, replace(TWO, nccl=name)) for name in ("2.23.4", "2.28.9"))
     refused_, plain, slow = prices(old, fp8 + hour)
     assert isinstance(refused_, Unpriced)
     assert "no type float8e4m3" in refused_.reason
@@ -494,7 +494,7 @@ def test_what_a_release_does_not_take_has_a_reason_and_no_time() -> None:
     assert after["difference"] == pytest.approx((other - one) / one)
     with pytest.raises(BadInput, match=r"2.26.2 has no symmetric windows; valid: 2.27.3 and later"):
         prices(
-            Variant("", replace(TWO, nccl="2.26.2")),
+            BudgetVariant("", replace(TWO, nccl="2.26.2")),
             [Entry(Request(AR, DataType.float32, Op.sum, buffers=Buffers.window), 8, 1)],
         )
 
@@ -502,7 +502,7 @@ def test_what_a_release_does_not_take_has_a_reason_and_no_time() -> None:
 def test_a_table_has_the_models_time_of_what_it_chooses(tmp_path: Path) -> None:
     table = tmp_path / "my.table"
     table.write_text("nccl-tuner-table 1\nallreduce bytes=64K..256K -> ring/simple channels=2\nallgather -> nccl\n")
-    own, changed = (prices(Variant("", TWO, path), SOME) for path in (None, table))
+    own, changed = (prices(BudgetVariant("", TWO, path), SOME) for path in (None, table))
     costs_us = Selection(TWO.communicator()).cost_table(SOME[3].request, SOME[3].bytes)
     assert changed[3] == Price(
         Algorithm.Ring, Protocol.Simple, 2, float(str(costs_us[0, Algorithm.Ring, Protocol.Simple])), own_channels=False
@@ -511,7 +511,7 @@ def test_a_table_has_the_models_time_of_what_it_chooses(tmp_path: Path) -> None:
     # Costs of a table choose, and are not what is summed up.
     cost = "cost allreduce bytes=64K..256K -> ring/simple latency-us=5 bandwidth-gbs=9000"
     table.write_text(f"nccl-tuner-table 1\n{cost}\n")
-    priced = prices(Variant("", TWO, table), SOME)[3]
+    priced = prices(BudgetVariant("", TWO, table), SOME)[3]
     assert isinstance(priced, Price)
     assert (priced.name, priced.time_us, priced.own_channels) == ("Ring/Simple", changed[3].time_us, True)
 
@@ -519,9 +519,9 @@ def test_a_table_has_the_models_time_of_what_it_chooses(tmp_path: Path) -> None:
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.sampled_from(list(Collective)), st.integers(1, 1 << 32), st.integers(1, 99)), min_size=1))
 def test_rows_by_powers_of_two_sum_up_the_same(kinds: list[tuple[Collective, int, float]]) -> None:
-    calls = tuple(Call(one.name, one, size, calls=times) for one, size, times in kinds)
+    calls = tuple(TracedCall(one.name, one, size, calls=times) for one, size, times in kinds)
     counted = count([CallList("x", "", "", calls)], WANTED)
-    made = budget(CountedFiles([], WANTED, counted), [Variant("own", TWO)])
+    made = budget(CountedFiles([], WANTED, counted), [BudgetVariant("own", TWO)])
     found, rows = to_json(made), to_json(buckets(made.entries))
     assert sum(row["calls"] for row in rows) == sum(times for _, _, times in kinds)
     assert sum(row["total_us"] for row in rows) == pytest.approx(found["variants"][0]["total_us"])
@@ -597,7 +597,7 @@ def test_a_tables_channels_are_judged_as_such(tmp_path: Path) -> None:
     table = tmp_path / "my.table"
     table.write_text("nccl-tuner-table 1\nallreduce -> ring/ll channels=8\n")
     path = timed(tmp_path / "run.jsonl", {1 << 22: {TREE: 50.0, RING: 40.0, RING_8: 30.0}})
-    found, _ = costed(entries((AR, 1 << 22, 1)), Variant("", TWO, table), measured=regret.read(path, TWO))
+    found, _ = costed(entries((AR, 1 << 22, 1)), BudgetVariant("", TWO, table), measured=regret.read(path, TWO))
     (judged,) = [found["entries"][0]["prices"][0]["measured"]]
     assert (judged["pick_us"], judged["best"]) == (pytest.approx(30), "Ring/LL channels=8")
 

@@ -15,7 +15,7 @@ from tuner.emulator.call_kind import COPY_ENGINES
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.jobs.workload.count import Entry
-from tuner.jobs.workload.price import AnyPrice, Price, SymmetricPrice, Unpriced, Variant, prices
+from tuner.jobs.workload.price import AnyPrice, BudgetVariant, Price, SymmetricPrice, Unpriced, prices
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
 
@@ -33,7 +33,7 @@ def entries(buffers: Buffers, *calls: tuple[Collective, int]) -> list[Entry]:
 
 def of_window(nccl: str, *calls: tuple[Collective, int], **environment: str) -> list[AnyPrice | Unpriced]:
     scenario = replace(B200, nccl=nccl, environment=environment)
-    return prices(Variant("", scenario), entries(Buffers.window, *calls))
+    return prices(BudgetVariant("", scenario), entries(Buffers.window, *calls))
 
 
 def test_each_call_is_priced_by_what_runs_it() -> None:
@@ -93,8 +93,8 @@ def test_a_table_prices_what_it_brings_about(tmp_path: Path) -> None:
     table = tmp_path / "t"
     table.write_text("nccl-tuner-table 1\nallreduce -> ring/simple\n")
     scenario = replace(B200, nccl="2.29.2")
-    (own,) = prices(Variant("", scenario), entries(Buffers.window, (AR, 1 << 10)))
-    (tuned,) = prices(Variant("", scenario, table), entries(Buffers.window, (AR, 1 << 10)))
+    (own,) = prices(BudgetVariant("", scenario), entries(Buffers.window, (AR, 1 << 10)))
+    (tuned,) = prices(BudgetVariant("", scenario, table), entries(Buffers.window, (AR, 1 << 10)))
     assert isinstance(own, SymmetricPrice)
     assert isinstance(tuned, Price)
     assert tuned.name == "Ring/Simple"
@@ -109,7 +109,7 @@ def test_libnccl_runs_what_is_priced(name: str) -> None:
         for collective in (AG, AR, RS, Collective.Broadcast):
             wanted = entries(Buffers.window, *((collective, size) for size in sizes))
             real = oracle.launch_on_any_path(wanted[0].request, sizes)
-            for price, launched in zip(prices(Variant("", scenario), wanted), real, strict=True):
+            for price, launched in zip(prices(BudgetVariant("", scenario), wanted), real, strict=True):
                 if launched == COPY_ENGINES:
                     assert isinstance(price, Unpriced)
                 else:

@@ -19,7 +19,7 @@ from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
 from tuner.scenario.from_log import described_by
 from tuner.scenario.logs import choice, importer
-from tuner.scenario.logs.imported import Given
+from tuner.scenario.logs.imported import LogAdditions
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT.parent / "shared" / "cases"
@@ -95,7 +95,7 @@ REAL: list[tuple[str, dict[str, Any], int]] = [
 def test_what_real_runs_chose(path: str, given: dict[str, Any], count: int) -> None:
     file = shared(path)
     scenario = describe(log=file, **given)
-    selection, printed = Selection(scenario.communicator()), importer.read(file, Given(release=scenario.nccl))
+    selection, printed = Selection(scenario.communicator()), importer.read(file, LogAdditions(release=scenario.nccl))
     assert len(printed.choices) == count
     assert str(selection.communicator.channels) == printed.coll_channels
     for made in printed.choices:
@@ -111,7 +111,7 @@ def test_a_real_log_without_choices() -> None:
     file = shared("8xV100-8nodes-socket-nccl2.18.1/EXTRACT.txt")
     scenario = describe(log=file, gpu="v100-sxm2")
     assert (scenario.nccl, scenario.nodes, scenario.ranks) == ("2.18.1", 8, 8)
-    assert str(scenario.communicator().channels) == importer.read(file, Given()).coll_channels
+    assert str(scenario.communicator().channels) == importer.read(file, LogAdditions()).coll_channels
 
 
 def test_the_choices_that_the_example_prints() -> None:
@@ -137,7 +137,7 @@ def test_a_log_means_one_communicator_whoever_reads_it(setting: str, tmp_path: P
     text = EXAMPLE.read_text("utf-8")
     printed = f"{text.partition('NCCL INFO')[0]}NCCL INFO {name} set by environment to {value}\n"
     file.write_text((printed if setting else "") + text, "utf-8")
-    imported = importer.read(file, Given(comp_caps=(80,)))
+    imported = importer.read(file, LogAdditions(comp_caps=(80,)))
     assert not setting or imported.environment[name] == value
     checked = described_by(imported, file).communicator()
     asked = describe(log=file, comp_cap=80).communicator()

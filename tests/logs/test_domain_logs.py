@@ -16,15 +16,15 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.machine import topology
 from tuner.oracle.api import Oracle
-from tuner.oracle.conformance.check_log import Compared, compare
+from tuner.oracle.conformance.check_log import LogComparison, compare
 from tuner.scenario.logs import importer, reader
-from tuner.scenario.logs.imported import Given, Imported
+from tuner.scenario.logs.imported import Imported, LogAdditions
 from tuner.scenario.oracle_configuration import OracleConfiguration
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "nvlink-domain.log"  # of rank 0, on simulated trays
 JOINING = [name for name in HERE if release.names().index(name) >= release.names().index("2.21.5")]
 SIZES = [1 << 8, 1 << 13, 1 << 17, 1 << 20, 1 << 24, 1 << 28]
-GIVEN = Given(comp_caps=(100,), collective=Collective.AllReduce, net_gbs=50.0)
+GIVEN = LogAdditions(comp_caps=(100,), collective=Collective.AllReduce, net_gbs=50.0)
 CELLS = {"thread thresholds": 8, "channels": 2, "choices": 6}
 
 
@@ -36,11 +36,11 @@ def printed(name: str, *domains: int) -> tuple[str, ...]:
         return tuple(oracle.log_lines())
 
 
-def imported(text: tuple[str, ...], given: Given = GIVEN) -> Imported:
+def imported(text: tuple[str, ...], given: LogAdditions = GIVEN) -> Imported:
     return importer.of(reader.parse(reader.split_lines(text)), given)
 
 
-def assert_equal(compared: Compared) -> None:
+def assert_equal(compared: LogComparison) -> None:
     assert compared.report.mismatches == ()
     assert compared.not_compared == ()
     assert compared.report.compared["table"] >= 5 * 18

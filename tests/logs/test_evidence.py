@@ -13,7 +13,7 @@ from tuner.emulator.connect import TreeOrder, summarize
 from tuner.scenario import nearest
 from tuner.scenario.describe import describe
 from tuner.scenario.logs import importer
-from tuner.scenario.logs.imported import Given, Imported
+from tuner.scenario.logs.imported import Imported, LogAdditions
 
 HEAD = """\
 h:10:10 [0] NCCL INFO NCCL version 2.25.1+cuda12.8
@@ -27,7 +27,7 @@ def said(tmp_path: Path, *lines: str, nodes: int = 1, n: int = 2, nvls: int = 0)
     own = "".join(f"h:10:11 [0] {'' if 'NCCL WARN' in line else 'NCCL INFO '}{line}\n" for line in lines)
     file = tmp_path / "nccl.log"
     file.write_text(HEAD.format(nodes=nodes) + own + CHANNELS.format(n=n, nvls=nvls))
-    return importer.read(file, Given())
+    return importer.read(file, LogAdditions())
 
 
 def answers(tmp_path: Path, *lines: str, nodes: int = 1, n: int = 2, nvls: int = 0) -> str:
@@ -157,7 +157,7 @@ def test_trees_heads_and_adapters_are_read(tmp_path: Path) -> None:
             ]
         )
     )
-    imported = importer.read(file, Given())
+    imported = importer.read(file, LogAdditions())
     assert len(imported.evidence.trees) == len(across.trees)
     assert imported.evidence.nvls_heads == across.nvls_heads
     run: Any = {"nccl": "2.28.9", "nodes": 2, "gpus_per_node": 8, "env": {}}
@@ -173,7 +173,7 @@ def test_a_warning_alone_is_read(tmp_path: Path) -> None:
     file.write_text(
         "h:1:2 [0] misc/ibvwrap.cc:284 NCCL WARN Call to ibv_modify_qp failed with error Invalid argument\n"
     )
-    assert "ibv_modify_qp" in importer.read(file, Given()).evidence.answers[0]
+    assert "ibv_modify_qp" in importer.read(file, LogAdditions()).evidence.answers[0]
 
 
 # --- what people brought ---

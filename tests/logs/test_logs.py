@@ -19,11 +19,11 @@ from tuner.emulator.request import Request
 from tuner.machine import catalogue, gpus
 from tuner.oracle import library
 from tuner.oracle.api import Oracle
-from tuner.oracle.conformance.check_log import Compared, compare
+from tuner.oracle.conformance.check_log import LogComparison, compare
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
 from tuner.scenario.logs import choice, importer, node_facts, reader
-from tuner.scenario.logs.imported import Given, Imported
+from tuner.scenario.logs.imported import Imported, LogAdditions
 
 CASES = Path(__file__).parents[3] / "shared" / "cases"
 SIZES = [1 << 8, 1 << 13, 1 << 17, 1 << 20, 1 << 24, 1 << 28]
@@ -46,15 +46,15 @@ def oracle_log(
         return tuple(oracle.log_lines())
 
 
-def given(machine: str, **facts: object) -> Given:
-    return Given(comp_caps=(COMP_CAPS[machine],), collective=Collective.AllReduce, **facts)  # type: ignore[arg-type]
+def given(machine: str, **facts: object) -> LogAdditions:
+    return LogAdditions(comp_caps=(COMP_CAPS[machine],), collective=Collective.AllReduce, **facts)  # type: ignore[arg-type]
 
 
-def imported(text: Sequence[str], facts: Given) -> Imported:
+def imported(text: Sequence[str], facts: LogAdditions) -> Imported:
     return importer.of(reader.parse(reader.split_lines(text)), facts)
 
 
-def check(text: Sequence[str], facts: Given) -> Compared:
+def check(text: Sequence[str], facts: LogAdditions) -> LogComparison:
     return compare(imported(text, facts))
 
 
@@ -107,33 +107,35 @@ REAL = [
     (
         "2xA100-pcie-nvlink-nccl2.27.7",
         "raw/nccl.log",
-        Given(),
+        LogAdditions(),
         {"table": 105, "max threads": 21, "thread thresholds": 8, "channels": 2, "choices": 11},
     ),
     (
         "2xA100-pcie-nvlink-nccl2.27.7",
         "raw/nccl-fault.log",
-        Given(),
+        LogAdditions(),
         {"table": 105, "max threads": 21, "thread thresholds": 8, "channels": 2, "choices": 11},
     ),
     # 2.26.6 has no wheel; its tuning, search and enqueue files are those of 2.26.5
     (
         "2x2xV100-2nodes-roce-nccl2.26.6",
         "EXTRACT.txt",
-        Given(release="2.26.5", comp_caps=(70,), cpu_arch="x86_64", cpu_vendor="GenuineIntel", net_latency_us=0.0),
+        LogAdditions(
+            release="2.26.5", comp_caps=(70,), cpu_arch="x86_64", cpu_vendor="GenuineIntel", net_latency_us=0.0
+        ),
         {"table": 105, "max threads": 21, "thread thresholds": 8, "channels": 2, "choices": 25},
     ),
     (
         "8xV100-8nodes-socket-nccl2.18.1",
         "EXTRACT.txt",
-        Given(comp_caps=(70,)),
+        LogAdditions(comp_caps=(70,)),
         {"table": 54, "max threads": 18, "thread thresholds": 8, "channels": 2},
     ),
 ]
 
 
 @pytest.mark.parametrize(("scenario", "file", "facts", "counts"), REAL, ids=[f"{r[0]}/{r[1]}" for r in REAL])
-def test_what_real_machines_printed(scenario: str, file: str, facts: Given, counts: dict[str, int]) -> None:
+def test_what_real_machines_printed(scenario: str, file: str, facts: LogAdditions, counts: dict[str, int]) -> None:
     read = importer.read(shared(scenario, file), facts)
     compared = compare(read)
     assert compared.report.mismatches == ()
@@ -149,7 +151,7 @@ def test_the_nodes_of_a_real_run_differ() -> None:
     assert ours is not None
     assert theirs is not None
     assert (ours["tree"].bw_intra_gbs, theirs["tree"].bw_intra_gbs) == (4.0, float(np.float32(2.4)))
-    same = Given(
+    same = LogAdditions(
         release="2.26.5", comp_caps=(70,), cpu_arch="x86_64", cpu_vendor="GenuineIntel", net_latency_us=0.0, graphs=ours
     )
     assert compare(importer.read(shared(scenario, file), same)).report.mismatches != ()
@@ -158,7 +160,7 @@ def test_the_nodes_of_a_real_run_differ() -> None:
 def test_a_real_log_of_a_release_that_is_not_emulated() -> None:
     """2.12.12: the choices are read, with their times; nothing is emulated."""
     path = shared("32x3090-4nodes-ib-nccl2.12.12", "CHOICES-with-model-time.txt")
-    read = importer.read(path, Given(release="2.12.12", collective=Collective.AllReduce))
+    read = importer.read(path, LogAdditions(release="2.12.12", collective=Collective.AllReduce))
     assert not read.emulated
     assert len(read.choices) == 25
     assert (read.choices[0].bytes, read.choices[0].algorithm, read.choices[0].time_us) == (64, "Tree", "49.675526")
@@ -168,13 +170,13 @@ def test_a_real_log_of_a_release_that_is_not_emulated() -> None:
 
 FORMATS = {
     "64 Bytes -> Algo 0 proto 0 time 49.675526":  # 2.20 to 2.22
-    choice.Printed(64, "0", "0", None, None, None, "49.675526"),
+    choice.PrintedChoice(64, "0", "0", None, None, None, "49.675526"),
     "Broadcast: 65536 Bytes -> Algo 1 proto 0 time 19.080410":  # 2.23
-    choice.Printed(65536, "1", "0", "Broadcast", None, None, "19.080410"),
+    choice.PrintedChoice(65536, "1", "0", "Broadcast", None, None, "19.080410"),
     "AllReduce: 8 Bytes -> Algo NVLS_TREE proto SIMPLE channel{Lo..Hi}={1..15}":  # 2.24 to 2.30
-    choice.Printed(8, "NVLS_TREE", "SIMPLE", "AllReduce", 1, 15, None),
+    choice.PrintedChoice(8, "NVLS_TREE", "SIMPLE", "AllReduce", 1, 15, None),
     "AllGather: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0} cgaClusterSize 4":  # 2.31 and later
-    choice.Printed(8, "RING", "LL", "AllGather", 0, 0, None),
+    choice.PrintedChoice(8, "RING", "LL", "AllGather", 0, 0, None),
     "AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..": None,
     "64 Bytes -> Algo 0 proto 0 time 49.67": None,
 }
@@ -310,7 +312,7 @@ def test_what_stands_on_stdout_behind_a_launchers_tag(small: list[str], prefix: 
     device = "#  Rank  {0} Group  0 Pid  1 on vm device  {0} [0000:1b:00] NVIDIA H100 80GB HBM3"
     logged = [line for line in small if "NCCL version" not in line]
     tagged = [prefix + line for line in [*map(device.format, range(4)), "NCCL version 2.28.9+cuda12.9", *logged]]
-    read = imported(tagged, Given(collective=Collective.AllReduce))
+    read = imported(tagged, LogAdditions(collective=Collective.AllReduce))
     assert (read.release, [node.comp_caps for node in read.nodes]) == ("2.28.9", [(90, 90)] * 2)
 
 
@@ -414,7 +416,7 @@ def test_needed_facts_are_named_and_can_be_given(small: list[str], lost: str) ->
         compare(read)
     assert len(read.choices) == len(imported(small, SMALL_GIVEN).choices)
     whole = imported(small, SMALL_GIVEN).nodes[0].graphs
-    facts = Given(
+    facts = LogAdditions(
         comp_caps=(90,),
         release="2.28.9",
         cpu_arch="x86_64",
@@ -452,16 +454,16 @@ def test_a_log_of_rccl_is_refused(small: list[str], tmp_path: Path, version: str
 @pytest.mark.live
 def test_the_compute_capability_is_asked_for(small: list[str]) -> None:
     with pytest.raises(BadInput, match="compute capability: `comp_cap`"):
-        check(small, Given())
-    per_rank = check(small, Given(comp_caps=(90, 90, 90, 90)))
+        check(small, LogAdditions())
+    per_rank = check(small, LogAdditions(comp_caps=(90, 90, 90, 90)))
     assert per_rank.report.mismatches == ()
     with pytest.raises(BadInput, match="2 values for 4 ranks"):
-        check(small, Given(comp_caps=(90, 90)))
-    by_topology = check(small, Given(topology=catalogue.load("dgx-h100").topology))
+        check(small, LogAdditions(comp_caps=(90, 90)))
+    by_topology = check(small, LogAdditions(topology=catalogue.load("dgx-h100").topology))
     assert by_topology.report.mismatches == ()
     device = "#  Rank  {rank} Group  0 Pid  1 on vm device  {rank} [0000:1b:00] NVIDIA H100 80GB HBM3"
     listed = [device.format(rank=rank) for rank in range(4)]
-    assert check([*listed, *small], Given()).report.mismatches == ()
+    assert check([*listed, *small], LogAdditions()).report.mismatches == ()
 
 
 @pytest.mark.live

@@ -30,7 +30,7 @@ from tuner.bench.gpu.rendezvous import ALONE, RankAddress, Rendezvous
 from tuner.cli import measure
 from tuner.oracle import library
 from tuner.plugin import forcing_path
-from tuner.plugin.forcing import Seen
+from tuner.plugin.forcing import SeenByPlugin
 from tuner.times.readers.nccl_log import Log
 from tuner.times.records import samples
 from tuner.times.records.header import Header, Noted, from_record, to_record
@@ -289,8 +289,8 @@ class FakeForcing:
     def use_table(self, text: str | None) -> None:
         """Everything is decided."""
 
-    def seen(self) -> Seen:
-        return Seen(1, 1, 0, AR, 64)
+    def seen(self) -> SeenByPlugin:
+        return SeenByPlugin(1, 1, 0, AR, 64)
 
 
 class FakeCuda:

@@ -11,7 +11,7 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.cli.plugin.tables import compile_command, lint_command
 from tuner.emulator.selection import Selection
 from tuner.plugin import compile
-from tuner.plugin.compile import Shape, between, edges, held_out
+from tuner.plugin.compile import CommunicatorShape, between, edges, held_out
 from tuner.plugin.table.parse import read
 from tuner.plugin.table.records import Choice, Decision, Interval
 from tuner.scenario import Scenario
@@ -38,8 +38,8 @@ def chosen(found: list[Decision], nodes: int) -> list[tuple[int, int | None, Cho
 
 def test_an_edge_is_a_power_of_the_ranks() -> None:
     known = {
-        Shape(8, 2): rows((0, TREE), (64 * KIB, RING)),
-        Shape(32, 8): rows((0, TREE), (MIB, RING)),
+        CommunicatorShape(8, 2): rows((0, TREE), (64 * KIB, RING)),
+        CommunicatorShape(32, 8): rows((0, TREE), (MIB, RING)),
     }
     found = between(known)
     assert {row.nodes.low for row in found} == {3, 4, 5, 6, 7}
@@ -49,8 +49,8 @@ def test_an_edge_is_a_power_of_the_ranks() -> None:
 
 def test_a_choice_that_one_lacks_shrinks_to_nothing() -> None:
     known = {
-        Shape(2, 2): rows((0, TREE), (64 * KIB, RING_LL128), (MIB, RING)),
-        Shape(8, 8): rows((0, TREE), (256 * KIB, RING)),
+        CommunicatorShape(2, 2): rows((0, TREE), (64 * KIB, RING_LL128), (MIB, RING)),
+        CommunicatorShape(8, 8): rows((0, TREE), (256 * KIB, RING)),
     }
     assert chosen(between(known), 4) == [
         (0, 128 * KIB - 1, TREE),
@@ -63,8 +63,8 @@ def test_a_choice_that_one_lacks_shrinks_to_nothing() -> None:
 
 def test_what_is_left_to_nccl_stays_so() -> None:
     known = {
-        Shape(2, 2): rows((64 * KIB, TREE), (128 * KIB, None), (MIB, RING), end=4 * MIB - 1),
-        Shape(8, 8): rows((128 * KIB, TREE), (256 * KIB, None), (2 * MIB, RING), end=8 * MIB - 1),
+        CommunicatorShape(2, 2): rows((64 * KIB, TREE), (128 * KIB, None), (MIB, RING), end=4 * MIB - 1),
+        CommunicatorShape(8, 8): rows((128 * KIB, TREE), (256 * KIB, None), (2 * MIB, RING), end=8 * MIB - 1),
     }
     (tree, ring) = chosen(between(known), 4)
     assert tree[:2] == (pytest.approx(64 * KIB * 2**0.5, abs=1), pytest.approx(128 * KIB * 2**0.5, abs=1))
@@ -80,9 +80,9 @@ def test_ranges_of_a_few_bytes_where_times_meet_are_left_out() -> None:
 def test_what_cannot_be_interpolated_is_refused() -> None:
     one = rows((0, TREE))
     for known in (
-        {Shape(8, 2): one},
-        {Shape(8, 2): one, Shape(12, 4): one},
-        {Shape(8, 2): one, Shape(32768, 8192): one},
+        {CommunicatorShape(8, 2): one},
+        {CommunicatorShape(8, 2): one, CommunicatorShape(12, 4): one},
+        {CommunicatorShape(8, 2): one, CommunicatorShape(32768, 8192): one},
     ):
         with pytest.raises(BadInput, match="two numbers of nodes at least"):
             between(known)
@@ -105,7 +105,7 @@ def test_held_out_nodes_beside_the_emulators_own_pick(
     known = {}
     for count in nodes:
         there = selection(count)
-        known[Shape(there.communicator.ranks, count)] = compile.decisions(there, Collective)
+        known[CommunicatorShape(there.communicator.ranks, count)] = compile.decisions(there, Collective)
     found = held_out(between(known), selection(held))
     assert found.sizes > 1000
     assert found.agreeing >= agreeing

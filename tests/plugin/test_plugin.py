@@ -23,7 +23,7 @@ from tuner import plugin
 from tuner.base.errors import BadTable, TunerError
 from tuner.base.extras import bindings, shared_object
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.plugin.dry_run import INFO, WARN, Answer, DryRun, TunerCall
+from tuner.plugin.dry_run import INFO, WARN, DryRun, TunedCosts, TunerCall
 from tuner.plugin.table.parse import from_text, read, to_text
 from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, HEADER, LARGEST, Choice, Decision, Interval, Table
 
@@ -87,7 +87,7 @@ def ask(
     ranks: int = 16,
     nodes: int = 2,
     channels: int = 0,
-) -> Answer:
+) -> TunedCosts:
     with DryRun(table, ranks=ranks, nodes=nodes) as run:
         return run.ask(TunerCall(collective, size_bytes), cost_us, channels=channels)
 
@@ -101,7 +101,7 @@ def same_bits(left: NDArray[np.float32], right: NDArray[np.float32]) -> bool:
     return left.shape == right.shape and left.tobytes() == right.tobytes()
 
 
-def untouched(answer: Answer, cost_us: NDArray[np.float32] = TYPICAL, channels: int = 0) -> bool:
+def untouched(answer: TunedCosts, cost_us: NDArray[np.float32] = TYPICAL, channels: int = 0) -> bool:
     return same_bits(answer.cost_us, cost_us) and answer.channels == channels
 
 

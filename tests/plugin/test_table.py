@@ -26,11 +26,11 @@ from tuner.plugin.table.records import (
     MOST_PIPELINED_ENDS,
     SCALES,
     Choice,
-    Constant,
-    Cost,
+    ConstantRow,
+    CostLine,
+    CostRow,
     Decision,
     Interval,
-    Line,
     Table,
     pipelined_ends,
 )
@@ -82,9 +82,11 @@ def test_reads_costs() -> None:
         "cost allreduce ranks-per-node=8 ranks=16 -> tree/ll never",
     )
     assert table.costs == (
-        Cost(AR, Algorithm.Ring, Protocol.LL, Line(12.25, 1e-3, 8), bytes=Interval(0, 1 << 20), nodes=Interval(2, 2)),
-        Cost(AG, Algorithm.PAT, Protocol.Simple, Line(0, 3), bytes_per_rank=Interval(1024)),
-        Cost(AR, Algorithm.Tree, Protocol.LL, None, ranks=Interval(16, 16), ranks_per_node=Interval(8, 8)),
+        CostRow(
+            AR, Algorithm.Ring, Protocol.LL, CostLine(12.25, 1e-3, 8), bytes=Interval(0, 1 << 20), nodes=Interval(2, 2)
+        ),
+        CostRow(AG, Algorithm.PAT, Protocol.Simple, CostLine(0, 3), bytes_per_rank=Interval(1024)),
+        CostRow(AR, Algorithm.Tree, Protocol.LL, None, ranks=Interval(16, 16), ranks_per_node=Interval(8, 8)),
     )
 
 
@@ -96,10 +98,10 @@ def test_reads_constants() -> None:
         "constant ring-ll128-per-channel-gbs hopper more 36.7",
     )
     assert table.constants == (
-        Constant(("base-latency-us", "ring/ll"), 6.6),
-        Constant(("link-latency-us", "net", "ring/ll"), 0),
-        Constant(("link-latency-us", "pci", "ring/ll"), 1),
-        Constant(("ring-ll128-per-channel-gbs", "hopper", "more"), 36.7),
+        ConstantRow(("base-latency-us", "ring/ll"), 6.6),
+        ConstantRow(("link-latency-us", "net", "ring/ll"), 0),
+        ConstantRow(("link-latency-us", "pci", "ring/ll"), 1),
+        ConstantRow(("ring-ll128-per-channel-gbs", "hopper", "more"), 36.7),
     )
 
 
@@ -223,7 +225,7 @@ NAMES = st.one_of(
     st.tuples(st.just("link-latency-us"), st.sampled_from(LINKS), st.sampled_from(CELL_NAMES)),
     st.tuples(st.sampled_from(CAPS), st.sampled_from(GENERATIONS), st.sampled_from(SCALES)),
 )
-CONSTANTS = st.lists(st.builds(Constant, NAMES, st.floats(0, 1e300)), max_size=5, unique_by=lambda one: one.words)
+CONSTANTS = st.lists(st.builds(ConstantRow, NAMES, st.floats(0, 1e300)), max_size=5, unique_by=lambda one: one.words)
 PROVENANCE = st.dictionaries(
     st.from_regex(r"[A-Za-z][A-Za-z0-9_-]*", fullmatch=True),
     st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1).map(lambda text: text[:30]),
@@ -254,10 +256,10 @@ def test_writes_what_a_person_would(tmp_path: Path) -> None:
             Decision(AR, (Choice(Algorithm.NVLSTree, Protocol.Simple, None, 1 << 17),), nodes=Interval(2)),
         ),
         (
-            Cost(AR, *RING.algo_proto, Line(8.5, 20.0, 8)),
-            Cost(AR, *TREE.algo_proto, None, ranks_per_node=Interval(8, 8)),
+            CostRow(AR, *RING.algo_proto, CostLine(8.5, 20.0, 8)),
+            CostRow(AR, *TREE.algo_proto, None, ranks_per_node=Interval(8, 8)),
         ),
-        (Constant(("ll-gbs", "hopper", "2"), 0.1),),
+        (ConstantRow(("ll-gbs", "hopper", "2"), 0.1),),
         {"machine": "dgx-h100", "release": "2.28.9"},
     )
     write(tmp_path / "t", table)
@@ -371,7 +373,7 @@ def test_a_cost_is_computed_in_float32() -> None:
     assert cost_us(cost, 0, pipelined=0) == 0
     assert cost_us(cost, 16777217) == cost_us(cost, 16777216)
     assert cost_us(cost, 1).dtype == np.float32
-    assert np.isinf(cost_us(Cost(AR, *RING.algo_proto, None), 1))
+    assert np.isinf(cost_us(CostRow(AR, *RING.algo_proto, None), 1))
 
 
 def test_every_size_is_the_default() -> None:

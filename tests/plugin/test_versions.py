@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tuner.base.errors import BadTable
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.plugin.dry_run import INFO, WARN, CommunicatorSize, DryRun, Named, PluginRefused, TunerCall
+from tuner.plugin.dry_run import INFO, WARN, CommunicatorSize, DryRun, NamedPick, PluginRefused, TunerCall
 from tuner.plugin.table.parse import from_text, read, to_text
 from tuner.plugin.table.records import Choice, Decision, Interval, Table
 from tuner.plugin.table.values import Comments, close
@@ -83,18 +83,18 @@ def test_every_version_with_cells_decides(tmp_path: Path, version: int) -> None:
 def test_v2_names_the_choice(tmp_path: Path) -> None:
     table = table_of(tmp_path, "allreduce bytes=64K..1M ranks=16 -> ring/simple channels=5", "broadcast -> ring/ll")
     with opened(table, 2) as run:
-        assert run.name(TunerCall(AR, 1 << 20)) == Named(RING_SIMPLE, 5)
-        assert run.name(TunerCall(AR, (1 << 20) + 1)) == Named(None, 0)
-        assert run.name(TunerCall(Collective.Broadcast, 5)) == Named(RING_LL, 0)
-        assert run.name(TunerCall(Collective.Reduce, 5)) == Named(None, 0)
-        assert run.name(TunerCall(99, 5)) == Named(None, 0)
+        assert run.name(TunerCall(AR, 1 << 20)) == NamedPick(RING_SIMPLE, 5)
+        assert run.name(TunerCall(AR, (1 << 20) + 1)) == NamedPick(None, 0)
+        assert run.name(TunerCall(Collective.Broadcast, 5)) == NamedPick(RING_LL, 0)
+        assert run.name(TunerCall(Collective.Reduce, 5)) == NamedPick(None, 0)
+        assert run.name(TunerCall(99, 5)) == NamedPick(None, 0)
     assert said(run)[-1].startswith("5 calls: 2 decided by the table")
 
 
 def test_v1_names_the_choice_but_no_channels(tmp_path: Path) -> None:
     with opened(table_of(tmp_path, "allreduce bytes=64K..1M -> ring/simple channels=5"), 1) as run:
-        assert run.name(TunerCall(AR, 1 << 20)) == Named(RING_SIMPLE, 0)
-        assert run.name(TunerCall(AR, 5)) == Named(None, 0)
+        assert run.name(TunerCall(AR, 1 << 20)) == NamedPick(RING_SIMPLE, 0)
+        assert run.name(TunerCall(AR, 5)) == NamedPick(None, 0)
     assert ": 1 rows, 1 of them for every communicator" in said(run)[0]
 
 
@@ -128,15 +128,15 @@ def test_without_cells_only_what_certainly_runs_is_named(
 def test_v1_does_not_know_on_how_many_nodes_nvls_would_run(tmp_path: Path, nodes: int) -> None:
     row = f"allreduce -> {'nvls' if nodes == 1 else 'nvlstree'}/simple"
     with opened(table_of(tmp_path, row), 1, nodes=nodes) as run:
-        assert run.name(TunerCall(AR, 1 << 20, nvls=True)) == Named(None, 0)
+        assert run.name(TunerCall(AR, 1 << 20, nvls=True)) == NamedPick(None, 0)
 
 
 def test_unchecked_names_what_the_table_says(tmp_path: Path) -> None:
     table = table_of(tmp_path, "allreduce bytes=..9 -> collnetchain/simple", "allreduce -> tree/ll128 channels=3")
     with opened(table, 2, NCCL_TUNER_UNCHECKED="1") as run:
-        assert run.name(TunerCall(AR, 10)) == Named((Algorithm.Tree, Protocol.LL128), 3)
-        assert run.name(TunerCall(AR, 5, collnet=True)) == Named((Algorithm.CollNetChain, Protocol.Simple), 0)
-        assert run.name(TunerCall(AR, 5)) == Named(None, 0), "a communicator without CollNet"
+        assert run.name(TunerCall(AR, 10)) == NamedPick((Algorithm.Tree, Protocol.LL128), 3)
+        assert run.name(TunerCall(AR, 5, collnet=True)) == NamedPick((Algorithm.CollNetChain, Protocol.Simple), 0)
+        assert run.name(TunerCall(AR, 5)) == NamedPick(None, 0), "a communicator without CollNet"
 
 
 @pytest.mark.parametrize("variable", ["NCCL_ALGO", "NCCL_PROTO"])
@@ -145,7 +145,7 @@ def test_the_log_says_who_wins_beside_nccls_own_variables(tmp_path: Path, variab
     table = table_of(tmp_path, "allreduce -> ring/simple")
     with DryRun(table, ranks=16, nodes=2, version=version, env={variable: "Tree"}) as run:
         if version < 3:
-            assert run.name(TunerCall(AR, 5)) == Named(None, 0)
+            assert run.name(TunerCall(AR, 5)) == NamedPick(None, 0)
             assert said(run)[-1].startswith(
                 f"{variable}=Tree is set, and this NCCL does not say what it leaves out: "
             ) or (said(run)[-2].startswith(f"{variable}=Tree is set, and this NCCL does not say what it leaves out: "))
@@ -160,7 +160,7 @@ def test_the_log_says_who_wins_beside_nccls_own_variables(tmp_path: Path, variab
 def test_unchecked_wins_over_nccls_own_variables_where_they_mask_no_cells(tmp_path: Path) -> None:
     env = {"NCCL_ALGO": "Tree", "NCCL_TUNER_UNCHECKED": "1"}
     with DryRun(table_of(tmp_path, "allreduce -> ring/simple"), ranks=16, nodes=2, version=2, env=env) as run:
-        assert run.name(TunerCall(AR, 5)) == Named(RING_SIMPLE, 0)
+        assert run.name(TunerCall(AR, 5)) == NamedPick(RING_SIMPLE, 0)
     assert "NCCL_ALGO=Tree is set: where the table has a row, the row wins" in said(run)
 
 
@@ -174,30 +174,30 @@ def test_v1_leaves_rows_that_ask_for_a_communicator_to_nccl(tmp_path: Path) -> N
         "allreduce -> ring/ll",
     )
     with opened(table_of(tmp_path, *rows, "allgather -> ring/ll"), 1) as run:
-        assert run.name(TunerCall(AR, 99)) == Named(None, 0), (
+        assert run.name(TunerCall(AR, 99)) == NamedPick(None, 0), (
             "not the row below: that would be another choice than asked for"
         )
-        assert run.name(TunerCall(AR, 100)) == Named(RING_LL, 0)
-        assert run.name(TunerCall(AG, 5)) == Named(None, 0)
+        assert run.name(TunerCall(AR, 100)) == NamedPick(RING_LL, 0)
+        assert run.name(TunerCall(AG, 5)) == NamedPick(None, 0)
     assert any(text.startswith("2 rows ask for ranks or nodes, and this NCCL does not say") for text in said(run))
 
 
 def test_v1_unchecked_takes_all_communicators_for_alike(tmp_path: Path) -> None:
     table = table_of(tmp_path, "allreduce bytes=..99 ranks=16 -> tree/ll channels=2", "allreduce ranks=8 -> ring/ll")
     with opened(table, 1, NCCL_TUNER_UNCHECKED="1") as first, opened(table, 1, NCCL_TUNER_UNCHECKED="1") as second:
-        assert first.name(TunerCall(AR, 9)) == second.name(TunerCall(AR, 9)) == Named(TREE_LL, 2)
+        assert first.name(TunerCall(AR, 9)) == second.name(TunerCall(AR, 9)) == NamedPick(TREE_LL, 2)
         with opened(table, 1, ranks=8, nodes=1, NCCL_TUNER_UNCHECKED="1") as other:
-            assert other.name(TunerCall(AR, 9)) == first.name(TunerCall(AR, 9)) == Named(None, 0)
+            assert other.name(TunerCall(AR, 9)) == first.name(TunerCall(AR, 9)) == NamedPick(None, 0)
         assert "a communicator of 8 ranks on 1 nodes beside one of 16 on 2" in said(other, WARN)[0]
     with opened(table, 1, ranks=8, nodes=1, NCCL_TUNER_UNCHECKED="1") as later:
-        assert later.name(TunerCall(AR, 9)) == Named(RING_LL, 0), "the next first communicator reads the table anew"
+        assert later.name(TunerCall(AR, 9)) == NamedPick(RING_LL, 0), "the next first communicator reads the table anew"
 
 
 def test_v1_closes_with_its_last_communicator(tmp_path: Path) -> None:
     table = table_of(tmp_path, "allreduce -> ring/ll")
     first, second = opened(table, 1), opened(table, 1)
     first.close()
-    assert second.name(TunerCall(AR, 5)) == Named(RING_LL, 0)
+    assert second.name(TunerCall(AR, 5)) == NamedPick(RING_LL, 0)
     second.close()
     assert first.log[-1].text.endswith(
         "1 calls: 1 decided by the table, 0 with its costs, 0 matched a row that NCCL cannot run here"

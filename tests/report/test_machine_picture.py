@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.command_line import run
 from tuner.cli.reports.machine_picture import picture
-from tuner.graphs import Request, searched
-from tuner.graphs.explain import Explanation, explain
+from tuner.graphs import SearchRequest, searched
+from tuner.graphs.explain import GraphExplanation, explain
 from tuner.machine import catalogue
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -24,15 +24,15 @@ NCCL = "2.28.9"
 WHOLE_AND_PARTS = [("dgx-1v", False, 8), ("dgx-1v", True, 3), ("gh200-4x", False, 4), ("gh200-4x", True, 3)]
 
 
-def request(name: str, several: bool, gpus: int, hosts: int = 1) -> Request:
+def request(name: str, several: bool, gpus: int, hosts: int = 1) -> SearchRequest:
     machine = catalogue.load(name)
     across = machine.peer_to_peer_across_sockets
-    asked = Request(machine.topology_xml, gpus, several, dict(machine.environment), across)
+    asked = SearchRequest(machine.topology_xml, gpus, several, dict(machine.environment), across)
     return replace(asked, hosts=hosts)
 
 
 @cache
-def explained(name: str, several: bool, graph: str = "ring", *, gpus: int, hosts: int = 1) -> Explanation:
+def explained(name: str, several: bool, graph: str = "ring", *, gpus: int, hosts: int = 1) -> GraphExplanation:
     return explain(request(name, several, gpus, hosts), NCCL, graph, with_lifts=False)
 
 

@@ -24,7 +24,7 @@ from tuner import release
 from tuner.base.errors import OracleFailed, TunerError
 from tuner.base.names import PATHS_WITHOUT_WORD
 from tuner.cli.output import print_table
-from tuner.graphs import Request, graph_file, searched
+from tuner.graphs import SearchRequest, graph_file, searched
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.oracle.search import ordered_graphs
@@ -40,10 +40,10 @@ class Case:
     configuration: OracleConfiguration
 
     @property
-    def request(self) -> Request:
+    def request(self) -> SearchRequest:
         asked = self.configuration
         several, across = asked.nodes > 1, asked.peer_to_peer_across_sockets
-        return Request(
+        return SearchRequest(
             asked.topology, asked.gpus_per_node, several, dict(asked.env), across, network_reduces=asked.network_reduces
         )
 

@@ -10,7 +10,7 @@ from tests.support import device_steps, drawn_works, scheduled_numbers
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.emulator.connect import summarize
-from tuner.emulator.steps.records import Fabric, Peer, Pieces, Schedule, Step, wire_bytes
+from tuner.emulator.steps.records import InNetwork, Peer, Pieces, Schedule, Step, wire_bytes
 from tuner.emulator.steps.schedule import schedule
 
 MOVES = {  # how often each element of the count goes over a wire, by number of ranks
@@ -93,33 +93,33 @@ def test_every_rank_gets_it_by_the_switch_and_the_network(algorithm: Algorithm, 
     run = scheduled_numbers.of_collective(random, found, collective, count, nodes)
     heads = len(across.nvls_heads) if algorithm in (Algorithm.NVLS, Algorithm.NVLSTree) else 1
     expected = fabric_elements(algorithm, collective, (len(nodes), len(nodes[0]), heads), count)
-    assert {peer: run.sent_elements[peer] for peer in Fabric if peer in run.sent_elements} == expected
+    assert {peer: run.sent_elements[peer] for peer in InNetwork if peer in run.sent_elements} == expected
 
 
 def fabric_elements(
     algorithm: Algorithm, collective: Collective, sizes: tuple[int, int, int], count: int
-) -> dict[Fabric, int]:
+) -> dict[InNetwork, int]:
     """How many elements the switches and the network are handed; sizes: nodes, ranks of each, heads of each."""
     nodes, local, _ = sizes
     ranks, several = nodes * local, nodes > 1
     switch = algorithm in (Algorithm.NVLS, Algorithm.NVLSTree)
     network = not switch or (several and algorithm is Algorithm.NVLS)
-    found: dict[Fabric, int] = {}
+    found: dict[InNetwork, int] = {}
     if collective is Collective.AllReduce:
         if switch:  # every rank hands all of it to the switch, and each node's heads hand one copy of all
-            found |= {Fabric.switch_adds: ranks * count, Fabric.switch_copies: nodes * count}
+            found |= {InNetwork.switch_adds: ranks * count, InNetwork.switch_copies: nodes * count}
         if network:
-            found[Fabric.network_adds] = nodes * count
+            found[InNetwork.network_adds] = nodes * count
     elif collective is Collective.ReduceScatter:
         if switch:
-            found[Fabric.switch_adds] = ranks * ranks * count
+            found[InNetwork.switch_adds] = ranks * ranks * count
         if network:
-            found[Fabric.network_adds] = nodes * ranks * count
+            found[InNetwork.network_adds] = nodes * ranks * count
     else:
         if switch:
-            found[Fabric.switch_copies] = nodes * ranks * count
+            found[InNetwork.switch_copies] = nodes * ranks * count
         if network:
-            found[Fabric.network_copies] = ranks * count
+            found[InNetwork.network_copies] = ranks * count
     return found
 
 

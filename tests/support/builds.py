@@ -13,7 +13,7 @@ from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance import check
 from tuner.oracle.conformance.check import TABLES, name, sizes_bytes
-from tuner.oracle.launches import Call
+from tuner.oracle.launches import LaunchedCall
 from tuner.scenario import Scenario
 
 MACHINES = ("dgx-h100", "dgx-b200")
@@ -90,11 +90,14 @@ def launches(oracle: Oracle, request: Request, how: str) -> list[Any]:
         return [refusal(error)]
 
 
-def groups(scenario: Scenario, requests: Sequence[Request]) -> Iterator[list[Call]]:
+def groups(scenario: Scenario, requests: Sequence[Request]) -> Iterator[list[LaunchedCall]]:
     """The groups of `nccl-tuner check`."""
     for group in check.standard(Selection(scenario.communicator()), requests):
         operations = (pick.operation for pick in group.picks)
-        yield [Call(each.request.collective, each.request.dtype, each.request.op, each.bytes) for each in operations]
+        yield [
+            LaunchedCall(each.request.collective, each.request.dtype, each.request.op, each.bytes)
+            for each in operations
+        ]
 
 
 def plain(record: Any) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from tuner.emulator.call_kind import COPY_ENGINES
 from tuner.emulator.group import Operation
 from tuner.emulator.p2p.mixed import MixedKernel, plan
 from tuner.emulator.p2p.plan import ExchangeCall
-from tuner.emulator.p2p.records import Element, ExchangeKernel, P2pContext, Transfer, Work
+from tuner.emulator.p2p.records import ExchangeKernel, P2pContext, P2pWork, Transfer, WorkElement
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
-from tuner.oracle.launches import IssuedCall, LaunchedKernel
+from tuner.oracle.launches import IssuedCall, RecordedKernel
 from tuner.oracle.messages import Batch
 from tuner.oracle.symbols import SYMMETRIC
 
@@ -75,12 +75,12 @@ def _of_emulator(kernel: MixedKernel) -> Iterator[tuple[str, object]]:
             yield f"channel {channel}", [[_own(kernel.exchange, item) for item in batch] for batch in batches]
 
 
-def _own(kernel: ExchangeKernel, item: int | Element) -> object:
-    if isinstance(item, Element):
+def _own(kernel: ExchangeKernel, item: int | WorkElement) -> object:
+    if isinstance(item, WorkElement):
         transfer = item.transfer
         place = item.place, item.warps, item.first_warp, item.groups
         return (*place, transfer.message.peer, transfer.message.sends, *_chunk(transfer))
-    work: Work = kernel.works[item]
+    work: P2pWork = kernel.works[item]
     ends = tuple(None if each is None else (len(each.channels), *_chunk(each)) for each in (work.send, work.receive))
     return work.first_channel, work.send_rank, work.receive_rank, ends
 
@@ -89,7 +89,7 @@ def _chunk(transfer: Transfer) -> tuple[int, int, bool, int]:
     return transfer.bytes, transfer.offset_bytes, transfer.protocol is Protocol.LL, transfer.chunk_bytes
 
 
-def _of_libnccl(kernel: LaunchedKernel, bases: Mapping[bool, int]) -> Iterator[tuple[str, object]]:
+def _of_libnccl(kernel: RecordedKernel, bases: Mapping[bool, int]) -> Iterator[tuple[str, object]]:
     yield "function", _function(kernel.name)
     yield "grid", kernel.channels
     yield "block", kernel.threads
@@ -144,7 +144,7 @@ def _from_eight_bits(value: int) -> int:
     return (digits | 8) << (exponent - 1) if exponent else digits
 
 
-def _bases(kernels: Sequence[LaunchedKernel]) -> Mapping[bool, int]:
+def _bases(kernels: Sequence[RecordedKernel]) -> Mapping[bool, int]:
     """Where the buffers begin: at the lowest address of any message."""
     addresses: dict[bool, list[int]] = {True: [], False: []}
     for kernel in kernels:

@@ -13,8 +13,7 @@ from tuner.emulator.launches import (
     Work,
 )
 from tuner.emulator.rules.buffers import grain_bytes
-from tuner.oracle.launches import LaunchedKernel as ObservedKernel
-from tuner.oracle.launches import LaunchInFull
+from tuner.oracle.launches import LaunchInFull, RecordedKernel
 from tuner.oracle.messages import Batch, SymmetricWorks
 
 Both = tuple[object, object]  # the emulator's value and libnccl's
@@ -82,7 +81,7 @@ def _symmetric(at: str, our: SymmetricLaunch | None, their: SymmetricWorks | Non
     yield f"{at}: ends", (ends, list(their.ends[: len(ends)]))
 
 
-def _works(at: str, our: LaunchedKernel, their: ObservedKernel) -> Iterator[tuple[str, Both]]:
+def _works(at: str, our: LaunchedKernel, their: RecordedKernel) -> Iterator[tuple[str, Both]]:
     for channel, batches in their.works.channels.items():
         mine = [(work, share) for work in our.works for share in work.shares if share.channel == channel]
         observed = [(batch, struct) for batch in batches for struct in batch.works]

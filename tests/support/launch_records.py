@@ -15,7 +15,7 @@ from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.conformance.check import reachable
-from tuner.oracle.launches import LaunchedKernel, LaunchInFull
+from tuner.oracle.launches import LaunchInFull, RecordedKernel
 from tuner.oracle.messages import Batch, KernelWorks
 from tuner.scenario import Scenario
 
@@ -150,7 +150,7 @@ def read(found: dict[str, Any]) -> LaunchInFull:
         operations[name] = values
     return LaunchInFull(
         tuple(
-            LaunchedKernel(kernel["name"], kernel["blocks"], kernel["threads"], KernelWorks(_works(kernel["works"])))
+            RecordedKernel(kernel["name"], kernel["blocks"], kernel["threads"], KernelWorks(_works(kernel["works"])))
             for kernel in found["kernels"]
         ),
         operations,

@@ -12,11 +12,11 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tuner.base.names import Collective
-from tuner.emulator.steps.records import Fabric, Peer, Pieces, Schedule, Step
+from tuner.emulator.steps.records import InNetwork, Peer, Pieces, Schedule, Step
 
 Numbers = NDArray[np.uint64]
-ADDS = (Fabric.switch_adds, Fabric.network_adds)
-OF_SWITCH = (Fabric.switch_adds, Fabric.switch_copies)
+ADDS = (InNetwork.switch_adds, InNetwork.network_adds)
+OF_SWITCH = (InNetwork.switch_adds, InNetwork.switch_copies)
 
 
 @dataclass
@@ -49,11 +49,11 @@ class Run:
     results: list[Numbers]
     ranks_of_nodes: tuple[tuple[int, ...], ...]
     queues: dict[tuple[int, int, int, int], deque[list[Numbers]]] = field(default_factory=lambda: defaultdict(deque))
-    middles: dict[tuple[Fabric, int], Middle] = field(default_factory=dict)
+    middles: dict[tuple[InNetwork, int], Middle] = field(default_factory=dict)
     sent_elements: dict[Peer, int] = field(default_factory=lambda: defaultdict(int))
     moves: int = 0  # messages that were sent, and messages that were received
 
-    def middle(self, fabric: Fabric, rank: int) -> Middle:
+    def middle(self, fabric: InNetwork, rank: int) -> Middle:
         node = next(number for number, ranks in enumerate(self.ranks_of_nodes) if rank in ranks)
         of_switch = fabric in OF_SWITCH
         key = fabric, node if of_switch else 0
@@ -83,14 +83,14 @@ class Run:
             for peer in step.send_to:
                 self.moves += 1
                 numbers = [self.sources[step.rank][first : first + elements].copy() for first, elements in step.pieces]
-                self.sent_elements[peer if isinstance(peer, Fabric) else 0] += step.elements
-                if isinstance(peer, Fabric):
+                self.sent_elements[peer if isinstance(peer, InNetwork) else 0] += step.elements
+                if isinstance(peer, InNetwork):
                     self.middle(peer, step.rank).take(step.pieces, numbers)
                 else:
                     self.queues[step.channel, step.connection, step.rank, peer].append(numbers)
 
     def _receive(self, step: Step, peer: Peer) -> list[Numbers] | None:
-        if isinstance(peer, Fabric):
+        if isinstance(peer, InNetwork):
             return self.middle(peer, step.rank).give(step.pieces)
         queue = self.queues[step.channel, step.connection, peer, step.rank]
         if not queue:

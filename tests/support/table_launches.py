@@ -17,7 +17,7 @@ from tuner.emulator.launches import Launch
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
-from tuner.plugin.asked import Asked, opened
+from tuner.plugin.asked import AskedPlugin, opened
 from tuner.scenario.p2p import heads_of
 
 RINGS = [f"{Algorithm.Ring.name.lower()}/{protocol.name.lower()}" for protocol in Protocol]
@@ -78,7 +78,7 @@ def compared(communicator: Drawn, rows: Sequence[str], folder: Path) -> Iterator
 class _Tuner:
     """The plugin as a communicator of its own is asked, whatever the interface says of who asks."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: AskedPlugin) -> None:
         self.asked, self.named = asked, False
 
     def __call__(self, request: Request, size: int) -> Tuned:

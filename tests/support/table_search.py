@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 import numpy as np
 
 from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
-from tuner.plugin.table.records import Cost, Decision
+from tuner.plugin.table.records import CostRow, Decision
 
 
 def find(
@@ -47,7 +47,7 @@ def find_runnable(
 
 
 def find_cost(
-    costs: Iterable[Cost],
+    costs: Iterable[CostRow],
     collective: Collective,
     algorithm: Algorithm,
     protocol: Protocol,
@@ -55,7 +55,7 @@ def find_cost(
     *,
     ranks: int,
     nodes: int,
-) -> Cost | None:
+) -> CostRow | None:
     """The first row of this algorithm and protocol that matches."""
     for row in costs:
         same = (row.algorithm, row.protocol) == (algorithm, protocol)
@@ -64,7 +64,7 @@ def find_cost(
     return None
 
 
-def cost_us(cost: Cost, size_bytes: int, pipelined: int = 1) -> np.float32:
+def cost_us(cost: CostRow, size_bytes: int, pipelined: int = 1) -> np.float32:
     """The row's time in float32, operation by operation; infinite for "never"."""
     if cost.time is None:
         return np.float32(np.inf)

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.plugin.table.records import Choice, Cost, Decision, Interval, Line
+from tuner.plugin.table.records import Choice, CostLine, CostRow, Decision, Interval
 
 CHOICES = st.lists(
     st.builds(
@@ -35,11 +35,13 @@ def decisions(where: Where, registered: list[bool | None], pipelined: list[Inter
     )
 
 
-def costs(where: Where, positive: st.SearchStrategy[float], batches: st.SearchStrategy[int]) -> st.SearchStrategy[Cost]:
+def costs(
+    where: Where, positive: st.SearchStrategy[float], batches: st.SearchStrategy[int]
+) -> st.SearchStrategy[CostRow]:
     def row(
-        collective: Collective, algorithm: Algorithm, protocol: Protocol, time: Line | None, given: dict[str, Any]
-    ) -> Cost:
-        return Cost(collective, algorithm, protocol, time, **given)
+        collective: Collective, algorithm: Algorithm, protocol: Protocol, time: CostLine | None, given: dict[str, Any]
+    ) -> CostRow:
+        return CostRow(collective, algorithm, protocol, time, **given)
 
     latencies = st.one_of(st.just(0.0), positive)
     return st.builds(
@@ -47,6 +49,6 @@ def costs(where: Where, positive: st.SearchStrategy[float], batches: st.SearchSt
         st.sampled_from(Collective),
         st.sampled_from(Algorithm),
         st.sampled_from(Protocol),
-        st.one_of(st.none(), st.builds(Line, latencies, positive, batches)),
+        st.one_of(st.none(), st.builds(CostLine, latencies, positive, batches)),
         where,
     )

@@ -10,7 +10,7 @@ from tuner import plugin
 from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.oracle.answers import Launched
+from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
 from tuner.plugin import trial
 from tuner.scenario import Scenario
@@ -41,7 +41,7 @@ def differing(
     return says, found
 
 
-def emulated(one: trial.Trial) -> Taken:
+def emulated(one: trial.TableTrial) -> Taken:
     """With the table."""
     if one.bypass is not None:
         return one.bypass.name, one.bypass.channels
@@ -49,7 +49,7 @@ def emulated(one: trial.Trial) -> Taken:
     return f"{one.picked.algorithm.name}/{one.picked.protocol.name}", one.picked.channels
 
 
-def observed(launched: Launched | NonClassicPath) -> Taken:
+def observed(launched: OracleLaunch | NonClassicPath) -> Taken:
     """As launched."""
     if isinstance(launched, NonClassicPath):
         return launched.name, launched.blocks

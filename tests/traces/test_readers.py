@@ -18,7 +18,7 @@ from tests.support.trace_files import JOB, NODES, RANKS, Made
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.jobs.traces import kineto
-from tuner.jobs.traces.calls import CallList, Executed
+from tuner.jobs.traces.calls import CallList, ExecutedCall
 from tuner.jobs.traces.read import read
 
 MIB = 1 << 20
@@ -61,7 +61,7 @@ def test_the_examples_of_the_docs_are_of_these_writers(tmp_path: Path, name: str
 
 
 def test_what_ran_is_read_where_a_form_says_it(tmp_path: Path) -> None:
-    tree = Executed(Algorithm.Tree, Protocol.LL)
+    tree = ExecutedCall(Algorithm.Tree, Protocol.LL)
     ran = {
         name: write(tmp_path / name)
         for name, write in trace_files.WRITERS.items()
@@ -70,9 +70,9 @@ def test_what_ran_is_read_where_a_form_says_it(tmp_path: Path) -> None:
     first = {name: read(path, RANKS).calls[0].ran for name, path in ran.items()}
     assert first["inspector.prom"] == tree
     assert first["profiler-plugin.json"] == replace(tree, channels=16)
-    assert first["nsight.sqlite"] == Executed(channels=16, threads=640, is_tree=True)
+    assert first["nsight.sqlite"] == ExecutedCall(channels=16, threads=640, is_tree=True)
     verbose = trace_files.inspector(tmp_path / "verbose.log", verbose=True)
-    assert read(verbose, RANKS).calls[0].ran == Executed(channels=16)
+    assert read(verbose, RANKS).calls[0].ran == ExecutedCall(channels=16)
 
 
 def test_inspector_says_ranks_nodes_and_durations(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_inspector_with_names_of_algorithms_as_later_versions_have_them(tmp_path
     record = json.loads(trace_files.inspector(tmp_path / "x").read_text().splitlines()[0])
     record["coll_perf"] |= {"coll_algo": "NVLS_TREE", "coll_proto": "SIMPLE"}
     (tmp_path / "y").write_text(json.dumps(record, indent=2))
-    assert read(tmp_path / "y", RANKS).calls[0].ran == Executed(Algorithm.NVLSTree, Protocol.Simple)
+    assert read(tmp_path / "y", RANKS).calls[0].ran == ExecutedCall(Algorithm.NVLSTree, Protocol.Simple)
 
 
 def test_inspector_names_point_to_point_and_says_what_it_dropped(tmp_path: Path) -> None:

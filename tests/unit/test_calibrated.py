@@ -10,7 +10,7 @@ import pytest
 import tuner
 from tests.support import calibrations
 from tuner.answers import calibrated
-from tuner.answers.calibrated import Estimate, TimesWanted, difference, ratio
+from tuner.answers.calibrated import CalibratedEstimate, TimesWanted, difference, ratio
 from tuner.base.errors import BadCalibration, BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
@@ -75,7 +75,7 @@ def test_a_budget_has_both(file: Path) -> None:
     assert "joined by" in str(without.variants[0].calibration)
 
 
-def estimates(communicator: tuner.Communicator, file: Path, sizes: list[int]) -> list[Estimate]:
+def estimates(communicator: tuner.Communicator, file: Path, sizes: list[int]) -> list[CalibratedEstimate]:
     wanted = TimesWanted(False, str(file))
     model = calibrated.answering(wanted, communicator.scenario, communicator.selection)
     assert isinstance(model, TimeModel)

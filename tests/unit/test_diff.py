@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tuner import release
 from tuner.answers.changes import at_sizes, changed
-from tuner.answers.diff import Change, Side, diff, loss, share_changed
+from tuner.answers.diff import PickChange, Side, diff, loss, share_changed
 from tuner.answers.symmetric import NonClassicPick
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
@@ -112,7 +112,7 @@ def test_a_share_counts_octaves() -> None:
     ends = [(1 << 10, (1 << 11) - 1), (1 << 20, (1 << 22) - 1), (1 << 30, (1 << 35) - 1)]
     before, after = sides("2.28.9", ["nodes=4"])
     (one, *_) = diff(before, after, request(Collective.AllReduce))
-    changes: list[Change] = [replace(one, from_bytes=low, to_bytes=high) for low, high in ends]
+    changes: list[PickChange] = [replace(one, from_bytes=low, to_bytes=high) for low, high in ends]
     assert share_changed(changes, 1 << 10, (1 << 30) - 1) == pytest.approx(3 / 20)
     assert share_changed([], 1, 2) == 0
 

@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 
-from tuner.emulator.p2p.peers import Order, Pair
+from tuner.emulator.p2p.peers import Pair, PeerOrder
 from tuner.scenario import Scenario
 
 NODES = [[8], [8, 8, 8], [3, 3, 3, 3, 3], [1] * 9, [8, 4, 6], [2, 1, 2, 2, 1, 2, 2]]
@@ -38,7 +38,7 @@ def by_table(table: Sequence[Sequence[int]], row: int, column: int, columns: Seq
             yield to[(column + away) % width], whence[(column - away) % width]
 
 
-def expected(order: Order) -> Iterator[Pair]:
+def expected(order: PeerOrder) -> Iterator[Pair]:
     ranks_of, (node, own) = order.ranks_of, order.place(order.rank)
     match order.communicator.release.exchange.order:
         case "nodes_up_and_down":
@@ -60,7 +60,7 @@ def test_rounds_are_those_of_nccls_loops(nccl: str, sizes: list[int]) -> None:
     _, *others = (Scenario(nccl, 1, machine="dgx-h100", gpus_per_node=size) for size in sizes)
     resolved = Scenario(nccl, 1, machine="dgx-h100", gpus_per_node=sizes[0], others=tuple(others)).resolve()
     for rank in range(sum(sizes)):
-        order = Order(resolved.view_of(rank), resolved.ranks_of, rank)
+        order = PeerOrder(resolved.view_of(rank), resolved.ranks_of, rank)
         rounds = list(expected(order))
         assert [order.pair(number) for number in range(len(rounds))] == rounds
         with pytest.raises(IndexError):

@@ -17,7 +17,7 @@ SIZES = (8, 16, 64 << 10, 16 << 20)  # of 16 ranks: less than a byte for each, a
 def test_as_many_kernels_and_blocks_as_are_launched(name: str, function: PeerCall) -> None:
     scenario = Scenario(name, 2, machine="dgx-h100")
     where = p2p_context(ResolvedScenario(scenario))
-    asked = exchanges.Asked(function, SIZES, DataType.int8, rank=0, root=0)
+    asked = exchanges.ExchangeQuery(function, SIZES, DataType.int8, rank=0, root=0)
     for answer in exchanges.answers(scenario, asked):
         found = taken(where, function, answer.bytes)
         assert answer.launch is not None

@@ -22,7 +22,7 @@ from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, DataType
 from tuner.base.numerics import ceil_div, f32, shortest
 from tuner.base.records import to_json
 from tuner.base.registry import NotNccl, Registry, source_of, sources_of
-from tuner.base.trace import Step
+from tuner.base.trace import TraceStep
 from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.emulator.rules import bandwidth, bounds, latency, launch, registered
@@ -45,7 +45,7 @@ def selection_of(nccl: str, machine: str, nodes: int, gpus: int, **environment: 
     return Selection(scenario.communicator())
 
 
-def of(steps: list[Step], quantity: str) -> list[Step]:
+def of(steps: list[TraceStep], quantity: str) -> list[TraceStep]:
     return [step for step in steps if step.quantity == quantity]
 
 
@@ -69,7 +69,7 @@ def test_every_cell_ends_at_the_tables_and_the_answer(nccl: str) -> None:
 
 
 def assert_ends(
-    selection: Selection, asked: Request, steps: list[Step], algo_proto: AlgoProto, time_us: np.float32
+    selection: Selection, asked: Request, steps: list[TraceStep], algo_proto: AlgoProto, time_us: np.float32
 ) -> None:
     at = (asked.collective, *algo_proto)
     assert last(steps, "latency") == shortest(selection.tables.latency_us[at])
@@ -241,12 +241,12 @@ def test_a_pick_that_the_policy_moved_is_refused() -> None:
 WORKED = "2.25.1"
 
 
-def worked(machine: str, nodes: int, collective: Collective, algorithm: str, protocol: str) -> list[Step]:
+def worked(machine: str, nodes: int, collective: Collective, algorithm: str, protocol: str) -> list[TraceStep]:
     selection = Selection(Scenario(nccl=WORKED, machine=machine, nodes=nodes).communicator())
     return selection.steps(request(collective), 1 << 20, (Algorithm[algorithm], Protocol[protocol]))
 
 
-def by_rule(steps: list[Step], rule: str) -> Step:
+def by_rule(steps: list[TraceStep], rule: str) -> TraceStep:
     (found,) = (step for step in steps if step.name == rule and step.quantity in ("latency", "bandwidth"))
     return found
 

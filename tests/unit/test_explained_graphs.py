@@ -18,17 +18,17 @@ from tuner.answers.changes import changed
 from tuner.answers.graphs import explained as explained_scenario
 from tuner.answers.graphs import of_scenario
 from tuner.base.errors import BadInput
-from tuner.graphs import Request, cached
-from tuner.graphs.explain import Explanation, explain
+from tuner.graphs import SearchRequest, cached
+from tuner.graphs.explain import GraphExplanation, explain
 from tuner.graphs.explain.explanation import RelaxedSearch, again
 from tuner.graphs.explain.lifts import more_nvlinks, twice_the_speed
-from tuner.graphs.explain.limits import Limits
+from tuner.graphs.explain.limits import BandwidthLimits
 from tuner.graphs.explain.links import LinkClass
 from tuner.graphs.explain.records import Found
 from tuner.graphs.explain.runs import Relaxation, loads
 from tuner.graphs.explain.runs import run as run_search
 from tuner.graphs.graphs import search
-from tuner.graphs.system import Kind
+from tuner.graphs.system import DeviceKind
 from tuner.graphs.trial import Recorder
 from tuner.machine import catalogue
 from tuner.scenario import Scenario
@@ -63,48 +63,50 @@ def pair(links: int) -> tuple[str, str]:
     return gpu(0, links=PEER.format(n=1, count=links)), gpu(1, links=PEER.format(n=0, count=links))
 
 
-def request(topology: str, gpus: int, several: bool, **variables: str) -> Request:
-    return Request(topology, gpus, several, variables)
+def request(topology: str, gpus: int, several: bool, **variables: str) -> SearchRequest:
+    return SearchRequest(topology, gpus, several, variables)
 
 
-def of_machine(name: str, gpus: int | None = None, several: bool = False) -> Request:
+def of_machine(name: str, gpus: int | None = None, several: bool = False) -> SearchRequest:
     machine = catalogue.load(name)
     across = machine.peer_to_peer_across_sockets
-    return Request(machine.topology_xml, gpus or machine.gpus_per_node, several, dict(machine.environment), across)
+    return SearchRequest(
+        machine.topology_xml, gpus or machine.gpus_per_node, several, dict(machine.environment), across
+    )
 
 
 @cache
 def explained(
     topology: str, gpus: int, several: bool, graph: str, variables: tuple[tuple[str, str], ...]
-) -> Explanation:
-    return explain(Request(topology, gpus, several, dict(variables)), NCCL, graph)
+) -> GraphExplanation:
+    return explain(SearchRequest(topology, gpus, several, dict(variables)), NCCL, graph)
 
 
-def why(asked: Request, graph: str = "ring") -> Explanation:
+def why(asked: SearchRequest, graph: str = "ring") -> GraphExplanation:
     return explained(asked.topology, asked.gpus, asked.several_nodes, graph, tuple(asked.environment.items()))
 
 
-def gbs(asked: Request, graph: str = "ring") -> tuple[int, float]:
+def gbs(asked: SearchRequest, graph: str = "ring") -> tuple[int, float]:
     """Channels, and what they have together: found by the plain search."""
     found = search(asked, NCCL).graphs[graph].graph
     return found.channels, found.channels * min(found.bw_intra_gbs, found.bw_inter_gbs)
 
 
-def together(asked: Request, graph: str = "ring") -> float:
+def together(asked: SearchRequest, graph: str = "ring") -> float:
     return gbs(asked, graph)[1]
 
 
-def kinds(explanation: Explanation) -> list[tuple[str, ...]]:
+def kinds(explanation: GraphExplanation) -> list[tuple[str, ...]]:
     return [limit.kinds for limit in explanation.limits]
 
 
-def helpful(explanation: Explanation) -> dict[str, float]:
+def helpful(explanation: GraphExplanation) -> dict[str, float]:
     """What has more with each change that helps."""
     lifts = [lift for lift in explanation.lifts if lift.more]
     return {lift.change: min(lift.found.total_intra_gbs, lift.found.total_inter_gbs) for lift in lifts}
 
 
-def reasons(explanation: Explanation) -> dict[str, str]:
+def reasons(explanation: GraphExplanation) -> dict[str, str]:
     return {reason.kind: reason.says for reason in explanation.reasons}
 
 
@@ -146,7 +148,7 @@ def test_nvlinks() -> None:
     assert helpful(told)["6 NVLinks at each GPU"] == together(more) > together(asked)
 
 
-def of_two_switches(gen: int) -> Request:
+def of_two_switches(gen: int) -> SearchRequest:
     """Four GPUs below two switches, whose links to the CPU are of a generation of their own."""
     topology = system(switch(0, gpu(0) + gpu(1), gen) + switch(1, gpu(2) + gpu(3), gen))
     return request(topology, 4, False)
@@ -188,12 +190,12 @@ def test_tries_that_are_used_up() -> None:
     asked, nccl = of_machine("a100-4x-1nic"), release.load(NCCL)
     few = replace(nccl, search=replace(nccl.search, tries=replace(nccl.search.tries, one=16, same_channels=8)))
     found = run_search(asked, few, "ring")
-    limits = Limits(found, loads(found), lambda freed: RelaxedSearch(asked, few, freed).found("ring")).all()
+    limits = BandwidthLimits(found, loads(found), lambda freed: RelaxedSearch(asked, few, freed).found("ring")).all()
     limit = next(limit for limit in limits if limit.kinds == ("tries",))
     assert "NCCL allows only 16 tries of a GPU (8 where all channels are alike)" in limit.says
     assert limit.then.total_intra_gbs > found.trial.channels * found.trial.bw_intra
     whole = run_search(asked, nccl, "ring")
-    limits = Limits(whole, loads(whole), lambda freed: RelaxedSearch(asked, nccl, freed).found("ring")).all()
+    limits = BandwidthLimits(whole, loads(whole), lambda freed: RelaxedSearch(asked, nccl, freed).found("ring")).all()
     assert ("tries",) not in [limit.kinds for limit in limits]
 
 
@@ -230,7 +232,7 @@ def test_a_default_level_of_peer_to_peer() -> None:
     assert "by default NCCL_P2P_LEVEL is PXB here, and their path goes over the CPU (PHB)" in reasons(told)["cpu"]
 
 
-def below_one_switch(gdr: int, **variables: str) -> Request:
+def below_one_switch(gdr: int, **variables: str) -> SearchRequest:
     return request(system(switch(0, gpu(0, 4) + net(0, 400, gdr=gdr))), 1, True, **variables)
 
 
@@ -346,7 +348,7 @@ def test_each_search_is_kept_under_a_key_of_its_own(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("tuner.graphs.explain.explanation._of_disk", nothing)
     asked = request(system(*pair(3)), 2, False)
-    wide = LinkClass((Kind.GPU, Kind.GPU), "NVL", 60.0)
+    wide = LinkClass((DeviceKind.GPU, DeviceKind.GPU), "NVL", 60.0)
     freed = [
         Relaxation(),
         Relaxation(tries=4),

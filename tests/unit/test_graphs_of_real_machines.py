@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from tuner import release
-from tuner.graphs import Request, find, graph_file
+from tuner.graphs import SearchRequest, find, graph_file
 from tuner.machine import catalogue
 
 
@@ -53,7 +53,7 @@ GB300 = {
 
 @pytest.mark.parametrize("trays", GB300)
 def test_trays_of_gb300_have_the_graphs_that_nccl_dumped_on_them(trays: int) -> None:
-    request = Request(catalogue.load("gb300-nvl72").topology_xml, 4, several_nodes=False, hosts=trays)
+    request = SearchRequest(catalogue.load("gb300-nvl72").topology_xml, 4, several_nodes=False, hosts=trays)
     text = graph_file.text(find(request, "2.29.7"), release.load("2.29.7").search.dump)
     graphs = {graph.attrib["id"]: _read(graph) for graph in ET.fromstring(text) if len(graph)}
     assert graphs == GB300[trays]

@@ -12,7 +12,7 @@ from tuner.api import communicator
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.call_kind import COPY_ENGINES
-from tuner.emulator.group import Group, Operation, plan
+from tuner.emulator.group import GroupPlan, Operation, plan
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
@@ -23,14 +23,14 @@ AR, AG, RS = Collective.AllReduce, Collective.AllGather, Collective.ReduceScatte
 
 def planned(
     nccl: str, calls: list[tuple[Collective, int]], buffers: Buffers, op: Op = Op.sum, **described: object
-) -> Group:
+) -> GroupPlan:
     given = {"machine": "dgx-h100", "nodes": 1, **described}
     selection = Selection(Scenario(nccl=nccl, **given).communicator())  # type: ignore[arg-type]
     requests = [Request(each, DataType.float32, op, buffers=buffers) for each, _ in calls]
     return plan(selection, [Operation(request, size) for request, (_, size) in zip(requests, calls, strict=True)])
 
 
-def kernels(group: Group) -> list[tuple[str | None, int, int]]:
+def kernels(group: GroupPlan) -> list[tuple[str | None, int, int]]:
     """Name off the classic path, calls and blocks of each kernel."""
     return [(kernel.path and kernel.path.kernel, len(kernel.places), len(kernel.channels)) for kernel in group.kernels]
 

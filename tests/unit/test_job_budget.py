@@ -21,7 +21,7 @@ WHOLE = describe("dgx-h100", nodes=4, nccl="2.28.9")
 
 def priced(path: Path, of: JobGroups) -> JobBudget:
     wanted = job.wanted_of(WHOLE)
-    return of_lists([read(path, WHOLE.ranks)], job.Compared([WHOLE]), wanted, of)
+    return of_lists([read(path, WHOLE.ranks)], job.BudgetComparison([WHOLE]), wanted, of)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -43,7 +43,7 @@ def test_each_group_is_priced_on_its_ranks(tmp_path: Path, shared: bool) -> None
         part = WHOLE
         if one.group != "all":
             part = describe("dgx-h100", nodes=4, nccl="2.28.9", ranks=one.ranks, shared=shared)
-        alone = job.of_files([own], job.Compared([part]), job.wanted_of(part))
+        alone = job.of_files([own], job.BudgetComparison([part]), job.wanted_of(part))
         assert one.budget.variants[0].total_us == alone.variants[0].total_us
     assert budget.totals[0].total_us == sum(one.budget.variants[0].total_us for one in budget.groups)
 

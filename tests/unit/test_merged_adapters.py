@@ -11,23 +11,23 @@ from tests.support.two_ports import with_two_ports
 from tuner.api import communicator
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
-from tuner.graphs import Request, find
+from tuner.graphs import SearchRequest, find
 from tuner.machine import catalogue
-from tuner.machine.adapters import Named, NameList, used
+from tuner.machine.adapters import NamedAdapter, NameList, used
 from tuner.scenario import Scenario
 from tuner.scenario.node import ResolvedNode
 
 PORTS = {f"net:{number}" for number in range(4)}  # of the adapters of the first two GPUs
-FOUR = [Named(f"mlx5_{number}", 1, f"0000:1{number}:00.0") for number in (0, 1, 2, 10)]
-TWO_PORTS = [Named("mlx5_0", 1, "0000:10:00.0"), Named("mlx5_1", 2, "0000:10:00.0")]
+FOUR = [NamedAdapter(f"mlx5_{number}", 1, f"0000:1{number}:00.0") for number in (0, 1, 2, 10)]
+TWO_PORTS = [NamedAdapter("mlx5_0", 1, "0000:10:00.0"), NamedAdapter("mlx5_1", 2, "0000:10:00.0")]
 
 
-def request_of(how: str, **variables: str) -> Request:
+def request_of(how: str, **variables: str) -> SearchRequest:
     node = catalogue.load("dgx-h100")
-    return Request(with_two_ports(node.topology_xml, how), 2, True, variables)  # type: ignore[arg-type]
+    return SearchRequest(with_two_ports(node.topology_xml, how), 2, True, variables)  # type: ignore[arg-type]
 
 
-def nets_of(request: Request, nccl: str) -> set[str]:
+def nets_of(request: SearchRequest, nccl: str) -> set[str]:
     ring = find(request, nccl)["ring"]
     return {device for order in ring.orders for device in order if device.startswith("net")}
 
@@ -54,11 +54,11 @@ def test_adapters_are_selected_as_nccl_selects_them(text: str, expected: list[in
 
 def test_ports_of_one_device_are_counted_through_in_a_topology() -> None:
     assert used(TWO_PORTS, {"NCCL_IB_HCA": "mlx5:1"}) == [0, 1]
-    assert used([replace(TWO_PORTS[0]), Named("mlx5_0", 3, "0000:10:00.0")], {"NCCL_IB_HCA": "mlx5_0:2"}) == [1]
+    assert used([replace(TWO_PORTS[0]), NamedAdapter("mlx5_0", 3, "0000:10:00.0")], {"NCCL_IB_HCA": "mlx5_0:2"}) == [1]
 
 
 def test_a_network_of_a_plugin_does_not_read_the_list_for_infiniband() -> None:
-    assert used([Named("rdmap79s0", 1, "0000:4f:00.0")], {"NCCL_IB_HCA": "mlx5"}) == [0]
+    assert used([NamedAdapter("rdmap79s0", 1, "0000:4f:00.0")], {"NCCL_IB_HCA": "mlx5"}) == [0]
     assert used(FOUR, {"NCCL_IB_HCA": "mlx5_2", "NCCL_NET": "AWS Libfabric"}) == [0, 1, 2, 3]
 
 
@@ -69,7 +69,7 @@ def test_an_entry_without_a_name_counts_for_nothing() -> None:
 
 def test_selected_adapters_are_numbered_anew() -> None:
     node = catalogue.load("dgx-h100")
-    request = Request(node.topology_xml, 8, True, {"NCCL_IB_HCA": "=mlx5_3,mlx5_9"})
+    request = SearchRequest(node.topology_xml, 8, True, {"NCCL_IB_HCA": "=mlx5_3,mlx5_9"})
     assert nets_of(request, "2.28.9") == {"net:0", "net:1"}
 
 
@@ -106,7 +106,7 @@ def test_ports_that_are_left_out_are_not_merged() -> None:
     some = {"NCCL_IB_HCA": "^mlx5_18"}
     assert [name for name, _ in adapters_of("2.21.5", **some)][:3] == ["mlx5_18", "mlx5_19", "mlx5_26+mlx5_27"]
     assert [name for name, _ in adapters_of("2.22.3", **some)][:4] == OCI_PORTS
-    merged = [Named("mlx5_18+mlx5_19", 1, "0000:0c:00.0"), Named("mlx5_26+mlx5_27", 1, "0000:2a:00.0")]
+    merged = [NamedAdapter("mlx5_18+mlx5_19", 1, "0000:0c:00.0"), NamedAdapter("mlx5_26+mlx5_27", 1, "0000:2a:00.0")]
     assert used(merged, {"NCCL_IB_HCA": "=mlx5_26:1,mlx5_27"}) == [1]
     assert used(merged, {"NCCL_IB_HCA": "^=mlx5_26"}) == [0, 1]
 
@@ -138,7 +138,7 @@ def test_a_merged_adapter_has_the_bandwidth_of_all() -> None:
 
 def test_up_to_2_26_single_adapters_are_numbered_anew_too() -> None:
     node = catalogue.load("dgx-h100")
-    request = Request(node.topology_xml, 2, True)
+    request = SearchRequest(node.topology_xml, 2, True)
     assert nets_of(request, "2.26.5") == {"net:8", "net:9"}
     assert nets_of(request, "2.27.3") == {"net:0", "net:1"}
 

@@ -5,7 +5,7 @@ import pytest
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op
 from tuner.emulator import full_launch
-from tuner.emulator.connect import Adapter, Connected, RankChannel, RankView, Tree
+from tuner.emulator.connect import ChannelAdapter, Connected, RankChannel, RankView, Tree
 from tuner.emulator.connect.network import network_use
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
@@ -24,12 +24,12 @@ def connected(relay: int | None = None, tree_relay: int | None = None) -> Connec
 
     def view(rank: int) -> RankView:
         peer = (rank + 2) % 4
-        ring, tree = Adapter(0, rank), NOBODY
+        ring, tree = ChannelAdapter(0, rank), NOBODY
         if rank == 3 and relay is not None:
-            ring = Adapter(0, relay)
+            ring = ChannelAdapter(0, relay)
         if tree_relay is not None:
             tree = Tree(peer, ())
-        of_tree = Adapter(1, tree_relay if rank == 1 and tree_relay is not None else rank, 1)
+        of_tree = ChannelAdapter(1, tree_relay if rank == 1 and tree_relay is not None else rank, 1)
         channel = RankChannel((rank - 1) % 4, (rank + 1) % 4, ring, tree, of_tree, None, None)
         return RankView((channel,), (), ())
 

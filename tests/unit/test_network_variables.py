@@ -6,10 +6,10 @@ import pytest
 
 from tests.support.command_line import run
 from tuner.base.errors import BadInput
-from tuner.machine.adapters import Named, mergeable, network_of, selecting
+from tuner.machine.adapters import NamedAdapter, mergeable, network_of, selecting
 from tuner.scenario import Scenario
 
-SOCKET, INFINIBAND = Named("ib0", 0, "0000:10:00.0", gpu_direct=False), Named("mlx5_0", 1, "0000:10:00.0")
+SOCKET, INFINIBAND = NamedAdapter("ib0", 0, "0000:10:00.0", gpu_direct=False), NamedAdapter("mlx5_0", 1, "0000:10:00.0")
 OVER_SOCKETS, OVER_INFINIBAND = (Scenario("2.28.9", 2, machine=name) for name in ("ws-2x-a6000", "dgx-h100"))
 
 
@@ -19,11 +19,11 @@ OVER_SOCKETS, OVER_INFINIBAND = (Scenario("2.28.9", 2, machine=name) for name in
         ([SOCKET], "Socket"),
         ([INFINIBAND], "IB"),
         ([INFINIBAND, SOCKET], None),
-        ([Named("rdmap79s0", 1, "0000:4f:00.0")], None),
+        ([NamedAdapter("rdmap79s0", 1, "0000:4f:00.0")], None),
         ([], None),
     ],
 )
-def test_the_network_of_adapters(adapters: list[Named], network: str | None) -> None:
+def test_the_network_of_adapters(adapters: list[NamedAdapter], network: str | None) -> None:
     assert network_of(adapters) == network
 
 

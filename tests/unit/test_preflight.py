@@ -24,10 +24,10 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.base.provenance import sha256
 from tuner.emulator.request import Request
 from tuner.jobs.preflight import collect
-from tuner.jobs.preflight.alone import Range
+from tuner.jobs.preflight.alone import SizeBounds
 from tuner.jobs.preflight.differences import Reach
-from tuner.jobs.preflight.settings import Nodes
-from tuner.jobs.preflight.workflow import Question, Report, Verdict, check, letters
+from tuner.jobs.preflight.settings import DescribedNodes
+from tuner.jobs.preflight.workflow import PreflightQuery, RanksVerdict, Report, check, letters
 from tuner.machine import catalogue
 from tuner.plugin.table.values import close
 
@@ -35,8 +35,10 @@ ALLREDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
 SCRIPT = Path(collect.__file__)
 
 
-def checked(folder: Path, *hosts: Host, nodes: Nodes | None = None) -> Report:
-    return check(write(folder, *hosts), Question((ALLREDUCE,), Range(None, 1 << 34), nodes or Nodes()))
+def checked(folder: Path, *hosts: Host, nodes: DescribedNodes | None = None) -> Report:
+    return check(
+        write(folder, *hosts), PreflightQuery((ALLREDUCE,), SizeBounds(None, 1 << 34), nodes or DescribedNodes())
+    )
 
 
 def reaches(report: Report) -> dict[str, Reach]:
@@ -45,7 +47,7 @@ def reaches(report: Report) -> dict[str, Reach]:
 
 def test_ranks_that_are_alike_choose_the_same(tmp_path: Path) -> None:
     report = checked(tmp_path, Host("a"), Host("b"))
-    assert (report.verdict, report.records, report.expected) == (Verdict.same, 16, 16)
+    assert (report.verdict, report.records, report.expected) == (RanksVerdict.same, 16, 16)
     assert [(kind.ranks, kind.hosts) for kind in report.kinds] == [(16, ("a", "b"))]
     assert report.differences == report.partings == ()
 
@@ -57,7 +59,7 @@ def test_processors_of_two_vendors(first: dict[str, Any], nccl: str, part: bool,
     other = AMD if first is INTEL else INTEL
     a, b = (with_processor(Host(name, nccl=nccl), cpu) for name, cpu in (("a", first), ("b", other)))
     report = checked(tmp_path, a, b)
-    assert (report.verdict is Verdict.part) == part
+    assert (report.verdict is RanksVerdict.part) == part
     assert bool(report.partings) == part
     assert (reaches(report)["processor"] is Reach.parts) == part
 
@@ -78,18 +80,20 @@ def test_the_workaround_of_a_cluster_with_processors_of_two_vendors(nccl: str, t
     of_host = Host("", "dgx-a100", nccl, more={"adapters": adapters})
     hosts = [with_processor(replace(of_host, name=name), AMD if name in "bd" else INTEL) for name in "abcd"]
     kinds = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
-    question = Question(tuple(Request(kind, DataType.float32, Op.sum) for kind in kinds), Range(None, 1 << 34))
+    question = PreflightQuery(
+        tuple(Request(kind, DataType.float32, Op.sum) for kind in kinds), SizeBounds(None, 1 << 34)
+    )
     report = check(write(tmp_path / "as it was", *hosts), question)
     assert {each.collective for each in report.partings} == set(kinds)
     assert {262144, 524288} <= powers_of_two(report)
     around = [host.with_env(NCCL_NET_OVERHEAD="1000") for host in hosts]
     report = check(write(tmp_path / "workaround", *around), question)
-    assert (report.verdict, report.partings) == (Verdict.same, ())
+    assert (report.verdict, report.partings) == (RanksVerdict.same, ())
 
 
 def test_one_rank_with_another_algorithm(tmp_path: Path) -> None:
     report = checked(tmp_path, Host("a"), Host("b", env_of_rank={3: {"NCCL_ALGO": "Ring"}}))
-    assert report.verdict is Verdict.part
+    assert report.verdict is RanksVerdict.part
     assert [kind.ranks for kind in report.kinds] == [15, 1]
     assert reaches(report) == {"NCCL_ALGO": Reach.parts}
     for parting in report.partings:
@@ -107,7 +111,7 @@ def test_two_generations_of_gpus(overhead: dict[str, str], ranks: int, tmp_path:
     env = {"NCCL_PROTO": "Simple", **overhead}
     machines = ("dgx-h100", "dgx-a100")
     report = checked(tmp_path, *(Host(name, name, "2.20.5", ranks=ranks, env=env) for name in machines))
-    assert report.verdict is Verdict.part
+    assert report.verdict is RanksVerdict.part
     assert tuple(kind.node for kind in report.kinds) == machines
     assert reaches(report)["GPUs"] is Reach.parts
     picks = {tuple(pick.name.split(" ")[0] for pick in each.picks if pick is not None) for each in report.partings}
@@ -117,14 +121,14 @@ def test_two_generations_of_gpus(overhead: dict[str, str], ranks: int, tmp_path:
 def test_a_variable_of_one_host_alone(tmp_path: Path) -> None:
     """Nccl #626: "message truncated", as NCCL is not using the same protocol on all ranks."""
     report = checked(tmp_path, Host("a", "dgx-a100"), Host("b", "dgx-a100").with_env(NCCL_PROTO="Simple"))
-    assert report.verdict is Verdict.part
+    assert report.verdict is RanksVerdict.part
     assert reaches(report) == {"NCCL_PROTO": Reach.parts}
 
 
 def test_releases_that_nobody_compares(tmp_path: Path) -> None:
     """Nccl #1328: "receiving 524288 bytes instead of 65536", a version or configuration mismatch between two ranks."""
     report = checked(tmp_path, Host("a", "dgx-a100", "2.20.5"), Host("b", "dgx-a100", "2.21.5"))
-    assert report.verdict is Verdict.part
+    assert report.verdict is RanksVerdict.part
     assert reaches(report) == {"NCCL release": Reach.exchange}
     report = checked(tmp_path / "other", Host("a", nccl="2.21.5"), Host("b", nccl="2.22.3"))
     assert reaches(report) == {"NCCL release": Reach.parts}
@@ -133,7 +137,7 @@ def test_releases_that_nobody_compares(tmp_path: Path) -> None:
 
 def test_releases_that_nccl_compares(tmp_path: Path) -> None:
     report = checked(tmp_path, Host("a", nccl="2.23.4"), Host("b", nccl="2.24.3"))
-    assert (report.verdict, reaches(report)) == (Verdict.part, {"NCCL release": Reach.start})
+    assert (report.verdict, reaches(report)) == (RanksVerdict.part, {"NCCL release": Reach.start})
 
 
 def test_a_host_with_fewer_adapters(tmp_path: Path) -> None:
@@ -150,16 +154,16 @@ def test_a_host_with_fewer_adapters(tmp_path: Path) -> None:
     assert any("hosts have 1 or 2 adapters" in note for note in report.notes)
     refused = whole.with_env(NCCL_IGNORE_NET_MISMATCH="0")
     report = checked(tmp_path / "refused", refused, replace(half, env=refused.env))
-    assert (report.verdict, reaches(report)) == (Verdict.part, {"adapters": Reach.start})
+    assert (report.verdict, reaches(report)) == (RanksVerdict.part, {"adapters": Reach.start})
     earlier = [replace(host, nccl="2.29.7") for host in (refused, replace(half, env=refused.env))]
-    assert checked(tmp_path / "earlier", *earlier).verdict is Verdict.same
+    assert checked(tmp_path / "earlier", *earlier).verdict is RanksVerdict.same
 
 
 def test_a_slower_adapter_costs_time_only(tmp_path: Path) -> None:
     host = Host("a", nccl="2.28.9")
     slower = [{**adapter, "gbps": 200.0} for adapter in host.record(0)["adapters"]]
     report = checked(tmp_path, host, replace(host, name="b", more={"adapters": slower}))
-    assert report.verdict is Verdict.same
+    assert report.verdict is RanksVerdict.same
     assert reaches(report)["adapters"] in (Reach.alike, Reach.speed)
     assert report.cost is not None
     assert report.cost.ratio > 1.5
@@ -168,16 +172,16 @@ def test_a_slower_adapter_costs_time_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "reach", "verdict"),
     [
-        ("NCCL_BUFFSIZE", "1048576", Reach.messages, Verdict.part),
-        ("NCCL_IB_DISABLE", "1", Reach.network, Verdict.part),
-        ("NCCL_DEBUG", "INFO", Reach.nothing, Verdict.same),
-        ("NCCL_COLL", "1", Reach.unknown, Verdict.unknown),
-        ("NCCL_MIN_NCHANNELS", "24", Reach.parts, Verdict.part),
-        ("NCCL_NVLS_ENABLE", "0", Reach.alike, Verdict.same),
+        ("NCCL_BUFFSIZE", "1048576", Reach.messages, RanksVerdict.part),
+        ("NCCL_IB_DISABLE", "1", Reach.network, RanksVerdict.part),
+        ("NCCL_DEBUG", "INFO", Reach.nothing, RanksVerdict.same),
+        ("NCCL_COLL", "1", Reach.unknown, RanksVerdict.unknown),
+        ("NCCL_MIN_NCHANNELS", "24", Reach.parts, RanksVerdict.part),
+        ("NCCL_NVLS_ENABLE", "0", Reach.alike, RanksVerdict.same),
     ],
 )
 def test_what_a_variable_of_one_host_reaches(
-    name: str, value: str, reach: Reach, verdict: Verdict, tmp_path: Path
+    name: str, value: str, reach: Reach, verdict: RanksVerdict, tmp_path: Path
 ) -> None:
     report = checked(tmp_path, Host("a", nccl="2.28.9"), Host("b", nccl="2.28.9").with_env(**{name: value}))
     assert (reaches(report), report.verdict) == ({name: reach}, verdict)
@@ -185,7 +189,7 @@ def test_what_a_variable_of_one_host_reaches(
 
 def test_what_frameworks_and_containers_call_nccl_is_none_of_its_variables(tmp_path: Path) -> None:
     report = checked(tmp_path, Host("a"), Host("b").with_env(NCCL_VERSION="2.15.5-1", NCCL_TESTS_DEVICE="0"))
-    assert (report.verdict, report.differences) == (Verdict.same, ())
+    assert (report.verdict, report.differences) == (RanksVerdict.same, ())
 
 
 def test_hosts_with_other_numbers_of_ranks(tmp_path: Path) -> None:
@@ -198,11 +202,11 @@ def test_the_topology_on_record_is_the_hosts(tmp_path: Path) -> None:
     xml = tmp_path / "node.xml"
     xml.write_text(catalogue.load("hgx-h800").topology_xml)
     hosts = [Host(name, "hgx-h800", env={"NCCL_TOPO_DUMP_FILE": str(xml)}) for name in "ab"]
-    named = collect.topology(collect.Host({}), hosts[0].env)
+    named = collect.topology(collect.CollectedHost({}), hosts[0].env)
     assert named is not None
     hosts = [replace(host, more={"topology": dict(named), "gpus": []}) for host in hosts]
     report = checked(tmp_path / "records", hosts[0], hosts[1].with_env(NCCL_ALGO="Ring"))
-    assert report.verdict is Verdict.part
+    assert report.verdict is RanksVerdict.part
     assert {Path(kind.node or "").name for kind in report.kinds} == {f"topology-{named['sha256'][:32]}.xml"}
 
 
@@ -211,7 +215,7 @@ def test_later_communicators_on_merged_ports_are_warned_of(nccl: str, warned: bo
     xml = tmp_path / "node.xml"
     xml.write_text(with_two_ports(catalogue.load("dgx-h100").topology_xml, "functions"))
     hosts = [Host(name, nccl=nccl, env={"NCCL_TOPO_DUMP_FILE": str(xml)}) for name in "ab"]
-    named = collect.topology(collect.Host({}), hosts[0].env)
+    named = collect.topology(collect.CollectedHost({}), hosts[0].env)
     assert named is not None
     hosts = [replace(host, more={"topology": dict(named), "gpus": []}) for host in hosts]
     notes = [note for note in checked(tmp_path / "records", *hosts).notes if "after a process's first" in note]
@@ -221,7 +225,7 @@ def test_later_communicators_on_merged_ports_are_warned_of(nccl: str, warned: bo
 def with_plugin(name: str, variables: dict[str, str], plugin_path: Path | str | None = None) -> Host:
     """A host whose ranks name this project's plugin, or another file, and have these variables."""
     env = {"NCCL_TUNER_PLUGIN": str(plugin_path or plugin.path()), **variables}
-    of_env = collect.Host(env)
+    of_env = collect.CollectedHost(env)
     plugins = {"tuner": collect.tuner_plugin(of_env, env["NCCL_TUNER_PLUGIN"]), "network": None}
     return Host(name, env=env, more={"table": collect.decision_table(of_env, env), "plugins": plugins})
 
@@ -276,14 +280,14 @@ def test_strict_without_a_table_that_shows_that_it_is_whole(tmp_path: Path) -> N
 def test_a_plugin_is_found_by_its_name(tmp_path: Path) -> None:
     shutil.copy(plugin.path(), tmp_path / "libnccl-tuner-ours.so")
     for name in ("ours", "libnccl-tuner-ours.so"):
-        found = collect.tuner_plugin(collect.Host({"LD_LIBRARY_PATH": str(tmp_path)}), name)
+        found = collect.tuner_plugin(collect.CollectedHost({"LD_LIBRARY_PATH": str(tmp_path)}), name)
         assert found
         assert found["library"]
         assert found["build"]
-    assert collect.tuner_plugin(collect.Host({}), "ours") == {
+    assert collect.tuner_plugin(collect.CollectedHost({}), "ours") == {
         "path": "ours", "sha256": None, "library": False, "build": None
     }  # fmt: skip
-    assert collect.tuner_plugin(collect.Host({}), "none") is None
+    assert collect.tuner_plugin(collect.CollectedHost({}), "none") is None
 
 
 def test_another_decision_table_on_one_host(tmp_path: Path) -> None:
@@ -295,7 +299,7 @@ def test_another_decision_table_on_one_host(tmp_path: Path) -> None:
     folder = tmp_path / "records"
     for host in hosts:  # a record of each
         collect.written(str(folder), host.record(0) | {"rank": None, "ranks": None, "local_ranks": None})
-    report = check(folder, Question((ALLREDUCE,), Range(None, 1 << 30)))
+    report = check(folder, PreflightQuery((ALLREDUCE,), SizeBounds(None, 1 << 30)))
     assert reaches(report) == {"decision table": Reach.parts}
     assert (report.partings[0].from_bytes, report.partings[-1].to_bytes) == ((1 << 20) + 1, 2 << 20)
     run("preflight", "check", str(folder), "allreduce", "--to", "1M", code=0)
@@ -305,7 +309,7 @@ def test_another_decision_table_on_one_host(tmp_path: Path) -> None:
 def test_a_tuner_plugin_that_is_not_ours(tmp_path: Path) -> None:
     other = {"plugins": {"tuner": {"path": "/x/libnccl-ofi-tuner.so", "sha256": "0" * 64}, "network": None}}
     report = checked(tmp_path, Host("a"), Host("b", more=other))
-    assert (report.verdict, reaches(report)) == (Verdict.unknown, {"tuner plugin": Reach.unknown})
+    assert (report.verdict, reaches(report)) == (RanksVerdict.unknown, {"tuner plugin": Reach.unknown})
 
 
 def test_domains_of_several_hosts_are_refused(tmp_path: Path) -> None:
@@ -321,8 +325,8 @@ def test_missing_twice_and_unreadable(tmp_path: Path) -> None:
     (folder / "rank-000004.a.json").write_text("{")
     twice = as_json(folder / "rank-000005.a.json") | {"host": "c"}
     collect.written(str(folder), twice)
-    report = check(folder, Question((ALLREDUCE,), Range(None, 1 << 30)))
-    assert report.verdict is Verdict.unknown
+    report = check(folder, PreflightQuery((ALLREDUCE,), SizeBounds(None, 1 << 30)))
+    assert report.verdict is RanksVerdict.unknown
     assert report.missing == (2, 4, 9, 10)
     assert report.duplicates == {5: ("rank-000005.a.json", "rank-000005.c.json")}
     assert [each.file for each in report.unreadable] == ["rank-000004.a.json"]
@@ -375,7 +379,7 @@ def test_records_with_wrong_values(wrong: Any, tmp_path: Path) -> None:
         where[last] = wrong
         other.write_text(json.dumps(made))
         with contextlib.suppress(TunerError):
-            check(tmp_path, Question((ALLREDUCE,), Range(None, 1 << 20)))
+            check(tmp_path, PreflightQuery((ALLREDUCE,), SizeBounds(None, 1 << 20)))
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
@@ -396,10 +400,10 @@ def test_adapters_whose_speed_nobody_knows(tmp_path: Path) -> None:
 def test_gpus_that_no_machine_has(tmp_path: Path) -> None:
     hosts = [replace(Host(name), more={"gpus": [{"bus_id": "1", "device": "0xffff"}]}) for name in "ab"]
     report = checked(tmp_path, hosts[0], hosts[1].with_env(NCCL_PROTO="LL"))
-    assert report.verdict is Verdict.unknown
+    assert report.verdict is RanksVerdict.unknown
     assert any("`machine` NAME" in note for note in report.notes)
-    report = checked(tmp_path, hosts[0], hosts[1].with_env(NCCL_PROTO="LL"), nodes=Nodes("dgx-h100"))
-    assert report.verdict is Verdict.part
+    report = checked(tmp_path, hosts[0], hosts[1].with_env(NCCL_PROTO="LL"), nodes=DescribedNodes("dgx-h100"))
+    assert report.verdict is RanksVerdict.part
 
 
 def test_names_of_kinds() -> None:
@@ -447,16 +451,16 @@ def test_the_command_prints_the_script() -> None:
     ],
 )
 def test_who_started_the_ranks(environment: dict[str, str], expected: tuple[object, ...]) -> None:
-    found = collect.ranks(collect.Host(environment))
+    found = collect.ranks(collect.CollectedHost(environment))
     assert tuple(found[name] for name in ("launcher", "rank", "ranks", "local_rank")) == expected
 
 
-def host_of(root: Path, files: dict[str, str], environment: dict[str, str] | None = None) -> collect.Host:
+def host_of(root: Path, files: dict[str, str], environment: dict[str, str] | None = None) -> collect.CollectedHost:
     for name, text in files.items():
         path = root / name.removeprefix("/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return collect.Host(environment or {}, str(root))
+    return collect.CollectedHost(environment or {}, str(root))
 
 
 def test_what_sys_and_proc_say(tmp_path: Path) -> None:
@@ -499,10 +503,10 @@ def test_the_release_is_read_from_the_file(tmp_path: Path, monkeypatch: pytest.M
     folder = tmp_path / "lib"
     folder.mkdir()
     (folder / "libnccl.so.2").write_bytes(b"\x7fELF" + b"\0" * 100 + b"NCCL version 2.21.5+cuda12.4\0")
-    (first, *_) = collect.libraries(collect.Host({"LD_LIBRARY_PATH": f"/none:{folder}"}))
+    (first, *_) = collect.libraries(collect.CollectedHost({"LD_LIBRARY_PATH": f"/none:{folder}"}))
     assert (first["found_by"], first["release"], first["cuda"]) == ("LD_LIBRARY_PATH", "2.21.5", "12.4")
     (folder / "old.so").write_bytes(b"no release")
-    (given, *_) = collect.libraries(collect.Host({"LD_LIBRARY_PATH": str(folder)}), str(folder / "old.so"))
+    (given, *_) = collect.libraries(collect.CollectedHost({"LD_LIBRARY_PATH": str(folder)}), str(folder / "old.so"))
     assert (given["found_by"], given["release"]) == ("given", None)
 
 
@@ -559,7 +563,7 @@ def test_clouds_tuners_of_two_releases_are_compared_by_their_picks(tmp_path: Pat
     """1.18.0 and 1.21.1 pick differently on p5; 1.21.0 and 1.21.1 nowhere, yet they are other files."""
     hosts = [of_cloud(name, version) for name, version in zip("abcd", ("1.18.0", "1.21.1") * 2, strict=True)]
     report = checked(tmp_path / "parted", *hosts)
-    assert (report.verdict, reaches(report)) == (Verdict.part, {"network plugin": Reach.parts})
+    assert (report.verdict, reaches(report)) == (RanksVerdict.part, {"network plugin": Reach.parts})
     picks = [
         tuner.communicator("p5.48xlarge", nodes=4, nccl="2.28.9", tuner=f"aws-ofi-nccl={version}")
         for version in ("1.18.0", "1.21.1")
@@ -573,7 +577,7 @@ def test_clouds_tuners_of_two_releases_are_compared_by_their_picks(tmp_path: Pat
     assert not alike.partings
     off = [of_cloud(name, version, NCCL_TUNER_PLUGIN="none") for name, version in (("a", "1.18.0"), ("b", "1.21.1"))]
     assert not checked(tmp_path / "off", *off).partings
-    assert checked(tmp_path / "same", *(of_cloud(name, "1.21.1") for name in "abc")).verdict is Verdict.same
+    assert checked(tmp_path / "same", *(of_cloud(name, "1.21.1") for name in "abc")).verdict is RanksVerdict.same
 
 
 def test_the_network_plugin_is_found_as_nccl_finds_it(tmp_path: Path) -> None:
@@ -581,7 +585,7 @@ def test_the_network_plugin_is_found_as_nccl_finds_it(tmp_path: Path) -> None:
     (tmp_path / "etc/ld.so.conf.d").mkdir(parents=True)
     (tmp_path / "etc/ld.so.conf.d/000_efa.conf").write_text("/opt/lib\n")
     (tmp_path / "opt/lib/libnccl-net.so").write_bytes(b"\x7fELF..Initializing aws-ofi-nccl 1.19.0\0..")
-    host = collect.Host({}, str(tmp_path))
+    host = collect.CollectedHost({}, str(tmp_path))
     for name in (None, "libnccl-net.so"):
         found = collect.network_plugin(host, name)
         assert found is not None
@@ -589,4 +593,4 @@ def test_the_network_plugin_is_found_as_nccl_finds_it(tmp_path: Path) -> None:
     (tmp_path / "opt/lib/libnccl-net-x.so").write_bytes(b"\x7fELF")
     assert (collect.network_plugin(host, "x") or {})["release"] is None
     assert collect.network_plugin(host, "none") is None
-    assert collect.network_plugin(collect.Host({}, str(tmp_path / "etc")), None) is None
+    assert collect.network_plugin(collect.CollectedHost({}, str(tmp_path / "etc")), None) is None

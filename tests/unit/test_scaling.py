@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.command_line import run
 from tuner.answers import scale as module
-from tuner.answers.scale import NodeCounts, Range, scale
+from tuner.answers.scale import NodeCounts, NodeRange, scale
 from tuner.answers.symmetric import picks_of
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Buffers, Collective, DataType, Op
@@ -99,7 +99,7 @@ def test_ranges_are_without_gaps_and_looked_at_on_both_sides() -> None:
     assert all(last + 1 < first for (_, last), (first, _) in pairwise(found.looked_at))
 
 
-def answer(one: Range) -> tuple[object, ...]:
+def answer(one: NodeRange) -> tuple[object, ...]:
     return one.algorithm, one.protocol, one.channels, one.threads
 
 
@@ -146,7 +146,7 @@ def test_what_runs_on_some_numbers_of_nodes_is_scaled() -> None:
     arguments = ("--machine", "dgx-h100", "--nccl", "2.28.9", "--env", "NCCL_ALGO=NVLS", "--bytes", "1M", "--json")
     answer = run("scale", *arguments, "--to-nodes", "4")
     assert "Broadcast: nothing can run it on 1 nodes and on 4 nodes\n" in answer.stderr
-    found = [Range(**one) for one in json.loads(answer.stdout)["ranges"]]
+    found = [NodeRange(**one) for one in json.loads(answer.stdout)["ranges"]]
     assert {(one.collective, one.from_nodes, one.algorithm) for one in found if one.collective == "AllReduce"} == {
         ("AllReduce", 1, "NVLS"),
         ("AllReduce", 2, None),
@@ -159,11 +159,11 @@ COMMAND = ("scale", "allreduce", "--bytes", "64K,16M", "--machine", "dgx-h100", 
 def test_json_is_what_the_library_says() -> None:
     found = json.loads(run(*COMMAND, "--json").stdout)
     assert set(found) == {"looked_at", "ranges"}
-    assert set(found["ranges"][0]) == set(Range.__dataclass_fields__) - {
+    assert set(found["ranges"][0]) == set(NodeRange.__dataclass_fields__) - {
         *("calibrated_from", "calibrated_to", "bypass_kernel")  # where there are some
     }
     same = scale(scenario("dgx-h100", "2.28.9"), ALL[-1:], [64 << 10, 16 << 20])
-    assert [Range(**one) for one in found["ranges"]] == list(same.ranges)
+    assert [NodeRange(**one) for one in found["ranges"]] == list(same.ranges)
 
 
 def test_calibrated_times_are_added_and_nothing_else() -> None:

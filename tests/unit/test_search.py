@@ -15,14 +15,14 @@ from tests.support.command_line import run
 from tests.support.random_topologies import drawn
 from tuner import release
 from tuner.base.errors import BadInput, TunerError
-from tuner.graphs import Request, cached, compiled, find, graph_file
+from tuner.graphs import SearchRequest, cached, compiled, find, graph_file
 from tuner.graphs.adapters import mirrored
 from tuner.graphs.channels import ChannelSearch
 from tuner.graphs.explain import explain
 from tuner.graphs.graphs import search
-from tuner.graphs.load import Given, Taken
+from tuner.graphs.load import GivenBack, Taken
 from tuner.graphs.prepare import prepared
-from tuner.graphs.system import Kind
+from tuner.graphs.system import DeviceKind
 from tuner.graphs.trial import Trial
 from tuner.machine import catalogue
 from tuner.machine.graphs import (
@@ -45,10 +45,10 @@ CASES = [(each.name, each.releases[-1 - at % len(each.releases)], None) for at, 
 CASES += [(machine, nccl, 2) for machine in ("dgx-h100", "pcie-l40s-no-p2p") for nccl in release.names()]
 
 
-def request_of(machine: str, gpus: int | None, several: bool, **variables: str) -> Request:
+def request_of(machine: str, gpus: int | None, several: bool, **variables: str) -> SearchRequest:
     node = catalogue.load(machine)
     environment = {**node.environment, **variables}
-    return Request(
+    return SearchRequest(
         node.topology_xml,
         gpus or node.gpus_per_node,
         several,
@@ -58,9 +58,9 @@ def request_of(machine: str, gpus: int | None, several: bool, **variables: str) 
     )
 
 
-def request_of_random(seed: str) -> Request:
+def request_of_random(seed: str) -> SearchRequest:
     node = drawn(seed)
-    return Request(node.xml, node.gpus, node.nodes > 1, node.environment, node.across, network_reduces=True)
+    return SearchRequest(node.xml, node.gpus, node.nodes > 1, node.environment, node.across, network_reduces=True)
 
 
 def known_graphs(machine: str) -> Mapping[Shape, Graphs]:
@@ -69,7 +69,7 @@ def known_graphs(machine: str) -> Mapping[Shape, Graphs]:
     return captured_graphs.of(machine).table.graphs if asked else catalogue.load(machine).graph_table.graphs
 
 
-def graphs_of(request: Request, nccl: str) -> dict[str, Graph]:
+def graphs_of(request: SearchRequest, nccl: str) -> dict[str, Graph]:
     return {name: found.graph for name, found in search(request, nccl).graphs.items() if found.graph.channels}
 
 
@@ -124,7 +124,7 @@ def test_releases_are_alike_where_the_search_reads_the_same() -> None:
 def test_bandwidths_are_rounded_to_thousandths_as_nccl_rounds_them() -> None:
     left = Taken(45.1 / 8)[12.0]
     assert left == pytest.approx(6.363, abs=1e-6)  # 6.3625, half away from zero
-    assert Given(45.1 / 8)[left or 0] != 12.0  # which giving back does not undo
+    assert GivenBack(45.1 / 8)[left or 0] != 12.0  # which giving back does not undo
     assert Taken(24.0)[23.999] is None
 
 
@@ -157,7 +157,7 @@ OTHER_WAYS = [("dgx-b200", {}, 4), ("dgx-1v", {"nvlinks": "0@gpu:5"}, None), ("d
 OTHER_WAYS += [("gb200-nvl72", {}, None), ("dgx-a100", {}, None)]
 
 
-def both_ways(monkeypatch: pytest.MonkeyPatch, request: Request, nccl: str) -> tuple[object, object, int]:
+def both_ways(monkeypatch: pytest.MonkeyPatch, request: SearchRequest, nccl: str) -> tuple[object, object, int]:
     """What C and Python find, or why they refuse the node, and how many searches C made."""
     run, runs = compiled.CompiledSearch.run, list[tuple[int, bool]]()
     every: list[list[object]] = []
@@ -309,8 +309,10 @@ def test_a_relay_that_is_cut_off_is_refused_without_peer_to_peer_too() -> None:
 
 def test_a_system_is_printed_without_going_in_circles() -> None:
     text = catalogue.load("dgx-h100").topology_xml
-    system = prepared(Request(text, 8, True), release.load("2.28.9"), Environment({}, non_numeric_is_default=False))
-    assert len(repr(system.gpus[0].paths[Kind.NET])) < 10_000
+    system = prepared(
+        SearchRequest(text, 8, True), release.load("2.28.9"), Environment({}, non_numeric_is_default=False)
+    )
+    assert len(repr(system.gpus[0].paths[DeviceKind.NET])) < 10_000
 
 
 def test_more_gpus_than_nccl_has_room_for_are_refused_at_once(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from tuner import release
 from tuner.base.numerics import f32
-from tuner.graphs import Request
+from tuner.graphs import SearchRequest
 from tuner.graphs.load import Load, given_by, in_thousandths, taken_by
 from tuner.graphs.prepare import prepared
-from tuner.graphs.system import Kind
+from tuner.graphs.system import DeviceKind
 from tuner.machine import catalogue
 from tuner.release.environment import Environment
 
@@ -50,10 +50,10 @@ def test_what_is_no_thousandth_may_be_lost() -> None:
 def test_a_refused_route_leaves_links_as_taking_and_giving_back_does(gbs: float) -> None:
     """Where something is lost, each refusal changes the links before the short one, as in NCCL."""
     node, nccl = catalogue.load("dgx-h100"), release.load("2.28.9")
-    request = Request(node.topology_xml, 8, True, dict(node.environment), node.peer_to_peer_across_sockets)
+    request = SearchRequest(node.topology_xml, 8, True, dict(node.environment), node.peer_to_peer_across_sockets)
     system = prepared(request, nccl, Environment(request.environment, non_numeric_is_default=False))
     load, gpu = Load(system, False, False), system.gpus[0]
-    path = max(gpu.paths[Kind.NET], key=lambda path: len(path.links))
+    path = max(gpu.paths[DeviceKind.NET], key=lambda path: len(path.links))
     load.left[load.number(path.links[-1])] = 1.0
     load.begin()
     route = load.route(gpu, path, gbs, 0)

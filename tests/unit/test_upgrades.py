@@ -14,13 +14,13 @@ from tuner import release
 from tuner.answers.beyond import differences
 from tuner.cli import everything
 from tuner.release.defaults import changed_defaults, defaults
-from tuner.release.regressions import Regression, Run, between, regressions
+from tuner.release.regressions import Regression, RegressionCommand, between, regressions
 from tuner.scenario import Scenario
 
 ROOT = Path(__file__).parents[2]
 
 
-def marks(run: Run) -> list[pytest.MarkDecorator]:
+def marks(run: RegressionCommand) -> list[pytest.MarkDecorator]:
     missing = [name for name in release.names() if name in run.command.split() and not is_here(name)]
     return (
         [pytest.mark.live, pytest.mark.skipif(bool(missing), reason=f"no libnccl {' or '.join(missing)} here")]
@@ -43,7 +43,9 @@ def printed(words: Sequence[str], columns: int = 250) -> str:
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_what_is_said_of_a_regression_is_what_the_tool_prints(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_said_of_a_regression_is_what_the_tool_prints(
+    run: RegressionCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     output = printed(shlex.split(run.command))
     for pattern in run.prints:

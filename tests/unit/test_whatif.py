@@ -328,7 +328,7 @@ def test_the_search_is_asked_as_described(monkeypatch: pytest.MonkeyPatch) -> No
     class AskedError(Exception):
         pass
 
-    def ask(request: graphs.Request, nccl: str) -> SearchResult:
+    def ask(request: graphs.SearchRequest, nccl: str) -> SearchResult:
         raise AskedError(request, nccl)
 
     monkeypatch.setattr(graphs, "searched", ask)
@@ -337,7 +337,9 @@ def test_the_search_is_asked_as_described(monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(AskedError) as asked:
             replace(several, nodes=nodes).communicator()
         topology = edited(machine.topology_xml, {"nic-gbps": "26"})
-        expected = graphs.Request(topology, 8, together, dict(machine.environment), peer_to_peer_across_sockets=False)
+        expected = graphs.SearchRequest(
+            topology, 8, together, dict(machine.environment), peer_to_peer_across_sockets=False
+        )
         assert asked.value.args == (expected, "2.28.9")
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from tuner import release
-from tuner.answers.exchanges import Asked, calls_of
+from tuner.answers.exchanges import ExchangeQuery, calls_of
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, PeerCall
 from tuner.base.sizes import human_bytes
@@ -134,7 +134,7 @@ def of_collective(scenario: Scenario, request: Request, nbytes: int, root: int) 
     return ScheduledCall(call.title, schedule(call.work, call.across))
 
 
-def of_exchange(scenario: Scenario, asked: Asked) -> ScheduledCall:
+def of_exchange(scenario: Scenario, asked: ExchangeQuery) -> ScheduledCall:
     """AllToAll, Gather or Scatter of ``asked.sizes[0]`` bytes in all, or a send from ``asked.rank`` to ``asked.root``.
 
     BadInput as of :func:`tuner.emulator.p2p.plan.plan`.

@@ -31,7 +31,7 @@ SYMMETRIC = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatte
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class OtherChange:
     """One thing that differs: what it is of, its name, both values in words, and whose answer that is.
 
     A value is None where that side has no such thing, such as a variable that the release does not read.
@@ -44,7 +44,7 @@ class Difference:
     source: str
 
 
-def differences(before: Scenario, after: Scenario) -> list[Difference]:
+def differences(before: Scenario, after: Scenario) -> list[OtherChange]:
     """All that is emulated or recorded, topic by topic. Errors: those of the scenarios' communicators."""
     old, new = (Selection(scenario.communicator()) for scenario in (before, after))
     found = [
@@ -55,11 +55,11 @@ def differences(before: Scenario, after: Scenario) -> list[Difference]:
     return [*found, *_defaults(old.communicator.release.name, new.communicator.release.name)]
 
 
-def between(topic: str, before: Mapping[str, str], after: Mapping[str, str], source: str) -> Iterator[Difference]:
+def between(topic: str, before: Mapping[str, str], after: Mapping[str, str], source: str) -> Iterator[OtherChange]:
     """Of facts in words by name those that differ, in their order."""
     for name in dict.fromkeys((*before, *after)):
         if before.get(name) != after.get(name):
-            yield Difference(topic, name, before.get(name), after.get(name), source)
+            yield OtherChange(topic, name, before.get(name), after.get(name), source)
 
 
 def _channels(selection: Selection) -> dict[str, str]:
@@ -130,11 +130,11 @@ def _limits(selection: Selection) -> dict[str, str]:
     }
 
 
-def _defaults(before: str, after: str) -> Iterable[Difference]:
+def _defaults(before: str, after: str) -> Iterable[OtherChange]:
     words = partial(map, lambda value: None if value is None else str(value))
     for one in changed_defaults(before, after):
         old, new = words((one.before, one.after))
-        yield Difference("defaults", one.variable, old, new, RECORDED)
+        yield OtherChange("defaults", one.variable, old, new, RECORDED)
 
 
 _TOPICS: Mapping[str, Callable[[Selection], dict[str, str]]] = {
@@ -152,7 +152,7 @@ ASKED_BYTES = tuple(1 << power for power in range(10, 31, 5))  # 1 KiB to 1 GiB
 
 def library_differences(
     before: Scenario, after: Scenario, requests: Sequence[Request], timeout_s: float
-) -> list[Difference]:
+) -> list[OtherChange]:
     """As :func:`tuner.answers.beyond.differences`, of both libnccl. Errors: those of the oracle."""
     old, new = (_facts(scenario, requests, timeout_s) for scenario in (before, after))
     return [each for topic in old for each in between(topic, old[topic], new[topic], BY_LIBRARY)]

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
-from tuner.base.frames import Column, Framed, Named
+from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Buffers, Protocol
 from tuner.base.numerics import SizeArray
 from tuner.base.records import json_form
@@ -67,7 +67,7 @@ class CalibratedTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class CalibratedEstimate:
     """The calibrated time of a call. ``measured``: whether its combination was measured for its collective.
 
     ``widths`` are what its interval is made of: squares of half the interval around the time's logarithm, by what is
@@ -123,17 +123,17 @@ def answering(
     return NoCalibration(reason)
 
 
-def estimates(model: TimeModel, request: Request, picks: Picks) -> list[Estimate]:
+def estimates(model: TimeModel, request: Request, picks: Picks) -> list[CalibratedEstimate]:
     """Estimates of what is launched for each size, [size]."""
     calls = features.of_picks(model.selection, request, picks)
-    by_place: dict[int, Estimate] = {}
+    by_place: dict[int, CalibratedEstimate] = {}
     for number in np.unique(calls.algo_proto).tolist():
         where = np.flatnonzero(calls.algo_proto == number)
         by_place |= zip(where.tolist(), _alike(model, request, calls[where], number), strict=True)
     return [by_place[at] for at in range(len(calls))]
 
 
-def _alike(model: TimeModel, request: Request, calls: Features, number: int) -> Iterator[Estimate]:
+def _alike(model: TimeModel, request: Request, calls: Features, number: int) -> Iterator[CalibratedEstimate]:
     """Estimates of calls with one algorithm and protocol."""
     times = model.times(request, calls)
     between = model.selection.communicator.nodes > 1
@@ -157,7 +157,7 @@ def _alike(model: TimeModel, request: Request, calls: Features, number: int) -> 
     own = np.column_stack([getattr(calls, name).astype(np.float64) for name in names])
     combination = model.calibration.name, int(request.collective), number
     for at in range(len(calls)):
-        yield Estimate(
+        yield CalibratedEstimate(
             CalibratedTime(
                 _rounded(times.time_us[at]), _rounded(times.low_us[at]), _rounded(times.high_us[at]), times.why(at)
             ),
@@ -179,7 +179,9 @@ def _to(kind: CarriedOver, model: TimeModel) -> object:
     return model.reason if kind is CarriedOver.machine else None
 
 
-def of_algo_proto(model: TimeModel, request: Request, sizes: Sequence[int], algo_proto: AlgoProto) -> list[Estimate]:
+def of_algo_proto(
+    model: TimeModel, request: Request, sizes: Sequence[int], algo_proto: AlgoProto
+) -> list[CalibratedEstimate]:
     """Estimates of calls that an algorithm and protocol are forced on, [size]. ``sizes`` are NCCL's nBytes."""
     nbytes = np.array(sizes, np.uint64)
     channels, threads = model.selection.launched(request, nbytes, algo_proto)
@@ -190,13 +192,15 @@ def of_algo_proto(model: TimeModel, request: Request, sizes: Sequence[int], algo
 
 def of_combinations(
     model: TimeModel, request: Request, sizes: Sequence[int], names: Iterable[str]
-) -> dict[str, list[Estimate]]:
+) -> dict[str, list[CalibratedEstimate]]:
     """Estimates of such calls for several combinations by name, ``Ring/LL``."""
     numbers = {f"{algorithm.name}/{protocol.name}": (algorithm, protocol) for algorithm, protocol in ALGO_PROTOS}
     return {name: of_algo_proto(model, request, sizes, numbers[name]) for name in names}
 
 
-def of_launches(model: TimeModel, request: Request, sizes: Sequence[int], launches: Sequence[Pick]) -> list[Estimate]:
+def of_launches(
+    model: TimeModel, request: Request, sizes: Sequence[int], launches: Sequence[Pick]
+) -> list[CalibratedEstimate]:
     """Estimates of calls with these algorithms, channels and threads, [size]. ``sizes`` are NCCL's nBytes."""
     if not launches:
         return []
@@ -214,7 +218,7 @@ def of_launches(model: TimeModel, request: Request, sizes: Sequence[int], launch
     )
 
 
-def used(answers: Answering, named_estimates: Iterable[tuple[str, Estimate]] = ()) -> CalibrationUsed:
+def used(answers: Answering, named_estimates: Iterable[tuple[str, CalibratedEstimate]] = ()) -> CalibrationUsed:
     """Which calibration answered, with what the estimates carry over, each with the name of its combination."""
     if isinstance(answers, NoCalibration):
         return CalibrationUsed(None, answers.reason)
@@ -307,7 +311,7 @@ class CalibratedDifference:
     difference_high: float
 
 
-def ratio(before: Estimate, after: Estimate) -> CalibratedRatio:
+def ratio(before: CalibratedEstimate, after: CalibratedEstimate) -> CalibratedRatio:
     """Time after over that before, with bounds.
 
     What a calibration is wrong by it is wrong by in many calls alike, and by how much in common is not known. So
@@ -321,14 +325,14 @@ def ratio(before: Estimate, after: Estimate) -> CalibratedRatio:
     return CalibratedRatio(middle, low, high, before.measured and after.measured, _extrapolated(before, after))
 
 
-def _extrapolated(before: Estimate, after: Estimate) -> str:
+def _extrapolated(before: CalibratedEstimate, after: CalibratedEstimate) -> str:
     old, new = before.time.extrapolated, after.time.extrapolated
     if old == new:
         return f"both: {old}" if old else ""
     return "; ".join(f"{side}: {over}" for side, over in (("before", old), ("after", new)) if over)
 
 
-def difference(pairs: Iterable[tuple[Estimate, Estimate, float]]) -> CalibratedDifference:
+def difference(pairs: Iterable[tuple[CalibratedEstimate, CalibratedEstimate, float]]) -> CalibratedDifference:
     """Of calls one after the other: each before and after, and how often it is called."""
     before_us = before_low_us = before_high_us = us = low_us = high_us = 0.0
     for before, after, calls in pairs:
@@ -345,7 +349,7 @@ def difference(pairs: Iterable[tuple[Estimate, Estimate, float]]) -> CalibratedD
     return CalibratedDifference(us, low_us, high_us, *parts)
 
 
-def _bounds(before: Estimate, after: Estimate) -> tuple[float, float, float]:
+def _bounds(before: CalibratedEstimate, after: CalibratedEstimate) -> tuple[float, float, float]:
     """The ratio, and its least and most."""
     if _is_same_call(before, after):  # whatever NCCL believes of it
         return 1.0, 1.0, 1.0
@@ -353,11 +357,11 @@ def _bounds(before: Estimate, after: Estimate) -> tuple[float, float, float]:
     return middle, middle * math.exp(-width), middle * math.exp(width)
 
 
-def _is_same_call(before: Estimate, after: Estimate) -> bool:
+def _is_same_call(before: CalibratedEstimate, after: CalibratedEstimate) -> bool:
     return before.combination == after.combination and before.call == after.call
 
 
-def _width(before: Estimate, after: Estimate) -> float:
+def _width(before: CalibratedEstimate, after: CalibratedEstimate) -> float:
     """Distance that the logarithm of the ratio may be off."""
     if _is_same_call(before, after):
         return 0.0
@@ -406,8 +410,8 @@ class CalibratedCalls(Framed):
         """A row a size: bytes, algorithm, protocol, time_us, low_us, high_us, measured."""
         return {
             "bytes": self.bytes,
-            "algorithm": Named(Algorithm, self.algorithm),
-            "protocol": Named(Protocol, self.protocol),
+            "algorithm": NamedColumn(Algorithm, self.algorithm),
+            "protocol": NamedColumn(Protocol, self.protocol),
             "time_us": self.time_us,
             "low_us": self.low_us,
             "high_us": self.high_us,

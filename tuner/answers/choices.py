@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.errors import NoAlgorithm
-from tuner.base.frames import Column, Framed, Named
+from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import AlgoProto, Algorithm, Protocol
 from tuner.base.numerics import FloatArray, SizeArray
 from tuner.emulator.ranges import largest
@@ -40,8 +40,8 @@ class Choices(Framed):
         return {
             "nodes": np.repeat(self.nodes, len(self.bytes)),
             "bytes": np.tile(self.bytes, len(self.nodes)),
-            "algorithm": Named(Algorithm, self.algorithm.ravel()),
-            "protocol": Named(Protocol, self.protocol.ravel()),
+            "algorithm": NamedColumn(Algorithm, self.algorithm.ravel()),
+            "protocol": NamedColumn(Protocol, self.protocol.ravel()),
             "channels": self.channels.ravel(),
             "threads": self.threads.ravel(),
             "time_us": self.time_us.ravel(),

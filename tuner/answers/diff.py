@@ -12,10 +12,10 @@ import numpy as np
 from tuner.answers import calibrated
 from tuner.answers.calibrated import (
     Answering,
+    CalibratedEstimate,
     CalibratedRatio,
     CalibratedTime,
     CalibrationUsed,
-    Estimate,
     NoCalibration,
     TimesWanted,
 )
@@ -74,7 +74,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PickChange:
     """A range of sizes with other picks; ``before`` and ``after`` are those at ``at_bytes`` in its (geometric) middle.
 
     ``ratio`` is the predicted time after over that before, each by its own side; at both ends too. ``ratio_by_before``
@@ -103,7 +103,7 @@ class Change:
         return self.to_bytes - self.from_bytes < self.from_bytes // ROUNDING
 
 
-def diff(before: Side, after: Side, request: Request) -> list[Change]:
+def diff(before: Side, after: Side, request: Request) -> list[PickChange]:
     """The ranges of sizes (nBytes, from one element to 1 TiB unless the sides say otherwise) whose pick changes.
 
     Neighbours with the same two picks are one range. Errors: those of
@@ -126,12 +126,12 @@ class Loss:
     picks; where that cannot run the new pick, each side's own model.
     """
 
-    change: Change
+    change: PickChange
     part: float
     whose: str
 
 
-def loss(change: Change) -> Loss | None:
+def loss(change: PickChange) -> Loss | None:
     """Negative where the new pick is faster; None where no model has both picks."""
     measured = change.calibrated.ratio if change.calibrated else None
     if measured is not None:
@@ -142,7 +142,7 @@ def loss(change: Change) -> Loss | None:
     return None if change.ratio is None else Loss(change, change.ratio - 1, "each side's own model")
 
 
-def share_changed(changes: list[Change], low: int, high: int) -> float:
+def share_changed(changes: list[PickChange], low: int, high: int) -> float:
     """The part of the sizes from ``low`` to ``high``, by their logarithm, that lies in the changes."""
     ends = [(max(change.from_bytes, low), min(change.to_bytes, high) + 1) for change in changes]
     return math.fsum(math.log2(end / start) for start, end in ends if start < end) / math.log2((high + 1) / low)
@@ -175,7 +175,7 @@ def _changed(before: Ranges, after: Ranges, whole: bool) -> tuple[SizeArray, Siz
     return starts[differ & begins], ends[differ & ends_here]
 
 
-def _changes(before: Side, after: Side, request: Request, ranges: SizeArray) -> Iterator[Change]:
+def _changes(before: Side, after: Side, request: Request, ranges: SizeArray) -> Iterator[PickChange]:
     """``ranges`` are [start, middle, end][range] in bytes."""
     starts, middles, ends = ranges
     ratio_from, ratio_to = (
@@ -188,7 +188,7 @@ def _changes(before: Side, after: Side, request: Request, ranges: SizeArray) -> 
     )
     for row, (start, end, middle) in enumerate(zip(starts, ends, middles, strict=True)):
         old, new = olds[row], news[row]
-        yield Change(
+        yield PickChange(
             request.collective.name,
             int(start),
             int(end),
@@ -230,7 +230,7 @@ class CalibratedSides:
             calibrated.answering(wanted, side.scenario, side.selection, buffers) for side in (before, after)
         ]
 
-    def changes(self, request: Request, changes: "Sequence[Change]") -> "list[Change]":
+    def changes(self, request: Request, changes: "Sequence[PickChange]") -> "list[PickChange]":
         """The changes with calibrated times at their middle."""
         sizes = [each.at_bytes for each in changes]
         of_both = self._of(request, sizes, [each.before for each in changes], [each.after for each in changes])
@@ -264,7 +264,7 @@ class CalibratedSides:
 
 def _estimates(
     model: Answering, request: Request, sizes: Sequence[int], picks: Sequence[AnyPick]
-) -> list[Estimate | None]:
+) -> list[CalibratedEstimate | None]:
     """None of what bypasses the algorithms, and where nothing answers."""
     if isinstance(model, NoCalibration):
         return [None] * len(sizes)
@@ -273,5 +273,5 @@ def _estimates(
     return [next(known) if isinstance(pick, Pick) else None for pick in picks]
 
 
-def _named(pick: AnyPick, estimate: Estimate | None) -> list[tuple[str, Estimate]]:
+def _named(pick: AnyPick, estimate: CalibratedEstimate | None) -> list[tuple[str, CalibratedEstimate]]:
     return [(pick.name, estimate)] if estimate else []

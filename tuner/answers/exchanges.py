@@ -94,7 +94,7 @@ class ExchangeAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ExchangeQuery:
     """A call of one rank by its sizes; ``root`` is the root, or the peer.
 
     Registration reaches no channel, protocol or chunk of ``buffers``; a kernel in a CUDA graph holds more, and copy
@@ -112,12 +112,12 @@ class Asked:
 
 def of_rank(
     function: PeerCall, sizes: Sequence[int], dtype: DataType, rank: int | None = None, peer: int | None = None
-) -> Asked:
+) -> ExchangeQuery:
     """The call of a rank; without them, of rank 0, with the next rank, or with rank 0 as the root."""
     own = rank or 0
     if peer is None:
         peer = (1 if own == 0 else 0) if function in POINT_TO_POINT else 0
-    return Asked(function, sizes, dtype, own, peer)
+    return ExchangeQuery(function, sizes, dtype, own, peer)
 
 
 def uneven(parts: Sequence[int], ranks: int, dtype: DataType, rank: int) -> list[ExchangeCall]:
@@ -145,7 +145,7 @@ def uneven(parts: Sequence[int], ranks: int, dtype: DataType, rank: int) -> list
 
 
 def answers(
-    scenario: Scenario, asked: Asked, calibration: str | None = None, must_time: bool = False
+    scenario: Scenario, asked: ExchangeQuery, calibration: str | None = None, must_time: bool = False
 ) -> list[ExchangeAnswer]:
     """The launches of each size; with times where it is AllToAll and these were measured.
 
@@ -162,7 +162,7 @@ def answers(
     return [replace(each, launch=_launch(where, asked, each.bytes)) for each in timed]
 
 
-def _timed(scenario: Scenario, asked: Asked, calibration: str | None, must_time: bool) -> list[ExchangeAnswer]:
+def _timed(scenario: Scenario, asked: ExchangeQuery, calibration: str | None, must_time: bool) -> list[ExchangeAnswer]:
     name = asked.function.name
     if asked.buffers is not Buffers.plain:
         why = f"times were measured on plain buffers, not on {asked.buffers.name} ones"
@@ -217,20 +217,20 @@ def all_to_all(scenario: Scenario, sizes: Sequence[int], calibration: str | None
     return timed
 
 
-def calls_of(asked: Asked, size: int, where: P2pContext) -> list[ExchangeCall]:
+def calls_of(asked: ExchangeQuery, size: int, where: P2pContext) -> list[ExchangeCall]:
     """The calls of the rank: NCCL's function, or the sends and receives that people write where it has none."""
     parts = asked.dtype.size_bytes * (1 if asked.function in POINT_TO_POINT else where.communicator.ranks)
     return written(where, ExchangeCall(asked.function, asked.dtype, size // parts, asked.root))
 
 
-def _launch(where: P2pContext, asked: Asked, size: int) -> ExchangeLaunch:
+def _launch(where: P2pContext, asked: ExchangeQuery, size: int) -> ExchangeLaunch:
     calls = calls_of(asked, size, where)
     if _are_copied(where, asked, calls):
         return replace(launched(where, ()), copy_engines=True)
     return launched(where, plan(where, calls, asked.buffers is Buffers.graph))
 
 
-def check_not_copied(where: P2pContext, asked: Asked, calls: Sequence[ExchangeCall]) -> None:
+def check_not_copied(where: P2pContext, asked: ExchangeQuery, calls: Sequence[ExchangeCall]) -> None:
     """BadInput where copy engines do a call of a group, which is made of these :func:`calls_of`."""
     if _are_copied(where, asked, calls):
         raise BadInput(
@@ -238,7 +238,7 @@ def check_not_copied(where: P2pContext, asked: Asked, calls: Sequence[ExchangeCa
         )
 
 
-def _are_copied(where: P2pContext, asked: Asked, calls: Sequence[ExchangeCall]) -> bool:
+def _are_copied(where: P2pContext, asked: ExchangeQuery, calls: Sequence[ExchangeCall]) -> bool:
     """Whether copy engines do the calls instead of sends and receives."""
     moves = asked.function not in POINT_TO_POINT and any(call.count for call in calls)
     sides = asked.windows.symmetric if asked.buffers is Buffers.window else Sides.none
@@ -286,7 +286,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class CallFootprint:
     """What one call takes of rank 0: kernels, blocks of the largest, and the ways of its messages to other ranks.
 
     Of a send or receive, one to the nearest rank and one to another node, each a kernel of its own.
@@ -303,8 +303,8 @@ class WaysAtSize:
 
     call: PeerCall
     bytes: int
-    before: Taken
-    after: Taken
+    before: CallFootprint
+    after: CallFootprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,8 +314,8 @@ class WaysChange:
     call: PeerCall
     from_bytes: int
     to_bytes: int
-    before: Taken
-    after: Taken
+    before: CallFootprint
+    after: CallFootprint
 
 
 class ExchangeSides:
@@ -331,7 +331,7 @@ class ExchangeSides:
 
     def changes(self, call: PeerCall, low: int, high: int) -> list[WaysChange]:
         """The ranges from ``low`` to ``high`` bytes in which both differ."""
-        known: dict[tuple[Taken, Taken], int] = {}
+        known: dict[tuple[CallFootprint, CallFootprint], int] = {}
 
         def labels(sizes: SizeArray) -> NDArray[np.generic]:
             both = (self.at(call, int(size)) for size in sizes)
@@ -344,11 +344,11 @@ class ExchangeSides:
         return [each for each in ranges if each.before != each.after]
 
 
-def taken(where: P2pContext, function: PeerCall, size: int) -> Taken:
+def taken(where: P2pContext, function: PeerCall, size: int) -> CallFootprint:
     """What one call of so many bytes takes."""
     groups = [plan(where, each) for each in _groups(where, function, size)]
     transfers = [each for kernels in groups for kernel in kernels for each, _ in kernel.transfers]
-    return Taken(
+    return CallFootprint(
         max((len(kernels) for kernels in groups), default=0),
         max((len(kernel.channels) for kernels in groups for kernel in kernels), default=0),
         tuple(ways(each for each in transfers if each.peer != where.order.rank)),

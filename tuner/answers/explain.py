@@ -11,7 +11,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
 from tuner.base.records import json_form
 from tuner.base.sizes import human_bytes
-from tuner.base.trace import Step
+from tuner.base.trace import TraceStep
 from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.ranges import FOLLOWED_BYTES, combinations
 from tuner.emulator.request import Request
@@ -66,7 +66,7 @@ class Explanation:
     bytes: int
     constants: ConstantsUsed = field(metadata=json_form(merged=True))
     pick: Pick
-    steps: tuple[Step, ...]
+    steps: tuple[TraceStep, ...]
     others: tuple[Slower | Unavailable, ...]
     holds: Holds
     domains: str | None = field(default=None, metadata=json_form(optional=True))  # what NCCL makes of NVLink domains
@@ -92,7 +92,7 @@ class Explanation:
         return [other for other in self.others if isinstance(other, Unavailable)]
 
 
-_Steps: TypeAlias = Mapping[AlgoProto, list[Step]]
+_Steps: TypeAlias = Mapping[AlgoProto, list[TraceStep]]
 
 
 def explain(scenario: Scenario, request: Request, size: int) -> Explanation:
@@ -143,7 +143,7 @@ def with_times(explanation: Explanation, scenario: Scenario, request: Request, w
     return replace(explanation, calibrated=times, calibration=calibrated.used(model, estimates.items()))
 
 
-def last(steps: list[Step], *quantities: str) -> float:
+def last(steps: list[TraceStep], *quantities: str) -> float:
     """What the last step of any of the quantities left. ValueError where there is none."""
     *_, value = (step.after for step in steps if step.quantity in quantities)
     return value

@@ -8,8 +8,8 @@ from tuner.base.errors import BadInput, TunerError, one_of
 from tuner.base.files import write_text
 from tuner.base.records import json_form
 from tuner.emulator.connect import Across, summarize
-from tuner.graphs import Request, find, graph_file, searched
-from tuner.graphs.explain import Explanation, explain
+from tuner.graphs import SearchRequest, find, graph_file, searched
+from tuner.graphs.explain import GraphExplanation, explain
 from tuner.machine.adapters import network_of, selecting
 from tuner.machine.graphs import OrderedGraph
 from tuner.release.variables import nearest, not_emulated
@@ -40,7 +40,7 @@ class CommunicatorChannels:
 class Explained:
     """Why a graph is as it is, and how many channels are made of it."""
 
-    explanation: Explanation = field(metadata=json_form(merged=True))
+    explanation: GraphExplanation = field(metadata=json_form(merged=True))
     communicator: CommunicatorChannels | None
 
 
@@ -72,7 +72,7 @@ def explained(scenario: Scenario, graph: str) -> Explained:
     return Explained(found, _communicator(scenario) if graph in OF_CHANNELS and found.found.channels else None)
 
 
-def limited(scenario: Scenario, graph: str) -> Explanation:
+def limited(scenario: Scenario, graph: str) -> GraphExplanation:
     """The same without what would lift its limits, which takes several searches more."""
     return explain(_request(scenario), scenario.nccl, graph, with_lifts=False)
 
@@ -96,7 +96,7 @@ def write_dump(scenario: Scenario, file: Path) -> None:
     write_text(file, graph_file.text(searched(_request(scenario), scenario.nccl).graphs, form))
 
 
-def _request(scenario: Scenario) -> Request:
+def _request(scenario: Scenario) -> SearchRequest:
     resolved = scenario.resolve()
     if len(resolved.hosts_and_domains) > 1:
         raise BadInput("graphs: those of one kind of node; valid: `machine` or `topology`, without `node`")

@@ -24,9 +24,9 @@ from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
 from tuner.machine.graphs import OrderedGraph
 from tuner.oracle import search
-from tuner.oracle.answers import Launched, SymmetricKernel
+from tuner.oracle.answers import LoggedSymmetricKernel, OracleLaunch
 from tuner.oracle.api import Oracle
-from tuner.oracle.launches import Call, Kernel
+from tuner.oracle.launches import GroupKernel, LaunchedCall
 from tuner.oracle.preloaded import preloaded
 from tuner.scenario import Scenario
 
@@ -35,7 +35,7 @@ def of_sizes(scenario: Scenario, request: Request, sizes: Sequence[int], timeout
     """As :func:`tuner.answers.picks.from_emulator`: the cells a tuner plugin is handed, the pick as launched."""
     with Oracle(scenario.resolve().oracle_configuration_to_launch(), timeout_s=timeout_s) as oracle:
         launched = oracle.launch_on_any_path(request, sizes)
-    staying = [size for size, real in zip(sizes, launched, strict=True) if isinstance(real, Launched)]
+    staying = [size for size, real in zip(sizes, launched, strict=True) if isinstance(real, OracleLaunch)]
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
         answered = oracle.ask(request, staying)
     answers, row = [], 0
@@ -60,7 +60,9 @@ def of_group(scenario: Scenario, operations: Sequence[Operation], timeout_s: flo
     That is always which call it was (``call``, ``choice``) and a choice's ``time_us``, up to 2.23 a call's collective
     and bytes, up to 2.21 a choice's as well.
     """
-    calls = [Call(each.request.collective, each.request.dtype, each.request.op, each.bytes) for each in operations]
+    calls = [
+        LaunchedCall(each.request.collective, each.request.dtype, each.request.op, each.bytes) for each in operations
+    ]
     request = operations[0].request  # all have the same buffers
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
         ranks = oracle.configuration.ranks
@@ -94,7 +96,7 @@ def of_group(scenario: Scenario, operations: Sequence[Operation], timeout_s: flo
     return GroupAnswer(scenario.constants, kernels, choices)
 
 
-def _symmetric(kernel: Kernel, said: SymmetricKernel) -> KernelAnswer:
+def _symmetric(kernel: GroupKernel, said: LoggedSymmetricKernel) -> KernelAnswer:
     """NCCL says of what calls a symmetric kernel is, and how many, but not which."""
     collective = Collective[said.name.partition("_")[0]]
     call = CallInKernel(None, collective, None, None, None, None, (), None)
@@ -132,7 +134,7 @@ NOT_STARTED = 127  # as a shell says it
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedProgram:
     """A program that has ended. ``exit_code`` is 128 and the signal's number where one ended it, as a shell says it."""
 
     communicator: str
@@ -143,7 +145,7 @@ class Ended:
 
 def run(
     scenario: Scenario, command: Sequence[str], processes_per_node: int | None = None, to_stderr: bool = False
-) -> Ended:
+) -> EndedProgram:
     """Runs it to its end. Errors: those of :func:`preloaded`; BadInput where it cannot be started."""
     with preloaded(scenario.oracle_configuration(), processes_per_node) as prepared:
         variables = prepared.variables({**os.environ, **(scenario.environment or {})})
@@ -158,4 +160,4 @@ def run(
         except OSError as error:
             raise BadInput(f"{command[0]}: {error.strerror}; valid: a program that can be run") from None
     code = ended.returncode
-    return Ended(scenario.title, str(prepared.library), tuple(command), code if code >= 0 else 128 - code)
+    return EndedProgram(scenario.title, str(prepared.library), tuple(command), code if code >= 0 else 128 - code)

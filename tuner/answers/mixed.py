@@ -12,7 +12,7 @@ from tuner.base.numerics import shortest
 from tuner.base.records import json_form
 from tuner.base.sizes import whole
 from tuner.emulator.call_kind import CallKind, request
-from tuner.emulator.group import Group, Operation, plan
+from tuner.emulator.group import GroupPlan, Operation, plan
 from tuner.emulator.p2p import mixed
 from tuner.emulator.p2p.mixed import BroadcastKernel, MixedKernel
 from tuner.emulator.p2p.plan import ExchangeCall
@@ -92,7 +92,7 @@ def from_emulator(scenario: Scenario, operations: Sequence[Operation]) -> GroupA
     return described(scenario, group)
 
 
-def described(scenario: Scenario, group: Group) -> GroupAnswer:
+def described(scenario: Scenario, group: GroupPlan) -> GroupAnswer:
     """The emulator's group as an answer."""
     kernels = tuple(
         KernelAnswer(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tuner.answers.symmetric import NonClassicPick, RunnerUp, bypassing_pick
 from tuner.base.dataclass import dataclass
-from tuner.base.frames import Column, Named
+from tuner.base.frames import Column, NamedColumn
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, Protocol
 from tuner.base.numerics import FloatArray, SizeArray, is_time, shortest
 from tuner.base.records import json_form
@@ -256,7 +256,7 @@ class CallPicks(Picks):
             **super().columns(),
             "algbw_gbs": self.algbw_gbs,
             "busbw_gbs": self.busbw_gbs,
-            "runner_up_algorithm": Named(Algorithm, second.algorithm),
-            "runner_up_protocol": Named(Protocol, second.protocol),
+            "runner_up_algorithm": NamedColumn(Algorithm, second.algorithm),
+            "runner_up_protocol": NamedColumn(Protocol, second.protocol),
             "runner_up_time_us": second.time_us,
         }

@@ -24,7 +24,7 @@ BESIDES: tuple[Mapping[str, str], ...] = (  # what may be set with an algorithm
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SameBitsQuery:
     """What is asked of a call: sizes in bytes; ``row_bytes`` where rows of any place are compared, not offsets."""
 
     request: Request
@@ -66,7 +66,7 @@ class SameBits:
     settings: tuple[Setting, ...] = ()
 
 
-def ask(question: Question, scenarios: Sequence[Scenario], settings: bool = True) -> SameBits:
+def ask(question: SameBitsQuery, scenarios: Sequence[Scenario], settings: bool = True) -> SameBits:
     """Of the calls of all sizes on each of the scenarios. ``settings``: whether to look for those that make it yes.
 
     Errors: BadInput for rows that do not make up a size; those of the orders.
@@ -80,7 +80,7 @@ def ask(question: Question, scenarios: Sequence[Scenario], settings: bool = True
     return replace(answer, settings=tuple(_helping(question, scenarios)))
 
 
-def of_orders(question: Question, calls: Sequence[CallOrder]) -> SameBits:
+def of_orders(question: SameBitsQuery, calls: Sequence[CallOrder]) -> SameBits:
     """The same of calls that are known."""
     ranks = list(dict.fromkeys(call.ranks for call in calls))
     if len(ranks) > 1:
@@ -128,7 +128,7 @@ def _named(call: CallOrder) -> str:
     return f"{call.bytes} bytes in NCCL {call.nccl}"
 
 
-def _helping(question: Question, scenarios: Sequence[Scenario]) -> Iterator[Setting]:
+def _helping(question: SameBitsQuery, scenarios: Sequence[Scenario]) -> Iterator[Setting]:
     """Settings that make the answer yes, none of which has another's variables and more."""
     for algorithm in (Algorithm.Tree, Algorithm.Ring):
         helping: list[Mapping[str, str]] = []
@@ -149,7 +149,7 @@ def _spellings(collective: Collective, algorithm: Algorithm) -> tuple[str, ...]:
     return own, f"ring,tree;{own}", algorithm.name
 
 
-def _setting(question: Question, scenarios: Sequence[Scenario], variables: Mapping[str, str]) -> Setting | None:
+def _setting(question: SameBitsQuery, scenarios: Sequence[Scenario], variables: Mapping[str, str]) -> Setting | None:
     """None where the answer is not yes with these variables."""
     after = [replace(one, environment={**(one.environment or {}), **variables}) for one in scenarios]
     try:

@@ -28,7 +28,7 @@ BYPASSING = NOTHING - 1  # the first of what takes calls instead of an algorithm
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class NodeRange:
     """Node counts with one answer, both ends among them; ``bytes`` as asked for.
 
     Where NCCL has nothing to run, or a rank would have less than one element, ``algorithm``, ``protocol``, the times
@@ -81,7 +81,7 @@ class Scale:
     """
 
     looked_at: tuple[tuple[int, int], ...]
-    ranges: tuple[Range, ...]
+    ranges: tuple[NodeRange, ...]
     calibrations: "tuple[CalibrationUsed, ...]" = field(default=(), metadata=json_form(optional=True))
 
     @property
@@ -146,7 +146,7 @@ class _Answers:
         """A row of numbers for each node count."""
         return np.stack([self._of(int(count)).ravel() for count in counts])
 
-    def ranges(self, starts: Sequence[int], high: int) -> list[Range]:
+    def ranges(self, starts: Sequence[int], high: int) -> list[NodeRange]:
         """Of each request and size the starts at which it changes itself."""
         ranges = []
         for column in range(len(self.each)):
@@ -193,7 +193,7 @@ class _Answers:
         time_us = np.nan if pick.time_us is None else pick.time_us
         return (number, NOTHING, pick.channels, pick.threads), time_us
 
-    def _range(self, column: int, start: int, end: int) -> Range:
+    def _range(self, column: int, start: int, end: int) -> NodeRange:
         request, size = self.each[column]
         algorithm, protocol, channels, threads = self.labels_of[start][column].tolist()
         classic = algorithm > NOTHING
@@ -203,7 +203,7 @@ class _Answers:
             None if time_us is None else self._busbw_gbs(request, size, time_us, count * self.gpus)
             for time_us, count in zip(times_us, (start, end), strict=True)
         ]
-        return Range(
+        return NodeRange(
             request.collective.name,
             size,
             start,
@@ -277,7 +277,7 @@ def with_times(
     )
 
 
-def _pick(each: Range) -> Pick:
+def _pick(each: NodeRange) -> Pick:
     assert each.algorithm is not None
     assert each.protocol is not None
     return Pick(each.algorithm, each.protocol, each.channels, each.threads, each.time_us_from or 0.0)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.answers import calibrated
-from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, Estimate, NoCalibration, TimesWanted
+from tuner.answers.calibrated import CalibratedEstimate, CalibratedTime, CalibrationUsed, NoCalibration, TimesWanted
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.numerics import shortest
 from tuner.base.records import json_form
@@ -86,7 +86,7 @@ def with_times(cells: Sequence[TableCell], scenario: Scenario, wanted: TimesWant
     model = calibrated.answering(wanted, scenario, selection)
     if isinstance(model, NoCalibration):
         return CalibratedTable(tuple(cells), calibrated.used(model))
-    ends: dict[tuple[Collective, str], tuple[Estimate, Estimate]] = {}
+    ends: dict[tuple[Collective, str], tuple[CalibratedEstimate, CalibratedEstimate]] = {}
     for collective in Collective:
         request = Request(collective, DataType.float32, Op.sum)
         names = [f"{algorithm.name}/{protocol.name}" for algorithm, protocol in selection.candidates(request)]
@@ -104,7 +104,7 @@ def _name(cell: TableCell) -> str:
     return f"{cell.algorithm.name}/{cell.protocol.name}"
 
 
-def _cell(pair: tuple[Estimate, Estimate] | None) -> CalibratedCell | None:
+def _cell(pair: tuple[CalibratedEstimate, CalibratedEstimate] | None) -> CalibratedCell | None:
     if pair is None:
         return None
     smallest, large = pair

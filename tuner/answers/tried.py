@@ -12,7 +12,7 @@ from pathlib import Path
 from tuner import plugin
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
-from tuner.oracle.answers import Launched
+from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
 from tuner.plugin import asked, live
 from tuner.plugin.formats import convert
@@ -46,8 +46,8 @@ class TriedRow:
     line: int
     collective: Collective
     bytes: int | None
-    before: Launched | None
-    after: Launched | None
+    before: OracleLaunch | None
+    after: OracleLaunch | None
     effect: RowEffect
 
 
@@ -76,7 +76,7 @@ def run(table: Path, scenario: Scenario, timeout_s: float) -> list[TriedRow]:
     return [_tried(row, size, why, before, after, (lines, stopped, timed)) for row, size, why in plan]
 
 
-def _launch(oracle: Oracle, sizes: dict[Collective, list[int]]) -> dict[object, Launched]:
+def _launch(oracle: Oracle, sizes: dict[Collective, list[int]]) -> dict[object, OracleLaunch]:
     return {
         (collective, size): launched
         for collective, of_it in sizes.items()
@@ -141,8 +141,8 @@ def _tried(
     row: Conditions,
     size: int | None,
     why: RowEffect | None,
-    before: dict[object, Launched],
-    after: dict[object, Launched],
+    before: dict[object, OracleLaunch],
+    after: dict[object, OracleLaunch],
     counted: tuple[set[int], set[int], set[int]],
 ) -> TriedRow:
     if size is None:

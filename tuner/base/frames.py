@@ -16,14 +16,14 @@ from tuner.base.records import to_json
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Named:
+class NamedColumn:
     """A column of NCCL's words, [row]: their numbers, below 0 where there is none."""
 
     words: type[IntEnum]
     numbers: NDArray[Any]
 
 
-Column: TypeAlias = NDArray[Any] | Named | Sequence[Any]
+Column: TypeAlias = NDArray[Any] | NamedColumn | Sequence[Any]
 R = TypeVar("R")
 
 
@@ -35,7 +35,7 @@ class Framed(ABC):
     def __repr__(self) -> str:
         columns = self.columns()
         first = next(iter(columns.values()), ())
-        rows = len(first.numbers if isinstance(first, Named) else first)
+        rows = len(first.numbers if isinstance(first, NamedColumn) else first)
         return f"<{type(self).__name__}: {rows} rows of {', '.join(columns)}>"
 
     @abstractmethod
@@ -118,14 +118,14 @@ class Costs(Framed):
         size, algorithm, protocol = np.nonzero(self.time_us >= 0)
         return {
             "bytes": sizes[size],
-            "algorithm": Named(Algorithm, algorithm),
-            "protocol": Named(Protocol, protocol),
+            "algorithm": NamedColumn(Algorithm, algorithm),
+            "protocol": NamedColumn(Protocol, protocol),
             "time_us": self.time_us[size, algorithm, protocol],
         }
 
 
 def _values(column: Column) -> list[Any]:
-    if isinstance(column, Named):
+    if isinstance(column, NamedColumn):
         names = [word.name for word in column.words]
         return [names[number] if number >= 0 else None for number in column.numbers.tolist()]
     values = column.tolist() if isinstance(column, np.ndarray) else list(column)
@@ -137,13 +137,13 @@ def _missing(package: str) -> BadInput:
 
 
 def _for_pandas(pandas: ModuleType, column: Column) -> Any:
-    if isinstance(column, Named):
+    if isinstance(column, NamedColumn):
         return pandas.Categorical.from_codes(np.maximum(column.numbers, -1), [word.name for word in column.words])
     return column
 
 
 def _for_polars(polars: ModuleType, column: Column) -> Any:
-    if isinstance(column, Named):
+    if isinstance(column, NamedColumn):
         names = [word.name for word in column.words]
         return polars.Series([names[n] if n >= 0 else None for n in column.numbers], dtype=polars.Enum(names))
     return column

@@ -16,7 +16,7 @@ from tuner.base.registry import source_of
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TraceStep:
     """A rule's effect on a quantity, for one size.
 
     ``name`` is the rule's; ``says`` the first line of its docstring; ``source`` where the release has it.
@@ -54,13 +54,13 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 @contextmanager
-def tracing(nccl: str) -> Iterator[list[Step]]:
+def tracing(nccl: str) -> Iterator[list[TraceStep]]:
     """The steps of what is computed inside for a release, in order. Computations there have to be of one size."""
-    seen: list[Step] = []
+    seen: list[TraceStep] = []
 
     def listen(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
         source = source_of(rule, nccl).text(nccl)
-        seen.append(Step(quantity, rule.__name__, _number(before), _number(after), unit, _says(rule), source))
+        seen.append(TraceStep(quantity, rule.__name__, _number(before), _number(after), unit, _says(rule), source))
 
     with _reporting_to(listen):
         yield seen

@@ -11,7 +11,7 @@ import numpy as np
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement
-from tuner.base.frames import Column, Framed, Named
+from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import Collective
 from tuner.base.provenance import Files, paths, sha256, today
 from tuner.base.records import json_form
@@ -100,7 +100,7 @@ class Decided(Framed):
         """collective, low_bytes, high_bytes (-1: none), choice, ranks, nodes, gain, probability (NaN: none); [row]."""
         rows = [*self.kept, *self.dropped]
         return {
-            "collective": Named(Collective, np.array([row.collective for row in rows], int)),
+            "collective": NamedColumn(Collective, np.array([row.collective for row in rows], int)),
             "low_bytes": np.array([row.low_bytes for row in rows], int),
             "high_bytes": np.array([-1 if row.high_bytes is None else row.high_bytes for row in rows], int),
             "choice": [str(row.choice) for row in rows],

@@ -21,7 +21,7 @@ from tuner.bench.backend import Run
 from tuner.emulator import fitted_constants
 from tuner.emulator.build import with_release
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.request import Request, Sizes
+from tuner.emulator.request import MessageSizes, Request
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.call import Call
 from tuner.emulator.selection import Selection
@@ -143,7 +143,7 @@ class Truth:
             total_us: NDArray[np.float32] = table_us[:, algo_proto[0], algo_proto[1]]
             start_us = tables.latency_us[(request.collective, *algo_proto)]
             call = Call(communicator, request, algo_proto)
-            latency_us = timing.time_us(start_us, f32(np.inf), call, Sizes(nbytes))
+            latency_us = timing.time_us(start_us, f32(np.inf), call, MessageSizes(nbytes))
             channels, _ = communicator.rules.launch(call, tables, nbytes)
             for row, costs in enumerate(by_size):
                 if 0 < total_us[row] < NO_TIME_US:

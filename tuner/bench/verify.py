@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement
-from tuner.base.frames import Column, Framed, Named
+from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import Collective, DataType, Op, by_name
 from tuner.base.provenance import Files, paths
 from tuner.base.records import json_form
@@ -110,7 +110,7 @@ class Verification(Framed):
     def columns(self) -> dict[str, Column]:
         """collective, bytes, pick, pick_us, best, best_us, regret with its interval (NaN: none), and more; [size]."""
         return {
-            "collective": Named(Collective, np.array([one.collective for one in self.sizes])),
+            "collective": NamedColumn(Collective, np.array([one.collective for one in self.sizes])),
             "bytes": np.array([one.bytes for one in self.sizes]),
             "pick": [str(one.pick) for one in self.sizes],
             "pick_us": np.array([one.pick_us for one in self.sizes]),
@@ -121,8 +121,8 @@ class Verification(Framed):
             "regret_high": np.array([one.regret_high for one in self.sizes], np.float64),
             "significant": np.array([one.significant for one in self.sizes]),
             "rounds": np.array([one.rounds for one in self.sizes]),
-            "dtype": Named(DataType, np.array([one.dtype for one in self.sizes])),
-            "op": Named(Op, np.array([one.op for one in self.sizes])),
+            "dtype": NamedColumn(DataType, np.array([one.dtype for one in self.sizes])),
+            "op": NamedColumn(Op, np.array([one.op for one in self.sizes])),
             "in_place": np.array([one.in_place for one in self.sizes]),
             "graph": np.array([one.graph for one in self.sizes]),
             "file": [str(one.file) for one in self.sizes],

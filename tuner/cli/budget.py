@@ -29,6 +29,7 @@ from tuner.jobs.workload.priced import (
     AllToAllBudget,
     Bucket,
     Budget,
+    BudgetPart,
     BudgetRegret,
     EntryPrices,
     MeasuredPrice,
@@ -36,7 +37,6 @@ from tuner.jobs.workload.priced import (
     OfCollective,
     OfCombination,
     OfKernel,
-    Part,
     PriceOf,
     SizedCall,
     VariantBudget,
@@ -178,7 +178,7 @@ CALIBRATED_US = ("calibrated us", f"{times.INTERVAL} us", "calibrated ms")
 CALIBRATED_MS = ("calibrated ms", f"{times.INTERVAL} ms")
 
 
-def _part(part: Part[OfCollective] | Part[OfCombination | OfKernel], shown: Shown) -> list[object]:
+def _part(part: BudgetPart[OfCollective] | BudgetPart[OfCombination | OfKernel], shown: Shown) -> list[object]:
     by_nccl = _ms(part.total_us), _percent(part.share)
     return shown.of((part.of.name, number(part.calls)), by_nccl, _calibrated_ms(part.calibrated))
 
@@ -528,17 +528,17 @@ def command(
     else:
         for line in job.of_other_releases(lists, [each.nccl for each in scenarios]):
             say(f"note: {line}", err=True)
-    for each in job.Compared(scenarios, settings, tables, times).variants():
+    for each in job.BudgetComparison(scenarios, settings, tables, times).variants():
         say_notes(each.scenario)
     times_of = _measured(measured, {**communicator.given, "labelled": labelled}, scenarios[0])
     shown = Shown(exact=exact, nccl=times is None or times.beside_nccl, calibrated=times is not None, overlap=overlap)
     if (groups := job_of(grouping, scenarios[0].ranks, shared)) is not None:
         beside = {"ranks": ranks, "measured": measured, "arm": labelled, "parquet": parquet}
         check_beside(groups, **beside, csv=as_csv, prometheus=as_prometheus)
-        priced = grouped.of_lists(lists, job.Compared(scenarios, settings, tables, times), wanted, groups)
+        priced = grouped.of_lists(lists, job.BudgetComparison(scenarios, settings, tables, times), wanted, groups)
         show_groups(scenarios[0].title, priced, shown, as_json)
         return
-    budget = job.of_lists(lists, job.Compared(scenarios, settings, tables, times), wanted, times_of)
+    budget = job.of_lists(lists, job.BudgetComparison(scenarios, settings, tables, times), wanted, times_of)
     if exports.deliver(budget.by_size, of_budget(budget)):
         return
     if as_json:
@@ -551,7 +551,7 @@ def command(
         )
 
 
-def _measured(files: tuple[Path, ...], given: dict[str, Any], described: Scenario) -> regret.Measured | None:
+def _measured(files: tuple[Path, ...], given: dict[str, Any], described: Scenario) -> regret.MeasuredRuns | None:
     """The measured times: of one file as it is, of several and of nccl-tests as arms of the communicator."""
     if not files and not given["labelled"]:
         return None
@@ -563,4 +563,4 @@ def _measured(files: tuple[Path, ...], given: dict[str, Any], described: Scenari
 
     placed, _ = runs_there(files, {**given, "nccl": None if said else described.nccl})
     notes = (f"{len(names)} files of times are of NCCL {placed.site.nccl}, and taken as runs of {described.title}",)
-    return regret.Measured(of_communicator(placed, described), Path(" ".join(map(str, names))), notes)
+    return regret.MeasuredRuns(of_communicator(placed, described), Path(" ".join(map(str, names))), notes)

@@ -19,7 +19,7 @@ from tuner.cli.trace_files import as_they_ran, communicators_options, count_or_p
 from tuner.jobs.traces.calls import number
 from tuner.machine import catalogue
 from tuner.oracle.conformance.check_log import KINDS as LOGGED_KINDS
-from tuner.oracle.conformance.check_log import Compared, compare
+from tuner.oracle.conformance.check_log import LogComparison, compare
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:  # with what runs libnccl, or prices a job, which the others do without
@@ -151,7 +151,7 @@ def log_command(call: options.CallOptions, as_json: bool, **given: Any) -> None:
     sys.exit(1 if compared.report.mismatches else 0)
 
 
-def _print_log(compared: Compared) -> None:
+def _print_log(compared: LogComparison) -> None:
     report = compared.report
     say(_verdict([report], "the log"))
     print_table(

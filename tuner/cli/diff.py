@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner import release
-from tuner.answers.beyond import BY_LIBRARY, EMULATED, RECORDED, Difference, differences
-from tuner.answers.diff import Change, Side, diff, loss, share_changed
+from tuner.answers.beyond import BY_LIBRARY, EMULATED, RECORDED, OtherChange, differences
+from tuner.answers.diff import PickChange, Side, diff, loss, share_changed
 from tuner.answers.symmetric import AnyPick, NonClassicPick
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, PeerCall
@@ -52,7 +52,7 @@ fail_above_option = click.option(
 )
 
 
-def fail_on_losses(changes: Sequence[Change], limit: float | None) -> None:
+def fail_on_losses(changes: Sequence[PickChange], limit: float | None) -> None:
     """Name on stderr the ranges that lose more than ``limit``, a part of 1, and end with 1 if there are any.
 
     Ranges of few bytes that are only rounding are left out, as they are of the table.
@@ -119,11 +119,11 @@ def print_pairs(scenario: Scenario, sides: Sequence[Side], requests: Sequence[Re
     print_table("", ("before", "after", *names, "loses"), rows)
 
 
-def _share(changes: list[Change]) -> str:
+def _share(changes: list[PickChange]) -> str:
     return f"{100 * share_changed(changes, 1 << 10, 1 << 30):.0f} %" if changes else "-"
 
 
-def _loss(changes: list[Change]) -> str:
+def _loss(changes: list[PickChange]) -> str:
     known = [change.ratio_by_before for change in changes if change.ratio_by_before is not None]
     return f"{100 * (max(known) - 1):.0f} %" if known else "-"
 
@@ -140,13 +140,15 @@ class Upgrade:
     ``known_regressions`` are of all machines.
     """
 
-    changes: list[Change]
-    beyond: list[Difference]
+    changes: list[PickChange]
+    beyond: list[OtherChange]
     selection_identical: bool
     known_regressions: list[Regression]
 
 
-def upgrade(old: Side, new: Side, changes: Mapping[Request, list[Change]], library_timeout_s: float | None) -> Upgrade:
+def upgrade(
+    old: Side, new: Side, changes: Mapping[Request, list[PickChange]], library_timeout_s: float | None
+) -> Upgrade:
     """With libnccl's own answers where there is a limit to wait for them, in seconds."""
     found = differences(old.scenario, new.scenario)
     if library_timeout_s is not None:
@@ -184,7 +186,7 @@ def print_upgrade(upgrade: Upgrade) -> None:
         say()
 
 
-def print_differences(title: str, found: Sequence[Difference]) -> None:
+def print_differences(title: str, found: Sequence[OtherChange]) -> None:
     """As a table, or that there are none."""
     if not found:
         say(f"{title}: no difference\n")
@@ -376,7 +378,7 @@ SAME_COMBINATION = "the same algorithm and protocol"  # channels and threads wer
 BY_NCCL, BY_MEASUREMENTS = "time by NCCL", "by measurements"
 
 
-def print_changes(title: str, changes: list[Change], *, by_nccl: bool = True) -> None:
+def print_changes(title: str, changes: list[PickChange], *, by_nccl: bool = True) -> None:
     """The ranges whose pick changes as a table, without those that are only rounding.
 
     With calibrated times these stand beside NCCL's, or without them where not ``by_nccl``.
@@ -417,7 +419,7 @@ def print_whose(calibrated: "Sequence[CalibratedChange | None]") -> None:
     say(f"{times.whose_of_all(sides)}\n")
 
 
-def _row(change: Change, shown: Sequence[str]) -> tuple[object, ...]:
+def _row(change: PickChange, shown: Sequence[str]) -> tuple[object, ...]:
     return (
         human_bytes(change.from_bytes),
         human_bytes(change.to_bytes),
@@ -428,7 +430,7 @@ def _row(change: Change, shown: Sequence[str]) -> tuple[object, ...]:
     )
 
 
-def _why_none(change: Change) -> str:
+def _why_none(change: PickChange) -> str:
     return NOT_COMPARED if change.ratio is None else "cannot run"
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from tuner.answers import exchanges, mixed
 from tuner.answers.exchanges import (
-    Asked,
+    CallFootprint,
     ExchangeAnswer,
+    ExchangeQuery,
     ExchangeSides,
-    Taken,
     TransferAnswer,
     Way,
     WaysAtSize,
@@ -38,7 +38,7 @@ NO_MODEL = "NCCL makes it of sends and receives: it picks no algorithm and predi
 COPIED = "copy engines move it: no kernel runs, and NCCL predicts no time"
 
 
-def show(scenario: Scenario, call: Asked, wanted: "TimesWanted | None", as_json: bool) -> None:
+def show(scenario: Scenario, call: ExchangeQuery, wanted: "TimesWanted | None", as_json: bool) -> None:
     """Each size with what is launched, and with a time where one was measured."""
     timed = wanted is not None and not wanted.beside_nccl
     answers = exchanges.answers(scenario, call, wanted.calibration if wanted else None, must_time=timed)
@@ -65,7 +65,7 @@ def show(scenario: Scenario, call: Asked, wanted: "TimesWanted | None", as_json:
         say(f"no time: {why}")
 
 
-def _of_rank(call: Asked) -> str:
+def _of_rank(call: ExchangeQuery) -> str:
     if call.function is PeerCall.AllToAll:
         return f", rank {call.rank}" if call.rank else ""
     what = "peer" if call.function in POINT_TO_POINT else "root"
@@ -116,7 +116,7 @@ def show_group(scenario: Scenario, calls: Sequence[GivenCall], like: Request, ra
         dtype = like.dtype if call.dtype is None else call.dtype
         if isinstance(call.function, PeerCall):
             peer = call.peer_of(rank, where.communicator.ranks)
-            asked = Asked(call.function, (), dtype, rank, peer, like.buffers, like.windows)
+            asked = ExchangeQuery(call.function, (), dtype, rank, peer, like.buffers, like.windows)
             made = exchanges.calls_of(asked, call.bytes, where)
             exchanges.check_not_copied(where, asked, made)
             exchanged += made
@@ -238,7 +238,7 @@ def _both(each: WaysAtSize | WaysChange) -> tuple[str, str]:
     return _says(each.before), _says(each.after)
 
 
-def _says(taken: Taken) -> str:
+def _says(taken: CallFootprint) -> str:
     """Protocol, channels and chunk of messages within the node, then over the network; blocks of the kernel."""
     ways = {network: [way for way in taken.ways if way.network == network] for network in (False, True)}
     said = [

@@ -12,7 +12,7 @@ from tuner.answers.symmetric import WindowExplanation
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import is_time
-from tuner.base.trace import Step
+from tuner.base.trace import TraceStep
 from tuner.cli import options
 from tuner.cli.output import human_bytes, number, print_json, print_table, say
 from tuner.emulator.request import Request
@@ -128,9 +128,9 @@ def command(
 def _print_log(file: Path, name: str | None) -> None:
     """The log's own answers first, which need no graphs: they stand where the rest cannot be computed."""
     from tuner.scenario.logs import importer
-    from tuner.scenario.logs.imported import Given
+    from tuner.scenario.logs.imported import LogAdditions
 
-    answers = importer.read(file, Given(communicator=name)).evidence.answers
+    answers = importer.read(file, LogAdditions(communicator=name)).evidence.answers
     if answers:
         click.echo("\n".join(["What the log shows", "", *(f"  - {answer}" for answer in answers), ""]))
 
@@ -194,7 +194,7 @@ STEPS = ("quantity", "rule", "before", "after", "unit", "meaning")
 OTHERS = ("combination", "latency us", "bandwidth GB/s", "NCCL us", "slower by us", "slower by")
 
 
-def _step_row(step: Step) -> tuple[object, ...]:
+def _step_row(step: TraceStep) -> tuple[object, ...]:
     return step.quantity, step.name, _short(step.before), _short(step.after), step.unit, step.says
 
 

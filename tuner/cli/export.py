@@ -89,7 +89,7 @@ def command(
             raise BadInput("simai: ratios to the links' bandwidths; valid with it: --nvlink-gbs and --nics-gbs")
         if len(collectives) > 1:
             raise BadInput(f"simai: {len(collectives)} collectives; valid: one")
-        links = timed.Links(nvlink_gbs, nics_gbs)
+        links = timed.LinkRates(nvlink_gbs, nics_gbs)
         text, whose = timed.table(described, (collectives or (Collective.AllReduce,))[0], links, wanted)
         click.echo(f"times {'; '.join(whose)}", err=True)  # the file has no place for it
         _write(text, out)

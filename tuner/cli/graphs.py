@@ -19,7 +19,7 @@ from tuner.cli import options
 from tuner.cli.output import print_json, print_table, say
 from tuner.cli.reports.machine_picture import picture
 from tuner.emulator.connect import Across, Crossing, RingOrder, TreeOrder
-from tuner.graphs.explain.records import Explanation, SearchTried
+from tuner.graphs.explain.records import GraphExplanation, SearchTried
 from tuner.graphs.explain.runs import PATHS, of_found
 from tuner.graphs.system import HOST_BIT
 from tuner.machine.graphs import COLLNET_GRAPHS, Graph, OrderedGraph
@@ -78,7 +78,7 @@ def _communicator(explained: Explained) -> Iterator[str]:
     yield ""
 
 
-def _limits(explanation: Explanation, several: bool) -> Iterator[str]:
+def _limits(explanation: GraphExplanation, several: bool) -> Iterator[str]:
     for limit in explanation.limits:
         links = LINK_KINDS & set(limit.kinds)
         freed = "twice the bandwidth on all links of its kind" if links else "that"
@@ -89,7 +89,7 @@ def _limits(explanation: Explanation, several: bool) -> Iterator[str]:
         yield says + (" Less than all of these changes nothing." if len(limit.kinds) > 1 else "")
 
 
-def _lifts(explanation: Explanation, several: bool) -> None:
+def _lifts(explanation: GraphExplanation, several: bool) -> None:
     """Each with the changes that make it, on lines of their own, which are not broken."""
     if not explanation.lifts:
         return
@@ -101,7 +101,7 @@ def _lifts(explanation: Explanation, several: bool) -> None:
     click.echo("")
 
 
-def _searches(explanation: Explanation) -> None:
+def _searches(explanation: GraphExplanation) -> None:
     """Those that repeat one before are left out of the table."""
     new = [search for search in explanation.searches if not search.repeats]
     if not new:

@@ -17,7 +17,7 @@ from tuner.cli.output import human_bytes, print_json, print_table, say
 from tuner.machine import graphs, topology
 from tuner.release.environment import parse_assignments
 from tuner.scenario.logs import importer
-from tuner.scenario.logs.imported import Given, Imported, LoggedChoice, NodeFacts
+from tuner.scenario.logs.imported import Imported, LogAdditions, LoggedChoice, NodeFacts
 
 
 def log_options(function: F) -> F:
@@ -84,7 +84,7 @@ def read_log(options: LogOptions) -> Imported:
     """What FILE and the options say together."""
     return importer.read(
         options.file,
-        Given(
+        LogAdditions(
             communicator=options.communicator,
             release=options.nccl,
             nodes=options.nodes,

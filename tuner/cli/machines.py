@@ -27,7 +27,7 @@ from tuner.scenario import Scenario
 if TYPE_CHECKING:
     from tuner.answers.doctor.examine import Examination
     from tuner.answers.doctor.records import Finding
-    from tuner.machine.listings.shape import Shape
+    from tuner.machine.listings.shape import NodeShape
 
 
 MOST_SHOWN = 5
@@ -70,10 +70,10 @@ def complete(
     nccl-tuner machines complete topo.txt --gpu h100-sxm --nic-gbps 400 --cpu GenuineIntel:6:143 -o node.xml
     nccl-tuner machines complete lstopo.xml --gpu h100-sxm --nic-gbps 400 -o node.xml
     """
-    from tuner.machine.listings import Given, completed
+    from tuner.machine.listings import ListingAdditions, completed
 
     name = release.load(nccl or release.names()[-1]).name
-    made = completed(file, Given(gpu, net_gbps, net_latency_us, cpu, pcie))
+    made = completed(file, ListingAdditions(gpu, net_gbps, net_latency_us, cpu, pcie))
     if out is not None:
         write_text(out, made.topology)
     if as_json:
@@ -113,7 +113,7 @@ def nearest(file: Path, gpu: str | None, as_json: bool) -> None:
         click.echo("none agrees in all that decides")
 
 
-def _shape(file: Path, gpu: str | None) -> "Shape":
+def _shape(file: Path, gpu: str | None) -> "NodeShape":
     from tuner.machine import gpus, skeleton
     from tuner.machine.listings import read
     from tuner.machine.listings.shape import of_listing, of_topology
@@ -168,11 +168,11 @@ def diagnose(
     nccl-tuner machines diagnose node.xml -o repaired.xml
     nccl-tuner machines diagnose skeleton.xml --gpu h100-sxm --nic-gbps 400 --like azure-nd-h100-v5
     """
-    from tuner.answers.doctor.examine import Asked, examine
+    from tuner.answers.doctor.examine import DoctorOptions, examine
     from tuner.emulator.request import Request
 
     name = release.load(nccl or release.names()[-1]).name
-    asked = Asked(name, nodes, Request(Collective.AllReduce, DataType.float32, Op.sum), SIZES)
+    asked = DoctorOptions(name, nodes, Request(Collective.AllReduce, DataType.float32, Op.sum), SIZES)
     seen = examine(str(file), _text(file, gpu, net_gbps, net_latency_us), like, asked)
     if out is not None:
         write_text(out, seen.topology)
@@ -187,12 +187,12 @@ def diagnose(
 
 def _text(file: Path, gpu: str | None, net_gbps: float | None, net_latency_us: float | None) -> str:
     from tuner.machine import skeleton
-    from tuner.machine.listings import Given, completed, read
+    from tuner.machine.listings import ListingAdditions, completed, read
 
     if gpu is None and (listing := read(file)) is not None:
         raise BadInput(f"{file}: {listing.tool} is no topology of NCCL; valid: what 'machines complete' makes of it")
     if gpu is not None:
-        return completed(file, Given(gpu, net_gbps, net_latency_us)).topology
+        return completed(file, ListingAdditions(gpu, net_gbps, net_latency_us)).topology
     return skeleton.read_complete(file)[0]
 
 

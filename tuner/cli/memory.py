@@ -11,7 +11,7 @@ from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.group import Calls, operations_of
 from tuner.cli.output import human_bytes, print_json, print_table, span
 from tuner.oracle import bill
-from tuner.oracle.bill import Stage
+from tuner.oracle.bill import MemoryStage
 
 WHOSE = """\
 What the real libnccl asks simulated devices for, of each rank: without CUDA's
@@ -55,7 +55,7 @@ def command(
     print_stages(stages)
 
 
-def print_stages(stages: Sequence[Stage]) -> None:
+def print_stages(stages: Sequence[MemoryStage]) -> None:
     """What ranks have after each, and what each added to the rank that has most."""
     most = [max(stage.device_bytes) for stage in stages]
     added = [most[0], *(now - old for old, now in pairwise(most))]

@@ -7,7 +7,7 @@ import click
 
 from tuner.answers import order
 from tuner.answers.order import CallOrder, OrderAnswer
-from tuner.answers.same_bits import Question, SameBits, ask
+from tuner.answers.same_bits import SameBits, SameBitsQuery, ask
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType
 from tuner.base.sizes import LARGEST_BYTES
@@ -108,7 +108,7 @@ def command(
     compared = [described, options.after(described, assignments)] if assignments else [described]
     if any(size % dtype.size_bytes for size in asked):
         raise BadInput(f"--bytes: valid: multiples of {dtype.size_bytes}, the size of {dtype.name}")
-    question = Question(request, tuple(asked), row_bytes, root, together)
+    question = SameBitsQuery(request, tuple(asked), row_bytes, root, together)
     calls = tuple(call for one in compared for call in question.of_calls(one))
     same = ask(question, compared, settings) if row_bytes or len(calls) > 1 else None
     answer = OrderAnswer(calls, same)

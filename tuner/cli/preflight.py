@@ -15,13 +15,13 @@ from tuner.cli import options
 from tuner.cli.command import LazyGroup
 from tuner.cli.output import human_bytes, print_json, print_table, say, span, verdict
 from tuner.jobs.preflight import collect
-from tuner.jobs.preflight.alone import Range
-from tuner.jobs.preflight.settings import Nodes
-from tuner.jobs.preflight.workflow import Kind, Question, Report, Verdict, check
+from tuner.jobs.preflight.alone import SizeBounds
+from tuner.jobs.preflight.settings import DescribedNodes
+from tuner.jobs.preflight.workflow import PreflightQuery, RankKind, RanksVerdict, Report, check
 
 if TYPE_CHECKING:
     from tuner.jobs.preflight.alone import Parting, RankPick
-    from tuner.jobs.preflight.differences import Difference, Value
+    from tuner.jobs.preflight.differences import RankDifference, Value
 
 
 @click.command(name="collect")
@@ -46,7 +46,7 @@ def collect_command(folder: Path | None, library: Path | None, script: bool) -> 
         return
     if folder is None:
         raise BadInput("no DIR; valid: a folder that all ranks share, or --script")
-    made = collect.record(collect.Host(os.environ), None if library is None else str(library))
+    made = collect.record(collect.CollectedHost(os.environ), None if library is None else str(library))
     try:
         click.echo(collect.written(str(folder), made))
     except OSError as error:
@@ -89,17 +89,19 @@ def check_command(
     nccl-tuner preflight check /shared/preflight allreduce --machine dgx-h100 --json
     """
     requests = tuple(call.request(collective) for collective in dict.fromkeys(collectives or Collective))
-    report = check(folder, Question(requests, Range(low, high), Nodes(machine, topology)))
+    report = check(folder, PreflightQuery(requests, SizeBounds(low, high), DescribedNodes(machine, topology)))
     if as_json:
         print_json(report)
     else:
         _print(report)
-    sys.exit({Verdict.same: 0, Verdict.part: 1, Verdict.refused: 1, Verdict.unknown: 2}[report.verdict])
+    sys.exit(
+        {RanksVerdict.same: 0, RanksVerdict.part: 1, RanksVerdict.refused: 1, RanksVerdict.unknown: 2}[report.verdict]
+    )
 
 
 def _print(report: Report) -> None:
     expected = "" if report.expected is None else f" of {report.expected} ranks"
-    say(verdict(_verdict(report), {Verdict.same: True, Verdict.part: False}.get(report.verdict)))
+    say(verdict(_verdict(report), {RanksVerdict.same: True, RanksVerdict.part: False}.get(report.verdict)))
     say(f"{report.records} records{expected}, {len(report.kinds)} kind{'s' * (len(report.kinds) > 1)} of ranks")
     for problem in _problems(report):
         say(problem)
@@ -127,12 +129,12 @@ def _problems(report: Report) -> Iterator[str]:
         yield f"unreadable: {file.file}: {file.why}"
 
 
-def _kind_row(kind: Kind) -> tuple[object, ...]:
+def _kind_row(kind: RankKind) -> tuple[object, ...]:
     hosts = kind.hosts[0] if len(kind.hosts) == 1 else f"{kind.hosts[0]} and {len(kind.hosts) - 1} more"
     return kind.name, kind.ranks, hosts, kind.release or "-", kind.node or "not known"
 
 
-def _taken_for(kinds: Sequence[Kind]) -> Iterator[str]:
+def _taken_for(kinds: Sequence[RankKind]) -> Iterator[str]:
     """What is not on record, by machine; each once."""
     words = dict[str, None]()
     for kind in kinds:
@@ -149,12 +151,12 @@ def _differences(report: Report) -> Iterator[tuple[object, ...]]:
             yield _difference_row(difference, value, first=at == 0)
 
 
-def _difference_row(difference: "Difference", value: "Value", first: bool) -> tuple[object, ...]:
+def _difference_row(difference: "RankDifference", value: "Value", first: bool) -> tuple[object, ...]:
     shown = value.value if len(value.value) <= WIDTH else f"{value.value[: WIDTH - 3]}..."
     return difference.what if first else "", shown, value.ranks, difference.reach.value if first else ""
 
 
-def _print_partings(collective: Collective, partings: Sequence["Parting"], kinds: Sequence[Kind]) -> None:
+def _print_partings(collective: Collective, partings: Sequence["Parting"], kinds: Sequence[RankKind]) -> None:
     """A column for each of two kinds; where there are more, a line for each of those that run the same at all sizes."""
     alike = dict[tuple[object, ...], list[int]]()
     for kind in range(len(kinds)):
@@ -197,11 +199,11 @@ def _print_left(count: int, what: str) -> None:
 
 
 def _verdict(report: Report) -> str:
-    if report.verdict is Verdict.part:
+    if report.verdict is RanksVerdict.part:
         return "ranks would not choose the same: the job can hang"
-    if report.verdict is Verdict.refused:
+    if report.verdict is RanksVerdict.refused:
         return "the decision table that the ranks name would not be used"
-    if report.verdict is Verdict.unknown:
+    if report.verdict is RanksVerdict.unknown:
         return "not known whether all ranks would choose the same"
     slower = ""
     if report.cost is not None:

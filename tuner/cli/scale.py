@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.answers.scale import TO_NODES, NodeCounts, Range, Scale, over_gpus, scale, with_times
+from tuner.answers.scale import TO_NODES, NodeCounts, NodeRange, Scale, over_gpus, scale, with_times
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective
 from tuner.cli import options
@@ -179,7 +179,7 @@ def _looked_at(scaled: Scale, low: int, high: int, every: bool) -> str:
     )
 
 
-def _row(ranges: Sequence[Range]) -> tuple[object, ...]:
+def _row(ranges: Sequence[NodeRange]) -> tuple[object, ...]:
     first, last = ranges[0], ranges[-1]
     return (
         human_bytes(first.bytes),
@@ -193,7 +193,7 @@ def _row(ranges: Sequence[Range]) -> tuple[object, ...]:
     )
 
 
-def _by_nccl(first: Range, last: Range) -> tuple[str, ...]:
+def _by_nccl(first: NodeRange, last: NodeRange) -> tuple[str, ...]:
     return (
         number(first.time_us_from, 2),
         number(last.time_us_to, 2),
@@ -202,7 +202,7 @@ def _by_nccl(first: Range, last: Range) -> tuple[str, ...]:
     )
 
 
-def _calibrated(first: Range, last: Range) -> tuple[object, ...]:
+def _calibrated(first: NodeRange, last: NodeRange) -> tuple[object, ...]:
     from tuner.cli import times
 
     ends = first.calibrated_from, last.calibrated_to

@@ -64,7 +64,7 @@ def command(
     nccl-tuner schedule alltoall --bytes 16M --machine dgx-h100 --nodes 2 --format goal -o alltoall.goal
     """
     from tuner.answers import alone
-    from tuner.answers.exchanges import Asked
+    from tuner.answers.exchanges import ExchangeQuery
     from tuner.answers.exports import schedules
     from tuner.emulator.p2p.plan import POINT_TO_POINT
 
@@ -77,7 +77,7 @@ def command(
         made = alone.of_collective(described, Request(collective, call.dtype, call.op), size, root)
     else:
         ends = (rank, peer) if collective in POINT_TO_POINT else (0, root)
-        made = alone.of_exchange(described, Asked(collective, [size], call.dtype, *ends))
+        made = alone.of_exchange(described, ExchangeQuery(collective, [size], call.dtype, *ends))
     if wire and kind == "csv":
         raise BadInput("csv: has bytes and wire_bytes; valid: without --wire")
     if kind == "chakra":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tuner.answers.changes import KEYS, AtSize, at_sizes, each_of
-from tuner.answers.diff import Change, Side, diff
+from tuner.answers.diff import PickChange, Side, diff
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, PeerCall
 from tuner.base.records import json_form
@@ -28,7 +28,7 @@ from tuner.emulator.ranges import FOLLOWED_BYTES
 from tuner.emulator.request import Request
 
 if TYPE_CHECKING:
-    from tuner.answers.beyond import Difference
+    from tuner.answers.beyond import OtherChange
     from tuner.answers.calibrated import TimesWanted
 
 
@@ -124,8 +124,8 @@ class Comparison:
     before: str
     after: str
     sizes: list[AtSize]
-    changes: list[Change]
-    libnccl: "list[Difference] | None" = field(default=None, metadata=json_form(optional=True))
+    changes: list[PickChange]
+    libnccl: "list[OtherChange] | None" = field(default=None, metadata=json_form(optional=True))
 
 
 def _compared(

@@ -27,7 +27,7 @@ from tuner.base.numerics import FloatArray, SizeArray, ceil_div, f32
 from tuner.emulator import ranges
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.ranges import followed
-from tuner.emulator.request import Request, Sizes
+from tuner.emulator.request import MessageSizes, Request
 from tuner.emulator.rules import cta_policy
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.call import Call
@@ -278,7 +278,7 @@ def _fill_times(
     rows, here, starts, ends = of_cell
     latency_us, bandwidth_gbs = selection.model_of(call)
     sizes = np.concatenate([starts, starts + (ends - starts) // np.uint64(2), ends])
-    corrected = timing.corrected(latency_us, bandwidth_gbs, call, Sizes(sizes))
+    corrected = timing.corrected(latency_us, bandwidth_gbs, call, MessageSizes(sizes))
     latency, bandwidth = (np.broadcast_to(np.asarray(each, f32), sizes.shape).reshape(3, -1) for each in corrected)
     rows["latency_us"][here] = latency[0] * f32(ceil_div(call.request.pipelined, timing.per_batch(call)))
     rows["bytes_per_us"][here] = f32(1000) * bandwidth[0]

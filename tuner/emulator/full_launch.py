@@ -8,7 +8,7 @@ from tuner.base.names import Algorithm, DataType, Op, Protocol
 from tuner.base.numerics import ceil_div
 from tuner.emulator.call_kind import COPY_ENGINES
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.group import Chooser, Operation, Tuner, check_emulated, check_roots, task_of
+from tuner.emulator.group import Operation, SelectionChooser, Tuner, check_emulated, check_roots, task_of
 from tuner.emulator.launches import (
     BlockPart,
     Launch,
@@ -22,10 +22,10 @@ from tuner.emulator.request import FP8
 from tuner.emulator.rules import bounds
 from tuner.emulator.rules.buffers import buffer_bytes
 from tuner.emulator.rules.call import Call
-from tuner.emulator.rules.channel_work import Scheduled
+from tuner.emulator.rules.channel_work import ScheduledTask
 from tuner.emulator.rules.device_functions import SHORT_TYPES, factor_bits
 from tuner.emulator.rules.registered import Heads, NetworkOf, NetworkUse, ZeroCopyPeer, may_reach_network, takers
-from tuner.emulator.rules.schedule.task import Task
+from tuner.emulator.rules.schedule.task import CollectiveTask
 from tuner.emulator.selection import Selection
 from tuner.release.schema import Registration
 
@@ -51,7 +51,7 @@ def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf
             )
     check_roots(communicator, operations)
     tasks = [task_of(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
-    kernels = communicator.rules.schedule(Chooser(selection, tuner), tasks)
+    kernels = communicator.rules.schedule(SelectionChooser(selection, tuner), tasks)
     if any(task.path is COPY_ENGINES for task in tasks):
         raise BadInput("launches in full: copy engines do the work and launch nothing; valid: calls that kernels do")
     by_algorithms = [kernel for kernel in kernels if kernel[0].path is None]
@@ -73,7 +73,7 @@ def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf
 
 def _kernel(
     selection: Selection,
-    tasks: Sequence[Task],
+    tasks: Sequence[CollectiveTask],
     operations: Sequence[Operation],
     heads: HeadsOf,
     later: Collection[Algorithm],
@@ -87,13 +87,13 @@ def _kernel(
     )
 
 
-def _work(selection: Selection, task: Task, root: int, heads: HeadsOf, later: Collection[Algorithm]) -> Work:
+def _work(selection: Selection, task: CollectiveTask, root: int, heads: HeadsOf, later: Collection[Algorithm]) -> Work:
     communicator, request = selection.communicator, task.request
     call = task.call(communicator)
     rules, tables = communicator.rules, selection.tables
     own = heads() if _has_heads(call) else NO_HEADS
     taken = takers(call, None if own.network is None else partial(_whatever_came_first, own.network, later))
-    shared = rules.channel_work(Scheduled(task, call, tables, own, ZeroCopyPeer.network in taken))
+    shared = rules.channel_work(ScheduledTask(task, call, tables, own, ZeroCopyPeer.network in taken))
     algorithm, protocol = task.algo_proto
     threads = bounds.own_threads(call, tables, task.together_bytes, task.together_tuned)
     return Work(
@@ -158,7 +158,7 @@ Together = tuple[int, int]  # the first block that does a call together with tho
 
 
 def symmetric_kernel(
-    communicator: Communicator, tasks: Sequence[Task], operations: Sequence[Operation], last: bool
+    communicator: Communicator, tasks: Sequence[CollectiveTask], operations: Sequence[Operation], last: bool
 ) -> LaunchedKernel:
     """The kernel that does these calls, which have one; ``last``: no symmetric one of the group comes behind."""
     (path,), table = {task.path for task in tasks}, communicator.release.symmetric
@@ -189,7 +189,7 @@ def symmetric_kernel(
     return LaunchedKernel(f"{table.symbol}{path.kernel}{typed}", tuple(range(path.blocks)), path.threads, (), launched)
 
 
-def _op_argument(communicator: Communicator, task: Task, kernel: str) -> int:
+def _op_argument(communicator: Communicator, task: CollectiveTask, kernel: str) -> int:
     """What averages are done with: a factor for the sums, which are float32, or float16 of shorter types.
 
     Source: convertCollTaskToSymmetricTask, src/scheduler/symmetric_sched.cc, v2.30.3-1.

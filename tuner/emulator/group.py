@@ -14,7 +14,7 @@ from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
 from tuner.emulator.rules import bounds, cta_policy, symmetric, symmetric_groups
 from tuner.emulator.rules.call import Call
-from tuner.emulator.rules.schedule.task import Task
+from tuner.emulator.rules.schedule.task import CollectiveTask
 from tuner.emulator.selection import Selection
 
 
@@ -88,7 +88,7 @@ class GroupedPick:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupPlan:
     """``picks`` in the order of the calls, ``kernels`` and ``choices`` in the order NCCL makes them."""
 
     picks: tuple[GroupedPick, ...]
@@ -96,7 +96,7 @@ class Group:
     choices: tuple[GroupChoice, ...]
 
 
-def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | None = None) -> Group:
+def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | None = None) -> GroupPlan:
     """What NCCL makes of these calls in one group; broadcasts from several roots: tuner.emulator.p2p.mixed.
 
     All have the same buffers, and are in place or not. With a ``tuner``, on plain buffers, as NCCL does with such a
@@ -110,7 +110,7 @@ def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | N
     check_emulated(selection, requests, tuner)
     check_roots(communicator, operations)
     tasks = [task_of(place, operation, communicator.ranks) for place, operation in enumerate(operations)]
-    chooser = Chooser(selection, tuner)
+    chooser = SelectionChooser(selection, tuner)
     kernels = tuple(_kernel(inside) for inside in communicator.rules.schedule(chooser, tasks))
     kernel_of = {place: index for index, kernel in enumerate(kernels) for place in kernel.places}
     choice_of = {place: index for index, choice in enumerate(chooser.choices) for place in choice.places}
@@ -118,7 +118,7 @@ def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | N
         _picked(operation, task, kernels[kernel_of[place]].threads, kernel_of[place], choice_of.get(place))
         for place, (operation, task) in enumerate(zip(operations, tasks, strict=True))
     )
-    return Group(picks, kernels, tuple(chooser.choices))
+    return GroupPlan(picks, kernels, tuple(chooser.choices))
 
 
 def scheduled_channels(selection: Selection, operation: Operation, tuned: Tuned) -> int:
@@ -130,11 +130,11 @@ def scheduled_channels(selection: Selection, operation: Operation, tuned: Tuned)
     call, named = Call(communicator, request, tuned.algo_proto), np.array([tuned.channels], np.int64)
     bound = bounds.of_registered(call, selection.tables, named)
     task = task_of(0, operation, communicator.ranks)
-    communicator.rules.schedule(Chooser(selection, lambda *_: replace(tuned, channels=int(bound[0]))), [task])
+    communicator.rules.schedule(SelectionChooser(selection, lambda *_: replace(tuned, channels=int(bound[0]))), [task])
     return len(task.channels)
 
 
-def _picked(operation: Operation, task: Task, threads: int, kernel: int, choice: int | None) -> GroupedPick:
+def _picked(operation: Operation, task: CollectiveTask, threads: int, kernel: int, choice: int | None) -> GroupedPick:
     if task.path is not None:
         return GroupedPick(operation, None, None, (), task.path.threads, threads, kernel, choice)
     return GroupedPick(operation, *task.algo_proto, tuple(task.channels), task.threads, threads, kernel, choice)
@@ -205,7 +205,7 @@ def may_leave_classic_path(selection: Selection) -> str | None:
     return None
 
 
-def task_of(place: int, operation: Operation, ranks: int) -> Task:
+def task_of(place: int, operation: Operation, ranks: int) -> CollectiveTask:
     """A call on its way through a scheduler. BadInput for a size that no call of its type can have."""
     request = operation.request
     step = request.unit_bytes(ranks)
@@ -214,10 +214,10 @@ def task_of(place: int, operation: Operation, ranks: int) -> Task:
             f"no {request.collective.name} of {request.dtype.name} on {ranks} ranks has {operation.bytes} bytes; "
             f"valid: multiples of {step}"
         )
-    return Task(place, request, operation.bytes, ranks)
+    return CollectiveTask(place, request, operation.bytes, ranks)
 
 
-def _kernel(inside: Sequence[Task]) -> Kernel:
+def _kernel(inside: Sequence[CollectiveTask]) -> Kernel:
     places, path = tuple(task.place for task in inside), inside[0].path
     if path is not None:
         return Kernel(places, path.threads, tuple(range(path.blocks)), path)
@@ -239,7 +239,7 @@ def _loaded(selection: Selection) -> Tuner | None:
     return tuned
 
 
-class Chooser:
+class SelectionChooser:
     """Answers a scheduler's questions with the selection, and keeps the choices."""
 
     def __init__(self, selection: Selection, tuner: Tuner | None, beside_messages: bool = False) -> None:
@@ -249,7 +249,7 @@ class Chooser:
         self.communicator = selection.communicator
         self.choices: list[GroupChoice] = []
 
-    def choose(self, tasks: Sequence[Task], pipelined: int = 1, preset_channels: int = 0) -> None:
+    def choose(self, tasks: Sequence[CollectiveTask], pipelined: int = 1, preset_channels: int = 0) -> None:
         """Fills in what tasks chosen together get, and keeps the choice."""
         request = replace(tasks[0].request, pipelined=pipelined, preset_channels=preset_channels)
         sizes = np.array([task.nbytes for task in tasks], np.uint64)
@@ -272,7 +272,7 @@ class Chooser:
             task.bound, task.tuned = self._tuned(bound, tuned.channels), tuned.channels > 0
             task.unregistered_bound = self._tuned(plain, tuned.channels)
 
-    def bind(self, task: Task) -> None:
+    def bind(self, task: CollectiveTask) -> None:
         """Fills in the most channels of one chosen task by its own size."""
         named = self._tuner(task.request, task.nbytes).channels if self._tuner else 0
         task.bound = self._tuned(self._bounds(task.request, task.algo_proto, task.nbytes)[0], named)
@@ -282,13 +282,13 @@ class Chooser:
         """The bound where a tuner plugin sets ``channels``; ``own`` where it sets none."""
         return self.communicator.rules.tuned_channels(own, channels) if channels else own
 
-    def register(self, task: Task) -> None:
+    def register(self, task: CollectiveTask) -> None:
         """Changes the most channels of one chosen task to what its registered buffers leave."""
         call = task.call(self.communicator)
         bound = bounds.of_registered(call, self._selection.tables, np.array([task.bound], np.int64))
         task.bound = int(bound[0])
 
-    def path_of(self, tasks: Sequence[Task]) -> NonClassicPath | None:
+    def path_of(self, tasks: Sequence[CollectiveTask]) -> NonClassicPath | None:
         """What does these calls of a kind together instead of an algorithm; None: nothing, nor with a tuner plugin."""
         if self._tuner:
             return None

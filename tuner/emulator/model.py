@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tuner.base import trace
 from tuner.base.dataclass import dataclass
-from tuner.base.frames import Column, Framed, Named
+from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import Float, f32
 from tuner.base.registry import Registry
@@ -48,9 +48,9 @@ class Tables(Framed):
         """A row a cell: names, latency_us, bandwidth_gbs, max_threads, thread_threshold_bytes, reason (of a 0)."""
         collective, algorithm, protocol = (index.ravel() for index in np.indices(SHAPE))
         return {
-            "collective": Named(Collective, collective),
-            "algorithm": Named(Algorithm, algorithm),
-            "protocol": Named(Protocol, protocol),
+            "collective": NamedColumn(Collective, collective),
+            "algorithm": NamedColumn(Algorithm, algorithm),
+            "protocol": NamedColumn(Protocol, protocol),
             "latency_us": self.latency_us.ravel(),
             "bandwidth_gbs": self.bandwidth_gbs.ravel(),
             "max_threads": self.max_threads[algorithm, protocol],

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tuner.base import breakpoints
 from tuner.base.errors import BadInput, NoAlgorithm, TooManyRanges
-from tuner.base.frames import Column, Framed, Named
+from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, Protocol
 from tuner.base.numerics import IntArray, SizeArray
 from tuner.base.records import json_form
@@ -69,8 +69,8 @@ class Ranges(Framed):
         columns: dict[str, Column] = {
             "from_bytes": self.from_bytes,
             "to_bytes": self.to_bytes,
-            "algorithm": Named(Algorithm, self.algorithm),
-            "protocol": Named(Protocol, self.protocol),
+            "algorithm": NamedColumn(Algorithm, self.algorithm),
+            "protocol": NamedColumn(Protocol, self.protocol),
             "channels": self.channels,
             "threads": self.threads,
         }

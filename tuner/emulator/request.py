@@ -85,7 +85,7 @@ def ring_steps(collective: Collective, ranks: int) -> int:
     return ranks - 1 if collective in (Collective.AllGather, Collective.ReduceScatter) else ranks
 
 
-class Sizes:
+class MessageSizes:
     """An array of nBytes with what several rules derive from it, computed once."""
 
     def __init__(self, nbytes: SizeArray) -> None:

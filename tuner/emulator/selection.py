@@ -13,14 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from tuner.base import trace
 from tuner.base.errors import BadInput, NoAlgorithm
-from tuner.base.frames import Column, Framed, Named
+from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import Float, FloatArray, IntArray, SizeArray
 from tuner.base.windows import SYMMETRIC, Windows
 from tuner.emulator import model
 from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.request import Request, Sizes
+from tuner.emulator.request import MessageSizes, Request
 from tuner.emulator.rules import buffers as rules_of_buffers
 from tuner.emulator.rules import cta_policy, symmetric_groups, time
 from tuner.emulator.rules import time as timing
@@ -86,8 +86,8 @@ class Picks(Framed):
         """A row a size: bytes, algorithm, protocol, channels, threads, time_us."""
         return {
             "bytes": self.bytes,
-            "algorithm": Named(Algorithm, self.algorithm),
-            "protocol": Named(Protocol, self.protocol),
+            "algorithm": NamedColumn(Algorithm, self.algorithm),
+            "protocol": NamedColumn(Protocol, self.protocol),
             "channels": self.channels,
             "threads": self.threads,
             "time_us": self.time_us,
@@ -155,13 +155,13 @@ class Selection:
             if self._not_a_candidate(request, algo_proto[0]) is None:
                 bandwidth_gbs = self.tables_of(request.collective).bandwidth_gbs[(request.collective, *algo_proto)]
                 table[:, algo_proto[0], algo_proto[1]] = self._times(
-                    self._call(request, algo_proto), Sizes(nbytes), bandwidth_gbs
+                    self._call(request, algo_proto), MessageSizes(nbytes), bandwidth_gbs
                 )
         return table
 
     def times_us(self, request: Request, sizes: ArrayLike) -> FloatArray:
         """Times of the :meth:`candidates` in us, float32 [size][candidate]. BadInput for sizes out of range."""
-        chunk = Sizes(_sizes(sizes))
+        chunk = MessageSizes(_sizes(sizes))
         bandwidths = self._bandwidths(request).items()
         return np.column_stack(
             [self._times(self._call(request, each), chunk, bandwidth_gbs) for each, bandwidth_gbs in bandwidths]
@@ -173,7 +173,7 @@ class Selection:
         bandwidth_gbs = self._bandwidths(request).get(algo_proto)
         if bandwidth_gbs is None:
             return np.full(len(nbytes), np.nan, np.float32)
-        return self._times(self._call(request, algo_proto), Sizes(nbytes), bandwidth_gbs)
+        return self._times(self._call(request, algo_proto), MessageSizes(nbytes), bandwidth_gbs)
 
     def non_classic_paths(
         self, request: Request, sizes: ArrayLike, classic: ClassicProtocol | None = None
@@ -261,7 +261,7 @@ class Selection:
         tuner = self.communicator.tuner
         if tuner is None:
             return TunerAnswers.none(len(nbytes))
-        sizes = Sizes(nbytes)
+        sizes = MessageSizes(nbytes)
 
         @cache
         def cost_us(algo_proto: AlgoProto) -> FloatArray:
@@ -269,7 +269,7 @@ class Selection:
 
         return tuner.answers(TunerQuestion(self.communicator, request, nbytes, cost_us, self._not_ignored(request)))
 
-    def _cell_us(self, request: Request, algo_proto: AlgoProto, sizes: Sizes) -> FloatArray:
+    def _cell_us(self, request: Request, algo_proto: AlgoProto, sizes: MessageSizes) -> FloatArray:
         """The times of a cell, negative where NCCL ignores it, as the cost table has them."""
         if self._not_a_candidate(request, algo_proto[0]) is not None:
             return np.full(sizes.nbytes.shape, IGNORED_US)
@@ -310,7 +310,7 @@ class Selection:
                 at = of_cell[named == count]
                 channels[at], threads[at] = self.launched_by_tuner(request, nbytes[at], ALGO_PROTOS[cell], count)
             # The tuner's cell is 0; what NCCL had computed for it says more.
-            own_us = self._cell_us(request, ALGO_PROTOS[cell], Sizes(nbytes[of_cell]))
+            own_us = self._cell_us(request, ALGO_PROTOS[cell], MessageSizes(nbytes[of_cell]))
             time_us[of_cell] = np.maximum(own_us, np.float32(0))
         if left.any():
             own = self.alone.model_pick(request, nbytes[left])
@@ -359,7 +359,7 @@ class Selection:
         channels, threads = np.empty(nbytes.shape, np.int64), np.empty(nbytes.shape, np.int64)
         rules = self.communicator.rules
         for part in _chunks(len(nbytes)):
-            chunk = Sizes(nbytes[part])
+            chunk = MessageSizes(nbytes[part])
             if known is None:
                 times = (self._times(call, chunk, bandwidths[call.algo_proto]) for call in calls[: len(candidates)])
             else:
@@ -394,7 +394,7 @@ class Selection:
             self._call(request, algo_proto), self.tables_of(request.collective), _sizes(sizes)
         )
 
-    def steps(self, request: Request, size: int, algo_proto: AlgoProto) -> list[trace.Step]:
+    def steps(self, request: Request, size: int, algo_proto: AlgoProto) -> list[trace.TraceStep]:
         """How the numbers of a cell that this call may use come about for one size, as the model computes them.
 
         In this order: latency, bandwidth, both at this size, time, and channels and threads where it is the pick.
@@ -423,7 +423,7 @@ class Selection:
         def compute(nbytes: SizeArray) -> None:
             model.latency_us(at)
             model.bandwidth_gbs(at)
-            self._times(call, Sizes(nbytes), bandwidths[algo_proto])
+            self._times(call, MessageSizes(nbytes), bandwidths[algo_proto])
             self.communicator.rules.launch(call, self.tables_of(request.collective), nbytes)
 
         return compute
@@ -458,7 +458,7 @@ class Selection:
         latency_us = self.tables_of(call.request.collective).latency_us[(call.request.collective, *call.algo_proto)]
         return latency_us, self._bandwidths(call.request)[call.algo_proto]
 
-    def _times(self, call: Call, sizes: Sizes, bandwidth_gbs: Float) -> FloatArray:
+    def _times(self, call: Call, sizes: MessageSizes, bandwidth_gbs: Float) -> FloatArray:
         if bandwidth_gbs == 0:
             return timing.penalised(np.full(sizes.nbytes.shape, IGNORED_US), call)
         latency_us = self.tables_of(call.request.collective).latency_us[(call.request.collective, *call.algo_proto)]

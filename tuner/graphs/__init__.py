@@ -1,6 +1,6 @@
 """NCCL's search for channels: from a topology file to its graphs, in Python."""
 
 from tuner.graphs.cached import find, searched
-from tuner.graphs.request import Hosts, Request, SearchResult
+from tuner.graphs.request import Hosts, SearchRequest, SearchResult
 
-__all__ = ["Hosts", "Request", "SearchResult", "find", "searched"]
+__all__ = ["Hosts", "SearchRequest", "SearchResult", "find", "searched"]

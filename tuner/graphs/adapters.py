@@ -6,12 +6,12 @@ Source: ncclTopoComputePaths after its loop over pairs of GPUs, ncclTopoCheckGdr
 from tuner.base.errors import BadInput, BadTopology
 from tuner.base.numerics import ceil_div
 from tuner.graphs.paths import divert, joined, level, near_cpu
-from tuner.graphs.system import Adapter, Gpu, Kind, Node, Path, System
+from tuner.graphs.system import AdapterDevice, DeviceKind, GpuDevice, Path, System, SystemDevice
 from tuner.release.environment import Environment
 from tuner.release.search import Routing
 
 
-def nearest(system: System, node: Node, kind: Kind) -> tuple[list[int], int]:
+def nearest(system: System, node: SystemDevice, kind: DeviceKind) -> tuple[list[int], int]:
     """The devices of a kind that a device reaches best, by number, and the type of the paths to them.
 
     Best is the most bandwidth, and the nearest type among these. DIS where it reaches none.
@@ -35,14 +35,14 @@ class LocalNets:
         self.max_channels = max_channels
         self.policy = variables.text("NCCL_NETDEVS_POLICY") if routing.nets_policy else None
 
-    def of_gpu(self, gpu: Gpu) -> list[int]:
+    def of_gpu(self, gpu: GpuDevice) -> list[int]:
         """The adapter of channel 0, 1, ... up to where they repeat. BadTopology for a GPU that reaches none."""
         if self.routing.local_nets == "by_masks":
             return self._by_masks(gpu)
-        nets, _ = nearest(self.system, gpu, Kind.NET)
+        nets, _ = nearest(self.system, gpu, DeviceKind.NET)
         if not nets:
             raise BadTopology(f"GPU {gpu.dev} reaches no network device")
-        gpus, _ = nearest(self.system, self.system.nets[nets[0]], Kind.GPU)
+        gpus, _ = nearest(self.system, self.system.nets[nets[0]], DeviceKind.GPU)
         if self.routing.local_nets == "adapter_by_adapter":
             return self._whole_adapters(gpu, nets, len(gpus))[: self.max_channels]
         per_gpu = self._nets_per_gpu(len(nets), len(gpus))
@@ -51,7 +51,7 @@ class LocalNets:
             start = mirrored(start, len(nets))
         return [nets[(start + channel) % len(nets)] for channel in range(min(per_gpu, self.max_channels))]
 
-    def _whole_adapters(self, gpu: Gpu, nets: list[int], sharing: int) -> list[int]:
+    def _whole_adapters(self, gpu: GpuDevice, nets: list[int], sharing: int) -> list[int]:
         """All ports of a GPU's share of the adapters, or as many as NCCL_NETDEVS_POLICY says from its first one on."""
         by_guid = dict[int, list[int]]()
         for net in nets:
@@ -76,12 +76,12 @@ class LocalNets:
         most = max_nets(policy) if policy.startswith("MAX:") else 0
         return min(most, nets) if most > 0 else None
 
-    def gpu_of(self, net: Adapter) -> int:
+    def gpu_of(self, net: AdapterDevice) -> int:
         """The number of the GPU that a network device belongs to; -1: none."""
         if self.routing.local_nets == "by_masks":
             return self._gpu_by_masks(net)
         system = self.system
-        gpus, _ = nearest(system, system.nets[system.number(net)], Kind.GPU)
+        gpus, _ = nearest(system, system.nets[system.number(net)], DeviceKind.GPU)
         choices = {gpu: self.of_gpu(system.gpus[gpu]) for gpu in gpus}
         for channel in range(max(map(len, choices.values()), default=0)):
             for gpu, nets in choices.items():
@@ -100,7 +100,7 @@ class LocalNets:
         """The ids of the network devices from which a GPU is reached best, and the type of these paths."""
         type_, gbs, found = self.system.types.DIS, 0.0, list[int]()
         for net in self.system.nets:
-            path = net.paths[Kind.GPU][gpu]
+            path = net.paths[DeviceKind.GPU][gpu]
             if path.gbs > gbs or (path.gbs == gbs and path.type < type_):
                 gbs, type_ = path.gbs, path.type
                 found = []
@@ -108,7 +108,7 @@ class LocalNets:
                 found.append(net.id)
         return sorted(set(found)), type_
 
-    def _by_masks(self, gpu: Gpu) -> list[int]:
+    def _by_masks(self, gpu: GpuDevice) -> list[int]:
         """The adapters dealt out round robin to the GPUs that have the same ones."""
         system = self.system
         masks = [self._mask(number)[0] for number in range(len(system.gpus))]
@@ -122,7 +122,7 @@ class LocalNets:
         repeats = next((n for n in range(1, len(numbers)) if numbers[n] == numbers[0]), len(numbers))
         return numbers[:repeats]
 
-    def _gpu_by_masks(self, net: Adapter) -> int:
+    def _gpu_by_masks(self, net: AdapterDevice) -> int:
         nearest_type, mask, gpus = self.system.types.DIS, list[int](), list[int]()
         for gpu in range(len(self.system.gpus)):
             own, type_ = self._mask(gpu)
@@ -190,11 +190,11 @@ class Adapters:
             for net in self.system.nets:
                 net.local_gpu = self.local.gpu_of(net)
 
-    def _path(self, gpu: Gpu, net: Adapter) -> Path:
-        return gpu.paths[Kind.NET][self.system.number(net)]
+    def _path(self, gpu: GpuDevice, net: AdapterDevice) -> Path:
+        return gpu.paths[DeviceKind.NET][self.system.number(net)]
 
-    def _back(self, net: Adapter, gpu: Gpu) -> Path:
-        return net.paths[Kind.GPU][self.system.number(gpu)]
+    def _back(self, net: AdapterDevice, gpu: GpuDevice) -> Path:
+        return net.paths[DeviceKind.GPU][self.system.number(gpu)]
 
     def _mark_p2c(self) -> None:
         """Paths that go over C2C to the CPU and over PCI from there."""
@@ -203,18 +203,22 @@ class Adapters:
             return
         for gpu in system.gpus:
             cpu = near_cpu(system, gpu, routing)
-            to_cpu = gpu.paths[Kind.CPU][cpu].type
-            nets = nearest(system, gpu, Kind.NET)[0] if routing.p2c == "of_local_adapters" else range(len(system.nets))
+            to_cpu = gpu.paths[DeviceKind.CPU][cpu].type
+            nets = (
+                nearest(system, gpu, DeviceKind.NET)[0]
+                if routing.p2c == "of_local_adapters"
+                else range(len(system.nets))
+            )
             for net in [system.nets[number] for number in nets]:
                 path = self._path(gpu, net)
                 if routing.p2c == "of_phb_paths":
                     if path.type == types.PHB and to_cpu == types.C2C:
                         path.type = self._back(net, gpu).type = types.P2C
-                elif joined(system, to_cpu, net.paths[Kind.CPU][cpu].type, routing) == types.P2C:
+                elif joined(system, to_cpu, net.paths[DeviceKind.CPU][cpu].type, routing) == types.P2C:
                     back = self._back(net, gpu)
                     path.type, back.type = min(types.P2C, path.type), min(types.P2C, back.type)
 
-    def _over_another_gpu(self, net: Adapter, gpu: Gpu) -> None:
+    def _over_another_gpu(self, net: AdapterDevice, gpu: GpuDevice) -> None:
         """Sends over the GPU that the network device belongs to, where that is better (PXN)."""
         system, types = self.system, self.system.types
         number = self._relay_of(net)
@@ -234,13 +238,13 @@ class Adapters:
             "farther_than_relay": self.relay_type,
             "farther_than_pxn": types.PXN,
         }
-        linked = over.paths[Kind.GPU][system.number(gpu)].type <= types.NVL
+        linked = over.paths[DeviceKind.GPU][system.number(gpu)].type <= types.NVL
         better = there.gbs > own.gbs or own.type > limits[self.routing.pxn_instead_of]
         if allowed and near and linked and better:
             divert(system, gpu, over, net, self.routing)
             self._forget_relay()
 
-    def _relay_of(self, net: Adapter) -> int:
+    def _relay_of(self, net: AdapterDevice) -> int:
         """The number of the GPU that a network device belongs to, as the paths are by now; -1: none."""
         if self._relay is None:
             self._relay = self.local.gpu_of(net)
@@ -249,7 +253,7 @@ class Adapters:
     def _forget_relay(self) -> None:
         self._relay = None
 
-    def gpu_direct(self, gpu: Gpu, net: Adapter, read: bool) -> bool:
+    def gpu_direct(self, gpu: GpuDevice, net: AdapterDevice, read: bool) -> bool:
         """Whether a network device may write a GPU's memory, or read it."""
         types = self.system.types
         if not (net.gpu_direct and gpu.gpu_direct) or (read and not self._may_read(gpu)):
@@ -263,28 +267,28 @@ class Adapters:
             distance = types.C2C
         if self.c2c and self.routing.gpu_direct_c2c == "of_phb_paths" and distance == types.PHB:
             cpu = near_cpu(self.system, gpu, self.routing)
-            distance = types.C2C if gpu.paths[Kind.CPU][cpu].type == types.C2C else distance
+            distance = types.C2C if gpu.paths[DeviceKind.CPU][cpu].type == types.C2C else distance
         return distance <= self.level
 
-    def _may_read(self, gpu: Gpu) -> bool:
+    def _may_read(self, gpu: GpuDevice) -> bool:
         if self.read == 0:
             return False
         newer = self.routing.gpu_direct_read_on_ampere and gpu.compute_capability >= FIRST_WITH_GPU_DIRECT_READ
         if self.read > 0 or newer or len(self.system.gpus) == 1:
             return True
-        paths = gpu.paths[Kind.GPU]
+        paths = gpu.paths[DeviceKind.GPU]
         own = self.system.number(gpu)
         return any(path.type == self.system.types.NVL for number, path in enumerate(paths) if number != own)
 
 
-def relay(system: System, path: Path) -> Gpu:
+def relay(system: System, path: Path) -> GpuDevice:
     """The GPU that a path over another GPU (PXN) goes through (ncclTopoGetIntermediateRank).
 
     BadInput where NCCL does not find it.
     """
-    kind = Kind.DEV if system.nodes[Kind.DEV] else Kind.GPU
-    skipped = path.links[1:] if kind is Kind.DEV else path.links
-    hardware = next(link.to for link in skipped if link.to.kind is not Kind.NVS)
+    kind = DeviceKind.DEV if system.nodes[DeviceKind.DEV] else DeviceKind.GPU
+    skipped = path.links[1:] if kind is DeviceKind.DEV else path.links
+    hardware = next(link.to for link in skipped if link.to.kind is not DeviceKind.NVS)
     if hardware.kind is not kind:
         raise BadInput(
             "NCCL fails where GPUs whose NVLinks lead to a processor would use each other's adapters; "

@@ -9,7 +9,18 @@ from collections.abc import Mapping, Sequence
 
 from tuner.base.errors import BadInput, BadTopology
 from tuner.base.numerics import f32, f64
-from tuner.graphs.system import HOST_BIT, UNKNOWN, Adapter, Cpu, Gpu, Kind, Link, Node, PathTypes, System
+from tuner.graphs.system import (
+    HOST_BIT,
+    UNKNOWN,
+    AdapterDevice,
+    CpuDevice,
+    DeviceKind,
+    GpuDevice,
+    Link,
+    PathTypes,
+    System,
+    SystemDevice,
+)
 from tuner.graphs.xml import HOST, integer
 from tuner.release.search import CpuAbove, CpuLinks, Devices
 
@@ -31,7 +42,7 @@ UNKNOWN_LANE_SPEED = 60
 UNKNOWN_WIDTH = 16
 
 
-def cpu_gbs(cpu: Cpu, links: CpuLinks) -> float:
+def cpu_gbs(cpu: CpuDevice, links: CpuLinks) -> float:
     """The bandwidth from a CPU to each other of its host (ncclTopoGetInterCpuBw)."""
     if cpu.arch == "ppc64":
         return links.power_gbs
@@ -47,9 +58,9 @@ def cpu_gbs(cpu: Cpu, links: CpuLinks) -> float:
     return LOCAL_GBS
 
 
-def nvlink_gbs(gpu: Node, devices: Devices) -> float:
+def nvlink_gbs(gpu: SystemDevice, devices: Devices) -> float:
     """One NVLink of this GPU (ncclTopoNVLinkBw)."""
-    assert isinstance(gpu, Gpu)
+    assert isinstance(gpu, GpuDevice)
     capability = gpu.compute_capability
     exact = (gbs for one, gbs in devices.nvlink_exactly_gbs if one == capability)
     return next(exact, next(gbs for least, gbs in devices.nvlink_gbs if capability >= least))
@@ -109,44 +120,44 @@ class _Builder:
         return (self.host << HOST_BIT) + (number & (1 << HOST_BIT) - 1)
 
     def add_cpu(self, element: ET.Element) -> None:
-        cpu = Cpu(Kind.CPU, self.own(integer(element, "numaid")), arch=element.get("arch", ""))
+        cpu = CpuDevice(DeviceKind.CPU, self.own(integer(element, "numaid")), arch=element.get("arch", ""))
         if cpu.arch == "x86_64":
             cpu.vendor = element.get("vendor")
             cpu.family, cpu.model = integer(element, "familyid", 0), integer(element, "modelid", 0)
-        self.system.nodes[Kind.CPU].append(cpu)
+        self.system.nodes[DeviceKind.CPU].append(cpu)
         for child in element:
             if child.tag == "pci":
                 self.add_pci(child, cpu)
             elif child.tag == "nic":
                 # One for all CPUs, below the first (sic).
                 without = NO_PCI_DEVICE if self.devices.ports_share_nic else self.own(NO_PCI_DEVICE)
-                nic = self.system.find(Kind.NIC, without)
+                nic = self.system.find(DeviceKind.NIC, without)
                 if nic is None:
-                    nic = self.new(Node(Kind.NIC, self.own(NO_PCI_DEVICE)))
+                    nic = self.new(SystemDevice(DeviceKind.NIC, self.own(NO_PCI_DEVICE)))
                     join(cpu, nic, "PIX", LOCAL_GBS)
                 self.add_nets(child, nic, "")
 
-    def new(self, node: Node) -> Node:
+    def new(self, node: SystemDevice) -> SystemDevice:
         self.system.nodes[node.kind].append(node)
         return node
 
-    def add_pci(self, element: ET.Element, parent: Node) -> None:
+    def add_pci(self, element: ET.Element, parent: SystemDevice) -> None:
         bus = self.own(bus_id(element.get("busid", "")))
         gpus, nic = element.findall("gpu"), element.find("nic")
         kind = self.kind_of(element.get("class", ""))
-        node: Node | None = None
+        node: SystemDevice | None = None
         for rank_of_gpu, gpu in enumerate(gpus):
             if gpu.get("rank") is None:
                 return
             node = self.add_gpu(element, gpu, bus | rank_of_gpu << RANK_OF_GPU_BIT)
         if nic is not None:
             own = bus & ~FUNCTION_OF_BUS_ID if self.devices.ports_share_nic else bus
-            there = self.system.find(Kind.NIC, own)
+            there = self.system.find(DeviceKind.NIC, own)
             if there is None:
-                there = node = self.new(Node(Kind.NIC, own))
+                there = node = self.new(SystemDevice(DeviceKind.NIC, own))
             self.add_nets(nic, there, element.get("busid", ""))
         elif kind == "PCI" and not gpus:
-            node = self.new(Node(Kind.PCI, bus, device=_device(element)))
+            node = self.new(SystemDevice(DeviceKind.PCI, bus, device=_device(element)))
             for child in element:
                 if child.tag == "pci":
                     self.add_pci(child, node)
@@ -156,9 +167,9 @@ class _Builder:
     def kind_of(self, pci_class: str) -> str:
         return next((kind for prefix, kind in self.devices.pci_classes if pci_class.startswith(prefix)), "PCI")
 
-    def add_gpu(self, pci: ET.Element, element: ET.Element, own: int) -> Node:
-        gpu = Gpu(
-            Kind.GPU,
+    def add_gpu(self, pci: ET.Element, element: ET.Element, own: int) -> SystemDevice:
+        gpu = GpuDevice(
+            DeviceKind.GPU,
             own,
             dev=integer(element, "dev"),
             rank=integer(element, "rank"),
@@ -170,23 +181,23 @@ class _Builder:
         if not self.devices.gpu_and_rank_apart:
             return gpu
         bus = self.own(own & (1 << RANK_OF_GPU_BIT) - 1)
-        hardware = self.system.find(Kind.DEV, bus)
+        hardware = self.system.find(DeviceKind.DEV, bus)
         if hardware is None:
             hardware = self.new(
-                Gpu(Kind.DEV, bus, dev=gpu.dev, rank=gpu.rank, compute_capability=gpu.compute_capability)
+                GpuDevice(DeviceKind.DEV, bus, dev=gpu.dev, rank=gpu.rank, compute_capability=gpu.compute_capability)
             )
         join(gpu, hardware, "LOC", LOCAL_GBS)
         return hardware
 
-    def add_nets(self, element: ET.Element, nic: Node, pci: str) -> None:
+    def add_nets(self, element: ET.Element, nic: SystemDevice, pci: str) -> None:
         for child in element:
             if child.get("dev") is None or child.get("net") == "0":
                 continue
             dev, mbps = integer(child, "dev"), integer(child, "speed", 0)
             gbs = float(f32((mbps if mbps > 0 else UNKNOWN_MBPS) / 8000.0))
             guid = child.get("guid")
-            net = Adapter(
-                Kind.NET,
+            net = AdapterDevice(
+                DeviceKind.NET,
                 self.own(dev),
                 dev=dev,
                 guid=self.own(dev) if guid is None else int(guid, 16),
@@ -203,9 +214,9 @@ class _Builder:
             self.new(net)
             join(net, nic, "NET", gbs)
 
-    def hardware(self, bus: int) -> Node:
+    def hardware(self, bus: int) -> SystemDevice:
         """The GPU that links end at."""
-        kind = Kind.DEV if self.devices.gpu_and_rank_apart else Kind.GPU
+        kind = DeviceKind.DEV if self.devices.gpu_and_rank_apart else DeviceKind.GPU
         gpu = self.system.find(kind, self.own(bus))
         if gpu is None:
             raise BadTopology(f"no GPU in use has the bus id {bus:x}, which a link begins at")
@@ -224,13 +235,13 @@ class _Builder:
                 if far.kind is not gpu.kind:
                     connect(far, gpu, "NVL", gbs)
 
-    def far_end(self, gpu: Node, link: ET.Element) -> Node | None:
+    def far_end(self, gpu: SystemDevice, link: ET.Element) -> SystemDevice | None:
         kind = self.kind_of(link.get("tclass", ""))
         if kind == "GPU":
             return self.system.find(gpu.kind, self.own(bus_id(link.get("target", ""))))
         if kind == "CPU":
             return cpu_above(gpu, self.devices.cpu_above)
-        return (self.system.nodes[Kind.NVS] or [self.new(Node(Kind.NVS, 0))])[0]
+        return (self.system.nodes[DeviceKind.NVS] or [self.new(SystemDevice(DeviceKind.NVS, 0))])[0]
 
     def add_c2c(self, element: ET.Element, own: str | None = None) -> None:
         for child in _each_gpu_once(element):
@@ -248,8 +259,8 @@ class _Builder:
             if child.tag != "pcilink":
                 self.add_pci_links(child, child.get("busid") or own)
                 continue
-            near = self.system.find(Kind.PCI, self.own(bus_id(own or "")))
-            far = self.system.find(Kind.PCI, self.own(bus_id(child.get("target", ""))))
+            near = self.system.find(DeviceKind.PCI, self.own(bus_id(own or "")))
+            far = self.system.find(DeviceKind.PCI, self.own(bus_id(child.get("target", ""))))
             if near is not None and far is not None:
                 connect(near, far, "LOC", LOCAL_GBS)
 
@@ -267,13 +278,13 @@ def _each_gpu_once(element: ET.Element) -> list[ET.Element]:
     return [child for child in element if child.tag != "gpu" or child is first]
 
 
-def join(parent: Node, node: Node, kind: str, gbs: float) -> None:
+def join(parent: SystemDevice, node: SystemDevice, kind: str, gbs: float) -> None:
     """Adds both directions of a link."""
     connect(node, parent, kind, gbs)
     connect(parent, node, kind, gbs)
 
 
-def connect(node: Node, far: Node, kind: str, gbs: float) -> None:
+def connect(node: SystemDevice, far: SystemDevice, kind: str, gbs: float) -> None:
     """Adds one direction: to a link that is there, or a new one; wide links come first (ncclTopoConnectNodes)."""
     links = node.links
     at = next((at for at, link in enumerate(links) if link.to is far and link.kind == kind), len(links))
@@ -284,9 +295,9 @@ def connect(node: Node, far: Node, kind: str, gbs: float) -> None:
     links.insert(at, link)
 
 
-def cpu_above(node: Node, how: CpuAbove, below: tuple[Node, ...] = ()) -> Node | None:
+def cpu_above(node: SystemDevice, how: CpuAbove, below: tuple[SystemDevice, ...] = ()) -> SystemDevice | None:
     """The CPU that a device hangs on (findLocalCpu); ``below``: the way there. BadInput where NCCL goes in circles."""
-    if node.kind is Kind.CPU:
+    if node.kind is DeviceKind.CPU:
         return node
     if node in below:
         raise BadInput(
@@ -294,7 +305,7 @@ def cpu_above(node: Node, how: CpuAbove, below: tuple[Node, ...] = ()) -> Node |
             "without an end; valid: NCCL 2.26.2 and later, or GPUs directly on their CPU, as virtual machines show them"
         )
     for link in node.links:
-        followed = how == "over_any_device" or link.to.kind in (Kind.PCI, Kind.CPU)
+        followed = how == "over_any_device" or link.to.kind in (DeviceKind.PCI, DeviceKind.CPU)
         if link.kind == "PIX" and followed and not (how == "upwards" and link.to in below[-1:]):
             found = cpu_above(link.to, how, (*below, node))
             if found is not None:
@@ -327,16 +338,18 @@ REVISIONS = 0xFFF  # of a device word that say nothing of the level
 def flatten(system: System, devices: Devices) -> None:
     """Makes one switch of each Broadcom switch that presents itself as two levels."""
     at = 0
-    while at < len(system.nodes[Kind.PCI]):
-        switch = system.nodes[Kind.PCI][at]
+    while at < len(system.nodes[DeviceKind.PCI]):
+        switch = system.nodes[DeviceKind.PCI][at]
         at += 1
         lower = next((lower for upper, lower in devices.flattened if _is(switch, upper)), None)
         if lower is None:
             continue
         if devices.flattened_by_equal_device:
-            below = [link.to for link in switch.links if link.to.kind is Kind.PCI and link.to.device == switch.device]
+            below = [
+                link.to for link in switch.links if link.to.kind is DeviceKind.PCI and link.to.device == switch.device
+            ]
         else:
-            below = [link.to for link in switch.links if link.to.kind is Kind.PCI and _is(link.to, lower)]
+            below = [link.to for link in switch.links if link.to.kind is DeviceKind.PCI and _is(link.to, lower)]
         switch.links = [link for link in switch.links if link.to not in below]
         for sub in below:
             _dissolve(system, sub, switch)
@@ -344,11 +357,11 @@ def flatten(system: System, devices: Devices) -> None:
         at = devices.flattened_goes_on_at
 
 
-def _is(switch: Node, device: int) -> bool:
+def _is(switch: SystemDevice, device: int) -> bool:
     return switch.device & ~REVISIONS == device
 
 
-def _dissolve(system: System, sub: Node, switch: Node) -> None:
+def _dissolve(system: System, sub: SystemDevice, switch: SystemDevice) -> None:
     """Hangs what is below a switch directly below the one above it."""
     for link in sub.links:
         if link.to is switch:
@@ -366,7 +379,7 @@ def sort(system: System) -> None:
         _sort(cpu, None)
 
 
-def _sort(node: Node, above: Node | None) -> None:
+def _sort(node: SystemDevice, above: SystemDevice | None) -> None:
     if above is not None:
         at = next(at for at, link in enumerate(node.links) if link.to is above)
         node.links.append(node.links.pop(at))

@@ -17,13 +17,13 @@ from tuner.base.errors import BadInput, BadTopology
 from tuner.base.files import cache_folder, remember
 from tuner.base.names import Pattern
 from tuner.base.records import to_json
-from tuner.graphs.request import Hosts, Request, SearchResult
+from tuner.graphs.request import Hosts, SearchRequest, SearchResult
 from tuner.machine.catalogue import Machine
 from tuner.machine.graphs import COLLNET_GRAPHS, WITH_COLLNET, Graph, GraphTable, OrderedGraph, Shape
 from tuner.release import load
 
 
-def find(request: Request, nccl: str) -> Mapping[str, OrderedGraph]:
+def find(request: SearchRequest, nccl: str) -> Mapping[str, OrderedGraph]:
     """The graphs with channels that NCCL ``nccl`` finds, by name; a request is searched once.
 
     Errors: those of :func:`tuner.graphs.graphs.search`.
@@ -43,7 +43,7 @@ def _searched(key: str, request: str, nccl: str) -> SearchResult:
         return found
 
 
-def searched(request: Request, nccl: str) -> SearchResult:
+def searched(request: SearchRequest, nccl: str) -> SearchResult:
     """All of it, with the graphs that have no channels. Errors: those of :func:`tuner.graphs.graphs.search`."""
     text = json.dumps(asdict(request), sort_keys=True)
     return _searched(key_of(text, rules_of(nccl)), text, nccl)
@@ -74,10 +74,10 @@ def rules_of(nccl: str) -> str:
     return _sha256(json.dumps(to_json(read), sort_keys=True))
 
 
-def request_of(text: str) -> Request:
+def request_of(text: str) -> SearchRequest:
     """A request that was written as JSON."""
     table: dict[str, Any] = json.loads(text)
-    return Request(**{**table, "others": [Hosts(**hosts) for hosts in table["others"]]})
+    return SearchRequest(**{**table, "others": [Hosts(**hosts) for hosts in table["others"]]})
 
 
 def folder() -> Path:
@@ -171,8 +171,8 @@ def _with_channels(found: SearchResult) -> dict[str, Graph]:
     return {name: each.graph for name, each in found.graphs.items() if each.graph.channels}
 
 
-def _request(machine: Machine, gpus: int, several: bool, variables: dict[str, str]) -> Request:
+def _request(machine: Machine, gpus: int, several: bool, variables: dict[str, str]) -> SearchRequest:
     """GPUs of a host, or of whole trays where the GPUs are more than one has."""
     environment, of_host = {**machine.environment, **variables}, min(gpus, machine.gpus_per_node)
     across = machine.peer_to_peer_across_sockets
-    return Request(machine.topology_xml, of_host, several, environment, across, hosts=gpus // of_host)
+    return SearchRequest(machine.topology_xml, of_host, several, environment, across, hosts=gpus // of_host)

@@ -30,7 +30,7 @@ from tuner.graphs import compiled
 from tuner.graphs.load import Route
 from tuner.graphs.network_channels import DONE, FREE, NEVER, PCI_ORDER, REPLAY, NetworkChannels, State, Ways, begun
 from tuner.graphs.routes import UNKNOWN, Parts, Routes, all_to_all, through_switch
-from tuner.graphs.system import Kind, System
+from tuner.graphs.system import DeviceKind, System
 from tuner.graphs.transpositions import FailedSearches, SearchState
 from tuner.graphs.trial import Recorder, Trial, better
 from tuner.release import Release
@@ -186,7 +186,7 @@ class ChannelSearch(NetworkChannels):
     def _to_first(self, first: int, state: State) -> Ways:
         """From the last GPU of a ring to its first."""
         gpu, step, back, _, forced, used = state
-        route = self.routes.route((Kind.GPU, gpu, Kind.GPU, first))
+        route = self.routes.route((DeviceKind.GPU, gpu, DeviceKind.GPU, first))
         if route is not None and self.routes.take(route):
             yield first, step + 1, back, NEVER, forced, used
             self.routes.give(route)

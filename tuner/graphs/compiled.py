@@ -17,7 +17,7 @@ from tuner.base.names import Pattern
 from tuner.base.numerics import f32
 from tuner.graphs.nets import ANY_GPU
 from tuner.graphs.routes import path_between
-from tuner.graphs.system import Kind, Link, Node
+from tuner.graphs.system import DeviceKind, Link, SystemDevice
 from tuner.graphs.trial import HANDICAP, Trial
 
 if TYPE_CHECKING:
@@ -28,7 +28,11 @@ FARTHER_THAN_ALL = 1 << 20
 _STARTS = {"widest_unused_first": 0, "widest_in_turn": 1, "widest_reached_in_turn": 1}
 _NEAREST = 2
 _NEIGHBOURS = {"none": 0, "first": 1, "only": 2}
-_ENDS = ((Kind.GPU, Kind.GPU), (Kind.NET, Kind.GPU), (Kind.GPU, Kind.NET))  # by the number that C has for them
+_ENDS = (
+    (DeviceKind.GPU, DeviceKind.GPU),
+    (DeviceKind.NET, DeviceKind.GPU),
+    (DeviceKind.GPU, DeviceKind.NET),
+)  # by the number that C has for them
 _REVERSE = {0.0: 0, 8.0: 1, 1.0: 2}  # of 8 GB/s
 
 _INT, _ADDRESS = ctypes.c_int32, ctypes.c_void_p
@@ -210,7 +214,7 @@ class CompiledSearch:
         gpus, net_count = search.gpus, len(system.nets)
         self._paths = [(_Path * (gpus * gpus))(), (_Path * (net_count * gpus))(), (_Path * (gpus * net_count))()]
         nearest = rules.starts not in _STARTS
-        reached = [len(net.paths.get(Kind.GPU, ())) for net in system.nets]
+        reached = [len(net.paths.get(DeviceKind.GPU, ())) for net in system.nets]
         starts = [nets.starts(net) for net in range(net_count)] if nearest else []
         widest = (
             [nets.widest_of(net) if reached[net] else (-1.0, []) for net in range(net_count)] if not nearest else []
@@ -277,7 +281,7 @@ class CompiledSearch:
             made.way_back_type = system.nodes[to_kind][to].paths[kind][number].type
         made.pci_overhead, made.known = self.search.load.has_pci_overhead(start, path), True
 
-    def _step(self, start: Node, link: Link) -> tuple[int, int, bool, int]:
+    def _step(self, start: SystemDevice, link: Link) -> tuple[int, int, bool, int]:
         """``struct channel_step``."""
         load = self.search.load
         reverse = _REVERSE[load.reverse_gbs(link, start, 8.0)]

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from tuner.base.errors import BadInput, BadTopology, one_of
 from tuner.base.names import PATHS_WITHOUT_WORD, Pattern
 from tuner.base.numerics import f32, parse_long
-from tuner.graphs.request import Request
-from tuner.graphs.system import HOST_BIT, Gpu, System
+from tuner.graphs.request import SearchRequest
+from tuner.graphs.system import HOST_BIT, GpuDevice, System
 from tuner.graphs.trial import Trial
 from tuner.machine.graphs import EMPTY, Graph, OrderedGraph
 from tuner.machine.topology.xml import Element, parse
@@ -143,14 +143,14 @@ class GraphFile:
         return BadInput(f"{VARIABLE}={self.path}: {why}")
 
 
-def of_request(request: Request, form: Dump) -> GraphFile | None:
+def of_request(request: SearchRequest, form: Dump) -> GraphFile | None:
     """The file of a request; None where it has none. Errors: BadInput."""
     if request.graph_file is None:
         return None
     return GraphFile(request.environment.get(VARIABLE, ""), request.graph_file, form)
 
 
-def _own(gpu: Gpu) -> int:
+def _own(gpu: GpuDevice) -> int:
     return (gpu.host << HOST_BIT) + gpu.dev
 
 

@@ -12,10 +12,10 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Pattern
 from tuner.graphs.adapters import relay
 from tuner.graphs.graph_file import of_request
-from tuner.graphs.loop import HOPPER, Loop
+from tuner.graphs.loop import HOPPER, SearchLoop
 from tuner.graphs.prepare import prepared
-from tuner.graphs.request import Request, SearchResult
-from tuner.graphs.system import HOST_BIT, Gpu, Kind, System
+from tuner.graphs.request import SearchRequest, SearchResult
+from tuner.graphs.system import HOST_BIT, DeviceKind, GpuDevice, System
 from tuner.graphs.trial import Trial
 from tuner.machine.graphs import ENTER_THE_NETWORK, Graph, OrderedGraph
 from tuner.machine.topology import Target
@@ -27,7 +27,7 @@ from tuner.release.search import Routing
 ASK_THE_DRIVER = 2  # default of NCCL_NVLS_ENABLE
 
 
-def search(request: Request, nccl: str) -> SearchResult:
+def search(request: SearchRequest, nccl: str) -> SearchResult:
     """What NCCL ``nccl`` finds on the request's node.
 
     Errors: BadTopology for a topology that is none, BadInput for what NCCL refuses.
@@ -35,7 +35,7 @@ def search(request: Request, nccl: str) -> SearchResult:
     loaded = release.load(nccl)
     variables = Environment(request.environment, non_numeric_is_default=loaded.environment.non_numeric_is_default)
     system = prepared(request, loaded, variables)
-    loop = Loop(system, loaded, variables, of_request(request, loaded.search.dump))
+    loop = SearchLoop(system, loaded, variables, of_request(request, loaded.search.dump))
     if system.several_nodes:
         loop.channels.nets.local.check_relays(variables)
     graphs = {
@@ -53,7 +53,7 @@ def _relays(system: System) -> Iterator[tuple[int, int, int]]:
         ranks = _own_ranks(system)
         for gpu in system.gpus:
             for net in system.nets:
-                path = gpu.paths[Kind.NET][system.number(net)]
+                path = gpu.paths[DeviceKind.NET][system.number(net)]
                 if path.type == system.types.PXN:
                     yield ranks.index(gpu.rank), net.id, ranks.index(relay(system, path).rank)
 
@@ -63,18 +63,20 @@ def _own_ranks(system: System) -> Sequence[int]:
     return sorted(gpu.rank for gpu in system.gpus)
 
 
-def _net_gbs(loop: Loop, request: Request, routing: Routing) -> float:
+def _net_gbs(loop: SearchLoop, request: SearchRequest, routing: Routing) -> float:
     """What the release's tuning knows of the adapters (ncclTopoGetMinNetBw, src/graph/topo.cc)."""
     system, nets = loop.system, loop.channels.nets
     if routing.net_gbs == "slowest_adapter":
         alone = request.gpus == 1 and not system.several_nodes
         return 0.0 if alone else min(loop.channels.net_left, default=float(np.finfo(np.float32).max))
     if routing.net_gbs == "slowest_path_to_own":
-        return min(gpu.paths[Kind.NET][net].gbs for gpu in system.gpus for net in nets.local.of_gpu(gpu))
+        return min(gpu.paths[DeviceKind.NET][net].gbs for gpu in system.gpus for net in nets.local.of_gpu(gpu))
     return 0.0
 
 
-def in_order(loop: Loop, request: Request, nccl: Release, variables: Environment) -> Iterator[tuple[str, Trial]]:
+def in_order(
+    loop: SearchLoop, request: SearchRequest, nccl: Release, variables: Environment
+) -> Iterator[tuple[str, Trial]]:
     """Each graph by name, once it is searched."""
     system, most, form = loop.system, nccl.limits.max_channels, nccl.search.dump
     ids = dict(zip(form.graphs, form.ids, strict=True))
@@ -99,7 +101,7 @@ def in_order(loop: Loop, request: Request, nccl: Release, variables: Environment
         yield "nvls", nvls
 
 
-def _multicast(system: System, request: Request, nccl: Release, variables: Environment) -> bool:
+def _multicast(system: System, request: SearchRequest, nccl: Release, variables: Environment) -> bool:
     """Whether NCCL searches for NVLS: as its variable says, or where the GPUs and an NVSwitch do multicast."""
     wanted = variables.number("NCCL_NVLS_ENABLE", ASK_THE_DRIVER)
     if request.nvls_off and wanted == 1:
@@ -132,7 +134,7 @@ def _record(system: System, name: str, trial: Trial) -> Graph:
     )
 
 
-def _number(gpu: Gpu) -> int:
+def _number(gpu: GpuDevice) -> int:
     """NCCL's number of a GPU and its host in one, as that of an adapter."""
     return (gpu.host << HOST_BIT) + gpu.dev
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tuner.base.numerics import f32
-from tuner.graphs.system import Cpu, Gpu, Kind, Link, Node, Path, System
+from tuner.graphs.system import CpuDevice, DeviceKind, GpuDevice, Link, Path, System, SystemDevice
 from tuner.graphs.trial import Recorder
 
 THOUSAND = f32(1000)
@@ -48,7 +48,7 @@ def less_by(amount: int) -> Less:
     return Less(amount)
 
 
-class Given(dict[float, float]):
+class GivenBack(dict[float, float]):
     """What a bandwidth is when an amount was given back."""
 
     def __init__(self, amount: float) -> None:
@@ -67,9 +67,9 @@ def taken_by(amount: float) -> Taken:
 
 
 @cache
-def given_by(amount: float) -> Given:
+def given_by(amount: float) -> GivenBack:
     """The table of an amount."""
-    return Given(amount)
+    return GivenBack(amount)
 
 
 def _rounded(value: f32) -> float:
@@ -84,7 +84,7 @@ def in_thousandths(gbs: float) -> bool:
     return 0 <= gbs < 1000 and abs(1000 * gbs - round(1000 * gbs)) < 0.1
 
 
-Step = tuple[int, Taken, Given]
+Step = tuple[int, Taken, GivenBack]
 
 
 @dataclass(slots=True, eq=False)
@@ -111,7 +111,7 @@ class Load:
         self.left: list[float] = []
         self.links: list[Link] = []
         self._numbers: dict[int, int] = {}
-        self._owners: dict[int, Node] = {}
+        self._owners: dict[int, SystemDevice] = {}
         for node in system.everything():
             for link in node.links:
                 self._numbers[id(link)] = len(self.left)
@@ -136,7 +136,7 @@ class Load:
         self.exact = self.exact and all(map(in_thousandths, key)) and _rounded(f32(key[0])) == key[0]
         return number, taken_by(amount), given_by(amount)
 
-    def route(self, start: Node, path: Path, gbs: float, hops: int) -> Route:
+    def route(self, start: SystemDevice, path: Path, gbs: float, hops: int) -> Route:
         """A path from a device on which ``gbs`` are taken of each link."""
         pci_gbs = float(f32(gbs) * f32(6) / f32(5)) if self.has_pci_overhead(start, path) else gbs
         steps, back = list[Step](), list[Step | None]()
@@ -147,18 +147,20 @@ class Load:
             back.append(None if reverse == 0 else self._step(self.way_back(link), reverse))
         return Route(tuple(steps), hops, back=tuple(back) if any(back) else ())
 
-    def has_pci_overhead(self, start: Node, path: Path) -> bool:
+    def has_pci_overhead(self, start: SystemDevice, path: Path) -> bool:
         """Whether a path takes more of PCI links than of others: one from a GPU through a CPU of Intel."""
-        through_cpu = path.type == self.system.types.PHB and start.kind is Kind.GPU
-        return through_cpu and any(isinstance(link.to, Cpu) and link.to.vendor == "GenuineIntel" for link in path.links)
+        through_cpu = path.type == self.system.types.PHB and start.kind is DeviceKind.GPU
+        return through_cpu and any(
+            isinstance(link.to, CpuDevice) and link.to.vendor == "GenuineIntel" for link in path.links
+        )
 
-    def reverse_gbs(self, link: Link, start: Node, gbs: float) -> float:
+    def reverse_gbs(self, link: Link, start: SystemDevice, gbs: float) -> float:
         """What a link's traffic takes of the other direction."""
         far, amount = link.to, 0.0
-        hardware = Kind.DEV if self.system.nodes[Kind.DEV] else Kind.GPU
-        if far.kind is hardware and isinstance(far, Gpu) and start.kind is not Kind.GPU:
+        hardware = DeviceKind.DEV if self.system.nodes[DeviceKind.DEV] else DeviceKind.GPU
+        if far.kind is hardware and isinstance(far, GpuDevice) and start.kind is not DeviceKind.GPU:
             amount += gbs / 8 if far.compute_capability < REVERSE_TRAFFIC_BELOW else 0.0
-        if isinstance(far, Cpu) and link.kind == "NVL" and (far.arch == "ppc64" or not self.power_only):
+        if isinstance(far, CpuDevice) and link.kind == "NVL" and (far.arch == "ppc64" or not self.power_only):
             amount += gbs
         return amount
 

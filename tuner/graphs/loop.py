@@ -11,7 +11,7 @@ from tuner.base.numerics import ceil_div, f32
 from tuner.graphs.channels import ChannelSearch
 from tuner.graphs.graph_file import GraphFile
 from tuner.graphs.network_channels import DONE
-from tuner.graphs.system import Kind, System
+from tuner.graphs.system import DeviceKind, System
 from tuner.graphs.trial import Trial
 from tuner.release import Release
 from tuner.release.environment import Environment
@@ -45,21 +45,21 @@ class Bounds:
         if self.rules.types == "fixed":
             return
         if self.gpus > 1:
-            found = self._path_types(Kind.GPU)
+            found = self._path_types(DeviceKind.GPU)
             self.near_intra, self.far_intra = min([types.SYS, *found]), max([types.LOC, *found])
         if several:
-            found = self._path_types(Kind.NET)
+            found = self._path_types(DeviceKind.NET)
             self.near_inter, self.far_inter = min([types.SYS, *found]), max([types.LOC, *found])
             self.far_intra = self.far_inter
         if self.rules.any_adapter_before_hopper and self.capability < HOPPER:
             self.far_inter = types.SYS
 
-    def _path_types(self, kind: Kind) -> list[int]:
+    def _path_types(self, kind: DeviceKind) -> list[int]:
         return [
             path.type
             for number, gpu in enumerate(self.system.gpus)
             for other, path in enumerate(gpu.paths.get(kind, ()))
-            if kind is not Kind.GPU or number != other
+            if kind is not DeviceKind.GPU or number != other
         ]
 
     def split_nvlinks(self) -> bool:
@@ -67,7 +67,7 @@ class Bounds:
         domain = list(range(self.gpus))
         for number, gpu in enumerate(self.system.gpus):
             for peer in range(number + 1, self.gpus):
-                if gpu.paths[Kind.GPU][peer].type == self.types.NVL:
+                if gpu.paths[DeviceKind.GPU][peer].type == self.types.NVL:
                     domain[peer] = domain[number]
         return sum(domain.count(each) > 1 for each in range(self.gpus)) == 2
 
@@ -119,7 +119,7 @@ class Attempts:
         bounds, system = self.bounds, self.bounds.system
         total = f32(system.total_gbs)
         not_ring = self.trial.pattern is not Pattern.Ring
-        hardware = len(system.nodes[Kind.DEV]) or bounds.gpus
+        hardware = len(system.nodes[DeviceKind.DEV]) or bounds.gpus
         if bounds.rules.one_gpu_unbounded and bounds.gpus == 1:
             total = f32("inf")
         elif hardware > 1 and not_ring:
@@ -278,7 +278,7 @@ NO_NET = -1
 FALLBACK_GBS = float(f32(0.1))
 
 
-class Loop:
+class SearchLoop:
     """Searches graphs; each leaves the links as rounded as NCCL leaves them to the next."""
 
     def __init__(self, system: System, nccl: Release, variables: Environment, file: GraphFile | None = None) -> None:

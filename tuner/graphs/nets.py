@@ -9,7 +9,7 @@ from itertools import zip_longest
 from tuner.base.errors import BadInput
 from tuner.base.names import Pattern
 from tuner.graphs.adapters import LocalNets, max_nets, nearest
-from tuner.graphs.system import UNKNOWN, Adapter, Kind, System
+from tuner.graphs.system import UNKNOWN, AdapterDevice, DeviceKind, System
 from tuner.graphs.trial import Trial
 from tuner.release import Release
 from tuner.release.environment import Environment
@@ -75,7 +75,7 @@ class Nets:
         found = [] if shuffled else self._own(gpus)
         for type_ in range(farthest + 1):
             for number in gpus:
-                paths = system.gpus[number].paths.get(Kind.NET, [])[: self.limit]
+                paths = system.gpus[number].paths.get(DeviceKind.NET, [])[: self.limit]
                 nets = [net for net, path in enumerate(paths) if path.type == type_]
                 start = system.gpus[number].dev % len(nets) if shuffled and nets else 0
                 found += nets[start:] + nets[:start]
@@ -84,7 +84,7 @@ class Nets:
     def nearest_gpus(self, net: int) -> tuple[list[int], int]:
         """The GPUs that a device reaches best, and the type of the paths to them."""
         if net not in self._nearest_gpus:
-            self._nearest_gpus[net] = nearest(self.system, self.devices[net], Kind.GPU)
+            self._nearest_gpus[net] = nearest(self.system, self.devices[net], DeviceKind.GPU)
         return self._nearest_gpus[net]
 
     def starts(self, net: int) -> tuple[list[int], bool]:
@@ -118,7 +118,7 @@ class Nets:
             return False
         return not (trial.pattern is Pattern.BalancedTree and step != 0 and device.id != inter[channel][1])
 
-    def may_pair(self, trial: Trial, device: Adapter, start: Adapter) -> bool:
+    def may_pair(self, trial: Trial, device: AdapterDevice, start: AdapterDevice) -> bool:
         """Whether any channel may leave through a device that enters from ``start``."""
         planes = {device.plane, start.plane} - {UNKNOWN} if self.rules.rails else set()
         if len(planes) > 1 or (trial.pattern is Pattern.Tree and device.id != start.id):
@@ -128,7 +128,7 @@ class Nets:
         crosses = trial.cross_nic != 0 if self.rules.alternate == "rings" else trial.cross_nic == 1
         return crosses or self._same_rail(device, start)
 
-    def _same_rail(self, device: Adapter, start: Adapter) -> bool:
+    def _same_rail(self, device: AdapterDevice, start: AdapterDevice) -> bool:
         """Whether a channel that does not cross may use both."""
         if self.rules.rails and UNKNOWN not in (device.rail, start.rail):
             return device.rail == start.rail
@@ -161,7 +161,7 @@ class Nets:
             return []
         if self.rules.starts == "widest_unused_first":
             return sorted(found, key=lambda gpu: pci_left(gpu) <= 0)
-        first = channel % len(self.devices[net].paths[Kind.GPU])
+        first = channel % len(self.devices[net].paths[DeviceKind.GPU])
         return [gpu for gpu in found if gpu >= first] + [gpu for gpu in found if gpu < first]
 
     def widest_of(self, net: int) -> tuple[float, list[int]]:
@@ -170,13 +170,13 @@ class Nets:
             self._widest[net] = self._reached_best(self.devices[net])
         return self._widest[net]
 
-    def _reached_best(self, device: Adapter) -> tuple[float, list[int]]:
-        if Kind.GPU not in device.paths:
+    def _reached_best(self, device: AdapterDevice) -> tuple[float, list[int]]:
+        if DeviceKind.GPU not in device.paths:
             raise BadInput(
                 f"this release of libnccl crashes: it takes the hosts of a NVLink domain for several nodes, and enters "
                 f"from NET {device.dev} of another host, which reaches no GPU of this one (ncclTopoSearchRecNet)"
             )
-        paths = device.paths[Kind.GPU]
+        paths = device.paths[DeviceKind.GPU]
         without_links = self.rules.starts != "widest_reached_in_turn"
         widest, hops = 0.0, MANY_HOPS
         for path in paths:

@@ -13,12 +13,12 @@ from tuner.base.numerics import ceil_div
 from tuner.graphs.load import Load, less_by
 from tuner.graphs.nets import ANY_GPU, Nets
 from tuner.graphs.routes import UNKNOWN, Routes
-from tuner.graphs.system import Gpu, Kind, Node, System
+from tuner.graphs.system import DeviceKind, GpuDevice, System, SystemDevice
 from tuner.graphs.transpositions import TranspositionTable
 from tuner.graphs.trial import Recorder, Trial
 from tuner.release import Release
 from tuner.release.environment import Environment
-from tuner.release.search import Channels
+from tuner.release.search import ChannelRules
 
 DONE = -1  # tries left when a graph has all the channels asked for
 NEVER = -1  # a step that no channel has
@@ -107,7 +107,7 @@ class NetworkChannels:
         entering = routes.entering[net]
         for at, gpu in enumerate(gpus):
             if at == len(entering):
-                entering.append(routes.route((Kind.NET, net, Kind.GPU, gpu)))
+                entering.append(routes.route((DeviceKind.NET, net, DeviceKind.GPU, gpu)))
             route = entering[at]
             if route is not None and load.take(route):
                 trial.hops += route.hops
@@ -147,7 +147,7 @@ class NetworkChannels:
 
     def _enter(self, net: int, gpu: int, back: int, forced: int) -> Ways:
         """From a network device to the channel's first GPU."""
-        route = self.routes.route((Kind.NET, net, Kind.GPU, gpu))
+        route = self.routes.route((DeviceKind.NET, net, DeviceKind.GPU, gpu))
         if route is not None and self.routes.take(route):
             yield begun(gpu, forced, back, NEVER)
             self.routes.give(route)
@@ -160,7 +160,7 @@ class NetworkChannels:
         routes, load = self.routes.leaving[gpu], self.load
         for net in nets.leaving(trial, gpu, step):
             if routes[net] is UNKNOWN:
-                routes[net] = self.routes.route((Kind.GPU, gpu, Kind.NET, net), gbs=gbs)
+                routes[net] = self.routes.route((DeviceKind.GPU, gpu, DeviceKind.NET, net), gbs=gbs)
             route = routes[net]
             if route is not None and load.take(route):
                 trial.hops += route.hops
@@ -173,7 +173,7 @@ class NetworkChannels:
 class NextGpus:
     """The order for each GPU, from what is known before the search and what is left of the PCI links."""
 
-    def __init__(self, system: System, load: Load, channels: Channels) -> None:
+    def __init__(self, system: System, load: Load, channels: ChannelRules) -> None:
         self.load = load
         self.neighbours = channels.neighbours if system.switched else "none"
         self.only_near = self.neighbours == "only"
@@ -181,9 +181,9 @@ class NextGpus:
         self.count = len(gpus)
         self.peers = [
             [
-                (peer, at, gpu.paths[Kind.GPU][peer].hops, int(gpu.paths[Kind.GPU][peer].gbs))
+                (peer, at, gpu.paths[DeviceKind.GPU][peer].hops, int(gpu.paths[DeviceKind.GPU][peer].gbs))
                 for at, peer in ((at, (number + at) % len(gpus)) for at in range(1, len(gpus)))
-                if gpu.paths[Kind.GPU][peer].hops
+                if gpu.paths[DeviceKind.GPU][peer].hops
             ]
             for number, gpu in enumerate(gpus)
         ]
@@ -192,7 +192,9 @@ class NextGpus:
             for peers in self.peers
         ]
         self.pci = [self._pci_links(system, gpu) for gpu in gpus]
-        self.from_net = [[(path.hops, int(path.gbs)) for path in net.paths.get(Kind.GPU, ())] for net in system.nets]
+        self.from_net = [
+            [(path.hops, int(path.gbs)) for path in net.paths.get(DeviceKind.GPU, ())] for net in system.nets
+        ]
         self._near_free: list[dict[int, list[int]]] = [{} for _ in range(max(Pattern) + 1)]  # by pattern
         self._near: dict[tuple[Pattern, int], tuple[int, ...]] = {}
         self._free: dict[tuple[int, int], list[int]] = {}
@@ -200,10 +202,10 @@ class NextGpus:
         numbers = [number for links in self.pci if links is not None for number in links]
         self._all_pci_left: Callable[[list[float]], object] = itemgetter(*numbers) if numbers else len
 
-    def _pci_links(self, system: System, gpu: Gpu) -> tuple[int, int] | None:
+    def _pci_links(self, system: System, gpu: GpuDevice) -> tuple[int, int] | None:
         """The numbers of a GPU's PCI link and of the way back."""
-        hardware: Node = gpu
-        if system.nodes[Kind.DEV]:
+        hardware: SystemDevice = gpu
+        if system.nodes[DeviceKind.DEV]:
             hardware = gpu.links[0].to
         for link in hardware.links:
             if link.kind == "PIX":

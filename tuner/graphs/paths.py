@@ -6,7 +6,7 @@ Source: ncclTopoSetPaths, addInterStep and ncclGetLocalCpu, src/graph/paths.cc, 
 from tuner.base.errors import BadInput, BadTopology
 from tuner.base.numerics import parse_long
 from tuner.graphs.build import LOCAL_GBS
-from tuner.graphs.system import Cpu, Gpu, Kind, Link, Node, Path, PathTypes, System
+from tuner.graphs.system import CpuDevice, DeviceKind, GpuDevice, Link, Path, PathTypes, System, SystemDevice
 from tuner.release.environment import Environment
 from tuner.release.search import Routing
 
@@ -15,7 +15,7 @@ def set_paths(system: System, routing: Routing, nvb: bool) -> None:
     """Finds the paths to all CPUs, GPUs, network devices and NVSwitches; ``nvb``: over one GPU's NVLinks, too."""
     for node in system.everything():
         node.paths.clear()
-    for kind in (Kind.CPU, Kind.DEV, Kind.GPU, Kind.NET, Kind.NVS):
+    for kind in (DeviceKind.CPU, DeviceKind.DEV, DeviceKind.GPU, DeviceKind.NET, DeviceKind.NVS):
         for base in system.nodes[kind]:
             _Spread(base, system, routing, nvb).spread()
 
@@ -23,16 +23,16 @@ def set_paths(system: System, routing: Routing, nvb: bool) -> None:
 class _Spread:
     """The paths to one device, which spread from it."""
 
-    def __init__(self, base: Node, system: System, routing: Routing, nvb: bool) -> None:
+    def __init__(self, base: SystemDevice, system: System, routing: Routing, nvb: bool) -> None:
         self.base, self.system, self.routing, self.nvb = base, system, routing, nvb
         self.kind, self.number, self.types = base.kind, system.number(base), system.types
-        apart = bool(system.nodes[Kind.DEV])
-        from_rank = apart and base.kind is Kind.GPU
-        self.relay = Kind.DEV if apart else Kind.GPU  # what passes on over NVLink
+        apart = bool(system.nodes[DeviceKind.DEV])
+        from_rank = apart and base.kind is DeviceKind.GPU
+        self.relay = DeviceKind.DEV if apart else DeviceKind.GPU  # what passes on over NVLink
         self.through = 2 if from_rank else 1  # and after how many links
         self.own = base.links[0].to if from_rank else base
 
-    def path_of(self, node: Node) -> Path:
+    def path_of(self, node: SystemDevice) -> Path:
         """The path from a device, which at first is none."""
         if self.kind not in node.paths:
             unreached = self.routing.unreached
@@ -47,14 +47,14 @@ class _Spread:
         start.links, start.gbs, start.type = (), LOCAL_GBS, self.types.LOC
         level = [self.base]
         while level:
-            following: list[Node] = []
+            following: list[SystemDevice] = []
             for node in level:
                 for link in node.links:
                     if self.lead(node, link) and link.to not in following:
                         following.append(link.to)
             level = following
 
-    def lead(self, node: Node, link: Link) -> bool:
+    def lead(self, node: SystemDevice, link: Link) -> bool:
         """Leads the far end of a link over it, where that is better than its path so far."""
         path, at_far = self.path_of(node), self.path_of(link.to)
         if not self.passes(node, link, path):
@@ -66,11 +66,11 @@ class _Spread:
         at_far.gbs, at_far.type = gbs, type_
         return True
 
-    def passes(self, node: Node, link: Link, path: Path) -> bool:
+    def passes(self, node: SystemDevice, link: Link, path: Path) -> bool:
         """Whether a device passes on: a GPU only does over NVLink, to a GPU, and as the only one."""
         if node is self.own or node is self.base or node.kind is not self.relay:
             return True
-        if link.kind == "LOC" and link.to.kind is Kind.GPU:
+        if link.kind == "LOC" and link.to.kind is DeviceKind.GPU:
             return True
         return self.nvb and link.kind == "NVL" and link.to.kind is self.relay and path.hops <= self.through
 
@@ -82,20 +82,20 @@ class _Spread:
             return type_ < at_far.type
         return at_far.gbs < gbs or (at_far.gbs == gbs and at_far.hops > path.hops + 1)
 
-    def type_over(self, node: Node, link: Link, path: Path) -> int:
+    def type_over(self, node: SystemDevice, link: Link, path: Path) -> int:
         """The type of a path that a link makes longer."""
         types, far = self.types, link.to
         new = types.LOC if link.kind == "NET" else types.names.index(link.kind)
-        if node.kind is Kind.PCI and far.kind is Kind.PCI:
+        if node.kind is DeviceKind.PCI and far.kind is DeviceKind.PCI:
             new = types.PXB
-        if link.kind == "PIX" and Kind.CPU in (node.kind, far.kind):
+        if link.kind == "PIX" and DeviceKind.CPU in (node.kind, far.kind):
             new = types.PHB
         if node.kind is self.relay and path.type == types.NVL and new == types.NVL and path.hops >= self.through:
             new = types.NVB
         return max(path.type, new)
 
 
-def _back(far: Node, node: Node, link: Link, routing: Routing) -> Link:
+def _back(far: SystemDevice, node: SystemDevice, link: Link, routing: Routing) -> Link:
     found = (back for back in far.links if back.to is node and (routing.reverse_of_any_type or back.kind == link.kind))
     back = next(found, None)
     if back is None:
@@ -103,9 +103,9 @@ def _back(far: Node, node: Node, link: Link, routing: Routing) -> Link:
     return back
 
 
-def near_cpu(system: System, gpu: Node, routing: Routing) -> int:
+def near_cpu(system: System, gpu: SystemDevice, routing: Routing) -> int:
     """The number of the CPU that is nearest to a GPU. BadTopology for one that reaches none."""
-    paths = gpu.paths[Kind.CPU]
+    paths = gpu.paths[DeviceKind.CPU]
     if routing.cpu_of_gpu == "widest":
         widest = max(path.gbs for path in paths)
         type_ = min(path.type for path in paths if path.gbs == widest)
@@ -121,7 +121,7 @@ def near_cpu(system: System, gpu: Node, routing: Routing) -> int:
     return found
 
 
-def divert(system: System, source: Node, over: Node, target: Node, routing: Routing) -> None:
+def divert(system: System, source: SystemDevice, over: SystemDevice, target: SystemDevice, routing: Routing) -> None:
     """Makes a path the one to a device and the one from there on."""
     types = system.types
     first = source.paths[over.kind][system.number(over)]
@@ -129,7 +129,7 @@ def divert(system: System, source: Node, over: Node, target: Node, routing: Rout
     path = source.paths[target.kind][system.number(target)]
     path.links = (*first.links, *then.links)
     path.gbs = min(first.gbs, then.gbs)
-    path.type = types.PXN if over.kind is Kind.GPU else joined(system, first.type, then.type, routing)
+    path.type = types.PXN if over.kind is DeviceKind.GPU else joined(system, first.type, then.type, routing)
 
 
 def joined(system: System, first: int, then: int, routing: Routing) -> int:
@@ -176,7 +176,7 @@ class Peers:
     def _default_level(self) -> int:
         types, cpu = self.system.types, self.system.cpus[0]
         if self.routing.p2p_level == "PXB_but_two_on_amd":
-            few = len(self.system.nodes[Kind.DEV] or self.system.gpus) <= FEW_GPUS_ON_AMD
+            few = len(self.system.nodes[DeviceKind.DEV] or self.system.gpus) <= FEW_GPUS_ON_AMD
             return types.SYS if _is_amd(cpu) and few else types.PXB
         x86 = cpu.arch == "x86_64" and cpu.vendor in ("GenuineIntel", "CentaurHauls", "  Shanghai  ")
         return types.PXB if x86 or cpu.arch == "arm64" else types.SYS
@@ -193,24 +193,24 @@ class Peers:
                 if source is not target and not self.connected(source, target):
                     self._path(source, target).type = system.types.NET
 
-    def _path(self, source: Gpu, target: Gpu) -> Path:
-        return source.paths[Kind.GPU][self.system.number(target)]
+    def _path(self, source: GpuDevice, target: GpuDevice) -> Path:
+        return source.paths[DeviceKind.GPU][self.system.number(target)]
 
-    def relay(self, source: Gpu, target: Gpu) -> Gpu | None:
+    def relay(self, source: GpuDevice, target: GpuDevice) -> GpuDevice | None:
         """The GPU in between, where the path goes over one. BadInput where that was cut off, which NCCL refuses."""
         links = self._path(source, target).links
-        kind, hops = (Kind.DEV, 4) if self.system.nodes[Kind.DEV] else (Kind.GPU, 2)
+        kind, hops = (DeviceKind.DEV, 4) if self.system.nodes[DeviceKind.DEV] else (DeviceKind.GPU, 2)
         between = links[hops // 2 - 1].to if len(links) == hops else None
-        if not isinstance(between, Gpu) or between.kind is not kind:
+        if not isinstance(between, GpuDevice) or between.kind is not kind:
             return None
-        if kind is Kind.DEV and all(gpu.links[0].to is not between for gpu in self.system.gpus):
+        if kind is DeviceKind.DEV and all(gpu.links[0].to is not between for gpu in self.system.gpus):
             raise BadInput(
                 f"NCCL refuses GPUs {source.dev} and {target.dev}: NVLinks join them over GPU {between.dev}, which "
                 "only the network joins to the first GPU"
             )
         return between
 
-    def peer_to_peer(self, source: Gpu, target: Gpu) -> bool:
+    def peer_to_peer(self, source: GpuDevice, target: GpuDevice) -> bool:
         """Whether NCCL uses peer-to-peer between two GPUs of the node. BadInput where NVML denies it over NVLinks."""
         path = self._path(source, target)
         relay = self.relay(source, target)  # NCCL looks for it first, and may refuse it, whatever the level
@@ -227,12 +227,12 @@ class Peers:
             )
         return not (self.ignore_disabled or self.routing.disabled_p2p_is_diverted)
 
-    def cuda_allows(self, source: Gpu, target: Gpu) -> bool:
+    def cuda_allows(self, source: GpuDevice, target: GpuDevice) -> bool:
         """Whether CUDA allows peer-to-peer between two GPUs, however far apart they are and whatever the level."""
         asked = self.ignore_disabled != IGNORE_AND_DO_NOT_ASK and source.host == target.host
         return not asked or source.peer_group == target.peer_group
 
-    def connected(self, source: Gpu, target: Gpu) -> bool:
+    def connected(self, source: GpuDevice, target: GpuDevice) -> bool:
         """Whether peer-to-peer or shared memory joins two GPUs, and the network is no better."""
         if source.host != target.host and self.routing.hosts_joined == "always":
             return True
@@ -241,7 +241,7 @@ class Peers:
         network = self.network_is_better(source, target)
         return not self.no_shared_memory and not network and source.host == target.host
 
-    def connected_by_memory(self, source: Gpu, target: Gpu) -> bool:
+    def connected_by_memory(self, source: GpuDevice, target: GpuDevice) -> bool:
         """Whether peer-to-peer joins two GPUs, perhaps over one in between, and the network is no better."""
         if not self.peer_to_peer(source, target):
             return False
@@ -250,17 +250,17 @@ class Peers:
         reached = source.host != target.host or source.peer_group == target.peer_group
         return reached and not self.network_is_better(source, target)
 
-    def network_is_better(self, source: Gpu, target: Gpu) -> bool:
+    def network_is_better(self, source: GpuDevice, target: GpuDevice) -> bool:
         """Whether both GPUs reach an adapter nearby faster than each other."""
         if self.network_is_no_choice:
             return False
         gbs, near = self._path(source, target).gbs, self.system.types.PXB
 
-        def fastest(gpu: Gpu) -> float:
-            return max((path.gbs for path in gpu.paths.get(Kind.NET, ()) if path.type <= near), default=0.0)
+        def fastest(gpu: GpuDevice) -> float:
+            return max((path.gbs for path in gpu.paths.get(DeviceKind.NET, ()) if path.type <= near), default=0.0)
 
         return fastest(source) > gbs and fastest(target) > gbs
 
 
-def _is_amd(cpu: Cpu) -> bool:
+def _is_amd(cpu: CpuDevice) -> bool:
     return cpu.arch == "x86_64" and cpu.vendor == "AuthenticAMD"

@@ -17,8 +17,8 @@ from tuner.graphs.build import nvlink_gbs
 from tuner.graphs.cached import request_of
 from tuner.graphs.paths import Peers, near_cpu
 from tuner.graphs.prepare import prepared
-from tuner.graphs.request import Request
-from tuner.graphs.system import Gpu, Kind, System
+from tuner.graphs.request import SearchRequest
+from tuner.graphs.system import DeviceKind, GpuDevice, System
 from tuner.machine.peer_links import AdapterAccess, PeerLinks
 from tuner.release import Release
 from tuner.release.environment import Environment
@@ -26,7 +26,7 @@ from tuner.release.environment import Environment
 CHANNELS_WITHOUT_NVLINK = 2
 
 
-def peer_links(request: Request, nccl: str) -> PeerLinks:
+def peer_links(request: SearchRequest, nccl: str) -> PeerLinks:
     """Links of the request's node. Errors: BadTopology, BadInput for what NCCL cannot work with."""
     return _peer_links(json.dumps(asdict(request), sort_keys=True), nccl)
 
@@ -37,7 +37,7 @@ def _peer_links(text: str, nccl: str) -> PeerLinks:
     variables = Environment(request.environment, non_numeric_is_default=loaded.environment.non_numeric_is_default)
     system = prepared(request, loaded, variables)
     gpus = sorted(system.gpus, key=lambda gpu: gpu.rank)
-    types = [gpu.paths[Kind.GPU][system.number(peer)].type for gpu, peer in permutations(gpus, 2)]
+    types = [gpu.paths[DeviceKind.GPU][system.number(peer)].type for gpu, peer in permutations(gpus, 2)]
     pairs = _Pairs(system, loaded)
     farthest = loaded.exchange.all_nvlink == "farthest"
     decisive = max(types, default=system.types.LOC) if farthest else min(types, default=system.types.DIS)
@@ -61,7 +61,7 @@ def _peer_links(text: str, nccl: str) -> PeerLinks:
     )
 
 
-def _access(system: System, gpus: Sequence[Gpu], adapters: Adapters) -> tuple[tuple[AdapterAccess, ...], ...]:
+def _access(system: System, gpus: Sequence[GpuDevice], adapters: Adapters) -> tuple[tuple[AdapterAccess, ...], ...]:
     if not system.several_nodes:
         return ()
     return tuple(
@@ -72,7 +72,7 @@ def _access(system: System, gpus: Sequence[Gpu], adapters: Adapters) -> tuple[tu
                 adapters.gpu_direct(gpu, net, read=True),
                 adapters.gpu_direct(gpu, net, read=False),
             )
-            for net, path in zip(system.nets, gpu.paths[Kind.NET], strict=True)
+            for net, path in zip(system.nets, gpu.paths[DeviceKind.NET], strict=True)
         )
         for gpu in gpus
     )
@@ -85,25 +85,25 @@ class _Pairs:
     system: System
     nccl: Release
 
-    def between(self, gpu: Gpu, peer: Gpu) -> int:
-        path, types = peer.paths[Kind.GPU][self.system.number(gpu)], self.system.types
+    def between(self, gpu: GpuDevice, peer: GpuDevice) -> int:
+        path, types = peer.paths[DeviceKind.GPU][self.system.number(gpu)], self.system.types
         if path.type != types.NVL and not (self.nccl.exchange.nvb_counts_links and path.type == types.NVB):
             return CHANNELS_WITHOUT_NVLINK
         return 2 * max(1, int(f32(path.gbs) / f32(nvlink_gbs(gpu, self.nccl.search.devices))))
 
 
-def _adapters(system: System, gpu: Gpu, local: LocalNets, nccl: Release) -> tuple[int, float]:
+def _adapters(system: System, gpu: GpuDevice, local: LocalNets, nccl: Release) -> tuple[int, float]:
     """Number of network devices that have the bandwidth between the GPU and its CPU, in NCCL's order, and what they
     have.
     """
-    paths = gpu.paths[Kind.NET]
+    paths = gpu.paths[DeviceKind.NET]
     if nccl.exchange.net_channels == "by_bandwidth":
         nets = local.of_gpu(gpu)
-        gpu_gbs = f32(gpu.paths[Kind.CPU][near_cpu(system, gpu, nccl.search.routing)].gbs)
+        gpu_gbs = f32(gpu.paths[DeviceKind.CPU][near_cpu(system, gpu, nccl.search.routing)].gbs)
         at_least = 1
     else:
-        nets, _ = nearest(system, gpu, Kind.NET)
-        gpu_gbs = f32(next((link.gbs for link in reversed(gpu.links) if link.to.kind is Kind.CPU), 0.0))
+        nets, _ = nearest(system, gpu, DeviceKind.NET)
+        gpu_gbs = f32(next((link.gbs for link in reversed(gpu.links) if link.to.kind is DeviceKind.CPU), 0.0))
         at_least = 0
     count, gbs = 0, f32(0)
     while count < len(nets) and (count < at_least or gbs < gpu_gbs):

@@ -10,22 +10,22 @@ from tuner.graphs import xml
 from tuner.graphs.adapters import Adapters, LocalNets
 from tuner.graphs.build import LOCAL_GBS, build
 from tuner.graphs.paths import Peers, set_paths
-from tuner.graphs.request import Request
-from tuner.graphs.system import Kind, PathTypes, System
+from tuner.graphs.request import SearchRequest
+from tuner.graphs.system import DeviceKind, PathTypes, System
 from tuner.machine.topology import Topology
 from tuner.machine.topology import read as read_topology
 from tuner.release import Release
 from tuner.release.environment import Environment
 
 
-def prepared(request: Request, nccl: Release, variables: Environment) -> System:
+def prepared(request: SearchRequest, nccl: Release, variables: Environment) -> System:
     """The system that the request's rank searches. Errors: BadTopology, BadInput for what NCCL cannot work with."""
     system = built(request, nccl)
     complete(system, request, nccl, variables)
     return system
 
 
-def built(request: Request, nccl: Release) -> System:
+def built(request: SearchRequest, nccl: Release) -> System:
     """Its devices and links, without paths. BadTopology where several nodes have no adapters."""
     search = nccl.search
     topologies = {host.topology: read_topology(host.topology) for host in request.each_host}
@@ -41,7 +41,7 @@ def built(request: Request, nccl: Release) -> System:
     return system
 
 
-def complete(system: System, request: Request, nccl: Release, variables: Environment) -> None:
+def complete(system: System, request: SearchRequest, nccl: Release, variables: Environment) -> None:
     """Finds the paths, cuts off what the rank does not use, and sets what bounds a channel."""
     compute_paths(system, nccl, variables)
     trim(system, request, nccl)
@@ -64,7 +64,7 @@ def compute_paths(system: System, nccl: Release, variables: Environment) -> None
     Adapters(system, routing, local, variables).change_all()
 
 
-def trim(system: System, request: Request, nccl: Release) -> None:
+def trim(system: System, request: SearchRequest, nccl: Release) -> None:
     """Cuts off the GPUs that the request's rank only reaches over the network, and the network if nobody else is there.
 
     BadTopology where the rank's own GPU is reached by none, BadInput where NCCL crashes.
@@ -72,7 +72,7 @@ def trim(system: System, request: Request, nccl: Release) -> None:
     domains = list(range(len(system.gpus)))
     for gpu, node in enumerate(system.gpus):
         for peer in range(gpu):
-            if node.paths[Kind.GPU][peer].type < system.types.NET:
+            if node.paths[DeviceKind.GPU][peer].type < system.types.NET:
                 domains[gpu] = min(domains[gpu], domains[peer])
     of_rank = {gpu.rank: domain for domain, gpu in zip(domains, system.gpus, strict=True)}
     if request.rank not in of_rank:
@@ -101,8 +101,10 @@ def bound(system: System, unbounded_if_one: bool) -> None:
     if not system.several_nodes and len(system.gpus) == 1:
         system.max_gbs, system.total_gbs = LOCAL_GBS, 0.0 if unbounded_if_one else LOCAL_GBS
         return
-    kind = Kind.NET if system.several_nodes else (Kind.DEV if system.nodes[Kind.DEV] else Kind.GPU)
-    for node in system.nodes[Kind.DEV] or system.nodes[Kind.GPU]:
+    kind = (
+        DeviceKind.NET if system.several_nodes else (DeviceKind.DEV if system.nodes[DeviceKind.DEV] else DeviceKind.GPU)
+    )
+    for node in system.nodes[DeviceKind.DEV] or system.nodes[DeviceKind.GPU]:
         pci, nvlink = 0.0, f32(0)
         for link in node.links:
             if link.kind == "NVL":

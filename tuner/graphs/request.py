@@ -18,7 +18,7 @@ class Hosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SearchRequest:
     """One kind of node of a communicator: a host, or several that NVLink joins (multi-node NVLink, MNNVL).
 
     BadTopology for a topology that is none, on first use.

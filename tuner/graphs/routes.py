@@ -9,11 +9,11 @@ from typing import Final
 from tuner.base.errors import BadInput
 from tuner.base.numerics import f32
 from tuner.graphs.load import Load, Route
-from tuner.graphs.system import Gpu, Kind, Node, Path, System
+from tuner.graphs.system import DeviceKind, GpuDevice, Path, System, SystemDevice
 from tuner.graphs.trial import Trial
-from tuner.release.search import Channels
+from tuner.release.search import ChannelRules
 
-Ends = tuple[Kind, int, Kind, int]  # from a device of a kind, by number, to another
+Ends = tuple[DeviceKind, int, DeviceKind, int]  # from a device of a kind, by number, to another
 Parts = list[tuple[Ends, float]]  # paths, and how much of a channel's bandwidth each takes
 UNKNOWN: Final = Route((), 0)
 
@@ -21,7 +21,7 @@ UNKNOWN: Final = Route((), 0)
 class Routes:
     """All routes of one search, each made when it is first needed."""
 
-    def __init__(self, system: System, load: Load, rules: Channels, trial: Trial) -> None:
+    def __init__(self, system: System, load: Load, rules: ChannelRules, trial: Trial) -> None:
         self.system, self.load, self.rules, self.trial = system, load, rules, trial
         gpus = len(system.gpus)
         # from each GPU to each other; UNKNOWN: not made yet
@@ -42,7 +42,7 @@ class Routes:
 
     def new_between(self, gpu: int, peer: int) -> Route | None:
         """The route between two GPUs, kept in ``between``."""
-        route = self.between[gpu][peer] = self._new((Kind.GPU, gpu, Kind.GPU, peer), 1, None)
+        route = self.between[gpu][peer] = self._new((DeviceKind.GPU, gpu, DeviceKind.GPU, peer), 1, None)
         return route
 
     def _new(self, ends: Ends, share: float, gbs: float | None) -> Route | None:
@@ -50,12 +50,12 @@ class Routes:
         trial, types, rules = self.trial, self.system.types, self.rules
         start, end = self.system.nodes[kind][number], self.system.nodes[to_kind][to]
         path = path_between(self.system, ends)
-        intra = Kind.NET not in (kind, to_kind)
+        intra = DeviceKind.NET not in (kind, to_kind)
         farthest = trial.type_intra if intra else trial.type_inter
         if rules.no_hops_succeed and not path.hops:
             return self.load.route(start, path, 0.0, 0)
         if rules.disconnected != "followed" and path.type >= types.DIS:
-            if rules.disconnected == "refused" and Kind.NVS in (kind, to_kind):
+            if rules.disconnected == "refused" and DeviceKind.NVS in (kind, to_kind):
                 joined = f"{_called(start, number)} and {_called(end, to)}"
                 raise BadInput(
                     f"this release of NCCL refuses a node where nothing joins {joined}; valid with NCCL_NVLS_ENABLE=0"
@@ -119,19 +119,19 @@ def path_between(system: System, ends: Ends) -> Path:
     return start.paths[to_kind][to]
 
 
-def _called(node: Node, number: int) -> str:
+def _called(node: SystemDevice, number: int) -> str:
     """A GPU by its number on the host, of which this may be a part; others by their number in the system."""
-    return f"GPU {node.dev}" if isinstance(node, Gpu) else f"{node.kind.name} {number}"
+    return f"GPU {node.dev}" if isinstance(node, GpuDevice) else f"{node.kind.name} {number}"
 
 
 def through_switch(gpus: int, head: int) -> Parts:
     """What a channel of NVLS needs: all between every GPU and the NVSwitch, and twice as much at the head."""
-    parts: Parts = [((Kind.NVS, 0, Kind.GPU, gpu), 2 if gpu == head else 1) for gpu in range(gpus)]
-    return parts + [((Kind.GPU, gpu, Kind.NVS, 0), 2 if gpu == head else 1) for gpu in range(gpus)]
+    parts: Parts = [((DeviceKind.NVS, 0, DeviceKind.GPU, gpu), 2 if gpu == head else 1) for gpu in range(gpus)]
+    return parts + [((DeviceKind.GPU, gpu, DeviceKind.NVS, 0), 2 if gpu == head else 1) for gpu in range(gpus)]
 
 
 def all_to_all(gpus: int, head: int) -> Parts:
     """What a channel of CollNet direct needs: between its head and every other GPU, for a part of the data each."""
     part = float(f32(1.0) / f32(gpus - 1))
-    parts: Parts = [((Kind.GPU, head, Kind.GPU, gpu), part) for gpu in range(gpus)]
-    return parts + [((Kind.GPU, gpu, Kind.GPU, head), part) for gpu in range(gpus)]
+    parts: Parts = [((DeviceKind.GPU, head, DeviceKind.GPU, gpu), part) for gpu in range(gpus)]
+    return parts + [((DeviceKind.GPU, gpu, DeviceKind.GPU, head), part) for gpu in range(gpus)]

@@ -11,7 +11,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.names import PATH_NAMES
 
 
-class Kind(Enum):
+class DeviceKind(Enum):
     """What a device is, in the order in which NCCL keeps its sets (topo.h)."""
 
     GPU = 0
@@ -55,7 +55,7 @@ class Link:
     """One direction of a link; ``kind`` is a name of a path type, and PCI links are PIX."""
 
     kind: str
-    to: "Node"
+    to: "SystemDevice"
     gbs: float
 
 
@@ -78,13 +78,13 @@ HOST_BIT = 56  # of an id, from which on it says the host
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class SystemDevice:
     """A device; ``id`` is unique within its kind but for broken files, as NCCL looks devices up by it."""
 
-    kind: Kind
+    kind: DeviceKind
     id: int
     links: list[Link] = field(default_factory=list, repr=False)  # in a circle, so never printed
-    paths: dict[Kind, list[Path]] = field(default_factory=dict, repr=False)  # to each of a kind; absent: none
+    paths: dict[DeviceKind, list[Path]] = field(default_factory=dict, repr=False)  # to each of a kind; absent: none
     device: int = 0  # of a PCI switch: vendor, device, subsystem vendor and device, 16 bits each
 
     @property
@@ -94,7 +94,7 @@ class Node:
 
 
 @dataclass(slots=True, eq=False)
-class Gpu(Node):
+class GpuDevice(SystemDevice):
     """A GPU as a rank uses it."""
 
     dev: int = -1  # NVML's number
@@ -105,7 +105,7 @@ class Gpu(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Adapter(Node):
+class AdapterDevice(SystemDevice):
     """A network device."""
 
     dev: int = -1  # the network plugin's number
@@ -123,7 +123,7 @@ class Adapter(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Cpu(Node):
+class CpuDevice(SystemDevice):
     """A NUMA node."""
 
     arch: str = ""
@@ -138,7 +138,7 @@ class System:
 
     types: PathTypes
     hosts: int = 1  # of a NVLink domain
-    nodes: dict[Kind, list[Node]] = field(default_factory=lambda: {kind: [] for kind in Kind})
+    nodes: dict[DeviceKind, list[SystemDevice]] = field(default_factory=lambda: {kind: [] for kind in DeviceKind})
     in_network: bool = False  # CollNet is on, and there are adapters for it, if only in the file
     several_nodes: bool = False  # the communicator has ranks that are not in this system
     # Groups of the node's ranks that only the network joins: which one each rank is in; all but the own are cut off.
@@ -147,39 +147,39 @@ class System:
     total_gbs: float = 0.0  # of a GPU, NCCL's totalBw
 
     @property
-    def gpus(self) -> list[Gpu]:
+    def gpus(self) -> list[GpuDevice]:
         """The GPUs."""
-        return self.nodes[Kind.GPU]  # type: ignore[return-value]
+        return self.nodes[DeviceKind.GPU]  # type: ignore[return-value]
 
     @property
-    def nets(self) -> list[Adapter]:
+    def nets(self) -> list[AdapterDevice]:
         """The network devices."""
-        return self.nodes[Kind.NET]  # type: ignore[return-value]
+        return self.nodes[DeviceKind.NET]  # type: ignore[return-value]
 
     @property
-    def cpus(self) -> list[Cpu]:
+    def cpus(self) -> list[CpuDevice]:
         """The NUMA nodes."""
-        return self.nodes[Kind.CPU]  # type: ignore[return-value]
+        return self.nodes[DeviceKind.CPU]  # type: ignore[return-value]
 
     @property
     def switched(self) -> bool:
         """Whether there are NVSwitches."""
-        return bool(self.nodes[Kind.NVS])
+        return bool(self.nodes[DeviceKind.NVS])
 
-    def everything(self) -> Iterator[Node]:
+    def everything(self) -> Iterator[SystemDevice]:
         """Every device, kind by kind."""
         for nodes in self.nodes.values():
             yield from nodes
 
-    def find(self, kind: Kind, node_id: int) -> Node | None:
+    def find(self, kind: DeviceKind, node_id: int) -> SystemDevice | None:
         """The first device with that id, as NCCL looks it up (ncclTopoGetNode, topo.cc)."""
         return next((node for node in self.nodes[kind] if node.id == node_id), None)
 
-    def number(self, node: Node) -> int:
+    def number(self, node: SystemDevice) -> int:
         """The number under which a device's paths are kept: that of the first with its id (getPath, paths.cc)."""
         return next(number for number, other in enumerate(self.nodes[node.kind]) if other.id == node.id)
 
-    def remove(self, gone: Node) -> None:
+    def remove(self, gone: SystemDevice) -> None:
         """Takes a device and the links to it out (ncclTopoRemoveNode, topo.cc)."""
         self.nodes[gone.kind] = [node for node in self.nodes[gone.kind] if node is not gone]
         for node in self.everything():

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tuner.base.names import Pattern
 from tuner.graphs.load import Load
 from tuner.graphs.nets import Nets
-from tuner.graphs.system import Kind, System
+from tuner.graphs.system import DeviceKind, System
 from tuner.graphs.trial import Recorder, Rejections, Trial
 
 NOWHERE = -1
@@ -135,12 +135,15 @@ class FailedSearches:
 
     def __init__(self, system: System) -> None:
         self.system = system
-        inside = (Kind.GPU, Kind.NVS)
+        inside = (DeviceKind.GPU, DeviceKind.NVS)
         self._intra_types = {type_ for kind in inside for type_ in self._types(kind, inside)}
-        self._inter_types = {*self._types(Kind.GPU, (Kind.NET,)), *self._types(Kind.NET, (Kind.GPU,))}
+        self._inter_types = {
+            *self._types(DeviceKind.GPU, (DeviceKind.NET,)),
+            *self._types(DeviceKind.NET, (DeviceKind.GPU,)),
+        }
         self._after: dict[Hashable, After] = {}
 
-    def _types(self, kind: Kind, to: tuple[Kind, ...]) -> set[int]:
+    def _types(self, kind: DeviceKind, to: tuple[DeviceKind, ...]) -> set[int]:
         nodes = self.system.nodes[kind]
         return {path.type for node in nodes for far in to for path in node.paths.get(far, ())}
 

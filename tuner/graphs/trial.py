@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tuner.base.names import Pattern
 from tuner.base.numerics import f32
-from tuner.release.search import Channels
+from tuner.release.search import ChannelRules
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Trial:
 HANDICAP = 0.15
 
 
-def better(trial: Trial, best: Trial, gpus: int, rules: Channels) -> bool:
+def better(trial: Trial, best: Trial, gpus: int, rules: ChannelRules) -> bool:
     """Whether ``trial`` with the channels laid so far is to replace ``best``."""
     if trial.channels < trial.min_channels:
         return False

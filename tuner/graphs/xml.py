@@ -13,11 +13,11 @@ from itertools import islice
 from tuner.base.errors import BadTopology
 from tuner.base.numerics import parse_long
 from tuner.graphs.merging import MergedAdapters, merged
-from tuner.graphs.request import Request
+from tuner.graphs.request import SearchRequest
 from tuner.machine import adapters
 from tuner.machine.topology import Gpu, Net, Topology
 from tuner.release.environment import Environment
-from tuner.release.search import Merging, Reading, Search
+from tuner.release.search import Merging, Search, XmlReading
 
 CHILDREN = {
     "system": ("cpu",),
@@ -43,7 +43,7 @@ ETHERNET = {
 }
 
 
-def of_hosts(request: Request, topologies: Mapping[str, Topology], rules: Search) -> ET.Element:
+def of_hosts(request: SearchRequest, topologies: Mapping[str, Topology], rules: Search) -> ET.Element:
     """The <system> that all ranks of a host see, or of a NVLink domain; ``topologies`` by their text.
 
     Errors: BadTopology; BadInput for variables with which NCCL fails.
@@ -71,7 +71,7 @@ def of_hosts(request: Request, topologies: Mapping[str, Topology], rules: Search
     return seen
 
 
-def merges(request: Request, topology: Topology, rules: Merging | None) -> bool:
+def merges(request: SearchRequest, topology: Topology, rules: Merging | None) -> bool:
     """Whether NCCL merges any adapters of the request's first host. BadInput for variables with which NCCL fails."""
     nets = [topology.nets[net] for net in adapters.used(topology.nets, request.environment)]
     made = _merged(ET.fromstring(request.topology), nets, rules, request.environment)
@@ -87,7 +87,7 @@ def _merged(
     return merged(file, [(net.name, net.port) for net in nets], rules, Environment(variables))
 
 
-def _known(element: ET.Element, reading: Reading) -> ET.Element:
+def _known(element: ET.Element, reading: XmlReading) -> ET.Element:
     """The elements that NCCL's parser knows, with the attributes that it has room for."""
     known = ET.Element(element.tag, dict(islice(element.attrib.items(), MOST_ATTRIBUTES)))
     names = CHILDREN.get(element.tag, ())
@@ -119,7 +119,7 @@ def _mark_gpus(root: ET.Element, gpu_of_rank: Mapping[int, Gpu]) -> None:
             pci = parents.get(pci)
 
 
-def _mark_nets(root: ET.Element, nets: Sequence[Net], host: int, in_network: bool, reading: Reading) -> None:
+def _mark_nets(root: ET.Element, nets: Sequence[Net], host: int, in_network: bool, reading: XmlReading) -> None:
     """Marks the network devices by name, as the network lists them: its numbers replace those of the file."""
     if not nets:
         _add_ethernet(root, host)

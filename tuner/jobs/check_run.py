@@ -10,7 +10,7 @@ from tuner.base.records import json_form
 from tuner.emulator import ranges
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.jobs.traces.calls import Call, CallList, Executed, Wanted, number
+from tuner.jobs.traces.calls import CallList, ExecutedCall, TracedCall, WantedCalls, number
 from tuner.scenario import Scenario
 
 _OTHER = "not Tree"  # what the name of a kernel says beside Tree
@@ -45,7 +45,7 @@ class CheckedCall:
     bytes: int
     to_bytes: int | None
     calls: float
-    executed: Executed
+    executed: ExecutedCall
     emulated: tuple[Launched, ...]
     differs: tuple[str, ...]
 
@@ -88,11 +88,11 @@ class CheckedRun:
     differing: tuple[CheckedCall, ...] = field(metadata=json_form("mismatches"))
 
 
-def check(lists: Sequence[CallList], scenario: Scenario, wanted: Wanted) -> CheckedRun:
+def check(lists: Sequence[CallList], scenario: Scenario, wanted: WantedCalls) -> CheckedRun:
     """Every call of the described communicator that says what ran. BadInput where none does."""
     wanted.check_names([call for each in lists for call in each.executed])
     selection = Selection(scenario.communicator())
-    counted: Counter[tuple[Request, int, int | None, Executed]] = Counter()
+    counted: Counter[tuple[Request, int, int | None, ExecutedCall]] = Counter()
     without: dict[str, float] = defaultdict(float)
     for each in lists:
         if not each.executed:
@@ -127,14 +127,14 @@ def check(lists: Sequence[CallList], scenario: Scenario, wanted: Wanted) -> Chec
     )
 
 
-def _to_bytes(call: Call) -> int | None:
+def _to_bytes(call: TracedCall) -> int | None:
     return (
         call.to_bytes if call.to_bytes is not None and call.bytes is not None and call.to_bytes > call.bytes else None
     )
 
 
 def _checked(
-    selection: Selection, request: Request, sizes: Sequence[int | None], ran: Executed, calls: float
+    selection: Selection, request: Request, sizes: Sequence[int | None], ran: ExecutedCall, calls: float
 ) -> CheckedCall:
     low, high = sizes
     assert low is not None
@@ -158,7 +158,7 @@ def _emulated(selection: Selection, request: Request, low: int, high: int | None
     yield from dict.fromkeys(Launched(Algorithm(a), Protocol(p), c, t) for a, p, c, t in zip(*columns, strict=True))
 
 
-def _differs(ran: Executed, one: Launched) -> Iterator[str]:
+def _differs(ran: ExecutedCall, one: Launched) -> Iterator[str]:
     other_family = ran.is_tree is not None and ran.is_tree != (one.algorithm is Algorithm.Tree)
     if (ran.algorithm is not None and ran.algorithm is not one.algorithm) or other_family:
         yield "algorithm"

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from tuner import release
-from tuner.answers.doctor.examine import Asked, Examination, examine
+from tuner.answers.doctor.examine import DoctorOptions, Examination, examine
 from tuner.answers.doctor.records import UNLIKE, WRONG
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadTopology, TunerError
@@ -21,11 +21,11 @@ from tuner.base.sizes import human_bytes, plural
 from tuner.emulator.ranges import FOLLOWED_BYTES
 from tuner.emulator.request import Request
 from tuner.jobs.check_run import check as check_run
-from tuner.jobs.preflight.alone import Range
-from tuner.jobs.preflight.workflow import Question, Verdict
+from tuner.jobs.preflight.alone import SizeBounds
+from tuner.jobs.preflight.workflow import PreflightQuery, RanksVerdict
 from tuner.jobs.preflight.workflow import check as check_preflight
 from tuner.jobs.traces import read as traces
-from tuner.jobs.traces.calls import CallList, Wanted
+from tuner.jobs.traces.calls import CallList, WantedCalls
 from tuner.machine import listings
 from tuner.machine.listings import nearest as nearest_machine
 from tuner.machine.listings.shape import of_listing
@@ -34,8 +34,8 @@ from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
 from tuner.scenario.logs import importer
 from tuner.scenario.logs.evidence import NO_NVLS
-from tuner.scenario.logs.imported import Given as GivenOfLog
 from tuner.scenario.logs.imported import Imported
+from tuner.scenario.logs.imported import LogAdditions as GivenOfLog
 from tuner.times.acceptance import accept as acceptance
 from tuner.times.readers.measured_table import Given, is_of_nccl_tests
 
@@ -149,7 +149,7 @@ def kind_of(file: Path) -> FileKind:
 
 def _topology(file: Path, known: _Known) -> FileDiagnosis:
     nccl = release.load(known.nccl or release.names()[-1]).name
-    asked = Asked(nccl, known.nodes or 2, ALLREDUCE, PRICED_SIZES)
+    asked = DoctorOptions(nccl, known.nodes or 2, ALLREDUCE, PRICED_SIZES)
     seen = examine(str(file), read_complete(file)[0], known.named, asked)
     if seen.nearness is not None and seen.nearness.identified and not seen.nearness.differs:
         known.learn(file, machine=seen.nearness.machine)
@@ -211,8 +211,10 @@ def _communicator(imported: Imported) -> str:
 
 def _preflight(folder: Path, known: _Known) -> FileDiagnosis:
     requests = tuple(replace(ALLREDUCE, collective=each) for each in Collective)
-    report = check_preflight(folder, Question(requests, Range(None, FOLLOWED_BYTES)))
-    severity = {Verdict.same: Severity.sound, Verdict.unknown: Severity.not_judged}.get(report.verdict, Severity.fault)
+    report = check_preflight(folder, PreflightQuery(requests, SizeBounds(None, FOLLOWED_BYTES)))
+    severity = {RanksVerdict.same: Severity.sound, RanksVerdict.unknown: Severity.not_judged}.get(
+        report.verdict, Severity.fault
+    )
     says = f"{plural(report.records, 'rank')}: the ranks' choices are {report.verdict.value}"
     evidence = [f"{each.kind}: {plural(each.ranks, 'rank')} without the table: {each.why}" for each in report.refused]
     evidence += [f"differs: {each.what}" for each in report.differences]
@@ -247,7 +249,7 @@ def _trace(file: Path, known: _Known) -> FileDiagnosis:
     calls = traces.read(file, scenario.ranks)
     known.learn(file, nccl=next(iter(calls.releases), None), nodes=_nodes_of(calls, scenario))
     scenario = known.scenario()
-    seen = check_run([calls], scenario, Wanted(scenario.ranks, scenario.ranks))
+    seen = check_run([calls], scenario, WantedCalls(scenario.ranks, scenario.ranks))
     compared = f"{seen.agreeing_calls:g} of {seen.compared_calls:g} calls ran as NCCL picks on {seen.communicator}"
     evidence = [
         f"{each.collective.name} of {human_bytes(each.bytes)} ran {each.executed_in_words}; NCCL picks "

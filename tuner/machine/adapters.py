@@ -43,7 +43,7 @@ class Adapter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedAdapter:
     """An adapter of which nothing else is known."""
 
     name: str

@@ -99,7 +99,7 @@ CHIP = re.compile("[a-z]{1,2}[0-9]{2,3}")  # words of names that are GPUs: gb200
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DocumentSource:
     """A document, where in it, and what was taken from there."""
 
     document: str
@@ -148,7 +148,7 @@ class Machine:
     topology_xml: str
     topology: Topology
     notes: tuple[str, ...]
-    sources: tuple[Source, ...]
+    sources: tuple[DocumentSource, ...]
     gpu_counts: tuple[int, ...]
     peer_to_peer_across_sockets: bool
     environment: Mapping[str, str]
@@ -240,7 +240,7 @@ def load(name: str) -> Machine:
         topology_xml=xml,
         topology=read(xml),
         notes=tuple(facts["notes"]),
-        sources=tuple(Source(**source) for source in facts["source"]),
+        sources=tuple(DocumentSource(**source) for source in facts["source"]),
         gpu_counts=tuple(facts.get("gpu_counts", range(1, facts["gpus_per_node"] + 1))),
         peer_to_peer_across_sockets=facts.get("peer_to_peer_across_sockets", True),
         crashes=facts.get("crashes", {}),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedFact:
     """One fact in words: whether the machine ``agrees``, None where that is not known.
 
     ``identifies``: few other machines would agree. ``decides``: one that differs is another machine to NCCL.
@@ -40,7 +40,7 @@ class Nearness:
         return f"{self.machine} (agrees: {', '.join(self.agrees) or 'nothing'}{differs})"
 
 
-def nearness(machine: str, facts: Iterable[Compared], unknown: Iterable[str] = ()) -> Nearness:
+def nearness(machine: str, facts: Iterable[ComparedFact], unknown: Iterable[str] = ()) -> Nearness:
     """What the facts of one machine come to; ``unknown`` are others that nothing is known of."""
     known = list(facts)
     return Nearness(

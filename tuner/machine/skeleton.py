@@ -35,7 +35,7 @@ FIRST_GUID = 0x2000000000000000  # invented and distinct, as NCCL tells adapters
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class SkeletonText:
     """The text of a skeleton that is in no file; ``where`` is what messages call it."""
 
     text: str
@@ -92,7 +92,7 @@ def name_of(file: Path) -> str:
     return f"{file.name} {sha256(read_bytes(file, BadTopology, MAX_BYTES)).hexdigest()[:8]}"
 
 
-def read(file: "Path | Text", gpu: str, net_gbps: float | None, net_latency_us: float | None) -> Skeleton:
+def read(file: "Path | SkeletonText", gpu: str, net_gbps: float | None, net_latency_us: float | None) -> Skeleton:
     """A skeleton on a machine whose GPUs are all of model ``gpu``.
 
     Adapters without a <net> have ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` (absent: 0, as NCCL's own
@@ -123,7 +123,7 @@ def read(file: "Path | Text", gpu: str, net_gbps: float | None, net_latency_us: 
 
 
 @cache
-def completed(file: "Path | Text", gpu: str, net_gbps: float | None, net_latency_us: float | None) -> str:
+def completed(file: "Path | SkeletonText", gpu: str, net_gbps: float | None, net_latency_us: float | None) -> str:
     """The topology that NCCL makes of a skeleton: every device of the machine, and no ranks. Errors: :func:`read`'s."""
     described = read(file, gpu, net_gbps, net_latency_us)
     root = ET.fromstring(described.topology)
@@ -162,8 +162,8 @@ def _trim(element: ET.Element) -> bool:
 class _File:
     """A topology file as text and as a tree; the tree is then completed with what the simulated machine answers."""
 
-    def __init__(self, file: Path | Text) -> None:
-        if isinstance(file, Text):
+    def __init__(self, file: Path | SkeletonText) -> None:
+        if isinstance(file, SkeletonText):
             self.where, data = file.where, file.text.encode()
         else:
             self.where, data = str(file), read_bytes(file, BadTopology, MAX_BYTES)

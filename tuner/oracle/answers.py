@@ -12,7 +12,7 @@ from tuner.base.errors import OracleFailed
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.emulator.call_kind import COPY_ENGINES, NonClassicPath
 from tuner.oracle import messages
-from tuner.oracle.messages import Field, Layout, Struct
+from tuner.oracle.messages import Field, Struct, StructLayout
 from tuner.oracle.symbols import Symbols
 from tuner.scenario.logs import choice
 
@@ -50,7 +50,7 @@ class TunedChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class SymmetricKernel:
+class LoggedSymmetricKernel:
     """A line of the log about a symmetric kernel: its name, its calls' counts in bytes, added up, and their number."""
 
     name: str
@@ -75,9 +75,12 @@ def choices(log: bytes) -> list[TunedChoice]:
     ]
 
 
-def symmetric_kernels(log: bytes) -> list[SymmetricKernel]:
+def symmetric_kernels(log: bytes) -> list[LoggedSymmetricKernel]:
     """The symmetric kernels that a piece of NCCL's log names, in their order."""
-    return [SymmetricKernel(match[2].decode(), int(match[1]), int(match[3] or 1)) for match in _SYMMETRIC.finditer(log)]
+    return [
+        LoggedSymmetricKernel(match[2].decode(), int(match[1]), int(match[3] or 1))
+        for match in _SYMMETRIC.finditer(log)
+    ]
 
 
 def algorithm(text: str) -> Algorithm:
@@ -103,7 +106,7 @@ _NUMPY = {"pointer": "uint64"}  # types of a layout that NumPy has other names f
 
 
 @dataclass(frozen=True, slots=True)
-class Requested:
+class TunerCosts:
     """What a tuner plugin was handed for each size, in us, and what NCCL then takes."""
 
     before_us: NDArray[np.float32]  # [S, A, 3] the cost table NCCL computed; -1.0 where ignored
@@ -114,7 +117,7 @@ class Requested:
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class OracleLaunch:
     """One collective as NCCL launched it on rank 0."""
 
     bytes: int  # NCCL's nBytes
@@ -154,7 +157,7 @@ def dtype(struct: Struct) -> np.dtype[Any]:
     )
 
 
-def numbers(layout: Layout) -> np.dtype[Any]:
+def numbers(layout: StructLayout) -> np.dtype[Any]:
     """The numbers of one of libnccl's structs by name; those of structs inside it and arrays are left out."""
     plain = {name: each for name, each in layout.members.items() if not each.dims and "." not in name}
     return np.dtype(
@@ -199,11 +202,11 @@ class Reader:
         number = str(operation["pattern"])
         return self._patterns.get(number, number)
 
-    def launched(self, observed: Observation) -> Launched:
+    def launched(self, observed: Observation) -> OracleLaunch:
         """Pick as NCCL's log and the launch say together."""
         choice, record = self.choice(observed), observed.record
         channels = int(record["kernel"]["grid_x"])
-        return Launched(
+        return OracleLaunch(
             bytes=observed.nbytes,
             algorithm=choice.algorithm,
             protocol=choice.protocol,
@@ -257,7 +260,7 @@ class Reader:
 
     def requested(
         self, answers: Any, calls: Sequence[Observation], simulated: bool, shape: tuple[int, ...]
-    ) -> Requested:
+    ) -> TunerCosts:
         """The questions of calls, of so many algorithms and protocols; not ``simulated``, NCCL times no pick."""
         if not (answers["record"]["questions"] > 0).all():
             raise Contradiction("NCCL was not observed computing the cost of an algorithm")
@@ -272,7 +275,7 @@ class Reader:
                 [table[pick.algorithm, pick.protocol] for table, pick in zip(after, picks, strict=True)], np.float32
             )
             after = before.copy()
-        return Requested(before, after, questions["channels"].copy(), questions["pipe_ops"].copy(), winner_us)
+        return TunerCosts(before, after, questions["channels"].copy(), questions["pipe_ops"].copy(), winner_us)
 
 
 def _time_us(record: Any, choice: TunedChoice) -> float | None:

@@ -16,9 +16,9 @@ from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.connect.nodes import Connected
 from tuner.emulator.request import Request
 from tuner.oracle import facts, launches, messages, start
-from tuner.oracle.answers import Contradiction, Launched, Observation, Reader, Requested
+from tuner.oracle.answers import Contradiction, Observation, OracleLaunch, Reader, TunerCosts
 from tuner.plugin import forcing_path
-from tuner.plugin.forcing import Seen
+from tuner.plugin.forcing import SeenByPlugin
 from tuner.scenario.oracle_configuration import OracleConfiguration
 
 # Warnings after which NCCL does what it would do on the real machine: about hardware that is not simulated and takes no
@@ -46,10 +46,10 @@ def serious_warnings(log: Sequence[str]) -> list[str]:
     return [line for line in log if " NCCL WARN " in line and not any(words in line for words in _HARMLESS)]
 
 
-def _registration(buffers: Buffers, windows: Windows) -> messages.Registration:
+def _registration(buffers: Buffers, windows: Windows) -> messages.RegistrationMessage:
     if buffers is not Buffers.window:
-        return messages.Registration(int(buffers))
-    return messages.Registration(int(buffers), int(windows.sides), int(windows.flags))
+        return messages.RegistrationMessage(int(buffers))
+    return messages.RegistrationMessage(int(buffers), int(windows.sides), int(windows.flags))
 
 
 class Oracle:
@@ -85,7 +85,7 @@ class Oracle:
         self._buffer_bytes = started.buffer_bytes
         self._reader = Reader(started, symbols)
         self.facts = facts.facts(started.comm, version, nccl.sha256)
-        self.graphs: dict[Algorithm, facts.Graph] = facts.graphs(started.graphs, self.facts.local_ranks)
+        self.graphs: dict[Algorithm, facts.TunedGraph] = facts.graphs(started.graphs, self.facts.local_ranks)
         self.tables = facts.tables(started.comm, symbols.comm)
         self.last_rank_facts = facts.facts(started.last_comm, version, nccl.sha256)
         self.last_rank_tables = facts.tables(started.last_comm, symbols.comm)
@@ -132,7 +132,7 @@ class Oracle:
 
     def connected(self) -> Connected:
         """The channels of every rank as they are in NCCL's memory, and the adapters that NCCL says they use."""
-        answer: messages.Channels = self._request(facts.request(self._prepared.symbols), "reading the channels")
+        answer: messages.ChannelsMessage = self._request(facts.request(self._prepared.symbols), "reading the channels")
         return facts.connected(answer, release.load(self.facts.release).limits.max_direct_local_ranks)
 
     def reachable(self, collective: Collective, dtype: DataType, size_bytes: int) -> tuple[int, int]:
@@ -145,7 +145,7 @@ class Oracle:
         """The cost table NCCL hands to a tuner plugin: float32 [S, A, 3] in us, -1.0 where ignored."""
         return self.ask(request, sizes_bytes).before_us
 
-    def ask(self, request: Request, sizes_bytes: Sequence[int]) -> Requested:
+    def ask(self, request: Request, sizes_bytes: Sequence[int]) -> TunerCosts:
         """The cost table before and after the plugin, and the winner's time, for one call of each size."""
         if not self._prepared.recorded:
             raise BadInput("NCCL runs without the recorder: set record_plugin beside a plugin, and not without_tuner")
@@ -154,7 +154,7 @@ class Oracle:
         with self._explained():
             return self._reader.requested(answers, calls, simulated, self.tables.max_threads.shape)
 
-    def launch(self, request: Request, sizes_bytes: Sequence[int], captured: bool = False) -> list[Launched]:
+    def launch(self, request: Request, sizes_bytes: Sequence[int], captured: bool = False) -> list[OracleLaunch]:
         """Each size launched for real on rank 0, one after the other; ``captured`` each into a CUDA graph of its own.
 
         Calls on graph buffers are always captured.
@@ -165,7 +165,7 @@ class Oracle:
         with self._explained():
             return [self._reader.launched(call) for call in calls]
 
-    def launch_on_any_path(self, request: Request, sizes_bytes: Sequence[int]) -> list[Launched | NonClassicPath]:
+    def launch_on_any_path(self, request: Request, sizes_bytes: Sequence[int]) -> list[OracleLaunch | NonClassicPath]:
         """Launches as of :meth:`launch` where a call may leave the classic path, as those in symmetric windows do."""
         _, calls = self._observe(request, sizes_bytes)
         with self._explained():
@@ -173,7 +173,7 @@ class Oracle:
 
     def launch_group(
         self,
-        calls: Sequence[launches.Call],
+        calls: Sequence[launches.LaunchedCall],
         buffers: Buffers = Buffers.plain,
         in_place: bool = False,
         windows: Windows = SYMMETRIC,
@@ -190,8 +190,8 @@ class Oracle:
         issued = [self._call(each, call.bytes, buffers) for each, call in zip(requests, calls, strict=True)]
         what = f"launching a group of {len(calls)} collectives"
         registration = _registration(buffers, windows)
-        group = messages.Group(tuple(issued), buffers=registration, captured=buffers is Buffers.graph)
-        answer: messages.GroupAnswer = self._request(group, what)
+        group = messages.GroupMessage(tuple(issued), buffers=registration, captured=buffers is Buffers.graph)
+        answer: messages.GroupAnswerMessage = self._request(group, what)
         if answer.error is not None:
             raise self._child.failure(f"{what}: {answer.error}")
         with self._explained(f"{what} gave "):
@@ -203,7 +203,7 @@ class Oracle:
         rank: int = 0,
         buffers: Buffers = Buffers.plain,
         windows: Windows = SYMMETRIC,
-    ) -> tuple[launches.LaunchedKernel, ...]:
+    ) -> tuple[launches.RecordedKernel, ...]:
         """The calls of one rank, sends and receives among them, in one group, launched for real.
 
         BadInput where the release has no function for a call, or no such buffers. A group may be without a kernel.
@@ -215,7 +215,7 @@ class Oracle:
             if own is not None and own not in self._prepared.symbols.functions:
                 raise BadInput(f"NCCL {self.facts.release} has no {own}; valid: sends and receives")
         what = f"launching a group of {len(calls)} calls"
-        answer: messages.GroupAnswer = self._request(
+        answer: messages.GroupAnswerMessage = self._request(
             launches.request(calls, self.configuration.asked_ranks, rank, buffers=_registration(buffers, windows)),
             what,
         )
@@ -256,20 +256,20 @@ class Oracle:
         """What the calls from here on follow, None for NCCL's own choices; the plugin has to be the forcing one."""
         self._forcing(messages.SetTable(text), "setting a table")
 
-    def seen(self) -> Seen:
+    def seen(self) -> SeenByPlugin:
         """What the forcing plugin was asked and did since its table was set."""
-        return Seen.of(self._forcing(messages.ReadCounts(), "asking the forcing plugin"))
+        return SeenByPlugin.of(self._forcing(messages.ReadCounts(), "asking the forcing plugin"))
 
-    def _forcing(self, request: messages.Request, what: str) -> messages.Counts:
+    def _forcing(self, request: messages.Request, what: str) -> messages.SeenMessage:
         if self.configuration.plugin is None or not self.configuration.plugin.samefile(forcing_path()):
             raise BadInput(f"{what} takes the forcing plugin: plugin={forcing_path()}")
-        counts: messages.Counts = self._request(request, what)
+        counts: messages.SeenMessage = self._request(request, what)
         return counts
 
     def _step(self, request: Request) -> int:
         return request.unit_bytes(self.configuration.asked_ranks)
 
-    def _call(self, request: Request, size_bytes: int, kind: int = Buffers.plain) -> messages.Call:
+    def _call(self, request: Request, size_bytes: int, kind: int = Buffers.plain) -> messages.CallMessage:
         size, step, most = int(size_bytes), self._step(request), self._buffer_bytes[kind]
         if size < step or size % step:
             low, high = self.reachable(request.collective, request.dtype, size)
@@ -280,7 +280,7 @@ class Oracle:
         if size > most:
             raise BadInput(f"{size} bytes is more than a simulated buffer holds; valid: up to {most}")
         of_type = int(request.collective), int(request.dtype), int(request.op)
-        return messages.Call(*of_type, size // step, in_place=int(request.in_place))
+        return messages.CallMessage(*of_type, size // step, in_place=int(request.in_place))
 
     def _check_ranks(self) -> None:
         if self.configuration.asked_ranks == 1:
@@ -305,7 +305,9 @@ class Oracle:
         what = f"{'simulating' if simulated else 'launching'} {len(calls)} {request.collective.name} of "
         what += request.dtype.name
         buffers_of_calls = _registration(Buffers(kind), request.windows)
-        reply: messages.Answers = self._request(messages.Calls(calls, buffers_of_calls, simulated, captured), what)
+        reply: messages.Answers = self._request(
+            messages.CallsMessage(calls, buffers_of_calls, simulated, captured), what
+        )
         if reply.error is not None:
             raise self._child.failure(f"{what}: at {int(sizes_bytes[reply.succeeded])} bytes {reply.error}")
         answers = np.frombuffer(reply.records, self._reader.answer)

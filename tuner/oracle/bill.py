@@ -18,7 +18,7 @@ INIT = "initialisation"
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class MemoryStage:
     """What every rank has after initialisation, or after a call that came later; lists are by rank.
 
     ``device_bytes`` is memory of the device, ``host_bytes`` pinned memory of the host. ``counted_bytes`` is what NCCL
@@ -38,7 +38,7 @@ class Stage:
 
 def bill(
     configuration: OracleConfiguration, calls: Sequence[tuple[Request, int]], timeout_s: float = 120.0
-) -> list[Stage]:
+) -> list[MemoryStage]:
     """The stages of a communicator that makes ``calls`` (with NCCL's nBytes) one after the other, on plain buffers.
 
     Errors: BadInput for nodes that differ and NVLink domains; those of :class:`tuner.oracle.api.Oracle`.
@@ -66,19 +66,19 @@ def bill(
     return stages
 
 
-def issued(request: Request, size: int, ranks: int) -> messages.Call:
+def issued(request: Request, size: int, ranks: int) -> messages.CallMessage:
     """A call of that many bytes; BadInput where no number of elements has them."""
     unit = request.unit_bytes(ranks)
     if size % unit or not size:
         low = max(size // unit, 1) * unit
         raise BadInput(f"no {request.collective.name} on {ranks} ranks has {size} bytes; nearest: {low}")
-    return messages.Call(int(request.collective), int(request.dtype), int(request.op), size // unit)
+    return messages.CallMessage(int(request.collective), int(request.dtype), int(request.op), size // unit)
 
 
-def _stage(after: str, call: tuple[Collective, int] | None, billed: messages.Billed) -> Stage:
+def _stage(after: str, call: tuple[Collective, int] | None, billed: messages.Billed) -> MemoryStage:
     collective, size = call or (None, None)
     ranks = billed.ranks
-    return Stage(
+    return MemoryStage(
         after,
         collective,
         size,

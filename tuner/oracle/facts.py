@@ -8,13 +8,21 @@ from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm
-from tuner.emulator.connect.nodes import Adapter, CollNetDirect, Connected, NvlsChannel, RankChannel, RankView, Tree
-from tuner.oracle.messages import Channels, Layout, RankMemory, ReadChannels
+from tuner.emulator.connect.nodes import (
+    ChannelAdapter,
+    CollNetDirect,
+    Connected,
+    NvlsChannel,
+    RankChannel,
+    RankView,
+    Tree,
+)
+from tuner.oracle.messages import ChannelsMessage, RankMemory, ReadChannels, StructLayout
 from tuner.oracle.symbols import Symbols
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class TunedGraph:
     """A channel graph as NCCL tunes with it: the weakest of all ranks. Types are NCCL's numbers."""
 
     pattern: int
@@ -30,7 +38,7 @@ class Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class OracleTables:
     """What the model is made of, us and GB/s, [collective][algorithm][protocol]; 0 is NCCL's "disabled".
 
     Threads and their thresholds are [algorithm][protocol].
@@ -134,12 +142,12 @@ ENABLED = "tuningContext.enabled"  # by the number of an algorithm and protocol,
 _BORROWED = {Algorithm.NVLSTree: Algorithm.NVLS, Algorithm.PAT: Algorithm.Tree}
 
 
-def graphs(raw: Sequence[Mapping[str, Any]], local_ranks: int) -> dict[Algorithm, Graph]:
+def graphs(raw: Sequence[Mapping[str, Any]], local_ranks: int) -> dict[Algorithm, TunedGraph]:
     """``comm->graphs`` by algorithm, of a node of ``local_ranks``."""
     by_algorithm = {}
     for algorithm in list(Algorithm)[: len(raw)]:
         graph = raw[_BORROWED.get(algorithm, algorithm)]
-        by_algorithm[algorithm] = Graph(
+        by_algorithm[algorithm] = TunedGraph(
             pattern=graph["pattern"],
             n_channels=graph["nChannels"],
             same_channels=graph["sameChannels"],
@@ -154,13 +162,13 @@ def graphs(raw: Sequence[Mapping[str, Any]], local_ranks: int) -> dict[Algorithm
     return by_algorithm
 
 
-def shape(layout: Layout) -> tuple[int, int]:
+def shape(layout: StructLayout) -> tuple[int, int]:
     """Numbers of algorithms and protocols of the release."""
     algorithms, protocols = layout.members[next(name for name in TABLES["max_threads"] if name in layout.members)].dims
     return algorithms, protocols
 
 
-def tables(comm: Mapping[str, Any], layout: Layout) -> Tables:
+def tables(comm: Mapping[str, Any], layout: StructLayout) -> OracleTables:
     """The tables in struct ncclComm, in the shapes the release has.
 
     Releases that keep what is enabled in a matrix of its own, and mark what an algorithm does not implement by -1
@@ -175,7 +183,7 @@ def tables(comm: Mapping[str, Any], layout: Layout) -> Tables:
     if ENABLED in layout.members:
         latency_us[latency_us == -1] = 0
         bandwidth_gbs[_enabled(comm, layout, bandwidth_gbs.shape) == 0] = 0
-    return Tables(
+    return OracleTables(
         latency_us=latency_us,
         bandwidth_gbs=bandwidth_gbs,
         max_threads=table("max_threads", np.int32),
@@ -183,7 +191,7 @@ def tables(comm: Mapping[str, Any], layout: Layout) -> Tables:
     )
 
 
-def _enabled(comm: Mapping[str, Any], layout: Layout, shape: tuple[int, ...]) -> NDArray[np.int32]:
+def _enabled(comm: Mapping[str, Any], layout: StructLayout, shape: tuple[int, ...]) -> NDArray[np.int32]:
     """The matrix as [collective, algorithm, protocol]; its rows beyond the general kernels are left out."""
     collectives, algorithms, protocols = shape
     matrix = np.array(comm[ENABLED], np.int32).reshape(layout.members[ENABLED].dims)[: algorithms * protocols]
@@ -224,7 +232,7 @@ def request(symbols: Symbols) -> ReadChannels:
     )
 
 
-def connected(answer: Channels, most_in_direct: int) -> Connected:
+def connected(answer: ChannelsMessage, most_in_direct: int) -> Connected:
     """What each rank knows; CollNet direct has no more ranks of a node than ``most_in_direct``."""
     local_ranks = of(answer.comms[0], "max_local_ranks")
     collnet = bool(of(answer.comms[0], "collnet"))
@@ -273,11 +281,11 @@ class _Rank:
         head, heads = channel["nvls.headRank"], channel["nvls.nHeads"]
         return NvlsChannel(None if head < 0 else head, heads, tree, self.adapter("nvls", number, tree.peers))
 
-    def adapter(self, graph: str, number: int, peers: Sequence[int]) -> Adapter | None:
+    def adapter(self, graph: str, number: int, peers: Sequence[int]) -> ChannelAdapter | None:
         if all(self.node_of_rank[peer] == self.node_of_rank[self.rank] for peer in peers):
             return None
         found = self.memory.adapters[graph][number]
-        return None if found is None else Adapter(*found)
+        return None if found is None else ChannelAdapter(*found)
 
 
 def _tree(up: int, down: Sequence[int]) -> Tree:

@@ -8,7 +8,7 @@ from dataclasses import field
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadTopology
 from tuner.machine import adapters
-from tuner.oracle.messages import Gpu, Net
+from tuner.oracle.messages import GpuMessage, NetMessage
 from tuner.scenario.oracle_configuration import Host
 
 MAX_GPUS_PER_NODE = 64  # SIM_MAX_LOCAL_GPUS in csrc/sim/hardware.h
@@ -22,11 +22,11 @@ MAX_COMMS = 131072  # what NCCL's own InfiniBand network answers for an adapter
 
 
 @dataclass(frozen=True, slots=True)
-class Hardware:
+class SimulatedNode:
     """One node of the machine."""
 
-    gpus: tuple[Gpu, ...]
-    nets: tuple[Net, ...]
+    gpus: tuple[GpuMessage, ...]
+    nets: tuple[NetMessage, ...]
     coll_nets: int  # how many of the nets do collectives in the network
     switched: bool  # a NVLink leads to a switch
     merges_nets: bool  # the network merges devices where NCCL asks for it
@@ -38,7 +38,7 @@ class Hardware:
 
 
 # A node without network devices still has a network. NCCL drops it from a communicator of one node.
-_ETHERNET = Net("eth0", guid=1, speed_mbps=10000, port=1, max_comms=MAX_COMMS, gdr=0, latency_us=0.0)
+_ETHERNET = NetMessage("eth0", guid=1, speed_mbps=10000, port=1, max_comms=MAX_COMMS, gdr=0, latency_us=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Surroundings:
     far_ends: frozenset[str] = frozenset()  # bus ids that NVLinks lead to which the topology leaves out
 
 
-def read(host: Host, around: Surroundings) -> Hardware:
+def read(host: Host, around: Surroundings) -> SimulatedNode:
     """The first GPUs of a node's topology XML by ``dev``, as many as are used, and all its network devices by ``dev``.
 
     A <cpu> of the topology, which is a NUMA node, is taken for a socket. BadTopology for what is no topology, BadInput
@@ -79,7 +79,7 @@ def read(host: Host, around: Surroundings) -> Hardware:
     switched = to_switch or not {gpu.bus_id for _, gpu in listed}.issuperset(around.far_ends)
     gpus = tuple(gpu for _, gpu in listed[: host.gpus])
     merges = adapters.mergeable(named, around.variables)
-    return Hardware(gpus, tuple(nets) or (_ETHERNET,), coll_nets, switched, merges)
+    return SimulatedNode(gpus, tuple(nets) or (_ETHERNET,), coll_nets, switched, merges)
 
 
 def for_x86(topology: str) -> str:
@@ -111,8 +111,8 @@ def of_host(topology: str, number: int) -> str:
     )
 
 
-def _gpus(root: ElementTree.Element, peer_to_peer_across_sockets: bool) -> list[tuple[int, Gpu]]:
-    gpus: list[tuple[int, Gpu]] = []
+def _gpus(root: ElementTree.Element, peer_to_peer_across_sockets: bool) -> list[tuple[int, GpuMessage]]:
+    gpus: list[tuple[int, GpuMessage]] = []
     for socket, cpu in enumerate(root.iter("cpu")):
         peer_group = 0 if peer_to_peer_across_sockets else socket
         for pci in cpu.iter("pci"):
@@ -120,20 +120,20 @@ def _gpus(root: ElementTree.Element, peer_to_peer_across_sockets: bool) -> list[
                 bus_id, sm = pci.get("busid"), gpu.get("sm")
                 if bus_id is None or sm is None:
                     raise BadTopology("a <gpu> needs its compute capability in sm= and its <pci> a busid=")
-                gpus.append((_int(gpu, "dev", len(gpus)), Gpu(bus_id, int(sm), peer_group)))
+                gpus.append((_int(gpu, "dev", len(gpus)), GpuMessage(bus_id, int(sm), peer_group)))
     return gpus
 
 
-def _nets(root: ElementTree.Element) -> tuple[list[adapters.Named], list[Net]]:
+def _nets(root: ElementTree.Element) -> tuple[list[adapters.NamedAdapter], list[NetMessage]]:
     """The devices by ``dev``, as NCCL selects them and as they are simulated."""
-    nets: list[tuple[int, Net]] = []
+    nets: list[tuple[int, NetMessage]] = []
     bus_ids = {net: pci.get("busid") for pci in root.iter("pci") for net in pci.findall("nic/net")}
-    named: list[adapters.Named] = []
+    named: list[adapters.NamedAdapter] = []
     for element in root.iter("net"):
         name = element.get("name")
         if name is None:
             raise BadTopology("a <net> needs a name=")
-        net = Net(
+        net = NetMessage(
             name=name,
             guid=_int(element, "guid", len(nets) + 1),
             speed_mbps=_int(element, "speed", 10000),
@@ -143,7 +143,7 @@ def _nets(root: ElementTree.Element) -> tuple[list[adapters.Named], list[Net]]:
             latency_us=float(element.get("latency", "0")),
         )
         nets.append((_int(element, "dev", len(nets)), net))
-        named.append(adapters.Named(name, _int(element, "port", 0), bus_ids.get(element), net.gdr != 0))
+        named.append(adapters.NamedAdapter(name, _int(element, "port", 0), bus_ids.get(element), net.gdr != 0))
     order = sorted(range(len(nets)), key=lambda number: nets[number][0])
     return [named[number] for number in order], [nets[number][1] for number in order]
 

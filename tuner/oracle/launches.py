@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, PeerCall, Protocol
 from tuner.oracle import answers, messages
-from tuner.oracle.answers import Contradiction, Reader, SymmetricKernel
-from tuner.oracle.messages import GroupAnswer, KernelWorks
+from tuner.oracle.answers import Contradiction, LoggedSymmetricKernel, Reader
+from tuner.oracle.messages import GroupAnswerMessage, KernelWorks
 
 OWN_FUNCTION: dict[Collective | PeerCall, str] = {
     PeerCall.AllToAll: "ncclAlltoAll",
@@ -31,11 +31,11 @@ class IssuedCall:
     in_place: bool = False
 
 
-PLAIN = messages.Registration()
+PLAIN = messages.RegistrationMessage()
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchedKernel:
+class RecordedKernel:
     """One launch: its name in the library's symbol table, its grid and block, and what it is handed."""
 
     name: str
@@ -49,24 +49,26 @@ def request(
     ranks: int,
     rank: int = 0,
     in_full: bool = False,
-    buffers: messages.Registration = PLAIN,
-) -> messages.Group:
+    buffers: messages.RegistrationMessage = PLAIN,
+) -> messages.GroupMessage:
     """What the child is asked; ``in_full``: for the works of collectives and the operations of the network, too."""
     peers, captured = _peers(calls, ranks) | {rank}, buffers.kind == Buffers.graph
-    return messages.Group(tuple(map(_message, calls)), peers, in_full, rank, buffers, captured)
+    return messages.GroupMessage(tuple(map(_message, calls)), peers, in_full, rank, buffers, captured)
 
 
-def read_exchanges(reader: Reader, answer: messages.GroupAnswer) -> tuple[LaunchedKernel, ...]:
+def read_exchanges(reader: Reader, answer: messages.GroupAnswerMessage) -> tuple[RecordedKernel, ...]:
     """The kernels of a group."""
     kernels = np.frombuffer(answer.kernels, reader.kernel)
     return tuple(
-        LaunchedKernel(reader.kernel_name(kernel), int(kernel["grid_x"]), int(kernel["block_x"]), works)
+        RecordedKernel(reader.kernel_name(kernel), int(kernel["grid_x"]), int(kernel["block_x"]), works)
         for kernel, works in zip(kernels, answer.works, strict=True)
     )
 
 
-def _message(call: IssuedCall) -> messages.Call:
-    return messages.Call(int(call.function), int(call.dtype), int(call.op), call.count, call.root, int(call.in_place))
+def _message(call: IssuedCall) -> messages.CallMessage:
+    return messages.CallMessage(
+        int(call.function), int(call.dtype), int(call.op), call.count, call.root, int(call.in_place)
+    )
 
 
 def _peers(calls: Iterable[IssuedCall], ranks: int) -> frozenset[int]:
@@ -78,7 +80,7 @@ def _peers(calls: Iterable[IssuedCall], ranks: int) -> frozenset[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class LaunchedCall:
     """One collective of a group; ``bytes`` is NCCL's nBytes."""
 
     collective: Collective
@@ -88,7 +90,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduled:
+class ScheduledCollective:
     """One collective as NCCL put it into a kernel.
 
     ``collective`` and ``bytes`` are what the log says from 2.24 on, None before; ``bytes`` is the count times the
@@ -111,7 +113,7 @@ class Scheduled:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class GroupKernel:
     """One launch: its name in the library's symbol table, its grid and block, its collectives in NCCL's order.
 
     ``symmetric``: what NCCL's log says of a symmetric kernel, whose collectives it does not list.
@@ -120,12 +122,12 @@ class Kernel:
     name: str
     channels: int
     threads: int
-    operations: tuple[Scheduled, ...]
-    symmetric: SymmetricKernel | None = None
+    operations: tuple[ScheduledCollective, ...]
+    symmetric: LoggedSymmetricKernel | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ChoiceQuestion:
     """One choice NCCL made for collectives together: float32 [A, 3] in us, -1.0 where ignored, and numPipeOps.
 
     ``collective`` and ``bytes`` are None up to 2.21, where the cells are asked for one by one.
@@ -145,11 +147,11 @@ class LaunchedGroup:
     may ask for these first: the last questions are those that decide.
     """
 
-    kernels: tuple[Kernel, ...]
-    questions: tuple[Question, ...]
+    kernels: tuple[GroupKernel, ...]
+    questions: tuple[ChoiceQuestion, ...]
 
 
-def read_groups(reader: Reader, answer: GroupAnswer, log: bytes) -> LaunchedGroup:
+def read_groups(reader: Reader, answer: GroupAnswerMessage, log: bytes) -> LaunchedGroup:
     """The group that these records and this piece of NCCL's log are of. Contradiction where they do not fit."""
     kernels = np.frombuffer(answer.kernels, reader.kernel)
     operations = np.frombuffer(answer.operations, reader.operation)
@@ -168,19 +170,19 @@ def read_groups(reader: Reader, answer: GroupAnswer, log: bytes) -> LaunchedGrou
         if len(used) != kernel["grid_x"]:
             raise Contradiction(f"collectives on {len(used)} channels in a kernel of {kernel['grid_x']} blocks")
         name = reader.kernel_name(kernel)
-        launched.append(Kernel(name, int(kernel["grid_x"]), int(kernel["block_x"]), inside))
+        launched.append(GroupKernel(name, int(kernel["grid_x"]), int(kernel["block_x"]), inside))
     return LaunchedGroup(tuple(launched), tuple(map(_question, questions)))
 
 
-def _symmetric(reader: Reader, kernel: Any, said: SymmetricKernel) -> Kernel:
+def _symmetric(reader: Reader, kernel: Any, said: LoggedSymmetricKernel) -> GroupKernel:
     """NCCL launches symmetric kernels before all others."""
     name = reader.kernel_name(kernel)
     if f"_{said.name}" not in name:
         raise Contradiction(f"NCCL says {said.name} and launches {name}")
-    return Kernel(name, int(kernel["grid_x"]), int(kernel["block_x"]), (), said)
+    return GroupKernel(name, int(kernel["grid_x"]), int(kernel["block_x"]), (), said)
 
 
-def _scheduled(reader: Reader, operations: Any, log: bytes) -> list[Scheduled]:
+def _scheduled(reader: Reader, operations: Any, log: bytes) -> list[ScheduledCollective]:
     logged = [choice for choice in answers.choices(log) if choice.channel_lo is not None]
     if logged and len(logged) != len(operations):
         raise Contradiction(f"{len(logged)} collectives in the log, and {len(operations)} operations of the network")
@@ -197,7 +199,7 @@ def _scheduled(reader: Reader, operations: Any, log: bytes) -> list[Scheduled]:
             name = f"{algorithm.name}/{protocol.name}"
             raise Contradiction(f"{choice} in the log is {name} on {channels} for the network")
         scheduled.append(
-            Scheduled(
+            ScheduledCollective(
                 algorithm,
                 protocol,
                 DataType(operation["type"]),
@@ -216,10 +218,10 @@ def _plans(numbers: Sequence[int]) -> list[slice]:
     return [slice(start, end) for start, end in zip(starts, ends, strict=True)]
 
 
-def _question(record: Any) -> Question:
+def _question(record: Any) -> ChoiceQuestion:
     known = record["collective"] >= 0
     rows, columns = int(record["algorithms"]), int(record["protocols"])
-    return Question(
+    return ChoiceQuestion(
         collective=Collective(record["collective"]) if known else None,
         bytes=int(record["bytes"]) if known else None,
         pipelined=int(record["pipe_ops"]),
@@ -239,12 +241,12 @@ class LaunchInFull:
     names that ``struct ncclProxyOp`` has, sizes in bytes. ``patterns`` are the names of ncclPattern_t by value.
     """
 
-    kernels: tuple[LaunchedKernel, ...]
+    kernels: tuple[RecordedKernel, ...]
     operations: NDArray[Any]
     patterns: dict[int, str]
 
 
-def read_launches(reader: Reader, answer: messages.GroupAnswer) -> LaunchInFull:
+def read_launches(reader: Reader, answer: messages.GroupAnswerMessage) -> LaunchInFull:
     """The launch of a group that was asked for in full."""
     return LaunchInFull(
         read_exchanges(reader, answer),

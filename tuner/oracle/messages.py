@@ -1,7 +1,7 @@
 """What the oracle and its child process send each other. The child starts with this, so it imports nothing heavy.
 
-Fields of :class:`Gpu`, :class:`Net`, :class:`SimulatedHost` and :class:`SimulatedMachine`, and of what goes into
-``struct sim_call`` and ``struct sim_operation_layout``, have the names that csrc/sim gives them.
+Fields of :class:`GpuMessage`, :class:`NetMessage`, :class:`SimulatedHost` and :class:`SimulatedMachine`, and of what
+goes into ``struct sim_call`` and ``struct sim_operation_layout``, have the names that csrc/sim gives them.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class StructLayout:
     """A struct's scalar members by dotted path; ``arrays`` of structs are (offset, dims) by path."""
 
     bytes: int
@@ -137,7 +137,7 @@ class Connections:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class StructNumber:
     """A number inside a struct: so many bits from a bit on, counted from the start of the struct, little endian."""
 
     bit: int
@@ -159,7 +159,7 @@ class WorkLayout:
     """
 
     size_bytes: int
-    numbers: dict[str, Number]
+    numbers: dict[str, StructNumber]
     structs: dict[str, int]
 
     def read(self, data: bytes) -> dict[str, int]:
@@ -230,7 +230,7 @@ Copies = tuple[tuple[int, int], ...]  # address and size in bytes of every copy 
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class GpuMessage:
     """A GPU as the simulated driver shows it: ``struct sim_gpu``."""
 
     bus_id: str
@@ -240,7 +240,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Net:
+class NetMessage:
     """A network device as the simulated network shows it: ``struct sim_net``."""
 
     name: str
@@ -265,8 +265,8 @@ class SimulatedHost:
     merges_nets: int
     sysfs: str
     gpu_of_rank: tuple[int, ...]
-    gpus: tuple[Gpu, ...]
-    nets: tuple[Net, ...]
+    gpus: tuple[GpuMessage, ...]
+    nets: tuple[NetMessage, ...]
     topology: str
 
 
@@ -315,7 +315,7 @@ class SearchOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class GraphFile:
+class GraphFileMessage:
     """The function that writes graphs to a file, and by bits which types of paths it has a word for."""
 
     function: int
@@ -365,7 +365,7 @@ class Intercepted:
     topology_file: int | None
     operations: OperationOffsets
     search: SearchOffsets
-    graph_file: GraphFile
+    graph_file: GraphFileMessage
     systems: SystemFunctions | None  # where ranks of several hosts make the same
     networks: NetworkOffsets | None  # where only some hosts merge adapters
     graphs: GraphsToCopy | None
@@ -399,8 +399,8 @@ class Start:
     intercepted: Intercepted
     ranks: int
     machine: SimulatedMachine
-    comm: Layout
-    graph: Layout
+    comm: StructLayout
+    graph: StructLayout
     ring: RingOffsets
     works: WorkStructs
     operation_bytes: int  # of struct ncclProxyOp
@@ -426,7 +426,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallMessage:
     """One call: ``struct sim_call``."""
 
     collective: int
@@ -438,7 +438,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class RegistrationMessage:
     """How NCCL knows the buffers: ``struct sim_registration``."""
 
     kind: int = 0  # of tuner.base.names.Buffers
@@ -447,11 +447,11 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class CallsMessage:
     """Calls on rank 0, one after the other."""
 
-    calls: tuple[Call, ...]
-    buffers: Registration
+    calls: tuple[CallMessage, ...]
+    buffers: RegistrationMessage
     simulated: bool = False  # ask for the time only
     captured: bool = False  # each in a CUDA graph of its own
 
@@ -467,14 +467,14 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupMessage:
     """Calls of one rank in one group."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[CallMessage, ...]
     peers: frozenset[int] = frozenset()  # ranks that data is sent to or received from
     in_full: bool = False  # read all works, and keep the operations of the network whole
     rank: int = 0  # which makes the calls
-    buffers: Registration = Registration()
+    buffers: RegistrationMessage = RegistrationMessage()
     captured: bool = False  # into a CUDA graph
 
 
@@ -482,11 +482,11 @@ class Group:
 class Groups:
     """Groups one after the other; a group that fails ends them."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[GroupMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class GroupAnswer:
+class GroupAnswerMessage:
     """Arrays of ``struct sim_kernel``, ``sim_operation`` and ``sim_question``, and the extent of NCCL's log."""
 
     log_start: int
@@ -503,7 +503,7 @@ class GroupAnswer:
 class GroupAnswers:
     """One a group, up to the first that failed."""
 
-    answers: tuple[GroupAnswer, ...]
+    answers: tuple[GroupAnswerMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,11 +515,11 @@ class SetTable:
 
 @dataclass(frozen=True, slots=True)
 class ReadCounts:
-    """Asks the forcing plugin what it did; the answer is :class:`Counts`, as to :class:`SetTable`."""
+    """Asks the forcing plugin what it did; the answer is :class:`SeenMessage`, as to :class:`SetTable`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class SeenMessage:
     """``struct nccl_tuner_seen``."""
 
     calls: int
@@ -552,7 +552,7 @@ class RankMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Channels:
+class ChannelsMessage:
     """Of all ranks; ``comms`` are their scalars."""
 
     node_of_rank: tuple[int, ...]  # as rank 0 has it
@@ -564,7 +564,7 @@ class Channels:
 class BillCall:
     """One call on all ranks, which connect for it."""
 
-    call: Call
+    call: CallMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -585,8 +585,8 @@ class Billed:
     ranks: tuple[RankBill, ...]
 
 
-Request = Start | Calls | Group | Groups | SetTable | ReadCounts | ReadChannels
-Reply = Started | Answers | GroupAnswer | GroupAnswers | Counts | Channels | Billed
+Request = Start | CallsMessage | GroupMessage | Groups | SetTable | ReadCounts | ReadChannels
+Reply = Started | Answers | GroupAnswerMessage | GroupAnswers | SeenMessage | ChannelsMessage | Billed
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from tuner.machine import skeleton
 from tuner.machine.graphs import ENTER_THE_NETWORK, IN_ORDER, OF_ALGORITHM, Graph, Graphs, OrderedGraph, read_orders
 from tuner.machine.skeleton import Skeleton
 from tuner.oracle.api import Oracle
-from tuner.oracle.facts import Graph as OracleGraph
+from tuner.oracle.facts import TunedGraph as OracleGraph
 from tuner.scenario.oracle_configuration import OracleConfiguration
 
 

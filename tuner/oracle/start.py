@@ -17,7 +17,7 @@ from tuner.machine.skeleton import Skeleton
 from tuner.oracle import facts, hardware, library, symbols
 from tuner.oracle.messages import (
     AdapterOffsets,
-    GraphFile,
+    GraphFileMessage,
     GraphsToCopy,
     Intercepted,
     Member,
@@ -57,7 +57,7 @@ class Preparation:
     configuration: OracleConfiguration
     library: library.Library
     symbols: symbols.Symbols
-    kinds: Mapping[Host, hardware.Hardware]  # of nodes that differ
+    kinds: Mapping[Host, hardware.SimulatedNode]  # of nodes that differ
 
     @property
     def recorded(self) -> bool:
@@ -247,7 +247,7 @@ def _check(configuration: OracleConfiguration) -> None:
         raise BadInput(f"tuner plugin {configuration.plugin} does not exist")
 
 
-def _check_nvls(configuration: OracleConfiguration, kinds: Mapping[Host, hardware.Hardware]) -> None:
+def _check_nvls(configuration: OracleConfiguration, kinds: Mapping[Host, hardware.SimulatedNode]) -> None:
     """BadInput where NCCL crashes of the heads that NVLS has in a NVLink domain: GPUs, or those with an adapter."""
     nccl, env = release.load(configuration.release), configuration.env
     joined = configuration.domains and not configuration.ranks_without_fabric and nccl.rules.domains not in _BY_HOST
@@ -294,7 +294,7 @@ def _machine(prepared: Preparation, child: Files) -> SimulatedMachine:
 
 
 def _host(
-    skeleton: Skeleton | None, node: tuple[Host, hardware.Hardware], topology: Path, sysfs: Path | None
+    skeleton: Skeleton | None, node: tuple[Host, hardware.SimulatedNode], topology: Path, sysfs: Path | None
 ) -> SimulatedHost:
     host, machine = node
     nvlinks = skeleton.nvlinks if skeleton else {}
@@ -360,10 +360,10 @@ def _offset(members: Mapping[str, Member], name: str) -> int:
     return members[name].offset if name in members else -1
 
 
-def _graph_file(located: symbols.Symbols, name: str) -> GraphFile:
+def _graph_file(located: symbols.Symbols, name: str) -> GraphFileMessage:
     types = release.load(name if name in release.names() else release.names()[-1]).paths.types
     writable = sum(1 << number for number, each in enumerate(types) if each not in PATHS_WITHOUT_WORD)
-    return GraphFile(located.functions["ncclTopoDumpGraphs"][0][0], writable)
+    return GraphFileMessage(located.functions["ncclTopoDumpGraphs"][0][0], writable)
 
 
 def _systems(located: symbols.Symbols, configuration: OracleConfiguration) -> SystemFunctions | None:
@@ -380,7 +380,7 @@ def _systems(located: symbols.Symbols, configuration: OracleConfiguration) -> Sy
     )
 
 
-def _networks(located: symbols.Symbols, kinds: Mapping[Host, hardware.Hardware]) -> NetworkOffsets | None:
+def _networks(located: symbols.Symbols, kinds: Mapping[Host, hardware.SimulatedNode]) -> NetworkOffsets | None:
     """A process has one network, that of hosts that merge adapters: others are told apart where NCCL asks for it."""
     if _MERGES not in located.functions or len({kind.merges_nets for kind in kinds.values()}) == 1:
         return None

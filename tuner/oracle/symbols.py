@@ -20,7 +20,7 @@ from elftools.elf.sections import SymbolTableSection
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import OracleUnavailable
 from tuner.base.files import recall, remember
-from tuner.oracle.messages import Layout, Member, Number, PeerOffsets, WorkLayout, WorkStructs
+from tuner.oracle.messages import Member, PeerOffsets, StructLayout, StructNumber, WorkLayout, WorkStructs
 
 STRUCTS = frozenset(
     {
@@ -73,7 +73,7 @@ def from_json(data: dict[str, Any]) -> dict[str, WorkLayout]:
     return {
         name: WorkLayout(
             each["size_bytes"],
-            {path: Number(**number) for path, number in each["numbers"].items()},
+            {path: StructNumber(**number) for path, number in each["numbers"].items()},
             dict(each["structs"]),
         )
         for name, each in data.items()
@@ -102,18 +102,18 @@ def _resolved(die: DIE) -> DIE:
     return target
 
 
-def _number(die: DIE, target: DIE, bit: int) -> Number | None:
+def _number(die: DIE, target: DIE, bit: int) -> StructNumber | None:
     if target.tag == "DW_TAG_pointer_type":
-        return Number(bit, 64, False)
+        return StructNumber(bit, 64, False)
     if target.tag not in ("DW_TAG_base_type", "DW_TAG_enumeration_type"):
         return None
     signed = target.tag == "DW_TAG_base_type" and target.attributes["DW_AT_encoding"].value in _SIGNED
     if "DW_AT_bit_size" not in die.attributes:
-        return Number(bit, 8 * int(target.attributes["DW_AT_byte_size"].value), signed)
+        return StructNumber(bit, 8 * int(target.attributes["DW_AT_byte_size"].value), signed)
     bits = int(die.attributes["DW_AT_bit_size"].value)
     storage = 8 * int(die.attributes.get("DW_AT_byte_size", target.attributes["DW_AT_byte_size"]).value)
     above = int(die.attributes["DW_AT_bit_offset"].value)  # DWARF 4 counts from the highest bit of the storage
-    return Number(bit + storage - above - bits, bits, signed)
+    return StructNumber(bit + storage - above - bits, bits, signed)
 
 
 FORMAT = 9  # of the cached file; raise it when what is extracted changes
@@ -135,13 +135,13 @@ class Symbols:
     functions: dict[str, list[tuple[int, int]]]  # own name, and symbol -> (address, size) of every copy
     kernels: dict[int, str]  # address of a kernel's host symbol -> kernel name
     anchor: tuple[str, int]  # an exported function and its address: loaded address - this = where the library lies
-    comm: Layout
-    graph: Layout
-    system: Layout  # struct ncclTopoSystem
-    operation: Layout  # struct ncclProxyOp
-    channel: Layout
-    peer: Layout  # struct ncclChannelPeer
-    connector: Layout
+    comm: StructLayout
+    graph: StructLayout
+    system: StructLayout  # struct ncclTopoSystem
+    operation: StructLayout  # struct ncclProxyOp
+    channel: StructLayout
+    peer: StructLayout  # struct ncclChannelPeer
+    connector: StructLayout
     patterns: dict[str, str]  # ncclPattern_t: value as text -> name
     works: dict[str, WorkLayout]  # by struct, of those that this release has
     enumerations: dict[str, dict[str, int]]  # values by name, by enumeration
@@ -288,8 +288,8 @@ def _types(elf: Any, library: Path, symmetric: bool) -> _Types:
     raise OracleUnavailable(f"{library} does not describe struct ncclComm in its debug information")
 
 
-def _layout(struct: DIE) -> Layout:
-    layout = Layout(_value(struct, "DW_AT_byte_size"), {}, {}, {})
+def _layout(struct: DIE) -> StructLayout:
+    layout = StructLayout(_value(struct, "DW_AT_byte_size"), {}, {}, {})
     for path, offset, die in _members(struct, "", 0, _MAX_DEPTH):
         target = _resolve(die)
         dims: tuple[int, ...] = ()
@@ -376,8 +376,8 @@ def _from_json(data: dict[str, Any]) -> Symbols:
     )
 
 
-def _layout_from_json(data: dict[str, Any]) -> Layout:
-    return Layout(
+def _layout_from_json(data: dict[str, Any]) -> StructLayout:
+    return StructLayout(
         bytes=data["bytes"],
         members={path: Member(m["offset"], m["type"], tuple(m["dims"])) for path, m in data["members"].items()},
         arrays={path: (offset, tuple(dims)) for path, (offset, dims) in data["arrays"].items()},

@@ -29,7 +29,7 @@ PREFIX = "TUNER/nccl-tuner: "  # of its lines in the log
 
 
 @contextmanager
-def opened(table: Path, selection: Selection, settings: Mapping[str, str] | None = None) -> Iterator["Asked"]:
+def opened(table: Path, selection: Selection, settings: Mapping[str, str] | None = None) -> Iterator["AskedPlugin"]:
     """The plugin of the selection's communicator; ``settings`` are the plugin's own variables, NCCL_TUNER_*.
 
     BadTable where the plugin cannot use the table, BadInput for a release without plugins.
@@ -43,7 +43,7 @@ def opened(table: Path, selection: Selection, settings: Mapping[str, str] | None
     except PluginRefused as refused:
         raise BadTable(str(refused).rpartition(PREFIX)[2]) from None
     with plugin:
-        yield Asked(plugin, interface, selection)
+        yield AskedPlugin(plugin, interface, selection)
 
 
 def strict(table: Path) -> dict[str, str]:
@@ -59,7 +59,7 @@ def size(communicator: Communicator, interface: Interface) -> CommunicatorSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedPlugin:
     """A plugin, how it is asked, and what NCCL computes before it asks."""
 
     plugin: DryRun

@@ -15,14 +15,14 @@ from tuner.base.errors import BadInput
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Collective, DataType, Op
 from tuner.base.numerics import SizeArray, f32, shortest
 from tuner.emulator.ranges import breaks, largest
-from tuner.emulator.request import Request, Sizes
+from tuner.emulator.request import MessageSizes, Request
 from tuner.emulator.rules import bounds
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.call import Call
 from tuner.emulator.selection import MAX_BYTES, Selection
 from tuner.plugin import loading
 from tuner.plugin.lint import exists
-from tuner.plugin.table.records import Choice, Cost, Decision, Interval, Line
+from tuner.plugin.table.records import Choice, CostLine, CostRow, Decision, Interval
 
 # A line a size bin and algorithm: the corrections have 23 bins. More is a time that is no line in any of them.
 MOST_LINES = 100
@@ -42,7 +42,7 @@ def decisions(selection: Selection, collectives: Iterable[Collective], channels:
     return [row for each in collectives for row in _decisions(selection, request(each), channels)]
 
 
-def costs(selection: Selection, collectives: Iterable[Collective]) -> list[Cost]:
+def costs(selection: Selection, collectives: Iterable[Collective]) -> list[CostRow]:
     """Rows that give every time the release computes bit for bit, and `never` for what it ignores.
 
     BadInput where a time is no line of the size, or not one that a table can say.
@@ -83,26 +83,26 @@ def _ranked(selection: Selection, request: Request, sizes: SizeArray, channels: 
     return np.column_stack([np.argsort(times, axis=1, kind="stable"), best, bound])
 
 
-def _costs(selection: Selection, request: Request) -> Iterator[Cost]:
+def _costs(selection: Selection, request: Request) -> Iterator[CostRow]:
     if not selection.usable(request):
         return
     ranks, nodes = _here(selection)
     excluded = selection.excluded(request)
     for algo_proto in ALGO_PROTOS:
         if algo_proto in excluded and exists(request.collective, *algo_proto):
-            yield Cost(request.collective, *algo_proto, None, ranks=ranks, nodes=nodes)
+            yield CostRow(request.collective, *algo_proto, None, ranks=ranks, nodes=nodes)
         elif algo_proto not in excluded:
             yield from _lines(selection, request, algo_proto)
 
 
-def _lines(selection: Selection, request: Request, algo_proto: AlgoProto) -> Iterator[Cost]:
+def _lines(selection: Selection, request: Request, algo_proto: AlgoProto) -> Iterator[CostRow]:
     at, communicator = (request.collective, *algo_proto), selection.communicator
     where = f"{request.collective.name} {algo_proto[0].name}/{algo_proto[1].name} in NCCL {communicator.release.name}"
     latency_us, bandwidth_gbs = selection.tables.latency_us[at], selection.tables.bandwidth_gbs[at]
     call = Call(communicator, request, algo_proto)
 
     def corrected(sizes: SizeArray) -> NDArray[np.float32]:
-        pair = timing.corrected(latency_us, bandwidth_gbs, call, Sizes(sizes))
+        pair = timing.corrected(latency_us, bandwidth_gbs, call, MessageSizes(sizes))
         labels = np.column_stack([np.broadcast_to(value, sizes.shape) for value in pair])
         if len(sizes) > 1 and (labels[1:] != labels[:-1]).any(axis=1).sum() > MOST_LINES:
             raise BadInput(f"{where}: its time changes continuously with the size, which no cost row can say")
@@ -111,7 +111,7 @@ def _lines(selection: Selection, request: Request, algo_proto: AlgoProto) -> Ite
     starts = breakpoints.find(corrected, 1, MAX_BYTES, breaks(selection))
     lines = []
     for start, (latency, bandwidth) in zip(starts, corrected(starts), strict=True):
-        line = Line(shortest(latency), shortest(bandwidth), timing.per_batch(call))
+        line = CostLine(shortest(latency), shortest(bandwidth), timing.per_batch(call))
         exact = np.float32(line.latency_us) == latency and np.float32(line.bandwidth_gbs) == bandwidth
         if not (exact and 0 <= latency < np.inf and 0 < bandwidth < np.inf):
             raise BadInput(f"{where}: {latency} us, {bandwidth} GB/s cannot be written as a cost row")
@@ -122,7 +122,7 @@ def _lines(selection: Selection, request: Request, algo_proto: AlgoProto) -> Ite
         size = np.array([max(interval.low, 1)], np.uint64)
         plain = f32(line.latency_us) + size.astype(f32) / (f32(1000) * f32(line.bandwidth_gbs))
         left = timing.penalised(plain, call)[0] == plain[0]
-        yield Cost(request.collective, *algo_proto, line if left else None, bytes=interval, ranks=ranks, nodes=nodes)
+        yield CostRow(request.collective, *algo_proto, line if left else None, bytes=interval, ranks=ranks, nodes=nodes)
 
 
 def _intervals(chosen: list[tuple[int, _What]]) -> Iterator[tuple[Interval, _What]]:
@@ -151,7 +151,7 @@ def for_release(rows: list[Decision], runs: Selection) -> tuple[list[Decision], 
     return kept, [*notes, *_interface(runs)]
 
 
-def notes_on_costs(rows: list[Cost], runs: Selection) -> list[str]:
+def notes_on_costs(rows: list[CostRow], runs: Selection) -> list[str]:
     """What another release will not follow on the same machine."""
     cells = {(row.collective, row.algorithm, row.protocol): row.time is not None for row in reversed(rows)}
     notes = []
@@ -186,7 +186,7 @@ Choices = tuple[Choice, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class CommunicatorShape:
     """The size of a communicator whose nodes have as many ranks each."""
 
     ranks: int
@@ -201,7 +201,7 @@ class Edged:
     choices: Choices | None
 
 
-def between(known: Mapping[Shape, Sequence[Decision]], unequal: bool = True) -> list[Decision]:
+def between(known: Mapping[CommunicatorShape, Sequence[Decision]], unequal: bool = True) -> list[Decision]:
     """Rows for every number of nodes between two neighbours of ``known``, with as many ranks per node.
 
     Without ``unequal`` only what both neighbours choose: the rest is left to NCCL. BadInput where nodes differ in their
@@ -224,7 +224,7 @@ def between(known: Mapping[Shape, Sequence[Decision]], unequal: bool = True) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
+class HeldOutRows:
     """Interpolated rows against the emulator's own picks on one communicator, over sizes spaced evenly by logarithm.
 
     ``agreeing`` is the share of sizes with the same pick; ``mean_excess`` the rows' mean time over the pick's, as a
@@ -241,7 +241,7 @@ class HeldOut:
         return f"{self.nodes} nodes: as picked there at {percent} slower on average by NCCL's own times"
 
 
-def held_out(rows: Sequence[Decision], selection: Selection) -> HeldOut:
+def held_out(rows: Sequence[Decision], selection: Selection) -> HeldOutRows:
     """What interpolated rows choose on this communicator, beside what the release picks there."""
     here = selection.communicator
     agreeing, excess = [], []
@@ -258,12 +258,12 @@ def held_out(rows: Sequence[Decision], selection: Selection) -> HeldOut:
                 # Where the row's choice cannot run, NCCL takes its own.
                 time_us = times_us[(at, *algo_proto)]
                 excess.append(float(time_us / best_us[at] - 1) if time_us >= 0 else 0.0)
-    return HeldOut(here.nodes, len(agreeing), float(np.mean(agreeing or [0])), float(np.mean(excess or [0])))
+    return HeldOutRows(here.nodes, len(agreeing), float(np.mean(agreeing or [0])), float(np.mean(excess or [0])))
 
 
 def _rows(
-    below: tuple[Shape, Sequence[Decision]],
-    above: tuple[Shape, Sequence[Decision]],
+    below: tuple[CommunicatorShape, Sequence[Decision]],
+    above: tuple[CommunicatorShape, Sequence[Decision]],
     nodes: int,
     collective: Collective,
     unequal: bool,

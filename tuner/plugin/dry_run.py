@@ -85,7 +85,7 @@ class TunerCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TunedCosts:
     """The cost table in us, [algorithm][protocol], after the plugin, and its channels: 0 leaves them to NCCL."""
 
     cost_us: NDArray[np.float32]
@@ -93,7 +93,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedPick:
     """What the plugin names to a NCCL without cost tables; None leaves the choice to NCCL, 0 channels their number."""
 
     choice: AlgoProto | None
@@ -183,23 +183,23 @@ class DryRun:
             self.close()  # as NCCL does with a communicator that it could not create
             raise PluginRefused(f"the plugin's init returned {result}: {self.log[-1].text if self.log else ''}")
 
-    def ask(self, call: TunerCall, cost_us: ArrayLike, channels: int = 0) -> Answer:
+    def ask(self, call: TunerCall, cost_us: ArrayLike, channels: int = 0) -> TunedCosts:
         """One ``getCollInfo`` over a copy of ``cost_us`` (algorithms x protocols); NCCL calls with ``channels`` 0."""
         table = np.array(cost_us, dtype=np.float32, order="C")
         count = self._ffi.new("int *", channels)
         with self._listen(self.log):
             result = self._lib.call_with_costs(self.version, self._context, self._call(call), self._cells(table), count)
         _check(result, "getCollInfo")
-        return Answer(table, int(count[0]))
+        return TunedCosts(table, int(count[0]))
 
-    def name(self, call: TunerCall) -> Named:
+    def name(self, call: TunerCall) -> NamedPick:
         """One ``getCollInfo`` of versions 1 and 2, which hand over no cost table."""
         algorithm, protocol, count = (self._ffi.new("int *", value) for value in (-1, -1, 0))
         with self._listen(self.log):
             result = self._lib.call_by_name(self.version, self._context, self._call(call), algorithm, protocol, count)
         _check(result, "getCollInfo")
         unnamed = algorithm[0] == -1 and protocol[0] == -1
-        return Named(None if unnamed else (Algorithm(algorithm[0]), Protocol(protocol[0])), int(count[0]))
+        return NamedPick(None if unnamed else (Algorithm(algorithm[0]), Protocol(protocol[0])), int(count[0]))
 
     def rows(self, call: TunerCall, cost_us: ArrayLike) -> DecidingRows:
         """Which rows decide such a call; the plugin does not count it. Versions 1 and 2 make no use of ``cost_us``."""

@@ -18,7 +18,7 @@ _MINUS_ONE = -1.0  # a cell that NCCL ignores
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenByPlugin:
     """What the plugin did since its table was set, in all communicators of the process, and NCCL's last question."""
 
     calls: int
@@ -63,11 +63,11 @@ class Forcing:
         if wrong != self._ffi.NULL:
             raise BadTable(f"table: {self._ffi.string(wrong).decode(errors='replace')}")
 
-    def seen(self) -> Seen:
+    def seen(self) -> SeenByPlugin:
         """What the plugin has been asked and has decided since the last look."""
         seen = self._ffi.new("struct nccl_tuner_seen *")
         self._lib.nccl_tuner_see(seen)
-        return Seen.of(seen)
+        return SeenByPlugin.of(seen)
 
 
 class ForcingDryRun(DryRun):

@@ -20,7 +20,7 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class TableFinding:
     """What is wrong with a line of a table, and how much."""
 
     line: int
@@ -32,12 +32,12 @@ MACHINE, NCCL = "machine", "nccl"
 MOST_GPU_LETTERS = 127  # that the plugin keeps (struct gpus, csrc/plugin/table.h)
 
 
-def check(table: Table) -> list[Finding]:
+def check(table: Table) -> list[TableFinding]:
     """Values that are not of the form, or name nothing that is known."""
     return [*_gpus(table), *_machine(table), *_nccl(table)]
 
 
-def check_release(table: Table, running: str) -> list[Finding]:
+def check_release(table: Table, running: str) -> list[TableFinding]:
     """Whether the table is for this release."""
     named = _words(table, NCCL)
     if not named or running in named:
@@ -45,7 +45,7 @@ def check_release(table: Table, running: str) -> list[Finding]:
     return [_finding(table, NCCL, WARNING, f"the table is for NCCL {', '.join(named)}, not for {running}")]
 
 
-def check_who_asks(table: Table, running: Release) -> list[Finding]:
+def check_who_asks(table: Table, running: Release) -> list[TableFinding]:
     """Whether the release says which communicator asks, where rows ask for that."""
     if running.plugin is None or interface(running).says_who_asks:
         return []
@@ -53,7 +53,7 @@ def check_who_asks(table: Table, running: Release) -> list[Finding]:
     if not rows:
         return []
     reason = f"{len(rows)} rows ask for ranks or nodes, which NCCL {running.name} does not say: its own choice there"
-    return [Finding(rows[0].line, WARNING, reason)]
+    return [TableFinding(rows[0].line, WARNING, reason)]
 
 
 def _asks_who(row: Conditions) -> bool:
@@ -61,7 +61,7 @@ def _asks_who(row: Conditions) -> bool:
     return counts or row.ranks_per_node is not None or row.bytes_per_rank != ANY_BYTES
 
 
-def check_machine(table: Table, machine: str) -> list[Finding]:
+def check_machine(table: Table, machine: str) -> list[TableFinding]:
     """Whether the table is for this machine of the catalogue, and for its GPUs."""
     findings = []
     here = catalogue.load(machine)
@@ -85,7 +85,7 @@ def _alike(word: str, chip: str) -> bool:
     return contains(word, chip) or contains(chip, word)
 
 
-def _gpus(table: Table) -> Iterator[Finding]:
+def _gpus(table: Table) -> Iterator[TableFinding]:
     value = table.provenance.get(GPUS, "")
     if len(value) > MOST_GPU_LETTERS:
         yield _finding(table, GPUS, WARNING, f"{len(value)} letters, of which the plugin reads {MOST_GPU_LETTERS}")
@@ -101,13 +101,13 @@ def _gpus(table: Table) -> Iterator[Finding]:
             yield _finding(table, GPUS, NOTE, reason)
 
 
-def _machine(table: Table) -> Iterator[Finding]:
+def _machine(table: Table) -> Iterator[TableFinding]:
     if MACHINE in table.provenance and not _machines(table):
         reason = "names no machine of the catalogue, so that nothing can be compared with it"
         yield _finding(table, MACHINE, NOTE, reason)
 
 
-def _nccl(table: Table) -> Iterator[Finding]:
+def _nccl(table: Table) -> Iterator[TableFinding]:
     known = release.names()
     for word in _words(table, NCCL):
         if word not in known:
@@ -133,5 +133,5 @@ def _words(table: Table, key: str) -> list[str]:
     return [word.strip() for word in table.provenance[key].split(",")] if key in table.provenance else []
 
 
-def _finding(table: Table, key: str, severity: str, reason: str) -> Finding:
-    return Finding(table.provenance_lines.get(key, 1), severity, f"# {key}: {reason}")
+def _finding(table: Table, key: str, severity: str, reason: str) -> TableFinding:
+    return TableFinding(table.provenance_lines.get(key, 1), severity, f"# {key}: {reason}")

@@ -7,11 +7,11 @@ from typing import TypeVar
 
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.plugin import headers
-from tuner.plugin.headers import ERROR, NOTE, WARNING, Finding
+from tuner.plugin.headers import ERROR, NOTE, WARNING, TableFinding
 from tuner.plugin.table import boxes
 from tuner.plugin.table.boxes import Box, Boxes, Range
 from tuner.plugin.table.parse import choice_text, size_text
-from tuner.plugin.table.records import LARGEST, Choice, Conditions, Cost, Decision, Table
+from tuner.plugin.table.records import LARGEST, Choice, Conditions, CostRow, Decision, Table
 
 # What any release has had, whatever it takes; test_lint.py holds it against the tables of all releases.
 ALGORITHMS = {
@@ -36,7 +36,7 @@ _FOUR_GIB = (2**32 - 1, 2**32)  # where people write "everything"
 _Row = TypeVar("_Row", bound=Conditions)
 
 
-def check(table: Table) -> list[Finding]:
+def check(table: Table) -> list[TableFinding]:
     """Findings in the order of lines."""
     findings = [
         *headers.check(table),
@@ -54,7 +54,7 @@ def check(table: Table) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.line)
 
 
-def cells(row: Decision | Cost) -> list[tuple[Algorithm, Protocol]]:
+def cells(row: Decision | CostRow) -> list[tuple[Algorithm, Protocol]]:
     """The combinations that a row names."""
     return [choice.algo_proto for choice in row.named] if isinstance(row, Decision) else [(row.algorithm, row.protocol)]
 
@@ -69,32 +69,32 @@ def name(algo_proto: tuple[Algorithm, Protocol]) -> str:
     return choice_text(Choice(*algo_proto))
 
 
-def _impossible(rows: Iterable[Decision | Cost]) -> Iterator[Finding]:
+def _impossible(rows: Iterable[Decision | CostRow]) -> Iterator[TableFinding]:
     for row in rows:
         for algo_proto in cells(row):
             if not exists(row.collective, *algo_proto):
                 every = product(ALGORITHMS[row.collective], Protocol)
                 valid = ", ".join(name(one) for one in every if exists(row.collective, *one))
                 reason = f"no NCCL runs {row.collective.name} by {name(algo_proto)}; valid: {valid}"
-                yield Finding(row.line, ERROR, reason)
+                yield TableFinding(row.line, ERROR, reason)
 
 
-def _explored(rows: Iterable[Decision]) -> Iterator[Finding]:
+def _explored(rows: Iterable[Decision]) -> Iterator[TableFinding]:
     """Rows of which a part of the calls takes arms, which is meant for a while."""
     for row in rows:
         if row.arms is not None:
             percent = 100 / row.arms.every
             reason = f"explores in {percent:.3g} % of the first {row.arms.calls} calls (NCCL 2.28 and later)"
-            yield Finding(row.line, NOTE, reason)
+            yield TableFinding(row.line, NOTE, reason)
 
 
-def _registered(rows: Iterable[Decision]) -> Iterator[Finding]:
+def _registered(rows: Iterable[Decision]) -> Iterator[TableFinding]:
     """NCCL looks a registration up on each rank by itself, so that the ranks of one call may match different rows."""
     at = [row.line for row in rows if row.registered is not None]
     if at:
         more = f" (as {len(at) - 1} more)" if len(at) > 1 else ""
         reason = "ranks whose buffers are not registered alike choose differently, and the job hangs"
-        yield Finding(at[0], WARNING, f"registered= holds what one rank knows{more}: {reason}")
+        yield TableFinding(at[0], WARNING, f"registered= holds what one rank knows{more}: {reason}")
 
 
 def _groups(rows: Iterable[_Row], key: Callable[[_Row], object]) -> Iterable[list[_Row]]:
@@ -104,7 +104,7 @@ def _groups(rows: Iterable[_Row], key: Callable[[_Row], object]) -> Iterable[lis
     return groups.values()
 
 
-def _geometry(rows: Sequence[Decision], gaps_are_meant: bool) -> Iterator[Finding]:
+def _geometry(rows: Sequence[Decision], gaps_are_meant: bool) -> Iterator[TableFinding]:
     """All of one collective; sizes without a row are notes at most where they are meant."""
     shapes = [boxes.of(row) for row in rows]
     index = Boxes(shapes)
@@ -118,21 +118,25 @@ def _geometry(rows: Sequence[Decision], gaps_are_meant: bool) -> Iterator[Findin
         yield replace(gap, severity=NOTE, reason=f"{gap.reason}, as '# {GAPS}:' says") if gaps_are_meant else gap
 
 
-def _unreachable(rows: Sequence[Conditions], shapes: Sequence[Box | None], index: Boxes, at: int) -> Finding | None:
+def _unreachable(
+    rows: Sequence[Conditions], shapes: Sequence[Box | None], index: Boxes, at: int
+) -> TableFinding | None:
     shape, line = shapes[at], rows[at].line
     if shape is None:
-        return Finding(line, WARNING, "never matches: no communicator has these ranks, nodes and ranks per node")
+        return TableFinding(line, WARNING, "never matches: no communicator has these ranks, nodes and ranks per node")
     meeting = index.above(at)
     above = [box for other in meeting if (box := shapes[other]) is not None]
     try:
         if boxes.covered(shape, above):
-            return Finding(line, WARNING, f"never decides: hidden by {_lines(rows, meeting)}")
+            return TableFinding(line, WARNING, f"never decides: hidden by {_lines(rows, meeting)}")
     except boxes.TooManyOverlaps:
-        return Finding(line, NOTE, f"meets {_lines(rows, meeting)} in too many ways to tell whether it ever decides")
+        return TableFinding(
+            line, NOTE, f"meets {_lines(rows, meeting)} in too many ways to tell whether it ever decides"
+        )
     return None
 
 
-def _meetings(rows: Sequence[Decision], shapes: Sequence[Box | None], index: Boxes, at: int) -> Iterator[Finding]:
+def _meetings(rows: Sequence[Decision], shapes: Sequence[Box | None], index: Boxes, at: int) -> Iterator[TableFinding]:
     """Rows above with other choices; that a special row stands above a general one is how it is meant."""
     shape, row = shapes[at], rows[at]
     if shape is None:
@@ -157,14 +161,14 @@ def _meetings(rows: Sequence[Decision], shapes: Sequence[Box | None], index: Box
         shared = all(low == high for low, high in (_sizes(common) for _, common in partial))
         severity = NOTE if shared else WARNING
         reason = f"line {rows[first].line} has other choices and wins where both match{_shown(both)}{others}"
-        yield Finding(row.line, severity, reason)
+        yield TableFinding(row.line, severity, reason)
     if special:
-        yield Finding(row.line, NOTE, f"special cases of this row above it win there: {_lines(rows, special)}")
+        yield TableFinding(row.line, NOTE, f"special cases of this row above it win there: {_lines(rows, special)}")
 
 
 def _gaps(
     rows: Sequence[Decision], visible: Sequence[int], shapes: Sequence[Box | None], index: Boxes
-) -> Iterator[Finding]:
+) -> Iterator[TableFinding]:
     """Between and after the sizes of rows whose other conditions are the same, where no other row matches either."""
     groups: dict[tuple[str, Box], list[tuple[Range, int]]] = {}
     for at in visible:
@@ -180,13 +184,13 @@ def _gaps(
             if low > end + 1 and _open(gap, shapes, index):
                 part = "" if not index.meeting(gap, 0, len(rows)) else "part of "
                 reason = f"no row for {part}{_named(gap, axis)}, between line {rows[last].line} and this one"
-                yield Finding(rows[at].line, WARNING, f"{reason}: NCCL's own choice there")
+                yield TableFinding(rows[at].line, WARNING, f"{reason}: NCCL's own choice there")
             if high > end:
                 end, last = high, at
         if end < LARGEST and _open(others._replace(**{axis: (end + 1, end + 1)}), shapes, index):
             severity = WARNING if end in _FOUR_GIB else NOTE
             past = _named(others._replace(**{axis: (end + 1, LARGEST)}), axis)
-            yield Finding(rows[last].line, severity, f"no row for {past}, past the last: NCCL's own choice there")
+            yield TableFinding(rows[last].line, severity, f"no row for {past}, past the last: NCCL's own choice there")
 
 
 def _open(gap: Box, shapes: Sequence[Box | None], index: Boxes) -> bool:

@@ -11,20 +11,20 @@ from tuner.emulator.rules.bounds import NVLS
 from tuner.emulator.rules.candidate import COLLNET
 from tuner.emulator.selection import Selection
 from tuner.plugin import headers, loading
-from tuner.plugin.headers import ERROR, NOTE, WARNING, Finding
+from tuner.plugin.headers import ERROR, NOTE, WARNING, TableFinding
 from tuner.plugin.lint import cells, exists, name
 from tuner.plugin.table import boxes
-from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, Choice, Conditions, Cost, Decision, Interval, Table
+from tuner.plugin.table.records import ANY_BYTES, ANY_COUNT, Choice, Conditions, CostRow, Decision, Interval, Table
 from tuner.release import Release
 
 SUMS = (Collective.ReduceScatter, Collective.AllReduce)
 UNCHECKED = "NCCL_TUNER_UNCHECKED=1"
 
 
-def check_release(table: Table, release: Release) -> list[Finding]:
+def check_release(table: Table, release: Release) -> list[TableFinding]:
     """What a release does not do for any communicator."""
     if not loading.has_plugins(release):
-        return [Finding(1, ERROR, f"NCCL {release.name} loads no tuner plugin")]
+        return [TableFinding(1, ERROR, f"NCCL {release.name} loads no tuner plugin")]
     return [
         *headers.check_release(table, release.name),
         *_constants(table, release),
@@ -34,17 +34,17 @@ def check_release(table: Table, release: Release) -> list[Finding]:
     ]
 
 
-def check_communicator(table: Table, communicator: Communicator, dtype: DataType, op: Op) -> list[Finding]:
+def check_communicator(table: Table, communicator: Communicator, dtype: DataType, op: Op) -> list[TableFinding]:
     """What this communicator does not do, for calls of this type and operation; rows for others are left out."""
     if not loading.has_plugins(communicator.release):
         return []
     selection = Selection(communicator)
     excluded = {one: selection.excluded(Request(one, dtype, op)) for one in Collective}
-    findings: list[Finding] = []
+    findings: list[TableFinding] = []
     for row in _rows(table):
         if not _applies(row, communicator):
             shape = ranks_on_nodes(communicator.ranks, communicator.nodes)
-            findings.append(Finding(row.line, NOTE, f"does not apply to this communicator of {shape}"))
+            findings.append(TableFinding(row.line, NOTE, f"does not apply to this communicator of {shape}"))
             continue
         for algo_proto in cells(row):
             known = exists(row.collective, *algo_proto) and algo_proto[0] in _algorithms(
@@ -52,13 +52,13 @@ def check_communicator(table: Table, communicator: Communicator, dtype: DataType
             )
             if known and algo_proto in excluded[row.collective]:
                 reason = excluded[row.collective][algo_proto]
-                findings.append(Finding(row.line, WARNING, f"{name(algo_proto)} cannot run here: {reason}"))
+                findings.append(TableFinding(row.line, WARNING, f"{name(algo_proto)} cannot run here: {reason}"))
         if isinstance(row, Decision):
             findings.extend(_channels(row, communicator))
     return findings
 
 
-def check_types(table: Table, communicator: Communicator) -> list[Finding]:
+def check_types(table: Table, communicator: Communicator) -> list[TableFinding]:
     """Rows for Ring that have no effect on 8-bit sums; said once, at the first such row."""
     if not {timing.deep_fp8_ring, timing.deep_fp8_ring_where_available}.intersection(communicator.rules.penalty):
         return []
@@ -69,11 +69,11 @@ def check_types(table: Table, communicator: Communicator) -> list[Finding]:
                 "no effect on 8-bit sums (fp8) of more than 8 ranks, for which NCCL "
                 f"{communicator.release.name} puts Ring last: the plugin keeps that"
             )
-            return [Finding(row.line, NOTE, reason)]
+            return [TableFinding(row.line, NOTE, reason)]
     return []
 
 
-def _rows(table: Table) -> list[Decision | Cost]:
+def _rows(table: Table) -> list[Decision | CostRow]:
     return [*table.decisions, *table.costs]
 
 
@@ -89,7 +89,7 @@ def _applies(row: Conditions, communicator: Communicator) -> bool:
     return mine is not None and other is not None and boxes.common(mine, other) is not None
 
 
-def _constants(table: Table, release: Release) -> Iterator[Finding]:
+def _constants(table: Table, release: Release) -> Iterator[TableFinding]:
     interface = loading.interface(release)
     if interface.hands_constants and interface.keeps_constants:
         return
@@ -97,50 +97,50 @@ def _constants(table: Table, release: Release) -> Iterator[Finding]:
     lost = "writes its own constants over those that a plugin sets"
     why = lost if interface.hands_constants else f"hands constants to no plugin; valid: {since} and later"
     for constant in table.constants:
-        yield Finding(constant.line, WARNING, f"NCCL {release.name} {why}")
+        yield TableFinding(constant.line, WARNING, f"NCCL {release.name} {why}")
 
 
-def _missing(table: Table, release: Release) -> Iterator[Finding]:
+def _missing(table: Table, release: Release) -> Iterator[TableFinding]:
     """Algorithms that this release does not have for the collective."""
     for row in _rows(table):
         for algo_proto in cells(row):
             if exists(row.collective, *algo_proto) and algo_proto[0] not in _algorithms(release, row.collective):
                 reason = f"NCCL {release.name} does not run {row.collective.name} by {algo_proto[0].name}"
-                yield Finding(row.line, WARNING, reason)
+                yield TableFinding(row.line, WARNING, reason)
 
 
 def _algorithms(release: Release, collective: Collective) -> list[Algorithm]:
     return list(release.rules.exists[collective])
 
 
-def _settings(table: Table, release: Release) -> Iterator[Finding]:
+def _settings(table: Table, release: Release) -> Iterator[TableFinding]:
     interface = loading.interface(release)
     for row in table.decisions:
         if row.registered and not interface.knows_registered:
             since = loading.first(lambda interface: interface.knows_registered)
             reason = f"never matches: NCCL {release.name} does not report registered buffers; valid: {since} and later"
-            yield Finding(row.line, WARNING, reason)
+            yield TableFinding(row.line, WARNING, reason)
         if not interface.hands_costs and any(choice.protocol is Protocol.LL128 for choice in row.named):
             reason = f"NCCL {release.name} does not check that LL128 is safe; the plugin takes it only with {UNCHECKED}"
-            yield Finding(row.line, WARNING, reason)
+            yield TableFinding(row.line, WARNING, reason)
         if not interface.asks_chunks and any(choice.chunk_bytes is not None for choice in row.named):
             since = loading.first(lambda interface: interface.asks_chunks)
             reason = f"NCCL {release.name} asks no plugin for the chunk size; valid: {since} and later"
-            yield Finding(row.line, WARNING, reason)
+            yield TableFinding(row.line, WARNING, reason)
         if not interface.says_who_asks and any(choice.channels is not None for choice in row.named):
             reason = f"NCCL {release.name} does not check channels; the plugin passes them on only with {UNCHECKED}"
-            yield Finding(row.line, WARNING, reason)
+            yield TableFinding(row.line, WARNING, reason)
     if not interface.says_who_asks:
         for line, what in _shaped(table):
             reason = f"NCCL {release.name} does not say which communicator asks: {what}, unless {UNCHECKED}"
-            yield Finding(line, WARNING, reason)
+            yield TableFinding(line, WARNING, reason)
     if not interface.hands_costs:
         for cost in table.costs:
             reason = f"NCCL {release.name} hands no costs to a plugin: the table's compete with each other only"
-            yield Finding(cost.line, NOTE, reason)
+            yield TableFinding(cost.line, NOTE, reason)
 
 
-def _domains(table: Table, release: Release) -> Iterator[Finding]:
+def _domains(table: Table, release: Release) -> Iterator[TableFinding]:
     if loading.interface(release).says_domains:
         return
     since = loading.first(lambda interface: interface.says_domains)
@@ -150,7 +150,7 @@ def _domains(table: Table, release: Release) -> Iterator[Finding]:
             reason = (
                 f"NCCL {release.name} does not say how many NVLink domains there are: {own}; valid: {since} and later"
             )
-            yield Finding(row.line, WARNING, reason)
+            yield TableFinding(row.line, WARNING, reason)
 
 
 def _shaped(table: Table) -> Iterator[tuple[int, str]]:
@@ -161,16 +161,16 @@ def _shaped(table: Table) -> Iterator[tuple[int, str]]:
             yield row.line, "the choice stays NCCL's there" if isinstance(row, Decision) else "the cost has no effect"
 
 
-def _channels(row: Decision, communicator: Communicator) -> Iterator[Finding]:
+def _channels(row: Decision, communicator: Communicator) -> Iterator[TableFinding]:
     for choice in row.named:
         if choice.channels is None:
             continue
         if choice.algorithm in COLLNET or (choice.algorithm is Algorithm.NVLS and communicator.nodes > 1):
             reason = f"the plugin keeps NCCL's channels for {name(choice.algo_proto)} here: NCCL would not check others"
-            yield Finding(row.line, WARNING, reason)
+            yield TableFinding(row.line, WARNING, reason)
         elif choice.channels > (most := _most_channels(choice, communicator)):
             reason = f"channels={choice.channels} of {name(choice.algo_proto)}: this communicator has {most}"
-            yield Finding(row.line, NOTE, reason)
+            yield TableFinding(row.line, NOTE, reason)
 
 
 def _most_channels(choice: Choice, communicator: Communicator) -> int:

@@ -17,7 +17,7 @@ _SEPARATORS = ":;$"  # what LD_LIBRARY_PATH splits at, and where a token such as
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
+class LoadingEnvironment:
     """Variables to set, and folders to put before what a list of folders has."""
 
     set: dict[str, str]
@@ -109,7 +109,7 @@ def takes_path(nccl: Release, file: Path) -> bool:
 
 def environment(
     nccl: Release, file: Path, table: Path | None = None, strict: bool = False, following: str | None = None
-) -> Environment:
+) -> LoadingEnvironment:
     """What makes ``nccl`` load the plugin in ``file`` and the plugin read ``table``; all paths become absolute.
 
     The plugin takes the table only with the content that it has now, and asks the tuner ``following`` where that writes
@@ -130,7 +130,7 @@ def environment(
     if following is not None:
         settings["NCCL_TUNER_NEXT"] = os.path.abspath(following) if "/" in following else following
     if takes_path(nccl, file):
-        return Environment({"NCCL_TUNER_PLUGIN": str(file), **settings})
+        return LoadingEnvironment({"NCCL_TUNER_PLUGIN": str(file), **settings})
     if not (file.name.startswith("lib") and file.name.endswith(".so")):
         raise BadInput(f"NCCL {nccl.name} finds {file} only if its name is lib*.so")
     folder = str(file.parent)
@@ -139,4 +139,4 @@ def environment(
             f"NCCL {nccl.name} finds {file} by LD_LIBRARY_PATH only, which cannot hold this folder; "
             f"valid: one without {' '.join(_SEPARATORS)}"
         )
-    return Environment({"NCCL_TUNER_PLUGIN": file.name, **settings}, {"LD_LIBRARY_PATH": folder})
+    return LoadingEnvironment({"NCCL_TUNER_PLUGIN": file.name, **settings}, {"LD_LIBRARY_PATH": folder})

@@ -11,11 +11,11 @@ from tuner.base.names import Algorithm, Protocol
 from tuner.base.numerics import is_time, shortest
 from tuner.base.records import json_form
 from tuner.emulator.call_kind import NonClassicPath
-from tuner.emulator.group import Group, Operation, Tuned, plan, scheduled_channels
+from tuner.emulator.group import GroupPlan, Operation, Tuned, plan, scheduled_channels
 from tuner.emulator.request import Request
 from tuner.emulator.rules import symmetric
 from tuner.emulator.selection import Selection
-from tuner.plugin.asked import Asked, opened
+from tuner.plugin.asked import AskedPlugin, opened
 from tuner.plugin.dry_run import DecidingRows, LogLine
 
 
@@ -56,7 +56,7 @@ class ProtocolOfTuner:
     It does before it gives a call a symmetric kernel of low latency, in releases whose rule says so.
     """
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: AskedPlugin) -> None:
         self._asked = asked
         self._question: tuple[Request, int] | None = None
 
@@ -112,7 +112,7 @@ class FittedPick:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TableTrial:
     """One size. ``decision`` is the line of the row that names the pick, ``cost`` of the one that gives its time.
 
     ``unavailable`` is the line of the first matching row, where NCCL can run nothing of it here and no other row
@@ -140,7 +140,7 @@ class Trials:
     """What a plugin did when it was asked, size by size."""
 
     interface: int  # version of NCCL's tuner interface
-    sizes: tuple[Trial, ...]
+    sizes: tuple[TableTrial, ...]
     log: tuple[LogLine, ...]  # what the plugin says in NCCL's log
 
 
@@ -169,7 +169,7 @@ def against_nccl(trials: Trials, nccl: Selection, fitted: Selection, request: Re
     return replace(trials, sizes=tuple(_against_nccl(each, nccl, fitted, request) for each in trials.sizes))
 
 
-def _against_nccl(trial: Trial, nccl: Selection, fitted: Selection, request: Request) -> Trial:
+def _against_nccl(trial: TableTrial, nccl: Selection, fitted: Selection, request: Request) -> TableTrial:
     if trial.picked is None or trial.own is None:
         return trial
     (path,) = nccl.non_classic_paths(request, [trial.bytes])
@@ -212,11 +212,11 @@ def grouped(
         )
 
 
-def _grids(group: Group) -> tuple[int, ...]:
+def _grids(group: GroupPlan) -> tuple[int, ...]:
     return tuple(len(kernel.channels) for kernel in group.kernels)
 
 
-def _may_bypass(asked: Asked, request: Request, sizes: Sequence[int]) -> Iterator[Trial]:
+def _may_bypass(asked: AskedPlugin, request: Request, sizes: Sequence[int]) -> Iterator[TableTrial]:
     """Of calls that may bypass the algorithms, which for some of them is the tuner's to decide."""
     selection = asked.selection
     for size, own_path in zip(sizes, selection.non_classic_paths(request, sizes), strict=True):
@@ -227,7 +227,7 @@ def _may_bypass(asked: Asked, request: Request, sizes: Sequence[int]) -> Iterato
         else:
             decision = None if own_path == path else protocol.rows().decision
             taken = bypass_of(selection, request, size, path)
-            trial = Trial(size, None, None, decision, bypass_kernel=path.name, bypass=taken)
+            trial = TableTrial(size, None, None, decision, bypass_kernel=path.name, bypass=taken)
         if own_path is not None:
             trial = replace(trial, own=None, own_bypass=bypass_of(selection, request, size, own_path))
         elif path is not None:
@@ -241,7 +241,7 @@ def _own(selection: Selection, request: Request, size: int) -> TrialPick:
     return TrialPick(*algo_proto, int(picks.channels[0]), shortest(picks.time_us[0]))
 
 
-def _trials(asked: Asked, request: Request, sizes: Sequence[int]) -> Iterator[Trial]:
+def _trials(asked: AskedPlugin, request: Request, sizes: Sequence[int]) -> Iterator[TableTrial]:
     selection = asked.selection
     picks, costs_us = selection.classic_pick(request, sizes), selection.cost_table(request, sizes)
     for at, size in enumerate(sizes):
@@ -250,7 +250,7 @@ def _trials(asked: Asked, request: Request, sizes: Sequence[int]) -> Iterator[Tr
         call = asked.call(request, int(size))
         tuned = asked.answer(call, costs_us[at])
         picked = own if tuned is None else _launched(selection, request, call.bytes, tuned)
-        yield _with_rows(Trial(call.bytes, own, picked), asked.rows(call, costs_us[at]))
+        yield _with_rows(TableTrial(call.bytes, own, picked), asked.rows(call, costs_us[at]))
 
 
 def _launched(selection: Selection, request: Request, size: int, tuned: Tuned) -> TrialPick:
@@ -259,7 +259,7 @@ def _launched(selection: Selection, request: Request, size: int, tuned: Tuned) -
     return TrialPick(*tuned.algo_proto, channels, shortest(tuned.time_us))
 
 
-def _with_rows(trial: Trial, rows: DecidingRows) -> Trial:
+def _with_rows(trial: TableTrial, rows: DecidingRows) -> TableTrial:
     """Adds the rows by which the plugin decided."""
     picked = trial.picked
     if picked is None or picked is trial.own:  # the very same is NCCL's own, whatever the rows say

@@ -11,7 +11,7 @@ Verdict = Literal["explains", "partly", "cannot"]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RegressionCommand:
     """A command of this tool, and patterns (regular expressions) that it prints or does not.
 
     ``live``: it asks libnccl.
@@ -34,7 +34,7 @@ class Regression:
     says: str
     verdict: Verdict
     shows: str
-    runs: tuple[Run, ...]
+    runs: tuple[RegressionCommand, ...]
 
 
 @cache
@@ -51,7 +51,9 @@ def regressions() -> tuple[Regression, ...]:
             one["verdict"],
             one["shows"],
             tuple(
-                Run(run["command"], tuple(run["prints"]), tuple(run.get("lacks", ())), run.get("live", False))
+                RegressionCommand(
+                    run["command"], tuple(run["prints"]), tuple(run.get("lacks", ())), run.get("live", False)
+                )
                 for run in one["runs"]
             ),
         )

@@ -109,7 +109,7 @@ class RuleNames:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Exchange:
+class ExchangeTable:
     """The table ``[exchange]``."""
 
     # What goes into a kernel: messages cut into chunks, each on one channel, in works of 16; or rounds of one send and
@@ -378,7 +378,7 @@ class Variables:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ranks:
+class RankRules:
     """What a release does about ranks of a communicator that were started with different things."""
 
     checks_release: bool  # the communicator fails where ranks have other releases
@@ -433,10 +433,10 @@ class Release:
     symmetric: Symmetric
     search: Search
     connect: Connect
-    exchange: Exchange
+    exchange: ExchangeTable
     rules: RuleNames
     environment: Variables
-    ranks: Ranks
+    ranks: RankRules
     plugin: Plugin | None = None
     ll128: LL128 | None = None
     nvls_tree_correction_on_arm: ArmNodes | None = None

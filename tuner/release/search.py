@@ -34,7 +34,7 @@ class Merging:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reading:
+class XmlReading:
     """How the XML is read, before a system graph is made of it."""
 
     own_gpu_only: bool  # a rank marks its own GPU, and the XMLs of a host's ranks are fused; else it marks all
@@ -114,7 +114,7 @@ class Tries:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Channels:
+class ChannelRules:
     """How one channel after the other is laid."""
 
     connections_limit_nets: bool  # an adapter has no more channels than connections
@@ -144,7 +144,7 @@ class Channels:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Loop:
+class LoopRules:
     """Searches that are tried, one after the other."""
 
     types: Literal["fixed", "of_the_machine"]  # the nearest and farthest types that are tried
@@ -186,15 +186,15 @@ class Dump:
 class Search:
     """The table ``[search]``."""
 
-    reading: Reading
+    reading: XmlReading
     merging: Merging | None  # of releases that merge adapters
     # NCCL's InfiniBand network makes one adapter of two ports of one device before NCCL sees them, in every case or
     # where all adapters have as many.
     ports_merged: Literal["never", "always", "where_all_alike"]
     devices: Devices
     routing: Routing
-    channels: Channels
-    loop: Loop
+    channels: ChannelRules
+    loop: LoopRules
     tries: Tries
     dump: Dump
     intra_gbs: Steps  # bandwidths of a channel that are tried on one node, by compute capability

@@ -16,7 +16,7 @@ from tuner.machine.peer_links import PeerLinks
 from tuner.scenario.node import ResolvedNode, found_graphs, found_parts
 
 if TYPE_CHECKING:
-    from tuner.graphs import Request
+    from tuner.graphs import SearchRequest
 
 
 Alike = tuple[ResolvedNode, int]  # a kind of host, and how many of it follow each other
@@ -43,7 +43,7 @@ class ResolvedDomain:
         """Number of its hosts."""
         return sum(count for _, count in self.alike)
 
-    def for_search(self, several: bool) -> "Request":
+    def for_search(self, several: bool) -> "SearchRequest":
         """The domain as the search of graphs takes it, alone or one of several. BadInput where settings differ."""
         from tuner.graphs import Hosts
 
@@ -208,7 +208,7 @@ class ResolvedPart:
         each = "rank" if len(self.ranks) == 1 else "ranks"
         return f"{each} {', '.join(map(str, self.ranks))} of a {self.whole.name}"
 
-    def for_search(self, several: bool) -> "Request":
+    def for_search(self, several: bool) -> "SearchRequest":
         """The whole as the part's first rank searches it, alone or one of several."""
         return replace(self.whole.for_search(several), rank=self.ranks[0])
 

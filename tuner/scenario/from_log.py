@@ -17,13 +17,13 @@ from tuner.release.schema import SEARCHED_FOR
 from tuner.release.variables import ignored
 from tuner.scenario.description import Scenario
 from tuner.scenario.logs import importer, node_facts
-from tuner.scenario.logs.imported import Given, Imported, NodeFacts, as_node
+from tuner.scenario.logs.imported import Imported, LogAdditions, NodeFacts, as_node
 from tuner.scenario.logs.importer import FILES_AND_ADAPTERS
 from tuner.scenario.nearest import compared, ranked, same
 from tuner.scenario.node import ResolvedNode
 
 if TYPE_CHECKING:
-    from tuner.graphs import Request
+    from tuner.graphs import SearchRequest
     from tuner.machine.topology import Topology
     from tuner.scenario.describe import Description
     from tuner.scenario.oracle_configuration import OracleConfiguration
@@ -151,12 +151,12 @@ OF_AWS = "nccl_ofi_tuner"  # the name of its interfaces, src/tuner/nccl_ofi_tune
 OR_A_MACHINE = "; or `machine` NAME or `topology` FILE.xml for all that the log does not show"
 
 
-def _given(given: "Description", shown: bool) -> Given:
+def _given(given: "Description", shown: bool) -> LogAdditions:
     """What the user says of the run, in the importer's words; of the nodes only where the log has to show them."""
     nccl, gpu, graph_file = (given.get(key) for key in ("nccl", "gpu", "graphs"))
     caps = given.get("comp_cap")
     named = () if gpu is None or not shown else (gpus.load(str(gpu)).compute_capability,)
-    return Given(
+    return LogAdditions(
         communicator=given.get("log_communicator"),
         release=None if nccl is None else release.load(str(nccl)).name,
         comp_caps=(caps,) if isinstance(caps, int) else tuple(caps or named),
@@ -417,7 +417,7 @@ class ResolvedLoggedNode(ResolvedNode):
         """BadInput: libnccl takes a topology."""
         self._refuse("a topology, in which libnccl searches")
 
-    def for_search(self, several: bool) -> "Request":
+    def for_search(self, several: bool) -> "SearchRequest":
         """BadInput: the search takes a topology."""
         self._refuse("a topology to search graphs in")
 

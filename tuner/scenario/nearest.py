@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.base.errors import TunerError
 from tuner.machine import catalogue, gpus
 from tuner.machine.catalogue import Machine
-from tuner.machine.nearness import Compared, Nearness, nearness
+from tuner.machine.nearness import ComparedFact, Nearness, nearness
 from tuner.scenario.description import Scenario
 from tuner.scenario.logs.imported import Imported, LogEvidence
 
@@ -40,33 +40,33 @@ def compared(name: str, imported: Imported, run: "Description", with_rings: bool
     return nearness(machine.name, facts, _IN_NO_LOG)
 
 
-def _gpus(machine: Machine, imported: Imported, run: "Description") -> Iterator[Compared]:
+def _gpus(machine: Machine, imported: Imported, run: "Description") -> Iterator[ComparedFact]:
     hardware, used = imported.hardware, run.get("gpus_per_node")
     if hardware.instance:
         alias = catalogue.alias(hardware.instance)
         same = alias is not None and alias.machine == machine.name
-        yield Compared(f"instance type {hardware.instance}", same, identifies=True)
+        yield ComparedFact(f"instance type {hardware.instance}", same, identifies=True)
     known = ", ".join(hardware.gpu_names)
-    yield Compared(f"GPUs {known or 'by name'}", _is_model(machine.gpu, known) if known else None, identifies=True)
+    yield ComparedFact(f"GPUs {known or 'by name'}", _is_model(machine.gpu, known) if known else None, identifies=True)
     if hardware.comp_caps:
         caps = ", ".join(f"{cap / 10:.1f}" for cap in hardware.comp_caps)
         same = set(hardware.comp_caps) == {gpu.sm for gpu in machine.topology.gpus}
-        yield Compared(f"compute capability {caps}", same)
+        yield ComparedFact(f"compute capability {caps}", same)
     has = machine.gpus_per_node * (machine.trays or 1)
     if used is None or used < has:
-        yield Compared("number of GPUs", None)
+        yield ComparedFact("number of GPUs", None)
     else:
-        yield Compared(f"{used} GPUs per node", used == has)
+        yield ComparedFact(f"{used} GPUs per node", used == has)
     if len(hardware.bus_ids) > 1:
         there = {int(re.sub("[:.]", "", gpu.busid), 16) for gpu in machine.topology.gpus}
         same = set(hardware.bus_ids) <= there
-        yield Compared(f"bus ids of {len(hardware.bus_ids)} GPUs", same, identifies=True, decides=False)
+        yield ComparedFact(f"bus ids of {len(hardware.bus_ids)} GPUs", same, identifies=True, decides=False)
     nvls = (run.get("env") or {}).get("NCCL_NVLS_ENABLE") != "0"
     if hardware.multicast is not None and nvls:
         can = machine.topology.gpus[0].sm >= MULTICAST_COMP_CAP and machine.topology.has_nvswitch(
             len(machine.topology.gpus)
         )
-        yield Compared(f"NVLS is {'' if hardware.multicast else 'not '}available", can == hardware.multicast)
+        yield ComparedFact(f"NVLS is {'' if hardware.multicast else 'not '}available", can == hardware.multicast)
 
 
 def _is_model(model: str, name: str) -> bool:
@@ -75,43 +75,43 @@ def _is_model(model: str, name: str) -> bool:
     return bool(re.search(rf"\b{re.escape(chip)}\b", name.upper())) and ("PCI" in name.upper()) <= ("SXM" not in model)
 
 
-def _adapters(machine: Machine, imported: Imported, several: bool) -> Iterator[Compared]:
+def _adapters(machine: Machine, imported: Imported, several: bool) -> Iterator[ComparedFact]:
     """On one node adapters reach no choice, but for the node's topology."""
     hardware, nets = imported.hardware, machine.topology.nets
     if not hardware.adapters:
-        yield Compared("adapters", None)
+        yield ComparedFact("adapters", None)
         return
     number = len(hardware.adapters)
-    yield Compared(f"{number} adapters", number == len(nets), decides=several)
+    yield ComparedFact(f"{number} adapters", number == len(nets), decides=several)
     named = set(hardware.adapters) == {net.name for net in nets}
-    yield Compared(f"adapters {', '.join(hardware.adapters)}", named, decides=False)
+    yield ComparedFact(f"adapters {', '.join(hardware.adapters)}", named, decides=False)
     if not hardware.adapters_mbps:
-        yield Compared("speed of adapters", None)
+        yield ComparedFact("speed of adapters", None)
         return
     gbps = ", ".join(f"{speed / 1000:g}" for speed in hardware.adapters_mbps)
     speeds = set(hardware.adapters_mbps) == {net.speed_mbps for net in nets}
-    yield Compared(f"adapters of {gbps} Gb/s", speeds, decides=several)
+    yield ComparedFact(f"adapters of {gbps} Gb/s", speeds, decides=several)
 
 
-def _channels(machine: Machine, imported: Imported, run: "Description") -> Iterator[Compared]:
+def _channels(machine: Machine, imported: Imported, run: "Description") -> Iterator[ComparedFact]:
     """The numbers of channels that NCCL makes there, where the catalogue has the graphs."""
     if imported.coll_channels is None:
-        yield Compared("channels", None)
+        yield ComparedFact("channels", None)
         return
     logged = f"{imported.coll_channels} channels" + (
         f", {imported.nvls_channels} of NVLS" if imported.nvls_channels else ""
     )
     here = _made(machine, run)
     if here is None:
-        yield Compared(f"{logged}", None)
+        yield ComparedFact(f"{logged}", None)
         return
     coll, nvls = here
-    yield Compared(
+    yield ComparedFact(
         logged, (coll, nvls if imported.nvls_channels else None) == (imported.coll_channels, imported.nvls_channels)
     )
 
 
-def _orders(machine: Machine, imported: Imported, run: "Description") -> Iterator[Compared]:
+def _orders(machine: Machine, imported: Imported, run: "Description") -> Iterator[ComparedFact]:
     """Orders of ranks in rings and trees, and adapters: a fingerprint of what joins GPUs, and of their numbers."""
     said = imported.evidence
     found = _across(_known(machine, run), whole=bool(said.adapters_of_ranks or said.nvls_heads))
@@ -119,14 +119,16 @@ def _orders(machine: Machine, imported: Imported, run: "Description") -> Iterato
         plain = all(list(ring) == sorted(ring) for ring in said.rings)
         agrees = None if found is None else [ring.ranks for ring in found.rings] == list(said.rings)
         what = f"order of ranks in {len(said.rings)} rings"
-        yield Compared(what, agrees, identifies=not plain, decides=False)
+        yield ComparedFact(what, agrees, identifies=not plain, decides=False)
     if said.trees:
-        yield Compared(f"{len(said.trees)} trees", None if found is None else _same_trees(found, said), decides=False)
+        yield ComparedFact(
+            f"{len(said.trees)} trees", None if found is None else _same_trees(found, said), decides=False
+        )
     if said.adapters_of_ranks and found is not None and any(ring.crossings for ring in found.rings):
-        yield Compared("adapters that ranks send over", _same_adapters(found, said), decides=False)
+        yield ComparedFact("adapters that ranks send over", _same_adapters(found, said), decides=False)
     if said.nvls_heads:
         same = None if found is None else found.nvls_heads == said.nvls_heads
-        yield Compared(f"{len(said.nvls_heads)} NVLS heads", same, decides=False)
+        yield ComparedFact(f"{len(said.nvls_heads)} NVLS heads", same, decides=False)
 
 
 def _across(scenario: Scenario | None, whole: bool) -> "Across | None":

@@ -25,7 +25,7 @@ from tuner.release.environment import Environment
 from tuner.scenario.description import PEER_TO_PEER, Scenario
 
 if TYPE_CHECKING:
-    from tuner.graphs import Request
+    from tuner.graphs import SearchRequest
     from tuner.scenario.oracle_configuration import OracleConfiguration
 
 MOST_RANKS = 640  # of a node, each of which is a GPU to NCCL: NCCL_TOPO_MAX_NODES (src/include/graph.h, v2.30.7-1)
@@ -265,13 +265,13 @@ class ResolvedNode:
             return PEER_TO_PEER[changed]
         return self.scenario.machine is None or catalogue.load(self.scenario.machine).peer_to_peer_across_sockets
 
-    def for_search(self, several: bool) -> "Request":
+    def for_search(self, several: bool) -> "SearchRequest":
         """The node as the search of graphs takes it, alone or one of several."""
-        from tuner.graphs import Request
+        from tuner.graphs import SearchRequest
 
         nccl = release.load(self.scenario.nccl)
         variables, nvls_off = self._variables_of_nccl, resolved.rules_for(nccl).nvls_if_shared
-        return Request(
+        return SearchRequest(
             self.topology_xml,
             self.gpus,
             several,
@@ -387,7 +387,7 @@ def _of_listing(file: Path, gpu: str | None, net_gbps: float | None, net_latency
 
     Errors: BadInput says what the listing does not, how to say it, and which machines are nearest.
     """
-    from tuner.machine.listings import Given, completed, read
+    from tuner.machine.listings import ListingAdditions, completed, read
     from tuner.machine.listings.nearest import ranked
     from tuner.machine.listings.shape import of_listing
 
@@ -395,7 +395,7 @@ def _of_listing(file: Path, gpu: str | None, net_gbps: float | None, net_latency
     if listing is None:
         return None
     try:
-        return completed(file, Given(gpu, net_gbps, net_latency_us)).topology
+        return completed(file, ListingAdditions(gpu, net_gbps, net_latency_us)).topology
     except BadInput as error:
         near = ranked(of_listing(listing, None if gpu is None else gpus.load(gpu)))[:MOST_NEAR_LISTING]
         raise BadInput(
@@ -404,7 +404,7 @@ def _of_listing(file: Path, gpu: str | None, net_gbps: float | None, net_latency
         ) from None
 
 
-def found_graphs(request: "Request", nccl: str) -> tuple[Graphs, float]:
+def found_graphs(request: "SearchRequest", nccl: str) -> tuple[Graphs, float]:
     """The searched graphs, and the bandwidth of the slowest path from a GPU to its adapter (GB/s, 0 where unknown).
 
     One without channels is absent, but for NVLS where latencies go by its type all the same. Errors: those of the
@@ -418,7 +418,7 @@ def found_graphs(request: "Request", nccl: str) -> tuple[Graphs, float]:
     return graphs, found.net_gbs
 
 
-def found_parts(request: "Request", nccl: str) -> tuple[tuple[int, ...], ...]:
+def found_parts(request: "SearchRequest", nccl: str) -> tuple[tuple[int, ...], ...]:
     """The ranks of a node in as many parts as NCCL takes it for nodes. Errors: those of the search."""
     from tuner.graphs import searched
 

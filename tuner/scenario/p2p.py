@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
 from tuner.emulator.connect.network import ORDER, heads_of_rank, network_use
-from tuner.emulator.p2p.peers import Order, PeerChannels, peer_channels
+from tuner.emulator.p2p.peers import PeerChannels, PeerOrder, peer_channels
 from tuner.emulator.p2p.records import P2pContext
 from tuner.emulator.rules.domains import ENABLE, IF_THERE
 from tuner.emulator.rules.registered import Heads, NetworkUse
@@ -29,7 +29,7 @@ def p2p_context(resolved: "ResolvedScenario", rank: int = 0) -> P2pContext:
     if any(kind.scenario.graphs is not None for kind in resolved.kinds):
         raise BadInput("`graphs`: sends and receives go by the links of the topology; valid without it")
     communicator, ranks_of = resolved.view_of(rank), resolved.ranks_of
-    order = Order(communicator, ranks_of, rank)
+    order = PeerOrder(communicator, ranks_of, rank)
     links = _links(resolved, rank)
     channels = _channels(resolved, rank, links)
     by_network, beyond = links[0].joined_by_network, frozenset(_beyond_nodes(resolved, rank))

@@ -13,7 +13,7 @@ from tuner.base.sizes import as_ranges
 from tuner.emulator.build import build
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.rules import cta_policy, domains, init, resolved
-from tuner.emulator.rules.domains import Fabric
+from tuner.emulator.rules.domains import DomainHosts
 from tuner.machine.topology import Topology, edit
 from tuner.machine.topology import read as read_topology
 from tuner.release import Release
@@ -287,7 +287,7 @@ class ResolvedScenario:
         BadInput where NCCL refuses the domains, or what it does with them is not emulated.
         """
         hosts = [(kind, kind.hosts) for kind in self.kinds]
-        fabric = Fabric(
+        fabric = DomainHosts(
             Environment(self.scenario.variables, non_numeric_is_default=self._non_numeric_is_default),
             hosts=sum(count for _, count in hosts),
             domains=self.domains,

@@ -5,11 +5,21 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
 
 from tuner.answers.doctor.match import counterparts
-from tuner.answers.doctor.records import NOTE, UNLIKE, WRONG, Finding, Node, gpu_name, listed, most_common, number
+from tuner.answers.doctor.records import (
+    NOTE,
+    UNLIKE,
+    WRONG,
+    ExaminedNode,
+    Finding,
+    gpu_name,
+    listed,
+    most_common,
+    number,
+)
 from tuner.machine.topology import Gpu, Target
 
 
-def check(node: Node) -> Iterator[Finding]:
+def check(node: ExaminedNode) -> Iterator[Finding]:
     """All of them."""
     yield from _capability(node)
     yield from _dangling(node)
@@ -23,7 +33,7 @@ def check(node: Node) -> Iterator[Finding]:
     yield from _unknown(node)
 
 
-def _capability(node: Node) -> Iterator[Finding]:
+def _capability(node: ExaminedNode) -> Iterator[Finding]:
     pairs = counterparts(node)
     for pci in node.gpus:
         part, other, has = node.part(pci), pairs.get(pci), number(pci.find("gpu"), "sm")
@@ -41,7 +51,7 @@ def _capability(node: Node) -> Iterator[Finding]:
             )
 
 
-def _dangling(node: Node) -> Iterator[Finding]:
+def _dangling(node: ExaminedNode) -> Iterator[Finding]:
     """Links to a GPU that is none, which NCCL drops, and to a GPU by the class of a switch."""
     busids = {gpu.busid: f"gpu:{gpu.dev}" for gpu in node.topology.gpus}
     for gpu in node.topology.gpus:
@@ -66,7 +76,7 @@ def _dangling(node: Node) -> Iterator[Finding]:
                 )
 
 
-def _to_switches(node: Node) -> Iterator[Finding]:
+def _to_switches(node: ExaminedNode) -> Iterator[Finding]:
     """GPUs with fewer links to NVSwitches than their model, the machine or most of them have."""
     have = [gpu.count_nvlinks(Target.SWITCH) for gpu in node.topology.gpus]
     expected = _expected(node, have)
@@ -86,26 +96,26 @@ def _to_switches(node: Node) -> Iterator[Finding]:
         )
 
 
-def _certain(node: Node) -> bool:
+def _certain(node: ExaminedNode) -> bool:
     """Whether these GPUs always have NVLinks, to NVSwitches as far as the machine says it."""
     forms = [part.nvlinks for pci in node.gpus if (part := node.part(pci)) is not None]
     always = len(forms) == len(node.gpus) and all(forms) and all(min(each) > 0 for each in forms)
     return len(node.gpus) > 1 and _like_switched(node) and _same_model(node) and (node.same or always)
 
 
-def _same_model(node: Node) -> bool:
+def _same_model(node: ExaminedNode) -> bool:
     """Whether the machine has GPUs of these device ids, or the file does not say them."""
     devices = {pci.get("device") for pci in node.gpus}
     there = set() if node.like_root is None else {pci.get("device") for pci in node.like_root.iter("pci")}
     return devices <= {None, *there}
 
 
-def _like_switched(node: Node) -> bool:
+def _like_switched(node: ExaminedNode) -> bool:
     like = node.like
     return like is not None and like.topology.has_nvswitch(len(like.topology.gpus))
 
 
-def _expected(node: Node, have: list[int]) -> int | None:
+def _expected(node: ExaminedNode, have: list[int]) -> int | None:
     like = node.like
     if like is not None and _like_switched(node) and _same_model(node):
         counts = {gpu.count_nvlinks(Target.SWITCH) for gpu in like.topology.gpus}
@@ -116,7 +126,7 @@ def _expected(node: Node, have: list[int]) -> int | None:
     return most_common(have)
 
 
-def _between(node: Node) -> Iterator[Finding]:
+def _between(node: ExaminedNode) -> Iterator[Finding]:
     """Links that only one of two GPUs has, that GPUs of no form of their model lack, or that the same machine has."""
     gpus, here = node.topology.gpus, _pairs(node.topology.gpus)
     same = node.same and node.like is not None and len(node.like.topology.gpus) == len(gpus) and _same_model(node)
@@ -137,7 +147,7 @@ def _between(node: Node) -> Iterator[Finding]:
             )
 
 
-def _by_form(node: Node, here: Mapping[tuple[int, int], int]) -> Mapping[tuple[int, int], int]:
+def _by_form(node: ExaminedNode, here: Mapping[tuple[int, int], int]) -> Mapping[tuple[int, int], int]:
     """Links between two GPUs that have some, as their model's next form has, where both lack equally many."""
     wanted = dict(here)
     of_gpu = [sum(count for (own, _), count in here.items() if own == each) for each in range(len(node.gpus))]
@@ -164,7 +174,7 @@ def _pairs(gpus: tuple[Gpu, ...]) -> Mapping[tuple[int, int], int]:
     }
 
 
-def _gpudirect(node: Node) -> Iterator[Finding]:
+def _gpudirect(node: ExaminedNode) -> Iterator[Finding]:
     """GPUs that adapters cannot read and write, where their model can and an adapter that reaches memory is there.
 
     Beside sockets alone NCCL writes gdr="0" for every GPU.
@@ -188,7 +198,7 @@ def _gpudirect(node: Node) -> Iterator[Finding]:
         )
 
 
-def _model(node: Node, pci: ET.Element) -> str:
+def _model(node: ExaminedNode, pci: ET.Element) -> str:
     part = node.part(pci)
     return "such GPUs" if part is None else part.name
 
@@ -196,7 +206,7 @@ def _model(node: Node, pci: ET.Element) -> str:
 _INTERFACE = re.compile(r"(?:en|eth|ib|bond|br|docker|veth|lo|wl|virbr|team)[a-z]*\d[\w.]*|lo|docker0")
 
 
-def reaches_memory(node: Node, net: ET.Element) -> bool:
+def reaches_memory(node: ExaminedNode, net: ET.Element) -> bool:
     """Whether it is a device that reads and writes memory by itself, by its part and its name, not a socket's."""
     slot = node.slot(net)
     part = None if slot is None else node.part(slot)
@@ -212,7 +222,7 @@ def _is_off(element: ET.Element | None) -> bool:
     return element is not None and element.get("gdr") == "0"
 
 
-def _unknown(node: Node) -> Iterator[Finding]:
+def _unknown(node: ExaminedNode) -> Iterator[Finding]:
     strange = [
         pci
         for pci in node.root.iter("pci")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tuner.answers.doctor.check_gpus import reaches_memory
 from tuner.answers.doctor.match import counterparts, link, switches
-from tuner.answers.doctor.records import NOTE, WRONG, Finding, Node, gpu_name, listed, most_common, number
+from tuner.answers.doctor.records import NOTE, WRONG, ExaminedNode, Finding, gpu_name, listed, most_common, number
 from tuner.machine.topology.reader import DEFAULT_SPEED_MBPS
 
 Link = tuple[int, int]  # generation, lanes
@@ -14,7 +14,7 @@ OTHERS = "the others here"
 Kind = tuple[str | None, ...]  # class, vendor and device
 
 
-def check_links(node: Node) -> Iterator[Finding]:
+def check_links(node: ExaminedNode) -> Iterator[Finding]:
     """Links without a speed, which NCCL takes for PCIe 3.0, and slow ones."""
     wanted, by_part = _wanted(node)
     missing, slow = dict[ET.Element, Link | None](), dict[ET.Element, Link]()
@@ -55,7 +55,7 @@ def check_links(node: Node) -> Iterator[Finding]:
     yield from _by_c2c(node)
 
 
-def _by_c2c(node: Node) -> Iterator[Finding]:
+def _by_c2c(node: ExaminedNode) -> Iterator[Finding]:
     """GPUs that NVLink-C2C joins with their CPU: NCCL's search counts all that a GPU has by its PCIe link."""
     slow = [
         pci
@@ -74,13 +74,13 @@ def _by_c2c(node: Node) -> Iterator[Finding]:
         )
 
 
-def _built_in(node: Node, pci: ET.Element) -> bool:
+def _built_in(node: ExaminedNode, pci: ET.Element) -> bool:
     """Adapters without memory access to GPUs, such as an on-board network, are as slow as they are."""
     part = node.part(pci)
     return pci.find("gpu") is None and part is not None and not part.gpudirect_rdma
 
 
-def _wanted(node: Node) -> tuple[Mapping[ET.Element, Link], Mapping[ET.Element, str]]:
+def _wanted(node: ExaminedNode) -> tuple[Mapping[ET.Element, Link], Mapping[ET.Element, str]]:
     """Links that each device should have: the same machine's, else what most like it have, else what the part can.
 
     With the name of what a slower one is unlike, where it may be so.
@@ -152,7 +152,7 @@ def _name(pci: ET.Element) -> str:
     return pci.get("busid", "") if net is None else net.get("name", "")
 
 
-def check_adapters(node: Node) -> Iterator[Finding]:
+def check_adapters(node: ExaminedNode) -> Iterator[Finding]:
     """All of them."""
     yield from _speeds(node)
     yield from _gpudirect(node)
@@ -161,7 +161,7 @@ def check_adapters(node: Node) -> Iterator[Finding]:
     yield from _count(node)
 
 
-def _speeds(node: Node) -> Iterator[Finding]:
+def _speeds(node: ExaminedNode) -> Iterator[Finding]:
     pairs = counterparts(node)
     groups: dict[tuple[str, float, tuple[str, str | None]], list[str]] = {}
     speeds = {net: number(net, "speed") for net in node.adapters}
@@ -209,7 +209,7 @@ def _ids(slot: ET.Element) -> tuple[str | None, str | None]:
     return slot.get("vendor"), slot.get("device")
 
 
-def _gpudirect(node: Node) -> Iterator[Finding]:
+def _gpudirect(node: ExaminedNode) -> Iterator[Finding]:
     """Adapters that do not reach GPUs' memory, where they and a GPU can."""
     if not any(part.gpudirect_rdma for pci in node.gpus if (part := node.part(pci)) is not None):
         return
@@ -235,7 +235,7 @@ def _gpudirect(node: Node) -> Iterator[Finding]:
         )
 
 
-def _guids(node: Node) -> Iterator[Finding]:
+def _guids(node: ExaminedNode) -> Iterator[Finding]:
     """Adapters of different PCI devices with one guid and port."""
     seen: dict[tuple[str, str], list[ET.Element]] = {}
     for net in node.adapters:
@@ -254,7 +254,7 @@ def _guids(node: Node) -> Iterator[Finding]:
             )
 
 
-def _dropped(node: Node) -> Iterator[Finding]:
+def _dropped(node: ExaminedNode) -> Iterator[Finding]:
     """Adapters with coll="1" and without keep="1"."""
     names = [net.get("name", "") for net in node.adapters if net.get("coll") == "1" and net.get("keep") != "1"]
     if names:
@@ -268,7 +268,7 @@ def _dropped(node: Node) -> Iterator[Finding]:
         )
 
 
-def _count(node: Node) -> Iterator[Finding]:
+def _count(node: ExaminedNode) -> Iterator[Finding]:
     if node.like is None:
         return
     have, there = len(node.adapters), len(node.like.topology.nets)

@@ -4,8 +4,8 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from itertools import combinations
 
-from tuner.answers.doctor.match import Plan, counterparts, link, plan
-from tuner.answers.doctor.records import NOTE, WRONG, Finding, Node, ancestors, gpu_name, listed
+from tuner.answers.doctor.match import PlacementPlan, counterparts, link, plan
+from tuner.answers.doctor.records import NOTE, WRONG, ExaminedNode, Finding, ancestors, gpu_name, listed
 from tuner.machine.listings.shape import PXB, SYS, nearness
 
 FROM_LINUX = {"23": "143", "25": "175", "26": "191"}  # AMD's families as Linux counts them, and as NCCL does
@@ -13,7 +13,7 @@ QEMU = "0x1b36"
 MOST_MOVED = 0.5  # of all devices: where more lie elsewhere than in the machine, it is another one
 
 
-def check(node: Node) -> Iterator[Finding]:
+def check(node: ExaminedNode) -> Iterator[Finding]:
     """All of them."""
     yield from _virtual(node)
     yield from _structure(node)
@@ -22,7 +22,7 @@ def check(node: Node) -> Iterator[Finding]:
     yield from _far(node)
 
 
-def _virtual(node: Node) -> Iterator[Finding]:
+def _virtual(node: ExaminedNode) -> Iterator[Finding]:
     slots = [pci for pci in node.root.iter("pci") if pci.get("vendor", "").lower() == QEMU]
     if slots:
         names = [pci.get("busid", "") for pci in slots]
@@ -35,12 +35,12 @@ def _virtual(node: Node) -> Iterator[Finding]:
         )
 
 
-def is_flat(node: Node) -> bool:
+def is_flat(node: ExaminedNode) -> bool:
     """Whether GPUs and adapters are at the CPUs alone, without a PCI switch."""
     return all(node.above[pci].tag == "cpu" for pci in node.gpus) and len(node.gpus) > 1
 
 
-def _structure(node: Node) -> Iterator[Finding]:
+def _structure(node: ExaminedNode) -> Iterator[Finding]:
     wanted = plan(node)
     like = node.like.name if node.like else ""
     if wanted.changes and not _judged(node):
@@ -100,7 +100,7 @@ def _structure(node: Node) -> Iterator[Finding]:
 MOST_LANES = 192  # of all processors of a server: two Xeon 6900 have 96 each, two EPYC 9005 up to 160 together
 
 
-def _too_many_lanes(node: Node) -> bool:
+def _too_many_lanes(node: ExaminedNode) -> bool:
     """Whether the devices at the processors alone have more PCIe lanes than any two processors: there are switches."""
     slots = {*node.gpus, *filter(None, map(node.slot, node.adapters))}
     lanes = [
@@ -110,7 +110,7 @@ def _too_many_lanes(node: Node) -> bool:
     return sum(lanes) > MOST_LANES
 
 
-def _judged(node: Node) -> bool:
+def _judged(node: ExaminedNode) -> bool:
     """Whether the machine is near enough to say where devices belong: processors of its maker, as many adapters."""
     assert node.like is not None
     theirs = node.like.topology
@@ -118,7 +118,7 @@ def _judged(node: Node) -> bool:
     return alike and len(counterparts(node)) == len({*node.gpus, *filter(None, map(node.slot, node.adapters))})
 
 
-def _elsewhere(wanted: Plan, devices: int, like: str) -> Finding:
+def _elsewhere(wanted: PlacementPlan, devices: int, like: str) -> Finding:
     return Finding(
         "another-layout",
         NOTE,
@@ -128,7 +128,7 @@ def _elsewhere(wanted: Plan, devices: int, like: str) -> Finding:
     )
 
 
-def _in_order(node: Node) -> Iterator[Finding]:
+def _in_order(node: ExaminedNode) -> Iterator[Finding]:
     """Without a machine: of each NUMA node GPUs and adapters that go up are paired in the order of bus ids."""
     changes, names, switches = list[str](), list[str](), 0
     for cpu in node.root.iter("cpu"):
@@ -161,7 +161,7 @@ def _in_order(node: Node) -> Iterator[Finding]:
         )
 
 
-def _processors(node: Node) -> Iterator[Finding]:
+def _processors(node: ExaminedNode) -> Iterator[Finding]:
     cpus = list(node.root.iter("cpu"))
     kinds = {tuple(cpu.get(name) for name in ("arch", "vendor", "familyid", "modelid")) for cpu in cpus}
     if len(kinds) > 1:
@@ -189,7 +189,7 @@ def _words(cpu: ET.Element) -> str:
     return ":".join(cpu.get(name, "") for name in ("vendor", "familyid", "modelid"))
 
 
-def _affinity(node: Node) -> Iterator[Finding]:
+def _affinity(node: ExaminedNode) -> Iterator[Finding]:
     masks = {f"cpu:{cpu.get('numaid')}": _mask(cpu) for cpu in node.root.iter("cpu") if cpu.find("pci") is not None}
     says = None
     if empty := [name for name, mask in masks.items() if not mask]:
@@ -211,7 +211,7 @@ def _mask(cpu: ET.Element) -> int:
         return 0
 
 
-def _far(node: Node) -> Iterator[Finding]:
+def _far(node: ExaminedNode) -> Iterator[Finding]:
     """Adapters without a GPU near them, where others have one: for storage, mostly, and NCCL uses them."""
     levels = {net.get("name", ""): _nearest_gpu(node, net) for net in node.adapters}
     if not any(level <= PXB for level in levels.values()):
@@ -230,7 +230,7 @@ def _far(node: Node) -> Iterator[Finding]:
         )
 
 
-def _nearest_gpu(node: Node, net: ET.Element) -> int:
+def _nearest_gpu(node: ExaminedNode, net: ET.Element) -> int:
     """How near the nearest GPU of an adapter is."""
     path = [each for each in ancestors(node, net) if each.tag in ("pci", "cpu")]
     return min((nearness([pci, *ancestors(node, pci)], path) for pci in node.gpus), default=SYS)

@@ -11,7 +11,7 @@ from pathlib import Path
 from tuner.answers.changes import AtSize, at_sizes
 from tuner.answers.diff import Side
 from tuner.answers.doctor import check_gpus, check_links, check_places
-from tuner.answers.doctor.records import NOTE, UNLIKE, WRONG, Finding, Node
+from tuner.answers.doctor.records import NOTE, UNLIKE, WRONG, ExaminedNode, Finding
 from tuner.base.errors import BadTopology, TunerError
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
@@ -51,7 +51,7 @@ class Examination:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DoctorOptions:
     """For which release and nodes, which call and sizes (bytes) it is priced; the last size prices each finding."""
 
     nccl: str
@@ -60,7 +60,7 @@ class Asked:
     sizes: tuple[int, ...]
 
 
-def examine(file: str, text: str, like: str | None, asked: Asked) -> Examination:
+def examine(file: str, text: str, like: str | None, asked: DoctorOptions) -> Examination:
     """The topology ``text`` of ``file``; ``like`` is a machine by name, None: the nearest with as many GPUs alike.
 
     Errors: those of :func:`tuner.machine.topology.read`; BadTopology for more GPUs than NCCL has room for;
@@ -96,14 +96,14 @@ def nearest(text: str, like: str | None) -> Nearness | None:
     return None
 
 
-def found(node: Node) -> list[Finding]:
+def found(node: ExaminedNode) -> list[Finding]:
     """All findings, those that are wrong first."""
     every = [finding for check in CHECKS for finding in check(node)]
     order = (WRONG, UNLIKE, NOTE)
     return sorted(every, key=lambda finding: order.index(finding.severity))
 
 
-def _split(file: str, text: str, asked: Asked) -> Iterator[Finding]:
+def _split(file: str, text: str, asked: DoctorOptions) -> Iterator[Finding]:
     """The host that NCCL takes for several nodes of its own, and by which ways: no fault, and much follows from it."""
     try:
         with tempfile.TemporaryDirectory() as name:
@@ -126,12 +126,12 @@ def after(text: str, changes: Sequence[str]) -> str:
     return text
 
 
-def node_of(text: str, near: Nearness | None, named: bool = False) -> Node:
+def node_of(text: str, near: Nearness | None, named: bool = False) -> ExaminedNode:
     """The node of a topology, and the machine ``near`` beside it, ``named`` by a user. Errors: those of reading it."""
     root = ET.fromstring(text)
     like = None if near is None else catalogue.load(near.machine)
     like_root = None if like is None else ET.fromstring(like.topology_xml)
-    return Node(
+    return ExaminedNode(
         text,
         root,
         read(text),
@@ -157,7 +157,7 @@ def _devices(root: ET.Element) -> set[tuple[str | None, ...]]:
 
 
 def _priced(
-    text: str, repaired: str, findings: Sequence[Finding], asked: Asked
+    text: str, repaired: str, findings: Sequence[Finding], asked: DoctorOptions
 ) -> tuple[tuple[AtSize, ...], list[Finding]]:
     """Picks before and after, and of each finding the bus bandwidth where it alone is left, at the last size."""
     with tempfile.TemporaryDirectory() as name:
@@ -173,7 +173,7 @@ def _priced(
         return sizes, [replace(each, busbw_gbs_left=left.get(id(each))) for each in findings]
 
 
-def _left(folder: Path, text: str, left: Finding, among: tuple[Sequence[Finding], Side, Asked]) -> float | None:
+def _left(folder: Path, text: str, left: Finding, among: tuple[Sequence[Finding], Side, DoctorOptions]) -> float | None:
     """The bus bandwidth where all but one finding is repaired; None where that cannot be answered for."""
     findings, whole, asked = among
     changes = [change for finding in findings if finding is not left for change in finding.changes]
@@ -185,6 +185,6 @@ def _left(folder: Path, text: str, left: Finding, among: tuple[Sequence[Finding]
     return last.busbw_gbs_before
 
 
-def _side(file: Path, text: str, asked: Asked) -> Side:
+def _side(file: Path, text: str, asked: DoctorOptions) -> Side:
     file.write_text(text, encoding="utf-8")
     return Side(Scenario(asked.nccl, asked.nodes, topology=file))

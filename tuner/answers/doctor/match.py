@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 
-from tuner.answers.doctor.records import Node, gpu_name, number
+from tuner.answers.doctor.records import ExaminedNode, gpu_name, number
 
 
-def counterparts(node: Node) -> dict[ET.Element, ET.Element]:
+def counterparts(node: ExaminedNode) -> dict[ET.Element, ET.Element]:
     """The <pci> of GPUs and adapters with those of the machine: by number, adapters by name where all names agree.
 
     Empty without a machine; without adapters where there is another number of them.
@@ -30,7 +30,7 @@ def counterparts(node: Node) -> dict[ET.Element, ET.Element]:
     return found
 
 
-def switches(node: Node) -> dict[ET.Element, ET.Element]:
+def switches(node: ExaminedNode) -> dict[ET.Element, ET.Element]:
     """The PCI switches of both above the same devices, the outermost of several first."""
     pairs = counterparts(node)
     if node.like_root is None or not pairs:
@@ -62,7 +62,7 @@ def _dev(pci: ET.Element) -> int:
 
 
 @dataclass(slots=True)
-class Plan:
+class PlacementPlan:
     """The changes that put devices where they belong, and which: ``moved`` by name, ``sockets`` into another <cpu>."""
 
     changes: list[str]
@@ -72,10 +72,10 @@ class Plan:
     cpus: int = 0
 
 
-def plan(node: Node) -> Plan:
+def plan(node: ExaminedNode) -> PlacementPlan:
     """How the node becomes like the machine; no changes where it is."""
     pairs = counterparts(node)
-    made = Plan([], [], [])
+    made = PlacementPlan([], [], [])
     if node.like_root is None or not pairs:
         return made
     theirs = {other: mine for mine, other in pairs.items()}
@@ -114,10 +114,10 @@ def plan(node: Node) -> Plan:
 
 
 def _move(
-    node: Node,
+    node: ExaminedNode,
     pairs: Mapping[ET.Element, ET.Element],
     wanted: tuple[Mapping[ET.Element, ET.Element], Mapping[ET.Element, str]],
-    made: Plan,
+    made: PlacementPlan,
 ) -> None:
     """Devices whose place is another than that of the machine's; ``wanted``: what each is in there, and its name."""
     of_like, places = wanted
@@ -154,7 +154,7 @@ def _cpu(above: Mapping[ET.Element, ET.Element], element: ET.Element) -> ET.Elem
 
 
 def _chosen(
-    node: Node, containers: Sequence[ET.Element], below: Mapping[ET.Element, set[ET.Element]]
+    node: ExaminedNode, containers: Sequence[ET.Element], below: Mapping[ET.Element, set[ET.Element]]
 ) -> dict[ET.Element, ET.Element]:
     """For each <cpu> and switch of the machine that of the node which holds most of the same devices, each once."""
     own = {
@@ -183,7 +183,7 @@ def _name(element: ET.Element) -> str:
     return f"cpu:{element.get('numaid')}" if element.tag == "cpu" else element.get("busid", "").lower()
 
 
-def _free(node: Node) -> Iterator[str]:
+def _free(node: ExaminedNode) -> Iterator[str]:
     """Bus ids that no device has."""
     used = {pci.get("busid", "").lower() for pci in node.root.iter("pci")}
     return (bus for n in count(1) if (bus := f"ffff:{n // 32:02x}:{n % 32:02x}.0") not in used)

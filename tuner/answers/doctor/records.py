@@ -9,14 +9,14 @@ from tuner.base import tables
 from tuner.base.records import json_form
 from tuner.machine import gpus
 from tuner.machine.catalogue import Machine
-from tuner.machine.listings.shape import Shape
+from tuner.machine.listings.shape import NodeShape
 from tuner.machine.topology import Topology
 
 NVIDIA = "10de"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class KnownPart:
     """A kind of device: ``kind`` is gpu, adapter or switch.
 
     ``pcie`` is generation and lanes, ``gbps`` that of a port, each None if not known. ``nvlinks`` are those of a GPU in
@@ -32,23 +32,23 @@ class Part:
     comp_cap: int | None = None
 
 
-def of(vendor: str | None, device: str | None) -> Part | None:
+def of(vendor: str | None, device: str | None) -> KnownPart | None:
     """The part of these ids, as in ``vendor="0x10de" device="0x2330"``; None for unknown ones."""
     key = f"{(vendor or '').lower().removeprefix('0x')}:{(device or '').lower().removeprefix('0x')}"
     return _gpus().get(key) or _others().get(key)
 
 
 @cache
-def _gpus() -> dict[str, Part]:
+def _gpus() -> dict[str, KnownPart]:
     """Parts of GPUs by their ids; a device id may be of several models, which are forms of one."""
-    found: dict[str, Part] = {}
+    found: dict[str, KnownPart] = {}
     for name in gpus.names():
         model = gpus.load(name)
         for device in model.pci_devices:
             key = f"{NVIDIA}:{device.removeprefix('0x')}"
             first = found.get(key)
             links = sorted({model.nvlinks, *(first.nvlinks if first else ())})
-            found[key] = Part(
+            found[key] = KnownPart(
                 first.name if first else name,
                 "gpu",
                 model.pcie_link,
@@ -61,10 +61,10 @@ def _gpus() -> dict[str, Part]:
 
 
 @cache
-def _others() -> dict[str, Part]:
+def _others() -> dict[str, KnownPart]:
     table = tables.toml(tables.folder() / "parts.toml")
     return {
-        ids: Part(
+        ids: KnownPart(
             row["name"],
             kind.removesuffix("s") if kind == "adapters" else "switch",
             _pcie(row.get("pcie")),
@@ -123,7 +123,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Node:
+class ExaminedNode:
     """A node's topology as text, tree and records, its shape, and the machine that it is held against, if any.
 
     ``above`` is the parent of each element. ``like_root`` is the tree of the machine.
@@ -132,7 +132,7 @@ class Node:
     text: str
     root: ET.Element
     topology: Topology
-    shape: Shape
+    shape: NodeShape
     above: Mapping[ET.Element, ET.Element]
     like: Machine | None
     like_root: ET.Element | None
@@ -161,7 +161,7 @@ class Node:
         above = self.above[self.above[net]]
         return above if above.tag == "pci" else None
 
-    def part(self, pci: ET.Element) -> Part | None:
+    def part(self, pci: ET.Element) -> KnownPart | None:
         """What the device is, as far as its ids are known."""
 
         return of(pci.get("vendor"), pci.get("device"))
@@ -189,7 +189,7 @@ def most_common(values: Sequence[int]) -> int | None:
     return next((value for value in values if 2 * values.count(value) > len(values)), None)
 
 
-def ancestors(node: Node, element: ET.Element) -> Iterator[ET.Element]:
+def ancestors(node: ExaminedNode, element: ET.Element) -> Iterator[ET.Element]:
     """What an element is in, the innermost first, up to its <cpu>."""
     while element.tag not in ("cpu", "system"):
         element = node.above[element]

@@ -19,7 +19,7 @@ from tuner.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ExportedChoice:
     """What NCCL picks for nBytes from one size to another; ``time_us`` is NCCL's prediction at both ends.
 
     Where ``bypass_kernel`` names what takes the call instead of an algorithm, ``channels`` are its blocks, and times
@@ -37,7 +37,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class ExportedChoices:
     """Of one communicator, by collective; ``times`` says whose times they are."""
 
     communicator: str
@@ -47,16 +47,16 @@ class Choices:
     dtype: str
     op: str
     times: str
-    collectives: dict[str, list[Choice]]
+    collectives: dict[str, list[ExportedChoice]]
     buffers: str | None = field(default=None, metadata=json_form(optional=True))  # of all calls; None: plain
     in_place: bool | None = field(default=None, metadata=json_form(optional=True))  # where it may matter
 
 
-def choices(scenario: Scenario, requests: Sequence[Request], low: int | None, high: int) -> Choices:
+def choices(scenario: Scenario, requests: Sequence[Request], low: int | None, high: int) -> ExportedChoices:
     """The ranges of sizes that follow each other without a gap. Errors: those of the ranges."""
     selection = Selection(scenario.communicator())
     first = requests[0]
-    return Choices(
+    return ExportedChoices(
         communicator=scenario.heading,
         nccl=selection.communicator.release.name,
         ranks=selection.communicator.ranks,
@@ -70,12 +70,12 @@ def choices(scenario: Scenario, requests: Sequence[Request], low: int | None, hi
     )
 
 
-def _of(selection: Selection, request: Request, low: int | None, high: int) -> list[Choice]:
+def _of(selection: Selection, request: Request, low: int | None, high: int) -> list[ExportedChoice]:
     bypassing = selection.may_leave_classic_path(request)
     found = (answers if bypassing else launches)(selection, request, low, high)
     first, last = (picks_of(selection, request, sizes) for sizes in (found.from_bytes, found.to_bytes))
     return [
-        Choice(
+        ExportedChoice(
             each.from_bytes,
             each.to_bytes,
             None if each.algorithm is None else each.algorithm.name,

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from tuner.answers.alone import ScheduledCall
 from tuner.base import extras
 from tuner.base.errors import BadInput
-from tuner.emulator.steps.records import Fabric, Operation, Peer, operations
+from tuner.emulator.steps.records import InNetwork, Peer, ScheduledOperation, operations
 
 COLUMNS = (
     *("rank", "channel", "threads", "step", "operation", "peer"),
@@ -33,7 +33,7 @@ def write_csv(call: ScheduledCall, file: TextIO) -> None:
             step = each.step
             does = "send" if each.sends else "receive"
             adds = int(step.adds and not each.sends)
-            peer = each.peer.value if isinstance(each.peer, Fabric) else each.peer
+            peer = each.peer.value if isinstance(each.peer, InNetwork) else each.peer
             on_the_wire = each.wire_bytes
             for first, elements in step.pieces:
                 where = first * size, elements * size, on_the_wire
@@ -106,7 +106,7 @@ def _nodes(call: ScheduledCall, rank: int, kinds: Any, on_the_wire: bool) -> Ite
         )
 
 
-def _name(each: Operation) -> str:
+def _name(each: ScheduledOperation) -> str:
     return f"channel {each.step.channel} step {each.step.number} {'to' if each.sends else 'from'} {each.peer}"
 
 

@@ -63,7 +63,7 @@ OTHERS = ("Multi 16", "Multi 32", "Muiti 64", "Multi (NIC)")  # sic
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class LinkRates:
     """What links carry in one direction, in GB/s: NVLink's of a GPU, and all adapters of a node together."""
 
     nvlink_gbs: float
@@ -74,7 +74,7 @@ class Links:
             raise BadInput("bandwidths of links: more than 0 GB/s each")
 
 
-def table(scenario: Scenario, collective: Collective, links: Links, times: Times) -> tuple[str, list[str]]:
+def table(scenario: Scenario, collective: Collective, links: LinkRates, times: Times) -> tuple[str, list[str]]:
     """The file, and whose the times are; a number of nodes that cannot be answered for has empty cells."""
     request, whose = Request(collective, DataType.float32, Op.sum), []
     columns: list[list[str]] = []

@@ -13,7 +13,7 @@ from tuner.base.records import json_form
 from tuner.base.sizes import ranks_on_nodes
 from tuner.emulator import fitted_constants
 from tuner.emulator.selection import Selection
-from tuner.plugin.compile import Shape, between
+from tuner.plugin.compile import CommunicatorShape, between
 from tuner.plugin.table.parse import choice_text, read, size_text, write
 from tuner.plugin.table.records import Choice, Decision, Interval, Table
 from tuner.times.compared import Comparison, Model, columns_of, compare, is_same, middle
@@ -279,7 +279,7 @@ def proposed(path: Path, constants: Path | None = None) -> Proposal:
     return Proposal(comparison, scenario.ranks, scenario.communicator().nodes, fitted)
 
 
-Known = Mapping[Shape, Sequence[Decision]]
+Known = Mapping[CommunicatorShape, Sequence[Decision]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +308,7 @@ class Interpolated:
     held_out: tuple[HeldOutMeasured, ...] = field(metadata=json_form(optional=True))
 
 
-def interpolate(table: Path, files: Mapping[Shape, Path]) -> Interpolated:
+def interpolate(table: Path, files: Mapping[CommunicatorShape, Path]) -> Interpolated:
     """Adds rows to the table for the numbers of nodes between those of ``files``, where two neighbours choose the same.
 
     They are not measured, and the table says so. With three numbers of nodes or more, each one between the others is
@@ -316,9 +316,9 @@ def interpolate(table: Path, files: Mapping[Shape, Path]) -> Interpolated:
     of nodes, or nodes that differ in their ranks; BadTable for a file that is no table; BadMeasurement as for decide.
     """
     decided = read(table)
-    known: dict[Shape, list[Decision]] = {shape: [] for shape in sorted(files, key=lambda one: one.nodes)}
+    known: dict[CommunicatorShape, list[Decision]] = {shape: [] for shape in sorted(files, key=lambda one: one.nodes)}
     for row in decided.decisions:
-        known[Shape(row.ranks.low, row.nodes.low)].append(row)
+        known[CommunicatorShape(row.ranks.low, row.nodes.low)].append(row)
     rows = tuple(between(known, unequal=False))
     held_out = tuple(_held_out(known, shape, files[shape]) for shape in list(known)[1:-1])
     learnt = ", ".join(ranks_on_nodes(shape.ranks, shape.nodes) for shape in known)
@@ -332,7 +332,7 @@ def interpolate(table: Path, files: Mapping[Shape, Path]) -> Interpolated:
     return Interpolated(rows, held_out)
 
 
-def _held_out(known: Known, shape: Shape, file: Path) -> HeldOutMeasured:
+def _held_out(known: Known, shape: CommunicatorShape, file: Path) -> HeldOutMeasured:
     others = {other: rows for other, rows in known.items() if other != shape}
     there = [_row(row) for row in between(others, unequal=False) if row.nodes.low == shape.nodes]
     sizes = proposed(file).sizes

@@ -19,9 +19,9 @@ from tuner.cli import options
 from tuner.cli.output import command_line, print_json, say, verdict
 from tuner.emulator.selection import Selection
 from tuner.plugin import compile, headers, lint, lint_scenario
-from tuner.plugin.compile import Shape, between, held_out
+from tuner.plugin.compile import CommunicatorShape, between, held_out
 from tuner.plugin.formats import convert, measured
-from tuner.plugin.headers import NOTE, Finding
+from tuner.plugin.headers import NOTE, TableFinding
 from tuner.plugin.lint import GAPS
 from tuner.plugin.table import parse
 from tuner.plugin.table.records import Table
@@ -93,7 +93,9 @@ def lint_command(
         raise SystemExit(1)
 
 
-def _checks(given: options.CommunicatorOptions, dtype: DataType, op: Op) -> Iterator[Callable[[Table], list[Finding]]]:
+def _checks(
+    given: options.CommunicatorOptions, dtype: DataType, op: Op
+) -> Iterator[Callable[[Table], list[TableFinding]]]:
     """What is looked at of every table, once the communicator or the release is known."""
     yield lint.check
     if given.says_where:
@@ -115,7 +117,7 @@ class _Linted:
 
     file: Path
     read: convert.File
-    findings: list[Finding]
+    findings: list[TableFinding]
 
     @property
     def bad(self) -> int:
@@ -262,7 +264,9 @@ def _interpolated(scenario: Scenario, wanted: _Wanted, counts: list[int]) -> tup
     if wanted.form == "costs" or scenario.nodes != 1:
         raise BadInput("--interpolate: edges of decisions between its own numbers of nodes; valid without --nodes")
     compiled = {count: _emulated(scenario.with_nodes(count), wanted) for count in counts}
-    known = {Shape(count * scenario.ranks, count): table.decisions for count, (table, _) in compiled.items()}
+    known = {
+        CommunicatorShape(count * scenario.ranks, count): table.decisions for count, (table, _) in compiled.items()
+    }
     rows = between(known)
     notes = [f"{count} nodes: {note}" for count, (_, each) in compiled.items() for note in each]
     provenance = dict(compiled[counts[0]][0].provenance)

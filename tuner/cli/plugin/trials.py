@@ -12,7 +12,7 @@ from tuner.cli import options
 from tuner.cli.output import human_bytes, number, print_json, print_table
 from tuner.emulator.group import Operation
 from tuner.emulator.selection import Selection
-from tuner.oracle.answers import Launched
+from tuner.oracle.answers import OracleLaunch
 from tuner.plugin import trial
 from tuner.plugin.dry_run import WARN
 from tuner.plugin.trial import Bypass
@@ -108,7 +108,7 @@ FITTED_COLUMNS = (*COLUMNS[:2], "fitted us", "channels", "with the table", "fitt
 SYMMETRIC_MODEL = "times of symmetric kernels: by NCCL's own model of them, which are not compared with the others"
 
 
-def _row(each: trial.Trial, fitted: bool, bypassing: bool) -> tuple[object, ...]:
+def _row(each: trial.TableTrial, fitted: bool, bypassing: bool) -> tuple[object, ...]:
     own, picked = each.own_bypass or each.own, each.bypass or each.picked
     says = (each.tuner.value if each.tuner else "-",) if bypassing else ()
     if not fitted:
@@ -131,7 +131,7 @@ def _pick(pick: trial.TrialPick | trial.FittedPick | Bypass | None) -> tuple[obj
     return name, time_us, pick.channels
 
 
-def _lines(each: trial.Trial) -> str:
+def _lines(each: trial.TableTrial) -> str:
     lines = {"": each.decision, "cannot run ": each.unavailable, "cost ": each.cost}
     return ", ".join(f"{what}{line}" for what, line in lines.items() if line is not None) or "-"
 
@@ -181,7 +181,7 @@ def _tried_row(row: tried.TriedRow) -> tuple[object, ...]:
     return row.line, row.collective.name, size, _ran(row.before), _ran(row.after), row.effect.value
 
 
-def _ran(launched: Launched | None) -> str:
+def _ran(launched: OracleLaunch | None) -> str:
     if launched is None:
         return "-"
     return f"{launched.algorithm.name}/{launched.protocol.name} x{launched.channels}"

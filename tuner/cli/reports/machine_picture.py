@@ -5,7 +5,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tuner.graphs.explain.records import Device, Explanation, LoadedLink
+from tuner.graphs.explain.records import GraphExplanation, LoadedLink, MachineDevice
 from tuner.graphs.explain.runs import of_found
 
 # Okabe and Ito's hues (jfly.uni-koeln.de/color), channel by channel; the numbers stand beside them.
@@ -105,7 +105,7 @@ class Canvas:
 CELL, HEIGHT, LABEL, TABLE_HEAD = 84, 34, 64, 44
 
 
-def linked_gpus(explanation: Explanation) -> list[str]:
+def linked_gpus(explanation: GraphExplanation) -> list[str]:
     """The GPUs that NVLinks join to others directly."""
     names = {device.name for device in explanation.devices if device.kind == "gpu"}
     links = [link for link in explanation.links if link.kind == "nvlink" and link.start in names and link.end in names]
@@ -118,7 +118,7 @@ def table_size(gpus: list[str]) -> tuple[int, int]:
     return LABEL + CELL * len(gpus), TABLE_HEAD + HEIGHT * len(gpus) + 24
 
 
-def draw_table(canvas: Canvas, gpus: list[str], explanation: Explanation, at: tuple[int, int]) -> None:
+def draw_table(canvas: Canvas, gpus: list[str], explanation: GraphExplanation, at: tuple[int, int]) -> None:
     """Draws it from a place on."""
     x, y = at
     canvas.write((x, y + 12), "NVLink, from the GPU of the row to that of the column: GB/s taken of GB/s", "name")
@@ -150,7 +150,7 @@ SWITCH = 30  # height of the box of all NVSwitches
 
 @dataclass(slots=True)
 class _Box:
-    device: Device
+    device: MachineDevice
     names: list[str]
     bars: list[tuple[str, LoadedLink]]
     below: list["_Box"] = field(default_factory=list)
@@ -168,7 +168,7 @@ class _Box:
         return self.own_height + max((BETWEEN + each.height for each in self.below), default=0)
 
 
-def picture(explanation: Explanation, title: str) -> str:
+def picture(explanation: GraphExplanation, title: str) -> str:
     """The text of the SVG. ``title`` names the machine."""
     blocks = _blocks(explanation)
     rows = _rows(blocks)
@@ -198,18 +198,18 @@ def picture(explanation: Explanation, title: str) -> str:
     return canvas.text()
 
 
-def _title(explanation: Explanation, title: str) -> str:
+def _title(explanation: GraphExplanation, title: str) -> str:
     return f"{explanation.graph} of {title}"
 
 
-def _description(explanation: Explanation) -> str:
+def _description(explanation: GraphExplanation) -> str:
     found = of_found(explanation.found, explanation.several_nodes)
     full = [link for link in explanation.links if link.limits]
     of = "; ".join(f"{link.link}: {link.carries_gbs:.4g} of {link.link_gbs:.4g} GB/s" for link in full)
     return f"{found}. {f'Links that keep it from having more: {of}.' if full else 'No link keeps it from having more.'}"
 
 
-def _legend(canvas: Canvas, explanation: Explanation, title: str) -> None:
+def _legend(canvas: Canvas, explanation: GraphExplanation, title: str) -> None:
     canvas.write((MARGIN, 28), _title(explanation, title), "title")
     canvas.write((MARGIN, 48), of_found(explanation.found, explanation.several_nodes), "text")
     says = "bars and numbers: GB/s that channels take of the GB/s of a link, as NCCL counts them; in: to the device"
@@ -228,16 +228,16 @@ def _legend(canvas: Canvas, explanation: Explanation, title: str) -> None:
     canvas.write((x + 32, 83), f"{LIMIT} keeps the graph from having more", "limit-text")
 
 
-def _blocks(explanation: Explanation) -> list[_Box]:
+def _blocks(explanation: GraphExplanation) -> list[_Box]:
     into: dict[str, list[LoadedLink]] = defaultdict(list)
     for link in explanation.links:
         into[link.end].append(link)
-    below: dict[str | None, list[Device]] = defaultdict(list)
+    below: dict[str | None, list[MachineDevice]] = defaultdict(list)
     for device in explanation.devices:
         below[device.above].append(device)
     pairs = {(link.start, link.end, link.kind): link for link in explanation.links}
 
-    def box(device: Device) -> _Box:
+    def box(device: MachineDevice) -> _Box:
         children = below[device.name]
         nets = [each for each in children if each.kind == "net"] if device.kind == "nic" else []
         names = _names(device, nets)
@@ -258,7 +258,7 @@ def _blocks(explanation: Explanation) -> list[_Box]:
     return [_used(each) for each in blocks] if _is_large(explanation) else blocks
 
 
-def _is_large(explanation: Explanation) -> bool:
+def _is_large(explanation: GraphExplanation) -> bool:
     return sum(device.kind == "gpu" for device in explanation.devices) > MOST_GPUS_WHOLE
 
 
@@ -271,14 +271,14 @@ def _used(box: _Box) -> _Box:
     return _Box(box.device, box.names, bars, below)
 
 
-def _shown(link: LoadedLink, device: Device, end: Device) -> bool:
+def _shown(link: LoadedLink, device: MachineDevice, end: MachineDevice) -> bool:
     """Whether a link is drawn in a device's box: those to what is above it, to NVSwitches and the network."""
     if device.kind == "cpu":
         return link.kind == "sockets" and link.carries_gbs > 0
     return link.start in (device.above, "NVSwitch") or (end is not device and link.kind == "adapter")
 
 
-def _names(device: Device, nets: list[Device]) -> list[str]:
+def _names(device: MachineDevice, nets: list[MachineDevice]) -> list[str]:
     if nets:
         return [", ".join(each.says for each in nets), device.says.removeprefix("the adapter at ")]
     if device.kind in ("pci", "nic"):
@@ -322,7 +322,7 @@ def _draw(canvas: Canvas, box: _Box, x: int, y: int) -> None:
         at += each.width + GAP
 
 
-def _far(what: str, link: LoadedLink, device: Device) -> str:
+def _far(what: str, link: LoadedLink, device: MachineDevice) -> str:
     if device.kind != "cpu":
         return what
     return f"from {link.start}" if link.end == device.name else f"to {link.end}"

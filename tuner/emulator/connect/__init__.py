@@ -2,7 +2,7 @@
 
 from tuner.emulator.connect.join import connect
 from tuner.emulator.connect.nodes import (
-    Adapter,
+    ChannelAdapter,
     CollNetDirect,
     Connected,
     NodeKind,
@@ -16,7 +16,7 @@ from tuner.emulator.connect.summary import Across, Crossing, RingOrder, TreeOrde
 
 __all__ = [
     "Across",
-    "Adapter",
+    "ChannelAdapter",
     "CollNetDirect",
     "Connected",
     "Crossing",

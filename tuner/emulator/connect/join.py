@@ -11,7 +11,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Pattern
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.connect.nodes import (
-    Adapter,
+    ChannelAdapter,
     CollNetDirect,
     Connected,
     NodeKind,
@@ -24,7 +24,7 @@ from tuner.emulator.connect.nodes import (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TreePlace:
     """A node's place in a binary tree of nodes."""
 
     parent: int | None
@@ -34,7 +34,7 @@ class Place:
 
 
 @lru_cache(4096)  # every channel of every rank asks
-def double_tree(nodes: int, node: int) -> tuple[Place, Place]:
+def double_tree(nodes: int, node: int) -> tuple[TreePlace, TreePlace]:
     """A node's places in both trees: the second is the first mirrored, or moved on by one where nodes are odd."""
     first = binary_tree(nodes, node)
     if nodes % 2:
@@ -42,28 +42,28 @@ def double_tree(nodes: int, node: int) -> tuple[Place, Place]:
     return first, _renamed(binary_tree(nodes, nodes - 1 - node), lambda other: nodes - 1 - other)
 
 
-def binary_tree(nodes: int, node: int) -> Place:
+def binary_tree(nodes: int, node: int) -> TreePlace:
     """A node's place in the tree whose leaves are the odd nodes and whose root is node 0, with one child."""
     bit = 1
     while bit < nodes and not bit & node:
         bit <<= 1
     if node == 0:
-        return Place(None, None, bit >> 1 if nodes > 1 else None, is_second=False)
+        return TreePlace(None, None, bit >> 1 if nodes > 1 else None, is_second=False)
     parent = (node ^ bit) | (bit << 1)
     if parent >= nodes:
         parent = node ^ bit
     low = bit >> 1
     if low == 0:
-        return Place(parent, None, None, is_second=node >= parent)
+        return TreePlace(parent, None, None, is_second=node >= parent)
     second, step = node + low, low
     while second >= nodes:
         second, step = (node + step, step >> 1) if step else (-1, 0)
-    return Place(parent, node - low, None if second < 0 else second, is_second=node >= parent)
+    return TreePlace(parent, node - low, None if second < 0 else second, is_second=node >= parent)
 
 
-def _renamed(place: Place, name: Callable[[int], int]) -> Place:
+def _renamed(place: TreePlace, name: Callable[[int], int]) -> TreePlace:
     parent, first, second = (None if node is None else name(node) for node in (place.parent, place.first, place.second))
-    return Place(parent, first, second, place.is_second)
+    return TreePlace(parent, first, second, place.is_second)
 
 
 def connect(views: Sequence[Communicator], nodes: Nodes) -> Connected:
@@ -191,7 +191,7 @@ class Join:
 
     # --- adapters ---
 
-    def adapter(self, node: int, rank: int, number: int, graph: str, peers: Sequence[int]) -> Adapter | None:
+    def adapter(self, node: int, rank: int, number: int, graph: str, peers: Sequence[int]) -> ChannelAdapter | None:
         """The adapter of a rank on a channel, if any of its peers is on another node (ncclTopoGetNetDev).
 
         It goes by the channel's own number, even where the channel is a copy of another or has changed places (sic).
@@ -321,7 +321,7 @@ class Nvls:
             ranks = [of_all[head] for (head,) in self.own.orders("nvls")[: self.searched]]
         return max((head for head, other in enumerate(ranks) if other == of_all[rank]), default=None)
 
-    def _tree(self, node: int, rank: int, place: Place) -> Tree:
+    def _tree(self, node: int, rank: int, place: TreePlace) -> Tree:
         own = self.nodes.ranks_of[node][rank]
         peers = next((heads for heads in self.heads if heads[node] == own), None)
         if peers is None:
@@ -329,7 +329,7 @@ class Nvls:
         parent = None if place.parent is None else peers[place.parent]
         return Tree(parent, tuple(peers[child] for child in (place.first, place.second) if child is not None))
 
-    def _adapter(self, node: int, rank: int, number: int) -> Adapter | None:
+    def _adapter(self, node: int, rank: int, number: int) -> ChannelAdapter | None:
         """The adapter of a head's channel; None where NCCL finds none, as the rank begins no channel."""
         ends = zip(self.own.orders("nvls")[: self.searched], self.own.adapters("nvls"), strict=False)
         nets = [net for (head,), (net, _) in ends if head == rank]

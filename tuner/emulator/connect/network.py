@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm
-from tuner.emulator.connect.nodes import Adapter, Connected
+from tuner.emulator.connect.nodes import ChannelAdapter, Connected
 from tuner.emulator.rules.registered import Heads, NetworkOf, NetworkUse
 from tuner.machine.peer_links import AdapterAccess
 
@@ -16,13 +16,13 @@ AccessOf = Callable[[int, int], AdapterAccess]  # a rank's to the adapter that g
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class NetworkDirection:
     """One direction of a rank's connection to a peer on another node, on one channel."""
 
     channel: int
     peer: int
     sends: bool  # else it receives
-    adapter: Adapter
+    adapter: ChannelAdapter
 
 
 def network_use(connected: Connected, rank: int, access_of: AccessOf, later: Collection[Algorithm] = ()) -> NetworkUse:
@@ -44,15 +44,15 @@ def network_use(connected: Connected, rank: int, access_of: AccessOf, later: Col
     )
 
 
-def _of_rings(connected: Connected, rank: int) -> Iterator[Way]:
+def _of_rings(connected: Connected, rank: int) -> Iterator[NetworkDirection]:
     for number, channel in enumerate(connected.ranks[rank].channels):
         neighbours = ((channel.next, True), (channel.previous, False))
         yield from _between_nodes(connected, rank, number, channel.ring_adapter, neighbours)
 
 
 def _of_others(
-    connected: Connected, rank: int, rings: Iterable[Way], algorithms: Collection[Algorithm]
-) -> Iterator[Way]:
+    connected: Connected, rank: int, rings: Iterable[NetworkDirection], algorithms: Collection[Algorithm]
+) -> Iterator[NetworkDirection]:
     """Connections of these algorithms, which share the first connection to a peer on a channel with rings."""
     known = {(way.channel, way.peer, way.sends) for way in rings}
     for algorithm in ORDER:
@@ -62,40 +62,40 @@ def _of_others(
                 yield way
 
 
-def _of_trees(connected: Connected, rank: int) -> Iterator[Way]:
+def _of_trees(connected: Connected, rank: int) -> Iterator[NetworkDirection]:
     for number, channel in enumerate(connected.ranks[rank].channels):
         yield from _both_ways(connected, rank, number, channel.tree_adapter, channel.tree.peers)
 
 
-def _of_pat(connected: Connected, rank: int) -> Iterator[Way]:
+def _of_pat(connected: Connected, rank: int) -> Iterator[NetworkDirection]:
     """Adapters by the graph of trees (sic)."""
     own = connected.ranks[rank]
     for number, channel in enumerate(own.channels):
         yield from _both_ways(connected, rank, number, channel.tree_adapter, own.pat_peers)
 
 
-def _of_nvls_trees(connected: Connected, rank: int) -> Iterator[Way]:
+def _of_nvls_trees(connected: Connected, rank: int) -> Iterator[NetworkDirection]:
     for number, nvls in enumerate(connected.ranks[rank].nvls):
         yield from _both_ways(connected, rank, number, nvls.adapter, nvls.tree.peers)
 
 
 def _both_ways(
-    connected: Connected, rank: int, number: int, adapter: Adapter | None, peers: Iterable[int]
-) -> Iterator[Way]:
+    connected: Connected, rank: int, number: int, adapter: ChannelAdapter | None, peers: Iterable[int]
+) -> Iterator[NetworkDirection]:
     both = ((peer, sends) for peer in peers for sends in (True, False))
     return _between_nodes(connected, rank, number, adapter, both)
 
 
 def _between_nodes(
-    connected: Connected, rank: int, number: int, adapter: Adapter | None, peers: Iterable[tuple[int, bool]]
-) -> Iterator[Way]:
+    connected: Connected, rank: int, number: int, adapter: ChannelAdapter | None, peers: Iterable[tuple[int, bool]]
+) -> Iterator[NetworkDirection]:
     node_of = connected.node_of_rank
     for peer, sends in peers:
         if adapter is not None and node_of[peer] != node_of[rank]:
-            yield Way(number, peer, sends, adapter)
+            yield NetworkDirection(number, peer, sends, adapter)
 
 
-OF: Mapping[Algorithm, Callable[[Connected, int], Iterator[Way]]] = {
+OF: Mapping[Algorithm, Callable[[Connected, int], Iterator[NetworkDirection]]] = {
     Algorithm.Tree: _of_trees,
     Algorithm.PAT: _of_pat,
     Algorithm.NVLSTree: _of_nvls_trees,

@@ -11,7 +11,7 @@ from tuner.machine.graphs import EMPTY, OF_ALGORITHM, OrderedGraph
 
 
 @dataclass(frozen=True, slots=True)
-class Adapter:
+class ChannelAdapter:
     """How a rank reaches other nodes on a channel."""
 
     net: int  # the network device, by the number that NCCL's network gives it on that node
@@ -50,7 +50,7 @@ class NvlsChannel:
     head: int | None  # which of the heads the rank is
     heads: int  # of the node; a rank may be several of them
     tree: Tree  # of the heads that are each other's peers; nobody's for a rank that is none
-    adapter: Adapter | None
+    adapter: ChannelAdapter | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class RankChannel:
 
     previous: int
     next: int
-    ring_adapter: Adapter | None
+    ring_adapter: ChannelAdapter | None
     tree: Tree
-    tree_adapter: Adapter | None
+    tree_adapter: ChannelAdapter | None
     chain: Tree | None  # of CollNet; its parent is None where the network is; None without CollNet
     direct: CollNetDirect | None  # None without CollNet
 
@@ -108,10 +108,10 @@ class NodeKind:
         """The relays by rank of the node and network device."""
         return {(rank, net): over for rank, net, over in self.relays}
 
-    def adapter(self, rank: int, net: int, ranks: Sequence[int]) -> Adapter:
+    def adapter(self, rank: int, net: int, ranks: Sequence[int]) -> ChannelAdapter:
         """How a rank of a node, which has these ranks of all, sends to a network device as graphs number it."""
         on_its_host = net & (1 << HOST_BIT) - 1 if net > 0 else net
-        return Adapter(on_its_host, ranks[self.relay_of.get((rank, net), rank)], net)
+        return ChannelAdapter(on_its_host, ranks[self.relay_of.get((rank, net), rank)], net)
 
     @property
     def cross_nic(self) -> int:

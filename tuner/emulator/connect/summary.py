@@ -8,7 +8,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.records import json_form
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.connect.join import Join, double_tree
-from tuner.emulator.connect.nodes import Adapter, CollNetDirect, Connected, Nodes, NvlsChannel, RankChannel, Tree
+from tuner.emulator.connect.nodes import ChannelAdapter, CollNetDirect, Connected, Nodes, NvlsChannel, RankChannel, Tree
 
 OPTIONAL = json_form(optional=True)
 
@@ -62,7 +62,7 @@ class _Place:
     """A rank in a tree, and its adapter."""
 
     tree: Tree
-    adapter: Adapter | None
+    adapter: ChannelAdapter | None
 
 
 _NOWHERE = _Place(Tree(None, ()), None)
@@ -138,7 +138,7 @@ def _order(number: int, places: Sequence[_Place], nodes: Sequence[int]) -> TreeO
 
 
 def _crossings(
-    pairs: Iterable[tuple[int, int]], adapters: dict[int, Adapter | None], nodes: Sequence[int]
+    pairs: Iterable[tuple[int, int]], adapters: dict[int, ChannelAdapter | None], nodes: Sequence[int]
 ) -> Iterator[Crossing]:
     """Pairs of sender and receiver that are on two nodes."""
     for sender, receiver in pairs:

@@ -15,9 +15,9 @@ from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, DataType
 from tuner.base.numerics import ceil_div
 from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.group import (
-    Chooser,
     GroupChoice,
     Operation,
+    SelectionChooser,
     broadcasts_together,
     check_roots_are_ranks,
     not_emulated,
@@ -30,7 +30,7 @@ from tuner.emulator.rules import bounds
 from tuner.emulator.rules.buffers import LL128_DATA, LL128_LINE, grain_bytes, step_bytes
 from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.schedule.scheduler import Batches, Works
-from tuner.emulator.rules.schedule.task import Task
+from tuner.emulator.rules.schedule.task import CollectiveTask
 from tuner.emulator.selection import Selection
 
 WORK_BYTES = 48  # ncclDevWorkBcast
@@ -166,7 +166,7 @@ class MixedKernel:
     name: str
     threads: int
     channels: tuple[int, ...]
-    tasks: tuple[Task, ...]
+    tasks: tuple[CollectiveTask, ...]
     exchange: ExchangeKernel | None
     broadcasts: BroadcastKernel | None = None  # from several roots, put together
     path: NonClassicPath | None = None
@@ -203,7 +203,7 @@ def plan(
         for place, operation in enumerate(operations)
         if place not in together
     ]
-    chooser = Chooser(selection, None, beside_messages=bool(queues))
+    chooser = SelectionChooser(selection, None, beside_messages=bool(queues))
     kernels = communicator.rules.schedule(chooser, tasks) if tasks else []
     launches = [_of_tasks(p2p_context, kernel) for kernel in kernels]
     of_several = broadcast_kernels(selection, p2p_context, [(place, operations[place]) for place in together], captured)
@@ -217,7 +217,7 @@ def plan(
     return MixedGroup((*launches, *rest), tuple(chooser.choices))
 
 
-def _of_tasks(p2p_context: P2pContext, kernel: Sequence[Task]) -> MixedKernel:
+def _of_tasks(p2p_context: P2pContext, kernel: Sequence[CollectiveTask]) -> MixedKernel:
     communicator, path = p2p_context.communicator, kernel[0].path
     if path is not None:
         return MixedKernel(path.name, path.threads, tuple(range(path.blocks)), tuple(kernel), None, path=path)

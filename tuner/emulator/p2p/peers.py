@@ -176,7 +176,7 @@ Pair = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True)
-class Order:
+class PeerOrder:
     """The order of one rank's peers; ``ranks_of`` are the ranks of each of NCCL's nodes."""
 
     communicator: Communicator

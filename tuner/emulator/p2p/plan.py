@@ -8,7 +8,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import DataType, PeerCall, Protocol
 from tuner.base.numerics import as_size_t, ceil_div
 from tuner.emulator.p2p.peers import TOGETHER
-from tuner.emulator.p2p.records import Element, ExchangeKernel, Message, P2pContext, Queues, Transfer, Work
+from tuner.emulator.p2p.records import ExchangeKernel, Message, P2pContext, P2pWork, Queues, Transfer, WorkElement
 from tuner.emulator.rules.schedule.scheduler import Batches, Works
 
 POINT_TO_POINT = (PeerCall.Send, PeerCall.Recv)
@@ -127,13 +127,13 @@ class _ChunkWork:
         self.chunks[self.next[sends]] = transfer
         self.next[sends] += 2
 
-    def elements(self) -> tuple[Element, ...]:
+    def elements(self) -> tuple[WorkElement, ...]:
         """The chunks with their warps (finishWorkP2p)."""
         groups, warps = 1 << max(self.chunks).bit_length(), 1
         while warps * groups <= WARPS // 2:
             warps *= 2
         return tuple(
-            Element(
+            WorkElement(
                 place,
                 transfer,
                 warps + (place % 2 if warps >= 2 else 0),
@@ -305,7 +305,7 @@ class _RoundKernel:
 
     batches: int
     work_bytes: int
-    works: list[Work] = field(default_factory=list)
+    works: list[P2pWork] = field(default_factory=list)
     of_channel: dict[int, list[list[int]]] = field(default_factory=dict)
     tails: dict[int, _Tail] = field(default_factory=dict)
 
@@ -382,7 +382,7 @@ class _RoundPlanner:
         send, receive = self.queues.first(to, whence)
         base = self._first_channel(number)
         sent, received = (self._transfer(message, base) for message in (send, receive))
-        work = Work(number, to, whence, base, sent, received)
+        work = P2pWork(number, to, whence, base, sent, received)
         parts = max(len(each.channels) for each in (sent, received) if each is not None)
         for part in range(parts):
             self._put(kernel, self._channel(base, part), number, sweep)

@@ -7,7 +7,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Protocol
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.p2p.peers import Order, PeerChannels
+from tuner.emulator.p2p.peers import PeerChannels, PeerOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class P2pWork:
     """What one round of the order has for a kernel: a transfer out and one in, from the same first channel on."""
 
     round: int
@@ -61,7 +61,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Element:
+class WorkElement:
     """A chunk's place among the 16 of a work, up to 2.21, and the warps that do it."""
 
     place: int
@@ -80,8 +80,8 @@ class ExchangeKernel:
     """
 
     threads: int
-    works: tuple[Work, ...]
-    batches: dict[int, tuple[tuple[int, ...] | tuple[Element, ...], ...]]
+    works: tuple[P2pWork, ...]
+    batches: dict[int, tuple[tuple[int, ...] | tuple[WorkElement, ...], ...]]
 
     @property
     def channels(self) -> tuple[int, ...]:
@@ -94,7 +94,7 @@ class ExchangeKernel:
         for work in self.works:
             yield from ((each, work.round) for each in (work.receive, work.send) if each is not None)
         elements = (item for batches in self.batches.values() for batch in batches for item in batch)
-        yield from ((item.transfer, None) for item in elements if isinstance(item, Element))
+        yield from ((item.transfer, None) for item in elements if isinstance(item, WorkElement))
 
 
 # What the plan of sends and receives goes by, beside the messages.
@@ -106,7 +106,7 @@ class P2pContext:
 
     communicator: Communicator
     channels: PeerChannels
-    order: Order
+    order: PeerOrder
     joined_by_network: frozenset[tuple[int, int]]  # pairs of ranks of the own node, by their place among them
     beyond_nodes: frozenset[int]  # ranks of other nodes that shared memory or NVLink joins to the own one
     rings: Callable[[], Sequence[Sequence[int]]]  # by channel the ranks of the ring, from the own one on

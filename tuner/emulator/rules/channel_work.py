@@ -17,7 +17,7 @@ from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.chunk_sizes import Sized, chunk_bytes, direct, halved, whole_chunk_bytes
 from tuner.emulator.rules.launch import elements_at_once
 from tuner.emulator.rules.registered import Heads
-from tuner.emulator.rules.schedule.task import Part, Task
+from tuner.emulator.rules.schedule.task import ChannelPart, CollectiveTask
 from tuner.emulator.tuner_plugin import ChunkQuestion
 
 PATTERNS = {
@@ -51,10 +51,10 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduled:
+class ScheduledTask:
     """A task whose channels are known, and what its chunks go by."""
 
-    task: Task
+    task: CollectiveTask
     call: Call
     tables: Tables
     heads: Heads
@@ -74,7 +74,7 @@ class ChannelWork(Variant, ABC):
     """What a release hands the channels of a task."""
 
     @abstractmethod
-    def __call__(self, scheduled: Scheduled) -> Shared:
+    def __call__(self, scheduled: ScheduledTask) -> Shared:
         """The shares, by channel."""
 
 
@@ -97,7 +97,7 @@ def loops_of(call: Call, heads: Heads) -> tuple[int, int]:
     return 1, heads.direct if name == "CollnetDirect" else 1
 
 
-def _chunk(scheduled: Scheduled, sized: Sized, effective: bool) -> int:
+def _chunk(scheduled: ScheduledTask, sized: Sized, effective: bool) -> int:
     """A chunk in bytes. BadInput for one by which NCCL cannot divide."""
     whole = whole_chunk_bytes(sized.call, effective)
     _check(scheduled, whole)
@@ -106,7 +106,7 @@ def _chunk(scheduled: Scheduled, sized: Sized, effective: bool) -> int:
     return chunk
 
 
-def _with_tuner(scheduled: Scheduled, sized: Sized, chunk: int, most: int) -> int:
+def _with_tuner(scheduled: ScheduledTask, sized: Sized, chunk: int, most: int) -> int:
     """The chunk after a tuner was asked for it, NCCL's own, too, within a whole one. Source: calcCollChunking."""
     communicator, task = sized.communicator, scheduled.task
     if communicator.tuner is None:
@@ -118,7 +118,7 @@ def _with_tuner(scheduled: Scheduled, sized: Sized, chunk: int, most: int) -> in
     return chunk if named is None else min(named, most)
 
 
-def _check(scheduled: Scheduled, chunk: int) -> None:
+def _check(scheduled: ScheduledTask, chunk: int) -> None:
     if chunk >= scheduled.element_bytes:
         return
     algorithm, protocol = scheduled.task.algo_proto
@@ -169,7 +169,7 @@ def _of_own_buffers(proxy: ProxyOperation, sized: Sized) -> ProxyOperation:
 class ChunksOfEachRange(ChannelWork):
     """Each channel has a range and its own chunks; those that the network takes part in share chunks of one size."""
 
-    def __call__(self, scheduled: Scheduled) -> Shared:
+    def __call__(self, scheduled: ScheduledTask) -> Shared:
         task, own = scheduled.task, scheduled.task.nbytes // max(scheduled.task.elements, 1)
         if scheduled.call.like_collnet:
             sized = scheduled.sized(len(task.parts), own * task.elements)
@@ -183,7 +183,7 @@ class ChunksOfEachRange(ChannelWork):
         )
         return Shared(Sharing.ranges, shares, 0)
 
-    def _share(self, scheduled: Scheduled, sized: Sized, part: Part) -> ChannelShare:
+    def _share(self, scheduled: ScheduledTask, sized: Sized, part: ChannelPart) -> ChannelShare:
         call = sized.call
         grain = grain_bytes(call.protocol, call.limits.warp_size)
         chunk = _chunk(scheduled, sized, effective=True) // grain * grain
@@ -199,7 +199,7 @@ class ChunksOfEachRange(ChannelWork):
     def _with_loops(self, proxy: ProxyOperation, sized: Sized) -> ProxyOperation:
         return proxy
 
-    def _ranged(self, alike: ChannelShare, turn: int, part: Part, element_bytes: int) -> ChannelShare:
+    def _ranged(self, alike: ChannelShare, turn: int, part: ChannelPart, element_bytes: int) -> ChannelShare:
         return replace(alike, channel=part.channel, turn=turn, offset=part.offset)
 
 
@@ -219,7 +219,7 @@ class ChunksOfEachRangeWithLoops(ChunksOfEachRange):
             channel_bytes=0,
         )
 
-    def _ranged(self, alike: ChannelShare, turn: int, part: Part, element_bytes: int) -> ChannelShare:
+    def _ranged(self, alike: ChannelShare, turn: int, part: ChannelPart, element_bytes: int) -> ChannelShare:
         offset, count = part.offset * element_bytes, part.count * element_bytes
         proxy = replace(alike.proxy, loop_offset_bytes=offset, channel_bytes=count)
         return ChannelShare(part.channel, turn, part.offset, part.count, alike.chunk, None, proxy)
@@ -231,7 +231,7 @@ class ChunksOfAllRanges(ChannelWork):
 
     COUNT_BITS = 25
 
-    def __call__(self, scheduled: Scheduled) -> Shared:
+    def __call__(self, scheduled: ScheduledTask) -> Shared:
         task, call = scheduled.task, scheduled.call
         nbytes = task.nbytes if task.tuned or call.like_collnet else task.together_bytes
         sized = scheduled.sized(task.chunk_channels, nbytes)
@@ -259,7 +259,7 @@ class ChunksOfAllRanges(ChannelWork):
         ]
         return Shared(Sharing.ranges, tuple(sorted(shares, key=lambda share: share.channel)), direct(sized))
 
-    def _steps(self, scheduled: Scheduled, elements: int, part: Part) -> int:
+    def _steps(self, scheduled: ScheduledTask, elements: int, part: ChannelPart) -> int:
         """Source: computeCollSteps, src/enqueue.cc, v2.21.5-1."""
         call = scheduled.call
         steps, chunks = loops_of(call, scheduled.heads)
@@ -267,7 +267,7 @@ class ChunksOfAllRanges(ChannelWork):
             chunks = 1  # counts are of one rank, and the steps of NVLS go by chunks of all heads (sic)
         return int(ceil_div(part.count, chunks * elements) * steps * chunk_and_slice_steps(call)[0])
 
-    def _last(self, scheduled: Scheduled, elements: int, part: Part) -> int:
+    def _last(self, scheduled: ScheduledTask, elements: int, part: ChannelPart) -> int:
         """Source: computeCollLastChunkInfo, src/enqueue.cc, v2.21.5-1."""
         call = scheduled.call
         chunks = loops_of(call, scheduled.heads)[1]
@@ -285,7 +285,7 @@ class ChunksInTurns(ChannelWork):
 
     LAST_IS_ALL = (Algorithm.CollNetDirect, Algorithm.CollNetChain, Algorithm.NVLS, Algorithm.NVLSTree)
 
-    def __call__(self, scheduled: Scheduled) -> Shared:
+    def __call__(self, scheduled: ScheduledTask) -> Shared:
         task, call = scheduled.task, scheduled.call
         sized = scheduled.sized(len(task.parts), task.nbytes)
         chunk = _chunk(scheduled, sized, effective=False)
@@ -308,7 +308,7 @@ class ChunksInTurns(ChannelWork):
             return chunk // 2
         return chunk // 16 * 15 if call.protocol is Protocol.LL128 else chunk
 
-    def _last(self, scheduled: Scheduled, sized: Sized, chunk: int) -> int:
+    def _last(self, scheduled: ScheduledTask, sized: Sized, chunk: int) -> int:
         """Elements; 0 where the device finds it alone."""
         call, element_bytes = scheduled.call, scheduled.element_bytes
         if call.algo_proto == (Algorithm.Tree, Protocol.Simple) or call.algorithm in self.LAST_IS_ALL:

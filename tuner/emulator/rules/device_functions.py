@@ -18,7 +18,7 @@ from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
 from tuner.emulator.rules.bounds import NVLS
 from tuner.emulator.rules.candidate import NVLS_ANY_ORDER, NVLS_SUM_ONLY
-from tuner.emulator.rules.schedule.task import Task
+from tuner.emulator.rules.schedule.task import CollectiveTask
 
 if TYPE_CHECKING:
     from tuner.emulator.rules.resolved import Rules
@@ -50,18 +50,18 @@ class DeviceFunctions(Variant, ABC):
     EXCHANGES: ClassVar[str] = "ncclDevKernel_SendRecv"  # the kernel of sends and receives
 
     @abstractmethod
-    def name(self, communicator: Communicator, task: Task) -> str:
+    def name(self, communicator: Communicator, task: CollectiveTask) -> str:
         """The symbol of the device function that runs a task."""
 
     @abstractmethod
-    def __call__(self, communicator: Communicator, task: Task) -> int:
+    def __call__(self, communicator: Communicator, task: CollectiveTask) -> int:
         """The number in the device's table of the function that runs a task."""
 
     @abstractmethod
-    def _kernel(self, communicator: Communicator, task: Task) -> tuple[str, bool]:
+    def _kernel(self, communicator: Communicator, task: CollectiveTask) -> tuple[str, bool]:
         """The kernel that is launched for a task, and whether it is made for its function."""
 
-    def kernel(self, communicator: Communicator, tasks: Iterable[Task]) -> str:
+    def kernel(self, communicator: Communicator, tasks: Iterable[CollectiveTask]) -> str:
         """The symbol, without parameters, of the kernel that runs these: the first that is made for one of them."""
         name = ""
         for task in tasks:
@@ -70,7 +70,7 @@ class DeviceFunctions(Variant, ABC):
                 break
         return name
 
-    def kernel_with_exchanges(self, communicator: Communicator, tasks: Iterable[Task]) -> str:
+    def kernel_with_exchanges(self, communicator: Communicator, tasks: Iterable[CollectiveTask]) -> str:
         """The same where sends and receives follow: theirs, if none is made for one of the collectives."""
         made = (name for name, specialized in (self._kernel(communicator, task) for task in tasks) if specialized)
         return next(made, self.EXCHANGES)
@@ -118,19 +118,19 @@ class SortedByName(DeviceFunctions):
 
     further: tuple[Function, ...] = ()  # that no collective here runs
 
-    def name(self, communicator: Communicator, task: Task) -> str:
+    def name(self, communicator: Communicator, task: CollectiveTask) -> str:
         return _function(communicator.rules, operation(task.request), task).symbol("ncclDevFunc")
 
-    def __call__(self, communicator: Communicator, task: Task) -> int:
+    def __call__(self, communicator: Communicator, task: CollectiveTask) -> int:
         numbers = _sorted_numbers(communicator.rules, communicator.release.limits.data_types, self.further)
         return numbers[_function(communicator.rules, operation(task.request), task)]
 
-    def _kernel(self, communicator: Communicator, task: Task) -> tuple[str, bool]:
+    def _kernel(self, communicator: Communicator, task: CollectiveTask) -> tuple[str, bool]:
         function = _function(communicator.rules, operation(task.request), task)
         if not function.op:
             best = Function(function.collective, "", "", "RING", "LL")
         else:
-            plain = Task(0, Request(task.request.collective, _type(function), Op.sum), 0, task.ranks)
+            plain = CollectiveTask(0, Request(task.request.collective, _type(function), Op.sum), 0, task.ranks)
             algorithm = "TREE" if function.algorithm == "TREE" else "RING"
             dtype = SHORT_TYPES[communicator.rules.function(plain, Op.sum)]
             best = Function(function.collective, SUM, dtype, algorithm, "LL")
@@ -144,7 +144,7 @@ def _type(function: Function) -> DataType:
     return DataType(SHORT_TYPES.index(function.dtype))
 
 
-def _function(rules: "Rules", op: str | None, task: Task) -> Function:
+def _function(rules: "Rules", op: str | None, task: CollectiveTask) -> Function:
     """The function that is built for a task, whose type may be another."""
     collective, (algorithm, protocol) = task.request.collective.name, task.algo_proto
     dtype = "" if op is None else SHORT_TYPES[rules.function(task, OF_RULE[op])]
@@ -164,7 +164,9 @@ def _built(rules: "Rules", types: Sequence[DataType]) -> Iterator[Function]:
         ops: tuple[str | None, ...] = (None,) if collective in SPREADING else OPS
         for op, dtype, algorithm, protocol in product(ops, types if ops[0] else types[:1], algorithms, Protocol):
             if _exists(op, dtype, algorithm, protocol):
-                yield _function(rules, op, Task(0, Request(collective, dtype, Op.sum), 0, 2, (algorithm, protocol)))
+                yield _function(
+                    rules, op, CollectiveTask(0, Request(collective, dtype, Op.sum), 0, 2, (algorithm, protocol))
+                )
 
 
 def _has_code(collective: Collective, algorithm: Algorithm) -> bool:
@@ -209,11 +211,11 @@ class EveryRow(DeviceFunctions):
     EXCHANGES = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t"
     FIRST = 1  # behind send and receive, and a function of each type for one rank
 
-    def name(self, communicator: Communicator, task: Task) -> str:
+    def name(self, communicator: Communicator, task: CollectiveTask) -> str:
         collective, op, dtype, algorithm, protocol = self._parts(task)
         return f"ncclFunction_{collective}_{algorithm}_{protocol}_{op}_{dtype}"
 
-    def __call__(self, communicator: Communicator, task: Task) -> int:
+    def __call__(self, communicator: Communicator, task: CollectiveTask) -> int:
         request, (algorithm, protocol) = task.request, task.algo_proto
         types, ops = communicator.release.limits.data_types, ("Sum", "Prod", "Max", "Min", "PreMulSum", "SumPostDiv")
         number = request.collective * len(ops) + ops.index(self._op(request))
@@ -221,12 +223,12 @@ class EveryRow(DeviceFunctions):
         number = number * communicator.release.limits.algorithms + algorithm
         return self.FIRST + types + number * len(Protocol) + protocol
 
-    def _kernel(self, communicator: Communicator, task: Task) -> tuple[str, bool]:
+    def _kernel(self, communicator: Communicator, task: CollectiveTask) -> tuple[str, bool]:
         collective, op, dtype, algorithm, protocol = self._parts(task)
         specialized = op == SUM and protocol == PROTOCOLS[Protocol.LL]
         return f"ncclKernel_{collective}_{algorithm}_LL_Sum_{dtype}", specialized
 
-    def _parts(self, task: Task) -> tuple[str, str, str, str, str]:
+    def _parts(self, task: CollectiveTask) -> tuple[str, str, str, str, str]:
         request, (algorithm, protocol) = task.request, task.algo_proto
         dtype = C_TYPES[request.device_dtype]
         return request.collective.name, self._op(request), dtype, ALGORITHMS[algorithm], PROTOCOLS[protocol]

@@ -19,7 +19,7 @@ NOT_SET, BY_RACK = -1, -2  # of NCCL_MNNVL_CLIQUE_ID; BY_RACK asks NVML for the 
 
 
 @dataclass(frozen=True, slots=True)
-class Fabric:
+class DomainHosts:
     """The hosts of a communicator and what joins them; ``ready``: NVML says of every rank that its GPU has joined."""
 
     environment: Environment
@@ -34,18 +34,18 @@ class Fabric:
         return bool(self.domains) and self.ready and memory
 
 
-FabricRule = Callable[[Fabric], Sequence[int]]
+FabricRule = Callable[[DomainHosts], Sequence[int]]
 RULES: Registry[FabricRule] = Registry()
 
 
 @RULES(nccl.INIT_TRANSPORTS_RANK(since="2.18.1"))
-def hosts_are_nodes(fabric: Fabric) -> Sequence[int]:
+def hosts_are_nodes(fabric: DomainHosts) -> Sequence[int]:
     """The release knows of no NVLink between hosts."""
     return ()
 
 
 @RULES(nccl.INIT_TRANSPORTS_RANK(since="2.20.5"))
-def only_the_whole_communicator(fabric: Fabric) -> Sequence[int]:
+def only_the_whole_communicator(fabric: DomainHosts) -> Sequence[int]:
     """One domain of all ranks is tuned as one node while the graphs are those of hosts: BadInput, not emulated."""
     if fabric.usable and fabric.hosts > 1 and len(fabric.domains) == 1:
         raise BadInput(
@@ -56,7 +56,7 @@ def only_the_whole_communicator(fabric: Fabric) -> Sequence[int]:
 
 
 @RULES(nccl.CHECK_MNNVL(since="2.21.5"))
-def cliques_or_failure(fabric: Fabric) -> Sequence[int]:
+def cliques_or_failure(fabric: DomainHosts) -> Sequence[int]:
     """BadInput where NCCL_MNNVL_ENABLE=1 asks for what is not there, at which NCCL gives up."""
     wanted = fabric.environment.c_int(ENABLE, IF_THERE)
     if fabric.hosts > 1 and wanted == 1 and not fabric.usable:
@@ -65,21 +65,21 @@ def cliques_or_failure(fabric: Fabric) -> Sequence[int]:
 
 
 @RULES(nccl.INIT_TRANSPORTS_RANK(since="2.25.1"))
-def cliques(fabric: Fabric) -> Sequence[int]:
+def cliques(fabric: DomainHosts) -> Sequence[int]:
     """On one host only where the variable asks for it."""
     wanted = fabric.environment.c_int(ENABLE, IF_THERE)
     return _joined(fabric) if fabric.usable and (wanted == 1 or (fabric.hosts > 1 and wanted)) else ()
 
 
 @RULES(nccl.INIT_TRANSPORTS_RANK(since="2.27.3"))
-def cliques_of_peers(fabric: Fabric) -> Sequence[int]:
+def cliques_of_peers(fabric: DomainHosts) -> Sequence[int]:
     """The same, but none where peer-to-peer is off."""
     if fabric.environment.c_int(ENABLE, IF_THERE) != 1 and _no_peer_to_peer(fabric.environment):
         return ()
     return cliques(fabric)
 
 
-def _joined(fabric: Fabric) -> Sequence[int]:
+def _joined(fabric: DomainHosts) -> Sequence[int]:
     """The hosts of each clique: a domain's, or all where a variable gives all GPUs the same cluster."""
     cluster = fabric.environment.number(CLUSTER, NOT_SET)
     clique = fabric.environment.number(CLIQUE, NOT_SET)

@@ -36,7 +36,7 @@ class TrafficCells:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ChannelPosition:
     """Where the next operation begins: a channel, and the traffic that is on it already."""
 
     channel: int = 0
@@ -63,8 +63,8 @@ class ChannelSplit(Variant, ABC):
         """What of the last cell does not count as traffic."""
 
     def in_group(
-        self, cells: TrafficCells, bytes_: int, per_channel: int, place: Place
-    ) -> tuple[dict[int, int], Place]:
+        self, cells: TrafficCells, bytes_: int, per_channel: int, place: ChannelPosition
+    ) -> tuple[dict[int, int], ChannelPosition]:
         """The bytes that each channel gets of the next operation of a group, and where the one after it begins."""
         cell_bytes, most = self.cell_bytes(cells), cells.channels
         count, traffic = ceil_div(bytes_, cell_bytes), cell_bytes * cells.per_byte
@@ -79,8 +79,8 @@ class ChannelSplit(Variant, ABC):
         before = place.loaded if len(dealt) == 1 else 0
         loaded = before + dealt[-1] * traffic - missing
         if loaded >= per_channel and last + 1 != most:
-            return shares, Place(last + 1, 0)
-        return shares, Place(last, loaded)
+            return shares, ChannelPosition(last + 1, 0)
+        return shares, ChannelPosition(last, loaded)
 
 
 SPLIT_RULES: Registry[ChannelSplit] = Registry()
@@ -185,7 +185,7 @@ class Piece:
     high: int
 
 
-class Launch(Variant, ABC):
+class LaunchRule(Variant, ABC):
     """How the bytes of one operation become channels."""
 
     @abstractmethod
@@ -207,11 +207,11 @@ class Launch(Variant, ABC):
         """
 
 
-RULES: Registry[Launch] = Registry()
+RULES: Registry[LaunchRule] = Registry()
 
 
 @RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.22.3"))
-class ShrinkThenCells(Launch):
+class ShrinkThenCells(LaunchRule):
     """Channels and threads by size: a bound that shrinks with the size, then cells dealt out to the channels."""
 
     def __call__(self, call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
@@ -264,7 +264,7 @@ class ShrinkWithinCtasThenCells(ShrinkThenCells):
 
 
 @RULES.variant(nccl.ADD_CBD_COLL_TO_PLAN(since="2.20.5"))
-class ShrinkThenBytes(Launch):
+class ShrinkThenBytes(LaunchRule):
     """Bytes are cut into equal parts, one a channel of the bound, each rounded up to what a block moves at once."""
 
     def __call__(self, call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
@@ -301,7 +301,7 @@ class ShrinkThenBytes(Launch):
 
 
 @RULES.variant(nccl.ADD_COLL_TO_PLAN(since="2.18.1"))
-class ShrinkOnly(Launch):
+class ShrinkOnly(LaunchRule):
     """All channels of the bound."""
 
     def __call__(self, call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:

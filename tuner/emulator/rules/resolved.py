@@ -47,7 +47,7 @@ from tuner.emulator.rules.cta_policy import Policy
 from tuner.emulator.rules.domains import FabricRule
 from tuner.emulator.rules.enabled import EnabledRule
 from tuner.emulator.rules.latency import LatencyRule
-from tuner.emulator.rules.launch import ChannelSplit, Launch
+from tuner.emulator.rules.launch import ChannelSplit, LaunchRule
 from tuner.emulator.rules.registered import RegisteredRule
 from tuner.emulator.rules.schedule import cells, least_loaded, scheduler, task
 from tuner.emulator.rules.symmetric_kernels import BlockRule as SymmetricBlockRule
@@ -97,7 +97,7 @@ class Rules:
     time: Annotated[tuple[CorrectionRule, ...], time.CORRECTIONS]
     penalty: Annotated[tuple[PenaltyRule, ...], time.PENALTIES]
     pick: Annotated[PickRule, time.RULES]
-    launch: Annotated[Launch, launch.RULES]
+    launch: Annotated[LaunchRule, launch.RULES]
     thread_product: Annotated[Callable[[int, int, int], list[int]], bounds.PRODUCT_RULES]
     nvls_kind: Annotated[Callable[[Communicator, Algorithm], bool], bounds.NVLS_KIND_RULES]
     nvls_bound: Annotated[bounds.NvlsBoundRule, bounds.NVLS_BOUND_RULES]
@@ -109,10 +109,12 @@ class Rules:
     traffic_per_channel: Annotated[Callable[[SizeArray, int, int], SizeArray], launch.TRAFFIC_RULES]
     registered: Annotated[tuple[RegisteredRule, ...], registered.RULES]
     schedule: Annotated[scheduler.Scheduler, scheduler.RULES]
-    task_order: Annotated[Callable[[Communicator, list[task.Task]], list[task.Task]], cells.ORDER_RULES]
+    task_order: Annotated[
+        Callable[[Communicator, list[task.CollectiveTask]], list[task.CollectiveTask]], cells.ORDER_RULES
+    ]
     counted_traffic: Annotated[Callable[[int, int], int], cells.COUNTED_TRAFFIC_RULES]
     device_op: Annotated[Callable[[Op], Op], task.DEVICE_OP_RULES]
-    function: Annotated[Callable[[task.Task, Op], DataType], task.FUNCTION_RULES]
+    function: Annotated[Callable[[task.CollectiveTask, Op], DataType], task.FUNCTION_RULES]
     device_functions: Annotated[device_functions.DeviceFunctions, device_functions.RULES]
     channel_work: Annotated[channel_work.ChannelWork, channel_work.RULES]
     nvls_chunk: Annotated[chunk_sizes.NvlsChunk, chunk_sizes.NVLS_RULES]
@@ -121,9 +123,9 @@ class Rules:
     bypass_first: Annotated[symmetric_groups.BypassRule | None, symmetric_groups.BYPASSING_RULES]
     symmetric_queue: Annotated[Callable[[Request], bool] | None, symmetric_groups.WAITING_RULES]
     symmetric_reach: Annotated[Callable[[Communicator], bool] | None, symmetric.REACH_RULES]
-    group_bytes: Annotated[Callable[[task.Task], int] | None, least_loaded.TOTAL_RULES]
+    group_bytes: Annotated[Callable[[task.CollectiveTask], int] | None, least_loaded.TOTAL_RULES]
     channel_bytes: Annotated[Callable[[Communicator, bool], int] | None, least_loaded.SHARE_RULES]
-    work_estimate: Annotated[Callable[[task.Task], int] | None, least_loaded.ESTIMATE_RULES]
+    work_estimate: Annotated[Callable[[task.CollectiveTask], int] | None, least_loaded.ESTIMATE_RULES]
     non_classic_path: Annotated[symmetric.NonClassicRule, symmetric.RULES]
     symmetric_blocks: Annotated[SymmetricBlockRule, symmetric_kernels.BLOCK_RULES]
     symmetric_time: Annotated[TimeRule, symmetric_kernels.TIME_RULES]

@@ -14,7 +14,7 @@ from tuner.emulator.call_kind import COPY_ENGINES, NonClassicPath
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import FP8, Request
 from tuner.emulator.rules import cta_policy, symmetric_kernels, symmetric_rail, symmetric_variables
-from tuner.emulator.rules.symmetric_kernels import Counts, KernelChoice, best, multicast
+from tuner.emulator.rules.symmetric_kernels import KernelChoice, KernelCounts, best, multicast
 from tuner.emulator.rules.symmetric_rail import ClassicProtocol, in_whole_cells, own_bytes_of
 from tuner.release.schema import given
 
@@ -41,7 +41,7 @@ def symmetric_by_blocks(
     if not _asked_for(communicator, request) or not _implemented(communicator, request):
         return None
     own_bytes = own_bytes_of(communicator, request, nbytes)
-    choice = best(communicator, request, Counts(own_bytes, own_bytes))
+    choice = best(communicator, request, KernelCounts(own_bytes, own_bytes))
     return None if choice is None else _kernel_path(communicator, request, choice, choice.blocks)
 
 
@@ -100,7 +100,7 @@ def _in_cells(communicator: Communicator, request: Request, nbytes: int) -> Kern
     if not _asked_for(communicator, request) or not _implemented(communicator, request):
         return None
     own_bytes = own_bytes_of(communicator, request, nbytes)
-    return best(communicator, request, Counts(own_bytes, in_whole_cells(communicator, own_bytes)))
+    return best(communicator, request, KernelCounts(own_bytes, in_whole_cells(communicator, own_bytes)))
 
 
 def _asked_for(communicator: Communicator, request: Request) -> bool:
@@ -121,7 +121,7 @@ def kernel_of_several(communicator: Communicator, request: Request, sizes: Seque
     if not request.symmetric or not _asked_for(communicator, request):
         return None
     own = [in_whole_cells(communicator, own_bytes_of(communicator, request, nbytes)) for nbytes in sizes]
-    choice = best(communicator, request, Counts(max(own), sum(own), len(own)))
+    choice = best(communicator, request, KernelCounts(max(own), sum(own), len(own)))
     return None if choice is None else _dealt(communicator, request, choice, sum(own))
 
 
@@ -225,4 +225,4 @@ def weighed(communicator: Communicator, request: Request, nbytes: int) -> tuple[
     own_bytes = modelled_bytes = own_bytes_of(communicator, request, nbytes)
     if rule is not symmetric_by_blocks:
         modelled_bytes = in_whole_cells(communicator, own_bytes)
-    return tuple(symmetric_kernels.weighed(communicator, request, Counts(own_bytes, modelled_bytes)))
+    return tuple(symmetric_kernels.weighed(communicator, request, KernelCounts(own_bytes, modelled_bytes)))

@@ -16,7 +16,7 @@ from tuner.emulator.communicator import Communicator
 from tuner.emulator.request import Request
 from tuner.emulator.rules import symmetric, symmetric_kernels, symmetric_rail, symmetric_variables
 from tuner.emulator.rules.schedule.scheduler import VARIABLE, argument_bytes
-from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, kind
+from tuner.emulator.rules.schedule.task import Chooser, CollectiveTask, Kernels, kind
 from tuner.release.schema import given
 
 RoomRule = Callable[[Communicator, Request, int], bool]
@@ -104,20 +104,20 @@ def waits(communicator: Communicator, request: Request, nbytes: int) -> bool:
     return kind_waits(request) and symmetric_kernels.exists_for(communicator, request, nbytes)
 
 
-Aside = tuple[Kernels, list[Task]]  # kernels that come first, and what is left for algorithms
-BypassRule = Callable[[Chooser, list[Task]], Aside]
+Aside = tuple[Kernels, list[CollectiveTask]]  # kernels that come first, and what is left for algorithms
+BypassRule = Callable[[Chooser, list[CollectiveTask]], Aside]
 BYPASSING_RULES: Registry[BypassRule] = Registry()
 
 
 @BYPASSING_RULES(nccl.PREPARE_TASKS(since="2.27.3"))
-def only_a_call_alone(chooser: Chooser, ordered: list[Task]) -> Aside:
+def only_a_call_alone(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
     """A call that is alone in its group may get a symmetric kernel, several never do."""
     alone = len(ordered) == 1 and not chooser.beside_messages
     return _parted(chooser, [ordered], []) if alone else ([], ordered)
 
 
 @BYPASSING_RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.28.3"))
-def calls_in_windows(chooser: Chooser, ordered: list[Task]) -> Aside:
+def calls_in_windows(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
     """Calls in windows that a symmetric kernel could do, by kind, smallest first. NoAlgorithm where none does several.
 
     NCCL then fails.
@@ -135,7 +135,7 @@ def calls_in_windows(chooser: Chooser, ordered: list[Task]) -> Aside:
 
 
 @BYPASSING_RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.29.2"))
-def calls_on_any_buffers(chooser: Chooser, ordered: list[Task]) -> Aside:
+def calls_on_any_buffers(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
     """Calls that a symmetric kernel could do in windows, by kind, smallest first; it does not ask for windows yet.
 
     Where it needs them, or none does several, they come back behind the rest, smallest first. sic: smallest first here
@@ -148,7 +148,7 @@ def calls_on_any_buffers(chooser: Chooser, ordered: list[Task]) -> Aside:
     return copied + kernels, back
 
 
-def _copied(communicator: Communicator, ordered: list[Task]) -> Aside:
+def _copied(communicator: Communicator, ordered: list[CollectiveTask]) -> Aside:
     """What copy engines do, in the order of the calls. Source: taskAppend, src/enqueue.cc, v2.30.7-1."""
     copied = [each for each in ordered if symmetric.is_copied(communicator, each.request, each.nbytes)]
     for task in copied:
@@ -156,17 +156,17 @@ def _copied(communicator: Communicator, ordered: list[Task]) -> Aside:
     return [[task] for task in sorted(copied, key=lambda task: task.place)], _others(ordered, copied)
 
 
-def _others(tasks: Sequence[Task], without: Sequence[Task]) -> list[Task]:
+def _others(tasks: Sequence[CollectiveTask], without: Sequence[CollectiveTask]) -> list[CollectiveTask]:
     places = {task.place for task in without}
     return [task for task in tasks if task.place not in places]
 
 
-def _full_kernels(communicator: Communicator, waiting: Sequence[Task]) -> Iterator[list[Task]]:
+def _full_kernels(communicator: Communicator, waiting: Sequence[CollectiveTask]) -> Iterator[list[CollectiveTask]]:
     """Calls of a kind, smallest first, as many as the arguments of a kernel on all channels hold.
 
     BadInput where they do not hold one: NCCL asks that of every call that is set aside, whatever becomes of it.
     """
-    kinds: dict[object, list[Task]] = {}
+    kinds: dict[object, list[CollectiveTask]] = {}
     for task in waiting:
         check(communicator, task.request, np.array([task.nbytes], np.uint64))
         kinds.setdefault(kind(communicator, task.request), []).insert(0, task)
@@ -176,7 +176,11 @@ def _full_kernels(communicator: Communicator, waiting: Sequence[Task]) -> Iterat
             yield same[start : start + most]
 
 
-def _parted(chooser: Chooser, together: Iterator[list[Task]] | Sequence[list[Task]], rest: list[Task]) -> Aside:
+def _parted(
+    chooser: Chooser,
+    together: Iterator[list[CollectiveTask]] | Sequence[list[CollectiveTask]],
+    rest: list[CollectiveTask],
+) -> Aside:
     """Those that get a symmetric kernel, and behind the rest those that get none."""
     kernels: Kernels = []
     for tasks in together:

@@ -183,7 +183,7 @@ class KernelChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class KernelCounts:
     """The counts of the calls of one kernel: the largest, in bytes, and what the model takes for all of them."""
 
     most_bytes: int
@@ -191,7 +191,7 @@ class Counts:
     calls: int = 1
 
 
-def best(communicator: Communicator, request: Request, counts: Counts) -> KernelChoice | None:
+def best(communicator: Communicator, request: Request, counts: KernelCounts) -> KernelChoice | None:
     """The kernel with the least time, each block counting against it; None where none can do the call."""
     table = communicator.release.symmetric
     least: KernelChoice | None = None
@@ -201,7 +201,7 @@ def best(communicator: Communicator, request: Request, counts: Counts) -> Kernel
     return least
 
 
-def weighed(communicator: Communicator, request: Request, counts: Counts) -> Iterator[KernelChoice]:
+def weighed(communicator: Communicator, request: Request, counts: KernelCounts) -> Iterator[KernelChoice]:
     """The kernels that can do the calls, in NCCL's order."""
     bus_bytes = counts.most_bytes * (1 if request.collective is Collective.AllReduce else communicator.ranks)
     if communicator.nodes > 1:
@@ -332,7 +332,7 @@ def _switch_reduces(communicator: Communicator, request: Request) -> bool:
     return request.dtype in (*candidate.NVLS_ANY_ORDER, *candidate.NVLS_SUM_ONLY)
 
 
-def _on_blocks(communicator: Communicator, of: _Candidate, counts: Counts) -> KernelChoice | None:
+def _on_blocks(communicator: Communicator, of: _Candidate, counts: KernelCounts) -> KernelChoice | None:
     """The kernel on the fewest blocks that cost it no more than 2.5 % of its time on all it may have."""
     blocks_of, kernel = of.blocks, of.kernel
     if kernel.bulk_unit_bytes is not None:

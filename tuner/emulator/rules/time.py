@@ -16,19 +16,19 @@ from tuner.base.numerics import Float, FloatArray, SizeArray, ceil_div, f32, f64
 from tuner.base.registry import Registry, found_in
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.request import FP8, Sizes, ring_steps
+from tuner.emulator.request import FP8, MessageSizes, ring_steps
 from tuner.emulator.rules.call import Call
 from tuner.release.schema import given
 
 Value: TypeAlias = Float | FloatArray
 Corrected = tuple[Value, Value]  # latency in us and bandwidth in GB/s, of one size or each
-CorrectionRule = Callable[[Value, Value, Call, Sizes], Corrected]
+CorrectionRule = Callable[[Value, Value, Call, MessageSizes], Corrected]
 PenaltyRule = Callable[[FloatArray, Call], FloatArray]
 CORRECTIONS: Registry[CorrectionRule] = Registry()
 PENALTIES: Registry[PenaltyRule] = Registry()
 
 
-def time_us(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes) -> FloatArray:
+def time_us(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageSizes) -> FloatArray:
     """Time of each size: corrected latency, once per batch of pipelined operations, plus size over bandwidth."""
     latency_us, bandwidth_gbs = corrected(latency_us, bandwidth_gbs, call, sizes)
     times = size_over_bandwidth(bandwidth_gbs, sizes)
@@ -38,7 +38,7 @@ def time_us(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes) -
 
 
 @found_in(nccl.TOPO_GET_ALGO_TIME(since="2.18.1"), nccl.TUNING_GET_TIME(since="2.31.2"))
-def size_over_bandwidth(bandwidth_gbs: Value, sizes: Sizes) -> FloatArray:
+def size_over_bandwidth(bandwidth_gbs: Value, sizes: MessageSizes) -> FloatArray:
     """What the bytes take at this size's bandwidth."""
     times: FloatArray = sizes.as_float / (f32(1000) * bandwidth_gbs)
     return times
@@ -56,7 +56,7 @@ def plus_latency(times: FloatArray, latency_us: Value, batches: int) -> FloatArr
     return times
 
 
-def corrected(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes) -> Corrected:
+def corrected(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageSizes) -> Corrected:
     """Latency and bandwidth with the corrections of each size."""
     for rule in call.rules.time:
         before = latency_us, bandwidth_gbs
@@ -80,7 +80,7 @@ def penalised(times: FloatArray, call: Call) -> FloatArray:
 
 
 @CORRECTIONS(nccl.TOPO_GET_ALGO_TIME(since="2.22.3"), nccl.TREE_MODEL_SIM(since="2.31.2"))
-def tree_correction(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes) -> Corrected:
+def tree_correction(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageSizes) -> Corrected:
     """Trees miss the model at medium sizes: a factor on the bandwidth by power of two, 64 B to 256 MB."""
     if call.algorithm is not Algorithm.Tree or call.request.collective is not Collective.AllReduce:
         return latency_us, bandwidth_gbs
@@ -88,17 +88,17 @@ def tree_correction(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: 
 
 
 @CORRECTIONS(nccl.TOPO_GET_ALGO_TIME(since="2.18.1"))
-def tree_correction_from_0_bytes(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes) -> Corrected:
+def tree_correction_from_0_bytes(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageSizes) -> Corrected:
     """Trees miss the model at medium sizes: a factor by power of two to 256 MB; below 64 B the first (sic)."""
     if call.algorithm is not Algorithm.Tree:
         return latency_us, bandwidth_gbs
-    at_least_64 = Sizes(np.maximum(sizes.nbytes, np.uint64(64)))
+    at_least_64 = MessageSizes(np.maximum(sizes.nbytes, np.uint64(64)))
     return latency_us, _corrected(bandwidth_gbs, call, at_least_64, call.limits.tree_corrections)
 
 
 @CORRECTIONS(nccl.TOPO_GET_ALGO_TIME(since="2.29.2"))
 def nvls_tree_correction_on_x86_blackwell(
-    latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes
+    latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageSizes
 ) -> Corrected:
     """NVLSTree on Blackwell beside x86 processors takes the trees' factors by power of two, 64 B to 256 MB."""
     blackwell = call.communicator.min_comp_cap >= 100 and call.communicator.cpu_arch == "x86_64"
@@ -111,7 +111,9 @@ def nvls_tree_correction_on_x86_blackwell(
 
 
 @CORRECTIONS(nccl.NVLS_MODEL_SIM(since="2.31.2"))
-def nvls_tree_correction_on_blackwell(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes) -> Corrected:
+def nvls_tree_correction_on_blackwell(
+    latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageSizes
+) -> Corrected:
     """NVLSTree on Blackwell takes the trees' factors beside x86, and beside ARM with 4 ranks a node on fast adapters.
 
     Two such nodes use fewer of them.
@@ -128,7 +130,7 @@ def nvls_tree_correction_on_blackwell(latency_us: Value, bandwidth_gbs: Value, c
 
 
 @CORRECTIONS(nccl.TOPO_GET_ALGO_TIME(since="2.18.1"))
-def preset_channels_only(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes) -> Corrected:
+def preset_channels_only(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageSizes) -> Corrected:
     """The bandwidth of the channels that operations together are given."""
     if not call.request.preset_channels:
         return latency_us, bandwidth_gbs
@@ -136,7 +138,7 @@ def preset_channels_only(latency_us: Value, bandwidth_gbs: Value, call: Call, si
 
 
 @CORRECTIONS(nccl.TOPO_GET_ALGO_TIME(since="2.18.1"))
-def ring_plateau(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes) -> Corrected:
+def ring_plateau(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageSizes) -> Corrected:
     """Ring/Simple AllReduce across nodes: latency rises once every rank and channel has 64 bytes."""
     where = call.algo_proto == (Algorithm.Ring, Protocol.Simple) and call.request.collective is Collective.AllReduce
     if not where or call.communicator.nodes == 1:
@@ -148,7 +150,7 @@ def ring_plateau(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Siz
 
 @CORRECTIONS(nccl.RING_MODEL_SIM(since="2.31.2"))
 def ring_plateau_gathering_on_one_blackwell_node(
-    latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes
+    latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageSizes
 ) -> Corrected:
     """Ring/Simple: latency rises from 64 bytes per rank and channel: AllReduce across nodes, gathers on Blackwell."""
     alone = call.algo_proto == (Algorithm.Ring, Protocol.Simple) and call.request.spreads and _one_blackwell_node(call)
@@ -159,7 +161,7 @@ def ring_plateau_gathering_on_one_blackwell_node(
 
 
 @CORRECTIONS(nccl.RING_MODEL_SIM(since="2.32.3"))
-def ring_plateau_graded(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: Sizes) -> Corrected:
+def ring_plateau_graded(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageSizes) -> Corrected:
     """Ring/Simple: latency rises once every rank and channel has 64 bytes; on one Blackwell node less at large sizes.
 
     How far it fades there depends on the steps of the ring.
@@ -190,7 +192,7 @@ def _one_blackwell_node(call: Call) -> bool:
     return call.communicator.nodes == 1 and call.communicator.min_comp_cap >= 100 and over_nvlink
 
 
-def _per_channel_and_rank(call: Call, sizes: Sizes) -> SizeArray:
+def _per_channel_and_rank(call: Call, sizes: MessageSizes) -> SizeArray:
     each: SizeArray = sizes.nbytes // np.uint64(call.communicator.channels * call.communicator.ranks)
     return each
 
@@ -203,7 +205,7 @@ def _plateau(call: Call) -> float:
     return call.communicator.release.ring_plateau.factors[call.communicator.generation]
 
 
-def _corrected(bandwidth_gbs: Value, call: Call, sizes: Sizes, used: int) -> FloatArray:
+def _corrected(bandwidth_gbs: Value, call: Call, sizes: MessageSizes, used: int) -> FloatArray:
     factors = np.array(call.communicator.release.tree_correction[call.protocol][:used], f32)
     # One more entry stands for "no correction": index -1 and everything past the table.
     scaled: FloatArray = bandwidth_gbs * np.append(factors, f32(1))

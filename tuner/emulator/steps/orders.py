@@ -161,7 +161,7 @@ def _merged(whole: int, dtype: DataType, terms: Sequence[Term], ranges: tuple[In
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class OrderDifference:
     """The first element that is added in two ways: its offset in each of two calls, and both orders."""
 
     calls: tuple[int, int]  # places among the calls that were compared
@@ -169,7 +169,7 @@ class Difference:
     terms: tuple[Term, Term]
 
 
-def at_offsets(calls: Sequence[Orders], parts: int = 1) -> Difference | None:
+def at_offsets(calls: Sequence[Orders], parts: int = 1) -> OrderDifference | None:
     """Where elements at the same offset differ; those are looked at that all calls compared have.
 
     ``parts``: of as many parts of the buffer, each rank's result of a ReduceScatter, offsets are from their starts.
@@ -182,7 +182,7 @@ def at_offsets(calls: Sequence[Orders], parts: int = 1) -> Difference | None:
             inside = starts[(starts > 0) & (starts < min(first.count, other.count) // parts)]
             for offset, own, term in _pairs(first, other, np.append(0, inside), begins):
                 if own != term:
-                    return Difference((0, place), (begins[0] + offset, begins[1] + offset), (own, term))
+                    return OrderDifference((0, place), (begins[0] + offset, begins[1] + offset), (own, term))
     return None
 
 
@@ -196,7 +196,7 @@ def _pairs(
         yield int(offsets[place]), first.terms[own], other.terms[term]
 
 
-def in_rows(calls: Sequence[Orders], row: int) -> Difference | None:
+def in_rows(calls: Sequence[Orders], row: int) -> OrderDifference | None:
     """Where elements of one column differ, whatever row they are in; ``row`` is its number of elements.
 
     Each call has whole rows, one after the other.
@@ -208,7 +208,7 @@ def in_rows(calls: Sequence[Orders], row: int) -> Difference | None:
         for column, offset, term in _in_columns(call, row, columns):
             own = known.setdefault(column, (place, offset, term))
             if own[2] != term:
-                return Difference((own[0], place), (own[1], offset), (own[2], term))
+                return OrderDifference((own[0], place), (own[1], offset), (own[2], term))
     return None
 
 

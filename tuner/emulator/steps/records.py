@@ -13,7 +13,7 @@ from tuner.base.names import Protocol
 ON_THE_WIRE = {Protocol.LL: (8, 16), Protocol.LL128: (1920, 2048), Protocol.Simple: (1, 1)}
 
 
-class Fabric(Enum):
+class InNetwork(Enum):
     """What is between ranks and takes part: the switch of a node (NVLink SHARP), or the network (SHARP).
 
     It adds what all ranks send it of an element, or hands a copy of what one sends to all: ranks of the node for the
@@ -26,7 +26,7 @@ class Fabric(Enum):
     network_copies = "network copies"
 
 
-Peer: TypeAlias = int | Fabric
+Peer: TypeAlias = int | InNetwork
 Pieces: TypeAlias = tuple[tuple[int, int], ...]  # first element and number of elements of each range
 
 
@@ -68,7 +68,7 @@ class Schedule:
     connections: int  # between two ranks on a channel, in one direction
     element_bytes: int
     steps: Callable[[int], Iterator[Step]]
-    fabrics: tuple[Fabric, ...] = ()  # that take part
+    fabrics: tuple[InNetwork, ...] = ()  # that take part
 
 
 def wire_bytes(protocol: Protocol, nbytes: int) -> int:
@@ -78,7 +78,7 @@ def wire_bytes(protocol: Protocol, nbytes: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ScheduledOperation:
     """One message at one of its ends. Numbers are those of the rank's operations, from 0."""
 
     number: int
@@ -126,7 +126,7 @@ class _Before:
         self.batch, self.ended = self.kernel, ()
 
 
-def operations(schedule: Schedule, rank: int) -> Iterator[Operation]:
+def operations(schedule: Schedule, rank: int) -> Iterator[ScheduledOperation]:
     """What a rank sends and receives, without what is empty. Errors: those of the schedule."""
     places = {channel: place for place, channel in enumerate(schedule.channels)}
     messages = Counter[tuple[bool, int, int, Peer]]()
@@ -144,7 +144,9 @@ def operations(schedule: Schedule, rank: int) -> Iterator[Operation]:
             nbytes = step.elements * schedule.element_bytes
             after = tuple(here[False]) or before.received if sends else before.received
             on_the_wire = wire_bytes(step.protocol, nbytes + step.unused * schedule.element_bytes)
-            yield Operation(number, step, sends, peer, nbytes, on_the_wire, tag, after, before.sent if sends else ())
+            yield ScheduledOperation(
+                number, step, sends, peer, nbytes, on_the_wire, tag, after, before.sent if sends else ()
+            )
             here[sends].append(number)
             number += 1
         before.received = tuple(here[False]) or before.received

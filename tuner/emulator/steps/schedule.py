@@ -9,10 +9,10 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.emulator.connect import Across, CollNetDirect, TreeOrder
 from tuner.emulator.launches import ChannelShare, Work
-from tuner.emulator.p2p.records import Element, ExchangeKernel, Transfer
+from tuner.emulator.p2p.records import ExchangeKernel, Transfer, WorkElement
 from tuner.emulator.steps import pat
 from tuner.emulator.steps.loops import Loops, loops, loops_of_heads
-from tuner.emulator.steps.records import Fabric, Peer, Pieces, Schedule, Step
+from tuner.emulator.steps.records import InNetwork, Peer, Pieces, Schedule, Step
 
 SLICE_ALIGNMENT = 16  # elements
 LEAST_SLICE = 32  # a slice has at least the 32nd part of what it may have
@@ -32,7 +32,7 @@ class ChunkStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Threads:
+class ThreadGroup:
     """Threads of a block that do the same in each loop."""
 
     going: Sequence[ChunkStep]
@@ -50,7 +50,7 @@ def in_part_of(owner: int, count: int) -> Place:
 
 
 def steps(
-    work: Work, share: ChannelShare, rank: int, loops: Sequence[Loops], threads: Sequence[Threads]
+    work: Work, share: ChannelShare, rank: int, loops: Sequence[Loops], threads: Sequence[ThreadGroup]
 ) -> Iterator[Step]:
     """The steps of a rank on one channel, by threads."""
     for which, group in enumerate(threads):
@@ -193,11 +193,11 @@ def _exchange_steps(kernels_of: Callable[[int], Kernels], rank: int) -> Iterator
 
 
 def _exchange_parts(
-    kernel: ExchangeKernel, channel: int, batch: tuple[int, ...] | tuple[Element, ...]
+    kernel: ExchangeKernel, channel: int, batch: tuple[int, ...] | tuple[WorkElement, ...]
 ) -> Iterator[_Part]:
     for each in batch:
         if isinstance(
-            each, Element
+            each, WorkElement
         ):  # up to 2.21 a part is a transfer of its own, and LL's chunks are with their flags
             transfer = each.transfer
             chunk = transfer.chunk_bytes // (2 if transfer.protocol is Protocol.LL else 1)
@@ -223,15 +223,15 @@ def _chunks(part: _Part, like: Step) -> Iterator[Step]:
         )
 
 
-BY_SWITCH = (Fabric.switch_adds, Fabric.switch_copies)
-BY_NETWORK = (Fabric.network_adds, Fabric.network_copies)
+BY_SWITCH = (InNetwork.switch_adds, InNetwork.switch_copies)
+BY_NETWORK = (InNetwork.network_adds, InNetwork.network_copies)
 GROUPS_OF_THREADS = {Algorithm.Ring: 2, Algorithm.Tree: 2}  # at most; 4 of others
 
 
 def schedule(work: Work, across: Across) -> Schedule:
     """The schedule of a collective. BadInput where it has none."""
     several = len(across.ranks_of_nodes) > 1
-    fabrics: tuple[Fabric, ...] = ()
+    fabrics: tuple[InNetwork, ...] = ()
     if work.algorithm in (Algorithm.NVLS, Algorithm.NVLSTree):
         fabrics = (*BY_SWITCH, *(BY_NETWORK if several and work.algorithm is Algorithm.NVLS else ()))
     elif work.algorithm in (Algorithm.CollNetDirect, Algorithm.CollNetChain):
@@ -258,7 +258,7 @@ def _steps(work: Work, across: Across, rank: int) -> Iterator[Step]:
             yield from steps(work, share, rank, own_loops, threads)
 
 
-def _of_channel(work: Work, across: Across, share: ChannelShare, rank: int) -> tuple[list[Loops], list[Threads]]:
+def _of_channel(work: Work, across: Across, share: ChannelShare, rank: int) -> tuple[list[Loops], list[ThreadGroup]]:
     """The loops of a channel, and what the rank's threads do in each."""
     channel, ranks = share.channel, sum(map(len, across.ranks_of_nodes))
     if work.algorithm is Algorithm.Tree:
@@ -284,41 +284,41 @@ def _of_channel(work: Work, across: Across, share: ChannelShare, rank: int) -> t
 # Source: RunWorkColl of CollNetDirect and CollNetChain, src/device/all_reduce.h, all_gather.h and reduce_scatter.h,
 # v2.28.9-1.
 
-NETWORK_ADDS, NETWORK_COPIES = (Fabric.network_adds,), (Fabric.network_copies,)
+NETWORK_ADDS, NETWORK_COPIES = (InNetwork.network_adds,), (InNetwork.network_copies,)
 TO_HEADS, FROM_HEADS = 1, 0  # NCCL's connIndex
 
 
-def along_chain(chain: TreeOrder, rank: int) -> list[Threads]:
+def along_chain(chain: TreeOrder, rank: int) -> list[ThreadGroup]:
     """Up the chain of a node into the network, and down again."""
     up: tuple[Peer, ...] = NETWORK_ADDS if (parent := chain.parents[rank]) is None else (parent,)
     down = chain.children[rank]
     return [
-        Threads([ChunkStep(0, in_buffer, down, up, adds=bool(down))], TO_HEADS),
-        Threads([ChunkStep(0, in_buffer, up, down)], FROM_HEADS),
+        ThreadGroup([ChunkStep(0, in_buffer, down, up, adds=bool(down))], TO_HEADS),
+        ThreadGroup([ChunkStep(0, in_buffer, up, down)], FROM_HEADS),
     ]
 
 
-def by_heads(work: Work, heads: NodeHeads, place: CollNetDirect, rank: int) -> list[Threads]:
+def by_heads(work: Work, heads: NodeHeads, place: CollNetDirect, rank: int) -> list[ThreadGroup]:
     """To the heads of the node, from these into the network, and back."""
     if work.collective is not Collective.AllReduce:
         return _in_rails(work, heads, rank)
     others = [head for head in range(heads.count) if head != heads.own]
     others = [*others[place.shift % max(len(others), 1) :], *others[: place.shift % max(len(others), 1)]]
     ranks = heads.of_nodes[heads.node]
-    scatter = Threads([ChunkStep(head, in_buffer, (), (ranks[head],)) for head in others], TO_HEADS)
-    gather = Threads([ChunkStep(head, in_buffer, (ranks[head],), ()) for head in others], FROM_HEADS)
+    scatter = ThreadGroup([ChunkStep(head, in_buffer, (), (ranks[head],)) for head in others], TO_HEADS)
+    gather = ThreadGroup([ChunkStep(head, in_buffer, (ranks[head],), ()) for head in others], FROM_HEADS)
     if heads.own is None:
         return [scatter, gather]
     down = place.down
     return [
         scatter,
         gather,
-        Threads([ChunkStep(heads.own, in_buffer, down, NETWORK_ADDS, adds=bool(down))], TO_HEADS),
-        Threads([ChunkStep(heads.own, in_buffer, NETWORK_ADDS, down)], FROM_HEADS),
+        ThreadGroup([ChunkStep(heads.own, in_buffer, down, NETWORK_ADDS, adds=bool(down))], TO_HEADS),
+        ThreadGroup([ChunkStep(heads.own, in_buffer, NETWORK_ADDS, down)], FROM_HEADS),
     ]
 
 
-def _in_rails(work: Work, heads: NodeHeads, rank: int) -> list[Threads]:
+def _in_rails(work: Work, heads: NodeHeads, rank: int) -> list[ThreadGroup]:
     """AllGather and ReduceScatter, of which each rank is a head."""
     assert heads.own is not None
     behind = [(heads.own + step) % heads.count for step in range(1, heads.count)]
@@ -327,14 +327,16 @@ def _in_rails(work: Work, heads: NodeHeads, rank: int) -> list[Threads]:
     own, piece = heads.of_rail(heads.own, work.count), heads.own_piece(work.count)
     if work.collective is Collective.ReduceScatter:
         return [
-            Threads([ChunkStep(0, heads.of_rail(head, work.count), (), (ranks[head],)) for head in behind], TO_HEADS),
-            Threads([ChunkStep(0, own, tuple(others), NETWORK_ADDS, adds=bool(others))], TO_HEADS),
-            Threads([ChunkStep(0, piece, NETWORK_ADDS, ())], FROM_HEADS),
+            ThreadGroup(
+                [ChunkStep(0, heads.of_rail(head, work.count), (), (ranks[head],)) for head in behind], TO_HEADS
+            ),
+            ThreadGroup([ChunkStep(0, own, tuple(others), NETWORK_ADDS, adds=bool(others))], TO_HEADS),
+            ThreadGroup([ChunkStep(0, piece, NETWORK_ADDS, ())], FROM_HEADS),
         ]
     return [
-        Threads([ChunkStep(0, piece, (), NETWORK_COPIES)], TO_HEADS),
-        Threads([ChunkStep(0, own, NETWORK_COPIES, tuple(others))], FROM_HEADS),
-        Threads([ChunkStep(0, heads.of_rail(head, work.count), (ranks[head],), ()) for head in behind], FROM_HEADS),
+        ThreadGroup([ChunkStep(0, piece, (), NETWORK_COPIES)], TO_HEADS),
+        ThreadGroup([ChunkStep(0, own, NETWORK_COPIES, tuple(others))], FROM_HEADS),
+        ThreadGroup([ChunkStep(0, heads.of_rail(head, work.count), (ranks[head],), ()) for head in behind], FROM_HEADS),
     ]
 
 
@@ -344,15 +346,15 @@ def _in_rails(work: Work, heads: NodeHeads, rank: int) -> list[Threads]:
 # broadcast.h, v2.28.9-1.
 
 
-def around(work: Work, ring: Sequence[int], rank: int) -> Threads:
+def around(work: Work, ring: Sequence[int], rank: int) -> ThreadGroup:
     """A rank's steps of one loop along its ring."""
     ranks, place = len(ring), ring.index(rank)
     before, after = (ring[place - 1],), (ring[(place + 1) % ranks],)
     if work.collective is Collective.AllReduce:
-        return Threads(_twice_around(ranks, place, before, after))
+        return ThreadGroup(_twice_around(ranks, place, before, after))
     if work.collective is Collective.ReduceScatter:
         parts = [in_part_of(ring[place - back], work.count) for back in range(ranks)]
-        return Threads(
+        return ThreadGroup(
             [
                 ChunkStep(0, parts[1 % ranks], (), after),
                 *(ChunkStep(0, parts[back], before, after, adds=True) for back in range(2, ranks)),
@@ -361,7 +363,7 @@ def around(work: Work, ring: Sequence[int], rank: int) -> Threads:
         )
     if work.collective is Collective.AllGather:
         parts = [in_part_of(ring[place - back], work.count) for back in range(ranks)]
-        return Threads(
+        return ThreadGroup(
             [
                 ChunkStep(0, parts[0], (), after),
                 *(ChunkStep(0, parts[back], before, after) for back in range(1, ranks - 1)),
@@ -372,7 +374,7 @@ def around(work: Work, ring: Sequence[int], rank: int) -> Threads:
         first, last, adds = before == (work.root,), rank == work.root, True
     else:
         first, last, adds = rank == work.root, after == (work.root,), False
-    return Threads([ChunkStep(0, in_buffer, () if first else before, () if last else after, adds and not first)])
+    return ThreadGroup([ChunkStep(0, in_buffer, () if first else before, () if last else after, adds and not first)])
 
 
 def _twice_around(ranks: int, place: int, before: tuple[int], after: tuple[int]) -> list[ChunkStep]:
@@ -384,13 +386,13 @@ def _twice_around(ranks: int, place: int, before: tuple[int], after: tuple[int])
     ]
 
 
-def up_and_down(tree: TreeOrder, rank: int) -> list[Threads]:
+def up_and_down(tree: TreeOrder, rank: int) -> list[ThreadGroup]:
     """To the parent, and from it; the root sends down again what it has added."""
     parent, children = tree.parents[rank], tree.children[rank]
     up = ChunkStep(0, in_buffer, children, children if parent is None else (parent,), adds=bool(children))
     if parent is None:
-        return [Threads([up])]
-    return [Threads([up]), Threads([ChunkStep(0, in_buffer, (parent,), children)])]
+        return [ThreadGroup([up])]
+    return [ThreadGroup([up]), ThreadGroup([ChunkStep(0, in_buffer, (parent,), children)])]
 
 
 # What a rank does in one loop where the switch of its node takes part: NVLS, alone, with the network, and with trees.
@@ -399,18 +401,18 @@ def up_and_down(tree: TreeOrder, rank: int) -> list[Threads]:
 # (multimem.ld_reduce); what a head hands to the switch (multimem.st) all ranks of its node get, itself among them.
 # Source: RunWorkColl of NVLS and NVLSTree, src/device/all_reduce.h, all_gather.h and reduce_scatter.h, v2.28.9-1.
 
-SWITCH_ADDS, SWITCH_COPIES = (Fabric.switch_adds,), (Fabric.switch_copies,)
+SWITCH_ADDS, SWITCH_COPIES = (InNetwork.switch_adds,), (InNetwork.switch_copies,)
 
 
-def by_switch(work: Work, across: Across, heads: NodeHeads, channel: int, rank: int) -> list[Threads]:
+def by_switch(work: Work, across: Across, heads: NodeHeads, channel: int, rank: int) -> list[ThreadGroup]:
     """The steps of a rank's threads in one loop."""
     several = len(across.ranks_of_nodes) > 1
     if work.collective is Collective.AllGather:
         return _all_gather(work, heads, rank, several)
     if work.collective is Collective.ReduceScatter:
         return _reduce_scatter(work, heads, rank, several)
-    scatter = Threads([ChunkStep(head, in_buffer, (), SWITCH_ADDS) for head in range(heads.count)])
-    gather = Threads([ChunkStep(head, in_buffer, SWITCH_COPIES, ()) for head in range(heads.count)])
+    scatter = ThreadGroup([ChunkStep(head, in_buffer, (), SWITCH_ADDS) for head in range(heads.count)])
+    gather = ThreadGroup([ChunkStep(head, in_buffer, SWITCH_COPIES, ()) for head in range(heads.count)])
     if heads.own is None:
         return [scatter, gather]
     if work.algorithm is Algorithm.NVLSTree:
@@ -418,9 +420,9 @@ def by_switch(work: Work, across: Across, heads: NodeHeads, channel: int, rank: 
         up: tuple[Peer, ...] = () if (parent := tree.parents[rank]) is None else (parent,)
         down: tuple[Peer, ...] = tree.children[rank]
     else:
-        up, down = ((Fabric.network_adds,) if several else ()), ()
-    reduce = Threads([ChunkStep(heads.own, in_buffer, (*SWITCH_ADDS, *down), up or (*SWITCH_COPIES, *down))])
-    broadcast = Threads([ChunkStep(heads.own, in_buffer, up, (*SWITCH_COPIES, *down))])
+        up, down = ((InNetwork.network_adds,) if several else ()), ()
+    reduce = ThreadGroup([ChunkStep(heads.own, in_buffer, (*SWITCH_ADDS, *down), up or (*SWITCH_COPIES, *down))])
+    broadcast = ThreadGroup([ChunkStep(heads.own, in_buffer, up, (*SWITCH_COPIES, *down))])
     return [scatter, gather, reduce, broadcast] if up else [scatter, gather, reduce]
 
 
@@ -431,31 +433,31 @@ def _parts(work: Work, heads: NodeHeads, several: bool) -> list[Place]:
     return [in_part_of(head, work.count) for head in range(heads.count)]  # sic: a head's number is taken for its rank
 
 
-def _all_gather(work: Work, heads: NodeHeads, rank: int, several: bool) -> list[Threads]:
+def _all_gather(work: Work, heads: NodeHeads, rank: int, several: bool) -> list[ThreadGroup]:
     parts = _parts(work, heads, several)
-    gather = Threads([ChunkStep(0, part, SWITCH_COPIES, ()) for part in parts])
+    gather = ThreadGroup([ChunkStep(0, part, SWITCH_COPIES, ()) for part in parts])
     if heads.own is None:
         return [gather]
     if not several:
-        return [gather, Threads([ChunkStep(0, in_part_of(rank, work.count), (), SWITCH_COPIES)])]
-    network = (Fabric.network_copies,)
+        return [gather, ThreadGroup([ChunkStep(0, in_part_of(rank, work.count), (), SWITCH_COPIES)])]
+    network = (InNetwork.network_copies,)
     return [
         gather,
-        Threads([ChunkStep(0, heads.own_piece(work.count), (), network)]),
-        Threads([ChunkStep(0, parts[heads.own], network, SWITCH_COPIES)]),
+        ThreadGroup([ChunkStep(0, heads.own_piece(work.count), (), network)]),
+        ThreadGroup([ChunkStep(0, parts[heads.own], network, SWITCH_COPIES)]),
     ]
 
 
-def _reduce_scatter(work: Work, heads: NodeHeads, rank: int, several: bool) -> list[Threads]:
+def _reduce_scatter(work: Work, heads: NodeHeads, rank: int, several: bool) -> list[ThreadGroup]:
     parts = _parts(work, heads, several)
-    scatter = Threads([ChunkStep(0, part, (), SWITCH_ADDS) for part in parts])
+    scatter = ThreadGroup([ChunkStep(0, part, (), SWITCH_ADDS) for part in parts])
     if heads.own is None:
         return [scatter]
     if not several:
-        return [scatter, Threads([ChunkStep(0, in_part_of(rank, work.count), SWITCH_ADDS, ())])]
-    network = (Fabric.network_adds,)
+        return [scatter, ThreadGroup([ChunkStep(0, in_part_of(rank, work.count), SWITCH_ADDS, ())])]
+    network = (InNetwork.network_adds,)
     return [
         scatter,
-        Threads([ChunkStep(0, parts[heads.own], SWITCH_ADDS, network)]),
-        Threads([ChunkStep(0, heads.own_piece(work.count), network, ())]),
+        ThreadGroup([ChunkStep(0, parts[heads.own], SWITCH_ADDS, network)]),
+        ThreadGroup([ChunkStep(0, heads.own_piece(work.count), network, ())]),
     ]

@@ -1,6 +1,6 @@
 """Why a graph has these channels and this bandwidth, and what would give it more."""
 
 from tuner.graphs.explain.explanation import explain
-from tuner.graphs.explain.records import Explanation
+from tuner.graphs.explain.records import GraphExplanation
 
-__all__ = ["Explanation", "explain"]
+__all__ = ["GraphExplanation", "explain"]

@@ -10,16 +10,16 @@ from tuner.base.sizes import plural
 from tuner.graphs.adapters import Adapters, LocalNets, relay
 from tuner.graphs.explain.links import gbs
 from tuner.graphs.explain.records import Reason
-from tuner.graphs.explain.runs import PATHS, Run, ways
+from tuner.graphs.explain.runs import PATHS, SearchRun, ways
 from tuner.graphs.paths import Peers, set_paths
 from tuner.graphs.prepare import built
-from tuner.graphs.system import Adapter, Gpu, Kind, Path
+from tuner.graphs.system import AdapterDevice, DeviceKind, GpuDevice, Path
 
 
 class Detours:
     """What NCCL changed of the paths, seen on the same system without these changes."""
 
-    def __init__(self, found: Run) -> None:
+    def __init__(self, found: SearchRun) -> None:
         self.found, variables, routing = found, found.variables, found.nccl.search.routing
         self.system = built(found.request, found.nccl)
         set_paths(self.system, routing, nvb=variables.number("NCCL_NVB_DISABLE", 0) == 0)
@@ -32,7 +32,7 @@ class Detours:
         self.to_nets = {
             (gpu.rank, net.id): path.type
             for gpu in self.system.gpus
-            for net, path in zip(self.system.nets, gpu.paths.get(Kind.NET, ()), strict=False)
+            for net, path in zip(self.system.nets, gpu.paths.get(DeviceKind.NET, ()), strict=False)
         }
         self.apart = [
             (source, target)
@@ -41,8 +41,8 @@ class Detours:
         ]
         self.peers.divert_all()
 
-    def _of(self, source: Gpu, target: Gpu) -> Path:
-        return source.paths[Kind.GPU][self.system.number(target)]
+    def _of(self, source: GpuDevice, target: GpuDevice) -> Path:
+        return source.paths[DeviceKind.GPU][self.system.number(target)]
 
     def all(self) -> Iterator[Reason]:
         """Every reason that holds for this graph."""
@@ -81,10 +81,12 @@ class Detours:
         why = "peer-to-peer is off, and NCCL_SHM_DISABLE=1 forbids shared memory"
         return Reason("parts", f"{start}between GPU {source.dev} and GPU {target.dev} {why}.")
 
-    def _fastest(self, gpu: Gpu) -> tuple[Adapter, float, int]:
+    def _fastest(self, gpu: GpuDevice) -> tuple[AdapterDevice, float, int]:
         near = self.system.types.PXB
         reached = [
-            (path.gbs, -path.type, net) for net, path in enumerate(gpu.paths.get(Kind.NET, ())) if path.type <= near
+            (path.gbs, -path.type, net)
+            for net, path in enumerate(gpu.paths.get(DeviceKind.NET, ()))
+            if path.type <= near
         ]
         best, type_, net = max(reached)
         return self.system.nets[net], best, -type_
@@ -114,7 +116,7 @@ class Detours:
         types, names = self.found.system.types, self.found.system.types.names
         said = set[str]()
         for gpu, net in self._used():
-            path = gpu.paths[Kind.NET][self.found.system.number(net)]
+            path = gpu.paths[DeviceKind.NET][self.found.system.number(net)]
             plain = self.to_nets.get((gpu.rank, net.id), path.type)
             if path.type == types.PXN:
                 kind, says = "pxn", self._pxn(gpu, net, path, plain)
@@ -132,17 +134,17 @@ class Detours:
                 said.add(kind)
                 yield Reason(kind, says)
 
-    def _used(self) -> Iterator[tuple[Gpu, Adapter]]:
+    def _used(self) -> Iterator[tuple[GpuDevice, AdapterDevice]]:
         """The GPUs and adapters between which channels go."""
         system = self.found.system
         for channel in range(self.found.trial.channels):
             for (kind, number, to_kind, to), _ in ways(self.found, channel):
-                if to_kind is Kind.NET:
+                if to_kind is DeviceKind.NET:
                     yield system.gpus[number], system.nets[to]
-                elif kind is Kind.NET:
+                elif kind is DeviceKind.NET:
                     yield system.gpus[to], system.nets[number]
 
-    def _pxn(self, gpu: Gpu, net: Adapter, path: Path, plain: int) -> str:
+    def _pxn(self, gpu: GpuDevice, net: AdapterDevice, path: Path, plain: int) -> str:
         system = self.found.system
         names, over = system.types.names, relay(system, path)
         there = self._number(over, net)
@@ -152,8 +154,8 @@ class Detours:
             f"{names[plain]}), and NVLink joins both GPUs. NCCL_PXN_DISABLE=1 forbids that."
         )
 
-    def _number(self, gpu: Gpu, net: Adapter) -> Path:
-        return gpu.paths[Kind.NET][self.found.system.number(net)]
+    def _number(self, gpu: GpuDevice, net: AdapterDevice) -> Path:
+        return gpu.paths[DeviceKind.NET][self.found.system.number(net)]
 
     def _adapters(self) -> Adapters:
         found = self.found
@@ -161,7 +163,7 @@ class Detours:
         local = LocalNets(found.system, routing, found.nccl.limits.max_channels, found.variables)
         return Adapters(found.system, routing, local, found.variables)
 
-    def _not_direct(self, gpu: Gpu, net: Adapter, plain: int) -> str:
+    def _not_direct(self, gpu: GpuDevice, net: AdapterDevice, plain: int) -> str:
         names, level = self.found.system.types.names, self._adapters().level
         start = f"GPU {gpu.dev} and adapter {net.dev} exchange through memory of the CPU, without GPUDirect RDMA: "
         off = [what for what, on in (("GPU", gpu.gpu_direct), ("adapter", net.gpu_direct)) if not on]

@@ -12,19 +12,27 @@ from tuner.base.records import to_json
 from tuner.graphs import cached
 from tuner.graphs.explain.detours import Detours
 from tuner.graphs.explain.lifts import lifts
-from tuner.graphs.explain.limits import Limits
+from tuner.graphs.explain.limits import BandwidthLimits
 from tuner.graphs.explain.links import KINDS, between, called, name
 from tuner.graphs.explain.reasons import Reasons
-from tuner.graphs.explain.records import Device, Explanation, Found, Limit, LinkRejection, LoadedLink, SearchTried
-from tuner.graphs.explain.runs import Relaxation, Run, begun, loads, not_searched, run, summary
+from tuner.graphs.explain.records import (
+    Found,
+    GraphExplanation,
+    Limit,
+    LinkRejection,
+    LoadedLink,
+    MachineDevice,
+    SearchTried,
+)
+from tuner.graphs.explain.runs import Relaxation, SearchRun, begun, loads, not_searched, run, summary
 from tuner.graphs.network_channels import DONE
-from tuner.graphs.request import Request
-from tuner.graphs.system import Kind, Node, System
+from tuner.graphs.request import SearchRequest
+from tuner.graphs.system import DeviceKind, System, SystemDevice
 from tuner.graphs.trial import Attempt, Trial
 from tuner.release import Release
 
 
-def explain(request: Request, nccl: str, graph: str, with_lifts: bool = True) -> Explanation:
+def explain(request: SearchRequest, nccl: str, graph: str, with_lifts: bool = True) -> GraphExplanation:
     """The searches that NCCL ``nccl`` makes for a graph, what they end at, and ``with_lifts`` what would lift that.
 
     Errors: BadInput for one that it does not search there, and as the search's.
@@ -35,13 +43,13 @@ def explain(request: Request, nccl: str, graph: str, with_lifts: bool = True) ->
     before, searches = summary(found.system, found.trial), _searches(found)
     reasons = Reasons(found)
     others = (*reasons.others(), *Detours(found).all())
-    limits = Limits(found, taken, lambda freed: again(request, nccl, freed).found(graph))
+    limits = BandwidthLimits(found, taken, lambda freed: again(request, nccl, freed).found(graph))
     causes = limits.all() if found.trial.channels else ()
 
-    def of_changed(changed: Request) -> Found:
+    def of_changed(changed: SearchRequest) -> Found:
         return again(changed, nccl).found(graph)
 
-    return Explanation(
+    return GraphExplanation(
         graph=graph,
         several_nodes=found.system.several_nodes,
         max_gbs=found.system.max_gbs,
@@ -58,7 +66,7 @@ def explain(request: Request, nccl: str, graph: str, with_lifts: bool = True) ->
     )
 
 
-def _searches(found: Run) -> tuple[SearchTried, ...]:
+def _searches(found: SearchRun) -> tuple[SearchTried, ...]:
     owners = {id(link): node for node in found.system.everything() for link in node.links}
     links = found.loop.channels.load.links
     return tuple(
@@ -66,7 +74,7 @@ def _searches(found: Run) -> tuple[SearchTried, ...]:
     )
 
 
-def _search(found: Run, attempt: Attempt, links: Sequence[str]) -> SearchTried:
+def _search(found: SearchRun, attempt: Attempt, links: Sequence[str]) -> SearchTried:
     names, asked, refusal = found.system.types.names, attempt.asked, None
     often = attempt.rejections.of_links()
     if often:
@@ -105,12 +113,12 @@ def _outcome(attempt: Attempt) -> str:
 DOWN = ("PIX", "C2C", "NET")
 
 
-def devices(system: System) -> Iterator[Device]:
+def devices(system: System) -> Iterator[MachineDevice]:
     """Every device, each below what it hangs on; a GPU is one device, whatever ranks are on it."""
     seen = set[str]()
     for cpu in system.cpus:
         yield from _below(cpu, None, seen)
-    for node in system.nodes[Kind.NVS]:
+    for node in system.nodes[DeviceKind.NVS]:
         yield _device(node, None)
     for node in (*system.gpus, *system.nets):
         if name(node) not in seen:
@@ -118,22 +126,22 @@ def devices(system: System) -> Iterator[Device]:
             yield _device(node, None)
 
 
-def _below(node: Node, above: Node | None, seen: set[str]) -> Iterator[Device]:
+def _below(node: SystemDevice, above: SystemDevice | None, seen: set[str]) -> Iterator[MachineDevice]:
     if name(node) in seen:
         return
     seen.add(name(node))
     yield _device(node, above)
     for link in node.links:
-        if link.kind in DOWN and link.to.kind is not Kind.CPU:
+        if link.kind in DOWN and link.to.kind is not DeviceKind.CPU:
             yield from _below(link.to, node, seen)
 
 
-def _device(node: Node, above: Node | None) -> Device:
-    kind = "gpu" if node.kind is Kind.DEV else node.kind.name.lower()
-    return Device(name(node), kind, called(node), None if above is None else name(above))
+def _device(node: SystemDevice, above: SystemDevice | None) -> MachineDevice:
+    kind = "gpu" if node.kind is DeviceKind.DEV else node.kind.name.lower()
+    return MachineDevice(name(node), kind, called(node), None if above is None else name(above))
 
 
-def links(limits: Limits, causes: Sequence[Limit]) -> Iterator[LoadedLink]:
+def links(limits: BandwidthLimits, causes: Sequence[Limit]) -> Iterator[LoadedLink]:
     """Every link of two devices, both directions; those that are alike with one that limits the graph limit it, too."""
     names = [between(limits.owner(number), link) for number, link in enumerate(limits.links)]
     limiting = {link for cause in causes for link in cause.links}
@@ -162,7 +170,7 @@ KEPT = 32  # searches; one graph's explanation makes about 15
 class RelaxedSearch:
     """The graphs of one request, each searched when it is first asked for; with ``key`` kept on disk under it."""
 
-    def __init__(self, request: Request, nccl: Release, freed: Relaxation, key: str | None = None) -> None:
+    def __init__(self, request: SearchRequest, nccl: Release, freed: Relaxation, key: str | None = None) -> None:
         self._asked = request, nccl, freed
         self._key = key
         self._found = {} if key is None else _of_disk(key)
@@ -210,7 +218,7 @@ class _Key:
     text: str
     nccl: str
     freed: Relaxation
-    request: Request = field(compare=False)
+    request: SearchRequest = field(compare=False)
 
     @property
     def on_disk(self) -> str:
@@ -220,7 +228,7 @@ class _Key:
         return cached.key_of("numbers", self.text, cached.rules_of(self.nccl), freed)
 
 
-def again(request: Request, nccl: str, freed: Relaxation | None = None) -> RelaxedSearch:
+def again(request: SearchRequest, nccl: str, freed: Relaxation | None = None) -> RelaxedSearch:
     """A request's graphs in a release. Errors: as the search's."""
     return _kept(_Key(json.dumps(asdict(request), sort_keys=True), nccl, freed or Relaxation(), request))
 

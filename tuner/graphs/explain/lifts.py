@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from tuner.base.errors import BadInput, TunerError
 from tuner.graphs.build import bus_id
-from tuner.graphs.explain.limits import Limits, is_more
+from tuner.graphs.explain.limits import BandwidthLimits, is_more
 from tuner.graphs.explain.links import LinkClass, between, class_of, listed
 from tuner.graphs.explain.records import Found, Lift, Limit, Reason
-from tuner.graphs.explain.runs import Run, summary
-from tuner.graphs.request import Request
-from tuner.graphs.system import Kind, Node
+from tuner.graphs.explain.runs import SearchRun, summary
+from tuner.graphs.request import SearchRequest
+from tuner.graphs.system import DeviceKind, SystemDevice
 from tuner.machine.gpus import most_nvlinks
 from tuner.machine.topology.edit import edited
 from tuner.machine.topology.edit_devices import in_order, number
@@ -66,7 +66,7 @@ def gpu_direct(topology: str) -> str:
     return ",".join(["on", *(f"on@gpu:{number(gpu, 'dev')}" for gpu in gpus if number(gpu, "gdr") == 0)])
 
 
-def faster_pcie(found: Run, classes: frozenset[LinkClass]) -> str | None:
+def faster_pcie(found: SearchRun, classes: frozenset[LinkClass]) -> str | None:
     """``pcie``: links of these classes of the next generation, or with more lanes where they have not all."""
     root, pairs = ET.fromstring(found.request.topology), _pairs(found, classes)
     links = list(_links(root, found))
@@ -101,7 +101,7 @@ def _name(element: ET.Element) -> str:
     return element.get("busid", "")
 
 
-def _pairs(found: Run, classes: frozenset[LinkClass]) -> set[frozenset[int | str]]:
+def _pairs(found: SearchRun, classes: frozenset[LinkClass]) -> set[frozenset[int | str]]:
     """The ends of the links of these classes: bus ids as numbers, and CPUs by NUMA node."""
     load = found.loop.channels.load
     owners = {id(link): node for node in found.system.everything() for link in node.links}
@@ -110,13 +110,17 @@ def _pairs(found: Run, classes: frozenset[LinkClass]) -> set[frozenset[int | str
     return {frozenset((_key(owner), _key(link.to))) for owner, link in links}
 
 
-def _key(node: Node) -> int | str:
-    return f"cpu {node.id}" if node.kind is Kind.CPU else node.id
+def _key(node: SystemDevice) -> int | str:
+    return f"cpu {node.id}" if node.kind is DeviceKind.CPU else node.id
 
 
-def _links(root: ET.Element, found: Run) -> Iterator[tuple[ET.Element, int | str]]:
+def _links(root: ET.Element, found: SearchRun) -> Iterator[tuple[ET.Element, int | str]]:
     """Every <pci>, and the next device above it that the system has: flattened switches are gone there."""
-    there = {node.id for kind in (Kind.PCI, Kind.GPU, Kind.NIC, Kind.DEV) for node in found.system.nodes[kind]}
+    there = {
+        node.id
+        for kind in (DeviceKind.PCI, DeviceKind.GPU, DeviceKind.NIC, DeviceKind.DEV)
+        for node in found.system.nodes[kind]
+    }
 
     def below(element: ET.Element, above: int | str) -> Iterator[tuple[ET.Element, int | str]]:
         for child in element.findall("pci"):
@@ -171,7 +175,7 @@ class Idea:
 
 
 def lifts(
-    limits: Limits, causes: Sequence[Limit], reasons: Sequence[Reason], again: Callable[[Request], Found]
+    limits: BandwidthLimits, causes: Sequence[Limit], reasons: Sequence[Reason], again: Callable[[SearchRequest], Found]
 ) -> list[Lift]:
     """Every idea with what the search then finds, those that help first; one that NCCL refuses is left out."""
     found, tried = limits.found, list[Lift]()
@@ -182,7 +186,7 @@ def lifts(
     return sorted(tried, key=lambda lift: not lift.more)
 
 
-def _tried(found: Run, idea: Idea, again: Callable[[Request], Found]) -> Lift | None:
+def _tried(found: SearchRun, idea: Idea, again: Callable[[SearchRequest], Found]) -> Lift | None:
     environment = {**found.request.environment, **idea.environment}
     kept = {name: value for name, value in environment.items() if value is not None}
     topology = found.request.topology
@@ -201,7 +205,7 @@ def _tried(found: Run, idea: Idea, again: Callable[[Request], Found]) -> Lift | 
     )
 
 
-def _ideas(limits: Limits, causes: Sequence[Limit], kinds: set[str]) -> Iterator[Idea]:
+def _ideas(limits: BandwidthLimits, causes: Sequence[Limit], kinds: set[str]) -> Iterator[Idea]:
     found = limits.found
     yield from _variables(found, kinds)
     if found.request.others:
@@ -215,7 +219,7 @@ def _ideas(limits: Limits, causes: Sequence[Limit], kinds: set[str]) -> Iterator
         yield from _hardware(limits, cause)
 
 
-def _variables(found: Run, kinds: set[str]) -> Iterator[Idea]:
+def _variables(found: SearchRun, kinds: set[str]) -> Iterator[Idea]:
     names, set_ = found.system.types.names, found.request.environment
     for name, value in set_.items():
         if name in found.nccl.search_variables and name != "NCCL_COLLNET_ENABLE":
@@ -235,12 +239,12 @@ def _variables(found: Run, kinds: set[str]) -> Iterator[Idea]:
         yield Idea(text, environment={"NCCL_CROSS_NIC": "1"})
 
 
-def _hardware(limits: Limits, cause: Limit) -> Iterator[Idea]:
+def _hardware(limits: BandwidthLimits, cause: Limit) -> Iterator[Idea]:
     """Faster links where the limit is; and more adapters where it is at these."""
     found = limits.found
     numbers = {between(limits.owner(number), link): number for number, link in enumerate(limits.links)}
     classes = [limits.classes[numbers[link]] for link in cause.links]
-    at_adapters = [each for each in classes if Kind.NET in each.ends or Kind.NIC in each.ends]
+    at_adapters = [each for each in classes if DeviceKind.NET in each.ends or DeviceKind.NIC in each.ends]
     if idea := _faster(found, classes):
         yield idea
     if found.system.several_nodes and at_adapters:
@@ -248,7 +252,7 @@ def _hardware(limits: Limits, cause: Limit) -> Iterator[Idea]:
         yield from _adapters(found, rest)
 
 
-def _faster(found: Run, classes: Sequence[LinkClass]) -> Idea | None:
+def _faster(found: SearchRun, classes: Sequence[LinkClass]) -> Idea | None:
     """More of all these links."""
     topology, kinds = found.request.topology, {each.kind for each in classes}
     edits, words = dict[str, str](), list[str]()
@@ -269,12 +273,12 @@ def _faster(found: Run, classes: Sequence[LinkClass]) -> Idea | None:
 
 
 def _place(of: LinkClass) -> str:
-    if Kind.NIC in of.ends:
+    if DeviceKind.NIC in of.ends:
         return "adapters"
-    return "GPUs" if Kind.GPU in of.ends or Kind.DEV in of.ends else "switches"
+    return "GPUs" if DeviceKind.GPU in of.ends or DeviceKind.DEV in of.ends else "switches"
 
 
-def _adapters(found: Run, rest: Idea | None) -> Iterator[Idea]:
+def _adapters(found: SearchRun, rest: Idea | None) -> Iterator[Idea]:
     """One adapter more, and one more beside each, with ``rest`` where that would be the next limit."""
     topology, used = found.request.topology, {net.pci.lower() for net in found.system.nets if net.pci}
     placed = {place: buses for place, buses in places_of_adapters(topology).items() if used & set(buses)}

@@ -11,9 +11,9 @@ from functools import reduce
 
 from tuner.graphs.explain.links import KINDS, LinkClass, between, class_of
 from tuner.graphs.explain.records import Found, Limit
-from tuner.graphs.explain.runs import Loads, Relaxation, Run, both, of_link, of_rule, summary
+from tuner.graphs.explain.runs import Loads, Relaxation, SearchRun, both, of_link, of_rule, summary
 from tuner.graphs.network_channels import DONE
-from tuner.graphs.system import Kind, Node
+from tuner.graphs.system import DeviceKind, SystemDevice
 from tuner.graphs.trial import Attempt
 
 MOST_CLASSES = 4
@@ -37,10 +37,10 @@ def is_more(found: Found, before: Found) -> bool:
     return own[0] > other[0] * MORE or (own[0] * MORE > other[0] and own[1] > other[1] * MORE)
 
 
-class Limits:
+class BandwidthLimits:
     """The limits of one graph; ``again`` searches it freed from something."""
 
-    def __init__(self, found: Run, loads: Loads, again: Callable[[Relaxation], Found]) -> None:
+    def __init__(self, found: SearchRun, loads: Loads, again: Callable[[Relaxation], Found]) -> None:
         self.found, self.loads, self.again = found, loads, again
         self.before = summary(found.system, found.trial)
         self.links = found.loop.channels.load.links
@@ -50,7 +50,7 @@ class Limits:
             for number, (link, bare) in enumerate(zip(self.links, found.bare_gbs, strict=True))
         ]
 
-    def owner(self, number: int) -> Node:
+    def owner(self, number: int) -> SystemDevice:
         """The device from which a link goes."""
         return self.owners[id(self.links[number])]
 
@@ -128,7 +128,7 @@ class Limits:
         for number, channels in self.loads.items():
             carried = sum(channels.values())
             each = self.classes[number]
-            to_net = Kind.NET in each.ends or Kind.NIC in each.ends
+            to_net = DeviceKind.NET in each.ends or DeviceKind.NIC in each.ends
             if self.found.bare_gbs[number] - carried < (trial.bw_inter if to_net else trial.bw_intra):
                 (way if self.found.system.several_nodes and each.kind in ("PIX", "NET") else others)[each] += 1
         for attempt in self.found.attempts:
@@ -162,7 +162,7 @@ def ran_out(attempt: Attempt) -> bool:
     return attempt.left == 0 and not attempt.known
 
 
-def all_ran_out(found: Run) -> bool:
+def all_ran_out(found: SearchRun) -> bool:
     """Whether the tries for all searches of the graph were used up, and no slower channels were tried any more."""
     unused = found.nccl.search.tries.all
     for attempt in found.attempts:
@@ -174,7 +174,7 @@ def all_ran_out(found: Run) -> bool:
     return False
 
 
-def more_tries_help(found: Run, factor: int) -> bool:
+def more_tries_help(found: SearchRun, factor: int) -> bool:
     """Whether so many times the tries let one of the searches that ran out of them find something better."""
     if all_ran_out(found):
         return True

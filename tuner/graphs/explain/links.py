@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tuner.graphs.build import RANK_OF_GPU_BIT
-from tuner.graphs.system import HOST_BIT, Adapter, Gpu, Kind, Link, Node
+from tuner.graphs.system import HOST_BIT, AdapterDevice, DeviceKind, GpuDevice, Link, SystemDevice
 
 OF_HOST = (1 << HOST_BIT) - 1  # of an id: without the host
 OF_BUS = (1 << RANK_OF_GPU_BIT) - 1  # without the rank either
@@ -22,51 +22,53 @@ WORDS = {
 class LinkClass(NamedTuple):
     """Links that are alike, in both directions: kinds of both ends in their order, kind, bandwidth."""
 
-    ends: tuple[Kind, Kind]
+    ends: tuple[DeviceKind, DeviceKind]
     kind: str
     gbs: float
 
 
-def class_of(owner: Node, link: Link, gbs: float | None = None) -> LinkClass:
+def class_of(owner: SystemDevice, link: Link, gbs: float | None = None) -> LinkClass:
     """The class of a device's link, with what it has when nothing is on it."""
     first, second = sorted((owner.kind, link.to.kind), key=lambda kind: kind.value)
     return LinkClass((first, second), link.kind, link.gbs if gbs is None else gbs)
 
 
-def name(node: Node) -> str:
+def name(node: SystemDevice) -> str:
     """A device by its number, or the bus id where it has none; of a NVLink domain with its host, but the first one."""
-    if node.kind is Kind.NVS:
+    if node.kind is DeviceKind.NVS:
         return "NVSwitch"
     number = _number(node)
     return f"{_kind(node).name.lower()}{' ' if number is None else ':'}{_numbered(node, number)}"
 
 
-def called(node: Node) -> str:
+def called(node: SystemDevice) -> str:
     """The same in a sentence."""
-    if node.kind is Kind.NVS:
+    if node.kind is DeviceKind.NVS:
         return "the NVSwitch"
     number = _number(node)
     if number is None:
-        what = "the adapter at" if node.kind is Kind.NIC else "PCIe switch"
+        what = "the adapter at" if node.kind is DeviceKind.NIC else "PCIe switch"
     else:
-        what = "adapter" if node.kind is Kind.NET else _kind(node).name
+        what = "adapter" if node.kind is DeviceKind.NET else _kind(node).name
     return f"{what} {_numbered(node, number)}"
 
 
-def _kind(node: Node) -> Kind:
-    return Kind.GPU if isinstance(node, Gpu) else node.kind  # also where NCCL keeps a GPU and its rank apart
+def _kind(node: SystemDevice) -> DeviceKind:
+    return (
+        DeviceKind.GPU if isinstance(node, GpuDevice) else node.kind
+    )  # also where NCCL keeps a GPU and its rank apart
 
 
-def _number(node: Node) -> int | None:
+def _number(node: SystemDevice) -> int | None:
     """NCCL's number of a GPU, an adapter or a CPU on its host."""
-    if isinstance(node, Gpu):
+    if isinstance(node, GpuDevice):
         return node.dev
-    if isinstance(node, Adapter):
+    if isinstance(node, AdapterDevice):
         return node.dev & OF_HOST
-    return node.id & OF_HOST if node.kind is Kind.CPU else None
+    return node.id & OF_HOST if node.kind is DeviceKind.CPU else None
 
 
-def _numbered(node: Node, number: int | None) -> str:
+def _numbered(node: SystemDevice, number: int | None) -> str:
     return f"{bus_id(node.id) if number is None else number}{f' of host {node.host}' if node.host else ''}"
 
 
@@ -77,15 +79,15 @@ def bus_id(number: int) -> str:
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
 
 
-def between(owner: Node, link: Link) -> str:
+def between(owner: SystemDevice, link: Link) -> str:
     """From which device to which, such as ``gpu:3 -> pci 0000:1b:00.0``."""
     return f"{name(owner)} -> {name(link.to)}"
 
 
-def phrase(owner: Node, link: Link) -> str:
+def phrase(owner: SystemDevice, link: Link) -> str:
     """The same in a sentence."""
     if link.kind == "NET":
-        net = owner if owner.kind is Kind.NET else link.to
+        net = owner if owner.kind is DeviceKind.NET else link.to
         return f"the network port of {called(net)}"
     return f"the {WORDS.get(link.kind, 'link')} from {called(owner)} to {called(link.to)}"
 

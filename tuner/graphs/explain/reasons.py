@@ -7,10 +7,10 @@ from tuner.base.numerics import f32
 from tuner.base.sizes import plural
 from tuner.graphs.explain.links import between, gbs, phrase
 from tuner.graphs.explain.records import Reason
-from tuner.graphs.explain.runs import Run
+from tuner.graphs.explain.runs import SearchRun
 from tuner.graphs.loop import FALLBACK_GBS
 from tuner.graphs.network_channels import DONE
-from tuner.graphs.system import Kind, Link, Node
+from tuner.graphs.system import DeviceKind, Link, SystemDevice
 from tuner.graphs.trial import Attempt, Position
 
 ROUNDING_GBS = 0.002
@@ -19,7 +19,7 @@ ROUNDING_GBS = 0.002
 class Reasons:
     """The reasons that a graph's searches show."""
 
-    def __init__(self, found: Run) -> None:
+    def __init__(self, found: SearchRun) -> None:
         self.found, self.trial = found, found.trial
         self.links = found.loop.channels.load.links
         self.owners = {id(link): node for node in found.system.everything() for link in node.links}
@@ -149,15 +149,17 @@ class Reasons:
             says += f", and {gbs(short.needed_gbs)} more are needed."
         return Reason("link", says, (between(owner, link),))
 
-    def _narrowest(self) -> tuple[Node, Link] | None:
+    def _narrowest(self) -> tuple[SystemDevice, Link] | None:
         """The narrowest link of the best path from a GPU."""
         system = self.found.system
-        kind = Kind.NET if self.several else (Kind.DEV if system.nodes[Kind.DEV] else Kind.GPU)
-        paths = [path for gpu in system.nodes[Kind.DEV] or system.gpus for path in gpu.paths.get(kind, ()) if path.hops]
+        kind = DeviceKind.NET if self.several else (DeviceKind.DEV if system.nodes[DeviceKind.DEV] else DeviceKind.GPU)
+        paths = [
+            path for gpu in system.nodes[DeviceKind.DEV] or system.gpus for path in gpu.paths.get(kind, ()) if path.hops
+        ]
         best = [path for path in paths if path.gbs == system.max_gbs]
         narrow = [link for path in best for link in path.links if link.gbs <= system.max_gbs]
         return (self.owner(narrow[0]), narrow[0]) if narrow else None
 
-    def owner(self, link: Link) -> Node:
+    def owner(self, link: Link) -> SystemDevice:
         """The device from which a link goes."""
         return self.owners[id(link)]

@@ -86,7 +86,7 @@ class Lift:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class MachineDevice:
     """A device of the machine as NCCL knows it; ``above`` is the switch or CPU that it hangs on over PCIe or C2C."""
 
     name: str  # as the ends of links have it, such as "gpu:3"
@@ -110,7 +110,7 @@ class LoadedLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class GraphExplanation:
     """A graph's searches in their order, what bounds its bandwidths from the start, and what would lift that."""
 
     graph: str
@@ -123,6 +123,6 @@ class Explanation:
     reasons: tuple[Reason, ...]
     limits: tuple[Limit, ...]
     lifts: tuple[Lift, ...]
-    devices: tuple[Device, ...]
+    devices: tuple[MachineDevice, ...]
     links: tuple[LoadedLink, ...]
     searches: tuple[SearchTried, ...]

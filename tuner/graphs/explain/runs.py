@@ -11,11 +11,11 @@ from tuner.graphs.explain.links import LinkClass, class_of, gbs, phrase
 from tuner.graphs.explain.records import Found
 from tuner.graphs.graph_file import of_request
 from tuner.graphs.graphs import in_order
-from tuner.graphs.loop import Loop
+from tuner.graphs.loop import SearchLoop
 from tuner.graphs.prepare import built, complete
-from tuner.graphs.request import Request
+from tuner.graphs.request import SearchRequest
 from tuner.graphs.routes import Ends, Parts, all_to_all, through_switch
-from tuner.graphs.system import Adapter, Kind, Link, Node, System
+from tuner.graphs.system import AdapterDevice, DeviceKind, Link, System, SystemDevice
 from tuner.graphs.trial import Attempt, Trial
 from tuner.release import Release
 from tuner.release.environment import Environment
@@ -48,15 +48,15 @@ def both(first: Relaxation, second: Relaxation) -> Relaxation:
 
 
 @dataclass(slots=True)
-class Run:
+class SearchRun:
     """What came of the search for one graph."""
 
-    request: Request
+    request: SearchRequest
     nccl: Release
     variables: Environment
     graph: str
     system: System
-    loop: Loop
+    loop: SearchLoop
     trial: Trial
     ring: Trial
     attempts: Sequence[Attempt]
@@ -70,7 +70,7 @@ def summary(system: System, trial: Trial) -> Found:
     return Found(trial.channels, trial.bw_intra, trial.bw_inter, intra, inter, *types, trial.cross_nic)
 
 
-def run(request: Request, nccl: Release, graph: str) -> Run:
+def run(request: SearchRequest, nccl: Release, graph: str) -> SearchRun:
     """Searches up to a graph by its name. BadInput for one that is not searched there, and as the search's."""
     loop, searched = begun(request, nccl, Relaxation())
     bare_gbs, names = list(loop.channels.load.left), list[str]()
@@ -81,7 +81,7 @@ def run(request: Request, nccl: Release, graph: str) -> Run:
         if name == graph:
             loop.channels.stop_recording()
             attempts = recorder.attempts if recorder else ()
-            return Run(request, nccl, loop.variables, graph, loop.system, loop, trial, ring, attempts, bare_gbs)
+            return SearchRun(request, nccl, loop.variables, graph, loop.system, loop, trial, ring, attempts, bare_gbs)
         names.append(name)
         recorder = loop.channels.record()
     raise not_searched(graph, names)
@@ -92,14 +92,14 @@ def not_searched(graph: str, names: Sequence[str]) -> BadInput:
     return BadInput(f"graphs: no {graph} is searched there; {one_of(names)}")
 
 
-def begun(request: Request, nccl: Release, freed: Relaxation) -> tuple[Loop, Iterator[tuple[str, Trial]]]:
+def begun(request: SearchRequest, nccl: Release, freed: Relaxation) -> tuple[SearchLoop, Iterator[tuple[str, Trial]]]:
     """A search freed from something, and each graph by name, once it is searched. Errors: as the search's."""
     nccl = _freed(nccl, freed)
     variables = Environment(request.environment, non_numeric_is_default=nccl.environment.non_numeric_is_default)
     system = built(request, nccl)
     _widen(system, freed.links)
     complete(system, request, nccl, variables)
-    loop = Loop(system, nccl, variables, of_request(request, nccl.search.dump))
+    loop = SearchLoop(system, nccl, variables, of_request(request, nccl.search.dump))
     if freed.any_path:
         loop.bounds.near_intra, loop.bounds.near_inter = loop.bounds.far_intra, loop.bounds.far_inter
     return loop, in_order(loop, request, nccl, variables)
@@ -124,7 +124,7 @@ def _widen(system: System, classes: frozenset[LinkClass]) -> None:
         for link in node.links:
             if class_of(node, link) in classes:
                 link.gbs *= 2
-                if link.kind == "NET" and isinstance(node, Adapter):
+                if link.kind == "NET" and isinstance(node, AdapterDevice):
                     node.gbs *= 2
 
 
@@ -159,14 +159,14 @@ def of_found(found: Found, several: bool) -> str:
     return f"{count} of {intra:.4g} GB/s within a node and {inter:.4g} between nodes ({together})"
 
 
-def of_link(ends: tuple[Node, Link], has_gbs: float, alike: int, carried: Mapping[int, float]) -> str:
+def of_link(ends: tuple[SystemDevice, Link], has_gbs: float, alike: int, carried: Mapping[int, float]) -> str:
     """What a link has, and what the channels take of it."""
     used = f"{gbs(sum(carried.values()))} for {plural(len(carried), 'channel')}" if carried else "nothing"
     kind = "" if alike == 1 else f" (one of {alike} alike)"
     return sentence(f"{phrase(*ends)}{kind} has {gbs(has_gbs)} and carries {used}.")
 
 
-def of_rule(kind: str, found: Run) -> str:
+def of_rule(kind: str, found: SearchRun) -> str:
     """A rule of the search that limits the graph."""
     trial, bounds, tries = found.trial, found.loop.bounds, found.nccl.search.tries
     if kind == "steps":
@@ -193,7 +193,7 @@ def of_rule(kind: str, found: Run) -> str:
 Loads = dict[int, dict[int, float]]  # by a link's number and the channel's; 1e9 bytes per second
 
 
-def loads(found: Run) -> Loads:
+def loads(found: SearchRun) -> Loads:
     """What the channels take."""
     taken: Loads = {}
     load, system, trial = found.loop.channels.load, found.system, found.trial
@@ -210,7 +210,7 @@ def loads(found: Run) -> Loads:
     return taken
 
 
-def ways(found: Run, channel: int) -> Iterator[tuple[Ends, float]]:
+def ways(found: SearchRun, channel: int) -> Iterator[tuple[Ends, float]]:
     """The paths that a channel uses, and how much of each."""
     trial = found.trial
     order, gpus = trial.intra[channel], len(found.system.gpus)
@@ -221,20 +221,20 @@ def ways(found: Run, channel: int) -> Iterator[tuple[Ends, float]]:
         yield from ((ends, share * trial.bw_intra) for ends, share in parts)
         return
     for gpu, peer in pairwise(order):
-        yield (Kind.GPU, gpu, Kind.GPU, peer), trial.bw_intra
+        yield (DeviceKind.GPU, gpu, DeviceKind.GPU, peer), trial.bw_intra
     if trial.pattern is Pattern.Ring and not found.system.several_nodes and gpus > 1:
-        yield (Kind.GPU, order[-1], Kind.GPU, order[0]), trial.bw_intra
+        yield (DeviceKind.GPU, order[-1], DeviceKind.GPU, order[0]), trial.bw_intra
 
 
-def _to_network(found: Run, trial: Trial, channel: int) -> Iterator[tuple[Ends, float]]:
+def _to_network(found: SearchRun, trial: Trial, channel: int) -> Iterator[tuple[Ends, float]]:
     order, numbers = trial.intra[channel], found.loop.channels.nets.number_of
     first, last = (numbers.get(net) for net in trial.inter[channel])
     if first is None or last is None:
         return
-    yield (Kind.NET, first, Kind.GPU, order[0]), trial.bw_inter
+    yield (DeviceKind.NET, first, DeviceKind.GPU, order[0]), trial.bw_inter
     if trial.pattern is Pattern.BalancedTree:
         for gpu in order[:2]:
-            yield (Kind.GPU, gpu, Kind.NET, last), trial.bw_inter / len(order[:2])
+            yield (DeviceKind.GPU, gpu, DeviceKind.NET, last), trial.bw_inter / len(order[:2])
         return
     step = {Pattern.Ring: len(order) - 1, Pattern.SplitTree: min(1, len(order) - 1)}.get(trial.pattern, 0)
-    yield (Kind.GPU, order[step], Kind.NET, last), trial.bw_inter
+    yield (DeviceKind.GPU, order[step], DeviceKind.NET, last), trial.bw_inter

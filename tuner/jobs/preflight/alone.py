@@ -18,7 +18,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.jobs.preflight import differences as named
 from tuner.jobs.preflight.differences import Reach
-from tuner.jobs.preflight.settings import Assembled, Hosts, Setting, Views
+from tuner.jobs.preflight.settings import Assembled, HostsAlike, RankSetting, Views
 from tuner.plugin.asked import opened
 from tuner.plugin.formats import convert
 
@@ -179,7 +179,7 @@ ADAPTER_KEYS = ("nics", "nic-gbps")
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class SizeBounds:
     """Sizes that are asked about, in nBytes; ``low`` None: from one element."""
 
     low: int | None
@@ -187,7 +187,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class ChoiceCost:
     """The most that a call takes longer by NCCL's own times, where all ranks choose the same: a ratio of times."""
 
     collective: Collective
@@ -200,7 +200,7 @@ def asking(views: Views) -> list[Asking]:
     return [Asking(views.selection(setting), setting.table) for setting in views.settings]
 
 
-def parted(views: Views, requests: Iterable[Request], over: Range) -> list[Parting]:
+def parted(views: Views, requests: Iterable[Request], over: SizeBounds) -> list[Parting]:
     """Where the settings part, of all requests. Errors: those of :func:`partings` and :meth:`Views.of`."""
     if len(views.settings) < 2:
         return []
@@ -208,11 +208,11 @@ def parted(views: Views, requests: Iterable[Request], over: Range) -> list[Parti
     return [each for request in requests for each in partings(asked, request, over.low, over.high)]
 
 
-def reach_of(what: str, assembled: Assembled, requests: Sequence[Request], over: Range) -> Reach:
+def reach_of(what: str, assembled: Assembled, requests: Sequence[Request], over: SizeBounds) -> Reach:
     """What a difference by its name does, were it the only one. Errors: those of :func:`parted`."""
     common = assembled.common
     hosts = [
-        Hosts(tuple(dict.fromkeys(_only(what, common, each) for each in hosts.settings)), hosts.count)
+        HostsAlike(tuple(dict.fromkeys(_only(what, common, each) for each in hosts.settings)), hosts.count)
         for hosts in assembled.hosts
     ]
     views = Views(hosts)
@@ -223,7 +223,7 @@ def reach_of(what: str, assembled: Assembled, requests: Sequence[Request], over:
     return changed(views, common, requests, over)
 
 
-def changed(views: Views, common: Setting, requests: Sequence[Request], over: Range) -> Reach:
+def changed(views: Views, common: RankSetting, requests: Sequence[Request], over: SizeBounds) -> Reach:
     """What the choices and times of ranks that do not part are beside those of ranks with the common setting alone."""
     here, without = views.selection(views.settings[0]), _all(views, common)
     if any(not _same_choices(here, without, request, over) for request in requests):
@@ -231,7 +231,7 @@ def changed(views: Views, common: Setting, requests: Sequence[Request], over: Ra
     return Reach.speed if cost(views, common, requests) is not None else Reach.nothing
 
 
-def cost(views: Views, common: Setting, requests: Iterable[Request]) -> Cost | None:
+def cost(views: Views, common: RankSetting, requests: Iterable[Request]) -> ChoiceCost | None:
     """The greatest loss beside ranks with the common setting alone; None where no time changes."""
     here, without = views.selection(views.settings[0]), _all(views, common)
     found = []
@@ -241,15 +241,15 @@ def cost(views: Views, common: Setting, requests: Iterable[Request]) -> Cost | N
             ratios = times_us / before_us
             at = int(np.argmax(ratios))
             if (ratios != 1).any():
-                found.append(Cost(request.collective, PRICED_BYTES[at], shortest(ratios[at])))
+                found.append(ChoiceCost(request.collective, PRICED_BYTES[at], shortest(ratios[at])))
     return max(found, key=lambda each: each.ratio, default=None)
 
 
-def _all(views: Views, common: Setting) -> Selection:
-    return Views([Hosts((common,), sum(hosts.count for hosts in views.hosts))]).selection(common)
+def _all(views: Views, common: RankSetting) -> Selection:
+    return Views([HostsAlike((common,), sum(hosts.count for hosts in views.hosts))]).selection(common)
 
 
-def _same_choices(here: Selection, without: Selection, request: Request, over: Range) -> bool:
+def _same_choices(here: Selection, without: Selection, request: Request, over: SizeBounds) -> bool:
     if here.usable(request) != without.usable(request):
         return False
     ranges = [ranges_of(each, request, over.low, over.high) for each in (here, without)]
@@ -262,7 +262,7 @@ def _same_choices(here: Selection, without: Selection, request: Request, over: R
     return np.array_equal(first, second)
 
 
-def _only(what: str, common: Setting, other: Setting) -> Setting:
+def _only(what: str, common: RankSetting, other: RankSetting) -> RankSetting:
     """The common setting with this of another one's."""
     if what == named.RELEASE:
         return replace(common, nccl=other.nccl)

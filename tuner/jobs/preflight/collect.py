@@ -61,7 +61,7 @@ CONTAINERS = {
 IMAGES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "NVIDIA_PYTORCH_VERSION", "NVIDIA_BUILD_ID")
 
 
-class Host:
+class CollectedHost:
     """Where everything is read: the variables of the process, and files below ``root``."""
 
     def __init__(self, environment: Mapping[str, str], root: str = "") -> None:
@@ -96,7 +96,7 @@ class Host:
         return self.environment.get(name) or None
 
 
-def record(host: Host, library: str | None = None) -> dict[str, Any]:
+def record(host: CollectedHost, library: str | None = None) -> dict[str, Any]:
     """Everything about this rank, as JSON has it. ``library``: the libnccl that the job loads, where it is known."""
     configuration = configuration_files(host)
     variables = nccl_variables(host)
@@ -128,12 +128,12 @@ def record(host: Host, library: str | None = None) -> dict[str, Any]:
     }
 
 
-def nccl_variables(host: Host) -> dict[str, str]:
+def nccl_variables(host: CollectedHost) -> dict[str, str]:
     """The variables of the process that NCCL may read."""
     return {name: value for name, value in sorted(host.environment.items()) if name.startswith("NCCL_")}
 
 
-def configuration_files(host: Host) -> list[dict[str, Any]]:
+def configuration_files(host: CollectedHost) -> list[dict[str, Any]]:
     """NCCL's files of variables that are there, those that count first in front.
 
     The first to set a variable wins, and the process's own environment before all. NCCL_CONF_FILE is read instead of
@@ -179,7 +179,7 @@ def settled_variables(variables: Mapping[str, str], files: list[dict[str, Any]])
     return {**merged, **variables}
 
 
-def ranks(host: Host) -> dict[str, Any]:
+def ranks(host: CollectedHost) -> dict[str, Any]:
     """This rank and how many there are, by the first launcher whose variable of the rank is set."""
     launcher = next((name for name, variables in LAUNCHERS.items() if number(host, variables[0]) is not None), None)
     keys = ("rank", "ranks", "local_rank", "local_ranks")
@@ -189,13 +189,13 @@ def ranks(host: Host) -> dict[str, Any]:
     return {"launcher": launcher, **dict(zip(keys, numbers))}  # noqa: B905  (strict= is newer than Python 3.7)
 
 
-def number(host: Host, variable: str) -> int | None:
+def number(host: CollectedHost, variable: str) -> int | None:
     """A whole number in a variable; None for anything else."""
     text = host.variable(variable)
     return int(text) if text is not None and text.isdigit() else None
 
 
-def libraries(host: Host, given: str | None = None) -> Iterator[dict[str, Any]]:
+def libraries(host: CollectedHost, given: str | None = None) -> Iterator[dict[str, Any]]:
     """Every libnccl.so.2 that a process here may load, the likeliest first, each file once."""
     seen = set()
     for found_by, path in library_paths(host, given):
@@ -205,7 +205,7 @@ def libraries(host: Host, given: str | None = None) -> Iterator[dict[str, Any]]:
             yield {"found_by": found_by, "path": path, "bytes": os.path.getsize(real), **release_of(real)}
 
 
-def library_paths(host: Host, given: str | None) -> Iterator[tuple[str, str]]:
+def library_paths(host: CollectedHost, given: str | None) -> Iterator[tuple[str, str]]:
     """Where one may be, with what leads there."""
     if given is not None:
         yield "given", given
@@ -239,7 +239,7 @@ def release_of(path: str) -> dict[str, str | None]:
         return {"release": None, "cuda": None}
 
 
-def processor(host: Host) -> dict[str, Any]:
+def processor(host: CollectedHost) -> dict[str, Any]:
     """The first processor: architecture, and on x86 vendor, family and model as Linux counts them."""
     facts: dict[str, str] = {}
     for line in (host.text("/proc/cpuinfo") or "").split("\n\n")[0].splitlines():
@@ -255,7 +255,7 @@ def processor(host: Host) -> dict[str, Any]:
     }
 
 
-def gpus(host: Host) -> list[dict[str, Any]]:
+def gpus(host: CollectedHost) -> list[dict[str, Any]]:
     """NVIDIA's GPUs on the PCI bus, all of the host's, in the order of their addresses."""
     folder, found = "/sys/bus/pci/devices", []
     for address in host.names(folder):
@@ -265,7 +265,7 @@ def gpus(host: Host) -> list[dict[str, Any]]:
     return found
 
 
-def adapters(host: Host) -> list[dict[str, Any]]:
+def adapters(host: CollectedHost) -> list[dict[str, Any]]:
     """Ports of RDMA adapters: 1e9 bits per second, state, link, and whether a process here may open the adapter."""
     folder, found = "/sys/class/infiniband", []
     for name in host.names(folder):
@@ -290,7 +290,7 @@ def opened(path: str) -> bool:
     return True
 
 
-def interfaces(host: Host) -> list[dict[str, Any]]:
+def interfaces(host: CollectedHost) -> list[dict[str, Any]]:
     """Network interfaces of devices that are up: name and 1e9 bits per second, where the system knows it."""
     folder, found = "/sys/class/net", []
     for name in host.names(folder):
@@ -301,7 +301,7 @@ def interfaces(host: Host) -> list[dict[str, Any]]:
     return found
 
 
-def topology(host: Host, variables: Mapping[str, str]) -> dict[str, Any] | None:
+def topology(host: CollectedHost, variables: Mapping[str, str]) -> dict[str, Any] | None:
     """The topology that a variable names, if the file is there: NCCL's dump before what NCCL is given."""
     for name in TOPOLOGIES:
         found = named_file(host, variables.get(name), attached=True)
@@ -310,7 +310,7 @@ def topology(host: Host, variables: Mapping[str, str]) -> dict[str, Any] | None:
     return None
 
 
-def decision_table(host: Host, variables: Mapping[str, str]) -> dict[str, Any] | None:
+def decision_table(host: CollectedHost, variables: Mapping[str, str]) -> dict[str, Any] | None:
     """The decision table of a tuner plugin."""
     for name in TABLES:
         path = variables.get(name)
@@ -322,7 +322,7 @@ def decision_table(host: Host, variables: Mapping[str, str]) -> dict[str, Any] |
     return None
 
 
-def tuner_plugin(host: Host, name: str | None) -> dict[str, Any] | None:
+def tuner_plugin(host: CollectedHost, name: str | None) -> dict[str, Any] | None:
     """The file that NCCL would open for a tuner plugin, whether it is a shared object, and the build of this project's.
 
     No sha256 where no such file is found; None where NCCL is told to load none.
@@ -337,7 +337,7 @@ def tuner_plugin(host: Host, name: str | None) -> dict[str, Any] | None:
     return {**known, "library": library, "build": build and build[1].decode("latin-1")}
 
 
-def network_plugin(host: Host, name: str | None) -> dict[str, Any] | None:
+def network_plugin(host: CollectedHost, name: str | None) -> dict[str, Any] | None:
     """The file that NCCL would open for a network plugin, named or not, and the release of AWS's, whose tuner decides.
 
     No sha256 where no such file is found; None where NCCL is told to load none, or finds none unasked.
@@ -351,7 +351,7 @@ def network_plugin(host: Host, name: str | None) -> dict[str, Any] | None:
     return {**known, "release": said and said[1].decode("latin-1")}
 
 
-def plugin_file(host: Host, name: str, prefix: str) -> tuple[dict[str, Any], bytes]:
+def plugin_file(host: CollectedHost, name: str, prefix: str) -> tuple[dict[str, Any], bytes]:
     """The library that a variable names, as :func:`named_file` says it, and its bytes; none where it is not found."""
     found = next((path for path in plugin_paths(host, name, prefix) if os.path.isfile(host.path(path))), name)
     try:
@@ -362,7 +362,7 @@ def plugin_file(host: Host, name: str, prefix: str) -> tuple[dict[str, Any], byt
     return {"path": found, "sha256": hashlib.sha256(content).hexdigest()}, content
 
 
-def plugin_paths(host: Host, name: str, prefix: str) -> Iterator[str]:
+def plugin_paths(host: CollectedHost, name: str, prefix: str) -> Iterator[str]:
     """Where the linker looks for a library by a path, by its name, or by a part of it as NCCL does."""
     if "/" in name:
         yield name
@@ -375,7 +375,7 @@ def plugin_paths(host: Host, name: str, prefix: str) -> Iterator[str]:
             yield os.path.join(folder, file)
 
 
-def configured_folders(host: Host) -> Iterator[str]:
+def configured_folders(host: CollectedHost) -> Iterator[str]:
     """The folders of the linker's configuration, in its order: ldconfig(8)."""
     folder = "/etc/ld.so.conf.d"
     for file in sorted(name for name in host.names(folder) if name.endswith(".conf")):
@@ -383,7 +383,7 @@ def configured_folders(host: Host) -> Iterator[str]:
         yield from (line.strip() for line in lines if line.startswith("/"))
 
 
-def named_file(host: Host, path: str | None, attached: bool = False) -> dict[str, Any] | None:
+def named_file(host: CollectedHost, path: str | None, attached: bool = False) -> dict[str, Any] | None:
     """A file by what a variable says, with its sha256; no sha256 where there is no such file.
 
     ``attached``: with its text, which is written beside the records.
@@ -402,7 +402,7 @@ def named_file(host: Host, path: str | None, attached: bool = False) -> dict[str
     return known
 
 
-def container(host: Host) -> dict[str, Any] | None:
+def container(host: CollectedHost) -> dict[str, Any] | None:
     """Which kind of container this is in, and what names its image; None where nothing marks one."""
     for kind, (what, name) in CONTAINERS.items():
         if os.path.exists(host.path(name)) if what == "file" else host.variable(name):
@@ -452,7 +452,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--library", metavar="FILE", help="the libnccl.so.2 that the job loads, where it is known")
     given = parser.parse_args(arguments)
     try:
-        print(written(given.folder, record(Host(os.environ), given.library)))
+        print(written(given.folder, record(CollectedHost(os.environ), given.library)))
     except OSError as error:
         print(f"preflight_collect.py: {error.filename or given.folder}: {error.strerror}", file=sys.stderr)
         return 2

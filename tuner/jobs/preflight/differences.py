@@ -8,7 +8,7 @@ from enum import StrEnum
 from tuner import release
 from tuner.base.errors import UnknownRelease
 from tuner.base.records import json_form
-from tuner.jobs.preflight.reading import Facts
+from tuner.jobs.preflight.reading import RankFacts
 from tuner.release import Release
 from tuner.release.variables import OF_THE_NETWORK, not_emulated
 
@@ -109,7 +109,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RankDifference:
     """Something that not all ranks have alike; ``values`` with the most frequent first."""
 
     what: str
@@ -118,7 +118,7 @@ class Difference:
     why: str | None = field(default=None, metadata=json_form(optional=True))
 
 
-def known_release(facts: Facts) -> Release | None:
+def known_release(facts: RankFacts) -> Release | None:
     """The release's tables; None for one that has none."""
     try:
         return None if facts.release is None else release.load(facts.release)
@@ -126,7 +126,7 @@ def known_release(facts: Facts) -> Release | None:
         return None
 
 
-def described(facts: Facts) -> dict[str, str]:
+def described(facts: RankFacts) -> dict[str, str]:
     """What is compared, in words, by name: variables by theirs."""
     variables = facts.settled(known_release(facts))
     files = {
@@ -149,7 +149,7 @@ def described(facts: Facts) -> dict[str, str]:
     }
 
 
-def differences(kinds: Sequence[Facts], ranks_of_kind: Mapping[int, int]) -> list[Difference]:
+def differences(kinds: Sequence[RankFacts], ranks_of_kind: Mapping[int, int]) -> list[RankDifference]:
     """What differs between kinds, hardware and files first, then variables by name."""
     every = [described(facts) for facts in kinds]
     names = dict.fromkeys(name for each in every for name in each)
@@ -162,5 +162,5 @@ def differences(kinds: Sequence[Facts], ranks_of_kind: Mapping[int, int]) -> lis
             of_kinds[value].append(kind)
         if len(counts) > 1:
             values = tuple(Value(value, count, tuple(of_kinds[value])) for value, count in counts.most_common())
-            found.append(Difference(name, values))
+            found.append(RankDifference(name, values))
     return found

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from tuner.base.errors import BadInput, BadTopology
-from tuner.jobs.preflight.reading import Facts, Processor
+from tuner.jobs.preflight.reading import Processor, RankFacts
 from tuner.machine import catalogue, skeleton
 from tuner.machine.processors import nccls_family
 from tuner.machine.topology import Cpu, Topology, reader
@@ -19,7 +19,7 @@ ARCHITECTURES = {"aarch64": "arm64", "ppc64le": "ppc64"}  # Linux's words for wh
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HostLocation:
     """A node as scenarios describe it: exactly one of ``machine`` and ``topology``; ``gpus`` are used of it.
 
     ``hardware``: what the records say otherwise than the machine, in the words of ``--change``. In words: ``agrees`` is
@@ -40,7 +40,7 @@ class Place:
         return " with ".join([own, *(f"{key}={value}" for key, value in self.hardware)])
 
 
-def of_topology(path: Path, gpus: int | None) -> Place | None:
+def of_topology(path: Path, gpus: int | None) -> HostLocation | None:
     """A host's topology that is complete; None for one that only places devices, or cannot be read."""
     try:
         _, topology = skeleton.read_complete(path)
@@ -49,10 +49,10 @@ def of_topology(path: Path, gpus: int | None) -> Place | None:
         return None
     if several_hosts:
         return None
-    return Place(None, path, _fewer(gpus, topology), agrees=("topology",))
+    return HostLocation(None, path, _fewer(gpus, topology), agrees=("topology",))
 
 
-def named(machine: str, facts: Facts, variables: Mapping[str, str], gpus: int | None) -> Place:
+def named(machine: str, facts: RankFacts, variables: Mapping[str, str], gpus: int | None) -> HostLocation:
     """The machine that the user named, with the record's processor and adapters.
 
     UnknownMachine, and BadInput for a NVLink domain of several hosts.
@@ -63,7 +63,7 @@ def named(machine: str, facts: Facts, variables: Mapping[str, str], gpus: int | 
     return _as_recorded(found, facts, variables, gpus)
 
 
-def nearest(alike: Sequence[Facts]) -> tuple[str, ...]:
+def nearest(alike: Sequence[RankFacts]) -> tuple[str, ...]:
     """The machines of the catalogue that come nearest to records with the same GPUs, equally near, by name.
 
     They have these GPUs, and the rest most like the records; NVIDIA's own come first.
@@ -76,7 +76,7 @@ def nearest(alike: Sequence[Facts]) -> tuple[str, ...]:
     return tuple(name for name, count in unlike.items() if count == min(unlike.values()))
 
 
-def _unlike(machine: catalogue.Machine, facts: Facts) -> int:
+def _unlike(machine: catalogue.Machine, facts: RankFacts) -> int:
     place = _as_recorded(machine, facts, facts.settled(None), None)
     return len(place.hardware) + UNPLACED * any(words.startswith(ADAPTERS) for words in place.assumed)
 
@@ -98,7 +98,9 @@ def _fewer(gpus: int | None, topology: Topology) -> int | None:
     return gpus if gpus is not None and gpus < len(topology.gpus) else None
 
 
-def _as_recorded(machine: catalogue.Machine, facts: Facts, variables: Mapping[str, str], gpus: int | None) -> Place:
+def _as_recorded(
+    machine: catalogue.Machine, facts: RankFacts, variables: Mapping[str, str], gpus: int | None
+) -> HostLocation:
     changes, agrees, assumed = dict[str, str](), list[str](), list[str]()
     if facts.gpus:
         agrees.append(f"GPUs: {facts.gpu_words}")
@@ -111,7 +113,7 @@ def _as_recorded(machine: catalogue.Machine, facts: Facts, variables: Mapping[st
         changes["cpu"] = processor_change(processor)
     _compare_adapters(machine.topology, facts, variables, (changes, agrees, assumed))
     assumed.append("PCI and NVLink")
-    return Place(
+    return HostLocation(
         machine.name, None, _fewer(gpus, machine.topology), tuple(changes.items()), tuple(agrees), tuple(assumed)
     )
 
@@ -119,7 +121,7 @@ def _as_recorded(machine: catalogue.Machine, facts: Facts, variables: Mapping[st
 Found = tuple[dict[str, str], list[str], list[str]]  # changes, what agrees, what is assumed
 
 
-def _compare_adapters(topology: Topology, facts: Facts, variables: Mapping[str, str], found: Found) -> None:
+def _compare_adapters(topology: Topology, facts: RankFacts, variables: Mapping[str, str], found: Found) -> None:
     changes, agrees, assumed = found
     ports, nets = facts.used_ports(variables), topology.nets
     speeds = {port.gbps for port in ports}

@@ -12,7 +12,7 @@ from tuner.emulator.aws_ofi_nccl import release as aws_release
 from tuner.emulator.aws_ofi_nccl.tuner import AwsTuner
 from tuner.jobs.preflight.collect import FORMAT, VERSION
 from tuner.machine import gpus
-from tuner.machine.adapters import Named, used
+from tuner.machine.adapters import NamedAdapter, used
 from tuner.release.schema import Release
 from tuner.release.variables import NOT_NCCLS
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class LoadedLibrary:
     """A libnccl that a process may load, by what leads to it."""
 
     found_by: str
@@ -88,10 +88,10 @@ class NamedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RankFacts:
     """Of one rank or of several that are alike. ``variables`` are the process's own, files of variables come after."""
 
-    libraries: tuple[Library, ...]
+    libraries: tuple[LoadedLibrary, ...]
     variables: Mapping[str, str]
     configuration_files: tuple[tuple[str, Mapping[str, str]], ...]  # by place: named, home, system
     processor: Processor
@@ -129,7 +129,7 @@ class Facts:
 
     def used_ports(self, variables: Mapping[str, str]) -> tuple[Port, ...]:
         """Those that NCCL_IB_HCA leaves; all where it cannot be followed."""
-        named = [Named(port.name, port.port, f"{port.name}") for port in self.ports]
+        named = [NamedAdapter(port.name, port.port, f"{port.name}") for port in self.ports]
         try:
             return tuple(self.ports[number] for number in used(named, variables))
         except TunerError:
@@ -196,10 +196,10 @@ def _is_nccls(name: str) -> bool:
     return name.startswith("NCCL_") and name not in NOT_NCCLS and not name.startswith("NCCL_TESTS_")
 
 
-def of_json(given: Mapping[str, Any]) -> Facts:
+def of_json(given: Mapping[str, Any]) -> RankFacts:
     """BadInput for what ``collect`` does not write."""
     try:
-        return Facts(
+        return RankFacts(
             libraries=tuple(map(_library, given["libraries"])),
             variables={str(name): str(value) for name, value in given["variables"].items()},
             configuration_files=tuple(
@@ -237,9 +237,9 @@ def _container(given: Mapping[str, Any] | None) -> str | None:
     return None if given is None else " ".join(str(word) for word in (given["kind"], given["image"]) if word)
 
 
-def _library(given: Mapping[str, Any]) -> Library:
+def _library(given: Mapping[str, Any]) -> LoadedLibrary:
     release, cuda = (_given(str, given[name]) for name in ("release", "cuda"))
-    return Library(str(given["found_by"]), str(given["path"]), release, cuda, int(given["bytes"]))
+    return LoadedLibrary(str(given["found_by"]), str(given["path"]), release, cuda, int(given["bytes"]))
 
 
 def _processor(given: Mapping[str, Any]) -> Processor:
@@ -260,7 +260,7 @@ NOT_OF_THE_KIND = (*OF_THE_RANK, "visible_gpus", "interfaces")
 
 
 @dataclass(frozen=True, slots=True)
-class Rank:
+class RecordedRank:
     """One record: a rank, or a host where nothing said which rank it is. ``kind`` counts the kinds of facts."""
 
     file: str
@@ -285,8 +285,8 @@ class Collected:
     """A folder of records. ``kinds`` are in the order of their first rank."""
 
     folder: Path
-    ranks: tuple[Rank, ...]
-    kinds: tuple[Facts, ...]
+    ranks: tuple[RecordedRank, ...]
+    kinds: tuple[RankFacts, ...]
     unreadable: tuple[Unreadable, ...]
 
     @property
@@ -322,7 +322,7 @@ def read(folder: Path) -> Collected:
         files = sorted(path for path in folder.iterdir() if path.suffix == ".json" and path.name[0] != ".")
     except OSError as error:
         raise BadInput(f"{folder}: {error.strerror}") from error
-    found, facts, unreadable = list[tuple[Rank, str]](), dict[str, Facts](), list[Unreadable]()
+    found, facts, unreadable = list[tuple[RecordedRank, str]](), dict[str, RankFacts](), list[Unreadable]()
     for path in files:
         try:
             given = _json(path)
@@ -349,9 +349,9 @@ def read(folder: Path) -> Collected:
     )
 
 
-def _ranks_of_hosts(ranks: Iterable[Rank]) -> dict[str, int | None]:
+def _ranks_of_hosts(ranks: Iterable[RecordedRank]) -> dict[str, int | None]:
     """By host; None where the records are of hosts: a rank for each GPU."""
-    by_host = defaultdict[str, list[Rank]](list)
+    by_host = defaultdict[str, list[RecordedRank]](list)
     for rank in ranks:
         by_host[rank.host].append(rank)
     return {
@@ -391,10 +391,12 @@ def _word(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _rank(file: str, given: Mapping[str, Any]) -> Rank:
+def _rank(file: str, given: Mapping[str, Any]) -> RecordedRank:
     numbers = [given.get(name) for name in ("rank", "ranks", "local_ranks")]
     if any(number is not None and (not isinstance(number, int) or number < 0) for number in numbers):
         raise BadInput(f"rank, ranks and local_ranks are {numbers}; valid: whole numbers or null")
     if numbers[0] is not None and numbers[1] is not None and numbers[0] >= numbers[1]:
         raise BadInput(f"rank {numbers[0]} of {numbers[1]}; valid: below that")
-    return Rank(file, numbers[0], numbers[1], numbers[2], str(given.get("host")), _word(given.get("job")), kind=-1)
+    return RecordedRank(
+        file, numbers[0], numbers[1], numbers[2], str(given.get("host")), _word(given.get("job")), kind=-1
+    )

@@ -18,8 +18,8 @@ from tuner.emulator.selection import Selection
 from tuner.jobs.preflight import place as places
 from tuner.jobs.preflight.collect import attachment
 from tuner.jobs.preflight.differences import known_release, reaches_choice
-from tuner.jobs.preflight.place import Place
-from tuner.jobs.preflight.reading import Collected, Facts, NamedFile
+from tuner.jobs.preflight.place import HostLocation
+from tuner.jobs.preflight.reading import Collected, NamedFile, RankFacts
 from tuner.machine.graphs import EMPTY
 from tuner.plugin.asked import PREFIX
 from tuner.plugin.dry_run import DryRun, PluginRefused
@@ -31,7 +31,7 @@ from tuner.scenario.node import ResolvedNode
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class RankSetting:
     """What a rank's choices follow from: its release, variables that reach a choice, node, and decision table.
 
     ``cloud_tuner`` is release and product of aws-ofi-nccl's tuner, asked where the table decides nothing.
@@ -39,7 +39,7 @@ class Setting:
 
     nccl: str
     environment: tuple[tuple[str, str], ...]
-    place: Place
+    place: HostLocation
     table: Path | None = None
     cloud_tuner: tuple[str, str | None] | None = None
 
@@ -55,32 +55,32 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Hosts:
+class HostsAlike:
     """``count`` hosts in a row whose ranks have these settings, in the order of their first rank."""
 
-    settings: tuple[Setting, ...]
+    settings: tuple[RankSetting, ...]
     count: int
 
 
 class Views:
     """A communicator of these hosts, in the order of ranks. No node is searched twice."""
 
-    def __init__(self, hosts: Iterable[Hosts]) -> None:
+    def __init__(self, hosts: Iterable[HostsAlike]) -> None:
         self.hosts = tuple(hosts)
-        self._nodes: dict[tuple[Setting, str], Node] = {}
+        self._nodes: dict[tuple[RankSetting, str], Node] = {}
 
     @property
-    def settings(self) -> tuple[Setting, ...]:
+    def settings(self) -> tuple[RankSetting, ...]:
         """Each once, in the order of ranks."""
         return tuple(dict.fromkeys(setting for hosts in self.hosts for setting in hosts.settings))
 
-    def selection(self, own: Setting) -> Selection:
+    def selection(self, own: RankSetting) -> Selection:
         """What the ranks with a setting pick. Errors: as :meth:`of`."""
         files = any(setting.place.topology for hosts in self.hosts for setting in hosts.settings)
         # What a topology file says may change.
         return Selection(self.of(own)) if files else _selection(self.hosts, own)
 
-    def of(self, own: Setting) -> Communicator:
+    def of(self, own: RankSetting) -> Communicator:
         """The communicator as the ranks with a setting see it.
 
         Where releases differ, the others are taken for ranks of this one. BadInput for what is not emulated;
@@ -93,7 +93,7 @@ class Views:
         searched = frozenset(nccl.environment.search)
         return replace(build(nccl, nodes, Environment(own.variables, searched)), tuner=own.tuner)
 
-    def _node(self, settings: Sequence[Setting], own: Setting, nccl: Release) -> Node:
+    def _node(self, settings: Sequence[RankSetting], own: RankSetting, nccl: Release) -> Node:
         """A host as all of its ranks agree on it, beginning with the rank that looks if it is there."""
         own_first = sorted(settings, key=lambda setting: setting != own)
         first, *others = (self._searched(setting, nccl) for setting in own_first)
@@ -107,7 +107,7 @@ class Views:
         graphs = {name: graph for name, graph in graphs.items() if graph.channels}
         return replace(first, graphs=graphs, net_gbs=min(node.net_gbs for node in everyone))
 
-    def _searched(self, setting: Setting, nccl: Release) -> Node:
+    def _searched(self, setting: RankSetting, nccl: Release) -> Node:
         key = setting, nccl.name
         if key not in self._nodes:
             node = ResolvedNode(node_of(setting, nccl)).for_emulator(sum(hosts.count for hosts in self.hosts) > 1)
@@ -116,12 +116,12 @@ class Views:
 
 
 @lru_cache(maxsize=64)
-def _selection(hosts: tuple[Hosts, ...], own: Setting) -> Selection:
+def _selection(hosts: tuple[HostsAlike, ...], own: RankSetting) -> Selection:
     """Kept, as differences are judged one by one, and the same hosts come again."""
     return Selection(Views(hosts).of(own))
 
 
-def node_of(setting: Setting, nccl: Release) -> Scenario:
+def node_of(setting: RankSetting, nccl: Release) -> Scenario:
     """A host of ranks with the setting, as a release that may be another's sees it."""
     place = setting.place
     return Scenario(
@@ -141,7 +141,7 @@ def _known(environment: Mapping[str, str], nccl: Release) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in unknown}
 
 
-def _without_nvls(node: Node, setting: Setting) -> Node:
+def _without_nvls(node: Node, setting: RankSetting) -> Node:
     """A rank with NCCL_NVLS_ENABLE=0 finds no such graph, whoever looks."""
     if not init.nvls_switched_off(Environment(dict(setting.environment))):
         return node
@@ -152,7 +152,7 @@ _CHECKS = ("NCCL_TUNER_TABLE_SHA256", "NCCL_TUNER_CONSTANTS", "NCCL_TUNER_UNCHEC
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
+class DescribedNodes:
     """What a user says of the nodes: a machine by name, or a topology; neither: as each record comes nearest to."""
 
     machine: str | None = None
@@ -165,32 +165,32 @@ class Nodes:
 class Assembled:
     """``setting_of_kind``: by the number of the kind. ``ranks_of_setting``: on how many ranks each is."""
 
-    hosts: tuple[Hosts, ...]
-    setting_of_kind: tuple[Setting, ...]
-    ranks_of_setting: dict[Setting, int]
+    hosts: tuple[HostsAlike, ...]
+    setting_of_kind: tuple[RankSetting, ...]
+    ranks_of_setting: dict[RankSetting, int]
     notes: tuple[str, ...]
 
     @property
-    def common(self) -> Setting:
+    def common(self) -> RankSetting:
         """The setting of most ranks."""
         return max(self.ranks_of_setting, key=self.ranks_of_setting.__getitem__)
 
 
-def machines(collected: Collected, nodes: Nodes) -> tuple[Nodes, ...]:
+def machines(collected: Collected, nodes: DescribedNodes) -> tuple[DescribedNodes, ...]:
     """What the hosts of each kind are taken for: what the user says, or the nearest machine to all with such GPUs."""
-    if nodes != Nodes():
+    if nodes != DescribedNodes():
         return (nodes,) * len(collected.kinds)
-    alike = defaultdict[tuple[str, ...], list[Facts]](list)
+    alike = defaultdict[tuple[str, ...], list[RankFacts]](list)
     for facts in collected.kinds:
         alike[facts.gpus].append(facts)
     nearest = {gpus: places.nearest(kinds) for gpus, kinds in alike.items()}
     return tuple(
-        Nodes(names[0], recognised=True, equals=names[1:]) if (names := nearest[facts.gpus]) else nodes
+        DescribedNodes(names[0], recognised=True, equals=names[1:]) if (names := nearest[facts.gpus]) else nodes
         for facts in collected.kinds
     )
 
 
-def assemble(collected: Collected, nodes: Nodes) -> Assembled:
+def assemble(collected: Collected, nodes: DescribedNodes) -> Assembled:
     """BadInput where a kind's release or node is not known; the message says what would make it known."""
     of_kind = [
         _setting(collected, facts, taken_for)
@@ -201,18 +201,18 @@ def assemble(collected: Collected, nodes: Nodes) -> Assembled:
         by_host[rank.host].append(rank.kind)
     found = [tuple(dict.fromkeys(of_kind[kind] for kind in kinds)) for kinds in by_host.values()]
     sizes = [_size(collected.kinds[kinds[0]]) for kinds in by_host.values()]
-    hosts = [Hosts(alike, len(list(same))) for alike, same in groupby(found)]
+    hosts = [HostsAlike(alike, len(list(same))) for alike, same in groupby(found)]
     notes, left = list[str](), (collected.expected or 0) - sum(sizes)
     if left > 0:
         missing = -(-left // max(Counter(sizes).most_common(1)[0][0], 1))
-        hosts.append(Hosts(Counter(found).most_common(1)[0][0][:1], missing))
+        hosts.append(HostsAlike(Counter(found).most_common(1)[0][0][:1], missing))
         notes.append(f"{missing} hosts without a record are taken for hosts like most others")
     notes += _of_leaks(of_kind, len(found))
     ranks_of_setting = Counter(of_kind[rank.kind] for rank in collected.ranks)
     return Assembled(tuple(hosts), tuple(of_kind), dict(ranks_of_setting), tuple(notes))
 
 
-def _of_leaks(settings: Sequence[Setting], hosts: int) -> Iterator[str]:
+def _of_leaks(settings: Sequence[RankSetting], hosts: int) -> Iterator[str]:
     """A note where a job's second communicator has adapters that its first merged."""
     nodes = (ResolvedNode(node_of(each, release.load(each.nccl))) for each in dict.fromkeys(settings))
     leaking = dict.fromkeys(node.nccl for node in nodes if hosts > 1 and node.leaks_adapters())
@@ -224,11 +224,11 @@ def _of_leaks(settings: Sequence[Setting], hosts: int) -> Iterator[str]:
         )
 
 
-def _size(facts: Facts) -> int:
+def _size(facts: RankFacts) -> int:
     return facts.ranks_of_host or len(facts.gpus)
 
 
-def _setting(collected: Collected, facts: Facts, nodes: Nodes) -> Setting:
+def _setting(collected: Collected, facts: RankFacts, nodes: DescribedNodes) -> RankSetting:
     nccl = known_release(facts)
     if nccl is None:
         release = "no libnccl was found on record" if facts.release is None else f"NCCL {facts.release} has no tables"
@@ -245,10 +245,10 @@ def _setting(collected: Collected, facts: Facts, nodes: Nodes) -> Setting:
         environment.pop("NCCL_IB_HCA", None)
     tuner = facts.cloud_tuner
     named = None if tuner is None else (tuner.release.name, tuner.product)
-    return Setting(nccl.name, tuple(environment.items()), _numbered(place), _table(collected, facts), named)
+    return RankSetting(nccl.name, tuple(environment.items()), _numbered(place), _table(collected, facts), named)
 
 
-def place_of(collected: Collected, facts: Facts, nodes: Nodes) -> Place | None:
+def place_of(collected: Collected, facts: RankFacts, nodes: DescribedNodes) -> HostLocation | None:
     """The node of a kind: a topology, or a machine with processor and adapters on record. None: not known. BadInput."""
     if nodes.topology is not None:
         found = places.of_topology(nodes.topology, facts.ranks_of_host)
@@ -263,16 +263,16 @@ def place_of(collected: Collected, facts: Facts, nodes: Nodes) -> Place | None:
     return places.named(nodes.machine, facts, facts.settled(known_release(facts)), facts.ranks_of_host)
 
 
-def _numbered(place: Place) -> Place:
+def _numbered(place: HostLocation) -> HostLocation:
     """Without the words, which make no other setting."""
     return replace(place, agrees=(), assumed=())
 
 
-def _table(collected: Collected, facts: Facts) -> Path | None:
+def _table(collected: Collected, facts: RankFacts) -> Path | None:
     return None if refusal(collected, facts) else _attached(collected, "table", facts.table)
 
 
-def refusal(collected: Collected, facts: Facts) -> str | None:
+def refusal(collected: Collected, facts: RankFacts) -> str | None:
     """Why ranks of a kind would go without the decision table, or the plugin, that their variables name.
 
     None where they go with it, name none, or load a plugin that is not this project's. The plugin itself is asked.
@@ -291,7 +291,7 @@ def refusal(collected: Collected, facts: Facts) -> str | None:
     return _refused(attached, facts)
 
 
-def _refused(table: Path, facts: Facts) -> str | None:
+def _refused(table: Path, facts: RankFacts) -> str | None:
     own = {name: value for name, value in facts.settled(None).items() if name in _CHECKS}
     # Without strict a file need not show that it is whole: this one is what was read.
     if not facts.is_strict and "NCCL_TUNER_TABLE_SHA256" not in own:

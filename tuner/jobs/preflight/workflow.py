@@ -11,16 +11,16 @@ from tuner.base.records import json_form
 from tuner.emulator.request import Request
 from tuner.jobs.preflight import differences
 from tuner.jobs.preflight import differences as named
-from tuner.jobs.preflight.alone import Cost, Parting, Range, cost, parted, reach_of
-from tuner.jobs.preflight.differences import Difference, Reach
+from tuner.jobs.preflight.alone import ChoiceCost, Parting, SizeBounds, cost, parted, reach_of
+from tuner.jobs.preflight.differences import RankDifference, Reach
 from tuner.jobs.preflight.reading import Collected, Unreadable, read
-from tuner.jobs.preflight.settings import Assembled, Nodes, Views, assemble, machines, place_of, refusal
+from tuner.jobs.preflight.settings import Assembled, DescribedNodes, Views, assemble, machines, place_of, refusal
 from tuner.scenario.notes import harmful
 
 HARMFUL = frozenset({Reach.parts, Reach.messages, Reach.network, Reach.start, Reach.exchange})
 
 
-class Verdict(StrEnum):
+class RanksVerdict(StrEnum):
     """Of all ranks. The words are those of the JSON."""
 
     same = "the same"
@@ -30,7 +30,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RankKind:
     """Ranks whose records are equal: how many, on which hosts, and which node their host is taken for."""
 
     name: str
@@ -58,41 +58,41 @@ class Refusal:
 class Report:
     """What the records come to. The picks of ``partings`` are by kind, in the order of ``kinds``."""
 
-    verdict: Verdict
+    verdict: RanksVerdict
     records: int
     expected: int | None
     missing: tuple[int, ...]
     duplicates: dict[int, tuple[str, ...]]
     unreadable: tuple[Unreadable, ...]
-    kinds: tuple[Kind, ...]
-    differences: tuple[Difference, ...]
+    kinds: tuple[RankKind, ...]
+    differences: tuple[RankDifference, ...]
     partings: tuple[Parting, ...]
     refused: tuple["Refusal", ...]
-    cost: Cost | None = field(metadata=json_form(optional=True))
+    cost: ChoiceCost | None = field(metadata=json_form(optional=True))
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PreflightQuery:
     """What is asked of a folder: the calls and their sizes, and what the user says of the nodes."""
 
     requests: tuple[Request, ...]
-    over: Range
-    nodes: Nodes = field(default_factory=Nodes)
+    over: SizeBounds
+    nodes: DescribedNodes = field(default_factory=DescribedNodes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Emulated:
     """What the emulator says; ``why``: it was not asked, or cannot say."""
 
-    differences: tuple[Difference, ...]
+    differences: tuple[RankDifference, ...]
     partings: tuple[Parting, ...] = ()
-    cost: Cost | None = None
+    cost: ChoiceCost | None = None
     notes: tuple[str, ...] = ()
     why: str | None = None
 
 
-def check(folder: Path, question: Question) -> Report:
+def check(folder: Path, question: PreflightQuery) -> Report:
     """BadInput for a folder without a record."""
     collected = read(folder)
     ranks_of_kind = Counter(rank.kind for rank in collected.ranks)
@@ -126,10 +126,10 @@ def check(folder: Path, question: Question) -> Report:
     )
 
 
-def _verdict(harmful: bool, refused: bool, unknown: bool) -> Verdict:
+def _verdict(harmful: bool, refused: bool, unknown: bool) -> RanksVerdict:
     if harmful:
-        return Verdict.part
-    return Verdict.refused if refused else Verdict.unknown if unknown else Verdict.same
+        return RanksVerdict.part
+    return RanksVerdict.refused if refused else RanksVerdict.unknown if unknown else RanksVerdict.same
 
 
 def letters(number: int) -> str:
@@ -137,10 +137,10 @@ def letters(number: int) -> str:
     return (letters(number // 26 - 1) if number >= 26 else "") + chr(ord("A") + number % 26)
 
 
-def _kind(collected: Collected, number: int, nodes: Nodes) -> Kind:
+def _kind(collected: Collected, number: int, nodes: DescribedNodes) -> RankKind:
     ranks, facts = [rank for rank in collected.ranks if rank.kind == number], collected.kinds[number]
     place = place_of(collected, facts, nodes)
-    return Kind(
+    return RankKind(
         letters(number),
         len(ranks),
         ranks[0].rank,
@@ -182,7 +182,7 @@ def _notes(collected: Collected) -> list[str]:
     return notes
 
 
-def _emulated(collected: Collected, found: Sequence[Difference], question: Question) -> _Emulated:
+def _emulated(collected: Collected, found: Sequence[RankDifference], question: PreflightQuery) -> _Emulated:
     """Where ranks part, and what each difference reaches."""
     sorted_out = [_without_emulator(each, collected) for each in found]
     asked = [each for each in sorted_out if each.reach is Reach.unknown and each.why is None]
@@ -203,7 +203,7 @@ def _emulated(collected: Collected, found: Sequence[Difference], question: Quest
     return _Emulated(named_reach, by_kind, costs, assembled.notes)
 
 
-def _with_reach(difference: Difference, reached: Reach) -> Difference:
+def _with_reach(difference: RankDifference, reached: Reach) -> RankDifference:
     if difference.what == named.RELEASE and reached not in (Reach.start, Reach.parts):
         reached = Reach.exchange
     if difference.what == named.NETWORK_PLUGIN and reached is not Reach.parts:
@@ -233,7 +233,7 @@ def _refused_adapters(collected: Collected) -> str | None:
     return f"NCCL_IGNORE_NET_MISMATCH=0: NCCL {nccl.name} refuses ranks with other numbers of adapters"
 
 
-def _without_emulator(difference: Difference, collected: Collected) -> Difference:
+def _without_emulator(difference: RankDifference, collected: Collected) -> RankDifference:
     """What is known of a difference by itself; where the emulator is asked, its reach stays unknown without a why."""
     what = difference.what
     releases = [nccl for facts in collected.kinds if (nccl := named.known_release(facts)) is not None]

@@ -15,7 +15,7 @@ UNTUNED = ("send", "recv", "sendrecv", "alltoall", "alltoallv", "gather", "scatt
 
 
 @dataclass(frozen=True, slots=True)
-class Executed:
+class ExecutedCall:
     """What ran, as far as a file says it; None for what it does not say.
 
     ``is_tree`` is what the name of a kernel says of the algorithm: Tree, or another one. ``not_alone`` says why the
@@ -39,7 +39,7 @@ class Executed:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TracedCall:
     """One collective as often as ``calls`` says; what the file does not say is None.
 
     ``name`` is the file's, ``collective`` None where NCCL has no tuning for it. ``bytes`` is NCCL's nBytes; of a file
@@ -60,7 +60,7 @@ class Call:
     kernels_us: tuple[float, ...] = ()
     unusable: str | None = None
     to_bytes: int | None = None
-    ran: Executed | None = None
+    ran: ExecutedCall | None = None
     members: tuple[int, ...] | None = None
 
     @property
@@ -80,13 +80,13 @@ class CallList:
     file: str
     kind: str
     sizes: str
-    calls: tuple[Call, ...]
+    calls: tuple[TracedCall, ...]
     notes: tuple[str, ...] = ()
     releases: tuple[str, ...] = ()
-    choices: tuple[Call, ...] = ()
+    choices: tuple[TracedCall, ...] = ()
 
     @property
-    def executed(self) -> tuple[Call, ...]:
+    def executed(self) -> tuple[TracedCall, ...]:
         """The calls that the file says something of that ran."""
         return tuple(call for call in self.choices or self.calls if call.ran is not None and call.ran.says_anything)
 
@@ -147,7 +147,7 @@ def number(calls: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedCalls:
     """Which calls count: those of communicators of this size, priced on one of ``priced_ranks``, or of these names.
 
     ``dtype`` and ``op`` are of calls whose own the file does not say; ``buffers`` and ``in_place`` of all, as no file
@@ -163,14 +163,14 @@ class Wanted:
     buffers: Buffers = Buffers.plain
     in_place: bool = False
 
-    def check_names(self, calls: "list[Call]") -> None:
+    def check_names(self, calls: "list[TracedCall]") -> None:
         """BadInput for a communicator that no call is of."""
         names = dict.fromkeys(call.communicator for call in calls if call.communicator is not None)
         for name in self.communicators:
             if name not in names:
                 raise BadInput(f"`communicator` {name!r}: {one_of(names) if names else 'the calls name none'}")
 
-    def left_out(self, call: Call) -> str | None:
+    def left_out(self, call: TracedCall) -> str | None:
         """Why a call does not count; None where it does, and has a collective and a size then."""
         if call.unusable is not None:
             return call.unusable
@@ -184,7 +184,7 @@ class Wanted:
             return "of more than 2**62 bytes"
         return None if call.bytes > 0 else "of 0 bytes, for which NCCL runs nothing"
 
-    def elsewhere(self, call: Call) -> str | None:
+    def elsewhere(self, call: TracedCall) -> str | None:
         """Of which other communicators a call is."""
         if self.communicators and call.communicator not in self.communicators:
             return f"of communicator {call.communicator or 'without a name'}"
@@ -194,7 +194,7 @@ class Wanted:
             return f"of communicators on {call.nodes} nodes"
         return None
 
-    def request(self, call: Call) -> Request:
+    def request(self, call: TracedCall) -> Request:
         """The kind of a call that counts."""
         assert call.collective is not None
         dtype = self.dtype if call.dtype is None else call.dtype

@@ -13,7 +13,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, PeerCall, peer_call
 from tuner.jobs.traces import kernels
-from tuner.jobs.traces.calls import Call, CallList, is_all_to_all, number, spread_bytes
+from tuner.jobs.traces.calls import CallList, TracedCall, is_all_to_all, number, spread_bytes
 from tuner.scenario.logs import choice
 
 KIND = "DeepSpeed communication log"
@@ -141,11 +141,13 @@ def _bytes(text: str, unit: str) -> int:
     return int(size) if unit == "B" else _WORD * round(size / _WORD)
 
 
-def _call(name: str, size: int, calls: float, ranks: int) -> Call:
+def _call(name: str, size: int, calls: float, ranks: int) -> TracedCall:
     collective = _NAMES[name] if name in _NAMES else kernels.collective(name) or choice.collective(name)
     if collective is None and not is_all_to_all(name.removesuffix("_single")):
         message = peer_call(name.removeprefix("i"))  # isend and irecv are sends and receives
         known = message in (PeerCall.Send, PeerCall.Recv)
-        return Call(name.removeprefix("i") if known else name, None, size if known else None, calls=calls, ranks=ranks)
+        return TracedCall(
+            name.removeprefix("i") if known else name, None, size if known else None, calls=calls, ranks=ranks
+        )
     spread = spread_bytes(collective, size, ranks) if collective is Collective.AllGather else size
-    return Call(name.removesuffix("_single"), collective, spread, calls=calls, ranks=ranks)
+    return TracedCall(name.removesuffix("_single"), collective, spread, calls=calls, ranks=ranks)

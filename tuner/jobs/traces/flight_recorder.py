@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, PeerCall, peer_call
 from tuner.jobs.traces import kernels
-from tuner.jobs.traces.calls import Call, CallList, duration, exchanged_bytes, number, spread_bytes
+from tuner.jobs.traces.calls import CallList, TracedCall, duration, exchanged_bytes, number, spread_bytes
 
 KIND = "PyTorch Flight Recorder dump"
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
@@ -85,8 +85,8 @@ def from_pickle(file: str, content: bytes) -> CallList:
 
 def from_value(file: str, value: Mapping[str, Any]) -> CallList:
     """The calls of a dump, which is of one rank. BadInput names the entry that is none."""
-    counted: Counter[Call] = Counter()
-    durations_us: dict[Call, list[float]] = {}
+    counted: Counter[TracedCall] = Counter()
+    durations_us: dict[TracedCall, list[float]] = {}
     unfinished = 0
     for place, entry in enumerate(value["entries"]):
         try:
@@ -113,7 +113,7 @@ def from_value(file: str, value: Mapping[str, Any]) -> CallList:
     return CallList(file, KIND, sizes, calls, tuple(_notes(value, counted, unfinished)), releases)
 
 
-def _notes(value: Mapping[str, Any], counted: Mapping[Call, int], unfinished: int) -> Iterator[str]:
+def _notes(value: Mapping[str, Any], counted: Mapping[TracedCall, int], unfinished: int) -> Iterator[str]:
     total = sum(counted.values())
     first = min(entry.get("record_id") or 0 for entry in value["entries"])
     if isinstance(first, int) and first:
@@ -139,13 +139,13 @@ def _members(value: Mapping[str, Any], entry: Mapping[str, Any]) -> tuple[int, .
     return tuple(sorted(map(int, listed)))
 
 
-def _call(entry: Mapping[str, Any], ranks: int | None) -> Call:
+def _call(entry: Mapping[str, Any], ranks: int | None) -> TracedCall:
     name = _text(entry["profiling_name"]).removeprefix(_PREFIX)
     collective = None if entry.get("is_p2p") else kernels.collective(name)
     name = name.partition(" ")[0]  # a send says from whom to whom
     group = entry.get("process_group")
     named, described, *_ = *map(_text, group[:2] if isinstance(group, list | tuple) else ()), "", ""
-    call = Call(
+    call = TracedCall(
         name,
         collective,
         None,

@@ -13,7 +13,7 @@ from typing import Any
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
-from tuner.jobs.traces.calls import Call, CallList, Executed, duration, number, spread_bytes
+from tuner.jobs.traces.calls import CallList, ExecutedCall, TracedCall, duration, number, spread_bytes
 from tuner.scenario.logs import choice
 
 _COLLECTIVE, _POINT_TO_POINT, _STATISTICS = "coll_perf", "p2p_perf", "dump_stats"
@@ -58,7 +58,7 @@ class _Member:
 
 
 def _call_list(file: str, records: Iterable[Mapping[str, Any]], cut: list[bool]) -> CallList:
-    durations_us: dict[tuple[_Member, Call], list[float]] = defaultdict(list)
+    durations_us: dict[tuple[_Member, TracedCall], list[float]] = defaultdict(list)
     dropped = 0
     for record in records:
         head = given if isinstance(given := record.get("header"), dict) else {}
@@ -71,7 +71,7 @@ def _call_list(file: str, records: Iterable[Mapping[str, Any]], cut: list[bool])
             durations_us[member, call].append(took_us)
         elif isinstance(body := record.get(_POINT_TO_POINT), dict):
             ranks, size = _whole(head.get("n_ranks")), _whole(body.get("p2p_msg_size_bytes"))
-            named = Call(str(body.get("p2p")), None, size, ranks=ranks, communicator=member.communicator)
+            named = TracedCall(str(body.get("p2p")), None, size, ranks=ranks, communicator=member.communicator)
             durations_us[member, named].append(duration(body.get("p2p_exec_time_us")))
         elif isinstance(body := record.get(_STATISTICS), dict):
             dropped = max(dropped, _dropped(body))
@@ -86,12 +86,15 @@ def _call_list(file: str, records: Iterable[Mapping[str, Any]], cut: list[bool])
     return CallList(file, KIND, SIZES, calls, tuple(_notes(durations_us, calls, dropped, bool(cut))))
 
 
-def _names(durations_us: Iterable[tuple[_Member, Call]]) -> dict[str, None]:
+def _names(durations_us: Iterable[tuple[_Member, TracedCall]]) -> dict[str, None]:
     return dict.fromkeys(member.communicator for member, _ in durations_us)
 
 
 def _notes(
-    durations_us: Mapping[tuple[_Member, Call], list[float]], calls: tuple[Call, ...], dropped: int, cut: bool
+    durations_us: Mapping[tuple[_Member, TracedCall], list[float]],
+    calls: tuple[TracedCall, ...],
+    dropped: int,
+    cut: bool,
 ) -> Iterator[str]:
     members = {member for member, _ in durations_us}
     if len(members) > len({member.communicator for member in members}):
@@ -112,7 +115,7 @@ def _dropped(body: Any) -> int:
     return 0
 
 
-def _collective(head: Mapping[str, Any], body: Mapping[str, Any]) -> Call:
+def _collective(head: Mapping[str, Any], body: Mapping[str, Any]) -> TracedCall:
     name = str(body["coll"])
     ranks, size = _whole(head.get("n_ranks")), _whole(body["coll_msg_size_bytes"])
     collective = choice.collective(name)
@@ -120,7 +123,7 @@ def _collective(head: Mapping[str, Any], body: Mapping[str, Any]) -> Call:
     unusable = "their size is not recorded" if size is None else None
     if spread and ranks is None:
         unusable = "the record does not say of how many ranks"
-    return Call(
+    return TracedCall(
         name,
         collective,
         None if size is None or unusable else spread_bytes(collective, size, ranks or 1),
@@ -132,14 +135,14 @@ def _collective(head: Mapping[str, Any], body: Mapping[str, Any]) -> Call:
     )
 
 
-def _executed(body: Mapping[str, Any]) -> Executed | None:
+def _executed(body: Mapping[str, Any]) -> ExecutedCall | None:
     algorithm, protocol = (str(body.get(key) or "") for key in ("coll_algo", "coll_proto"))
     if not algorithm and "_" in str(body.get("algo_proto") or ""):
         algorithm, _, protocol = str(body["algo_proto"]).rpartition("_")
     traced = body.get("event_trace_sn")
     events = traced.get("kernel_events") if isinstance(traced, dict) else None
     channels = _whole(body.get("coll_n_channels")) or (len(events) if isinstance(events, list) else 0)
-    ran = Executed(choice.algorithm(algorithm), choice.protocol(protocol), channels or None)
+    ran = ExecutedCall(choice.algorithm(algorithm), choice.protocol(protocol), channels or None)
     return ran if ran.says_anything else None
 
 

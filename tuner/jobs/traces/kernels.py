@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, by_name
-from tuner.jobs.traces.calls import Executed
+from tuner.jobs.traces.calls import ExecutedCall
 from tuner.scenario.logs import choice
 
 _KERNEL = re.compile(r"nccl(?:Dev)?Kernel_([A-Za-z]+)")
@@ -25,14 +25,14 @@ def is_of_nccl(name: str) -> bool:
     return _KERNEL.search(name) is not None or _SYMMETRIC.match(name) is not None
 
 
-def executed(name: str, collective: Collective | None, channels: int, threads: int) -> Executed:
+def executed(name: str, collective: Collective | None, channels: int, threads: int) -> ExecutedCall:
     """Of a kernel with a block a channel, launched for one call alone."""
     if _KERNEL.search(name) is None and _SYMMETRIC.match(name):
-        return Executed(not_alone=SYMMETRIC)
+        return ExecutedCall(not_alone=SYMMETRIC)
     named = _NAMED.search(name)
     # AllGather and Broadcast have one kernel for everything; of the others AllReduce alone has trees.
     is_tree = named[1] == "TREE" if named and collective is Collective.AllReduce else None
-    return Executed(channels=channels, threads=threads, is_tree=is_tree)
+    return ExecutedCall(channels=channels, threads=threads, is_tree=is_tree)
 
 
 # ProcessGroupNCCL.cpp; the other names are NCCL's but for case and underscores.

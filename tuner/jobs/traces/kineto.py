@@ -20,7 +20,7 @@ from tuner.base.files import GZIPPED, MOST_BYTES
 from tuner.base.names import Collective, PeerCall, peer_call
 from tuner.jobs.traces import kernels
 from tuner.jobs.traces import kernels as launched
-from tuner.jobs.traces.calls import Call, CallList, Executed, duration, number
+from tuner.jobs.traces.calls import CallList, ExecutedCall, TracedCall, duration, number
 
 RECORD = "record_param_comms"
 _NO_CALLS = ("wait", "init")  # recorded in the same way: a wait for a call, a process group that is made
@@ -170,10 +170,10 @@ class _Events:
     """The calls of events that are taken one by one. Calls that are alike become one, made several times."""
 
     def __init__(self) -> None:
-        self._calls: dict[tuple[str, ...], Call] = {}  # what is the same of many is kept once
+        self._calls: dict[tuple[str, ...], TracedCall] = {}  # what is the same of many is kept once
         self._kernels: dict[_Kernel, _Kernel] = {}
-        self._recorded: list[tuple[int | None, Call]] = []
-        self._launched: list[tuple[int | None, float, Call | None, _Kernel]] = []
+        self._recorded: list[tuple[int | None, TracedCall]] = []
+        self._launched: list[tuple[int | None, float, TracedCall | None, _Kernel]] = []
 
     def take(self, event: Any) -> None:
         """Keeps what a call or a kernel of NCCL says; others are none of its business."""
@@ -190,7 +190,7 @@ class _Events:
         if is_call and arguments.get("Collective name") not in _NO_CALLS:
             self._recorded.append((_id(arguments), self._call(arguments)))
 
-    def _call(self, arguments: Mapping[str, Any]) -> Call:
+    def _call(self, arguments: Mapping[str, Any]) -> TracedCall:
         key = tuple(str(arguments.get(name)) for name in _OF_CALL)
         known = self._calls.get(key)
         if known is None:
@@ -199,7 +199,7 @@ class _Events:
 
     def call_list(self, file: str, value: Any) -> CallList:
         """All of them; ``value`` has what the trace says beside its events."""
-        merged: dict[tuple[Call, Executed | None], tuple[int, list[float]]] = {}
+        merged: dict[tuple[TracedCall, ExecutedCall | None], tuple[int, list[float]]] = {}
         for call, kernel, times, durations_us in self._made():
             key = call, _executed(call, kernel)
             before = merged.get(key, (0, []))
@@ -211,15 +211,15 @@ class _Events:
         sizes = "elements x type, of all ranks together for AllGather and ReduceScatter"
         return CallList(file, "Kineto trace", sizes, tuple(calls), tuple(_notes(value, calls)), _releases(value))
 
-    def _made(self) -> Iterator[tuple[Call, _Kernel | None, int, list[float]]]:
+    def _made(self) -> Iterator[tuple[TracedCall, _Kernel | None, int, list[float]]]:
         """Each call with its only kernel, how often it was made with that, and the durations that are known."""
         times_of = Counter(at for at, _ in self._recorded if at is not None)
         launches: dict[int | None, tuple[float, _Kernel | None]] = {}  # None: of several kernels
         times: Counter[tuple[int, int]] = Counter()  # by the identities of call and kernel, of which there is one each
         durations_us: dict[tuple[int, int], list[float]] = defaultdict(list)
-        calls: dict[tuple[int, int], tuple[Call, _Kernel | None]] = {}
+        calls: dict[tuple[int, int], tuple[TracedCall, _Kernel | None]] = {}
 
-        def add(call: Call, kernel: _Kernel | None, us: float | None) -> None:
+        def add(call: TracedCall, kernel: _Kernel | None, us: float | None) -> None:
             times[key := (id(call), id(kernel))] += 1
             calls[key] = call, kernel
             if us is not None:
@@ -239,10 +239,10 @@ class _Events:
             add(call, only if alone else None, seen_us)
         return ((*calls[key], times[key], durations_us[key]) for key in calls)
 
-    def _without_call(self, kernel: _Kernel) -> Call:
+    def _without_call(self, kernel: _Kernel) -> TracedCall:
         match = _KERNEL.search(kernel.name)
         name = match[1] if match else kernel.name
-        return self._calls.setdefault((name,), Call(name, None, None, unusable="kernels without their call"))
+        return self._calls.setdefault((name,), TracedCall(name, None, None, unusable="kernels without their call"))
 
 
 def _first(sizes: Any) -> int | None:
@@ -250,7 +250,7 @@ def _first(sizes: Any) -> int | None:
     return first if isinstance(first, int) and first > 0 else None
 
 
-def _executed(call: Call, kernel: _Kernel | None) -> Executed | None:
+def _executed(call: TracedCall, kernel: _Kernel | None) -> ExecutedCall | None:
     """Facts that the launch of the only kernel of a call gives; libkineto has grid and block at it."""
     if kernel is None or kernel.blocks is None or kernel.threads is None:
         return None
@@ -263,7 +263,7 @@ def _releases(value: Any) -> tuple[str, ...]:
     return (str(nccl),) if nccl else ()
 
 
-def _notes(value: Any, calls: list[Call]) -> list[str]:
+def _notes(value: Any, calls: list[TracedCall]) -> list[str]:
     notes = [f"the trace is of NCCL {nccl}" for nccl in _releases(value)]
     if coalesced := sum(call.calls for call in calls if call.name in kernels.COALESCED):
         each = f"{number(coalesced)} coalesced calls"
@@ -271,9 +271,9 @@ def _notes(value: Any, calls: list[Call]) -> list[str]:
     return notes
 
 
-def _call(arguments: Mapping[str, Any]) -> Call:
+def _call(arguments: Mapping[str, Any]) -> TracedCall:
     if "Collective name" not in arguments:  # as older PyTorch leaves them
-        return Call(RECORD, None, None, unusable="the trace does not say which collective")
+        return TracedCall(RECORD, None, None, unusable="the trace does not say which collective")
     name = str(arguments["Collective name"])
     collective = kernels.collective(name)
     dtype = kernels.dtype(str(arguments.get("dtype")))
@@ -291,7 +291,7 @@ def _call(arguments: Mapping[str, Any]) -> Call:
         size = None if elements is None else elements * dtype.size_bytes
     group, description = (str(arguments.get(f"Process Group {key}") or "") for key in ("Name", "Description"))
     named = f"{group} ({description})" if description not in ("", "undefined", group) else group
-    return Call(
+    return TracedCall(
         name,
         collective,
         size,

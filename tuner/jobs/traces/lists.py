@@ -11,7 +11,7 @@ from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Collective, DataType, Op, PeerCall, by_name, peer_call
 from tuner.base.sizes import size_bytes
 from tuner.emulator.selection import MAX_BYTES
-from tuner.jobs.traces.calls import MOST_CALLS, Call, CallList, exchanged_bytes, is_untuned, nbytes
+from tuner.jobs.traces.calls import MOST_CALLS, CallList, TracedCall, exchanged_bytes, is_untuned, nbytes
 
 COLUMNS = (
     "collective",
@@ -97,7 +97,7 @@ def _check_columns(place: str, names: list[str]) -> None:
 
 def _call_list(file: str, kind: str, records: Iterable[tuple[str, dict[str, str], int]], ranks: int) -> CallList:
     """The calls of records that differ: each with its place and how often it is there, for messages its first one."""
-    calls: list[Call] = []
+    calls: list[TracedCall] = []
     meant: dict[str, None] = {}
     for place, record, times in records:
         try:
@@ -111,7 +111,7 @@ def _call_list(file: str, kind: str, records: Iterable[tuple[str, dict[str, str]
     return CallList(file, kind, "; ".join(meant), tuple(calls))
 
 
-def _call(record: Mapping[str, str], default_ranks: int) -> tuple[str, Call]:
+def _call(record: Mapping[str, str], default_ranks: int) -> tuple[str, TracedCall]:
     """Which column gives the size, and the call."""
     given = {name: cell for name, cell in record.items() if cell}
     if not given.get("collective"):
@@ -133,7 +133,7 @@ def _call(record: Mapping[str, str], default_ranks: int) -> tuple[str, Call]:
         total = _sent_bytes(given, size, dtype, function, ranks or default_ranks)
     if total is not None and total > MAX_BYTES:
         raise BadInput(f"{name} of {total} bytes; valid: to 2**62")
-    return size, Call(
+    return size, TracedCall(
         name,
         collective,
         total,

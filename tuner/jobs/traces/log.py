@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType, Op, peer_call
-from tuner.jobs.traces.calls import Call, CallList, Executed, exchanged_bytes, nbytes
+from tuner.jobs.traces.calls import CallList, ExecutedCall, TracedCall, exchanged_bytes, nbytes
 from tuner.scenario.logs import choice, importer, reader
 from tuner.scenario.logs.imported import CommunicatorLines, LoggedChoice, groups
-from tuner.scenario.logs.reader import Log, RankLog
+from tuner.scenario.logs.reader import NcclLog, RankLog
 from tuner.scenario.notes import harmful
 
 _Member = tuple[tuple[str, int], str]  # process, address of the communicator in it
@@ -40,7 +40,7 @@ def from_log(file: str, lines: reader.Lines) -> CallList:
     return CallList(file, "NCCL log (choices)", sizes, calls, tuple(notes), tuple(log.versions))
 
 
-def _calls(file: str, log: Log, communicators: list[CommunicatorLines]) -> Iterator[Call]:
+def _calls(file: str, log: NcclLog, communicators: list[CommunicatorLines]) -> Iterator[TracedCall]:
     there = {(thread.process, call.comm): call.ranks for thread, call in log.calls}
     names = dict(_one_of_each(communicators, there))
     in_groups = {_member(rank) for group in communicators for rank in group.logs}
@@ -70,14 +70,14 @@ def _member(log: RankLog) -> _Member:
     return log.thread.process, log.comm or ""
 
 
-def _call(call: reader.Call, communicator: str) -> Call:
+def _call(call: reader.LoggedCall, communicator: str) -> TracedCall:
     collective = choice.collective(call.collective)
     dtype = DataType(call.dtype) if call.dtype in list(DataType) else None
     size = None if collective is None or dtype is None else nbytes(collective, call.count, dtype, call.ranks)
     function = peer_call(call.collective)
     if function is not None and dtype is not None:
         size = exchanged_bytes(function, call.count * dtype.size_bytes, call.ranks)
-    return Call(
+    return TracedCall(
         call.collective,
         collective,
         size,
@@ -89,14 +89,14 @@ def _call(call: reader.Call, communicator: str) -> Call:
     )
 
 
-def _choices(log: Log, communicators: list[CommunicatorLines]) -> Iterator[Call]:
+def _choices(log: NcclLog, communicators: list[CommunicatorLines]) -> Iterator[TracedCall]:
     ambiguous: dict[tuple[str, int] | None, int] = {}  # by process, whose communicators share these lines
     every: list[CommunicatorLines | None] = [*communicators] or [None]
     for group in every:
         made, lines_of_several = importer.choices_of(log.choices, group, communicators, None)
         ranks, name = (group.ranks, group.name) if group else (None, None)
         for each in made:
-            yield Call(
+            yield TracedCall(
                 "a collective" if each.collective is None else each.collective.name,
                 each.collective,
                 each.bytes,
@@ -110,7 +110,7 @@ def _choices(log: Log, communicators: list[CommunicatorLines]) -> Iterator[Call]
             )
         ambiguous[group.root.thread.process if group and group.root else None] = lines_of_several
     for count in filter(None, ambiguous.values()):
-        yield Call(
+        yield TracedCall(
             "a collective",
             None,
             None,
@@ -119,11 +119,11 @@ def _choices(log: Log, communicators: list[CommunicatorLines]) -> Iterator[Call]
         )
 
 
-def _executed(made: LoggedChoice) -> Executed:
+def _executed(made: LoggedChoice) -> ExecutedCall:
     """Channels are there where the line is of a launch."""
     grouped = (made.operations or 1) > 1 or made.channel_lo not in (None, 0)
     channels = None if made.channel_hi is None or made.channel_lo is None else made.channel_hi - made.channel_lo + 1
-    return Executed(
+    return ExecutedCall(
         choice.algorithm(made.algorithm),
         choice.protocol(made.protocol),
         None if grouped else channels,
@@ -131,7 +131,9 @@ def _executed(made: LoggedChoice) -> Executed:
     )
 
 
-def _symmetric(log: Log) -> Iterator[Call]:
+def _symmetric(log: NcclLog) -> Iterator[TracedCall]:
     for _, text in log.symmetric:
         name = text.partition(" ")[0]
-        yield Call(name, choice.collective(name), None, unusable="symmetric kernels, which have no predicted time")
+        yield TracedCall(
+            name, choice.collective(name), None, unusable="symmetric kernels, which have no predicted time"
+        )

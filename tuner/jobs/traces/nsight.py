@@ -21,7 +21,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Op, peer_call
 from tuner.jobs.traces import kernels
-from tuner.jobs.traces.calls import Call, CallList, exchanged_bytes, number, spread_bytes
+from tuner.jobs.traces.calls import CallList, TracedCall, exchanged_bytes, number, spread_bytes
 from tuner.scenario.logs import choice
 
 KIND = "Nsight Systems export (SQLite)"
@@ -101,8 +101,8 @@ def _call_list(file: str, database: sqlite3.Connection) -> CallList:
         ranks[None] = next(iter(sizes_of_all), 0) or None
     chosen = _one_of_each(made, made_of)
     launches = _launches(database, tables)
-    counted: Counter[Call] = Counter()
-    durations_us: dict[Call, list[float]] = defaultdict(list)
+    counted: Counter[TracedCall] = Counter()
+    durations_us: dict[TracedCall, list[float]] = defaultdict(list)
     for event in made:
         communicator = event.values.get(_COMMUNICATOR)
         if chosen.get(communicator) != event.thread:
@@ -146,7 +146,7 @@ def _notes(
     made: Sequence[_Event],
     chosen: Mapping[int | None, int],
     ranks: Mapping[int | None, int | None],
-    calls: Sequence[Call],
+    calls: Sequence[TracedCall],
 ) -> Iterator[str]:
     threads = {(event.values.get(_COMMUNICATOR), event.thread) for event in made}
     if len(threads) > len(chosen):
@@ -239,7 +239,7 @@ def _start(launch: tuple[int, _Launch]) -> int:
     return launch[0]
 
 
-def _call(event: _Event, ranks: int | None) -> Call:
+def _call(event: _Event, ranks: int | None) -> TracedCall:
     name = event.name.removeprefix(_NCCL)
     collective, size = choice.collective(name), event.values[_SIZE]
     operation = event.values.get(_OPERATION)
@@ -251,7 +251,7 @@ def _call(event: _Event, ranks: int | None) -> Call:
     }
     if collective is None:
         function = peer_call(name)
-        return Call(name, None, None if function is None else exchanged_bytes(function, size, ranks), **known)
+        return TracedCall(name, None, None if function is None else exchanged_bytes(function, size, ranks), **known)
     if ranks is None and spread_bytes(collective, 1, 2) > 1:
-        return Call(name, collective, None, unusable="of how many ranks is not recorded", **known)
-    return Call(name, collective, spread_bytes(collective, size, ranks or 1), **known)
+        return TracedCall(name, collective, None, unusable="of how many ranks is not recorded", **known)
+    return TracedCall(name, collective, spread_bytes(collective, size, ranks or 1), **known)

@@ -14,7 +14,7 @@ from typing import Any
 
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType, PeerCall, peer_call
-from tuner.jobs.traces.calls import Call, CallList, Executed, nbytes
+from tuner.jobs.traces.calls import CallList, ExecutedCall, TracedCall, nbytes
 from tuner.scenario.logs import choice
 
 KIND = "trace of NCCL's example profiler plugin"
@@ -32,8 +32,8 @@ def is_trace(content: str) -> bool:
 
 def from_text(file: str, content: str, ranks: int) -> CallList:
     """``ranks`` are those of all communicators, which the file does not say. BadInput names a line that is none."""
-    counted: Counter[tuple[_Member, Call]] = Counter()
-    of_group: list[tuple[_Member, Call]] | None = None  # its collectives so far
+    counted: Counter[tuple[_Member, TracedCall]] = Counter()
+    of_group: list[tuple[_Member, TracedCall]] | None = None  # its collectives so far
     depth = 0
     for number, line in enumerate(content.splitlines(), start=1):
         match = _EVENT.search(line)
@@ -73,7 +73,7 @@ def from_text(file: str, content: str, ranks: int) -> CallList:
     )
 
 
-def _launched(of_group: list[tuple[_Member, Call]]) -> list[tuple[_Member, Call]]:
+def _launched(of_group: list[tuple[_Member, TracedCall]]) -> list[tuple[_Member, TracedCall]]:
     """The collectives of a group; several of one rank of a communicator are launched together."""
     several = Counter(member for member, _ in of_group)
     return [
@@ -82,7 +82,7 @@ def _launched(of_group: list[tuple[_Member, Call]]) -> list[tuple[_Member, Call]
     ]
 
 
-def _call(where: str, line: str, category: str, ranks: int) -> tuple[_Member, Call]:
+def _call(where: str, line: str, category: str, ranks: int) -> tuple[_Member, TracedCall]:
     try:
         event = json.loads(line.rstrip().rstrip(","))
         arguments, name = event["args"], str(event["name"])
@@ -92,12 +92,12 @@ def _call(where: str, line: str, category: str, ranks: int) -> tuple[_Member, Ca
         if category == "P2P":
             message = peer_call(name) in (PeerCall.Send, PeerCall.Recv) and dtype is not None
             sent = count * dtype.size_bytes if message and dtype is not None else None
-            return member, Call(name, None, sent, dtype, communicator=communicator)
+            return member, TracedCall(name, None, sent, dtype, communicator=communicator)
         collective = choice.collective(name)
         size = None if collective is None or dtype is None else nbytes(collective, count, dtype, ranks)
     except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise BadInput(f"{where}: not an event of the example profiler plugin: {error!r}") from None
-    return member, Call(
+    return member, TracedCall(
         name,
         collective,
         size,
@@ -108,9 +108,9 @@ def _call(where: str, line: str, category: str, ranks: int) -> tuple[_Member, Ca
     )
 
 
-def _executed(arguments: Mapping[str, Any]) -> Executed:
+def _executed(arguments: Mapping[str, Any]) -> ExecutedCall:
     channels = arguments.get("nChannels")
-    return Executed(
+    return ExecutedCall(
         choice.algorithm(str(arguments.get("Algorithm", ""))),
         choice.protocol(str(arguments.get("Protocol", ""))),
         channels if isinstance(channels, int) and channels > 0 else None,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from tuner.base.errors import BadInput
-from tuner.jobs.traces.calls import Call, CallList, Executed, spread_bytes
+from tuner.jobs.traces.calls import CallList, ExecutedCall, TracedCall, spread_bytes
 from tuner.scenario.logs import choice
 
 KIND = "NCCL Inspector (Prometheus text)"
@@ -70,10 +70,10 @@ def _notes(
         yield f"of {gpus} further GPUs nothing is counted: their calls are the same ones"
 
 
-def _call(file: str, series: _Series, times_us: list[float], count: float | None) -> Call:
+def _call(file: str, series: _Series, times_us: list[float], count: float | None) -> TracedCall:
     label = dict(zip(_OF_SERIES, series, strict=True))
     collective, ranks = choice.collective(label["collective"]), _whole(label["nranks"])
-    call = Call(
+    call = TracedCall(
         label["collective"] or "a collective",
         collective,
         None,
@@ -93,10 +93,10 @@ def _call(file: str, series: _Series, times_us: list[float], count: float | None
     return replace(call, bytes=spread_bytes(collective, low, ranks), to_bytes=spread_bytes(collective, high, ranks))
 
 
-def _executed(algo_proto: str) -> Executed | None:
+def _executed(algo_proto: str) -> ExecutedCall | None:
     """``RING_LL``, ``Ring_ll``, ``NVLS_TREE_SIMPLE``; None for ``unknown_unknown``."""
     algorithm, _, protocol = algo_proto.rpartition("_")
-    ran = Executed(choice.algorithm(algorithm), choice.protocol(protocol))
+    ran = ExecutedCall(choice.algorithm(algorithm), choice.protocol(protocol))
     return ran if ran.says_anything else None
 
 

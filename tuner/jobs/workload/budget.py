@@ -9,9 +9,9 @@ import numpy as np
 from tuner.answers import calibrated
 from tuner.answers.calibrated import (
     Answering,
+    CalibratedEstimate,
     CalibratedTime,
     CalibrationUsed,
-    Estimate,
     NoCalibration,
     TimesWanted,
     difference,
@@ -20,14 +20,15 @@ from tuner.base.dataclass import dataclass
 from tuner.base.names import AlgoProto, Buffers
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
-from tuner.jobs.traces.calls import CallList, Wanted
+from tuner.jobs.traces.calls import CallList, WantedCalls
 from tuner.jobs.workload import count
 from tuner.jobs.workload.count import Counted, Entry, ExchangesOf
-from tuner.jobs.workload.price import AnyPrice, Price, SymmetricPrice, Unpriced, Variant, prices
+from tuner.jobs.workload.price import AnyPrice, BudgetVariant, Price, SymmetricPrice, Unpriced, prices
 from tuner.jobs.workload.priced import (
     AllKernels,
     AllToAllBudget,
     Budget,
+    BudgetPart,
     BudgetRegret,
     CalibratedBudget,
     CalibratedPrice,
@@ -40,14 +41,13 @@ from tuner.jobs.workload.priced import (
     OfCombination,
     OfKernel,
     P,
-    Part,
     PriceChange,
     PriceOf,
     SizedCall,
     SmsTaken,
     VariantBudget,
 )
-from tuner.jobs.workload.regret import Judged, Measured, NotMeasured
+from tuner.jobs.workload.regret import JudgedCall, MeasuredRuns, NotMeasured
 from tuner.times.timemodel.predict import TimeModel
 
 
@@ -57,8 +57,8 @@ class _Priced:
 
     entry: Entry
     price: AnyPrice
-    judged: Judged | NotMeasured | None
-    estimate: Estimate | None
+    judged: JudgedCall | NotMeasured | None
+    estimate: CalibratedEstimate | None
 
     @property
     def total_us(self) -> float:
@@ -93,14 +93,14 @@ class CountedFiles:
     """What files have, and what of it counts."""
 
     files: Sequence[CallList]
-    wanted: Wanted
+    wanted: WantedCalls
     counted: Counted
 
 
 def budget(
     calls: CountedFiles,
-    variants: Sequence[Variant],
-    measured: Measured | None = None,
+    variants: Sequence[BudgetVariant],
+    measured: MeasuredRuns | None = None,
     times: TimesWanted | None = None,
 ) -> Budget:
     """The budget of the calls in each variant; they are compared with the first. Calibrated ``times`` where wanted.
@@ -145,7 +145,9 @@ def budget(
     )
 
 
-def _column(variant: Variant, counted: Counted, measured: Measured | None, times: TimesWanted | None) -> _Column:
+def _column(
+    variant: BudgetVariant, counted: Counted, measured: MeasuredRuns | None, times: TimesWanted | None
+) -> _Column:
     entries = counted.entries
     priced = prices(variant, entries)
     by_calibration = None if times is None else calibrated_column(variant, entries, priced, times)
@@ -161,14 +163,14 @@ def _column(variant: Variant, counted: Counted, measured: Measured | None, times
     return _Column(rows, by_calibration.used(priced), all_to_all(by_calibration.answers, counted.all_to_all))
 
 
-def _judge(measured: Measured, entry: Entry, price: AnyPrice) -> Judged | NotMeasured:
+def _judge(measured: MeasuredRuns, entry: Entry, price: AnyPrice) -> JudgedCall | NotMeasured:
     if isinstance(price, Price):
         return measured.judge(entry, price)
     return NotMeasured(f"{price.name}: files of times are of algorithms")
 
 
 def _variant(
-    variant: Variant, column: _Column, base: _Column, measured: Measured | None, made: tuple[ExchangesOf, ...]
+    variant: BudgetVariant, column: _Column, base: _Column, measured: MeasuredRuns | None, made: tuple[ExchangesOf, ...]
 ) -> VariantBudget:
     rows = column.priced
     both = [
@@ -245,14 +247,14 @@ def _total_us(rows: Sequence[_Priced]) -> float:
     return sum(row.total_us for row in rows)
 
 
-def _parts(rows: Sequence[_Priced], key: Callable[[_Priced], P]) -> tuple[Part[P], ...]:
+def _parts(rows: Sequence[_Priced], key: Callable[[_Priced], P]) -> tuple[BudgetPart[P], ...]:
     """Calls and time by what ``key`` says, the longest first."""
     total_us = _total_us(rows)
     by_key: dict[P, list[_Priced]] = defaultdict(list)
     for row in rows:
         by_key[key(row)].append(row)
     parts = [
-        Part(
+        BudgetPart(
             of,
             sum(row.entry.calls for row in part),
             _total_us(part),
@@ -326,8 +328,8 @@ def _calibrated_price(row: _Priced) -> CalibratedPrice | None:
     return CalibratedPrice(row.estimate.time, row.estimate.measured, row.calibrated)
 
 
-def _judged(entry: Entry, judged: Judged | NotMeasured | None) -> MeasuredPrice | NotMeasured | None:
-    if not isinstance(judged, Judged):
+def _judged(entry: Entry, judged: JudgedCall | NotMeasured | None) -> MeasuredPrice | NotMeasured | None:
+    if not isinstance(judged, JudgedCall):
         return judged
     return MeasuredPrice(
         pick_us=judged.pick_us,
@@ -338,9 +340,9 @@ def _judged(entry: Entry, judged: Judged | NotMeasured | None) -> MeasuredPrice 
     )
 
 
-def _regret(rows: Sequence[_Priced], measured: Measured) -> BudgetRegret:
-    known = [(row.entry.calls, row.judged) for row in rows if isinstance(row.judged, Judged)]
-    without = [row for row in rows if not isinstance(row.judged, Judged)]
+def _regret(rows: Sequence[_Priced], measured: MeasuredRuns) -> BudgetRegret:
+    known = [(row.entry.calls, row.judged) for row in rows if isinstance(row.judged, JudgedCall)]
+    without = [row for row in rows if not isinstance(row.judged, JudgedCall)]
     pick_us = sum(calls * judged.pick_us for calls, judged in known)
     best_us = sum(calls * judged.best_us for calls, judged in known)
     return BudgetRegret(
@@ -366,7 +368,7 @@ class CalibratedColumn:
     """What answers in a variant, and its estimate of each entry; None of what has no price."""
 
     answers: Answering
-    estimates: Sequence[Estimate | None]
+    estimates: Sequence[CalibratedEstimate | None]
 
     def used(self, prices: Sequence[AnyPrice | Unpriced]) -> CalibrationUsed:
         """Which calibration answered, with the combinations that it never measured."""
@@ -377,13 +379,13 @@ class CalibratedColumn:
 
 
 def calibrated_column(
-    variant: Variant, entries: Sequence[Entry], prices: Sequence[AnyPrice | Unpriced], wanted: TimesWanted
+    variant: BudgetVariant, entries: Sequence[Entry], prices: Sequence[AnyPrice | Unpriced], wanted: TimesWanted
 ) -> CalibratedColumn:
     """Of the picks that ``prices`` have, with their channels. Errors: those of ``calibrated.answering``."""
     selection = Selection(variant.scenario.communicator())
     buffers = next((entry.request.buffers for entry in entries), Buffers.plain)
     model = calibrated.answering(wanted, variant.scenario, selection, buffers)
-    estimates: list[Estimate | None] = [None] * len(entries)
+    estimates: list[CalibratedEstimate | None] = [None] * len(entries)
     if isinstance(model, NoCalibration):
         return CalibratedColumn(model, estimates)
     alike: dict[tuple[Request, AlgoProto], list[int]] = defaultdict(list)
@@ -400,7 +402,7 @@ def calibrated_column(
 
 def _estimates(
     model: TimeModel, request: Request, algo_proto: AlgoProto, launched: tuple[Sequence[int], Sequence[int]]
-) -> list[Estimate]:
+) -> list[CalibratedEstimate]:
     """``launched``: sizes and the channels of each, which a decision table may have chosen; threads are NCCL's."""
     sizes, channels = np.array(launched[0], np.uint64), np.array(launched[1], np.int64)
     _, threads = model.selection.launched(request, sizes, algo_proto)

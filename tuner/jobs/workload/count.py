@@ -11,7 +11,7 @@ from tuner.base.names import Buffers, PeerCall, peer_call
 from tuner.base.windows import SYMMETRIC, Sides
 from tuner.emulator.request import Request
 from tuner.emulator.rules import symmetric
-from tuner.jobs.traces.calls import Call, CallList, Wanted, number
+from tuner.jobs.traces.calls import CallList, TracedCall, WantedCalls, number
 from tuner.scenario import Scenario
 from tuner.scenario.notes import UNALIGNED, is_unaligned
 from tuner.scenario.p2p import p2p_context
@@ -39,7 +39,7 @@ class ExchangesOf:
     ways: tuple[Way, ...]
 
 
-def count_exchanges(calls: Iterable[Call], wanted: Wanted) -> ExchangeCounts:
+def count_exchanges(calls: Iterable[TracedCall], wanted: WantedCalls) -> ExchangeCounts:
     """How many there are by kind and size, of the communicators that count and where the file says a size."""
     counted: dict[tuple[PeerCall, int], float] = defaultdict(float)
     for call in calls:
@@ -109,7 +109,7 @@ class Counted:
     exchanges: ExchangeCounts = field(default_factory=dict)
 
 
-def count(lists: Sequence[CallList], wanted: Wanted, exchanges_alone: bool = False) -> Counted:
+def count(lists: Sequence[CallList], wanted: WantedCalls, exchanges_alone: bool = False) -> Counted:
     """Sums up calls of the same kind and size.
 
     BadInput for an unknown communicator, and where nothing is left, unless sends and receives are and may be alone.
@@ -119,7 +119,7 @@ def count(lists: Sequence[CallList], wanted: Wanted, exchanges_alone: bool = Fal
     counted: dict[tuple[Request, int], tuple[float, list[float]]] = {}
     without: dict[tuple[str, str], tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
     all_to_all: dict[int, float] = defaultdict(float)
-    used: list[Call] = []
+    used: list[TracedCall] = []
     for call in calls:
         reason = wanted.left_out(call)
         if reason is not None:
@@ -147,7 +147,7 @@ def count(lists: Sequence[CallList], wanted: Wanted, exchanges_alone: bool = Fal
     return Counted(entries, left_out, all_to_all, notes, exchanges)
 
 
-def _notes(used: Sequence[Call], wanted: Wanted) -> Iterator[str]:
+def _notes(used: Sequence[TracedCall], wanted: WantedCalls) -> Iterator[str]:
     if wanted.ranks != wanted.priced_ranks:
         yield f"calls of communicators of {wanted.ranks} ranks are priced on {wanted.priced_ranks}, of the same bytes"
     names: dict[str, float] = defaultdict(float)

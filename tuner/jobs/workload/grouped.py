@@ -11,10 +11,10 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.records import json_form
 from tuner.base.sizes import as_ranges
-from tuner.jobs.traces.calls import Call, CallList, Wanted
+from tuner.jobs.traces.calls import CallList, TracedCall, WantedCalls
 from tuner.jobs.workload.budget import CountedFiles, budget
 from tuner.jobs.workload.count import LeftOut, count
-from tuner.jobs.workload.job import Compared
+from tuner.jobs.workload.job import BudgetComparison
 from tuner.jobs.workload.priced import Budget
 from tuner.scenario import Members, Scenario
 
@@ -68,7 +68,7 @@ _NAMES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class JobLayout:
     """Degrees of parallelism, and the order in which they number the ranks, the innermost first.
 
     ``dp`` is the number of data-parallel ranks, of which ``replicate`` copies have a shard each; ``ep`` and ``etp``
@@ -139,7 +139,7 @@ class Layout:
         return {"tp": self.etp, "ep": self.ep, "shard": shard, "replicate": self.replicate, "pp": self.pp}
 
 
-def layout_of(text: str, ranks: int) -> Layout:
+def layout_of(text: str, ranks: int) -> JobLayout:
     """The layout of a job of so many ranks, of ``tp=4,pp=2``; ``order=tp-cp-ep-dp-pp``.
 
     BadInput for what does not fit together, and for unknown words.
@@ -161,7 +161,7 @@ def layout_of(text: str, ranks: int) -> Layout:
     if tp * cp * pp * dp != ranks:
         raise BadInput(f"`job` {text}: tp x cp x pp x dp is {tp * cp * pp * dp}; valid: {ranks} ranks, as described")
     ep, replicate = degrees.get("ep", 1), degrees.get("replicate", 1)
-    layout = Layout(tp, cp, dp, pp, ep, degrees.get("etp", tp), replicate, order)
+    layout = JobLayout(tp, cp, dp, pp, ep, degrees.get("etp", tp), replicate, order)
     if dp % replicate:
         raise BadInput(f"`job` {text}: {replicate} replicas of {dp} data-parallel ranks; valid: a divisor")
     own = layout.etp * ep * pp * replicate
@@ -194,7 +194,7 @@ class JobGroups:
     ``shares``: groups share the resources of the communicator of all ranks.
     """
 
-    layout: Layout | None = None
+    layout: JobLayout | None = None
     rank: int = 0
     shares: bool = False
 
@@ -231,7 +231,7 @@ class JobBudget:
     left_out: tuple[LeftOut, ...]
 
 
-def of_lists(lists: Sequence[CallList], compared: Compared, wanted: Wanted, job: JobGroups) -> JobBudget:
+def of_lists(lists: Sequence[CallList], compared: BudgetComparison, wanted: WantedCalls, job: JobGroups) -> JobBudget:
     """The budget of every group whose calls are in the files. ``wanted`` says what is taken of calls, but their ranks.
 
     Errors: those of :func:`tuner.jobs.workload.budget.budget`; BadInput where no call is of a group.
@@ -240,7 +240,7 @@ def of_lists(lists: Sequence[CallList], compared: Compared, wanted: Wanted, job:
     if job.layout is not None and not 0 <= job.rank < job.layout.ranks:
         raise BadInput(f"`rank` {job.rank}; valid: 0 to {job.layout.ranks - 1}")
     place, left_out = _Places(job, described.ranks, wanted.communicators), list[LeftOut]()
-    calls_of: dict[tuple[str, tuple[int, ...]], list[list[Call]]] = defaultdict(lambda: [[] for _ in lists])
+    calls_of: dict[tuple[str, tuple[int, ...]], list[list[TracedCall]]] = defaultdict(lambda: [[] for _ in lists])
     for number, each in enumerate(lists):
         for call in each.calls:
             found = place.of(call, GIVEN_BY_RANKS in each.sizes)
@@ -281,7 +281,7 @@ class _Places:
         kinds = () if self.layout is None else self.layout.kinds
         self.members = {kind: self.layout.group_of(kind, self.rank) for kind in kinds} if self.layout else {}
 
-    def of(self, call: Call, by_ranks: bool) -> tuple[str, tuple[int, ...]] | str:
+    def of(self, call: TracedCall, by_ranks: bool) -> tuple[str, tuple[int, ...]] | str:
         """The group's name and its ranks, or why none is known. ``by_ranks``: sizes were made with numbers of ranks."""
         if self.names and call.communicator not in self.names:
             return f"of communicator {call.communicator or 'without a name'}"
@@ -308,7 +308,7 @@ class _Places:
         """How many the layout has of the kind."""
         return len(self.layout.groups(group)) if self.layout is not None and group in KINDS else None
 
-    def _said(self, call: Call, members: tuple[int, ...]) -> tuple[str, tuple[int, ...]] | str:
+    def _said(self, call: TracedCall, members: tuple[int, ...]) -> tuple[str, tuple[int, ...]] | str:
         if members[-1] >= self.ranks:
             return f"of ranks {as_ranges(members)}; valid: 0 to {self.ranks - 1}, as described"
         if len(members) == 1:
@@ -317,7 +317,7 @@ class _Places:
         name = own or (kind_of_name(call.communicator) if call.communicator else None) or call.communicator
         return name or f"ranks {as_ranges(members)}", members
 
-    def _of_kind(self, call: Call, kind: str, by_ranks: bool) -> tuple[str, tuple[int, ...]] | str:
+    def _of_kind(self, call: TracedCall, kind: str, by_ranks: bool) -> tuple[str, tuple[int, ...]] | str:
         assert self.layout is not None
         members = self.layout.group_of(kind, self.rank)
         if len(members) == 1:

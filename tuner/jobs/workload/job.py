@@ -8,20 +8,20 @@ from pathlib import Path
 from tuner.answers.calibrated import TimesWanted
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
-from tuner.jobs.traces.calls import CallList, Wanted
+from tuner.jobs.traces.calls import CallList, WantedCalls
 from tuner.jobs.traces.read import read
 from tuner.jobs.workload import regret
 from tuner.jobs.workload.budget import CountedFiles, budget
 from tuner.jobs.workload.count import count
-from tuner.jobs.workload.price import Variant
+from tuner.jobs.workload.price import BudgetVariant
 from tuner.jobs.workload.priced import Budget
-from tuner.jobs.workload.regret import Measured
+from tuner.jobs.workload.regret import MeasuredRuns
 from tuner.release import names
 from tuner.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class BudgetComparison:
     """What a budget compares: each scenario as it is, then with each of the settings and each decision table.
 
     ``settings`` are ``NAME=VALUE[,NAME=VALUE...]`` of NCCL's variables. ``times``: which calibrated times stand beside
@@ -33,30 +33,32 @@ class Compared:
     tables: Sequence[Path] = ()
     times: TimesWanted | None = None
 
-    def variants(self) -> list[Variant]:
+    def variants(self) -> list[BudgetVariant]:
         """Each once, the first scenario as it is first. Errors: BadInput for a setting that is none."""
         variants = {
             each.name: each
             for one in self.scenarios
             for each in (
-                Variant(f"NCCL {one.nccl}", one),
-                *(Variant(f"NCCL {one.nccl} with {text}", _with(one, text)) for text in self.settings),
-                *(Variant(f"NCCL {one.nccl} with {path}", one, path) for path in self.tables),
+                BudgetVariant(f"NCCL {one.nccl}", one),
+                *(BudgetVariant(f"NCCL {one.nccl} with {text}", _with(one, text)) for text in self.settings),
+                *(BudgetVariant(f"NCCL {one.nccl} with {path}", one, path) for path in self.tables),
             )
         }
         return list(variants.values())
 
 
-def wanted_of(scenario: Scenario, ranks: int | None = None) -> Wanted:
+def wanted_of(scenario: Scenario, ranks: int | None = None) -> WantedCalls:
     """The calls of communicators like this one; or of so many ``ranks``, whatever their nodes, priced on it."""
     if scenario.members is not None:
         nodes: int | None = sum(count for _, count in scenario.resolve().nodes)
     else:
         nodes = None if ranks else sum(kind.nodes for kind in scenario.kinds)
-    return Wanted(ranks or scenario.ranks, scenario.ranks, nodes)
+    return WantedCalls(ranks or scenario.ranks, scenario.ranks, nodes)
 
 
-def of_files(files: Iterable[Path], compared: Compared, wanted: Wanted, measured: Path | None = None) -> Budget:
+def of_files(
+    files: Iterable[Path], compared: BudgetComparison, wanted: WantedCalls, measured: Path | None = None
+) -> Budget:
     """The budget of the calls in ``files``, priced by NCCL's model; with ``measured`` times also what the picks lose.
 
     Errors: BadInput for what cannot be read, counted or priced; BadMeasurement, BadTable.
@@ -65,7 +67,10 @@ def of_files(files: Iterable[Path], compared: Compared, wanted: Wanted, measured
 
 
 def of_lists(
-    lists: Sequence[CallList], compared: Compared, wanted: Wanted, measured: Path | Measured | None = None
+    lists: Sequence[CallList],
+    compared: BudgetComparison,
+    wanted: WantedCalls,
+    measured: Path | MeasuredRuns | None = None,
 ) -> Budget:
     """The same of files that were read, also of times that were. Errors: those of :func:`of_files`."""
     variants, described = compared.variants(), compared.scenarios[0]

@@ -20,7 +20,7 @@ from tuner.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class BudgetVariant:
     """A column: the scenario, and a decision table that a tuner plugin applies in it."""
 
     name: str
@@ -68,7 +68,7 @@ class Unpriced:
     reason: str
 
 
-def prices(variant: Variant, entries: Sequence[Entry]) -> list[AnyPrice | Unpriced]:
+def prices(variant: BudgetVariant, entries: Sequence[Entry]) -> list[AnyPrice | Unpriced]:
     """One for each entry, which are in the order of their requests; picks are as rank 0 sees them.
 
     With a table the time is the model's of what the table chooses, with NCCL's own channels. BadInput for buffers that

@@ -176,7 +176,7 @@ P = TypeVar("P", OfCollective, OfCombination | OfKernel)
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Generic[P]):
+class BudgetPart(Generic[P]):
     """Calls and time of a part, and its share of all time."""
 
     of: P = field(metadata=json_form(merged=True))
@@ -261,8 +261,8 @@ class VariantBudget:
     difference_us: float
     difference: float
     changes: tuple[PriceChange, ...]
-    by_collective: tuple[Part[OfCollective], ...]
-    by_combination: tuple[Part[OfCombination | OfKernel], ...]
+    by_collective: tuple[BudgetPart[OfCollective], ...]
+    by_combination: tuple[BudgetPart[OfCombination | OfKernel], ...]
     kernels: AllKernels | None
     regret: BudgetRegret | None
     calibrated: CalibratedBudget | None = field(default=None, metadata=json_form(optional=True))

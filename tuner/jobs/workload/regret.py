@@ -19,7 +19,7 @@ from tuner.times.records.samples import Combination, Measurements
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedCall:
     """One call: measured time of the pick and of the best; ``interpolated`` between two measured sizes."""
 
     pick_us: float
@@ -36,7 +36,7 @@ class NotMeasured:
 
 
 @dataclass(eq=False)
-class Measured:
+class MeasuredRuns:
     """A file of measurements of the described communicator."""
 
     measurements: Measurements
@@ -51,7 +51,7 @@ class Measured:
             by_collective.setdefault(collective, {})[size] = evidence
         return by_collective
 
-    def judge(self, entry: Entry, price: Price) -> Judged | NotMeasured:
+    def judge(self, entry: Entry, price: Price) -> JudgedCall | NotMeasured:
         """Between two measured sizes each combination's time is straight in logarithms of both, as in ``verify``."""
         evidence = self._sizes.get(entry.request.collective, {})
         sizes = list(evidence)
@@ -71,7 +71,7 @@ class Measured:
         if pick not in known:
             return NotMeasured(f"{pick} was not measured")
         best = min(known, key=lambda each: (known[each], each != pick))
-        return Judged(known[pick], best, known[best], len(ends) > 1)
+        return JudgedCall(known[pick], best, known[best], len(ends) > 1)
 
 
 def _combination(price: Price) -> Combination:
@@ -89,7 +89,7 @@ def _times_us(evidence: Evidence, price: Price) -> dict[Combination, float]:
     return times_us
 
 
-def read(path: Path, scenario: Scenario) -> Measured:
+def read(path: Path, scenario: Scenario) -> MeasuredRuns:
     """BadMeasurement where the file has no times, or is of another communicator."""
     measurements = read_any(path)
     header = measurements.header
@@ -101,4 +101,4 @@ def read(path: Path, scenario: Scenario) -> Measured:
         note = f"{path} does not describe the communicator that was measured: taken as this one"
     if not any(block.counts and block.table is None for block in measurements.blocks):
         raise BadMeasurement(f"{path}: no times in it that count")
-    return Measured(measurements, path, (note,))
+    return MeasuredRuns(measurements, path, (note,))

@@ -1,7 +1,7 @@
 """What other tools print of a node, nvidia-smi topo -m and lstopo's XML: made a topology, or found in the catalogue."""
 
-from tuner.machine.listings.complete import Given, completed
+from tuner.machine.listings.complete import ListingAdditions, completed
 from tuner.machine.listings.read import read
 from tuner.machine.listings.shape import Listing
 
-__all__ = ["Given", "Listing", "completed", "read"]
+__all__ = ["Listing", "ListingAdditions", "completed", "read"]

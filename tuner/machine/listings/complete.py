@@ -20,7 +20,7 @@ LANES = "16"  # of a GPU's PCIe link, and of those on the way to it
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ListingAdditions:
     """What a user says besides a listing: GPU model, adapters, ``cpu`` and ``pcie`` in the words of ``--change``."""
 
     gpu: str | None = None
@@ -39,7 +39,7 @@ class Completed:
 
 
 @cache
-def completed(file: Path, given: Given) -> Completed:
+def completed(file: Path, given: ListingAdditions) -> Completed:
     """The topology of a listing, or of a skeleton, which leaves less open.
 
     Errors: BadInput names all that is missing in one line; those of :func:`tuner.machine.skeleton.completed`.
@@ -59,12 +59,12 @@ def completed(file: Path, given: Given) -> Completed:
         _add_speeds(root, listing, model, notes)
     else:
         pcie(root, given.pcie if "x" in given.pcie else f"{given.pcie}x{LANES}")
-    text = skeleton.Text(to_text(root), str(file))
+    text = skeleton.SkeletonText(to_text(root), str(file))
     speed = given.net_gbps if listing.adapters else None
     return Completed(skeleton.completed(text, model.name, speed, given.net_latency_us if speed else None), tuple(notes))
 
 
-def _of_skeleton(file: Path, given: Given) -> Completed:
+def _of_skeleton(file: Path, given: ListingAdditions) -> Completed:
     if given.gpu is None:
         raise BadInput(f"say what the GPUs of {file} are: `gpu` MODEL; valid: {', '.join(gpus.names())}")
     if given.cpu is not None or given.pcie is not None:
@@ -75,7 +75,7 @@ def _of_skeleton(file: Path, given: Given) -> Completed:
     return Completed(skeleton.completed(file, given.gpu, given.net_gbps, given.net_latency_us), ())
 
 
-def _missing(listing: Listing, given: Given) -> list[str]:
+def _missing(listing: Listing, given: ListingAdditions) -> list[str]:
     """What is asked for: an option each."""
     wanted = []
     if given.gpu is None:

@@ -47,7 +47,7 @@ WORDS = ("PIX", "PXB", "PHB", "SYS")
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class NodeShape:
     """``sockets``: the GPUs of each NUMA node. ``nvlinks`` between two GPUs, by their numbers, also over switches.
 
     ``near`` is how near the nearest adapters of each GPU are, and how many are as near. None is not known.
@@ -68,7 +68,7 @@ class Shape:
         return sum(map(len, self.sockets))
 
 
-def of_listing(listing: Listing, model: GpuModel | None) -> Shape:
+def of_listing(listing: Listing, model: GpuModel | None) -> NodeShape:
     """What a listing shows; ``model`` is what a user says its GPUs are."""
     switched = {
         (a, b): min(listing.to_switches.get(a, 0), listing.to_switches.get(b, 0))
@@ -77,15 +77,15 @@ def of_listing(listing: Listing, model: GpuModel | None) -> Shape:
     links = None if listing.nvlinks is None else {pair: listing.nvlinks[pair] or switched[pair] for pair in switched}
     devices = listing.models or (() if model is None else model.pci_devices)
     comp_cap = None if model is None else model.compute_capability
-    return Shape(*_places(listing.root, links), listing.adapters, devices, comp_cap, _cpu(listing.root))
+    return NodeShape(*_places(listing.root, links), listing.adapters, devices, comp_cap, _cpu(listing.root))
 
 
 @lru_cache(maxsize=128)
-def of_topology(text: str) -> Shape:
+def of_topology(text: str) -> NodeShape:
     """The same of a topology in NCCL's format. Errors: those of :func:`tuner.machine.topology.read`."""
     topology, root = read(text), ET.fromstring(text)
     devices = dict.fromkeys(pci.get("device", "") for pci in root.iter("pci") if pci.find("gpu") is not None)
-    return Shape(
+    return NodeShape(
         *_places(root, _links(topology)),
         tuple(net.name for net in topology.nets),
         tuple(filter(None, devices)),

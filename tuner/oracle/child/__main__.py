@@ -7,10 +7,10 @@ from tuner.oracle.child.issue import force, issue, issue_group, issue_groups
 from tuner.oracle.child.messages import Messages
 from tuner.oracle.child.world import Failure, World
 from tuner.oracle.messages import (
-    Calls,
+    CallsMessage,
     Connections,
     Failed,
-    Group,
+    GroupMessage,
     Groups,
     ReadChannels,
     ReadConnections,
@@ -25,9 +25,9 @@ def answer(world: World, request: Request | ReadConnections) -> Reply | Connecti
     match request:
         case Start():
             return world.started()
-        case Calls():
+        case CallsMessage():
             return issue(world, request)
-        case Group():
+        case GroupMessage():
             return issue_group(world, request)
         case Groups():
             return issue_groups(world, request)

@@ -5,7 +5,7 @@ from typing import Any
 from tuner._native._sim import ffi
 from tuner.oracle.child.memory import scalar, scalars
 from tuner.oracle.child.world import Failure, World
-from tuner.oracle.messages import Channels, RankMemory, ReadChannels
+from tuner.oracle.messages import ChannelsMessage, RankMemory, ReadChannels
 
 # Functions that answer with each host's own number of network devices (csrc/sim/merge.c). Without them all hosts
 # have as many as the one with the most, and what others lack comes before their own (csrc/sim/net.c).
@@ -13,7 +13,7 @@ COUNTS_OF_NETS = ("ncclTopoGetSharedState", "ncclNetGetDevCount")
 ANY_PEER = 0  # what NCCL is asked about goes by the graph, not by who is at the other end
 
 
-def read(world: World, asked: ReadChannels) -> Channels:
+def read(world: World, asked: ReadChannels) -> ChannelsMessage:
     """Of every rank."""
     members, machine = world.start.comm.members, world.start.machine
     hosts = [machine.kind[kind] for kind in machine.kind_of_host]
@@ -24,7 +24,7 @@ def read(world: World, asked: ReadChannels) -> Channels:
     ]
     first_nets = [of_devices[device] for device in world.devices]
     nodes = ffi.cast("int *", scalar(world.comms[0], members["rankToNode"]))
-    return Channels(
+    return ChannelsMessage(
         tuple(ffi.unpack(nodes, len(world.comms))),
         tuple(_Rank(world, asked, rank, first_net).memory() for rank, first_net in enumerate(first_nets)),
         tuple(scalars(comm, members) for comm in world.comms),

@@ -12,7 +12,7 @@ from tuner._native._sim import ffi, lib
 from tuner.oracle.child import noted
 from tuner.oracle.child.messages import Messages
 from tuner.oracle.child.world import Failure, Loaded
-from tuner.oracle.messages import BillCall, Billed, Call, Failed, RankBill, ReadConnections, Start
+from tuner.oracle.messages import BillCall, Billed, CallMessage, Failed, RankBill, ReadConnections, Start
 
 # What other children put in the place of NCCL's own, as their ranks are never connected.
 RUNS_HERE = frozenset(
@@ -35,7 +35,7 @@ RUNS_HERE = frozenset(
 TOTAL = 3  # ncclStatGpuMemTotal (src/nccl.h.in, v2.29.7-1)
 
 
-class Connected(Loaded):
+class ConnectedRanks(Loaded):
     """All ranks of one communicator, each a thread."""
 
     def __init__(self, start: Start) -> None:
@@ -53,7 +53,7 @@ class Connected(Loaded):
             if result != 0:
                 raise Failure(f"{what} of rank {rank} returned {self.error(result)}")
 
-    def issue(self, call: Call) -> list[int]:
+    def issue(self, call: CallMessage) -> list[int]:
         """The call on all ranks; the blocks of each rank's kernel."""
         ranks = self.start.ranks
         results, blocks = ffi.new("int[]", ranks), ffi.new("int[]", ranks)
@@ -86,12 +86,12 @@ class Connected(Loaded):
 
 def serve(messages: Messages) -> None:
     """The first request initialises; each later one is a call."""
-    world: Connected | None = None
+    world: ConnectedRanks | None = None
     while True:
         request = messages.receive()
         try:
             if world is None:
-                world = Connected(request)
+                world = ConnectedRanks(request)
                 messages.send(world.bill([0] * request.ranks))
             elif isinstance(request, ReadConnections):
                 messages.send(noted.read([int(ffi.cast("uintptr_t", comm)) for comm in world.comms], request))

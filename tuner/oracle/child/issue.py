@@ -11,21 +11,21 @@ from tuner.oracle.child.memory import pointer, scalar
 from tuner.oracle.child.world import Failure, World
 from tuner.oracle.messages import (
     Answers,
-    Call,
-    Calls,
-    Counts,
-    Group,
-    GroupAnswer,
+    CallMessage,
+    CallsMessage,
+    GroupAnswerMessage,
     GroupAnswers,
+    GroupMessage,
     Groups,
     PeerOffsets,
     ReadCounts,
-    Registration,
+    RegistrationMessage,
+    SeenMessage,
     SetTable,
 )
 
 
-def issue(world: World, request: Calls) -> Answers:
+def issue(world: World, request: CallsMessage) -> Answers:
     """Each call on its own, up to the first that fails."""
     calls, how = _calls(request.calls), _how(world, request.simulated, request.captured)
     answers = ffi.new("struct sim_answer[]", len(calls))
@@ -43,7 +43,7 @@ def issue(world: World, request: Calls) -> Answers:
     )
 
 
-def issue_group(world: World, request: Group) -> GroupAnswer:
+def issue_group(world: World, request: GroupMessage) -> GroupAnswerMessage:
     """All calls in one group."""
     _use_buffers(world, request.buffers)
     connect(world, request.rank, request.peers)
@@ -54,7 +54,7 @@ def issue_group(world: World, request: Group) -> GroupAnswer:
     if lib.sim_issue_group(how, calls, len(calls), answer) != 0:
         raise Failure("no address space for the buffers of the collectives")
     record, failed = answer.record, answer.result
-    return GroupAnswer(
+    return GroupAnswerMessage(
         log_start=log_start,
         log_end=answer.log_bytes,
         kernels=_copy(lib.sim_kernels(), record.kernels),
@@ -68,7 +68,7 @@ def issue_group(world: World, request: Group) -> GroupAnswer:
 
 def issue_groups(world: World, request: Groups) -> GroupAnswers:
     """One group after the other."""
-    answers: list[GroupAnswer] = []
+    answers: list[GroupAnswerMessage] = []
     for group in request.groups:
         answers.append(issue_group(world, group))
         if answers[-1].error is not None:
@@ -76,7 +76,7 @@ def issue_groups(world: World, request: Groups) -> GroupAnswers:
     return GroupAnswers(tuple(answers))
 
 
-def _calls(calls: Sequence[Call]) -> Any:
+def _calls(calls: Sequence[CallMessage]) -> Any:
     return ffi.new("struct sim_call[]", [astuple(call) for call in calls])
 
 
@@ -86,7 +86,7 @@ def _how(world: World, simulated: bool = False, captured: bool = False, rank: in
     return ffi.new("struct sim_issue *", [comm, world.devices[rank], world.log_file, simulated, captured])
 
 
-def _use_buffers(world: World, wanted: Registration) -> None:
+def _use_buffers(world: World, wanted: RegistrationMessage) -> None:
     if wanted.kind != lib.SIM_PLAIN:
         ring.connect(world)
     comms = ffi.new("void *[]", [ffi.cast("void *", comm) for comm in world.comms])
@@ -155,7 +155,7 @@ def _reaches(world: World, can_connect: int, rank: int, peer: int) -> bool:
 # The forcing plugin, which NCCL has loaded: another table where one is given, and what the plugin did.
 
 
-def force(request: SetTable | ReadCounts) -> Counts:
+def force(request: SetTable | ReadCounts) -> SeenMessage:
     """Only with the forcing plugin, whose state this process has once."""
     from tuner._native._force import ffi, lib
 
@@ -166,4 +166,4 @@ def force(request: SetTable | ReadCounts) -> Counts:
             raise Failure(f"table: {ffi.string(wrong).decode(errors='replace')}")
     seen = ffi.new("struct nccl_tuner_seen *")
     lib.nccl_tuner_see(seen)
-    return Counts(seen.calls, seen.decided, seen.unavailable, seen.bytes, seen.collective, tuple(seen.costs_us))
+    return SeenMessage(seen.calls, seen.decided, seen.unavailable, seen.bytes, seen.collective, tuple(seen.costs_us))

@@ -12,17 +12,17 @@ from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Proto
 from tuner.base.numerics import shortest
 from tuner.emulator.call_kind import COPY_ENGINES, NonClassicPath
 from tuner.emulator.connect import Connected
-from tuner.emulator.group import Group, Operation, not_emulated, plan
+from tuner.emulator.group import GroupPlan, Operation, not_emulated, plan
 from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.graphs import find
 from tuner.machine.graphs import EMPTY, Graph, OrderedGraph
-from tuner.oracle.answers import Launched
+from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.mismatches import Comparing, MatchReport, Mismatch
-from tuner.oracle.facts import Facts, Tables
-from tuner.oracle.launches import Call, LaunchedGroup
+from tuner.oracle.facts import Facts, OracleTables
+from tuner.oracle.launches import LaunchedCall, LaunchedGroup
 from tuner.oracle.search import ordered_graphs
 from tuner.scenario import Scenario
 
@@ -148,7 +148,9 @@ def _refused_or_picked(oracle: Oracle, request: Request, size: int) -> str:
     return _launch(launched)[0]
 
 
-def _compare_tables(comparing: Comparing, selection: Selection, tables: Tables, facts: Facts, whose: str = "") -> None:
+def _compare_tables(
+    comparing: Comparing, selection: Selection, tables: OracleTables, facts: Facts, whose: str = ""
+) -> None:
     for name in TABLES:
         ours, theirs = getattr(selection.tables, name), getattr(tables, name)
         for at in np.ndindex(theirs.shape):  # an older release has fewer algorithms
@@ -220,7 +222,7 @@ def _classic_refuses(selection: Selection, request: Request, size: int) -> bool:
     return False
 
 
-def _launch(launched: NonClassicPath | Pick | Launched) -> tuple[str, int, int]:
+def _launch(launched: NonClassicPath | Pick | OracleLaunch) -> tuple[str, int, int]:
     if isinstance(launched, NonClassicPath):
         return launched.name, launched.blocks, launched.threads
     return launched.name if isinstance(launched, Pick) else pick_name(launched), launched.channels, launched.threads
@@ -233,7 +235,7 @@ def name(request: Request) -> str:
     return f"{request.collective.name} {request.dtype.name} {request.op.name}{kind}{where}"
 
 
-def pick_name(launched: Launched) -> str:
+def pick_name(launched: OracleLaunch) -> str:
     """Algorithm and protocol as one word, such as ``Ring/LL``."""
     return f"{launched.algorithm.name}/{launched.protocol.name}"
 
@@ -241,7 +243,7 @@ def pick_name(launched: Launched) -> str:
 Both = tuple[object, object]  # the emulator's value and libnccl's
 
 
-def compare(selection: Selection, oracle: Oracle, ours: Group) -> dict[str, Both]:
+def compare(selection: Selection, oracle: Oracle, ours: GroupPlan) -> dict[str, Both]:
     """Everything the release shows of a group, by what it is."""
     request = ours.picks[0].operation.request  # all have the same buffers
     calls = [_call(pick.operation) for pick in ours.picks]
@@ -249,7 +251,7 @@ def compare(selection: Selection, oracle: Oracle, ours: Group) -> dict[str, Both
     return {**_kernels(selection, ours, theirs), **_choices(ours, theirs)}
 
 
-def standard(selection: Selection, requests: Sequence[Request]) -> Iterator[Group]:
+def standard(selection: Selection, requests: Sequence[Request]) -> Iterator[GroupPlan]:
     """Groups of 2 to 40 calls of these kinds: equal sizes, sizes over six powers of four, kinds mixed.
 
     Each is of one kind of buffers. None where groups are not emulated, and none that NCCL never returns from, as with
@@ -292,12 +294,12 @@ def reachable(request: Request, ranks: int, nbytes: int) -> int:
     return max(step, nbytes // step * step)
 
 
-def _call(operation: Operation) -> Call:
+def _call(operation: Operation) -> LaunchedCall:
     request = operation.request
-    return Call(request.collective, request.dtype, request.op, operation.bytes)
+    return LaunchedCall(request.collective, request.dtype, request.op, operation.bytes)
 
 
-def _kernels(selection: Selection, ours: Group, theirs: LaunchedGroup) -> dict[str, Both]:
+def _kernels(selection: Selection, ours: GroupPlan, theirs: LaunchedGroup) -> dict[str, Both]:
     launched = [kernel for kernel in ours.kernels if kernel.path is not COPY_ENGINES]
     values: dict[str, Both] = {"kernels": (len(launched), len(theirs.kernels))}
     ranks = selection.communicator.ranks
@@ -337,7 +339,7 @@ def _named(chosen: Algorithm | Protocol | None) -> str | None:
     return None if chosen is None else chosen.name
 
 
-def _choices(ours: Group, theirs: LaunchedGroup) -> dict[str, Both]:
+def _choices(ours: GroupPlan, theirs: LaunchedGroup) -> dict[str, Both]:
     count = len(ours.choices)
     asked = [each for each in theirs.questions if (each.costs_us >= 0).any()]  # others: of symmetric kernels and copies
     questions = asked[max(len(asked) - count, 0) :]  # those before were for symmetric kernels and decide nothing

@@ -29,7 +29,7 @@ _THRESHOLDS = [(algorithm, protocol) for algorithm in (Algorithm.Tree, Algorithm
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class LogComparison:
     """What was compared, what was not printed, what was and could not be compared, each with the reason, and notes.
 
     ``notes`` say what was assumed.
@@ -41,7 +41,7 @@ class Compared:
     notes: tuple[str, ...]
 
 
-def compare(imported: Imported, dtype: DataType = DataType.float32, op: Op = Op.sum) -> Compared:
+def compare(imported: Imported, dtype: DataType = DataType.float32, op: Op = Op.sum) -> LogComparison:
     """Compares every number and choice printed; ``dtype`` and ``op`` are of calls whose own the log does not say.
 
     BadInput names what emulating the communicator needs and neither the log nor the user said.
@@ -62,7 +62,7 @@ def compare(imported: Imported, dtype: DataType = DataType.float32, op: Op = Op.
     not_compared = _compare_choices(comparing, imported.choices, selection, dtype, op)
     silent = sum(made.count for made in imported.choices if made.dtype is None or made.op is None)
     notes = (f"{silent} choices do not show their call: taken as {dtype.name} {op.name}",) if silent else ()
-    return Compared(
+    return LogComparison(
         comparing.report(title), imported.missing, (*not_compared, *imported.symmetric), (*imported.notes, *notes)
     )
 

@@ -24,11 +24,11 @@ from tuner.plugin.table.records import (
     Arms,
     Choice,
     Conditions,
-    Constant,
-    Cost,
+    ConstantRow,
+    CostLine,
+    CostRow,
     Decision,
     Interval,
-    Line,
     Table,
     pipelined_ends,
 )
@@ -94,8 +94,8 @@ class _Reader:
     def __init__(self, content: bytes) -> None:
         self.has_header = False
         self.decisions: list[Decision] = []
-        self.costs: list[Cost] = []
-        self.constants: list[Constant] = []
+        self.costs: list[CostRow] = []
+        self.constants: list[ConstantRow] = []
         self.provenance: dict[str, str] = {}
         self.provenance_lines: dict[str, int] = {}
         self.comments = Comments(content)
@@ -165,22 +165,22 @@ def _decision(words: list[bytes], number: int) -> Decision:
     return Decision(collective, _choices(right), line=number, **when)
 
 
-def _cost(words: list[bytes], number: int) -> Cost:
+def _cost(words: list[bytes], number: int) -> CostRow:
     collective, left, right = _sides(words or [b""], "an algorithm/protocol and its time")
     conditions = _conditions(left, _WHERE)
     algorithm, protocol = _cell(right[0] if right else b"")
     time = None if right[1:] == [b"never"] else _time(right[1:])
-    return Cost(collective, algorithm, protocol, time, line=number, **conditions)
+    return CostRow(collective, algorithm, protocol, time, line=number, **conditions)
 
 
-def _time(words: list[bytes]) -> Line:
+def _time(words: list[bytes]) -> CostLine:
     pairs = _pairs(words, _TIME, "after '->'")
     if missing := [key for key in ("latency-us", "bandwidth-gbs") if key not in pairs]:
         raise Mistake(f"no {missing[0]} of a cost (valid: latency-us=NUMBER bandwidth-gbs=NUMBER [batch=N], or never)")
-    return Line(pairs["latency-us"], pairs["bandwidth-gbs"], pairs.get("batch", 1))
+    return CostLine(pairs["latency-us"], pairs["bandwidth-gbs"], pairs.get("batch", 1))
 
 
-def _constant(words: list[bytes], number: int) -> Constant:
+def _constant(words: list[bytes], number: int) -> ConstantRow:
     name = _word(words, 0, ("base-latency-us", "link-latency-us", *CAPS), "constant")
     if name in CAPS:
         where = [_word(words, 1, GENERATIONS, "generation"), _word(words, 2, SCALES, "number of nodes")]
@@ -192,7 +192,7 @@ def _constant(words: list[bytes], number: int) -> Constant:
     rest = words[1 + len(where) :]
     if len(rest) != 1:
         raise Mistake(f"'{shown(b' '.join(rest))}' is not one number at the end of the constant")
-    return Constant((name, *where), values.decimal(rest[0], f"constant {name}"), number)
+    return ConstantRow((name, *where), values.decimal(rest[0], f"constant {name}"), number)
 
 
 def _word(words: list[bytes], at: int, valid: tuple[str, ...], what: str) -> str:
@@ -324,11 +324,11 @@ def _provenance(key: str, value: str) -> str:
     return line
 
 
-def _constant_text(constant: Constant) -> str:
+def _constant_text(constant: ConstantRow) -> str:
     return " ".join(["constant", *constant.words, repr(constant.value)])
 
 
-def _cost_text(cost: Cost) -> str:
+def _cost_text(cost: CostRow) -> str:
     words = ["cost", *_conditions_text(cost), "->", f"{cost.algorithm.name}/{cost.protocol.name}".lower()]
     if cost.time is None:
         return " ".join([*words, "never"])

@@ -127,7 +127,7 @@ class Decision(Conditions):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CostLine:
     """A time in us: ``latency_us * ceil(numPipeOps / batch) + nBytes / (1000 * bandwidth_gbs)``."""
 
     latency_us: float
@@ -136,16 +136,16 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost(Conditions):
+class CostRow(Conditions):
     """The time of one algorithm and protocol; None is slower than everything else ("never")."""
 
     algorithm: Algorithm
     protocol: Protocol
-    time: Line | None
+    time: CostLine | None
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantRow:
     """A number of NCCL's own model; ``words`` name it as in the file: ("link-latency-us", "net", "ring/ll128")."""
 
     words: tuple[str, ...]
@@ -158,8 +158,8 @@ class Table:
     """A decision table: rows in the order of the file, the first that matches wins."""
 
     decisions: tuple[Decision, ...] = ()
-    costs: tuple[Cost, ...] = ()
-    constants: tuple[Constant, ...] = ()
+    costs: tuple[CostRow, ...] = ()
+    constants: tuple[ConstantRow, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)  # where the table comes from
     provenance_lines: Mapping[str, int] = field(default_factory=dict, compare=False)  # where each was read
 

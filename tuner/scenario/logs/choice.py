@@ -20,7 +20,7 @@ _PICKED = re.compile(r"(?:(\w+): )?(\d+) Bytes -> Algo (\d+) proto (\d+) time ([
 
 
 @dataclass(frozen=True, slots=True)
-class Printed:
+class PrintedChoice:
     """One such line, its names as NCCL spells them; what this release's line does not say is None."""
 
     bytes: int  # of a planned one count times type size, so per rank for AllGather and ReduceScatter; else nBytes
@@ -37,14 +37,14 @@ class Printed:
         return self.channel_hi is not None
 
 
-def printed(text: str) -> Printed | None:
+def printed(text: str) -> PrintedChoice | None:
     """The choice that a line's text says; None where it says none."""
     if match := _PLANNED.search(text):
         collective, size, algorithm, protocol, low, high = match.groups()
-        return Printed(int(size), algorithm, protocol, collective, int(low), int(high))
+        return PrintedChoice(int(size), algorithm, protocol, collective, int(low), int(high))
     if match := _PICKED.search(text):
         collective, size, algorithm, protocol, time_us = match.groups()
-        return Printed(int(size), algorithm, protocol, collective, time_us=time_us)
+        return PrintedChoice(int(size), algorithm, protocol, collective, time_us=time_us)
     return None
 
 

@@ -12,11 +12,11 @@ from tuner.base.records import json_form
 from tuner.emulator.communicator import Node
 from tuner.machine.graphs import COLLNET_GRAPHS, Graphs
 from tuner.machine.topology import Topology
-from tuner.scenario.logs.reader import Block, Log, RankLog, TreePlace
+from tuner.scenario.logs.reader import Block, NcclLog, RankLog, TreePlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class LogAdditions:
     """What a user says of the run; None and empty leave it to the log."""
 
     communicator: str | None = None
@@ -207,8 +207,8 @@ class Reading:
     ``needed`` is what emulating it lacks, ``missing`` what was not printed, ``notes`` what was assumed.
     """
 
-    log: Log
-    given: Given
+    log: NcclLog
+    given: LogAdditions
     group: CommunicatorLines | None
     needed: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)

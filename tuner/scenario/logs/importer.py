@@ -12,11 +12,19 @@ from tuner.release import Release
 from tuner.release.variables import not_emulated
 from tuner.scenario.logs import choice, node_facts, reader
 from tuner.scenario.logs.evidence import evidence
-from tuner.scenario.logs.imported import CommunicatorLines, Given, Hardware, Imported, LoggedChoice, Reading, groups
-from tuner.scenario.logs.reader import Block, Call, ChoiceLine, Log
+from tuner.scenario.logs.imported import (
+    CommunicatorLines,
+    Hardware,
+    Imported,
+    LogAdditions,
+    LoggedChoice,
+    Reading,
+    groups,
+)
+from tuner.scenario.logs.reader import Block, ChoiceLine, LoggedCall, NcclLog
 
 
-def read(path: Path, given: Given) -> Imported:
+def read(path: Path, given: LogAdditions) -> Imported:
     """One communicator of a log file: the one ``given`` names, else the largest. BadInput where there is nothing."""
     lines = reader.read_lines(path)
     log = reader.parse(lines)
@@ -30,7 +38,7 @@ def read(path: Path, given: Given) -> Imported:
     )
 
 
-def of(log: Log, given: Given) -> Imported:
+def of(log: NcclLog, given: LogAdditions) -> Imported:
     """The same of a log that was read. BadInput also for a log of RCCL, whose lines look like NCCL's."""
     if log.rccl is not None:
         raise BadInput(f"the log is of RCCL {log.rccl}, AMD's library, which is not emulated; valid: a log of NCCL")
@@ -91,7 +99,7 @@ def _imported(reading: Reading, communicators: Sequence[CommunicatorLines]) -> I
     )
 
 
-def _chosen_group(communicators: Sequence[CommunicatorLines], given: Given) -> CommunicatorLines | None:
+def _chosen_group(communicators: Sequence[CommunicatorLines], given: LogAdditions) -> CommunicatorLines | None:
     wanted = given.communicator
     if wanted is not None:
         named = [group for group in communicators if group.name == wanted]
@@ -193,7 +201,7 @@ def choices_of(
     ``collective`` is that of lines that do not name theirs.
     """
     own, others = _roots(group, groups)
-    tally: dict[tuple[choice.Printed, tuple[Call, ...]], int] = {}
+    tally: dict[tuple[choice.PrintedChoice, tuple[LoggedCall, ...]], int] = {}
     ambiguous = 0
     for line in printed:
         if not of_group(line.thread, group):
@@ -229,7 +237,7 @@ def _roots(group: CommunicatorLines | None, groups: Sequence[CommunicatorLines])
 
 
 def _choice(
-    printed: choice.Printed, calls: Sequence[Call], ranks: int | None, otherwise: Collective | None
+    printed: choice.PrintedChoice, calls: Sequence[LoggedCall], ranks: int | None, otherwise: Collective | None
 ) -> LoggedChoice:
     call = calls[0] if len(calls) == 1 else None
     name = printed.collective or (call.collective if call else None)

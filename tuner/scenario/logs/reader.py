@@ -46,7 +46,7 @@ UNKNOWN = Thread("", 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PrintedLine:
     """A line of a log, and the thread that wrote it."""
 
     thread: Thread  # UNKNOWN where the line has no prefix
@@ -54,7 +54,7 @@ class Line:
     warns: bool = False
 
 
-class Lines(Iterable[Line]):
+class Lines(Iterable[PrintedLine]):
     """NCCL's lines of a log in their order, read anew each time: a log may be larger than memory.
 
     Lines without NCCL's prefix stay, of an UNKNOWN thread, only where no line has one: otherwise they are other
@@ -79,14 +79,14 @@ class Lines(Iterable[Line]):
             for name in names
         }
 
-    def __iter__(self) -> Iterator[Line]:
+    def __iter__(self) -> Iterator[PrintedLine]:
         prefixed = bool(self._whole.keys() - {UNKNOWN})
         for raw in self._raw():
             if not raw.endswith(b"\n"):
                 return
             line = _line(_text(raw))
             if line.thread is not UNKNOWN:
-                yield Line(self._whole[line.thread], line.text, line.warns)
+                yield PrintedLine(self._whole[line.thread], line.text, line.warns)
             elif not prefixed or line.warns or _KEPT.search(line.text):
                 yield line
 
@@ -121,15 +121,15 @@ def _text(line: bytes) -> str:
     return line[:-1].decode("utf-8", "replace")
 
 
-def _line(line: str) -> Line:
+def _line(line: str) -> PrintedLine:
     if len(line) > 4000 and _NO_NUMBER.search(line):
-        return Line(UNKNOWN, "")
+        return PrintedLine(UNKNOWN, "")
     line = (_ANSI.sub("", line) if "\x1b" in line else line).strip("\r\0")
     head, mark, text = line.rpartition(_MARK)
     warns = not mark and _WARNS in line
     if warns:
         head, mark, text = line.rpartition(_WARNS)
-    return Line(_thread(head), text, warns) if mark else Line(UNKNOWN, line)
+    return PrintedLine(_thread(head), text, warns) if mark else PrintedLine(UNKNOWN, line)
 
 
 @lru_cache(4096)
@@ -282,7 +282,7 @@ class RankLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class LoggedCall:
     """A call of a collective, as the COLL subsystem prints it."""
 
     collective: str
@@ -298,18 +298,18 @@ class ChoiceLine:
     """A choice, who printed it, and the calls of that thread since the choice before."""
 
     thread: Thread
-    printed: choice.Printed
-    calls: tuple[Call, ...]
+    printed: choice.PrintedChoice
+    calls: tuple[LoggedCall, ...]
 
 
 @dataclass(slots=True)
-class Log:
+class NcclLog:
     """Everything read of a file."""
 
     versions: dict[str, None] = field(default_factory=dict)  # in order of appearance
     rccl: str | None = None  # the version of AMD's library, where it wrote the log
     ranks: list[RankLog] = field(default_factory=list)
-    calls: Counter[tuple[Thread, Call]] = field(default_factory=Counter)  # how often, in order of appearance
+    calls: Counter[tuple[Thread, LoggedCall]] = field(default_factory=Counter)  # how often, in order of appearance
     choices: list[ChoiceLine] = field(default_factory=list)
     symmetric: list[tuple[Thread, str]] = field(default_factory=list)
     environment: dict[tuple[str, int], dict[str, str]] = field(default_factory=dict)  # by process
@@ -332,7 +332,7 @@ class Log:
     network_faults: dict[str, str] = field(default_factory=dict)
 
 
-def parse(lines: Iterable[Line]) -> Log:
+def parse(lines: Iterable[PrintedLine]) -> NcclLog:
     """The records of a log's lines; lines that say nothing of interest, or are cut, are passed over."""
     reader = _Reader()
     for line in lines:
@@ -342,13 +342,13 @@ def parse(lines: Iterable[Line]) -> Log:
 
 class _Reader:
     def __init__(self) -> None:
-        self.log = Log()
+        self.log = NcclLog()
         self._making: dict[Thread, RankLog] = {}
-        self._calls: dict[Thread, list[Call]] = {}
+        self._calls: dict[Thread, list[LoggedCall]] = {}
         self._chosen: set[Thread] = set()
-        self._alike: dict[tuple[str, ...], Call] = {}
+        self._alike: dict[tuple[str, ...], LoggedCall] = {}
 
-    def read(self, line: Line) -> None:
+    def read(self, line: PrintedLine) -> None:
         if line.warns:
             self.warning(line)
             return
@@ -357,7 +357,7 @@ class _Reader:
                 method(self, line, match)
                 return
 
-    def _rank_log(self, line: Line, fresh: bool = False) -> RankLog:
+    def _rank_log(self, line: PrintedLine, fresh: bool = False) -> RankLog:
         """The communicator this thread is making; a ``fresh`` line is one that starts another after a complete one."""
         current = self._making.get(line.thread)
         if current is None or (fresh and current.complete):
@@ -365,13 +365,13 @@ class _Reader:
             self.log.ranks.append(current)
         return current
 
-    def version(self, line: Line, match: re.Match[str]) -> None:
+    def version(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.versions.setdefault(match[1])
 
-    def rccl(self, line: Line, match: re.Match[str]) -> None:
+    def rccl(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.rccl = match[1]
 
-    def rank(self, line: Line, match: re.Match[str]) -> None:
+    def rank(self, line: PrintedLine, match: re.Match[str]) -> None:
         nodes = _NODES.search(line.text)
         starts, completes = "- Init START" in line.text, "- Init COMPLETE" in line.text
         if not (nodes or starts or completes):
@@ -390,51 +390,51 @@ class _Reader:
         current.bus_id = int(bus_id[1], 16) if bus_id else current.bus_id
         current.complete = current.complete or completes
 
-    def fabric(self, line: Line, match: re.Match[str]) -> None:
+    def fabric(self, line: PrintedLine, match: re.Match[str]) -> None:
         self._rank_log(line, fresh=True).fabric = match[1], match[2]
 
-    def clique(self, line: Line, match: re.Match[str]) -> None:
+    def clique(self, line: PrintedLine, match: re.Match[str]) -> None:
         current = self._rank_log(line)
         current.mnnvl, current.clique_ranks = True, int(match[1])
 
-    def network(self, line: Line, match: re.Match[str]) -> None:
+    def network(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.networks.setdefault(line.thread.process, match[1])
 
-    def adapters(self, line: Line, match: re.Match[str]) -> None:
+    def adapters(self, line: PrintedLine, match: re.Match[str]) -> None:
         names = tuple(word.partition("]")[2].partition(":")[0] for word in match[1].split())
         self.log.adapters.setdefault(line.thread.host, names)
 
-    def speed(self, line: Line, match: re.Match[str]) -> None:
+    def speed(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.speeds_mbps.setdefault((line.thread.host, match[1]), int(match[2]))
 
-    def instance(self, line: Line, match: re.Match[str]) -> None:
+    def instance(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.instance = self.log.instance or match[1]
 
-    def multicast(self, line: Line, match: re.Match[str]) -> None:
+    def multicast(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.multicast.add(match[1] is None)
 
-    def system(self, line: Line, match: re.Match[str]) -> None:
+    def system(self, line: PrintedLine, match: re.Match[str]) -> None:
         self._rank_log(line, fresh=True).system = True
 
-    def cpu(self, line: Line, match: re.Match[str]) -> None:
+    def cpu(self, line: PrintedLine, match: re.Match[str]) -> None:
         current = self._rank_log(line, fresh=True)
         current.cpus.append((int(match[2]), int(match[3])))
         current.hosts.add(match[1] or "0")
 
-    def nvswitch(self, line: Line, match: re.Match[str]) -> None:
+    def nvswitch(self, line: PrintedLine, match: re.Match[str]) -> None:
         self._rank_log(line, fresh=True).nvswitch = True
 
-    def system_gpu(self, line: Line, match: re.Match[str]) -> None:
+    def system_gpu(self, line: PrintedLine, match: re.Match[str]) -> None:
         current = self._rank_log(line, fresh=True)
         current.gpu = match[1]
         current.linked.setdefault(match[1], set())
 
-    def nvlink(self, line: Line, match: re.Match[str]) -> None:
+    def nvlink(self, line: PrintedLine, match: re.Match[str]) -> None:
         current = self._rank_log(line, fresh=True)
         if current.gpu is not None:
             current.linked[current.gpu].add(match[1])
 
-    def pattern(self, line: Line, match: re.Match[str]) -> None:
+    def pattern(self, line: PrintedLine, match: re.Match[str]) -> None:
         pattern, cross_nic, channels, intra, inter, type_intra, type_inter, same = match.groups()
         current = self._rank_log(line, fresh=True)
         if current.graphs and pattern == "4":  # each rank starts with its ring: its lines before this are missing
@@ -444,20 +444,20 @@ class _Reader:
             PrintedGraph(int(pattern), int(cross_nic), int(channels), intra, inter, type_intra, type_inter, same == "1")
         )
 
-    def channel(self, line: Line, match: re.Match[str]) -> None:
+    def channel(self, line: PrintedLine, match: re.Match[str]) -> None:
         current = self._rank_log(line)
         if current.ring_gpus is None and [graph.pattern for graph in current.graphs] == [4]:
             current.ring_gpus = match[1].count(" GPU/")
 
-    def header(self, line: Line, match: re.Match[str]) -> None:
+    def header(self, line: PrintedLine, match: re.Match[str]) -> None:
         names = [name.strip() for name in match[1].split("|")[:-1]]
         self._rank_log(line).table.append(Block(names))
 
-    def threads(self, line: Line, match: re.Match[str]) -> None:
+    def threads(self, line: PrintedLine, match: re.Match[str]) -> None:
         block = self._block(line, lambda block: bool(block.threads))
         block.threads = [text.strip() for text in match[1].split("|")[:-1]]
 
-    def row(self, line: Line, match: re.Match[str]) -> None:
+    def row(self, line: PrintedLine, match: re.Match[str]) -> None:
         collective = Collective[match[1]]
         block = self._block(line, lambda block: collective in block.rows)
         cells, at = [], 0
@@ -466,59 +466,59 @@ class _Reader:
             at = cell.end()
         block.rows[collective] = cells
 
-    def _block(self, line: Line, has: Callable[[Block], bool]) -> Block:
+    def _block(self, line: PrintedLine, has: Callable[[Block], bool]) -> Block:
         """The block a row belongs to: a nameless one where the last already has that row, or there is none."""
         table = self._rank_log(line).table
         if not table or has(table[-1]):
             table.append(Block(None))
         return table[-1]
 
-    def thresholds(self, line: Line, match: re.Match[str]) -> None:
+    def thresholds(self, line: PrintedLine, match: re.Match[str]) -> None:
         self._rank_log(line).thresholds = match.groups()
 
-    def channels(self, line: Line, match: re.Match[str]) -> None:
+    def channels(self, line: PrintedLine, match: re.Match[str]) -> None:
         self._rank_log(line).channels = (match[1], match[2])
 
-    def variable(self, line: Line, match: re.Match[str]) -> None:
+    def variable(self, line: PrintedLine, match: re.Match[str]) -> None:
         value = re.sub(r"^(-?\d+)\.$", r"\1", match[2])
         self.log.environment.setdefault(line.thread.process, {}).setdefault(match[1], value)
 
-    def config(self, line: Line, match: re.Match[str]) -> None:
+    def config(self, line: PrintedLine, match: re.Match[str]) -> None:
         self._rank_log(line, fresh=True).config[match[1]] = match[2]
 
-    def call(self, line: Line, match: re.Match[str]) -> None:
+    def call(self, line: PrintedLine, match: re.Match[str]) -> None:
         if line.thread in self._chosen:
             self._chosen.discard(line.thread)
             self._calls.pop(line.thread, None)
         call = self._alike.get(groups := match.groups())
         if call is None:
             name, count, dtype, op, comm, ranks = groups
-            call = self._alike[groups] = Call(name, int(count), int(dtype), int(op), comm, int(ranks))
+            call = self._alike[groups] = LoggedCall(name, int(count), int(dtype), int(op), comm, int(ranks))
         self.log.calls[line.thread, call] += 1
         self._calls.setdefault(line.thread, []).append(call)
 
-    def choice(self, line: Line, match: re.Match[str]) -> None:
+    def choice(self, line: PrintedLine, match: re.Match[str]) -> None:
         printed = choice.printed(line.text)
         if printed is not None:
             calls = tuple(self._calls.get(line.thread, ()))
             self.log.choices.append(ChoiceLine(line.thread, printed, calls))
             self._chosen.add(line.thread)
 
-    def symmetric(self, line: Line, match: re.Match[str]) -> None:
+    def symmetric(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.symmetric.append((line.thread, match[0]))
 
-    def warning(self, line: Line) -> None:
+    def warning(self, line: PrintedLine) -> None:
         self.log.warnings.setdefault(line.text.strip())
         if match := _FALLBACK.search(line.text):
             self._rank_log(line, fresh=True).fallback_patterns.append(int(match[1]))
         self.no_infiniband(line)
 
-    def no_infiniband(self, line: Line, match: re.Match[str] | None = None) -> None:
+    def no_infiniband(self, line: PrintedLine, match: re.Match[str] | None = None) -> None:
         if match := _NO_IB.search(line.text):
             fault = _FAULTS["Failed" if match[1].startswith("Failed") else "NET/IB"]
             self.log.network_faults.setdefault(fault, fault.format(match[1]))
 
-    def via(self, line: Line, match: re.Match[str]) -> None:
+    def via(self, line: PrintedLine, match: re.Match[str]) -> None:
         rank, direction, way = int(match[1]), match[2], match[3]
         kind, *rest = way.split("/")
         if kind == "NET":
@@ -529,42 +529,42 @@ class _Reader:
             way = "/".join([kind, network, *(["GDRDMA"] if "GDRDMA" in rest else [])])
         self.log.transports[way] = self.log.transports.get(way, 0) + 1
 
-    def ring(self, line: Line, match: re.Match[str]) -> None:
+    def ring(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.rings.setdefault(int(match[1]), tuple(map(int, match[2].split())))
 
-    def trees(self, line: Line, match: re.Match[str]) -> None:
+    def trees(self, line: PrintedLine, match: re.Match[str]) -> None:
         for channel, down, rank, up in _TREE.findall(match[1]):
             children = tuple(int(peer) for peer in down.split("/") if peer != "-1")
             place = int(up) if up != "-1" else None, children
             self.log.trees.setdefault(int(channel), {}).setdefault(int(rank), place)
 
-    def nvls_head(self, line: Line, match: re.Match[str]) -> None:
+    def nvls_head(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.nvls_heads.setdefault(int(match[1]), tuple(map(int, match[2].split())))
 
-    def p2p(self, line: Line, match: re.Match[str]) -> None:
+    def p2p(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.p2p_support = (self.log.p2p_support is not False) and match[1] == "1"
 
-    def tuner(self, line: Line, match: re.Match[str]) -> None:
+    def tuner(self, line: PrintedLine, match: re.Match[str]) -> None:
         file = next(iter(self.log.tuner_plugins.values()), "") if "" in self.log.tuner_plugins else ""
         self.log.tuner_plugins.pop("", None)
         self.log.tuner_plugins.setdefault(match[1], file)
 
-    def aws_release(self, line: Line, match: re.Match[str]) -> None:
+    def aws_release(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.aws_release = self.log.aws_release or match[1]
 
-    def tuner_product(self, line: Line, match: re.Match[str]) -> None:
+    def tuner_product(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.tuner_product = self.log.tuner_product or match[1]
 
-    def tuner_file(self, line: Line, match: re.Match[str]) -> None:
+    def tuner_file(self, line: PrintedLine, match: re.Match[str]) -> None:
         if not self.log.tuner_plugins:
             self.log.tuner_plugins[""] = match[1] or match[2]
 
-    def device(self, line: Line, match: re.Match[str]) -> None:
+    def device(self, line: PrintedLine, match: re.Match[str]) -> None:
         self.log.devices[int(match[1])] = match[2]
 
 
 # In this order: the first expression that is found in a line reads it; looking for a part of it first saves time.
-_METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, Line, re.Match[str]], None]]] = [
+_METHODS: list[tuple[str, re.Pattern[str], Callable[[_Reader, PrintedLine, re.Match[str]], None]]] = [
     (": opCount ", _CALL, _Reader.call),
     (" [Symmetric]: ", _SYMMETRIC, _Reader.symmetric),
     (" Bytes -> Algo ", re.compile(" Bytes -> Algo "), _Reader.choice),

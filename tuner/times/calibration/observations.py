@@ -14,7 +14,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement
 from tuner.base.names import AlgoProto
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.request import Request, Sizes
+from tuner.emulator.request import MessageSizes, Request
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.call import Call
 from tuner.emulator.selection import Selection
@@ -95,7 +95,7 @@ class ObservationGroup:
     communicator: Communicator
     request: Request
     algo_proto: AlgoProto
-    sizes: Sizes
+    sizes: MessageSizes
     median_us: NDArray[np.float64]
     deviation: NDArray[np.float64]
     held_out: NDArray[np.bool_]
@@ -302,7 +302,7 @@ def _group(
         of_file.communicator,
         request,
         algo_proto,
-        Sizes(np.array([size for size, _ in calls], np.uint64)),
+        MessageSizes(np.array([size for size, _ in calls], np.uint64)),
         np.array([median.median_us for median in medians]),
         np.maximum(known, LEAST_DEVIATION),
         np.zeros(len(calls), np.bool_),

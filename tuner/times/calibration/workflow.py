@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.files import write_text
-from tuner.base.frames import Column, Framed, Named
+from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.provenance import Files, paths, today
 from tuner.base.records import json_form, to_json
 from tuner.emulator import fitted_constants
 from tuner.emulator.fitted_constants import FittedConstants
-from tuner.emulator.request import Sizes
+from tuner.emulator.request import MessageSizes
 from tuner.plugin.table import parse
-from tuner.plugin.table.records import Cost, Interval, Line, Table
+from tuner.plugin.table.records import CostLine, CostRow, Interval, Table
 from tuner.times.calibration import fit as model
 from tuner.times.calibration import observations
 from tuner.times.calibration.fit import AT_LEAST, KEPT_ALIKE, Fit, Fitted
@@ -70,11 +70,11 @@ def alpha_betas(observations: Observations) -> tuple[list[AlphaBeta], list[str]]
 def alpha_beta_table(fits: Iterable[AlphaBeta], provenance: dict[str, str]) -> Table:
     """Rows for the plugin: known times instead of NCCL's, on the shapes that were measured."""
     costs = tuple(
-        Cost(
+        CostRow(
             one.collective,
             one.algorithm,
             one.protocol,
-            Line(one.alpha_us, one.beta_gbs),
+            CostLine(one.alpha_us, one.beta_gbs),
             ranks=Interval(one.ranks, one.ranks),
             nodes=Interval(one.nodes, one.nodes),
         )
@@ -93,7 +93,7 @@ def _of_all_types(groups: Iterable[ObservationGroup]) -> Iterable[ObservationGro
         every = [first, *others]
         yield replace(
             first,
-            sizes=Sizes(np.concatenate([group.sizes.nbytes for group in every])),
+            sizes=MessageSizes(np.concatenate([group.sizes.nbytes for group in every])),
             median_us=np.concatenate([group.median_us for group in every]),
             deviation=np.concatenate([group.deviation for group in every]),
             held_out=np.concatenate([group.held_out for group in every]),
@@ -244,7 +244,7 @@ class AlphaBetaReport(Framed):
         words: dict[str, type[IntEnum]] = {"collective": Collective, "algorithm": Algorithm, "protocol": Protocol}
         numbers = [each.name for each in dataclasses.fields(AlphaBeta) if each.name not in words]
         return {
-            **{name: Named(kind, self._column(name, np.int64)) for name, kind in words.items()},
+            **{name: NamedColumn(kind, self._column(name, np.int64)) for name, kind in words.items()},
             **{name: self._column(name, _DTYPES.get(name, np.float64)) for name in numbers},
         }
 

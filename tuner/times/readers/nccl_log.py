@@ -6,7 +6,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Collective
 from tuner.scenario.logs import choice, imported, importer, reader
-from tuner.scenario.logs.imported import Given, Imported
+from tuner.scenario.logs.imported import Imported, LogAdditions
 from tuner.times.records.header import Header
 from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock
 
@@ -17,7 +17,7 @@ def from_log(path: Path) -> Measurements:
     BadMeasurement for a log that cannot be read.
     """
     try:
-        imported = importer.read(path, Given())
+        imported = importer.read(path, LogAdditions())
     except BadInput as error:
         raise BadMeasurement(str(error)) from None
     executed = executed_by_size(imported)
@@ -31,7 +31,7 @@ def from_log(path: Path) -> Measurements:
 def imported_log(path: Path, collective: Collective, name: str | None) -> Imported | None:
     """NCCL's log in the same file; None where there is none that can be read."""
     try:
-        return importer.of(reader.parse(reader.read_lines(path)), Given(collective=collective, release=name))
+        return importer.of(reader.parse(reader.read_lines(path)), LogAdditions(collective=collective, release=name))
     except BadInput:
         return None
 
@@ -46,7 +46,7 @@ def executed_by_size(imported: Imported | None) -> dict[tuple[Collective, int], 
     return {key: one for key, (one, *others) in printed.items() if not others}
 
 
-def combination(said: choice.Printed | imported.LoggedChoice) -> Combination | None:
+def combination(said: choice.PrintedChoice | imported.LoggedChoice) -> Combination | None:
     """What a line of NCCL's log names; None where it is nothing known."""
     algorithm, protocol = choice.algorithm(said.algorithm), choice.protocol(said.protocol)
     if algorithm is None or protocol is None:

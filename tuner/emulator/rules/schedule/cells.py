@@ -11,23 +11,23 @@ from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
 from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.communicator import Communicator
-from tuner.emulator.rules.launch import Place, TrafficCells, cells_of, ctas
+from tuner.emulator.rules.launch import ChannelPosition, TrafficCells, cells_of, ctas
 from tuner.emulator.rules.schedule.scheduler import RULES, Batches, Scheduler
-from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, between, in_graph, kind
+from tuner.emulator.rules.schedule.task import Chooser, CollectiveTask, Kernels, between, in_graph, kind
 
-ORDER_RULES: Registry[Callable[[Communicator, list[Task]], list[Task]]] = Registry()
+ORDER_RULES: Registry[Callable[[Communicator, list[CollectiveTask]], list[CollectiveTask]]] = Registry()
 COUNTED_TRAFFIC_RULES: Registry[Callable[[int, int], int]] = Registry()
 NOT_DONE = "does not do it (sic)"
 
 
 @ORDER_RULES(nccl.TASK_COLL_SORTER_INSERT(since="2.22.3"))
-def by_traffic(_communicator: Communicator, tasks: list[Task]) -> list[Task]:
+def by_traffic(_communicator: Communicator, tasks: list[CollectiveTask]) -> list[CollectiveTask]:
     """The largest traffic first, roughly: four bins to a power of two, in a bin the last call first."""
     return sorted(tasks, key=lambda task: (_bin(task.traffic_bytes), task.place), reverse=True)
 
 
 @ORDER_RULES(nccl.PREPARE_TASKS(since="2.29.2"), nccl.PREPARE_TASKS_MOVED(since="2.31.2"))
-def by_traffic_broadcasts_last(communicator: Communicator, tasks: list[Task]) -> list[Task]:
+def by_traffic_broadcasts_last(communicator: Communicator, tasks: list[CollectiveTask]) -> list[CollectiveTask]:
     """As :func:`by_traffic`, but broadcasts count as called after all others: they wait in a queue of their own.
 
     All broadcasts have the same root here. They do not wait with NCCL_ALLGATHERV_ENABLE=0.
@@ -35,7 +35,7 @@ def by_traffic_broadcasts_last(communicator: Communicator, tasks: list[Task]) ->
     if communicator.environment.number("NCCL_ALLGATHERV_ENABLE", 1) == 0:
         return by_traffic(communicator, tasks)
 
-    def late(task: Task) -> tuple[int, bool, int]:
+    def late(task: CollectiveTask) -> tuple[int, bool, int]:
         return _bin(task.traffic_bytes), task.request.collective is Collective.Broadcast, task.place
 
     return sorted(tasks, key=late, reverse=True)
@@ -56,12 +56,12 @@ class Cells(Scheduler):
 
     kernel = Batches
 
-    def __call__(self, chooser: Chooser, tasks: list[Task]) -> Kernels:
+    def __call__(self, chooser: Chooser, tasks: list[CollectiveTask]) -> Kernels:
         communicator = chooser.communicator
         captured, aside = in_graph(tasks), communicator.rules.bypass_first
         ordered = communicator.rules.task_order(communicator, tasks)
         first, ordered = ([], ordered) if aside is None else aside(chooser, ordered)
-        kinds: dict[object, list[Task]] = {}
+        kinds: dict[object, list[CollectiveTask]] = {}
         for task in ordered:  # kinds in the order of their largest, in each the smallest first
             kinds.setdefault(kind(communicator, task.request), []).insert(0, task)
         pipelined = ceil_div(len(ordered), communicator.channels)
@@ -84,7 +84,7 @@ class Cells(Scheduler):
 class CellsWithinCtas(Cells):
     """As :class:`Cells`; the fewest and the most blocks of a collective hold for every bound."""
 
-    def __call__(self, chooser: Chooser, tasks: list[Task]) -> Kernels:
+    def __call__(self, chooser: Chooser, tasks: list[CollectiveTask]) -> Kernels:
         return super().__call__(_WithinCtas(chooser), tasks)
 
 
@@ -95,23 +95,23 @@ class _WithinCtas:
         self._chooser = chooser
         self.communicator, self.beside_messages = chooser.communicator, chooser.beside_messages
 
-    def choose(self, tasks: Sequence[Task], pipelined: int = 1, preset_channels: int = 0) -> None:
+    def choose(self, tasks: Sequence[CollectiveTask], pipelined: int = 1, preset_channels: int = 0) -> None:
         self._chooser.choose(tasks, pipelined, preset_channels)
         for task in tasks:
             low, high = ctas(self.communicator, task.request)
             task.bound = between(low, task.bound, high)
 
-    def bind(self, task: Task) -> None:
+    def bind(self, task: CollectiveTask) -> None:
         self._chooser.bind(task)
 
-    def register(self, task: Task) -> None:
+    def register(self, task: CollectiveTask) -> None:
         self._chooser.register(task)
 
-    def path_of(self, tasks: Sequence[Task]) -> NonClassicPath | None:
+    def path_of(self, tasks: Sequence[CollectiveTask]) -> NonClassicPath | None:
         return self._chooser.path_of(tasks)
 
 
-def _within_four_times(tasks: list[Task]) -> Iterator[list[Task]]:
+def _within_four_times(tasks: list[CollectiveTask]) -> Iterator[list[CollectiveTask]]:
     """Runs in which all have less than four times the traffic of the first."""
     while tasks:
         end = next((i for i, task in enumerate(tasks) if task.traffic_bytes >= 4 * tasks[0].traffic_bytes), len(tasks))
@@ -133,22 +133,22 @@ def unchanged(traffic: int, least: int) -> int:
     return traffic
 
 
-def _constraints(communicator: Communicator, task: Task) -> tuple[bool, bool]:
+def _constraints(communicator: Communicator, task: CollectiveTask) -> tuple[bool, bool]:
     """What tasks are put together by before they are dealt out: by the network's part, then by NVLS's channels."""
     call = task.call(communicator)
     return call.like_collnet, call.like_nvls
 
 
-def _dealt_kernel(communicator: Communicator, waiting: list[Task], captured: bool) -> list[Task]:
+def _dealt_kernel(communicator: Communicator, waiting: list[CollectiveTask], captured: bool) -> list[CollectiveTask]:
     """As many tasks as one kernel's arguments hold, each with its channels."""
     rules, batches = communicator.rules, Batches(communicator, captured)
     planned = [(task, cells_of(task.call(communicator))) for task in waiting[: batches.estimate(waiting)]]
     per_channel = _per_channel(communicator, planned)
-    before, place = None, Place()
+    before, place = None, ChannelPosition()
     for task, cells in planned:
         collnet, nvls = constraints = _constraints(communicator, task)
         if constraints != before:
-            before, place = constraints, Place()
+            before, place = constraints, ChannelPosition()
         if collnet:
             task.share(range(task.bound))
         else:
@@ -168,7 +168,7 @@ def _dealt_kernel(communicator: Communicator, waiting: list[Task], captured: boo
     return batches.tasks
 
 
-def _per_channel(communicator: Communicator, planned: Sequence[tuple[Task, TrafficCells]]) -> dict[bool, int]:
+def _per_channel(communicator: Communicator, planned: Sequence[tuple[CollectiveTask, TrafficCells]]) -> dict[bool, int]:
     """The traffic that every channel should get: of those of NVLS, and of the others, without the network's part."""
     rules, shares = communicator.rules, {}
     for nvls in (False, True):

@@ -10,21 +10,21 @@ from tuner.emulator.communicator import Communicator
 from tuner.emulator.rules.candidate import collnet_missing
 from tuner.emulator.rules.launch import elements_at_once
 from tuner.emulator.rules.schedule.scheduler import RULES, Scheduler, Works
-from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, between, in_graph, kind, neighbours
+from tuner.emulator.rules.schedule.task import Chooser, CollectiveTask, Kernels, between, in_graph, kind, neighbours
 from tuner.release.schema import given
 
-TOTAL_RULES: Registry[Callable[[Task], int]] = Registry()
+TOTAL_RULES: Registry[Callable[[CollectiveTask], int]] = Registry()
 SHARE_RULES: Registry[Callable[[Communicator, bool], int]] = Registry()
 
 
 @TOTAL_RULES(nccl.TASK_APPEND(since="2.18.3"))
-def whole_bytes(task: Task) -> int:
+def whole_bytes(task: CollectiveTask) -> int:
     """nBytes of the task."""
     return task.nbytes
 
 
 @TOTAL_RULES(nccl.TASK_APPEND(since="2.18.1"))
-def bytes_per_rank(task: Task) -> int:
+def bytes_per_rank(task: CollectiveTask) -> int:
     """Bytes of the count, per rank where every rank has its own."""
     return task.work_bytes
 
@@ -35,7 +35,7 @@ class LeastLoaded(Scheduler):
 
     kernel = Works
 
-    def __call__(self, chooser: Chooser, tasks: list[Task]) -> Kernels:
+    def __call__(self, chooser: Chooser, tasks: list[CollectiveTask]) -> Kernels:
         communicator = chooser.communicator
         total = sum(map(given(communicator.rules.group_bytes, "rules.group_bytes"), tasks))
         kernels, captured = Kernels(), in_graph(tasks)
@@ -96,7 +96,7 @@ def _bytes_per_channel(communicator: Communicator, total: int, network: bool) ->
     return each
 
 
-def _choose_together(chooser: Chooser, together: list[Task], per_channel: int) -> None:
+def _choose_together(chooser: Chooser, together: list[CollectiveTask], per_channel: int) -> None:
     if len(together) == 1:
         chooser.choose(together)
         return
@@ -112,7 +112,7 @@ def _choose_together(chooser: Chooser, together: list[Task], per_channel: int) -
         chooser.register(task)
 
 
-def _channels_to_choose_from(communicator: Communicator, task: Task, together: list[Task]) -> int:
+def _channels_to_choose_from(communicator: Communicator, task: CollectiveTask, together: list[CollectiveTask]) -> int:
     """sic: a NVLSTree on its own chooses from the other algorithms' channels."""
     alone_in_tree = len(together) == 1 and task.algo_proto[0] is Algorithm.NVLSTree
     like_nvls = task.call(communicator).like_nvls and not alone_in_tree
@@ -129,17 +129,17 @@ def least_loaded(loads: Sequence[int], wanted: int, most: int) -> list[int]:
     return least
 
 
-ESTIMATE_RULES: Registry[Callable[[Task], int]] = Registry()
+ESTIMATE_RULES: Registry[Callable[[CollectiveTask], int]] = Registry()
 
 
 @ESTIMATE_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.21.5"))
-def own_bytes(task: Task) -> int:
+def own_bytes(task: CollectiveTask) -> int:
     """The task's own bytes."""
     return task.work_bytes
 
 
 @ESTIMATE_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.20.5"))
-def bytes_together(task: Task) -> int:
+def bytes_together(task: CollectiveTask) -> int:
     """sic: of all that were chosen together, ranks included."""
     return task.together_bytes
 
@@ -154,11 +154,11 @@ class EqualBytes(Scheduler):
 
     kernel = Works
 
-    def __call__(self, chooser: Chooser, tasks: list[Task]) -> Kernels:
+    def __call__(self, chooser: Chooser, tasks: list[CollectiveTask]) -> Kernels:
         communicator = chooser.communicator
 
         # Sorted greatest first; of equal ones the last comes first.
-        def size_of_kind(task: Task) -> tuple[int, ...]:
+        def size_of_kind(task: CollectiveTask) -> tuple[int, ...]:
             return *kind(communicator, task.request), task.elements, task.place
 
         ordered = sorted(tasks, key=size_of_kind, reverse=True)
@@ -198,7 +198,7 @@ class EqualBytes(Scheduler):
         return kernels
 
 
-def _fill(communicator: Communicator, task: Task, loads: list[int], most: int) -> None:
+def _fill(communicator: Communicator, task: CollectiveTask, loads: list[int], most: int) -> None:
     """Fills channels up to ``most`` bytes one after the other, in whole multiples of what a block moves at once."""
     size = task.request.device_dtype.size_bytes
     at_once = elements_at_once(task.call(communicator), task.threads)
@@ -216,7 +216,7 @@ def _fill(communicator: Communicator, task: Task, loads: list[int], most: int) -
     task.deal(counts)
 
 
-def _share(task: Task, loads: list[int]) -> None:
+def _share(task: CollectiveTask, loads: list[int]) -> None:
     """All channels of its bound go over all of it together."""
     channels = range(min(task.bound, len(loads)))
     task.share(channels)
@@ -224,7 +224,7 @@ def _share(task: Task, loads: list[int]) -> None:
         loads[channel] += ceil_div(task.elements, len(channels)) * task.request.device_dtype.size_bytes
 
 
-def _spread(communicator: Communicator, task: Task, loads: list[int]) -> None:
+def _spread(communicator: Communicator, task: CollectiveTask, loads: list[int]) -> None:
     """Even parts, in whole multiples of what a block moves at once, on the least loaded channels."""
     at_once = elements_at_once(task.call(communicator), task.threads)
     part = ceil_div(ceil_div(task.elements, min(task.bound, len(loads))), at_once) * at_once

@@ -12,7 +12,7 @@ from tuner.base.numerics import as_size_t, ceil_div
 from tuner.base.registry import Registry, Variant
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.rules import registered
-from tuner.emulator.rules.schedule.task import Chooser, Kernels, Task, function, in_graph
+from tuner.emulator.rules.schedule.task import Chooser, CollectiveTask, Kernels, function, in_graph
 from tuner.release.schema import given
 
 BATCH_BYTES = 16  # ncclDevWorkBatch
@@ -40,11 +40,11 @@ class Batches:
         self.ring_bytes = GRAPH_BYTES if captured else ring // 2
         self.work_bytes = limits.work_bytes
         self.batches = self.filled_bytes = 0
-        self.tasks: list[Task] = []
+        self.tasks: list[CollectiveTask] = []
         self._tails: dict[int, tuple[object, int]] = {}  # function and bytes of a channel's last batch
 
     @classmethod
-    def of(cls, communicator: Communicator, tasks: Sequence[Task]) -> "Batches":
+    def of(cls, communicator: Communicator, tasks: Sequence[CollectiveTask]) -> "Batches":
         """A kernel with these tasks."""
         kernel = cls(communicator, in_graph(tasks))
         for task in tasks:
@@ -66,7 +66,7 @@ class Batches:
                 "never returns; valid: several groups, or a larger NCCL_WORK_FIFO_BYTES"
             )
 
-    def estimate(self, waiting: Sequence[Task]) -> int:
+    def estimate(self, waiting: Sequence[CollectiveTask]) -> int:
         """How many tasks NCCL expects to fit, counting four to a batch."""
         work_bytes = 0
         for planned, task in enumerate(waiting):
@@ -75,7 +75,7 @@ class Batches:
                 return planned
         return len(waiting)
 
-    def fits(self, channels: int, task: Task | None = None) -> bool:
+    def fits(self, channels: int, task: CollectiveTask | None = None) -> bool:
         """Whether one more task, or one on plain buffers, has room on so many channels."""
         own_bytes = self.work_bytes if task is None else self._bytes_of(task)
         return self.holds(self.batches + channels, self.filled_bytes + own_bytes)
@@ -85,7 +85,7 @@ class Batches:
         left = self.argument_bytes - batches * BATCH_BYTES
         return work_bytes <= left or (left >= 0 and work_bytes <= self.ring_bytes)
 
-    def add(self, task: Task) -> None:
+    def add(self, task: CollectiveTask) -> None:
         """A channel's batch takes works of one function and kind, 1024 bytes of them.
 
         NCCL extends a batch that would have to reach more than 64 works far, but those of a channel are neighbours.
@@ -101,7 +101,7 @@ class Batches:
         self.filled_bytes += own_bytes
         self.tasks.append(task)
 
-    def _bytes_of(self, task: Task) -> int:
+    def _bytes_of(self, task: CollectiveTask) -> int:
         """Of the work of a task: the switch has to know where the buffers are that it takes."""
         switched = registered.switch_takes_buffers(task.call(self.communicator))
         return self.work_bytes + (REGISTERED_BYTES if switched else 0)
@@ -125,13 +125,13 @@ class Works:
             depth = default
         self.left = ANY_NUMBER if captured else depth // 2
         self._tails: dict[int, tuple[object, int]] = {}
-        self._tasks: list[Task] = []
+        self._tasks: list[CollectiveTask] = []
 
     def fits(self, channels: int) -> bool:
         """Whether one more task on so many channels has room."""
         return self.left >= channels
 
-    def add(self, task: Task) -> None:
+    def add(self, task: CollectiveTask) -> None:
         """A work of a channel takes elements of one function and as many threads; few where the switch has buffers."""
         runs = function(self.communicator, task), task.threads
         switched = registered.switch_takes_buffers(task.call(self.communicator))
@@ -143,7 +143,7 @@ class Works:
             self._tails[channel] = (runs, 1 if full else elements + 1)
         self._tasks.append(task)
 
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> list[CollectiveTask]:
         """What the kernel holds; BadInput where not even one task had room."""
         if not self._tasks:
             raise BadInput(self.TOO_SMALL)
@@ -164,7 +164,7 @@ class Scheduler(Variant, ABC):
     kernel: ClassVar[type[Works | Batches]]
 
     @abstractmethod
-    def __call__(self, chooser: Chooser, tasks: list[Task]) -> Kernels:
+    def __call__(self, chooser: Chooser, tasks: list[CollectiveTask]) -> Kernels:
         """The kernels of these tasks, in which their channels are filled in."""
 
 

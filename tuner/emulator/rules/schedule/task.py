@@ -19,7 +19,7 @@ UNSIGNED = {DataType.int8: DataType.uint8, DataType.int32: DataType.uint32, Data
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ChannelPart:
     """One channel's part of a task: ``count`` elements of the device type from ``offset`` on.
 
     Where all channels go over the whole count together, both are of all of it.
@@ -31,7 +31,7 @@ class Part:
 
 
 @dataclass(slots=True, eq=False)
-class Task:
+class CollectiveTask:
     """One collective on its way through a scheduler; what is decided about it is filled in on the way."""
 
     place: int  # among the calls
@@ -47,7 +47,7 @@ class Task:
     path: NonClassicPath | None = None  # what does it instead of an algorithm
     together_tuned: int = 0  # the channels that a tuner plugin named for these; 0 for none
     chunk_channels: int = 0  # how many channels its chunks are made for, where these are of all channels together
-    parts: list[Part] = field(default_factory=list)  # by the number of the channel within the task
+    parts: list[ChannelPart] = field(default_factory=list)  # by the number of the channel within the task
 
     @property
     def channels(self) -> list[int]:
@@ -58,12 +58,12 @@ class Task:
         """Gives each channel its count of elements, one behind the other."""
         self.parts, offset = [], 0
         for channel, count in counts:
-            self.parts.append(Part(channel, offset, count))
+            self.parts.append(ChannelPart(channel, offset, count))
             offset += count
 
     def share(self, channels: Iterable[int]) -> None:
         """Gives all of it to these channels together."""
-        self.parts = [Part(channel, 0, self.elements) for channel in channels]
+        self.parts = [ChannelPart(channel, 0, self.elements) for channel in channels]
 
     @property
     def work_bytes(self) -> int:
@@ -91,22 +91,22 @@ class Chooser(Interface):
     communicator: Communicator
     beside_messages: bool  # whether sends and receives are in the group, too
 
-    def choose(self, tasks: Sequence[Task], pipelined: int = 1, preset_channels: int = 0) -> None:
+    def choose(self, tasks: Sequence[CollectiveTask], pipelined: int = 1, preset_channels: int = 0) -> None:
         """Fills in what tasks chosen together get: cell, threads, bound, together_bytes."""
 
-    def bind(self, task: Task) -> None:
+    def bind(self, task: CollectiveTask) -> None:
         """Fills in the most channels of one chosen task by its own size, and whether a tuner plugin named them."""
 
-    def register(self, task: Task) -> None:
+    def register(self, task: CollectiveTask) -> None:
         """Changes the most channels of one chosen task to what its registered buffers leave."""
 
-    def path_of(self, tasks: Sequence[Task]) -> NonClassicPath | None:
+    def path_of(self, tasks: Sequence[CollectiveTask]) -> NonClassicPath | None:
         """What does these calls of a kind together instead of an algorithm; None: nothing."""
 
 
-Kernels = list[list[Task]]
+Kernels = list[list[CollectiveTask]]
 DEVICE_OP_RULES: Registry[Callable[[Op], Op]] = Registry()
-FUNCTION_RULES: Registry[Callable[[Task, Op], DataType]] = Registry()
+FUNCTION_RULES: Registry[Callable[[CollectiveTask, Op], DataType]] = Registry()
 
 
 @DEVICE_OP_RULES(nccl.HOST_TO_DEV_RED_OP(since="2.19.3"), nccl.HOST_TO_DEV_RED_OP_MOVED(since="2.31.2"))
@@ -132,13 +132,13 @@ def kind(communicator: Communicator, request: Request) -> tuple[Collective, Data
 
 
 @FUNCTION_RULES(nccl.FUNC_INDEX(since="2.18.1"))
-def of_each_type(task: Task, op: Op) -> DataType:
+def of_each_type(task: CollectiveTask, op: Op) -> DataType:
     """Each type has a function of its own."""
     return task.request.device_dtype
 
 
 @FUNCTION_RULES(nccl.EQUIVALENT_PRIMARY(since="2.19.3"))
-def of_unsigned_types(task: Task, op: Op) -> DataType:
+def of_unsigned_types(task: CollectiveTask, op: Op) -> DataType:
     """Sums and products do not care about the sign; minimum and maximum have an argument for it, not in the switch."""
     dtype = task.request.device_dtype
     indifferent = op in (Op.sum, Op.prod) or (op is Op.max and task.algo_proto[0] not in NVLS)
@@ -146,26 +146,26 @@ def of_unsigned_types(task: Task, op: Op) -> DataType:
 
 
 @FUNCTION_RULES(nccl.EQUIVALENT_PRIMARY(since="2.24.3"))
-def of_unsigned_types_and_averages(task: Task, op: Op) -> DataType:
+def of_unsigned_types_and_averages(task: CollectiveTask, op: Op) -> DataType:
     """Sums, products and averages do not care about the sign; minimum and maximum neither, but in the switch."""
     dtype = task.request.device_dtype
     return UNSIGNED.get(dtype, dtype) if op is Op.avg else of_unsigned_types(task, op)
 
 
-def function(communicator: Communicator, task: Task) -> tuple[object, ...]:
+def function(communicator: Communicator, task: CollectiveTask) -> tuple[object, ...]:
     """The device function that runs a task. Source: src/device/generate.py, v2.28.9-1, equivalent_primary."""
     op = device_op(communicator, task.request)
     dtype = communicator.rules.function(task, op)
     return task.request.collective, op, dtype, task.algo_proto
 
 
-def neighbours(communicator: Communicator, tasks: Iterable[Task]) -> Iterator[list[Task]]:
+def neighbours(communicator: Communicator, tasks: Iterable[CollectiveTask]) -> Iterator[list[CollectiveTask]]:
     """Runs of one kind."""
     for _, together in groupby(tasks, lambda task: kind(communicator, task.request)):
         yield list(together)
 
 
-def in_graph(tasks: Iterable[Task]) -> bool:
+def in_graph(tasks: Iterable[CollectiveTask]) -> bool:
     """Whether the group is captured into a CUDA graph."""
     return any(task.request.buffers is Buffers.graph for task in tasks)
 
