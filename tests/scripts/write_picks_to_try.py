@@ -40,10 +40,7 @@ COLLECTIVES = (
     Collective.Reduce,
 )
 
-WITHOUT_LAUNCHES = (Collective.Broadcast, Collective.Reduce)  # whose channels change at a million sizes in some releases
-    Collective.Broadcast,
-    Collective.Reduce,
-)  # whose channels change at a million sizes in some releases
+WITHOUT_LAUNCHES = (Collective.Broadcast, Collective.Reduce)  # in some releases channels change at a million sizes
 
 
 def releases() -> tuple[str, ...]:
