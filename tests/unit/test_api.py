@@ -44,6 +44,37 @@ def test_the_release_is_the_newest_unless_one_is_asked_for() -> None:
     assert tuner.communicator("dgx-h100", nccl="2.18.1").scenario.nccl == "2.18.1"
 
 
+@pytest.mark.parametrize("said", [2.28, "v2.28.9-1", (2, 28, 9), 22809, "2.28"])
+def test_a_release_may_be_said_as_others_do(said: Any) -> None:
+    assert tuner.communicator("dgx-h100", nccl=said).scenario.nccl == "2.28.9"
+
+
+def test_2_30_is_no_2_3() -> None:
+    said: Any = 2.30
+    assert tuner.communicator("dgx-h100", nccl=said).scenario.nccl == "2.30.7"
+
+
+def test_sizes_may_be_words() -> None:
+    one = tuner.communicator("dgx-h100", nccl="2.28.9")
+    words: Any = ["1K", "1M..4M"]
+    assert one.pick("allreduce", words).bytes.tolist() == [1 << 10, 1 << 20, 1 << 21, 1 << 22]
+    with pytest.raises(BadInput, match="size 'much'"):
+        one.pick("allreduce", "much")
+
+
+def test_notebooks_get_tables() -> None:
+    one = tuner.communicator("dgx-h100", nccl="2.28.9")
+    picks = one.pick("allreduce", [1 << 20, 1 << 30])._repr_html_()
+    assert picks.count("<tr>") == 3
+    assert '<td style="text-align: right">1,073,741,824</td>' in picks or ">1073741824<" in picks
+    explained = one.explain("allreduce", 1 << 20)
+    shown = explained._repr_html_()
+    assert "AllReduce of 1 MiB: Ring/LL" in shown
+    assert shown.count("<tr>") == 2 + len(explained.slower)
+    many = one.edges("allreduce")
+    assert many._repr_html_().endswith(f"<p>and {len(many) - 20:,} more rows</p>")
+
+
 def test_what_is_unknown_is_said() -> None:
     with pytest.raises(UnknownMachine, match="dgx-h101"):
         tuner.communicator("dgx-h101")

@@ -8,6 +8,7 @@ import numpy as np
 
 from tuner.answers.tuners import TunerWord, word_of
 from tuner.base.errors import BadInput
+from tuner.base.frames import html_table
 from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
 from tuner.base.records import json_form
 from tuner.base.sizes import human_bytes
@@ -80,6 +81,18 @@ class Explanation:
         return (
             f"<{type(self).__name__}: {call}, {self.pick.name} in {self.pick.time_us:.2f} us, {len(self.steps)} steps>"
         )
+
+    def _repr_html_(self) -> str:
+        """The pick and what else the call may use, as a table for notebooks."""
+        call = f"{self.collective.name} of {human_bytes(self.bytes)}: {self.pick.name}"
+        until = f"{human_bytes(self.holds.from_bytes)} to {human_bytes(self.holds.to_bytes)}"
+        rows: list[tuple[str, float, float | None]] = [(self.pick.name, float(self.pick.time_us), None)]
+        rows += [
+            (f"{each.algorithm.name}/{each.protocol.name}", each.time_us, each.slower_percent) for each in self.slower
+        ]
+        reasons = "; ".join(f"{each.algorithm.name}/{each.protocol.name}: {each.reason}" for each in self.unavailable)
+        below = f"The same pick from {until}.{f' Not usable: {reasons}.' if reasons else ''}"
+        return html_table(call, ("combination", "time_us", "slower_percent"), rows, below)
 
     @property
     def slower(self) -> list[Slower]:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from html import escape
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar, overload
 
@@ -25,6 +26,7 @@ class NamedColumn:
 
 Column: TypeAlias = NDArray[Any] | NamedColumn | Sequence[Any]
 R = TypeVar("R")
+MOST_ROWS_SHOWN = 20  # in a notebook
 
 
 class Framed(ABC):
@@ -37,6 +39,12 @@ class Framed(ABC):
         first = next(iter(columns.values()), ())
         rows = len(first.numbers if isinstance(first, NamedColumn) else first)
         return f"<{type(self).__name__}: {rows} rows of {', '.join(columns)}>"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks, of the first rows."""
+        rows = self.rows()
+        more = f"and {len(rows) - MOST_ROWS_SHOWN:,} more rows" if len(rows) > MOST_ROWS_SHOWN else ""
+        return html_table(type(self).__name__, [*self.columns()], rows[:MOST_ROWS_SHOWN], more)
 
     @abstractmethod
     def columns(self) -> dict[str, Column]:
@@ -91,6 +99,23 @@ class Rows(Framed, Sequence[R]):
         rows = [_flat(to_json(record)) for record in self.records]
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: [row.get(name) for row in rows] for name in names}
+
+
+def html_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[object]], below: str = "") -> str:
+    """A table in HTML, as notebooks show it; ``caption`` stands above it, and ``below`` under it."""
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in rows)
+    caption = f'<caption style="caption-side: top">{escape(caption)}</caption>' if caption else ""
+    after = f"<p>{escape(below)}</p>" if below else ""
+    return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{after}"
+
+
+def _html_cell(value: object) -> str:
+    if value is None:
+        return "<td></td>"
+    if isinstance(value, float):
+        return f'<td style="text-align: right">{value:,.2f}</td>'
+    return f'<td style="text-align: {"right" if isinstance(value, int) else "left"}">{escape(str(value))}</td>'
 
 
 def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:

@@ -16,6 +16,7 @@ from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import Float, FloatArray, IntArray, SizeArray
+from tuner.base.sizes import size_list
 from tuner.base.windows import SYMMETRIC, Windows
 from tuner.emulator import model
 from tuner.emulator.call_kind import NonClassicPath
@@ -501,6 +502,8 @@ class Selection:
 
 def _sizes(sizes: ArrayLike) -> SizeArray:
     values = np.atleast_1d(np.asarray(sizes))
+    if values.dtype.kind == "U":  # as the command line takes them
+        values = np.array([size for text in values.ravel().tolist() for size in size_list(text)])
     if values.ndim != 1 or (values.size and values.dtype.kind not in "ui"):  # NumPy takes [] for floats
         raise BadInput(
             f"sizes: expected integers in one dimension, 1 to 2**62, got {values.dtype} of shape {values.shape}"

@@ -35,17 +35,22 @@ def names() -> list[str]:
     return sorted(there, key=_parts)
 
 
+FIRST_CODE = 20_900  # NCCL_VERSION_CODE is X * 10000 + Y * 100 + Z from 2.9 on
+
+
 def first_with(has: Callable[[Release], bool]) -> str:
     """The oldest release of which ``has`` is true: for a refusal that says which are valid. There has to be one."""
     return next(name for name in names() if has(load(name)))
 
 
-def named(text: str) -> str:
-    """The release that ``text`` names: 2.28.9 of ``v2.28.9-1``, and the newest 2.29 of ``2.29``.
+def named(said: object) -> str:
+    """The release that a text names: 2.28.9 of ``v2.28.9-1``, and the newest 2.29 of ``2.29``.
 
+    Also the number 2.29, PyTorch's (2, 28, 9), and NCCL_VERSION_CODE, 22809.
     Errors: UnknownRelease lists the valid ones.
     """
-    known, spelled = names(), SPELLED.fullmatch(text.strip())
+    text = _in_words(said)
+    known, spelled = names(), SPELLED.fullmatch(text)
     found = [name for name in known if spelled and (name == spelled[1] or name.startswith(f"{spelled[1]}."))]
     if not found:
         close = _nearest(spelled[1], known) if spelled else None
@@ -53,6 +58,16 @@ def named(text: str) -> str:
         listed = _neighbours(spelled[1], known) if spelled else nearest_of(text, known)
         raise UnknownRelease(f"no table for NCCL {text}{suggestion}; {listed}")
     return found[-1]
+
+
+def _in_words(said: object) -> str:
+    if isinstance(said, float):
+        return f"{said:.2f}"  # 2.30 is 2.3
+    if isinstance(said, tuple):
+        return ".".join(map(str, said))
+    if isinstance(said, int) and said >= FIRST_CODE:
+        return f"{said // 10_000}.{said // 100 % 100}.{said % 100}"
+    return str(said).strip()
 
 
 def _neighbours(number: str, known: list[str]) -> str:
