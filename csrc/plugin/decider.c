@@ -23,50 +23,61 @@ static inline bool holds_ring_back(const struct decider *decider, const struct c
     return time >= decider->guard_us && guard_is_of(call->collective) && guard_shows(cells, decider->guard_us);
 }
 
-/* The first of the choices that NCCL can take, or NULL; it is preferred in the cells then. */
-static const struct choice *prefer(const struct decider *decider, const struct call *call, const struct choice *choice,
-                                   struct cost_cells cells) {
-    while (holds_ring_back(decider, call, cells, choice) || !cells_prefer(cells, choice->algorithm, choice->protocol)) {
-        if (!choice->more) {
-            return NULL;
+/* A choice, and its number among the lookup's; NULL for none. */
+struct found {
+    const struct choice *choice;
+    uint32_t number;
+};
+
+static struct found numbered(const struct lookup *lookup, uint32_t number) {
+    return (struct found){&lookup->choices[number], number};
+}
+
+/* The first of a row's choices that NCCL can take, from `found` on; it is preferred in the cells then. */
+static struct found prefer(const struct decider *decider, const struct call *call, struct found found,
+                           struct cost_cells cells) {
+    while (holds_ring_back(decider, call, cells, found.choice) ||
+           !cells_prefer(cells, found.choice->algorithm, found.choice->protocol)) {
+        if (!found.choice->more) {
+            return (struct found){NULL, 0};
         }
-        choice++;
+        found = numbered(&decider->rules->lookup, found.number + 1);
     }
-    return choice;
+    return found;
 }
 
 /* The same of the later rows that hold the call, where rows fall through. */
-static const struct choice *fall(const struct decider *decider, const struct call *call, struct cost_cells cells) {
+static struct found fall(const struct decider *decider, const struct call *call, struct cost_cells cells) {
     bool held_back = decider->guarded && guard_is_of(call->collective) && guard_shows(cells, decider->guard_us);
     uint32_t runnable = cells_runnable(cells) & ~(held_back ? CELLS_OF_RING : 0);
-    const struct choice *next = lookup_fall(&decider->rules->lookup, call, runnable);
-    return next ? prefer(decider, call, next, cells) : NULL;
+    uint32_t next = lookup_fall(&decider->rules->lookup, call, runnable);
+    return next ? prefer(decider, call, numbered(&decider->rules->lookup, next), cells) : (struct found){NULL, 0};
 }
 
 /* Whether a row that NCCL can run nothing of ends with nccl. */
-static bool ends_with_own(const struct choice *choice) {
-    while (choice->more) {
-        choice++;
+static bool ends_with_own(const struct lookup *lookup, uint32_t number) {
+    while (lookup->choices[number].more) {
+        number++;
     }
-    return choice->own;
+    return lookup->choices[number].own;
 }
 
 /* The arm of a row that explores, by the communicator's own count of such calls, which is the same on all ranks; NULL where
  * the call is NCCL's own. In which block of each round an arm is taken changes from round to round: else it would always
  * meet the same calls of a step. */
-static const struct choice *arm_of(const struct decider *decider, const struct choice *row, int collective) {
-    const struct schedule *schedule = &decider->rules->lookup.schedules[row->explores - 1];
+static struct found arm_of(const struct decider *decider, struct found row, int collective) {
+    const struct schedule *schedule = &decider->rules->lookup.schedules[row.choice->explores - 1];
     uint64_t count;
     if (!decider->explorer || !explorer_counts(decider->explorer, collective, &count) || count >= schedule->calls) {
-        return NULL;
+        return (struct found){NULL, 0};
     }
     uint64_t block = count / schedule->block, round = block / schedule->every;
     uint64_t mixed = (round ^ round >> 15) * 0x9e3779b97f4a7c15u;
     if ((mixed >> 32) % schedule->every != block % schedule->every) {
-        return NULL;
+        return (struct found){NULL, 0};
     }
-    const struct choice *arm = row + 1 + round % schedule->arms;
-    return arm->algorithm < 0 ? NULL : arm;
+    struct found arm = numbered(&decider->rules->lookup, row.number + 1 + (uint32_t)(round % schedule->arms));
+    return arm.choice->algorithm < 0 ? (struct found){NULL, 0} : arm;
 }
 
 static uint64_t chunk_key(int algorithm, int protocol) {
@@ -82,19 +93,19 @@ static void note_chunk(struct decider *decider, int collective, const struct cho
     }
 }
 
-static void count_choice(struct decider *decider, const struct choice *taken, const struct call *call) {
-    const struct lookup *lookup = &decider->rules->lookup;
-    if (counters_add(&decider->counters.decided[taken - lookup->choices], 1) == 0) {
-        counters_say_first(&decider->counters, taken, lookup_line(lookup, taken), call);
+static void count_choice(struct decider *decider, struct found taken, const struct call *call) {
+    if (counters_add(&decider->counters.decided[taken.number], 1) == 0) {
+        unsigned line = lookup_line(&decider->rules->lookup, taken.number);
+        counters_say_first(&decider->counters, taken.choice, line, call);
     }
 }
 
 /* The first row that holds a call, where it did not decide. */
-static void count_first(struct decider *decider, const struct choice *row, const struct choice *taken) {
+static void count_first(struct decider *decider, struct found row, struct found taken) {
     const struct lookup *lookup = &decider->rules->lookup;
-    bool another = !taken || lookup_line(lookup, taken) != lookup_line(lookup, row);
+    bool another = !taken.choice || lookup_line(lookup, taken.number) != lookup_line(lookup, row.number);
     if (another) {
-        counters_add(&decider->counters.unavailable[row - lookup->choices], 1);
+        counters_add(&decider->counters.unavailable[row.number], 1);
     }
 }
 
@@ -110,29 +121,31 @@ static bool write_costs(struct decider *decider, const struct call *call, struct
 enum decided decider_decide(struct decider *decider, const struct call *call, struct cost_cells cells, int *channels) {
     const struct lookup *lookup = &decider->rules->lookup;
     bool costed = write_costs(decider, call, cells);
-    const struct choice *row = lookup_find(lookup, call), *taken = NULL;
-    if (__builtin_expect(row->explores, 0)) {
-        const struct choice *arm = arm_of(decider, row, call->collective);
-        if (arm && !holds_ring_back(decider, call, cells, arm) && cells_prefer(cells, arm->algorithm, arm->protocol)) {
+    const struct step *step = lookup_find(lookup, call);
+    struct found row = {&step->choice, step->number}, taken = {NULL, 0};
+    if (__builtin_expect(row.choice->explores, 0)) {
+        struct found arm = arm_of(decider, row, call->collective);
+        if (arm.choice && !holds_ring_back(decider, call, cells, arm.choice) &&
+            cells_prefer(cells, arm.choice->algorithm, arm.choice->protocol)) {
             taken = arm;
         }
-        row = lookup->choices; /* without the arm it is as if there were no row */
+        row = numbered(lookup, CHOICE_NONE); /* without the arm it is as if there were no row */
     }
-    bool matches = row->algorithm >= 0;
+    bool matches = row.choice->algorithm >= 0;
     if (matches) {
         taken = prefer(decider, call, row, cells);
-        if (!taken) {
+        if (!taken.choice) {
             taken = fall(decider, call, cells);
         }
-        if (row != taken) {
+        if (row.number != taken.number) {
             count_first(decider, row, taken);
         }
     }
-    note_chunk(decider, call->collective, taken);
-    if (taken) {
+    note_chunk(decider, call->collective, taken.choice);
+    if (taken.choice) {
         count_choice(decider, taken, call);
-        if (taken->channels > 0 && channels) {
-            *channels = taken->channels;
+        if (taken.choice->channels > 0 && channels) {
+            *channels = taken.choice->channels;
         }
         return DECIDED_CELLS;
     }
@@ -141,7 +154,7 @@ enum decided decider_decide(struct decider *decider, const struct call *call, st
     } else {
         counters_add(&decider->counters.totals->costed_alone, 1);
     }
-    return costed ? DECIDED_CELLS : ends_with_own(row) ? DECIDED_OWN : DECIDED_NOTHING;
+    return costed ? DECIDED_CELLS : ends_with_own(lookup, row.number) ? DECIDED_OWN : DECIDED_NOTHING;
 }
 
 enum decided decider_choose(struct decider *decider, const struct call *call, float cells[CELLS], int *algorithm,
@@ -168,19 +181,22 @@ void decider_explain(const struct decider *decider, const struct call *call, str
         }
     }
     bool costed = costs_write(&decider->rules->costs, call, cells, decider->guarded, NULL) > 0;
-    const struct choice *row = lookup_find(lookup, call),
-                        *taken = row->algorithm < 0 ? NULL : prefer(decider, call, row, cells);
-    if (row->explores) {
+    const struct step *step = lookup_find(lookup, call);
+    struct found row = {&step->choice, step->number}, taken = {NULL, 0};
+    if (row.choice->algorithm >= 0) {
+        taken = prefer(decider, call, row, cells);
+    }
+    if (row.choice->explores) {
         return; /* by which calls the communicator has made */
     }
-    if (!taken && row->algorithm >= 0) {
+    if (!taken.choice && row.choice->algorithm >= 0) {
         taken = fall(decider, call, cells);
     }
-    if (taken) {
-        explanation->decision = lookup_line(lookup, taken);
+    if (taken.choice) {
+        explanation->decision = lookup_line(lookup, taken.number);
     } else {
-        explanation->unavailable = lookup_line(lookup, row);
-        explanation->undecided = !costed && !ends_with_own(row);
+        explanation->unavailable = lookup_line(lookup, row.number);
+        explanation->undecided = !costed && !ends_with_own(lookup, row.number);
     }
 }
 

@@ -97,9 +97,23 @@ static bool is_of_class(const struct placed *row, uint32_t pipelined, bool regis
            (row->registered < 0 || row->registered == registered);
 }
 
+static bool build_steps(const struct piece *pieces, size_t count, const struct choice *choices, struct plane *plane) {
+    struct painted painted;
+    if (!steps_paint(pieces, count, &painted)) {
+        return false;
+    }
+    plane->steps = malloc(painted.count * sizeof *plane->steps);
+    bool built = plane->steps && search_build(painted.starts, painted.count, &plane->search);
+    for (size_t i = 0; built && i < painted.count; i++) {
+        plane->steps[i] = (struct step){choices[painted.values[i]], painted.values[i]};
+    }
+    painted_free(&painted);
+    return built;
+}
+
 /* The steps of the calls with `pipelined` operations and these buffers. */
 static bool build_plane(const struct placed_rows *placed, uint32_t pipelined, bool registered, const struct room *room,
-                        struct function *function, uint32_t plane) {
+                        const struct choice *choices, struct function *function, uint32_t plane) {
     size_t count = 0;
     for (size_t i = 0; i < placed->count; i++) {
         const struct placed *row = &placed->rows[i];
@@ -111,11 +125,12 @@ static bool build_plane(const struct placed_rows *placed, uint32_t pipelined, bo
             count++;
         }
     }
-    return steps_build(room->pieces, count, &function->planes[plane]) &&
+    return build_steps(room->pieces, count, choices, &function->planes[plane]) &&
            (!room->falling || falls_build(room->falling, count, room->pieces, &function->falls[plane]));
 }
 
-static bool build_function(const struct placed_rows *placed, const struct room *room, struct function *function) {
+static bool build_function(const struct placed_rows *placed, const struct room *room, const struct choice *choices,
+                           struct function *function) {
     divide(placed, function);
     uint32_t planes = plane_count(function);
     function->planes = calloc(planes, sizeof *function->planes);
@@ -124,7 +139,7 @@ static bool build_function(const struct placed_rows *placed, const struct room *
     for (uint32_t plane = 0; built && plane < planes; plane++) {
         uint32_t class = plane % (function->end_count + 1);
         bool registered = plane > function->end_count;
-        built = build_plane(placed, class ? function->ends[class - 1] : 0, registered, room, function, plane);
+        built = build_plane(placed, class ? function->ends[class - 1] : 0, registered, room, choices, function, plane);
     }
     return built;
 }
@@ -139,6 +154,7 @@ static bool copy_choices(const struct table *table, const struct shape *shape, s
             lookup->channels_withheld++;
         }
     }
+    lookup->nothing = (struct step){table->choices[CHOICE_NONE], CHOICE_NONE};
     return lookup->choices;
 }
 
@@ -164,7 +180,7 @@ bool lookup_build(const struct table *table, const struct shape *shape, struct l
                  copy_choices(table, shape, lookup) && copy_lines(table, lookup);
     for (int collective = 0; built && collective < COLLECTIVES; collective++) {
         place(table, collective, shape, &placed, lookup);
-        built = build_function(&placed, &room, &lookup->functions[collective]);
+        built = build_function(&placed, &room, lookup->choices, &lookup->functions[collective]);
     }
     free(placed.rows);
     free(room.pieces);
@@ -180,7 +196,8 @@ void lookup_free(struct lookup *lookup) {
         struct function *function = &lookup->functions[collective];
         for (uint32_t plane = 0; plane < plane_count(function); plane++) {
             if (function->planes) {
-                steps_free(&function->planes[plane]);
+                search_free(&function->planes[plane].search);
+                free(function->planes[plane].steps);
             }
             if (function->falls) {
                 falls_free(&function->falls[plane]);
@@ -194,17 +211,9 @@ void lookup_free(struct lookup *lookup) {
     *lookup = (struct lookup){0};
 }
 
-const struct choice *lookup_fall(const struct lookup *lookup, const struct call *call, uint32_t runnable) {
+uint32_t lookup_fall(const struct lookup *lookup, const struct call *call, uint32_t runnable) {
     const struct function *function = &lookup->functions[call->collective];
-    if (!function->falls) {
-        return NULL;
-    }
-    uint32_t found = falls_find(&function->falls[lookup_plane(function, call)], call->bytes, runnable);
-    return found ? &lookup->choices[found] : NULL;
-}
-
-uint32_t lookup_line(const struct lookup *lookup, const struct choice *choice) {
-    return lookup->lines[choice - lookup->choices];
+    return function->falls ? falls_find(&function->falls[lookup_plane(function, call)], call->bytes, runnable) : 0;
 }
 
 static struct rate rate_of(const struct cost *cost) {

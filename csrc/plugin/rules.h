@@ -11,9 +11,21 @@
 #include "steps.h"
 #include "table.h"
 
-/* One set of steps for each class of pipelined operations, and those twice where rows ask for registered buffers. */
+/* What sizes from one step to the next get: the first choice of the first row that holds them, and its number. A copy, so
+ * that most calls read one place of memory behind the search and not two. */
+struct step {
+    struct choice choice;
+    uint32_t number; /* among the lookup's choices, where the others of the row follow */
+};
+
+struct plane {
+    struct search search;
+    struct step *steps; /* by the number of the interval */
+};
+
+/* One plane for each class of pipelined operations, and those twice where rows ask for registered buffers. */
 struct function {
-    struct steps *planes;
+    struct plane *planes;
     struct falls *falls;                /* one for each plane, or NULL: a table whose rows do not fall through */
     uint32_t ends[MOST_PIPELINED_ENDS]; /* where the classes after the first begin, sorted */
     uint32_t end_count;
@@ -23,6 +35,7 @@ struct function {
 struct lookup {
     struct choice *choices;           /* [0] is NCCL's own */
     uint32_t *lines;                  /* of the rows that the choices are of */
+    struct step nothing;              /* [0] as a step */
     const struct schedule *schedules; /* the table's */
     struct function functions[COLLECTIVES];
     size_t rows;              /* that apply to this communicator */
@@ -46,22 +59,25 @@ static inline bool lookup_is_tuned(int collective) {
     return (unsigned)collective < COLLECTIVES;
 }
 
-/* The choices of the first row that holds the call, best first; NCCL's own where there is none. Never NULL. Here, for it
- * is most of a call. */
-static inline const struct choice *lookup_find(const struct lookup *lookup, const struct call *call) {
+/* The first choice of the first row that holds the call; NCCL's own where there is none. Never NULL. Here, for it is most
+ * of a call. */
+static inline const struct step *lookup_find(const struct lookup *lookup, const struct call *call) {
     if (!lookup_is_tuned(call->collective)) {
-        return lookup->choices;
+        return &lookup->nothing;
     }
     const struct function *function = &lookup->functions[call->collective];
-    return &lookup->choices[steps_find(&function->planes[lookup_plane(function, call)], call->bytes)];
+    const struct plane *plane = &function->planes[lookup_plane(function, call)];
+    return &plane->steps[search_find(&plane->search, call->bytes)];
 }
 
-/* Of a tuned collective, where rows fall through and NCCL can run nothing of the first: the choice of the first row whose
- * cell has its bit in `runnable` (of cells_runnable); NULL where there is none. */
-const struct choice *lookup_fall(const struct lookup *lookup, const struct call *call, uint32_t runnable);
+/* Of a tuned collective, where rows fall through and NCCL can run nothing of the first: the number of the choice of the
+ * first row whose cell has its bit in `runnable` (of cells_runnable); 0 where there is none. */
+uint32_t lookup_fall(const struct lookup *lookup, const struct call *call, uint32_t runnable);
 
-/* The line of the row that a found choice is of; 0 for NCCL's own. */
-uint32_t lookup_line(const struct lookup *lookup, const struct choice *choice);
+/* The line of the row that a choice is of, by its number; 0 for NCCL's own. */
+static inline uint32_t lookup_line(const struct lookup *lookup, uint32_t number) {
+    return lookup->lines[number];
+}
 
 /* The table's own times: which rows of `cost` apply to one communicator, and what they make of a call's cells. */
 

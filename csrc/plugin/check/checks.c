@@ -10,11 +10,15 @@
 #include "../rules.h"
 #include "scan.h"
 
+static void check_one(const struct choice *found, const struct choice *expected, int channels) {
+    CHECK(found->algorithm == expected->algorithm && found->protocol == expected->protocol);
+    CHECK(found->channels == channels && found->explores == expected->explores && found->own == expected->own);
+    CHECK(found->chunk_bytes == expected->chunk_bytes && found->more == expected->more);
+}
+
 static void check_same(const struct choice *found, const struct choice *expected, const struct shape *shape) {
     while (true) {
-        CHECK(found->algorithm == expected->algorithm && found->protocol == expected->protocol);
-        CHECK(found->channels == kept_channels(expected, shape));
-        CHECK(found->chunk_bytes == expected->chunk_bytes && found->more == expected->more);
+        check_one(found, expected, kept_channels(expected, shape));
         if (!found->more) {
             break;
         }
@@ -24,7 +28,9 @@ static void check_same(const struct choice *found, const struct choice *expected
 
 static void check_point(const struct table *table, const struct shape *shape, const struct lookup *lookup,
                         const struct costs *costs, const struct call *call) {
-    check_same(lookup_find(lookup, call), scan_rows(table, shape, call), shape);
+    const struct step *step = lookup_find(lookup, call);
+    check_one(&step->choice, &lookup->choices[step->number], lookup->choices[step->number].channels);
+    check_same(&lookup->choices[step->number], scan_rows(table, shape, call), shape);
     float cells[CELLS], expected[CELLS];
     for (int cell = 0; cell < CELLS; cell++) {
         cells[cell] = expected[cell] = cell % 5 == 4 ? -1.0f : 7.0f;
