@@ -6,6 +6,8 @@ from tuner.cli.command import LazyGroup
 
 VERBS = {
     "read": "joins what the ranks of a job measured: transfer, waiting, stragglers",
+    "plan": "a table whose arms a job explores: few, where most of its time is",
+    "decide": "which arms are faster in the job, and the table of those",
 }
 
 
@@ -16,4 +18,6 @@ def command() -> None:
     \b
     export NCCL_PROFILER_PLUGIN=$NCCL_TUNER_PLUGIN NCCL_TUNER_JOB=/shared/job
     nccl-tuner job read /shared/job
+    nccl-tuner job plan /shared/job --machine dgx-h100 --out explore.table
+    nccl-tuner job decide /shared/job --out pod.table
     """

@@ -9,6 +9,7 @@ from tuner.base.errors import BadInput
 from tuner.cli import options
 from tuner.cli.output import counted, human_bytes, print_json, print_table, say, verdict
 from tuner.jobs.inside import joined, report
+from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
 from tuner.times.records.samples import Writer
 
@@ -55,16 +56,21 @@ def command(folder: Path, machine: str | None, out: Path | None, parquet: Path |
 def _write(out: Path, machine: str | None, files: joined.JobFolder, calls: list[joined.JoinedCalls]) -> None:
     if out.exists() and out.stat().st_size:
         raise BadInput(f"{out} is there already; valid: another file")
-    scenario = None
-    if machine is not None:
-        most = max(calls, key=lambda each: float(each.transfer_us.sum())).communicator
-        nodes = most.nodes or 1
-        release = files.releases[0] if files.releases else None
-        scenario = describe(machine=machine, nodes=nodes, gpus_per_node=most.ranks // nodes, nccl=release)
+    scenario = None if machine is None else scenario_of(machine, files, calls)
     measured = report.measurements(calls, scenario)
     with Writer(out, measured.header) as writer:
         for block in measured.blocks:
             writer.add(block)
+
+
+def scenario_of(machine: str, files: joined.JobFolder, calls: list[joined.JoinedCalls]) -> Scenario:
+    """The communicator that has most time, on nodes of this kind. Errors: those of ``describe``."""
+    if not calls:
+        raise BadInput("no call has a record of every rank")
+    most = max(calls, key=lambda each: float(each.transfer_us.sum())).communicator
+    nodes = most.nodes or 1
+    release = files.releases[0] if files.releases else None
+    return describe(machine=machine, nodes=nodes, gpus_per_node=most.ranks // nodes, nccl=release)
 
 
 def _print(found: report.JobReport) -> None:

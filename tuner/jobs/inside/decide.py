@@ -1,0 +1,245 @@
+"""Decisions from a job that explored: an arm stays where its blocks are faster than NCCL's own calls around them.
+
+A block of an arm is compared with the calls of the same kind just before and after it, so what a job has in common over
+minutes cancels. The unit is a stretch of time, over all communicators of one size: what disturbs a job for as long is
+then in one unit. Stretches are made longer until neighbours are no more alike than by accident.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from math import expm1
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.base.errors import BadInput
+from tuner.jobs.inside.joined import JobCall, JoinedCalls
+from tuner.plugin.table.records import ANY_COUNT, Choice, Decision, Interval, Table
+from tuner.times.evidence import gain_of
+from tuner.times.records.samples import Combination, Point
+from tuner.times.statistics import correlation
+
+LEAST_GAIN = 0.02
+ERROR = 0.025  # one-sided, for all arms of a job together (Holm)
+MOST_UNITS = 24
+FEWEST_UNITS = 6
+ALIKE = 0.3  # correlation of neighbours up to which stretches count as independent
+AROUND = 2  # calls before and after a block, times its own, that it is compared with
+LEAST_ELAPSED_S = 0.05  # of a block, for the job's own progress: wall clocks are read every 4 ms
+DAY_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobArm:
+    """An arm of one call: what ran, beside what the job ran else. Gains are shares of 1 with the 95 % interval.
+
+    ``p`` is the chance of seeing this without a gain, corrected for all arms (Holm). ``job_gain`` is that of the wall
+    clock of whole blocks, None where it was not seen. ``saved_s`` is what it wins in a day, of each rank's time in
+    collectives. ``why_not`` None: it stays; ``judged`` False: there is too little to judge it by.
+    """
+
+    ranks: int
+    nodes: int | None
+    point: Point
+    arm: Combination
+    usual: Combination
+    gain: float
+    interval: tuple[float, float]
+    p: float
+    blocks: int
+    units: int
+    job_gain: float | None
+    saved_s: float
+    why_not: str | None
+    judged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobDecision:
+    """Arms of a job, most saved first, and the table of those that stay."""
+
+    arms: tuple[JobArm, ...]
+    table: Table
+
+    @property
+    def kept(self) -> tuple[JobArm, ...]:
+        """Arms that stay."""
+        return tuple(arm for arm in self.arms if arm.why_not is None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    at_s: float
+    gain: float  # logarithms
+    job_gain: float
+    calls: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Key:
+    ranks: int
+    nodes: int
+    point: Point
+    usual: Combination
+    arm: Combination
+
+
+def decide(joined: Sequence[JoinedCalls], provenance: dict[str, str]) -> JobDecision:
+    """Arms of all communicators. BadInput where nothing but one choice of each call ran: the job did not explore."""
+    blocks: dict[_Key, list[_Block]] = {}
+    calls: dict[_Key, list[float]] = {}
+    begin_s = min((float(each.at_s[0]) for each in joined if len(each.at_s)), default=0.0)
+    end_s = max((float(each.at_s[-1]) for each in joined if len(each.at_s)), default=0.0)
+    for each in joined:
+        for key, found, usual_us in _blocks(each):
+            blocks.setdefault(key, []).extend(found)
+            calls.setdefault(key, []).append(usual_us)
+    if not blocks:
+        raise BadInput("the job ran one choice of each call: it did not explore")
+    span_s = max(end_s - begin_s, 1e-9)
+    judged = [_judged(key, found, span_s, begin_s, sum(calls[key])) for key, found in sorted(blocks.items())]
+    arms = tuple(sorted(_corrected(judged), key=lambda arm: -arm.saved_s))
+    return JobDecision(arms, _table(arms, provenance))
+
+
+def _blocks(each: JoinedCalls) -> Iterator[tuple[_Key, list[_Block], float]]:
+    """By arm: its blocks, and the time of the calls that it would be taken for, us over the whole job."""
+    points: dict[Point, list[int]] = {}
+    for place, call in enumerate(each.kinds):
+        points.setdefault(Point(call.collective, call.bytes, call.dtype), []).append(place)
+    counts = np.bincount(each.call, minlength=len(each.kinds))
+    log_us = np.log(np.maximum(each.transfer_us, 1e-3))
+    for point, places in points.items():
+        if len(places) < 2:
+            continue
+        usual = max(places, key=lambda place: int(counts[place]))
+        own = np.flatnonzero(np.isin(each.call, places))
+        own = own[np.argsort(each.sequence[own], kind="stable")]
+        base = np.flatnonzero(each.call[own] == usual)
+        for arm in places:
+            found = list(_of_arm(each.call[own] == arm, base, log_us[own], each.at_s[own])) if arm != usual else []
+            if found:
+                key = _key(each, point, each.kinds[usual], each.kinds[arm])
+                yield key, found, float(each.transfer_us[own[base]].sum())
+
+
+def _key(each: JoinedCalls, point: Point, usual: JobCall, arm: JobCall) -> _Key:
+    return _Key(each.communicator.ranks, each.communicator.nodes or 0, point, usual.executed, arm.executed)
+
+
+def _of_arm(
+    is_arm: NDArray[np.bool_], base: NDArray[np.int64], log_us: NDArray[np.float64], at_s: NDArray[np.float64]
+) -> Iterator[_Block]:
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_arm, [False]]).astype(np.int8)))
+    for start, stop in zip(edges[::2], edges[1::2], strict=True):
+        count = int(stop - start)
+        before, after = np.searchsorted(base, [start, stop])
+        around = base[max(0, before - AROUND * count) : after + AROUND * count]
+        if len(around) < count:
+            continue
+        gain = float(np.median(log_us[around]) - np.median(log_us[start:stop]))
+        yield _Block(float(at_s[stop - 1]), gain, _progress(at_s, int(start), int(stop)), count)
+
+
+def _progress(at_s: NDArray[np.float64], start: int, stop: int) -> float:
+    """Logarithm of how much faster the job went on in a block than before and after it; NaN where it is not seen."""
+    count = stop - start
+    if start < count + 1 or stop + count > len(at_s):
+        return float("nan")
+    own, before = at_s[stop - 1] - at_s[start - 1], at_s[start - 1] - at_s[start - 1 - count]
+    after = at_s[stop - 1 + count] - at_s[stop - 1]
+    if min(own, before, after) < LEAST_ELAPSED_S:
+        return float("nan")
+    return float(np.log((before + after) / 2) - np.log(own))
+
+
+def _units(blocks: Sequence[_Block], begin_s: float, span_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Gains and the job's gains by stretch, [unit]; as many as noise allows."""
+    at = np.array([block.at_s for block in blocks])
+    gains, job = (np.array([getattr(block, name) for block in blocks]) for name in ("gain", "job_gain"))
+    wanted = min(MOST_UNITS, len(blocks))
+    while True:
+        stretch = np.minimum(((at - begin_s) / span_s * wanted).astype(np.int64), wanted - 1)
+        there = np.unique(stretch)
+        of_gain = np.array([np.median(gains[stretch == each]) for each in there])
+        if wanted // 2 < FEWEST_UNITS or correlation([(0, of_gain)]) <= ALIKE:
+            seen = [job[stretch == each] for each in there]
+            of_job = np.array([np.nanmedian(its) if np.isfinite(its).any() else np.nan for its in seen])
+            return of_gain, of_job
+        wanted //= 2
+
+
+def _judged(key: _Key, blocks: Sequence[_Block], span_s: float, begin_s: float, usual_us: float) -> JobArm:
+    of_gain, of_job = _units(blocks, begin_s, span_s)
+    gain = gain_of(of_gain)
+    job = gain_of(of_job) if np.isfinite(of_job).sum() >= FEWEST_UNITS else None
+    enough = len(of_gain) >= FEWEST_UNITS
+    saved_s = usual_us / 1e6 * -expm1(-gain.estimate) / span_s * DAY_S
+    why_not = None if enough else f"{len(blocks)} blocks in {len(of_gain)} stretches of time; at least {FEWEST_UNITS}"
+    if enough and job is not None and job.high < 0:
+        why_not = f"the job itself is {-100 * expm1(job.estimate):.1f} % slower in its blocks"
+    return JobArm(
+        key.ranks,
+        key.nodes or None,
+        key.point,
+        key.arm,
+        key.usual,
+        expm1(gain.estimate),
+        (float(np.expm1(gain.low)), float(np.expm1(gain.high))),
+        gain.p,
+        len(blocks),
+        len(of_gain),
+        None if job is None else expm1(job.estimate),
+        saved_s,
+        why_not,
+        enough,
+    )
+
+
+def _corrected(arms: Sequence[JobArm]) -> Iterable[JobArm]:
+    """With Holm's correction over all that can be judged, and what each fails by."""
+    judged = sorted((arm for arm in arms if arm.judged), key=lambda arm: arm.p)
+    least = 0.0
+    for place, arm in enumerate(judged):
+        least = max(least, min(1.0, arm.p * (len(judged) - place)))
+        why_not = arm.why_not
+        if why_not is None and not arm.gain > LEAST_GAIN:
+            why_not = f"gains {100 * arm.gain:.1f} %, not more than {100 * LEAST_GAIN:.0f} %"
+        if why_not is None and least > ERROR:
+            why_not = f"not beyond the noise: p {least:.2g}, above {ERROR}"
+        yield replace(arm, p=least, why_not=why_not)
+    yield from (arm for arm in arms if not arm.judged)
+
+
+def _table(arms: Iterable[JobArm], provenance: dict[str, str]) -> Table:
+    """Rows of the arms that stay, the best of each call; neighbouring sizes of one choice are one row."""
+    best: dict[tuple[int, int, Point], JobArm] = {}
+    measured: dict[tuple[int, int, int], set[int]] = {}
+    for arm in arms:
+        where = arm.ranks, arm.nodes or 0, arm.point
+        measured.setdefault((*where[:2], int(arm.point.collective)), set()).add(arm.point.bytes)
+        if arm.why_not is None and (where not in best or best[where].gain < arm.gain):
+            best[where] = arm
+    rows: list[Decision] = []
+    shape = sorted(best.items(), key=lambda item: (item[0][0], item[0][1], item[0][2].collective, item[0][2].bytes))
+    for (ranks, nodes, collective), its in groupby(shape, lambda i: (i[0][0], i[0][1], i[0][2].collective)):
+        sizes = sorted(measured[ranks, nodes, int(collective)])
+        for choice, run in _runs({item[0][2].bytes: item[1].arm for item in its}, sizes):
+            rows.append(
+                Decision(
+                    collective,
+                    (Choice(*choice.algo_proto, choice.channels or None),),
+                    bytes=Interval(run[0], run[-1]),
+                    ranks=Interval(ranks, ranks),
+                    nodes=Interval(nodes, nodes) if nodes else ANY_COUNT,
+                )
+            )
+    return Table(tuple(rows), provenance=provenance)
+
+
+def _runs(chosen: dict[int, Combination], sizes: Sequence[int]) -> Iterator[tuple[Combination, list[int]]]:
+    """Sizes in a row that have one choice; a size without one ends a row."""
+    for choice, its in groupby(sizes, key=chosen.get):
+        if choice is not None:
+            yield choice, list(its)

@@ -1,0 +1,128 @@
+"""Arms for a job that was measured: few, where most of its time is, with what exploring them is predicted to cost.
+
+Candidates are what the emulator says can run, in the order of NCCL's own model. Its ratios to what runs now, applied to
+the measured time, are what a block of an arm costs.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm, Op, Protocol
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.jobs.inside.joined import JoinedCalls
+from tuner.plugin.table.records import Arms, Choice, Decision, Interval, Table
+from tuner.scenario import Scenario
+from tuner.times.records.samples import Combination, Point
+
+MOST_ROWS = 8
+MOST_ARMS = 3  # beside NCCL's own
+MOST_FACTOR = 1.5  # that NCCL's model says an arm takes longer than the pick
+LEAST_SHARE = 0.02  # of the job's time in collectives that a call has to have
+BLOCK = 10
+MOST_COST = 0.01  # of the time in collectives
+EVERY = (10, 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """A call that is worth exploring. ``share`` is its part of all time in collectives; ``factors`` are by arm what
+    NCCL's model says it takes, over its pick.
+    """
+
+    point: Point
+    usual: Combination
+    calls: int
+    share: float
+    factors: tuple[tuple[Combination, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """The table to start the next run with. ``cost`` is predicted, of the time in collectives; ``cost_of_job`` of the
+    wall clock; ``days`` is how long exploring lasts at this rate.
+    """
+
+    calls: tuple[PlannedCall, ...]
+    every: int
+    block: int
+    cost: float
+    cost_of_job: float
+    days: float
+    table: Table
+
+
+def plan(joined: Sequence[JoinedCalls], scenario: Scenario, provenance: dict[str, str]) -> JobPlan:
+    """Arms of the communicators of the scenario's size. BadInput where the job has none, or none is worth a try."""
+    own = [each for each in joined if each.communicator.ranks == scenario.ranks and len(each.call)]
+    if not own:
+        there = ", ".join(sorted({str(each.communicator.ranks) for each in joined})) or "no"
+        raise BadInput(f"calls of communicators of {there} ranks; valid: of {scenario.title}")
+    whole_us = sum(float(each.transfer_us.sum()) for each in joined)
+    planned = sorted(_planned(own, Selection(scenario.communicator()), whole_us), key=lambda call: -call.share)
+    planned = planned[:MOST_ROWS]
+    if not planned:
+        raise BadInput(f"no call with {100 * LEAST_SHARE:.0f} % of the job's time has another choice that can run")
+    at_every_block = sum(call.share * _mean_cost(call) for call in planned)
+    every = int(np.clip(np.ceil(at_every_block / MOST_COST), *EVERY))
+    span_s = max(float(each.at_s[-1]) for each in own) - min(float(each.at_s[0]) for each in own)
+    cost = at_every_block / every
+    calls = sum(call.calls for call in planned) / max(len(own), 1)
+    rows = tuple(_row(call, scenario, every) for call in planned)
+    days = rows[0].arms.calls / max(calls, 1) * span_s / 86400 if rows[0].arms else 0.0
+    of_job = cost * whole_us / 1e6 / max(span_s, 1e-9) / len(own)
+    return JobPlan(tuple(planned), every, BLOCK, cost, of_job, days, Table(rows, provenance=provenance))
+
+
+def _planned(own: Iterable[JoinedCalls], selection: Selection, whole_us: float) -> Iterator[PlannedCall]:
+    times: dict[Point, float] = {}
+    counts: dict[Point, dict[Combination, int]] = {}
+    for each in own:
+        for place, call in enumerate(each.kinds):
+            point = Point(call.collective, call.bytes, call.dtype)
+            mine = each.call == place
+            times[point] = times.get(point, 0.0) + float(each.transfer_us[mine].sum())
+            of_point = counts.setdefault(point, {})
+            of_point[call.executed] = of_point.get(call.executed, 0) + int(mine.sum())
+    for point, time_us in times.items():
+        usual = max(counts[point], key=lambda executed: counts[point][executed])
+        factors = tuple(_factors(selection, point, usual)) if time_us >= LEAST_SHARE * whole_us else ()
+        if factors:
+            yield PlannedCall(point, usual, sum(counts[point].values()), time_us / whole_us, factors)
+
+
+def _factors(selection: Selection, point: Point, usual: Combination) -> Iterator[tuple[Combination, float]]:
+    request = Request(point.collective, point.dtype, Op.sum)
+    cells = np.asarray(selection.cost_table(request, point.bytes))[0]
+    own_us = float(cells[int(usual.algorithm), int(usual.protocol)])
+    if own_us <= 0:
+        own_us = float(cells[cells > 0].min())
+    order = np.argsort(np.where(cells > 0, cells, np.inf), axis=None)[: int((cells > 0).sum())]
+    found = 0
+    for cell in order:
+        algorithm, protocol = divmod(int(cell), cells.shape[1])
+        factor = float(cells[algorithm, protocol]) / own_us
+        arm = Combination(Algorithm(algorithm), Protocol(protocol))
+        if arm.algo_proto == usual.algo_proto or factor > MOST_FACTOR or found == MOST_ARMS:
+            continue
+        found += 1
+        yield arm, factor
+
+
+def _mean_cost(call: PlannedCall) -> float:
+    """Time that a block of an arm takes beyond the pick's, on average over the arms and NCCL's own, as a share."""
+    return sum(max(0.0, factor - 1) for _, factor in call.factors) / (len(call.factors) + 1)
+
+
+def _row(call: PlannedCall, scenario: Scenario, every: int) -> Decision:
+    arms = (*(Choice(*arm.algo_proto) for arm, _ in call.factors), None)
+    return Decision(
+        call.point.collective,
+        (),
+        arms=Arms(arms, every, BLOCK),
+        bytes=Interval(call.point.bytes, call.point.bytes),
+        ranks=Interval(scenario.ranks, scenario.ranks),
+    )
