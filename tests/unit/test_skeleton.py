@@ -237,6 +237,11 @@ def test_a_wrong_model_has_a_hint() -> None:
         gpus.load("h100-sxm5")
 
 
+@pytest.mark.parametrize("spelled", ["H100-SXM", "h100 sxm", "h100_sxm"])
+def test_a_model_is_known_however_it_is_spelled(spelled: str) -> None:
+    assert gpus.load(spelled).name == "h100-sxm"
+
+
 @pytest.mark.parametrize("gone", ["arch", "vendor", "familyid", "modelid", "numaid"])
 def test_a_cpu_is_not_this_computers(write: Write, gone: str) -> None:
     words = refusal(write, re.sub(f' {gone}="[^"]*"', "", TWO_RAILS))

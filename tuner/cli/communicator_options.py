@@ -237,7 +237,9 @@ def _options(several_releases: bool, tuner: bool) -> Iterable[Callable[[Any], An
     yield _own(
         "--machine",
         metavar="NAME",
-        shell_complete=lambda _ctx, _option, begun: [name for name in catalogue.names() if name.startswith(begun)],
+        shell_complete=lambda _ctx, _option, begun: [
+            name for name in (*catalogue.names(), *catalogue.aliases()) if name.startswith(begun)
+        ],
         help="A machine by name (nccl-tuner machines), or a cloud's instance type such as p5.48xlarge.",
     )
     yield _own(

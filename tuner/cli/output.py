@@ -176,8 +176,16 @@ LOG = "tuner.cli.log"  # in click's context: what the command's description has 
 
 
 def say(text: str = "", err: bool = False) -> None:
-    """A line for people, with the options of the arguments that it names."""
-    click.echo(with_options(text), err=err)
+    """A line for people, with the options of the arguments that it names; a terminal's lines end between words."""
+    said = with_options(text)
+    if (sys.stderr if err else sys.stdout).isatty():
+        said = "\n".join(_folded(line, width_to_fit()) for line in said.split("\n"))
+    click.echo(said, err=err)
+
+
+def _folded(line: str, width: int) -> str:
+    indent = " " * (len(line) - len(line.lstrip()))
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def verdict(text: str, good: bool | None) -> str:

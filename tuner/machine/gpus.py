@@ -7,7 +7,7 @@ from functools import cache
 
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput, UnknownGpu, did_you_mean, one_of
+from tuner.base.errors import BadInput, UnknownGpu, did_you_mean, nearest_of
 
 # The address NVML gives for an NVSwitch that the host does not see, as in a virtual machine (xml.cc, v2.28.9-1).
 HIDDEN_NVSWITCH = "fffffff:ffff:ff"
@@ -60,11 +60,12 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> GpuModel:
-    """A model by its name; UnknownGpu lists the valid ones."""
+    """A model by its name, in any case and with spaces for hyphens; UnknownGpu says which are nearest."""
     table = _table()
-    if name not in table:
-        raise UnknownGpu(f"no GPU model {name!r}{did_you_mean(name, table)}; {one_of(table)}")
-    return table[name]
+    known = {each.lower(): row for each, row in table.items()}
+    if (row := known.get(name.strip().lower().replace(" ", "-").replace("_", "-"))) is None:
+        raise UnknownGpu(f"no GPU model {name!r}{did_you_mean(name, table)}; {nearest_of(name, table)}")
+    return row
 
 
 _CHIP = re.compile(r"RTX PRO \d+|RTX \w+(?: ADA)?|TITAN \w+|\w+")

@@ -20,7 +20,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tuner.base.errors import BadInput, BadMeasurement, did_you_mean, one_of
+from tuner.base.errors import BadInput, BadMeasurement, did_you_mean, nearest_of, one_of
 from tuner.base.files import read_bytes, write_text
 from tuner.base.names import Algorithm, DataType, Protocol, by_name
 from tuner.base.records import to_json
@@ -356,7 +356,7 @@ def names() -> tuple[str, ...]:
 def load(name: str) -> MeasuredTable:
     """A table that is shipped. BadInput for another name."""
     if name not in names():
-        raise BadInput(f"no measured table {name!r}; {one_of(names())}{_WHERE}")
+        raise BadInput(f"no measured table {name!r}; {nearest_of(name, names())}{_WHERE}")
     return parse(name, (_folder() / f"{name}.csv").read_text(encoding="utf-8"), f"tables/measured/{name}.csv")
 
 

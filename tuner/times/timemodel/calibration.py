@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadCalibration, BadInput, one_of
+from tuner.base.errors import BadCalibration, BadInput, nearest_of
 from tuner.base.names import ALGO_PROTOS, Collective
 from tuner.base.records import to_json
 from tuner.times.timemodel import point_to_point
@@ -131,7 +131,7 @@ def load(name: str) -> Calibration:
         return read(path)
     if (beside := Path(f"{name}.json")).exists():  # one of one's own, by its name
         return read(beside)
-    raise BadInput(f"no calibration {name!r}; {one_of(names())}, or a file of 'nccl-tuner fit calibration'")
+    raise BadInput(f"no calibration {name!r}; {nearest_of(name, names())}, or a file of 'nccl-tuner fit calibration'")
 
 
 def read(path: Path) -> Calibration:
