@@ -16,6 +16,7 @@ import click
 from tests.support.both_builds import AARCH64_LIBRARIES, RUN_BY_TESTS, missing_tools
 from tuner import release
 from tuner.base.errors import OracleUnavailable
+from tuner.base.files import sha256
 from tuner.oracle import library
 
 TAGS = ("manylinux2014_aarch64", "manylinux_2_18_aarch64", "manylinux_2_27_aarch64")
@@ -33,7 +34,7 @@ def main(names: tuple[str, ...]) -> None:
     for name in names or (RUN_BY_TESTS,):
         target = AARCH64_LIBRARIES / f"{name}.so"
         known = release.load(name).library[library.BUILD]["aarch64"]
-        if target.is_file() and library.sha256(target) == known.sha256:
+        if target.is_file() and sha256(target) == known.sha256:
             print(f"{target} is already there")
             continue
         with tempfile.TemporaryDirectory(dir=AARCH64_LIBRARIES) as cache:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from tests.support.available_releases import FETCHED
 from tuner import release
+from tuner.base.files import sha256
 from tuner.oracle import library
 
 
@@ -25,4 +26,4 @@ def link(folder: Path, cache: Path) -> None:
             (folder / name).symlink_to(cache / name)
     for name in entries & FETCHED:
         if (file := cache / name / "libnccl.so.2").is_file():
-            library.sha256(file)
+            sha256(file)

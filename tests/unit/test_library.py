@@ -19,7 +19,7 @@ import pytest
 
 from tuner import release
 from tuner.base.errors import BadInput, OracleUnavailable
-from tuner.base.files import cache_folder, recall, remember
+from tuner.base.files import cache_folder, recall, remember, sha256
 from tuner.cli import installation
 from tuner.oracle import library, symbols
 from tuner.release.schema import LibraryFile
@@ -78,43 +78,43 @@ def test_found_in_the_cache_with_its_hash(cache: Path) -> None:
 
 def test_hash_follows_the_file(cache: Path) -> None:
     path = put(cache, "2.28.9", elf())
-    before = library.sha256(path)
+    before = sha256(path)
     path.write_bytes(elf() + b"more")
-    assert library.sha256(path) != before
-    assert library.sha256(path) == hashlib.sha256(elf() + b"more").hexdigest()
+    assert sha256(path) != before
+    assert sha256(path) == hashlib.sha256(elf() + b"more").hexdigest()
 
 
 def test_who_may_write_the_cache_cannot_bless_a_library(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(cache, "2.28.9", elf())
-    digest = library.sha256(path)
+    digest = sha256(path)
     (stored,) = (cache / "sha256").iterdir()
     blessed = stored.read_text().replace(digest, "0" * 64)
     stored.write_text(blessed)
-    assert library.sha256(path) == "0" * 64  # what the user himself wrote counts
+    assert sha256(path) == "0" * 64  # what the user himself wrote counts
     stored.chmod(0o666)
-    assert library.sha256(path) == digest
+    assert sha256(path) == digest
     stored.write_text(blessed)
     stored.chmod(0o644)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    assert library.sha256(path) == digest
+    assert sha256(path) == digest
 
 
 def test_a_digest_of_another_file_counts_for_none(cache: Path) -> None:
     path, other = put(cache, "2.28.9", elf()), put(cache, "2.29.2", elf() + b"more")
-    digest = library.sha256(path)
+    digest = sha256(path)
     (of_path,) = (cache / "sha256").iterdir()
-    library.sha256(other)
+    sha256(other)
     (of_other,) = set((cache / "sha256").iterdir()) - {of_path}
     of_other.replace(of_path)
-    assert library.sha256(path) == digest
+    assert sha256(path) == digest
 
 
 def test_a_library_of_the_same_size_and_time_is_another(cache: Path) -> None:
     path = put(cache, "2.28.9", elf() + b"a")
-    before, digest = path.stat(), library.sha256(path)
+    before, digest = path.stat(), sha256(path)
     path.write_bytes(elf() + b"b")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert library.sha256(path) != digest
+    assert sha256(path) != digest
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_unusable_files_are_refused_in_one_line(cache: Path, content: bytes, com
 def test_an_elf_that_is_not_libnccl(cache: Path) -> None:
     path = put(cache, "2.28.9", elf())
     with pytest.raises(OracleUnavailable, match="is not a libnccl"):
-        symbols.load(path, library.sha256(path), cache)
+        symbols.load(path, sha256(path), cache)
 
 
 @pytest.mark.parametrize("release", ["2.28", "v2.28.9", "2.28.9-1", "latest", "../2.28.9", ""])
@@ -333,7 +333,7 @@ def test_what_is_kept_is_for_all_whom_the_umask_lets_read(tmp_path: Path) -> Non
 
 def test_what_another_user_keeps_to_himself_is_found_out_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(cache, "2.28.9", elf())
-    digest = library.sha256(path)
+    digest = sha256(path)
     monkeypatch.setattr(symbols, "read", lambda _: "read")
     monkeypatch.setattr(symbols, "_to_json", lambda _: {})
     symbols.load(path, digest, cache)
@@ -342,7 +342,7 @@ def test_what_another_user_keeps_to_himself_is_found_out_again(cache: Path, monk
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "read_text", forbidden)
-    assert library.sha256(path) == digest
+    assert sha256(path) == digest
     assert symbols.load(path, digest, cache) == "read"
 
 
@@ -413,7 +413,7 @@ def test_every_release_table_knows_its_library() -> None:
         assert re.fullmatch("[0-9a-f]{64}", row.sha256), name
         assert 200 << 20 < row.bytes < library.LARGEST_BYTES, name
         if (path := library.cached(name)).is_file():
-            assert (library.sha256(path), path.stat().st_size) == (row.sha256, row.bytes), name
+            assert (sha256(path), path.stat().st_size) == (row.sha256, row.bytes), name
     rows = [release.load(name).library["cu12"]["x86_64"].sha256 for name in release.names()]
     assert len(set(rows)) == len(rows)
 
@@ -426,7 +426,7 @@ def test_every_build_that_a_release_table_knows() -> None:
         assert re.fullmatch("[0-9a-f]{64}", row.sha256), name
         assert 200 << 20 < row.bytes < release.load(name).library["cu12"]["x86_64"].bytes, name
         if (path := library.cached(name, "cu13")).is_file():
-            assert (library.sha256(path), path.stat().st_size) == (row.sha256, row.bytes), name
+            assert (sha256(path), path.stat().st_size) == (row.sha256, row.bytes), name
     hashes = [each["x86_64"].sha256 for name in release.names() for each in release.load(name).library.values()]
     assert len(set(hashes)) == len(hashes) == len(names) + len(release.names())
 

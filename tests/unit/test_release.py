@@ -228,6 +228,8 @@ def test_no_release_number_in_the_code_of_model_and_selection() -> None:
 
 
 def test_an_unknown_release_lists_the_known() -> None:
+    for again in ("2.26.2.post1", "2.26.2+cuda12.8", "v2.26.2-1"):
+        assert release.named(again) == "2.26.2"
     newest = ", ".join(release.names()[-5:])
     with pytest.raises(UnknownRelease, match=rf"no table for NCCL 2\.99\.1; valid: {newest} and \d+ more"):
         release.load("2.99.1")

@@ -149,3 +149,24 @@ def recall_own(path: Path) -> str | None:
             return file.read() if own else None
     except (OSError, UnicodeDecodeError):
         return None
+
+
+def sha256(path: Path) -> str:
+    """Digest of a file; of one that did not change it is remembered, for a libnccl has 400 MB.
+
+    A digest counts where this user remembered it, of the very file: users share a cache, and who may write there must
+    not be able to make another library pass for NCCL's. The time of a file's last change of state cannot be set.
+    """
+    import hashlib
+    import json
+
+    info = path.stat()
+    state = json.dumps([str(path.resolve()), info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns])
+    stored = cache_folder() / "sha256" / hashlib.sha256(state.encode()).hexdigest()[:32]
+    digest, _, of = (recall_own(stored) or "").partition("\n")
+    if len(digest) == 64 and of == state:
+        return digest
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    remember(stored, f"{digest}\n{state}")
+    return digest

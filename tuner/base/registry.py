@@ -29,7 +29,7 @@ class Source:
 
     def text(self, nccl: str) -> str:
         """The source as of the release ``nccl``."""
-        return f"{self.function}, {self.file}, v{nccl}-1"
+        return f"{self.function}, {self.file}, v{nccl.partition('@')[0]}-1"
 
 
 class FromBinary(Source):
@@ -124,4 +124,4 @@ def source_of(rule: Rule, nccl: str) -> Source:
 
 
 def _order(nccl: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in nccl.split("."))
+    return tuple(int(part) for part in nccl.partition("@")[0].split("."))  # of a learnt one what its library says

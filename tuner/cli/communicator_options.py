@@ -20,7 +20,7 @@ from tuner.cli.command import F, Option, note, option, stacked
 from tuner.cli.output import LOG, say
 from tuner.machine import catalogue
 from tuner.machine.topology.edit import EDITS
-from tuner.release import BUILDS
+from tuner.release import BUILDS, learnt
 from tuner.release.environment import parse_assignments
 from tuner.scenario import MOST_NODES, Scenario, notes
 from tuner.scenario.describe import describe, names_of_nodes
@@ -32,11 +32,18 @@ def exact(text: str) -> str:
     Errors: UnknownRelease.
     """
     name = release.named(text)
-    said = click.get_current_context().meta.setdefault("tuner.cli.releases", set())
-    if name.count(".") > text.count(".") and text not in said:
-        said.add(text)
-        click.echo(f"note: NCCL {text} is {name} here, the newest of {text}", err=True)
+    if (origin := learnt.origin_of(release.load(name))) is not None:
+        _note_release(text, f"{text} is NCCL {name}, {origin.words}")
+    elif name.count(".") > text.count("."):
+        _note_release(text, f"NCCL {text} is {name} here, the newest of {text}")
     return name
+
+
+def _note_release(text: str, says: str) -> None:
+    said = click.get_current_context().meta.setdefault("tuner.cli.releases", set())
+    if text not in said:
+        said.add(text)
+        click.echo(f"note: {says}", err=True)
 
 
 class ReleaseName(click.ParamType):  # type: ignore[type-arg]

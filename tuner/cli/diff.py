@@ -20,6 +20,7 @@ from tuner.cli.communicator_options import exact
 from tuner.cli.output import human_bytes, print_json, print_table, say, width_to_fit
 from tuner.emulator.request import Request
 from tuner.emulator.rules import registered
+from tuner.release import Release, learnt
 from tuner.release.regressions import Regression, between, regressions
 from tuner.scenario import Scenario
 
@@ -243,7 +244,7 @@ class DiffWord(options.CallOrChange):
     """A collective, a change, or the release after that of ``--nccl BEFORE``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return exact(value) if release.SPELLED.fullmatch(str(value)) else super().convert(value, param, ctx)
+        return exact(value) if release.is_spelled(str(value)) else super().convert(value, param, ctx)
 
 
 @click.command(name="diff", cls=options.Command)
@@ -363,6 +364,7 @@ def command(
         print_changes(collective.name, changes, by_nccl=times is None or times.beside_nccl)
     if found:
         print_upgrade(found)
+    print_learnt(*(side.scenario.resolve().release for side in (old, new)))
     if alike := [collective.name for collective in changes_of if not changes_of[collective]]:
         say(f"{SAME if whole else SAME_COMBINATION} at every size: {', '.join(alike)}")
     fail_on_losses(every_change, fail_above)
@@ -446,3 +448,13 @@ NOT_COMPARED = "not compared"  # no model of NCCL's has a time of both
 def percent(ratio: float | None, none: str = NOT_COMPARED) -> str:
     """A ratio of times as the change it is."""
     return none if ratio is None else f"{100 * (ratio - 1):+.1f} %"
+
+
+def print_learnt(before: Release, after: Release) -> None:
+    """Constants and names of rules that differ, where one of the releases was learnt from a library."""
+    if before.name == after.name or not (learnt.origin_of(before) or learnt.origin_of(after)):
+        return
+    differing = release.differences(before, after)
+    say(f"constants and rules: {len(differing)} differ")
+    for each in differing:
+        say(f"  {each.key}: {each.before} -> {each.after}")

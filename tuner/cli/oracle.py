@@ -1,7 +1,8 @@
 """``nccl-tuner oracle``: the real libnccl on simulated GPUs."""
 
 import os
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +16,9 @@ from tuner.cli.group import calls_argument, operations_of, print_group
 from tuner.cli.output import counted, print_json
 from tuner.cli.pick import print_answers
 from tuner.emulator import model
+
+if TYPE_CHECKING:
+    from tuner.oracle.conformance.learn import Learning
 
 TABLES = ("NCCL_TUNER_TABLE", "NCCL_TUNER_CONFIG_FILE")
 
@@ -159,3 +163,45 @@ def run(
     if as_json:
         print_json(ended)
     click.get_current_context().exit(ended.exit_code)
+
+
+@command.command()
+@click.argument("path", metavar="LIBNCCL", type=click.Path(path_type=Path))
+@options.json_option
+def learn(path: Path, as_json: bool) -> None:
+    """Learns a libnccl that has no file here: a new release, a vendor's build, your own patch.
+
+    The nearest known release, tables that the library has as data, and values and rules that make the emulator give
+    its answers. What was learnt is kept, and LIBNCCL is then a release: --nccl LIBNCCL. Exit code 1 where something
+    differs that no known rule explains; each such case is shown.
+
+    \b
+    nccl-tuner oracle learn /usr/lib/x86_64-linux-gnu/libnccl.so.2
+    """
+    from tuner.oracle.conformance.learn import learn as learn_library
+
+    learning = learn_library(path, progress=lambda text: click.echo(text, err=True))
+    if as_json:
+        print_json(learning)
+    else:
+        _print_learning(learning)
+    if not learning.exact:
+        click.get_current_context().exit(1)
+
+
+def _print_learning(learning: "Learning") -> None:
+    compared, equal = sum(learning.compared.values()), sum(learning.matched.values())
+    verdict = "exact" if learning.exact else "differs"
+    click.echo(f"{verdict}: learnt from {learning.parent}, {equal:,} of {compared:,} compared equal")
+    click.echo(f"NCCL {learning.name}, {learning.file}")
+    for key, value in learning.changes.items():
+        click.echo(f"  {key} = {value}")
+    for each in learning.differing:
+        click.echo(f"\n{each.part}, {each.cases:,} cases; the smallest: {each.communicator}, {each.where}")
+        click.echo(f"  emulator {each.emulator}, libnccl {each.libnccl}")
+        for step in each.steps:
+            click.echo(f"    {step}")
+        if each.rules:
+            click.echo(f"  a rule of these differs: {', '.join(each.rules)}")
+        for source in each.sources:
+            click.echo(f"  read {source}")

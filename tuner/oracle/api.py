@@ -19,6 +19,7 @@ from tuner.oracle import facts, launches, messages, start
 from tuner.oracle.answers import Contradiction, Observation, OracleLaunch, Reader, TunerCosts
 from tuner.plugin import forcing_path
 from tuner.plugin.forcing import SeenByPlugin
+from tuner.release import learnt
 from tuner.scenario.oracle_configuration import OracleConfiguration
 
 # Warnings after which NCCL does what it would do on the real machine: about hardware that is not simulated and takes no
@@ -80,10 +81,12 @@ class Oracle:
         if configuration.plugin is not None and not started.plugin_used:
             raise self._child.failure(f"NCCL did not load tuner plugin {configuration.plugin}", about="tuner")
         version = release.of_code(started.version)
-        if configuration.library is None and version != nccl.release:
+        if configuration.library is None and version != nccl.release.partition(learnt.AT)[0]:
             raise OracleFailed(f"{nccl.path} says it is {version}, not {nccl.release}")
         self._buffer_bytes = started.buffer_bytes
         self._reader = Reader(started, symbols)
+        if release.is_known(configuration.release) and (configuration.library or learnt.is_learnt(nccl.release)):
+            version = configuration.release  # by whose table it is read
         self.facts = facts.facts(started.comm, version, nccl.sha256)
         self.graphs: dict[Algorithm, facts.TunedGraph] = facts.graphs(started.graphs, self.facts.local_ranks)
         self.tables = facts.tables(started.comm, symbols.comm)

@@ -27,8 +27,8 @@ from tuner import release as releases
 from tuner.base import extras
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, OracleUnavailable, one_of
-from tuner.base.files import cache_folder, recall_own, remember
-from tuner.release import BUILDS
+from tuner.base.files import cache_folder, sha256
+from tuner.release import BUILDS, learnt, reader
 from tuner.release.schema import LibraryFile
 
 
@@ -100,6 +100,8 @@ def find(release: str, build: str = BUILD) -> Library:
 
     Errors: OracleUnavailable where it is not there, or another; BadInput for what cannot be; UnknownRelease.
     """
+    if learnt.is_learnt(release):
+        return _learnt(release)
     _check_release(release, build)
     if (given := _given.get(release)) is not None:
         return Library(given, release, sha256(given))
@@ -117,17 +119,31 @@ def find(release: str, build: str = BUILD) -> Library:
     )
 
 
+def _learnt(name: str) -> Library:
+    """The library that a release was learnt from, if it is still that."""
+    origin = reader.learnt_from(name)
+    path = Path(origin.library)
+    check(path)
+    if (has := sha256(path)) != origin.sha256:
+        raise OracleUnavailable(f"{path} is not what NCCL {name} was learnt from: sha256 {has}, then {origin.sha256}")
+    return Library(path, name, has)
+
+
+def says_release(path: Path) -> str:
+    """The release that a libnccl says that it is. OracleUnavailable where it says none."""
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        if (said := _SAYS_RELEASE.search(content)) is not None:
+            return said[1].decode()
+    raise OracleUnavailable(f"{path} does not say which release of NCCL it is")
+
+
 def give(path: Path) -> str:
     """Makes this file the libnccl of its release for the rest of the process, whatever its sha256; says which that is.
 
     Errors: OracleUnavailable for no libnccl that this machine could load.
     """
     check(path)
-    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-        said = [match[1].decode() for match in _SAYS_RELEASE.finditer(content)]
-    if not said:
-        raise OracleUnavailable(f"{path} does not say which release of NCCL it is")
-    release = said[0]
+    release = says_release(path)
     _given[release] = path.resolve()
     return release
 
@@ -199,24 +215,6 @@ def _elf(path: Path, size_bytes: int, changed_ns: int) -> tuple[str, bool]:
             return elf["e_machine"], elf.get_section_by_name(".symtab") is None
     except (ELFError, OSError, ValueError) as error:
         raise OracleUnavailable(f"{path} is not an ELF shared object: {error}") from None
-
-
-def sha256(path: Path) -> str:
-    """Digest of a file; of one that did not change it is remembered, for a libnccl has 400 MB.
-
-    A digest counts where this user remembered it, of the very file: users share a cache, and who may write there must
-    not be able to make another library pass for NCCL's. The time of a file's last change of state cannot be set.
-    """
-    info = path.stat()
-    state = json.dumps([str(path.resolve()), info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns])
-    stored = cache_folder() / "sha256" / hashlib.sha256(state.encode()).hexdigest()[:32]
-    digest, _, of = (recall_own(stored) or "").partition("\n")
-    if len(digest) == 64 and of == state:
-        return digest
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    remember(stored, f"{digest}\n{state}")
-    return digest
 
 
 def fetch(release: str, progress: Callable[[str], None] = lambda _: None, build: str = BUILD) -> Library:

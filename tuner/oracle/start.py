@@ -95,7 +95,7 @@ def prepare(configuration: OracleConfiguration) -> Preparation:
         nccl = library.find(configuration.release, configuration.build)
     else:
         nccl = library.at(given)
-    if configuration.release in release.names():
+    if release.is_known(configuration.release):
         _check_nvls(configuration, kinds)
     prepared = Preparation(configuration, nccl, symbols.load(nccl.path, nccl.sha256, cache_folder()), kinds)
     if configuration.shares_gpus and SHARES_GPUS not in prepared.symbols.functions:
@@ -263,7 +263,7 @@ def _check_nvls(configuration: OracleConfiguration, kinds: Mapping[Host, hardwar
 
 def _takes_path(name: str, plugin: Path) -> bool:
     """Whether the plugin is loaded by its path, as a user's would be, or by a name, which works in every release."""
-    return name in release.names() and loading.takes_path(release.load(name), plugin)
+    return release.is_known(name) and loading.takes_path(release.load(name), plugin)
 
 
 def _available_bytes() -> int | None:
@@ -361,7 +361,7 @@ def _offset(members: Mapping[str, Member], name: str) -> int:
 
 
 def _graph_file(located: symbols.Symbols, name: str) -> GraphFileMessage:
-    types = release.load(name if name in release.names() else release.names()[-1]).paths.types
+    types = release.load(name if release.is_known(name) else release.names()[-1]).paths.types
     writable = sum(1 << number for number, each in enumerate(types) if each not in PATHS_WITHOUT_WORD)
     return GraphFileMessage(located.functions["ncclTopoDumpGraphs"][0][0], writable)
 

@@ -1,7 +1,18 @@
 """A NCCL release: the constants and the names of the rules its model is made of, read from ``tables/nccl``."""
 
 from tuner.release.convert import ALGORITHM_KEYS, ALGORITHM_NAMES, PROTOCOL_KEYS, PROTOCOL_NAMES
-from tuner.release.reader import SPELLED, Difference, changed, differences, first_with, load, named, names, read
+from tuner.release.reader import (
+    Difference,
+    changed,
+    differences,
+    first_with,
+    is_known,
+    is_spelled,
+    load,
+    named,
+    names,
+    read,
+)
 from tuner.release.schema import BUILDS, HARDWARE, Generation, Release
 
 __all__ = [
@@ -11,13 +22,14 @@ __all__ = [
     "HARDWARE",
     "PROTOCOL_KEYS",
     "PROTOCOL_NAMES",
-    "SPELLED",
     "Difference",
     "Generation",
     "Release",
     "changed",
     "differences",
     "first_with",
+    "is_known",
+    "is_spelled",
     "load",
     "named",
     "names",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tuner.base import tables
-from tuner.release.reader import names
+from tuner.release.reader import load, names
 
 Default = int | str
 NONE = "none"  # the release does not read the variable
@@ -26,7 +26,8 @@ def defaults(release: str) -> Mapping[str, Default]:
     Of many variables -2 or -1 means that NCCL decides when it initialises.
     """
     known = names()
-    upto = known[: known.index(release) + 1]
+    listed = next(file.table["release"] for file in load(release).files if file.table["release"] in known)
+    upto = known[: known.index(listed) + 1]  # of a learnt release those of its parent
     values = {variable: _newest(of_releases, upto) for variable, of_releases in _table().items()}
     return {variable: value for variable, value in values.items() if value is not None}
 

@@ -11,12 +11,14 @@ from typing import Any
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import NEAREST, BadReleaseFile, UnknownRelease, nearest_of, one_of
-from tuner.release import convert
+from tuner.base.files import sha256
+from tuner.release import convert, learnt
 from tuner.release.schema import Release, ReleaseFile, file_of
 
-# As its file is called, as NCCL's tag (v2.28.9-1), as NCCL's log (2.28.9+cuda12.9), or without the last number.
-SPELLED = re.compile(r"v?(\d+\.\d+(?:\.\d+)?)(?:-\d+)?(?:\+cuda[\d.]+)?", re.IGNORECASE)
-HEAD = frozenset({"release", "parent", "without"})
+# As its file is called, as NCCL's tag (v2.28.9-1), as NCCL's log (2.28.9+cuda12.9), as a wheel that was made again
+# (2.26.2.post1), or without the last number.
+SPELLED = re.compile(r"v?(\d+\.\d+(?:\.\d+)?)(?:\.post\d+)?(?:-\d+)?(?:\+cuda[\d.]+)?", re.IGNORECASE)
+HEAD = frozenset({"release", "parent", "without", "learnt"})
 NOT_IN_FILES = frozenset({"name", "files", "efficiency"})  # fields of a Release that no file has
 
 
@@ -32,7 +34,17 @@ class Difference:
 def names() -> list[str]:
     """All releases with a table, oldest first."""
     there = (entry.name.removesuffix(".toml") for entry in _folder().iterdir())
-    return sorted(there, key=_parts)
+    return sorted(there, key=parts_of)
+
+
+def is_spelled(text: str) -> bool:
+    """Whether a text looks like a release: a number, or the file of a libnccl."""
+    return SPELLED.fullmatch(text) is not None or learnt.is_learnt(text) or learnt.is_path(text)
+
+
+def is_known(name: str) -> bool:
+    """Whether there is a table of a release, learnt ones included."""
+    return learnt.is_learnt(name) or name in names()
 
 
 FIRST_CODE = 20_900  # NCCL_VERSION_CODE is X * 10000 + Y * 100 + Z from 2.9 on
@@ -50,13 +62,17 @@ def named(said: object) -> str:
     Errors: UnknownRelease lists the valid ones.
     """
     text = _in_words(said)
+    if learnt.is_learnt(text):
+        return text
+    if learnt.is_path(text):
+        return of_library(Path(text).resolve())
     known, spelled = names(), SPELLED.fullmatch(text)
     found = [name for name in known if spelled and (name == spelled[1] or name.startswith(f"{spelled[1]}."))]
     if not found:
-        close = _nearest(spelled[1], known) if spelled else None
-        suggestion = f"; did you mean {close}?" if close else ""
         listed = _neighbours(spelled[1], known) if spelled else nearest_of(text, known)
-        raise UnknownRelease(f"no table for NCCL {text}{suggestion}; {listed}")
+        raise UnknownRelease(
+            f"no table for NCCL {text}; {listed}, or a libnccl.so.2 of it: nccl-tuner oracle learn FILE"
+        )
     return found[-1]
 
 
@@ -72,37 +88,71 @@ def _in_words(said: object) -> str:
 
 def _neighbours(number: str, known: list[str]) -> str:
     """``valid: a, b, c, d, e and 21 more``, those that come before and after this one."""
-    place = bisect_left(known, _parts(number), key=_parts)
+    place = bisect_left(known, parts_of(number), key=parts_of)
     first = max(0, min(place - 2, len(known) - NEAREST))
     shown = known[first : first + NEAREST]
     return f"{one_of(shown)} and {len(known) - len(shown)} more"
 
 
-def _parts(number: str) -> tuple[int, ...]:
+def parts_of(number: str) -> tuple[int, ...]:
+    """The numbers of a release's name, by which releases are in order."""
     return tuple(int(part) for part in number.split("."))
 
 
-def _nearest(number: str, known: list[str]) -> str | None:
-    """Nearest release of those that only the last number parts from this one; the newer of two."""
-    minor, _, last = number.rpartition(".")
-    near = [name for name in known if name.startswith(f"{minor}.")]
-    return min(reversed(near), key=lambda name: abs(int(name.rpartition(".")[2]) - int(last)), default=None)
-
-
-@cache
 def load(name: str) -> Release:
     """The release called ``name``, in any of the ways that :func:`named` knows.
 
     Errors: UnknownRelease lists the valid ones; BadReleaseFile names file and key of what is wrong.
     """
+    return learnt.held[name] if name in learnt.held else _load(name)
+
+
+@cache
+def _load(name: str) -> Release:
     exact = named(name)
     return read(_folder(), name) if exact == name else load(exact)
+
+
+def forget() -> None:
+    """Reads the files again that are asked for: one was written."""
+    _load.cache_clear()
 
 
 def read(folder: Path, name: str) -> Release:
     """The release ``name`` of a folder of release files. Errors: BadReleaseFile names file and key."""
     chain = tuple(_chain(folder, name))
     return _release(name, chain, _merged(chain))
+
+
+def of_library(path: Path) -> str:
+    """The name of the release that was learnt from a library, or that it is known to be.
+
+    Errors: UnknownRelease where it is no file, was not learnt, or was learnt and differs.
+    """
+    if not path.is_file():
+        raise UnknownRelease(f"{path} is no file; valid: a libnccl.so.2, or a release such as {names()[-1]}")
+    digest = sha256(path)
+    for name in reversed(names()):
+        builds = load(name).library.values()
+        if any(file.sha256 == digest for files in builds for file in files.values()):
+            return name
+    found = sorted(learnt.file_of("*").parent.glob(f"*{learnt.AT}{digest[: learnt.DIGITS]}.toml"))
+    for file in found:
+        origin = learnt.origin_of(load(file.stem))
+        if origin is not None and origin.sha256 == digest:
+            if origin.exact:
+                return file.stem
+            raise UnknownRelease(
+                f"{path} is not emulated exactly: {origin.words}; 'nccl-tuner oracle learn {path}' says what differs"
+            )
+    raise UnknownRelease(f"{path} was not learnt yet; valid after: nccl-tuner oracle learn {path}")
+
+
+def learnt_from(name: str) -> learnt.LearntFrom:
+    """The library of a learnt release. UnknownRelease for one of which there is no file."""
+    origin = learnt.origin_of(load(name))
+    assert origin is not None
+    return origin
 
 
 def changed(nccl: Release, change: Mapping[str, Any]) -> Release:
@@ -121,9 +171,14 @@ def changed(nccl: Release, change: Mapping[str, Any]) -> Release:
 
 def differences(before: Release, after: Release) -> list[Difference]:
     """What two releases have at different values, by key; library files are different in each and left out."""
-    old, new = (dict(_flat(_merged(nccl.files))) for nccl in (before, after))
+    old, new = map(flat, (before, after))
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     return [Difference(key, old.get(key), new.get(key)) for key in keys]
+
+
+def flat(nccl: Release) -> dict[str, Any]:
+    """Everything that a release's file and its parents' say, by dotted key; library files are left out."""
+    return dict(_flat(_merged(nccl.files)))
 
 
 def _folder() -> Path:
@@ -145,7 +200,7 @@ def _chain(folder: Path, name: str) -> Iterator[ReleaseFile]:
 
 
 def _file(folder: Path, name: str) -> ReleaseFile:
-    path = folder / f"{name}.toml"
+    path = learnt.file_of(name) if learnt.is_learnt(name) else folder / f"{name}.toml"
 
     def has_sources(text: str) -> None:
         if key := next(missing(text), None):
@@ -153,7 +208,13 @@ def _file(folder: Path, name: str) -> ReleaseFile:
             raise BadReleaseFile(f"{path}: {key}: no source; valid: {where}")
 
     try:
-        table = tables.toml(path, has_sources)
+        if learnt.is_learnt(name):
+            import tomllib
+
+            has_sources(text := learnt.text_of(name))
+            table = tomllib.loads(text)
+        else:
+            table = tables.toml(path, has_sources)
     except ValueError as error:  # of tomllib, which is not loaded where the file was parsed before
         raise BadReleaseFile(f"{path}: not TOML: {error}") from None
     if table.get("release") != name:

@@ -62,8 +62,10 @@ def regressions() -> tuple[Regression, ...]:
 
 
 def between(before: str, after: str) -> list[Regression]:
-    """Regressions that ``after`` has and ``before`` does not."""
+    """Regressions that ``after`` has and ``before`` does not; none of learnt releases."""
     known = names()
+    if not {before, after} <= set(known):
+        return []
     old, new = known.index(before), known.index(after)
 
     def has(one: Regression, at: int) -> bool:

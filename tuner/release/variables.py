@@ -58,7 +58,7 @@ def nearest(nccl: Release, variable: str) -> str:
 
 def in_library(release: str) -> frozenset[str]:
     """Names like those of variables that stand in a release's libnccl; of one without a list, in the one before it."""
-    known = _in_libraries()
+    known, release = _in_libraries(), release.partition("@")[0]  # of a learnt one what its library says
     if release in known:
         return known[release]
     before = [name for name in names()[: names().index(release)] if name in known] if release in names() else []

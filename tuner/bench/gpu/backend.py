@@ -17,13 +17,13 @@ from typing import Any
 from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, MeasuringFailed, TunerError
+from tuner.base.files import sha256
 from tuner.bench.backend import Options, Run
 from tuner.bench.gpu import kernels, orders, process
 from tuner.bench.gpu.calls import CALLS, Calls, Rank
 from tuner.bench.gpu.orders import Answer, Order
 from tuner.bench.gpu.process import within
 from tuner.bench.gpu.rendezvous import Rendezvous
-from tuner.oracle import library
 from tuner.plugin import loading
 from tuner.plugin.forcing import forced
 from tuner.release.variables import NOT_NCCLS
@@ -142,7 +142,7 @@ class Gpu:
             backend=NAME,
             ranks=self.ranks,
             nccl=self.release,
-            library_sha256=library.sha256(self._nccl.path),
+            library_sha256=sha256(self._nccl.path),
             scenario=as_written(
                 Scenario(
                     self.release,

@@ -66,10 +66,10 @@ def check(
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
         _compare_graphs(comparing, scenario, oracle)
         _compare_across(comparing, scenario.resolve().connected, oracle.connected())
-        _compare_tables(comparing, selection, oracle.tables, oracle.facts)
+        compare_tables(comparing, selection, oracle.tables, oracle.facts)
         if len(views) > 1:
             last = Selection(scenario.resolve().last_view)
-            _compare_tables(comparing, last, oracle.last_rank_tables, oracle.last_rank_facts, " of the last rank")
+            compare_tables(comparing, last, oracle.last_rank_tables, oracle.last_rank_facts, " of the last rank")
         taken = []
         for request in requests:
             chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
@@ -79,9 +79,9 @@ def check(
             taken.append(request)
             # nobody asks what a call costs that leaves the classic path
             if not selection.may_leave_classic_path(request):
-                _compare_cells(comparing, selection, oracle, request, chosen)
+                compare_cells(comparing, selection, oracle, request, chosen)
             if not alone:
-                _compare_picks(comparing, selection, oracle, request, chosen)
+                compare_picks(comparing, selection, oracle, request, chosen)
         for number, group in enumerate(standard(selection, taken)):
             for where, (ours, theirs) in compare(selection, oracle, group).items():
                 comparing.compare("groups", f"group {number} of {len(group.picks)} calls, {where}", ours, theirs)
@@ -89,7 +89,7 @@ def check(
         with Oracle(scenario.resolve().oracle_configuration_to_launch(), timeout_s=timeout_s) as oracle:
             for request in taken:
                 chosen = sizes or sizes_bytes(request, selection.communicator.ranks)
-                _compare_picks(comparing, selection, oracle, request, chosen)
+                compare_picks(comparing, selection, oracle, request, chosen)
     return comparing.report(scenario.title)
 
 
@@ -99,7 +99,7 @@ def _compare_graphs(comparing: Comparing, scenario: Scenario, oracle: Oracle) ->
     if len(nodes) > 1:
         return
     ((node, count),) = nodes
-    ours, theirs = _as_ranks_go_on(find(node.for_search(count > 1), scenario.nccl)), ordered_graphs(oracle)
+    ours, theirs = as_ranks_go_on(find(node.for_search(count > 1), scenario.nccl)), ordered_graphs(oracle)
     for graph in sorted(ours.keys() | theirs.keys()):
         own, other = ours.get(graph, NO_GRAPH), theirs.get(graph, NO_GRAPH)
         for each in fields(Graph):
@@ -109,7 +109,7 @@ def _compare_graphs(comparing: Comparing, scenario: Scenario, oracle: Oracle) ->
             comparing.compare("graphs", f"{graph} channel {channel}", order, real)
 
 
-def _as_ranks_go_on(found: Mapping[str, OrderedGraph]) -> dict[str, OrderedGraph]:
+def as_ranks_go_on(found: Mapping[str, OrderedGraph]) -> dict[str, OrderedGraph]:
     """Of ring and tree NCCL goes on with as many channels as both have (initTransportsRank, src/init.cc)."""
     pair = {name: found.get(name, NO_GRAPH) for name in ("ring", "tree")}
     both = min(each.graph.channels for each in pair.values())
@@ -148,9 +148,10 @@ def _refused_or_picked(oracle: Oracle, request: Request, size: int) -> str:
     return _launch(launched)[0]
 
 
-def _compare_tables(
+def compare_tables(
     comparing: Comparing, selection: Selection, tables: OracleTables, facts: Facts, whose: str = ""
 ) -> None:
+    """Every number of the model's tables, and how many channels there are."""
     for name in TABLES:
         ours, theirs = getattr(selection.tables, name), getattr(tables, name)
         for at in np.ndindex(theirs.shape):  # an older release has fewer algorithms
@@ -160,9 +161,10 @@ def _compare_tables(
     comparing.compare("tables", f"nvls_channels{whose}", communicator.nvls_channels, facts.nvls_channels)
 
 
-def _compare_cells(
+def compare_cells(
     comparing: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
+    """Every cell of the cost tables, as float32 bits."""
     ours = selection.cost_table(request, sizes)
     theirs = oracle.costs(request, sizes)
     ours = np.ascontiguousarray(ours[:, : theirs.shape[1]])  # an older release has fewer algorithms
@@ -179,9 +181,10 @@ def _compare_cells(
     comparing.add("cells", differ.size, mismatches)
 
 
-def _compare_picks(
+def compare_picks(
     comparing: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
+    """Picks with channels and threads, as launched."""
     if selection.may_leave_classic_path(request):
         _compare_paths(comparing, selection, oracle, request, sizes)
         return
@@ -198,7 +201,7 @@ def _compare_picks(
 def _compare_paths(
     comparing: Comparing, selection: Selection, oracle: Oracle, request: Request, sizes: Sequence[int]
 ) -> None:
-    """As :func:`_compare_picks`; a call that leaves the classic path counts with its kernel, blocks and threads."""
+    """As :func:`compare_picks`; a call that leaves the classic path counts with its kernel, blocks and threads."""
     paths = dict(zip(sizes, selection.non_classic_paths(request, sizes), strict=True))
     staying = [size for size, path in paths.items() if path is None]
     if staying and _classic_refuses(selection, request, staying[0]):

@@ -120,7 +120,10 @@ def _release(reading: Reading) -> str | None:
     if name is None:
         reading.needed.append("the release: a line 'NCCL version ...', or `nccl`")
     elif name not in release.names():
-        reading.needed.append(f"NCCL {name} is not emulated; `nccl` takes another; {one_of(release.names())}")
+        reading.needed.append(
+            f"NCCL {name} is not emulated; `nccl` takes another, or its libnccl.so.2 (nccl-tuner oracle learn); "
+            f"{one_of(release.names())}"
+        )
     return name
 
 

@@ -1,0 +1,47 @@
+"""A release learnt from a library: the tables that are data in it, and a library that was changed."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.support.available_releases import HERE
+from tuner import release
+from tuner.oracle import library
+from tuner.oracle.conformance import learn
+from tuner.release import learnt, reader
+
+pytestmark = pytest.mark.live
+NCCL = "2.28.9"
+
+
+@pytest.mark.parametrize("nccl", HERE)
+def test_the_tables_of_every_library_are_those_of_its_file(nccl: str) -> None:
+    found, own = learn.data_tables(library.find(nccl).path), reader.flat(release.load(nccl))
+    assert len(found) >= 85
+    assert {key: value for key, value in found.items() if own[key] != value} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(NCCL not in HERE, reason=f"no libnccl {NCCL} here")
+def test_a_changed_library_is_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A latency and a correction are data, the plateau of rings is a number in the code."""
+    data = bytearray(library.find(NCCL).path.read_bytes())
+    changed = tmp_path / "libnccl.so.2"
+    for (old, new), near in (
+        ((struct.pack("<4d", 6.8, 14.0, 8.4, 6.6), struct.pack("<4d", 6.8, 14.0, 8.4, 7.3)), 1),
+        ((struct.pack("<7f", 1, 1, 1, 1, 0.9, 0.8, 0.7), struct.pack("<7f", 1, 1, 1, 1, 0.9, 0.8, 0.55)), 1),
+        ((struct.pack("<2d", 1.9, 1.4), struct.pack("<2d", 1.9, 1.25)), 1),
+    ):
+        assert data.count(old) == near
+        at = data.index(old)
+        data[at : at + len(old)] = new
+    changed.write_bytes(data)
+    monkeypatch.setattr(learn, "PROBES", (("dgx-h100", 1, 4), ("dgx-h100", 2, 2)))
+    with_file = learn.learn(changed)
+    assert with_file.exact
+    assert with_file.parent == NCCL
+    assert with_file.changes.keys() == {"base_latency_us.ring.ll", "tree_correction.ll", "ring_plateau.hopper"}
+    assert (with_file.changes["base_latency_us.ring.ll"], with_file.changes["ring_plateau.hopper"]) == (7.3, 1.25)
+    assert release.named(str(changed)) == with_file.name
+    learnt.file_of(with_file.name).unlink()

@@ -1,0 +1,605 @@
+"""A release learnt from a libnccl.so.2 that no file describes: tables of its data, values and rules by probes.
+
+The library is asked once, on a few machines. Whose file comes nearest is the parent, whatever number it has. What is
+then still different is tried: values and rules that other releases have, and numbers solved from single cells. What no
+trial explains is a difference, with the smallest case that shows it.
+"""
+
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+from numpy.typing import NDArray
+
+from tuner import release
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import OracleUnavailable, TunerError
+from tuner.base.files import sha256
+from tuner.base.names import Algorithm, Collective, DataType, Op
+from tuner.base.numerics import shortest
+from tuner.emulator.build import build
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Selection
+from tuner.graphs import searched
+from tuner.machine import catalogue
+from tuner.machine.graphs import OrderedGraph
+from tuner.oracle import library
+from tuner.oracle.answers import OracleLaunch
+from tuner.oracle.api import Oracle
+from tuner.oracle.conformance.check import ALL_COLLECTIVES, as_ranks_go_on, compare_cells, compare_picks, compare_tables
+from tuner.oracle.conformance.mismatches import Comparing, MatchReport, Mismatch
+from tuner.oracle.facts import Facts, OracleTables
+from tuner.oracle.search import net_gbs, ordered_graphs
+from tuner.oracle.symbols import own_name
+from tuner.release import ALGORITHM_KEYS, HARDWARE, PROTOCOL_KEYS, Release, learnt, reader
+from tuner.release.convert import WrongValue
+from tuner.release.environment import Environment
+from tuner.scenario import Scenario
+
+# Machine, nodes, GPUs of each: every generation and processor, one node and several, one rank per node.
+PROBES = (
+    ("dgx-h100", 2, 4),
+    ("dgx-a100", 2, 3),
+    ("dgx-b200", 1, 8),
+    ("dgx-h100", 1, 8),
+    ("dgx-b200", 2, 4),
+    ("dgx-b200", 3, 2),
+    ("dgx-h100", 4, 2),
+    ("dgx-h100", 5, 1),
+    ("dgx-a100", 1, 8),
+    ("a100-4x-2nic", 3, 4),
+    ("hgx-h100-amd", 2, 2),
+    ("gh200-4x", 2, 2),
+    ("pcie-l40s", 1, 4),
+    ("dgx-1v", 1, 8),
+    ("dgx-1v", 2, 4),
+)
+QUICK = 4  # of them, which the parent is found by
+SIZES = [1 << power for power in range(6, 35, 2)] + [3 * 5 << power for power in range(5, 30, 4)]
+EIGHT_BITS = Request(Collective.AllReduce, DataType.float8e4m3, Op.sum)
+LIMIT_S = 420.0  # of trials
+MOST_KEPT = 4  # of the changes that mend one communicator, to be tried on all
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Probe:
+    """Answers of libnccl on one communicator, to be asked for as an oracle is. In us, [size][algorithm][protocol]."""
+
+    scenario: Scenario
+    tables: OracleTables
+    facts: Facts
+    ordered: Mapping[str, OrderedGraph]
+    slowest_gbs: float | None
+    cost_tables: Mapping[Request, NDArray[np.float32]]  # [S, A, 3], us
+    launches: Mapping[Request, list[OracleLaunch]]
+    sizes: Mapping[Request, list[int]]
+
+    def costs(self, request: Request, sizes: Sequence[int]) -> NDArray[np.float32]:
+        """Cost tables of the sizes that were asked, float32 [S, A, 3] in us."""
+        return self.cost_tables[request]
+
+    def launch(self, request: Request, sizes: Sequence[int]) -> list[OracleLaunch]:
+        """Launches of the sizes that were asked."""
+        return self.launches[request]
+
+
+@dataclass(frozen=True, slots=True)
+class Differing:
+    """A case that the learnt release answers otherwise than its library, the smallest of its kind.
+
+    ``part`` is what of the emulator gives it, ``rules`` are those that may do it otherwise, with ``sources`` to read.
+    ``steps`` are the emulator's, each with the number after it, and then what the library has beside it.
+    """
+
+    communicator: str
+    part: str
+    where: str
+    cases: int
+    emulator: str
+    libnccl: str
+    rules: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """Outcome of learning a library: the release's name, its parent, and what differs from that."""
+
+    name: str
+    library: str
+    parent: str
+    changes: Mapping[str, Any]
+    tables: int  # of the changes that were read as data
+    compared: Mapping[str, int]
+    matched: Mapping[str, int]
+    differing: tuple[Differing, ...]
+    seconds: float
+    file: str
+
+    @property
+    def exact(self) -> bool:
+        """Whether all that was compared was equal."""
+        return self.compared == self.matched
+
+
+def learn(path: Path, hidden: Sequence[str] = (), progress: Progress = lambda _: None) -> Learning:
+    """Learns a library, and keeps the file of it. ``hidden``: releases that are taken for unknown.
+
+    Errors: OracleUnavailable for no libnccl of this machine; OracleFailed where no machine can be asked.
+    """
+    began, path = time.monotonic(), path.resolve()
+    library.check(path)
+    said, digest = library.says_release(path), sha256(path)
+    name = learnt.name_of(said, digest)
+    found = data_tables(path)
+    known = [each for each in release.names() if each not in hidden]
+    progress(f"asking {path.name} ({said}) on {len(PROBES)} communicators")
+    probes = list(_probes(path, _like(said, known), progress))
+    if not probes:
+        raise OracleUnavailable(f"{path} could be asked on no machine")
+    candidates = [_Candidate.over(each, found) for each in known]
+    progress(f"comparing with {len(candidates)} releases")
+    nearest = _nearest(said)
+    best = min(candidates, key=lambda each: (each.score(probes[:QUICK]), nearest(each)))
+    progress(f"nearest: {best.parent}, {best.score(probes)} of {_asked(probes)} answers differ")
+    best = _searching(best, candidates, probes, began, progress)
+    best = _descend(best, known, probes, began, progress)
+    nccl = best.release(name)
+    reports = [_compare(nccl, probe) for probe in probes]
+    compared, matched = Counter[str](), Counter[str]()
+    for report in reports:
+        compared.update(report.compared)
+        matched.update(report.matched)
+    origin = learnt.LearntFrom(str(path), digest, compared.total(), matched.total())
+    file = learnt.keep(name, learnt.text(name, best.parent, origin, best.changes))
+    reader.forget()
+    differing = tuple(_differing(nccl, probes, reports))
+    seconds = time.monotonic() - began
+    data = sum(key in best.data for key in best.changes)
+    return Learning(
+        name, str(path), best.parent, best.changes, data, dict(compared), dict(matched), differing, seconds, str(file)
+    )
+
+
+def _like(said: str, known: Sequence[str]) -> str:
+    """A known release by which the oracle reads a library: the last one that is no newer."""
+    earlier = [name for name in known if reader.parts_of(name) <= reader.parts_of(said)]
+    return (earlier or list(known[:1]))[-1]
+
+
+def _nearest(said: str) -> Callable[["_Candidate"], Any]:
+    """The order among candidates that answer alike: few changes, then a near number."""
+    own = reader.parts_of(said)
+
+    def order(candidate: "_Candidate") -> Any:
+        parts = zip(reader.parts_of(candidate.parent), own, strict=True)
+        return len(candidate.changes), [abs(ours - theirs) for ours, theirs in parts]
+
+    return order
+
+
+def _asked(probes: Sequence[Probe]) -> int:
+    return sum(table.size for probe in probes for table in probe.cost_tables.values())
+
+
+# Asking the library.
+
+
+def _probes(path: Path, like: str, progress: Progress) -> Iterator[Probe]:
+    for machine, nodes, gpus in PROBES:
+        if like in catalogue.load(machine).crashes:
+            continue
+        scenario = Scenario(like, nodes, machine=machine, gpus_per_node=gpus)
+        try:
+            configuration = replace(scenario.oracle_configuration(), library=path)
+            with Oracle(configuration, timeout_s=120.0) as oracle:
+                yield _probe(scenario, oracle)
+        except TunerError as error:
+            progress(f"not asked on {nodes} x {machine}: {error}")
+
+
+def _probe(scenario: Scenario, oracle: Oracle) -> Probe:
+    ranks, costs, launches, sizes = scenario.ranks, {}, {}, {}
+    for request in (*ALL_COLLECTIVES, EIGHT_BITS):
+        unit = request.unit_bytes(ranks)
+        asked = sorted({max(unit, size // unit * unit) for size in SIZES})
+        try:
+            costs[request] = oracle.costs(request, asked)
+            launches[request] = oracle.launch(request, asked)
+            sizes[request] = asked
+        except TunerError:  # of a type that it has not, or nothing does it
+            costs.pop(request, None)
+    ordered = ordered_graphs(oracle)
+    return Probe(scenario, oracle.tables, oracle.facts, ordered, net_gbs(oracle), costs, launches, sizes)
+
+
+# Comparing a release with what was answered.
+
+ALL_PARTS = ("graphs", "tables", "cells", "picks")
+
+
+def _compare(nccl: Release, probe: Probe, parts: Sequence[str] = ALL_PARTS) -> MatchReport:
+    """The release's answers from the library's own graphs, so that the search's differences are seen alone."""
+    comparing = Comparing()
+    with learnt.trying(nccl):
+        scenario = replace(probe.scenario, nccl=nccl.name)
+        if "graphs" in parts:
+            _compare_graphs(comparing, scenario, probe)
+        if parts == ("graphs",):
+            return comparing.report(scenario.title)
+        try:
+            selection = _selection(nccl, scenario, probe)
+            if "tables" in parts:
+                compare_tables(comparing, selection, probe.tables, probe.facts)
+            for request, sizes in probe.sizes.items():
+                if "cells" in parts:
+                    compare_cells(comparing, selection, probe, request, sizes)  # type: ignore[arg-type]
+                if "picks" in parts:
+                    compare_picks(comparing, selection, probe, request, sizes)  # type: ignore[arg-type]
+        except TunerError as error:
+            total = sum(table.size for table in probe.cost_tables.values())
+            comparing.add("cells", total, [Mismatch("cells", "all", str(error), "answered")] * total)
+        return comparing.report(scenario.title)
+
+
+def _selection(nccl: Release, scenario: Scenario, probe: Probe) -> Selection:
+    """The release's model of the probe's communicator, with the graphs that the library found. BadInput."""
+    graphs = {name: each.graph for name, each in probe.ordered.items() if each.graph.channels}
+    own = scenario.resolve().own
+    node = replace(own.without_graphs, graphs=graphs, net_gbs=probe.slowest_gbs or 0.0)
+    environment = Environment(own.variables, frozenset(nccl.environment.search))
+    return Selection(build(nccl, [(node, scenario.nodes)], environment))
+
+
+def _compare_graphs(comparing: Comparing, scenario: Scenario, probe: Probe) -> None:
+    try:
+        found = searched(scenario.resolve().own.for_search(scenario.nodes > 1), scenario.nccl).graphs
+    except TunerError as error:
+        missing = [Mismatch("graphs", name, str(error), "found") for name in probe.ordered]
+        comparing.add("graphs", len(missing), missing)
+        return
+    ours = as_ranks_go_on({name: each for name, each in found.items() if each.graph.channels})
+    for name in sorted(ours.keys() | probe.ordered.keys()):
+        comparing.compare("graphs", name, ours.get(name), probe.ordered.get(name))
+
+
+# Candidates: a known release with changes over it.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Candidate:
+    parent: str
+    changes: dict[str, Any]  # by dotted key
+    data: frozenset[str]  # the keys that were read as data
+
+    @classmethod
+    def over(cls, parent: str, found: Mapping[str, Any]) -> "_Candidate":
+        """A known release with the tables that a library has."""
+        own = _flat_of(parent)
+        changes = {key: value for key, value in found.items() if key in own and not _same(own[key], value)}
+        return cls(parent, changes, frozenset(changes))
+
+    def with_change(self, key: str, value: Any) -> "_Candidate":
+        """The candidate with one more value; the parent's own is none."""
+        changes = {each: old for each, old in self.changes.items() if each != key}
+        if not _same(_flat_of(self.parent).get(key), value):
+            changes[key] = value
+        return _Candidate(self.parent, changes, self.data)
+
+    def release(self, name: str) -> Release:
+        """The release it makes. BadReleaseFile where it fits no release."""
+        nested: dict[str, Any] = {}
+        for key, value in self.changes.items():
+            *tables, last = key.split(".")
+            place = nested
+            for table in tables:
+                place = place.setdefault(table, {})
+            place[last] = value
+        return replace(release.changed(release.load(self.parent), nested), name=name)
+
+    def score(self, probes: Sequence[Probe], parts: Sequence[str] = ALL_PARTS) -> int:
+        """Number of answers that differ."""
+        return sum(_differ(self, probe, tuple(parts)) for probe in probes)
+
+
+_scores: dict[tuple[str, str, str, tuple[str, ...]], int] = {}
+
+
+def _differ(candidate: _Candidate, probe: Probe, parts: tuple[str, ...]) -> int:
+    made = candidate.parent, repr(sorted(candidate.changes.items())), probe.facts.library_sha256 + probe.scenario.name
+    key = (*made[:2], f"{made[2]} {probe.scenario.nodes} {probe.scenario.gpus_per_node}", parts)
+    if key not in _scores:
+        try:
+            nccl = candidate.release(f"{candidate.parent}@try{len(_scores)}")
+            with np.errstate(all="ignore"):  # of values that no release has together
+                _scores[key] = len(_compare(nccl, probe, parts).mismatches)
+        except (TunerError, WrongValue, KeyError, TypeError, IndexError, ValueError, ArithmeticError, StopIteration):
+            _scores[key] = 1 << 30
+    return _scores[key]
+
+
+def _flat_of(name: str) -> dict[str, Any]:
+    if name not in _flats:
+        _flats[name] = reader.flat(release.load(name))
+    return _flats[name]
+
+
+_flats: dict[str, dict[str, Any]] = {}
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, list | tuple) and isinstance(theirs, list | tuple):
+        return len(ours) == len(theirs) and all(map(_same, ours, theirs))
+    return bool(ours == theirs) and isinstance(ours, bool) == isinstance(theirs, bool)
+
+
+def _searching(
+    best: _Candidate,
+    others: Sequence[_Candidate],
+    probes: Sequence[Probe],
+    began: float,
+    progress: Progress,
+) -> _Candidate:
+    """The candidate with the search of another release, where that finds more of the library's graphs."""
+    differing = [probe for probe in probes if best.score([probe], ("graphs",))]
+    if not differing:
+        return best
+    own = _flat_of(best.parent)
+    of_search = [key for key in own if key.startswith("search.")]
+    for other in others:
+        if time.monotonic() - began > LIMIT_S / 2:
+            break
+        theirs = _flat_of(other.parent)
+        tried = best
+        for key in of_search:
+            if key in theirs and key not in best.data:
+                tried = tried.with_change(key, theirs[key])
+        if tried.score(differing, ("graphs",)) < best.score(differing, ("graphs",)):
+            progress(f"the search of {other.parent} finds more of its graphs")
+            best = tried
+    return best
+
+
+# Values and rules, one by one.
+
+TRIED = ("rules.", "limits.", "threads.", "thread_threshold_bytes.", "nvls_channels.", "ring_plateau.", "net_overhead")
+NOT_COMPARED = ("rules.symmetric", "rules.windows", "rules.printed", "rules.cta_policy", "rules.domains", "rules.group")
+SOLVED = ("ring_plateau.", "net_overhead_us.", "nvls_channels.", "thread_threshold_bytes.", "limits.min_")
+
+
+def _descend(
+    best: _Candidate, known: Sequence[str], probes: Sequence[Probe], began: float, progress: Progress
+) -> _Candidate:
+    """The candidate with every single change that leaves fewer differences, the best first, until none does."""
+    parts = ("tables", "cells", "picks")
+    while least := best.score(probes, parts):
+        differing = sorted((each for each in probes if best.score([each], parts)), key=lambda each: each.scenario.ranks)
+        chosen, left = None, least
+        for probe in differing:
+            if time.monotonic() - began > LIMIT_S:
+                progress(f"{LIMIT_S:g} s are over, the rest is not tried")
+                return best
+            trials = sorted(_trials(best, known, probe), key=lambda each: each.score([probe], parts))[:MOST_KEPT]
+            better = [each for each in trials if each.score([probe], parts) < best.score([probe], parts)]
+            chosen = min(better, key=lambda each: each.score(probes, parts), default=None)
+            if chosen is not None and (left := chosen.score(probes, parts)) < least:
+                break
+            chosen = None
+        if chosen is None:
+            break
+        both = {*chosen.changes, *best.changes}
+        for key in (each for each in both if chosen.changes.get(each) != best.changes.get(each)):
+            progress(f"{key} = {chosen.changes.get(key)!r}: {left} of {least} differences are left")
+        best = chosen
+    return best
+
+
+def _trials(best: _Candidate, known: Sequence[str], probe: Probe) -> Iterator[_Candidate]:
+    """One change each: what any release has, then numbers that a cell of the library asks for."""
+    now = {**_flat_of(best.parent), **best.changes}
+    seen = set[str]()
+    for name in known:
+        for key, value in _flat_of(name).items():
+            if not key.startswith(TRIED) or key.startswith(NOT_COMPARED) or _same(now.get(key), value):
+                continue
+            if (said := f"{key}={value!r}") not in seen:
+                seen.add(said)
+                yield best.with_change(key, value)
+    for key, value in now.items():
+        if key.startswith(SOLVED) and isinstance(value, int | float) and not isinstance(value, bool):
+            yield from (best.with_change(key, each) for each in _solved(best, key, value, probe))
+
+
+def _solved(best: _Candidate, key: str, value: float, probe: Probe) -> Iterator[float]:
+    """Numbers in place of one by which the emulator gives the first cell that differs and moves with it."""
+    if isinstance(value, int):
+        yield from (each for each in (value * 2, value // 2, value + 8, value - 8, value + 4, value - 4) if each > 0)
+        return
+
+    def cells(number: float) -> NDArray[np.float64]:
+        nccl = best.with_change(key, number).release(f"{best.parent}@solve")
+        return np.concatenate([table.ravel() for table in _cost_tables(nccl, probe)]).astype(np.float64)
+
+    theirs = np.concatenate([table.ravel() for table in probe.cost_tables.values()]).astype(np.float64)
+    ours, moved = cells(value), cells(value * 1.01 + 0.01)
+    at = np.flatnonzero((ours != theirs) & (ours != moved) & (theirs > 0) & (moved > 0))
+    if not at.size:
+        return
+    first, low, high = at[0], value, value * 1.01 + 0.01
+    below, above = ours[first], moved[first]
+    for _ in range(12):  # the secant: cells are linear in such numbers, but for rounding
+        if above == below:
+            break
+        low, high = high, high + (theirs[first] - above) * (high - low) / (above - below)
+        if not 0 < high < 1e9:
+            return
+        below, above = above, cells(high)[first]
+        if above == theirs[first]:
+            break
+    for digits in range(1, 8):
+        rounded = float(f"{high:.{digits}g}")
+        if cells(rounded)[first] == theirs[first]:
+            yield rounded
+            return
+
+
+def _cost_tables(nccl: Release, probe: Probe) -> Iterator[NDArray[np.float32]]:
+    with learnt.trying(nccl):
+        selection = _selection(nccl, replace(probe.scenario, nccl=nccl.name), probe)
+        for request, table in probe.cost_tables.items():
+            yield np.ascontiguousarray(selection.cost_table(request, probe.sizes[request])[:, : table.shape[1]])
+
+
+# What no change explains.
+
+
+def _differing(nccl: Release, probes: Sequence[Probe], reports: Sequence[MatchReport]) -> Iterator[Differing]:
+    """One case for each part that differs, the fewest ranks and the smallest size first."""
+    seen = dict[tuple[str, str], Differing]()
+    for probe, report in sorted(zip(probes, reports, strict=True), key=lambda pair: pair[0].scenario.ranks):
+        for each in report.mismatches:
+            part, cell = _part_of(each)
+            if (part, cell) in seen:
+                old = seen[part, cell]
+                seen[part, cell] = replace(old, cases=old.cases + 1)
+                continue
+            own = _of_cell(nccl, probe, each) if each.what == "cells" else {}
+            communicator = report.title.partition(", NCCL")[0]
+            ours, theirs = str(each.emulator), str(each.libnccl)
+            seen[part, cell] = Differing(communicator, part, each.where, 1, ours, theirs, **own)
+    yield from seen.values()
+
+
+def _part_of(each: Mismatch) -> tuple[str, str]:
+    if each.what == "graphs":
+        return "the search of graphs", each.where.split()[0]
+    if each.what == "cells":
+        return "the model of times", each.where.split()[-1]
+    if each.what == "tables":
+        return "the model's tables", each.where.partition("[")[0]
+    return {"picks": "the pick", "channels": "channels of a launch", "threads": "threads of a launch"}[each.what], ""
+
+
+def _of_cell(nccl: Release, probe: Probe, each: Mismatch) -> dict[str, tuple[str, ...]]:
+    """The emulator's steps of a cell, with what the library has of latency and bandwidth beside them, and the rules."""
+    words = each.where.split()
+    request = next(one for one in probe.sizes if one.collective.name == words[0] and one.dtype.name == words[1])
+    algorithm, _, protocol = words[-1].partition("/")
+    cell = Algorithm[algorithm], next(key for key in PROTOCOL_KEYS.values() if key.name == protocol)
+    with learnt.trying(nccl):
+        try:
+            selection = _selection(nccl, replace(probe.scenario, nccl=nccl.name), probe)
+            steps = selection.steps(request, int(words[-3]), cell)
+        except (TunerError, LookupError):
+            return {}
+    at = request.collective, *cell
+    real = {
+        "bandwidth": float(probe.tables.bandwidth_gbs[at]),
+        "latency": float(probe.tables.latency_us[at]),
+    }
+    last = {step.quantity: step for step in steps}
+    lines = [f"{step.quantity}: {step.name} -> {step.after:g} {step.unit}" for step in steps if step.changes]
+    lines += [
+        f"{quantity}: {last[quantity].after:g} here, {value:g} in libnccl"
+        for quantity, value in real.items()
+        if quantity in last
+    ]
+    shared = {quantity: value for quantity, value in real.items() if quantity in last}
+    off = [quantity for quantity, value in shared.items() if np.float32(last[quantity].after) != value] or ["time"]
+    row = next(key for key, value in ALGORITHM_KEYS.items() if value is cell[0])
+    of_algorithm = {
+        key.partition(".")[2]: names for key, names in reader.flat(nccl).items() if key.startswith("rules.")
+    }
+    rules = [of_algorithm.get(f"{quantity}.{row}", of_algorithm.get(quantity, ())) for quantity in off]
+    sources = dict.fromkeys(str(step.source) for step in steps if step.quantity in off)
+    return {"rules": tuple(chain.from_iterable(rules)), "steps": tuple(lines), "sources": tuple(sources)}
+
+
+# Tables that stand in the library as data.
+
+GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
+CAPS = {
+    "llMaxBws": "cap_gbs.ll",
+    "perChMaxRingLL128Bws": "cap_gbs.ring_ll128_per_channel",
+    "perChMaxTreeLL128Bws": "cap_gbs.tree_ll128_per_channel",
+    "perChMaxTreeBws": "cap_gbs.tree_per_channel",
+    "perChMaxNVLSTreeBws": "cap_gbs.nvls_tree_per_channel",
+}
+SPEEDS = {"speedArray": "any", "sm90SpeedArray": "hopper", "sm100SpeedArray": "blackwell"}
+DEFAULTS = "ncclTunerConstantsDefaults"
+
+
+def data_tables(path: Path) -> dict[str, Any]:
+    """Values by dotted key that a libnccl has as data: what its tuners are handed, corrections, bandwidths searched."""
+    found: dict[str, Any] = {}
+    data = _objects(path)
+    if DEFAULTS in data:
+        numbers = list(struct.unpack(f"<{len(data[DEFAULTS]) // 8}d", data[DEFAULTS]))
+        algorithms = (len(numbers) - 60) // 12
+        found |= _latencies(numbers[: 12 * algorithms], algorithms)
+        for number, key in enumerate(CAPS.values()):
+            first = 12 * algorithms + 12 * number
+            found |= _caps(key, numbers[first : first + 12])
+    else:
+        base, hardware = (_floats(data.get(name, b"")) for name in ("baseLat", "hwLat"))
+        if base and hardware:
+            found |= _latencies(base + hardware, len(base) // 3)
+        for name, key in CAPS.items():
+            found |= _caps(key, list(struct.unpack(f"<{len(data.get(name, b'')) // 8}d", data.get(name, b""))))
+    for row, value in zip(GENERATIONS, _floats(data.get("nvlsEfficiency", b"")), strict=False):
+        found[f"nvls_efficiency.{row}"] = value
+    factors = _floats(data.get("treeCorrectionFactor", b""))
+    for number, protocol in enumerate(PROTOCOL_KEYS):
+        if each := len(factors) // 3:
+            found[f"tree_correction.{protocol}"] = factors[number * each : (number + 1) * each]
+    for prefix, row in SPEEDS.items():
+        for end, key in (("Intra", "search.intra_gbs"), ("Inter", "search.inter_gbs")):
+            if (name := f"{prefix}{end}") in data:
+                found[f"{key}.{row}"] = _floats(data[name])
+    return found
+
+
+def _latencies(numbers: Sequence[float], algorithms: int) -> dict[str, float]:
+    cells = [f"{algorithm}.{protocol}" for algorithm in list(ALGORITHM_KEYS)[:algorithms] for protocol in PROTOCOL_KEYS]
+    tables = "base_latency_us", *(f"hw_latency_us.{each}" for each in HARDWARE)
+    return dict(zip((f"{table}.{cell}" for table in tables for cell in cells), numbers, strict=True))
+
+
+def _caps(key: str, numbers: Sequence[float]) -> dict[str, list[float]]:
+    return {f"{key}.{GENERATIONS[at // 3]}": list(numbers[at : at + 3]) for at in range(0, len(numbers), 3)}
+
+
+def _floats(data: bytes) -> list[float]:
+    return [shortest(np.float32(value)) for value in struct.unpack(f"<{len(data) // 4}f", data)]
+
+
+def _objects(path: Path) -> dict[str, bytes]:
+    """The bytes of the tables by their own names."""
+    wanted = {DEFAULTS, "baseLat", "hwLat", "nvlsEfficiency", "treeCorrectionFactor", *CAPS}
+    wanted |= {f"{prefix}{end}" for prefix in SPEEDS for end in ("Intra", "Inter")}
+    found: dict[str, bytes] = {}
+    with path.open("rb") as file:
+        elf = ELFFile(file)
+        table = elf.get_section_by_name(".symtab")
+        assert isinstance(table, SymbolTableSection)
+        segments = [each for each in elf.iter_segments() if each["p_type"] == "PT_LOAD"]
+        for symbol in table.iter_symbols():
+            name = own_name(symbol.name)
+            if symbol["st_info"]["type"] != "STT_OBJECT" or name not in wanted or not symbol["st_size"]:
+                continue
+            at, size = symbol["st_value"], symbol["st_size"]
+            for segment in segments:
+                if segment["p_vaddr"] <= at < segment["p_vaddr"] + segment["p_filesz"]:
+                    file.seek(segment["p_offset"] + at - segment["p_vaddr"])
+                    found[name] = file.read(size)
+    return found

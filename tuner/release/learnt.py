@@ -1,0 +1,123 @@
+"""Releases that were learnt from a libnccl.so.2: files of this user's cache, by the library's sha256.
+
+Such a release is called by what the library says and its sha256, ``2.28.9@1792291e26d2b27f``. A file of it is like
+those of ``tables/nccl``, with the table ``[learnt]``. It counts where this user alone can have written it: users share
+a cache, and who may write there must not be able to bless another library.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import UnknownRelease
+from tuner.base.files import cache_folder, recall_own, remember
+
+if TYPE_CHECKING:
+    from tuner.release.schema import Release
+
+AT, DIGITS = "@", 16
+held: dict[str, "Release"] = {}  # that are tried at the moment, by name
+
+
+@dataclass(frozen=True, slots=True)
+class LearntFrom:
+    """The library that a release was learnt from, and what a comparison with it gave."""
+
+    library: str
+    sha256: str
+    compared: int
+    equal: int
+
+    @property
+    def exact(self) -> bool:
+        """Whether all that was compared was equal."""
+        return self.compared > 0 and self.compared == self.equal
+
+    @property
+    def words(self) -> str:
+        """Trust in words: ``learnt, 5,120 of 5,120 compared equal``."""
+        return f"learnt, {self.equal:,} of {self.compared:,} compared equal"
+
+
+def name_of(said: str, digest: str) -> str:
+    """The name of the release of a library that says which it is."""
+    return f"{said}{AT}{digest[:DIGITS]}"
+
+
+def is_learnt(name: str) -> bool:
+    """Whether a name is that of a learnt release, or of one that is tried."""
+    return AT in name or name in held
+
+
+def is_path(text: str) -> bool:
+    """Whether a text names a library and no release."""
+    return "/" in text or ".so" in text
+
+
+@contextmanager
+def trying(nccl: "Release") -> Iterator[str]:
+    """The name by which a release can be loaded meanwhile."""
+    held[nccl.name] = nccl
+    try:
+        yield nccl.name
+    finally:
+        del held[nccl.name]
+
+
+def file_of(name: str) -> Path:
+    """The file of a learnt release."""
+    return cache_folder() / "learnt" / f"{name}.toml"
+
+
+def keep(name: str, text: str) -> Path:
+    """Writes the file of a learnt release."""
+    remember(file_of(name), text)
+    return file_of(name)
+
+
+def text_of(name: str) -> str:
+    """The text of a learnt release's file. UnknownRelease where there is none that this user wrote."""
+    text = recall_own(file_of(name))
+    if text is None:
+        raise UnknownRelease(
+            f"no file of NCCL {name} that this user wrote ({file_of(name)}); valid after: nccl-tuner oracle learn FILE"
+        )
+    return text
+
+
+def origin_of(nccl: "Release") -> LearntFrom | None:
+    """The library that a release was learnt from; None of one that is known."""
+    table = nccl.files[0].table.get("learnt") if nccl.files else None
+    return None if table is None else LearntFrom(**table)
+
+
+# The file's text.
+
+
+def text(name: str, parent: str, origin: LearntFrom, changes: Mapping[str, Any]) -> str:
+    """The file of a learnt release. ``changes``: what differs from the parent, by dotted key."""
+    said, _, _ = name.partition(AT)
+    lines = [f"# NCCL {said} as nccl-tuner learnt it from {origin.library}: what differs from {parent}.", ""]
+    lines += [f"release = {_value(name)}", f"parent = {_value(parent)}", "", "[learnt]  # from the binary"]
+    lines += [f"{key} = {_value(getattr(origin, key))}" for key in ("library", "sha256", "compared", "equal")]
+    lines += ["", "[library]  # from the binary: none of the parent's"]
+    by_table: dict[str, list[str]] = {}
+    for key, value in changes.items():
+        table, _, own = key.rpartition(".")
+        by_table.setdefault(table, []).append(f"{own} = {_value(value)}")
+    for table, own_lines in by_table.items():
+        lines += ["", f"[{table}]  # from the binary", *own_lines]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_value(each)}" for key, each in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value)
