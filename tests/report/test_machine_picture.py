@@ -104,8 +104,18 @@ def test_a_large_machine_has_what_channels_use() -> None:
     explanation = explained("dgx-b200", False, gpus=8, hosts=3)
     text = picture(explanation, "24 GPUs")
     assert "links that carry nothing are left out" in text
-    assert "GPU 7 of host 2" in text
     assert "PCIe in" not in text
+    assert text.count(">6 of these<") == 1  # a CPU with four GPUs stands for both of all three hosts
+    assert [f">GPU {number}<" in text for number in range(5)] == [True] * 4 + [False]
+
+
+def test_what_is_not_alike_is_not_folded() -> None:
+    explanation = explained("dgx-b200", False, gpus=8, hosts=3)
+    odd = next(link for link in explanation.links if link.start == "NVSwitch" and "host 2" in link.end)
+    links = [replace(link, carries_gbs=link.carries_gbs / 2) if link is odd else link for link in explanation.links]
+    text = picture(replace(explanation, links=tuple(links)), "24 GPUs")
+    assert ">5 of these<" in text
+    assert "of host 2<" in text
 
 
 @pytest.mark.slow

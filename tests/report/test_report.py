@@ -377,3 +377,13 @@ def test_nothing_is_wrong_and_nothing_is_fetched(opened: Any) -> None:
     """The last of this file: what the browser has seen in all the others."""
     assert [line for line in opened.get_log("browser") if line["level"] in ("SEVERE", "WARNING")] == []
     assert opened.execute_script("return performance.getEntriesByType('resource').length") == 0
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def computed(*_: Any) -> None:
+        raise AssertionError("computed before the place was looked at")
+
+    monkeypatch.setattr("tuner.cli.reports.data.collect", computed)
+    result = CliRunner().invoke(everything, ["report", "--machine", "dgx-h100", "-o", "/nowhere/page.html"])
+    assert isinstance(result.exception, BadInput)
+    assert "/nowhere/page.html: No such file" in str(result.exception)

@@ -10,7 +10,7 @@ import click
 from tuner import release
 from tuner.answers.calibrated import TimesWanted
 from tuner.base import extras
-from tuner.base.files import write_text
+from tuner.base.files import check_writable, write_text
 from tuner.base.names import Collective
 from tuner.cli import options
 from tuner.cli.communicator_options import of_all_ranks
@@ -42,7 +42,8 @@ def command(
     nccl-tuner report --machine dgx-h100 --out dgx-h100.html
     nccl-tuner report --machine dgx-h100 --nodes 2 --nccl 2.22.3 --nccl 2.25.1 --out upgrade.html
     """
-    extras.require("bokeh", "report")  # before what takes a minute
+    extras.require("bokeh", "report")  # both before what takes a minute
+    check_writable(out)
     names = sorted({release.load(name).name for name in communicator["nccl"]}, key=release_key)
     scenario = communicator.scenario(nccl=names[-1] if names else None)
 

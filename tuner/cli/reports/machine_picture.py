@@ -1,5 +1,6 @@
 """Picture of a machine and the channels on it, as SVG."""
 
+import re
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -214,7 +215,11 @@ def _legend(canvas: Canvas, explanation: GraphExplanation, title: str) -> None:
     canvas.write((MARGIN, 48), of_found(explanation.found, explanation.several_nodes), "text")
     says = "bars and numbers: GB/s that channels take of the GB/s of a link, as NCCL counts them; in: to the device"
     says += ", out: from it"
-    says += "; links that carry nothing are left out" if _is_large(explanation) else ""
+    if _is_large(explanation):
+        says = (
+            "GB/s that channels take of the GB/s of a link; what is alike is drawn once, and links that carry nothing "
+        )
+        says += "are left out"
     canvas.write((MARGIN, 66), says, "small")
     x = MARGIN
     if explanation.found.channels <= len(CHANNEL_COLOURS):
@@ -255,7 +260,24 @@ def _blocks(explanation: GraphExplanation) -> list[_Box]:
         return own
 
     blocks = [box(device) for device in below[None] if device.kind != "nvs"]
-    return [_used(each) for each in blocks] if _is_large(explanation) else blocks
+    return _folded([_used(each) for each in blocks]) if _is_large(explanation) else blocks
+
+
+def _folded(blocks: list[_Box]) -> list[_Box]:
+    """The blocks without those that are like another in all but their numbers: a rack is one tray, and how many."""
+    alike: dict[object, list[_Box]] = defaultdict(list)
+    for block in blocks:
+        alike[_likeness(block)].append(block)
+    for first, *others in alike.values():
+        if others:
+            first.names.append(f"{len(others) + 1} of these")
+    return [first for first, *_ in alike.values()]
+
+
+def _likeness(box: _Box) -> tuple[object, ...]:
+    names = tuple(re.sub(r"[0-9a-f:.]*\d[0-9a-f:.]*", "#", re.sub(r" of host \d+", "", name)) for name in box.names)
+    bars = tuple((what, link.carries_gbs, link.link_gbs, link.limits) for what, link in box.bars)
+    return box.device.kind, names, bars, tuple(map(_likeness, box.below))
 
 
 def _is_large(explanation: GraphExplanation) -> bool:
