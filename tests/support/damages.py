@@ -196,7 +196,7 @@ def wrong_compute_capability(root: ET.Element) -> bool:
 
 def two_processors(root: ET.Element) -> bool:
     cpus = root.findall("cpu")
-    cpus[-1].set("modelid", "2")
+    cpus[-1].set("modelid", "2" if cpus[0].get("modelid") != "2" else "3")
     return len(cpus) > 1 and cpus[0].get("arch") == "x86_64"
 
 
