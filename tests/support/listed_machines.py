@@ -36,7 +36,8 @@ def lstopo(topology: str) -> str:
     document = ET.Element("topology", {"version": "2.0"})
     machine = ET.SubElement(document, "object", {"type": "Machine", "os_index": "0", "nodeset": "0x000000ff"})
     for cpu in root.findall("cpu"):
-        nodeset = f"0x{1 << int(cpu.get('numaid', '0')):08x}"
+        number = max(0, int(cpu.get("numaid", "0")))  # NCCL's -1 is a system that shows none; hwloc then has one
+        nodeset = f"0x{1 << number:08x}"
         package = ET.SubElement(machine, "object", {"type": "Package", "nodeset": nodeset})
         if cpu.get("arch") == "x86_64":
             family = int(cpu.get("familyid", "0"))
@@ -47,7 +48,7 @@ def lstopo(topology: str) -> str:
             facts = {"Architecture": "aarch64"}
         for name, value in facts.items():
             ET.SubElement(package, "info", {"name": name, "value": value})
-        ET.SubElement(package, "object", {"type": "NUMANode", "os_index": cpu.get("numaid", "0"), "nodeset": nodeset})
+        ET.SubElement(package, "object", {"type": "NUMANode", "os_index": str(number), "nodeset": nodeset})
         for pci in cpu.findall("pci"):
             host = ET.SubElement(
                 package, "object", {"type": "Bridge", "bridge_type": "0-1", "bridge_pci": "0000:[0-ff]"}
