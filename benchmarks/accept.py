@@ -10,7 +10,7 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -37,6 +37,7 @@ from tuner.times.calibration import calibrate
 from tuner.times.calibration.accuracy import splits
 from tuner.times.calibration.accuracy.splits import Split
 from tuner.times.calibration.calibrate import Measured, Widths
+from tuner.times.calibration.measured_calls import splits_file
 from tuner.times.measured import MeasuredRow, MeasuredTable
 from tuner.times.readers.measured_table import Given
 from tuner.times.timemodel import calibration as calibrations
@@ -171,21 +172,23 @@ def planted_faults() -> Iterator[dict[str, Any]]:
                 ]
                 judged = [judge.judge(each, healthy[each.kind.request], np.zeros(len(SIZES))) for each in those]
                 if all(each.passes for each in judged):
+                    found["left_open"] += not all(each.judged for each in judged)
                     continue
                 found["failed"] += 1
                 named = diagnosis.diagnose(those, expectation, scenario.resolve().own.topology)
                 found["first"] += bool(named) and named[0].resource in fault.names
                 found["among"] += any(each.resource in fault.names for each in named)
-            yield {**row, **{key: found[key] for key in ("failed", "first", "among")}}
+            yield {**row, **{key: found[key] for key in ("failed", "left_open", "first", "among")}}
             if not fault.changes:
                 print(f"  {words:28} false fail {found['failed'] / RUNS:.0%}")
                 totals.update({"healthy": RUNS, "false fail": found["failed"]})
                 continue
             print(
-                f"  {words:28} loss {np.expm1(loss):.0%}, false pass {1 - found['failed'] / RUNS:.0%}, "
+                f"  {words:28} loss {np.expm1(loss):.0%}, cannot be judged {found['left_open'] / RUNS:.0%}, "
+                f"false pass {1 - (found['failed'] + found['left_open']) / RUNS:.0%}, "
                 f"right first {found['first']}, among those named {found['among']} of {found['failed']}"
             )
-            totals.update({"faulty": RUNS, "false pass": RUNS - found["failed"], **found})
+            totals.update({"faulty": RUNS, "false pass": RUNS - found["failed"] - found["left_open"], **found})
     print(
         f"all: false fail {totals['false fail'] / totals['healthy']:.1%} of {totals['healthy']} healthy runs, "
         f"false pass {totals['false pass'] / totals['faulty']:.1%} of {totals['faulty']} faulty ones; "
@@ -196,7 +199,7 @@ def planted_faults() -> Iterator[dict[str, Any]]:
 
 def public_runs() -> Iterator[dict[str, Any]]:
     """Each public run by itself, with the shipped calibrations: most were fitted to them, see ``held_out``."""
-    totals: Counter[tuple[str, bool]] = Counter()
+    totals: Counter[tuple[str, str]] = Counter()
     for name in measured.names():
         table = measured.load(name)
         if not table.header.machine or not table.header.nccl:
@@ -209,20 +212,60 @@ def public_runs() -> Iterator[dict[str, Any]]:
                 found = _accepted(replace(table, rows=rows))
             except TunerError:
                 continue
-            totals[what, found.passes] += 1
-            if found.passes != (what == "healthy"):
+            totals[what, _said(found)] += 1
+            if _said(found) != ("passed" if what == "healthy" else "failed"):
                 slow = sum(size.verdict is Verdict.slow for size in found.sizes)
-                print(
-                    f"{name} {run}, {what}: {'passes' if found.passes else 'fails'}, {slow} of {len(found.sizes)} slow"
-                )
+                print(f"{name} {run}, {what}: {_said(found)}, {slow} of {len(found.sizes)} slow")
             if what != "healthy":
-                totals[f"{what}, named so", True] += any(each.resource in NAMED[what] for each in found.diagnosis)
-    for what in ("healthy", *NAMED):
-        passed, failed, named = totals[what, True], totals[what, False], totals[f"{what}, named so", True]
-        print(f"public runs, {what}: {passed} pass, {failed} fail, {named} named so")
-        yield {"what": what, "passed": passed, "failed": failed, "named": named}
+                totals[what, "named"] += any(each.resource in NAMED[what] for each in found.diagnosis)
+    yield from _told(("healthy", *NAMED), totals)
 
 
+def strangers() -> Iterator[dict[str, Any]]:
+    """Public runs between nodes of sites that no calibration knows, as they are and at half their speed.
+
+    The rows of their sites are not used: their tables name no site, and the calibration is that of the nodes. Last they
+    are judged against a reference, which is the run itself.
+    """
+    totals: Counter[tuple[str, str]] = Counter()
+    kinds = ("healthy", "half speed", "half speed, against a reference")
+    for _, site in sorted(splits_file()["sites"].items()):
+        for name, machine, nccl in site["tables"]:
+            table = measured.load(name)
+            runs = {(row.run, row.nodes, row.gpus_per_node) for row in table.rows if row.nodes > 1}
+            for run in sorted(runs):
+                rows = [row for row in table.rows if (row.run, row.nodes, row.gpus_per_node) == run]
+                rows = [row for row in rows if not row.is_point_to_point]
+                if not rows or _what(table, rows[0]) != "healthy" or site.get("judged_only"):
+                    continue
+                header = replace(table.header, machine=machine, nccl=nccl, site="")
+                healthy = replace(table, header=header, rows=tuple(rows))
+                half = [replace(row, time_us=row.time_us * (2 if row.bytes >= LARGE_BYTES else 1)) for row in rows]
+                slow = replace(healthy, rows=tuple(half))
+                calibration = site["nodes"]
+                for kind, judged, like in zip(kinds, (healthy, slow, slow), (None, None, healthy), strict=True):
+                    try:
+                        found = _accepted(judged, like, calibration)
+                    except TunerError:
+                        continue
+                    totals[kind, _said(found)] += 1
+                    if _said(found) == ("failed" if kind == "healthy" else "passed"):
+                        print(f"{name} {run}, {kind}: {_said(found)}")
+    yield from _told(kinds, totals)
+
+
+def _told(kinds: Iterable[str], totals: Mapping[tuple[str, str], int]) -> Iterator[dict[str, Any]]:
+    for what in kinds:
+        counts = {key: totals.get((what, key), 0) for key in ("passed", "left_open", "failed", "named")}
+        print(f"public runs, {what}: {counts}")
+        yield {"what": what, **counts}
+
+
+def _said(found: Acceptance) -> str:
+    return "passed" if found.passes else "failed" if found.judged else "left_open"
+
+
+LARGE_BYTES = 1 << 22
 NAMED = {
     "TCP sockets": (Resource.sockets,),
     "no GDRCopy": (Resource.network_latency, Resource.gpu_direct),
@@ -236,11 +279,14 @@ def _what(table: MeasuredTable, row: MeasuredRow) -> str:
     return "no GDRCopy" if without else "healthy"
 
 
-def _accepted(table: MeasuredTable) -> Acceptance:
+def _accepted(table: MeasuredTable, like: MeasuredTable | None = None, calibration: str | None = None) -> Acceptance:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "given.csv"
+        path, reference = Path(folder) / "given.csv", None
         measured.write(path, table)
-        return accept([path], AcceptOptions(describe(table.header.machine, nccl=table.header.nccl), Given()))
+        if like is not None:
+            measured.write(reference := Path(folder) / "like.csv", like)
+        scenario = describe(table.header.machine, nccl=table.header.nccl)
+        return accept([path], AcceptOptions(scenario, Given(), None if like else calibration, like=reference))
 
 
 def held_out() -> Iterator[dict[str, Any]]:
@@ -302,7 +348,7 @@ def nccl_errors() -> None:
 
 if __name__ == "__main__":
     nccl_errors()
-    parts = {"public": public_runs, "splits": held_out, "planted": planted_faults}
+    parts = {"public": public_runs, "strangers": strangers, "splits": held_out, "planted": planted_faults}
     kept = {name: list(part()) for name, part in parts.items()}
     for place in sys.argv[1:]:
         Path(place).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

@@ -191,6 +191,20 @@ def test_releases_that_would_explain_the_times_are_named(tmp_path: Path) -> None
     assert "2.27.7" not in found["passes_as"]
 
 
+def test_a_release_that_nobody_noted_is_not_guessed(tmp_path: Path) -> None:
+    """The same node: from 64 KiB to 1 MiB releases pick differently, so that these sizes cannot be judged."""
+    table = measured.load("h100-8x-2n__unknown__mghpcc")
+    measured.write(tmp_path / "given.csv", replace(table, rows=tuple(row for row in table.rows if row.nodes == 1)))
+    found = json.loads(run("accept", str(tmp_path / "given.csv"), *MACHINE, "--json").stdout)
+    assert found["pass"]
+    left_open = [size["bytes"] for size in found["sizes"] if size["verdict"] == "cannot be judged"]
+    assert {1 << power for power in range(16, 21)} <= set(left_open)
+    assert not {1 << power for power in range(21, 34)} & set(left_open)
+    slow = [replace(row, time_us=row.time_us * 2) for row in table.rows if row.nodes == 1]
+    measured.write(tmp_path / "slow.csv", replace(table, rows=tuple(slow)))
+    assert not json.loads(run("accept", str(tmp_path / "slow.csv"), *MACHINE, "--json", code=1).stdout)["pass"]
+
+
 def test_non_monotone_curves_and_repeated_rows_are_said(tmp_path: Path) -> None:
     found = accepted(tmp_path, timed(lambda at, row: row.time_us * (2 if at % 21 == 15 else 1)))
     assert problem(found, "not monotone")["lines"]

@@ -290,7 +290,7 @@ def accept(files: Sequence[Path], asked: AcceptOptions) -> Acceptance:
     return Acceptance(
         passes=passes and known and not refused,
         judged=known or not passes or refused,
-        missing=() if known else MISSING,
+        missing=() if known else (*_no_release(read, asked.given), *MISSING),
         machine=asked.scenario.name,
         expected_by=tuple(expected_by),
         problems=(*problems, *slipped),
@@ -307,6 +307,11 @@ MISSING = (
     "four rows of this cluster on a healthy day, spread over sizes, as a calibration of its own",
     "a run of this cluster that is known to be healthy, as a reference",
 )
+
+
+def _no_release(files: Sequence[ResultFile], given: Given) -> tuple[str, ...]:
+    named = bool(given.nccl) or all(file.names_release for file in files)
+    return () if named else ("the release that was measured: another one picks otherwise at sizes that are left open",)
 
 
 def _of_site(files: Sequence[ResultFile]) -> str | None:
@@ -326,8 +331,15 @@ def _by_release(files: Sequence[ResultFile], asked: AcceptOptions) -> dict[str, 
 
 
 def _judged(
-    files: Sequence[ResultFile], expectation: Expectation, given: Given, skipped: Counter[str]
+    files: Sequence[ResultFile],
+    expectation: Expectation,
+    given: Given,
+    skipped: Counter[str],
+    *,
+    a_release: bool = False,
 ) -> list[tuple[ResultFile, Judged]]:
+    """Curves with their verdicts. A file that names no release says nothing of sizes that another one picks otherwise
+    for, unless it is taken for one of ``a_release``."""
     of_files: list[tuple[ResultFile, Curve]] = []
     for file in files:
         table = replace(file.table, rows=tuple(_wanted(file.table.rows, given, skipped)))
@@ -341,7 +353,10 @@ def _judged(
         except TunerError as error:  # what was forced cannot run by NCCL's rules, or a setting is not emulated
             skipped[str(error)] += sum(map(len, curve.lines))
             continue
-        judged.append((file, judge.judge(curve, expected, _least_us(file, curve, expectation))))
+        found = judge.judge(curve, expected, _least_us(file, curve, expectation))
+        if not file.names_release and not given.nccl and not a_release:
+            found = found.left_open(expectation.picked_otherwise(curve.kind, curve.bytes))
+        judged.append((file, found))
     return judged
 
 
@@ -352,7 +367,7 @@ def _passes_as(files: Sequence[ResultFile], asked: AcceptOptions) -> tuple[str, 
     accepted = []
     for nccl in asked.scenario.releases:
         expectation = Expectation(replace(asked.scenario, nccl=nccl), asked.calibration)
-        judged = _judged(files, expectation, asked.given, Counter())
+        judged = _judged(files, expectation, asked.given, Counter(), a_release=True)
         if judged and all(each.passes for _, each in judged):
             accepted.append(nccl)
     return tuple(accepted)

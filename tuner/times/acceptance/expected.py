@@ -1,13 +1,14 @@
 """What calls should take: by a calibration, or where there is none by NCCL's own model with the error that it has."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 
 import numpy as np
 
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, TunerError
 from tuner.base.names import ALGO_PROTOS, Algorithm
 from tuner.base.numerics import SizeArray
 from tuner.emulator.build import build
@@ -94,6 +95,7 @@ class Expectation:
         self._healthy: dict[Shape, Selection] = {}
         self._models: dict[Shape, TimeModel | None] = {}
         self._faulty: dict[tuple[Shape, Fault], Selection] = {}
+        self._of_releases: dict[tuple[str, Shape], Selection] = {}
         self.reasons: dict[str, None] = {}  # why these calibrations, or why none
 
     def selection(self, shape: Shape) -> Selection:
@@ -122,6 +124,20 @@ class Expectation:
         if selection.communicator.nodes == 1:
             half = np.where(calibrated.measured, half, np.maximum(half, at_most))
         return Expected(calibrated.time_us, half, picks, calibrated.measured, Whose.calibrated)
+
+    def picked_otherwise(self, kind: CurveKind, sizes: SizeArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Whether any other release of the machine picks another algorithm or protocol, [size] of NCCL's nBytes."""
+        otherwise = np.zeros(len(sizes), np.bool_)
+        if isinstance(kind.request, Exchange):
+            return otherwise
+        own = self.selection(kind.shape).pick(kind.request, sizes).combinations
+        for nccl in self.scenario.releases:
+            with suppress(TunerError):  # a release that knows no such setting has not run it
+                if (nccl, kind.shape) not in self._of_releases:
+                    there = replace(self._scenario(kind.shape), nccl=nccl).communicator()
+                    self._of_releases[nccl, kind.shape] = Selection(there)
+                otherwise |= self._of_releases[nccl, kind.shape].pick(kind.request, sizes).combinations != own
+        return otherwise
 
     def _model(self, shape: Shape) -> TimeModel | None:
         if shape not in self._models:
@@ -172,6 +188,10 @@ class ReferenceRun(Expectation):
         super().__init__(scenario, calibration)
         self._curves = {curve.kind: curve for curve in curves}
         self.reasons["those of the reference run"] = None
+
+    def picked_otherwise(self, kind: CurveKind, sizes: SizeArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """No size: what the cluster took it takes again, whatever was picked."""
+        return np.zeros(len(sizes), np.bool_)
 
     def times(self, kind: CurveKind, sizes: SizeArray, fault: Fault | None = None) -> Expected:
         """Of calls of ``sizes``, NCCL's nBytes, [size]. BadInput for calls that the reference has no times of."""

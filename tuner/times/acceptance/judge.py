@@ -1,6 +1,7 @@
 """Measured curves against expected times: which sizes pass, which are too slow or too fast, which the host delays."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from itertools import groupby
 
@@ -87,6 +88,14 @@ class Judged:
     def passes(self) -> bool:
         """Whether no size fails."""
         return not any(verdict.fails for verdict in self.verdicts)
+
+    def left_open(self, which: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> "Judged":
+        """The same where sizes of a mask, [size], cannot be judged; what the links cannot do fails all the same."""
+        verdicts = (
+            Verdict.not_judged if open_ and verdict is not Verdict.fast else verdict
+            for verdict, open_ in zip(self.verdicts, which.tolist(), strict=True)
+        )
+        return replace(self, verdicts=tuple(verdicts))
 
     def _gbs(self, time_us: Array) -> Array:
         kind = self.curve.kind

@@ -17,7 +17,7 @@ from enum import StrEnum
 import numpy as np
 
 from tuner.base.dataclass import dataclass
-from tuner.base.names import Algorithm, Protocol
+from tuner.base.names import ALGO_PROTOS, Algorithm, Protocol
 from tuner.times.timemodel.features import Array, Features, Ints
 
 PER_OCTAVE = 2  # points of a curve
@@ -106,12 +106,15 @@ def _smoothed(calls: Features, numbers: Array, by: _Smoothing) -> Iterator[Curve
             yield Curve(key, int(nodes), int(grid[0]), values / (weights.sum(axis=1) + by.prior_weight))
 
 
-def _groups(calls: Features) -> dict[Key, np.ndarray[tuple[int], np.dtype[np.intp]]]:
+def _groups(calls: Features) -> dict[Key, slice | np.ndarray[tuple[int], np.dtype[np.intp]]]:
     local = np.round(calls.ranks / calls.nodes).astype(np.int64)
     columns = calls.collective, calls.algo_proto, local, (calls.nodes > 1).astype(np.int64)
+    if len(calls) and all((column == column[0]).all() for column in columns):
+        one, two, three, four = (int(column[0]) for column in columns)
+        return {(one, two, three, four): slice(None)}
     # One number a key, as numbers are told apart quicker than rows of them.
     numbers = np.ravel_multi_index(columns, [int(column.max(initial=0)) + 1 for column in columns])
-    groups: dict[Key, np.ndarray[tuple[int], np.dtype[np.intp]]] = {}
+    groups: dict[Key, slice | np.ndarray[tuple[int], np.dtype[np.intp]]] = {}
     for number in np.unique(numbers):
         which = np.flatnonzero(numbers == number)
         collective, algo_proto, gpus, several = (int(column[which[0]]) for column in columns)
@@ -120,6 +123,11 @@ def _groups(calls: Features) -> dict[Key, np.ndarray[tuple[int], np.dtype[np.int
 
 
 def _bilinear(axis: Array, table: Array, log_nodes: Array, places: Array) -> Array:
+    if len(axis) == 1:
+        (row,) = table
+        first = np.minimum(places.astype(np.int64), POINTS - 2)
+        between: Array = row[first] + (places - first) * np.diff(row)[first]
+        return between
     low = np.clip(np.searchsorted(axis, log_nodes, side="right") - 1, 0, max(len(axis) - 2, 0))
     high = np.minimum(low + 1, len(axis) - 1)
     width = np.where(high > low, axis[high] - axis[low], 1.0)
@@ -256,12 +264,14 @@ class Certainty:
     def octaves_beyond(self, calls: Features) -> Array:
         """How many powers of two each size is beyond the sizes measured of such calls, [call]; 0 where none were."""
         log_bytes, beyond = np.log2(calls.bytes), np.zeros(len(calls))
-        for collective, algo_proto in set(zip(calls.collective.tolist(), calls.algo_proto.tolist(), strict=True)):
+        combinations = calls.algo_proto
+        kinds = np.unique(calls.collective * len(ALGO_PROTOS) + combinations).tolist()
+        for collective, algo_proto in (divmod(kind, len(ALGO_PROTOS)) for kind in kinds):
             if (collective, algo_proto) in self.sizes:
                 least, most = np.log2(self.sizes[collective, algo_proto])
                 octaves = np.maximum(np.maximum(log_bytes - most, least - log_bytes), 0)
                 # A size between two that were measured is as far from the next as those beside the last are.
-                here = (calls.collective == collective) & (calls.algo_proto == algo_proto)
+                here = (calls.collective == collective) & (combinations == algo_proto)
                 beyond = np.where(here, np.where(octaves > 1.01, octaves, 0.0), beyond)
         return beyond
 
