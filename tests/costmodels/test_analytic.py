@@ -16,10 +16,10 @@ import tuner.times.costmodels
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective
 from tuner.times.costmodels import algorithms, fabric, line, operations, step, wires
-from tuner.times.costmodels.algorithms import HIERARCHICAL, System, cost, costs, names, predict
+from tuner.times.costmodels.algorithms import HIERARCHICAL, CostSystem, cost, costs, names, predict
 from tuner.times.costmodels.alphabeta import FORMULAS, Linear, crossover_bytes, fastest, level, log2_rounds, terms
-from tuner.times.costmodels.operations import Operation, size_bytes, timed_bytes
-from tuner.times.costmodels.step import Cluster, Model, Plan
+from tuner.times.costmodels.operations import CostOperation, size_bytes, timed_bytes
+from tuner.times.costmodels.step import Cluster, Model, Parallelism
 
 NOTHING = algorithms.overheads()
 
@@ -65,47 +65,49 @@ def test_there_is_no_nccl_in_it() -> None:
 # Bandwidths
 
 
-@each_of(st.sampled_from(Operation), bytes_of, st.floats(0.1, 1e8), ranks_of)
-def test_the_time_of_a_busbw_is_the_time(operation: Operation, nbytes: int, time_us: float, ranks: int) -> None:
+@each_of(st.sampled_from(CostOperation), bytes_of, st.floats(0.1, 1e8), ranks_of)
+def test_the_time_of_a_busbw_is_the_time(operation: CostOperation, nbytes: int, time_us: float, ranks: int) -> None:
     gbs = operations.bus_gbs(operation, nbytes, time_us, ranks)
     assert operations.time_us(operation, nbytes, gbs, ranks) == close(time_us)
     assert wires.transferred_bytes(operation, nbytes, ranks) / time_us / 1000 / ranks == close(gbs)
 
 
 def test_the_factors_are_those_of_nccl_tests() -> None:
-    for operation in Operation:
+    for operation in CostOperation:
         expected = {"AllReduce": 1.5}.get(
             operation.name, 1.0 if operation.name in ("Broadcast", "Reduce", "SendRecv") else 0.75
         )
         assert operations.bus_factor(operation, 4) == expected
     for collective in Collective:
-        assert operations.bus_factor(collective, 5) == operations.bus_factor(Operation[collective.name], 5)
+        assert operations.bus_factor(collective, 5) == operations.bus_factor(CostOperation[collective.name], 5)
 
 
 def test_sizes_are_of_the_whole_array() -> None:
-    assert size_bytes(Operation.AllReduce, 1000, 4, 8) == 4000
-    assert size_bytes(Operation.AllGather, 1000, 4, 8) == 32000
-    assert size_bytes(Operation.SendRecv, [1, 2], 2, 8).tolist() == [2, 4]
-    assert {each for each in Operation if size_bytes(each, 1, 1, 3) == 3} == {
-        Operation.AllGather,
-        Operation.ReduceScatter,
-        Operation.AllToAll,
-        Operation.Gather,
-        Operation.Scatter,
+    assert size_bytes(CostOperation.AllReduce, 1000, 4, 8) == 4000
+    assert size_bytes(CostOperation.AllGather, 1000, 4, 8) == 32000
+    assert size_bytes(CostOperation.SendRecv, [1, 2], 2, 8).tolist() == [2, 4]
+    assert {each for each in CostOperation if size_bytes(each, 1, 1, 3) == 3} == {
+        CostOperation.AllGather,
+        CostOperation.ReduceScatter,
+        CostOperation.AllToAll,
+        CostOperation.Gather,
+        CostOperation.Scatter,
     }
 
 
 @pytest.mark.parametrize(
     ("operation", "asked", "element", "ranks", "timed"),
     [
-        (Operation.AllReduce, 1000, 4, 8, 1000),
-        (Operation.AllGather, 1000, 4, 8, 896),  # 31 floats of a rank are 28 of whole 16 bytes
-        (Operation.AllGather, 1 << 20, 4, 8, 1 << 20),
-        (Operation.ReduceScatter, 100, 4, 8, 0),
-        (Operation.AllToAll, 1 << 20, 8, 3, 3 * 43690 * 8),
+        (CostOperation.AllReduce, 1000, 4, 8, 1000),
+        (CostOperation.AllGather, 1000, 4, 8, 896),  # 31 floats of a rank are 28 of whole 16 bytes
+        (CostOperation.AllGather, 1 << 20, 4, 8, 1 << 20),
+        (CostOperation.ReduceScatter, 100, 4, 8, 0),
+        (CostOperation.AllToAll, 1 << 20, 8, 3, 3 * 43690 * 8),
     ],
 )
-def test_nccl_tests_times_whole_parts(operation: Operation, asked: int, element: int, ranks: int, timed: int) -> None:
+def test_nccl_tests_times_whole_parts(
+    operation: CostOperation, asked: int, element: int, ranks: int, timed: int
+) -> None:
     assert timed_bytes(operation, asked, element, ranks) == timed
 
 
@@ -147,16 +149,22 @@ def play_tree(ranks: int) -> int:
 
 @each_of(ranks_of)
 def test_rings_take_the_steps_and_send_the_share_of_a_played_ring(ranks: int) -> None:
-    for operation, passes in ((Operation.AllGather, 1), (Operation.ReduceScatter, 1), (Operation.AllReduce, 2)):
+    for operation, passes in (
+        (CostOperation.AllGather, 1),
+        (CostOperation.ReduceScatter, 1),
+        (CostOperation.AllReduce, 2),
+    ):
         steps, share = play_ring(ranks, passes)
         assert terms(operation, "ring", ranks).steps == steps
         assert terms(operation, "ring", ranks).share == close(share)
     assert log2_rounds(ranks) == play_tree(ranks)
-    assert terms(Operation.Broadcast, "tree", ranks).share == play_tree(ranks)
+    assert terms(CostOperation.Broadcast, "tree", ranks).share == play_tree(ranks)
 
 
-@each_of(st.sampled_from(Operation), ranks_of, levels_of, bytes_of, bytes_of)
-def test_more_bytes_and_more_ranks_take_longer(operation: Operation, ranks: int, on: Any, one: int, other: int) -> None:
+@each_of(st.sampled_from(CostOperation), ranks_of, levels_of, bytes_of, bytes_of)
+def test_more_bytes_and_more_ranks_take_longer(
+    operation: CostOperation, ranks: int, on: Any, one: int, other: int
+) -> None:
     for algorithm in FORMULAS[operation]:
         halving = algorithm == "halving-doubling"
         count = 1 << ranks.bit_length() - 1 if halving else ranks
@@ -167,7 +175,7 @@ def test_more_bytes_and_more_ranks_take_longer(operation: Operation, ranks: int,
 
 @each_of(st.sampled_from([*algorithms.TWO_LEVEL]), st.integers(2, 64), st.integers(2, 64), levels_of, st.floats(1, 50))
 def test_a_hierarchy_of_one_network_sends_what_a_flat_one_does(
-    operation: Operation, gpus: int, nodes: int, on: Any, faster: float
+    operation: CostOperation, gpus: int, nodes: int, on: Any, faster: float
 ) -> None:
     """In fewer steps, or as many of an AllToAll; a faster network inside the nodes is never a loss."""
     two_level = algorithms.total(algorithms.TWO_LEVEL[operation](gpus, nodes, on, on))
@@ -182,29 +190,29 @@ def test_a_hierarchy_of_one_network_sends_what_a_flat_one_does(
 @pytest.mark.parametrize("ranks", [2, 4, 64, 1024])
 def test_halving_takes_the_steps_and_sends_the_share_of_played_halving(ranks: int) -> None:
     steps, share = play_halving(ranks)
-    assert terms(Operation.ReduceScatter, "halving-doubling", ranks).steps == steps
-    assert terms(Operation.ReduceScatter, "halving-doubling", ranks).share == close(share)
-    assert terms(Operation.AllReduce, "halving-doubling", ranks).share == close(2 * share)
+    assert terms(CostOperation.ReduceScatter, "halving-doubling", ranks).steps == steps
+    assert terms(CostOperation.ReduceScatter, "halving-doubling", ranks).share == close(share)
+    assert terms(CostOperation.AllReduce, "halving-doubling", ranks).share == close(2 * share)
 
 
 @each_of(ranks_of, bytes_of, levels_of)
 def test_collectives_are_made_of_others(ranks: int, nbytes: int, on: Any) -> None:
-    def time(operation: Operation, algorithm: str) -> float:
+    def time(operation: CostOperation, algorithm: str) -> float:
         return float(terms(operation, algorithm, ranks).time_us(nbytes, on))
 
-    ring = time(Operation.ReduceScatter, "ring") + time(Operation.AllGather, "ring")
-    assert time(Operation.AllReduce, "ring") == close(ring)
-    tree = time(Operation.Reduce, "tree") + time(Operation.Broadcast, "tree")
-    assert time(Operation.AllReduce, "tree") == close(tree)
-    scattered = time(Operation.Scatter, "binomial") + time(Operation.AllGather, "ring")
-    assert time(Operation.Broadcast, "scatter-allgather") == close(scattered)
+    ring = time(CostOperation.ReduceScatter, "ring") + time(CostOperation.AllGather, "ring")
+    assert time(CostOperation.AllReduce, "ring") == close(ring)
+    tree = time(CostOperation.Reduce, "tree") + time(CostOperation.Broadcast, "tree")
+    assert time(CostOperation.AllReduce, "tree") == close(tree)
+    scattered = time(CostOperation.Scatter, "binomial") + time(CostOperation.AllGather, "ring")
+    assert time(CostOperation.Broadcast, "scatter-allgather") == close(scattered)
 
 
 # Two levels
 
 
 @each_of(st.sampled_from(list(algorithms.TWO_LEVEL)), ranks_of, bytes_of, levels_of, levels_of)
-def test_one_level_is_flat(operation: Operation, ranks: int, nbytes: int, intra: Any, inter: Any) -> None:
+def test_one_level_is_flat(operation: CostOperation, ranks: int, nbytes: int, intra: Any, inter: Any) -> None:
     flat = names(operation)[0]
     for gpus, nodes, on in ((ranks, 1, intra), (1, ranks, inter)):
         found = cost(operation, HIERARCHICAL, gpus, nodes, (intra, inter)).time_us(nbytes)
@@ -215,19 +223,19 @@ def test_one_level_is_flat(operation: Operation, ranks: int, nbytes: int, intra:
 def test_a_hierarchical_allreduce_is_scatter_and_gather(
     gpus: int, nodes: int, nbytes: int, intra: Any, inter: Any
 ) -> None:
-    def time(operation: Operation) -> Any:
+    def time(operation: CostOperation) -> Any:
         return algorithms.total(algorithms.TWO_LEVEL[operation](gpus, nodes, intra, inter)).time_us(nbytes)
 
-    both = time(Operation.ReduceScatter) + time(Operation.AllGather)
-    assert time(Operation.AllReduce) == close(both)
+    both = time(CostOperation.ReduceScatter) + time(CostOperation.AllGather)
+    assert time(CostOperation.AllReduce) == close(both)
 
 
 # Crossovers
 
 
-@each_of(st.sampled_from(Operation), st.sampled_from([2, 6, 8, 64, 96, 256]), levels_of, levels_of)
+@each_of(st.sampled_from(CostOperation), st.sampled_from([2, 6, 8, 64, 96, 256]), levels_of, levels_of)
 def test_at_a_crossover_both_are_equally_fast_and_then_change(
-    operation: Operation, ranks: int, intra: Any, inter: Any
+    operation: CostOperation, ranks: int, intra: Any, inter: Any
 ) -> None:
     found = costs(operation, 2, ranks // 2, (intra, inter))
     for one in found.values():
@@ -256,7 +264,7 @@ def test_the_fastest_is_the_least_of_all_lines(lines: list[tuple[int, int]]) -> 
 
 def test_the_crossover_of_ring_and_tree() -> None:
     """8 ranks: 14 a + 1.75 n/b = 6 a + 6 n/b, so n = 8/4.25 a b."""
-    found = costs(Operation.AllReduce, 8, 1, (level(10, 100), None))
+    found = costs(CostOperation.AllReduce, 8, 1, (level(10, 100), None))
     assert crossover_bytes(found["ring"], found["tree"]) == close(8 / 4.25 * 10 * 100_000)
     assert [name for _, name in fastest({name: found[name] for name in ("ring", "tree")})] == ["tree", "ring"]
 
@@ -272,14 +280,14 @@ def test_the_parts_are_the_time(
     ranks: int, nbytes: int, on: Any, software: float, protocol: float, contention: float, copy: float, late: float
 ) -> None:
     factors = algorithms.overheads(software, protocol, contention, copy, late)
-    found = predict(Operation.AllReduce, "ring", nbytes, System(ranks, 1, (on, None)), factors)
-    plain = terms(Operation.AllReduce, "ring", ranks)
+    found = predict(CostOperation.AllReduce, "ring", nbytes, CostSystem(ranks, 1, (on, None)), factors)
+    plain = terms(CostOperation.AllReduce, "ring", ranks)
     slower = level(on.alpha_us, on.beta_gbs * (1 - protocol) * (1 - contention))
     expected = (plain.time_us(nbytes, slower) + software + nbytes / copy / 1000) * (1 + late)
     assert found.time_us == close(expected, 1e-6)
     assert found.parts_us["model"] == close(plain.time_us(nbytes, on))
     assert all(part >= -1e-6 * expected for part in found.parts_us.values())
-    assert found.busbw_gbs == close(operations.bus_gbs(Operation.AllReduce, nbytes, expected, ranks), 1e-6)
+    assert found.busbw_gbs == close(operations.bus_gbs(CostOperation.AllReduce, nbytes, expected, ranks), 1e-6)
 
 
 @each_of(bytes_of, st.floats(0, 50), st.floats(0, 50), st.floats(0, 50), st.floats(0.1, 1000))
@@ -287,7 +295,7 @@ def test_one_message_of_loggp_is_alpha_and_beta(nbytes: int, wait: float, own: f
     logp = algorithms.loggp(wait, own, gap, gbs)
     alone = float(logp.stream_us(1, nbytes))
     assert alone == close(wait + 2 * own + nbytes / gbs / 1000)
-    sent = terms(Operation.SendRecv, "direct", 2).time_us(nbytes, logp.level)
+    sent = terms(CostOperation.SendRecv, "direct", 2).time_us(nbytes, logp.level)
     assert sent == close(max(alone, gap + nbytes / gbs / 1000))
     each = float(logp.stream_us(11, nbytes) - logp.stream_us(1, nbytes)) / 10
     assert each == close(max(gap, own + nbytes / gbs / 1000), 1e-6)
@@ -307,24 +315,24 @@ def test_the_ideal_is_the_longer_of_both_transfers(b: float, i: float, p: int, q
     intra = volume * (n - q) / (n - 1) / (b * n)
     assert found.busbw_gbs == close(volume / max(inter, intra) / n)
     assert bool(found.inter_limits) == (inter > intra) or inter == close(intra)
-    time = found.time_us(Operation.AllReduce, nbytes, n)
-    assert found.efficiency(operations.bus_gbs(Operation.AllReduce, nbytes, time, n)) == close(1)
+    time = found.time_us(CostOperation.AllReduce, nbytes, n)
+    assert found.efficiency(operations.bus_gbs(CostOperation.AllReduce, nbytes, time, n)) == close(1)
     assert wires.inter_share(p, q) == close((q - 1) / (n - 1))
 
 
 @each_of(st.floats(1, 1000), st.floats(1, 1000), st.integers(1, 32), st.integers(2, 64))
 def test_no_ring_is_above_an_ideal_that_the_network_limits(b: float, i: float, p: int, q: int) -> None:
     bound = wires.ideal(b, i, p, q)
-    full_us = wires.loads(Operation.AllReduce, "ring", p, q).time_us(10**9, b, i)
-    gbs = operations.bus_gbs(Operation.AllReduce, 10**9, full_us, p * q)
+    full_us = wires.loads(CostOperation.AllReduce, "ring", p, q).time_us(10**9, b, i)
+    gbs = operations.bus_gbs(CostOperation.AllReduce, 10**9, full_us, p * q)
     assert gbs <= bound.busbw_gbs * (1 + 1e-9) or not bound.inter_limits
     assert wires.ideal(2 * b, 2 * i, p, q).busbw_gbs == close(2 * bound.busbw_gbs)
 
 
 def test_a_ring_may_be_above_an_ideal_that_the_links_limit() -> None:
     """Every second hop leaves the node, and one of three has to."""
-    full_us = wires.loads(Operation.AllReduce, "ring", 2, 2).time_us(10**9, 1, 9)
-    assert operations.bus_gbs(Operation.AllReduce, 10**9, full_us, 4) == close(2.0)
+    full_us = wires.loads(CostOperation.AllReduce, "ring", 2, 2).time_us(10**9, 1, 9)
+    assert operations.bus_gbs(CostOperation.AllReduce, 10**9, full_us, 4) == close(2.0)
     assert wires.ideal(1, 9, 2, 2).busbw_gbs == close(1.5)
 
 
@@ -356,15 +364,19 @@ def play_pat(ranks: int, ranks_per_switch: int) -> tuple[list[int], list[int]]:
 def test_pat_sends_what_a_played_pat_sends(ranks: int, ranks_per_switch: int) -> None:
     sent, leaving = play_pat(ranks, ranks_per_switch)
     assert set(sent) == {ranks - 1}
-    found = wires.loads(Operation.AllGather, "pat", 1, ranks)
+    found = wires.loads(CostOperation.AllGather, "pat", 1, ranks)
     assert found.node_share == close((ranks - 1) / ranks)
-    share = wires.uplink_share(Operation.AllGather, "pat", ranks, ranks_per_switch)
+    share = wires.uplink_share(CostOperation.AllGather, "pat", ranks, ranks_per_switch)
     assert share * ranks == close(np.mean(leaving))
     ring = 0 if ranks == ranks_per_switch else (ranks - 1) / ranks
-    for operation, passes in ((Operation.AllGather, 1), (Operation.ReduceScatter, 1), (Operation.AllReduce, 2)):
+    for operation, passes in (
+        (CostOperation.AllGather, 1),
+        (CostOperation.ReduceScatter, 1),
+        (CostOperation.AllReduce, 2),
+    ):
         assert wires.uplink_share(operation, "ring", ranks, ranks_per_switch) == close(passes * ring)
     with pytest.raises(BadInput, match="pat AllReduce: what switches' uplinks carry is not known; valid: ring"):
-        wires.uplink_share(Operation.AllReduce, "pat", ranks, ranks_per_switch)
+        wires.uplink_share(CostOperation.AllReduce, "pat", ranks, ranks_per_switch)
 
 
 def play_nvls(gpus: int, reduces: bool, multicasts: bool) -> tuple[int, int]:
@@ -384,13 +396,13 @@ def play_nvls(gpus: int, reduces: bool, multicasts: bool) -> tuple[int, int]:
 @pytest.mark.parametrize("gpus", [2, 4, 8, 72])
 def test_nvls_carries_what_a_played_switch_carries(gpus: int) -> None:
     for operation, reduces, multicasts in (
-        (Operation.AllReduce, True, True),
-        (Operation.ReduceScatter, True, False),
-        (Operation.AllGather, False, True),
+        (CostOperation.AllReduce, True, True),
+        (CostOperation.ReduceScatter, True, False),
+        (CostOperation.AllGather, False, True),
     ):
         busier = max(play_nvls(gpus, reduces, multicasts)) / gpus
         assert wires.loads(operation, "nvls", gpus, 1).gpu_share == close(busier)
-    assert wires.loads(Operation.AllReduce, "NVLSTree", gpus, 4).gpu_share == close(1 + 1 / gpus)
+    assert wires.loads(CostOperation.AllReduce, "NVLSTree", gpus, 4).gpu_share == close(1 + 1 / gpus)
 
 
 @pytest.mark.parametrize(("gpus", "nodes"), [(8, 1), (8, 2), (4, 16), (1, 5), (3, 3)])
@@ -404,28 +416,28 @@ def test_rings_load_links_as_played(gpus: int, nodes: int) -> None:
                 inside[one] += ranks - 1
             else:
                 outside[one // gpus] += ranks - 1
-    found = wires.loads(Operation.AllGather, "ring", gpus, nodes)
+    found = wires.loads(CostOperation.AllGather, "ring", gpus, nodes)
     assert found.gpu_share == close(np.mean(inside) / ranks / gpus)
     assert found.node_share == close(np.mean(outside) / ranks / gpus)
-    assert wires.loads(Operation.AllReduce, "ring", gpus, nodes).node_share == close(2 * found.node_share)
+    assert wires.loads(CostOperation.AllReduce, "ring", gpus, nodes).node_share == close(2 * found.node_share)
 
 
 def test_trees_and_chains_load_links_as_counted() -> None:
     """A tree over Q nodes has Q - 1 edges, each with the whole up and the whole down; so has a chain over P GPUs."""
-    found = wires.loads(Operation.AllReduce, "tree", 8, 4)
+    found = wires.loads(CostOperation.AllReduce, "tree", 8, 4)
     assert (found.gpu_share, found.node_share) == (2 * 7 / 8, 2 * 3 / 4)
-    assert wires.loads(Operation.AllReduce, "nvlstree", 8, 4).node_share == 2 * 3 / 4
+    assert wires.loads(CostOperation.AllReduce, "nvlstree", 8, 4).node_share == 2 * 3 / 4
     # Broadcast passes the whole on once; of a node's eight channels one leaves at each GPU.
-    one, several = (wires.loads(Operation.Broadcast, "ring", 8, nodes) for nodes in (1, 4))
+    one, several = (wires.loads(CostOperation.Broadcast, "ring", 8, nodes) for nodes in (1, 4))
     assert (one.gpu_share, one.node_share) == (1, 0)
     assert (several.gpu_share, several.node_share) == (7 / 8, 1)
 
 
 def test_a_full_link_gives_the_least_time() -> None:
-    found = wires.loads(Operation.AllReduce, "ring", 8, 2)
+    found = wires.loads(CostOperation.AllReduce, "ring", 8, 2)
     # 2 x 15/16 of 1 GB over 100 GB/s of a node is longer than 7/8 of it over 450 GB/s.
     assert found.time_us(10**9, 450, 100) == close(18_750)
-    assert operations.bus_gbs(Operation.AllReduce, 10**9, 18_750, 16) == close(100)
+    assert operations.bus_gbs(CostOperation.AllReduce, 10**9, 18_750, 16) == close(100)
     assert bool(found.inter_limits(450, 100))
     assert not bool(found.inter_limits(100, 450))
 
@@ -433,13 +445,13 @@ def test_a_full_link_gives_the_least_time() -> None:
 @pytest.mark.parametrize(
     ("operation", "algorithm", "gpus", "nodes", "says"),
     [
-        (Operation.AllReduce, "pat", 1, 8, "valid: nvls, nvlstree, ring, tree"),
-        (Operation.AllGather, "pat", 8, 2, "one GPU per node"),
-        (Operation.AllReduce, "nvls", 8, 2, "one node"),
-        (Operation.AllToAll, "ring", 8, 2, "valid: none"),
+        (CostOperation.AllReduce, "pat", 1, 8, "valid: nvls, nvlstree, ring, tree"),
+        (CostOperation.AllGather, "pat", 8, 2, "one GPU per node"),
+        (CostOperation.AllReduce, "nvls", 8, 2, "one node"),
+        (CostOperation.AllToAll, "ring", 8, 2, "valid: none"),
     ],
 )
-def test_what_no_wire_carries(operation: Operation, algorithm: str, gpus: int, nodes: int, says: str) -> None:
+def test_what_no_wire_carries(operation: CostOperation, algorithm: str, gpus: int, nodes: int, says: str) -> None:
     with pytest.raises(BadInput, match=re.escape(says)):
         wires.loads(operation, algorithm, gpus, nodes)
 
@@ -460,7 +472,7 @@ def test_a_planted_line_is_found(fixed: float, gbs: float, seed: int) -> None:
 
 
 def test_a_fit_gives_alpha_of_a_step_and_beta_of_a_link() -> None:
-    sizes, ring = 2.0 ** np.arange(10, 34), terms(Operation.AllReduce, "ring", 16)
+    sizes, ring = 2.0 ** np.arange(10, 34), terms(CostOperation.AllReduce, "ring", 16)
     found = line.fit(sizes, ring.time_us(sizes, level(10, 100))).level(ring)
     assert (found.alpha_us, found.beta_gbs) == (close(10, 1e-6), close(100, 1e-6))
     assert line.repeated([1.0, 2.0, 3.0]) == line.Repeated(2.0, 1.0)
@@ -471,7 +483,7 @@ def test_a_fit_gives_alpha_of_a_step_and_beta_of_a_link() -> None:
 
 @each_of(st.floats(0.5, 20), st.floats(10, 400), ranks_of, st.integers(1, 10_000))
 def test_the_experiments_give_back_what_they_measure(alpha: float, beta: float, ranks: int, iterations: int) -> None:
-    ring = terms(Operation.AllReduce, "ring", ranks)
+    ring = terms(CostOperation.AllReduce, "ring", ranks)
     assert line.alpha_us(iterations * ring.latency_us(level(alpha, beta)), iterations, ranks) == close(alpha)
     elapsed = iterations * ring.transfer_us(2e9, level(alpha, beta))
     assert line.beta_gbs(2e9, elapsed, iterations, ranks) == close(beta)
@@ -508,7 +520,7 @@ MODEL = Model(7e9, layers=32, hidden=4096, sequence=4096)
 CLUSTER = Cluster(8, level(1, 300), level(5, 50))
 
 
-def sent(plan: Plan, model: Model = MODEL) -> dict[str, float]:
+def sent(plan: Parallelism, model: Model = MODEL) -> dict[str, float]:
     found: dict[str, Any] = {}
     for each in step.traffic(model, plan):
         found[each.parallelism] = found.get(each.parallelism, 0) + step.per_gpu_bytes(each)
@@ -516,47 +528,49 @@ def sent(plan: Plan, model: Model = MODEL) -> dict[str, float]:
 
 
 def test_what_each_parallelism_sends() -> None:
-    dp = sent(Plan(dp=8))["DP"]
+    dp = sent(Parallelism(dp=8))["DP"]
     assert dp == close(2 * 7 / 8 * 14e9)
-    assert sent(Plan(dp=8, zero=1))["ZeRO-1"] == close(dp)
-    assert sent(Plan(dp=8, zero=2))["ZeRO-2"] == close(dp)
-    assert sent(Plan(dp=8, zero=2, micro_batches=3))["ZeRO-2"] == close(2 * dp)
-    assert sent(Plan(dp=8, zero=3))["ZeRO-3"] == close(1.5 * dp)
-    tp = sent(Plan(tp=8))["TP"]
+    assert sent(Parallelism(dp=8, zero=1))["ZeRO-1"] == close(dp)
+    assert sent(Parallelism(dp=8, zero=2))["ZeRO-2"] == close(dp)
+    assert sent(Parallelism(dp=8, zero=2, micro_batches=3))["ZeRO-2"] == close(2 * dp)
+    assert sent(Parallelism(dp=8, zero=3))["ZeRO-3"] == close(1.5 * dp)
+    tp = sent(Parallelism(tp=8))["TP"]
     assert tp == close(4 * 32 * 2 * 7 / 8 * 4096 * 4096 * 2)
-    assert sent(Plan(tp=8, sequence_parallel=True))["SP"] == close(tp)
-    assert sent(Plan(pp=4, micro_batches=6)) == {"PP": close(12 * 4096 * 4096 * 2)}
-    assert sent(Plan()) == {}
-    split = sent(Plan(tp=8, pp=4, sequence_parallel=True))
+    assert sent(Parallelism(tp=8, sequence_parallel=True))["SP"] == close(tp)
+    assert sent(Parallelism(pp=4, micro_batches=6)) == {"PP": close(12 * 4096 * 4096 * 2)}
+    assert sent(Parallelism()) == {}
+    split = sent(Parallelism(tp=8, pp=4, sequence_parallel=True))
     assert split["PP"] == close(2 * 4096 * 4096 * 2 / 8)
     experts = Model(7e9, 32, 4096, 4096, expert_parameters=4e9, expert_layers=16, experts_per_token=2)
-    found = sent(Plan(dp=8, ep=4), experts)
+    found = sent(Parallelism(dp=8, ep=4), experts)
     assert found["EP"] == close(4 * 16 * 3 / 4 * 2 * 4096 * 4096 * 2)
     assert found["DP"] == close(2 * 7 / 8 * 6e9)
     assert found["DP of experts"] == close(2 * 1 / 2 * 2e9)
-    traffic = step.traffic(experts, Plan(dp=8, ep=4, zero=3))
+    traffic = step.traffic(experts, Parallelism(dp=8, ep=4, zero=3))
     calls = {(each.parallelism, each.operation.name): each.calls for each in traffic}
     assert calls["ZeRO-3", "AllGather"] == 2 * 32
     assert calls["ZeRO-3 of experts", "AllGather"] == 2 * 16  # in as many layers as have some
     assert calls["ZeRO-3 of experts", "ReduceScatter"] == 16
-    of_gradients = {each.operation.name for each in step.traffic(experts, Plan(tp=2, dp=8, zero=3)) if each.gradients}
+    of_gradients = {
+        each.operation.name for each in step.traffic(experts, Parallelism(tp=2, dp=8, zero=3)) if each.gradients
+    }
     assert of_gradients == {"ReduceScatter"}
-    assert sent(Plan(dp=8, ep=4, zero=3), experts)["ZeRO-3 of experts"] == close(3 * 1 / 2 * 2e9)
+    assert sent(Parallelism(dp=8, ep=4, zero=3), experts)["ZeRO-3 of experts"] == close(3 * 1 / 2 * 2e9)
 
 
 def test_where_groups_lie() -> None:
-    shapes = {each.parallelism: each.shape(8) for each in step.traffic(MODEL, Plan(tp=4, dp=4, pp=2))}
+    shapes = {each.parallelism: each.shape(8) for each in step.traffic(MODEL, Parallelism(tp=4, dp=4, pp=2))}
     assert shapes == {"TP": (4, 1), "DP": (2, 2), "PP": (1, 2)}
-    far, near = step.traffic(MODEL, Plan(tp=8, pp=2))[1], step.traffic(MODEL, Plan(tp=2, pp=2))[1]
+    far, near = step.traffic(MODEL, Parallelism(tp=8, pp=2))[1], step.traffic(MODEL, Parallelism(tp=2, pp=2))[1]
     assert step.time_us(far, CLUSTER) == close(5 + far.bytes / 50_000)
     assert step.time_us(near, CLUSTER) == close(1 + near.bytes / 300_000)
-    (uneven,) = step.traffic(MODEL, Plan(dp=12))
+    (uneven,) = step.traffic(MODEL, Parallelism(dp=12))
     with pytest.raises(BadInput, match="DP of 12 GPUs, 1 apart"):
         uneven.shape(8)
 
 
 def test_buckets_only_add_latency() -> None:
-    one, many = (step.traffic(MODEL, Plan(dp=16, buckets=count))[0] for count in (1, 10))
+    one, many = (step.traffic(MODEL, Parallelism(dp=16, buckets=count))[0] for count in (1, 10))
     total = [step.time_us(each, CLUSTER) * each.calls for each in (one, many)]
     assert total[1] - total[0] == close(9 * (2 * 7 * 1 + 2 * 1 * 5))
 
@@ -564,16 +578,16 @@ def test_buckets_only_add_latency() -> None:
 @pytest.mark.parametrize(
     ("plan", "says"),
     [
-        (Plan(pp=3), "pp 3 does not divide layers 32"),
-        (Plan(dp=4, ep=3), "the model has no experts"),
-        (Plan(sequence_parallel=True), "valid: tp of 2 or more"),
-        (Plan(zero=4), "zero: 4; valid: 0, 1, 2, 3"),
-        (Plan(dp=2, gradient_bytes=0), "gradient_bytes: 0; valid: above 0"),
-        (Plan(tp=0), "tp: 0; valid: 1 or more, whole"),
-        (Plan(micro_batch_sequences=-1.0), "micro_batch_sequences: -1"),
+        (Parallelism(pp=3), "pp 3 does not divide layers 32"),
+        (Parallelism(dp=4, ep=3), "the model has no experts"),
+        (Parallelism(sequence_parallel=True), "valid: tp of 2 or more"),
+        (Parallelism(zero=4), "zero: 4; valid: 0, 1, 2, 3"),
+        (Parallelism(dp=2, gradient_bytes=0), "gradient_bytes: 0; valid: above 0"),
+        (Parallelism(tp=0), "tp: 0; valid: 1 or more, whole"),
+        (Parallelism(micro_batch_sequences=-1.0), "micro_batch_sequences: -1"),
     ],
 )
-def test_plans_that_do_not_fit(plan: Plan, says: str) -> None:
+def test_plans_that_do_not_fit(plan: Parallelism, says: str) -> None:
     with pytest.raises(BadInput, match=re.escape(says)):
         step.traffic(MODEL, plan)
 
@@ -653,7 +667,7 @@ def test_every_shipped_fabric_has_whole_profiles() -> None:
 def test_formulas_take_arrays() -> None:
     sizes, ranks = np.array([1e3, 1e6, 1e9]), np.array([[2], [16], [512]])
     nodes = ranks // 2
-    for operation in Operation:
+    for operation in CostOperation:
         for algorithm in FORMULAS[operation]:
             found = terms(operation, algorithm, ranks).time_us(sizes, level(3, [10, 20, 30]))
             for (row, column), value in np.ndenumerate(found):
@@ -663,9 +677,11 @@ def test_formulas_take_arrays() -> None:
         assert gbs.shape == (3, 3)
         assert gbs[2, 1] == close(operations.bus_gbs(operation, 1e6, 7.0, 512))
     levels = (level(1, 300), level(5, 50))
-    found = predict(Operation.AllReduce, HIERARCHICAL, sizes, System(2, nodes, levels), NOTHING).time_us
-    assert found[1, 2] == close(predict(Operation.AllReduce, HIERARCHICAL, 1e9, System(2, 8, levels), NOTHING).time_us)
-    flat = cost(Operation.AllReduce, "ring", 8, [1, 2], levels).time_us(1e9)
+    found = predict(CostOperation.AllReduce, HIERARCHICAL, sizes, CostSystem(2, nodes, levels), NOTHING).time_us
+    assert found[1, 2] == close(
+        predict(CostOperation.AllReduce, HIERARCHICAL, 1e9, CostSystem(2, 8, levels), NOTHING).time_us
+    )
+    flat = cost(CostOperation.AllReduce, "ring", 8, [1, 2], levels).time_us(1e9)
     assert flat.tolist() == [close(14 + 1.75e6 / 300), close(150 + 1.875e6 / 50)]
     bounds = wires.ideal(450, 100, 8, [1, 2, 4]).busbw_gbs
     assert bounds.tolist() == [close(float(wires.ideal(450, 100, 8, count).busbw_gbs)) for count in (1, 2, 4)]
@@ -674,26 +690,30 @@ def test_formulas_take_arrays() -> None:
     assert step.step_us(1e6, [1e5, 2e6], 0.5).tolist() == [1.05e6, 2e6]
     batches = np.array([1.0, 2.0, 61.0])
     for one, last in zip(
-        step.traffic(MODEL, Plan(tp=8, pp=2, micro_batch_sequences=batches)),
-        step.traffic(MODEL, Plan(tp=8, pp=2, micro_batch_sequences=61)),
+        step.traffic(MODEL, Parallelism(tp=8, pp=2, micro_batch_sequences=batches)),
+        step.traffic(MODEL, Parallelism(tp=8, pp=2, micro_batch_sequences=61)),
         strict=True,
     ):
         assert step.time_us(one, CLUSTER).shape == (3,)
         assert step.time_us(one, CLUSTER)[2] == close(float(step.time_us(last, CLUSTER)))
-    shares = wires.uplink_share(Operation.AllGather, "pat", 64, [1, 8, 64])
-    assert shares.tolist() == [close(63 / 64), close(float(wires.uplink_share(Operation.AllGather, "PAT", 64, 8))), 0]
+    shares = wires.uplink_share(CostOperation.AllGather, "pat", 64, [1, 8, 64])
+    assert shares.tolist() == [
+        close(63 / 64),
+        close(float(wires.uplink_share(CostOperation.AllGather, "PAT", 64, 8))),
+        0,
+    ]
 
 
 def test_numbers_in_give_numbers_out() -> None:
-    both, ring = (level(1, 300), level(5, 50)), wires.loads(Operation.AllReduce, "ring", 8, 2)
-    chain, bounds = wires.loads(Operation.Broadcast, "ring", 8, 2), wires.ideal(450, 100, 8, 2)
+    both, ring = (level(1, 300), level(5, 50)), wires.loads(CostOperation.AllReduce, "ring", 8, 2)
+    chain, bounds = wires.loads(CostOperation.Broadcast, "ring", 8, 2), wires.ideal(450, 100, 8, 2)
     made = predict(
-        Operation.AllReduce, HIERARCHICAL, 1e9, System(8, 8, both), algorithms.overheads(1, 0.1, 0.1, 64, 0.1)
+        CostOperation.AllReduce, HIERARCHICAL, 1e9, CostSystem(8, 8, both), algorithms.overheads(1, 0.1, 0.1, 64, 0.1)
     )
     aurora = fabric.fabric(fabric.read("aurora"), "measured")
     found = [
-        operations.bus_gbs(Operation.AllReduce, 1, 1, 8),
-        operations.time_us(Operation.Broadcast, 1, 1, 8),
+        operations.bus_gbs(CostOperation.AllReduce, 1, 1, 8),
+        operations.time_us(CostOperation.Broadcast, 1, 1, 8),
         bounds.intra_gbs,
         bounds.inter_gbs,
         bounds.busbw_gbs,
@@ -712,11 +732,11 @@ def test_numbers_in_give_numbers_out() -> None:
         chain.gpu_share,
         chain.node_share,
         ring.time_us(1, 1, 1),
-        *(wires.uplink_share(Operation.AllGather, name, 64, 8) for name in ("ring", "pat")),
+        *(wires.uplink_share(CostOperation.AllGather, name, 64, 8) for name in ("ring", "pat")),
         step.achieved(1, 1, 0.5),
         aurora.time_us(2e9, 2, 2),
         *aurora.parts_us(2e9, 2, 2, "pcie").values(),
-        timed_bytes(Operation.AllGather, 100, 4, 2),
+        timed_bytes(CostOperation.AllGather, 100, 4, 2),
         line.alpha_us(1, 1, 2),
     ]
     assert [one for one in found if not isinstance(one, float)] == []
@@ -732,12 +752,12 @@ def test_what_hiding_reaches_is_a_share(compute: float, communication: float, hi
 @pytest.mark.parametrize("bad", [0, -1, math.nan, math.inf, "x", None])
 def test_nonsense_is_refused(bad: Any) -> None:
     for call in (
-        lambda: operations.bus_gbs(Operation.AllReduce, bad, 1, 8),
-        lambda: operations.bus_gbs(Operation.AllReduce, 1, bad, 8),
-        lambda: operations.bus_gbs(Operation.AllReduce, 1, 1, bad),
+        lambda: operations.bus_gbs(CostOperation.AllReduce, bad, 1, 8),
+        lambda: operations.bus_gbs(CostOperation.AllReduce, 1, bad, 8),
+        lambda: operations.bus_gbs(CostOperation.AllReduce, 1, 1, bad),
         lambda: level(1, bad),
         lambda: wires.ideal(bad if bad is not None else 0, 1, 8, 2),
-        lambda: terms(Operation.AllReduce, "ring", bad),
+        lambda: terms(CostOperation.AllReduce, "ring", bad),
         lambda: fabric.fabric(fabric.read("aurora"), "measured").time_us(bad, 2, 2),
     ):
         with pytest.raises(BadInput, match="valid: "):
@@ -746,8 +766,8 @@ def test_nonsense_is_refused(bad: Any) -> None:
 
 def test_one_bad_value_of_many_is_named() -> None:
     with pytest.raises(BadInput, match=r"ranks: 2\.5; valid: 2 or more, whole"):
-        operations.bus_gbs(Operation.AllReduce, 1, 1, [2, 2.5, 4])
+        operations.bus_gbs(CostOperation.AllReduce, 1, 1, [2, 2.5, 4])
     with pytest.raises(BadInput, match="hierarchical: alpha and beta of two levels"):
-        cost(Operation.AllReduce, HIERARCHICAL, 2, 2, (level(1, 1), None))
+        cost(CostOperation.AllReduce, HIERARCHICAL, 2, 2, (level(1, 1), None))
     with pytest.raises(BadInput, match="halving-doubling of 6"):
-        terms(Operation.AllReduce, "halving-doubling", 6)
+        terms(CostOperation.AllReduce, "halving-doubling", 6)

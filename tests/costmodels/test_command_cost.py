@@ -22,7 +22,7 @@ from tuner.cli.cost import VERBS, command, values
 from tuner.times.calibration import sweep
 from tuner.times.costmodels import step
 from tuner.times.costmodels.alphabeta import level, terms
-from tuner.times.costmodels.operations import Operation
+from tuner.times.costmodels.operations import CostOperation
 
 Run = Callable[..., str]
 A100 = Path(__file__).resolve().parents[3] / "shared" / "cases" / "2xA100-pcie-nvlink-nccl2.27.7"
@@ -125,8 +125,8 @@ def test_every_command_has_help_with_an_example(run: Run) -> None:
         assert "--json" in run(name, "--help")
 
 
-@pytest.mark.parametrize("operation", Operation)
-def test_every_operation_has_a_time(run: Run, operation: Operation) -> None:
+@pytest.mark.parametrize("operation", CostOperation)
+def test_every_operation_has_a_time(run: Run, operation: CostOperation) -> None:
     found = json.loads(
         run(operation.name.lower(), "--ranks", "8", "--bytes", "1GB", "--alpha-us", "1", "--beta-gbs", "100", "--json")
     )
@@ -374,7 +374,7 @@ def test_measuring_says_what_is_usual(run: Run) -> None:
 
 
 def planted(path: Path, alpha: float, beta: float, seed: int, nodes: int = 1) -> Path:
-    ring = terms(Operation.AllReduce, "ring", 8 * nodes)
+    ring = terms(CostOperation.AllReduce, "ring", 8 * nodes)
     noise = np.exp(np.random.default_rng(seed).normal(0, 0.01, len(SMALL)))
     times = ring.time_us(SMALL, level(alpha, beta)) * noise
     return nccltests_text.write(path, list(zip(SMALL, times.tolist(), strict=True)), nodes=nodes)

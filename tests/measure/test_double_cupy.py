@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.bench.double.settings import VARIABLE, DoubleSettings, Environment, Fault, FaultKind
+from tuner.bench.double.settings import VARIABLE, DoubleEnvironment, DoubleSettings, Fault, FaultKind
 from tuner.scenario import Scenario
 
 pytestmark = pytest.mark.live
@@ -85,7 +85,7 @@ print(runtime.memGetInfo()[0] - free)
 
 
 def test_what_cupy_refuses(tmp_path: Path) -> None:
-    with Environment(DoubleSettings(Scenario("2.28.9", 1, machine="dgx-h100", gpus_per_node=2))) as environment:
+    with DoubleEnvironment(DoubleSettings(Scenario("2.28.9", 1, machine="dgx-h100", gpus_per_node=2))) as environment:
         done = subprocess.run(
             [sys.executable, "-c", SCRIPT],
             env=environment.variables(),
@@ -138,7 +138,7 @@ def test_variables_of_another_double_do_not_reach_a_process(tmp_path: Path) -> N
         VARIABLE: "/old",
         "PYTHONPATH": "/old:/own",
     }
-    with Environment(planned) as environment:
+    with DoubleEnvironment(planned) as environment:
         found = environment.variables(given)
         folder = str(environment.folder)
     assert (found[VARIABLE], found["LD_LIBRARY_PATH"], found["NCCL_MAX_CTAS"]) == (folder, folder, "4")
@@ -150,7 +150,7 @@ def test_variables_of_another_double_do_not_reach_a_process(tmp_path: Path) -> N
 
 def test_the_environment_of_a_double_is_gone_afterwards() -> None:
     fault = Fault(FaultKind.hang)
-    with Environment(DoubleSettings(Scenario("2.28.9", 1, machine="dgx-h100"), faults=(fault,))) as environment:
+    with DoubleEnvironment(DoubleSettings(Scenario("2.28.9", 1, machine="dgx-h100"), faults=(fault,))) as environment:
         folder = environment.folder
         assert (folder / "cupy" / "cuda").is_dir()
     assert not folder.exists()

@@ -12,7 +12,7 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.bench.backend import Options
 from tuner.bench.double.backend import Double
 from tuner.bench.double.machine import Planted
-from tuner.bench.double.settings import DoubleSettings, Environment
+from tuner.bench.double.settings import DoubleEnvironment, DoubleSettings
 from tuner.scenario import Scenario
 from tuner.times.records.header import scenario_of
 from tuner.times.records.samples import Combination, Point
@@ -59,4 +59,4 @@ def test_more_blocks_than_the_gpu_runs_at_once_hang(tmp_path: Path) -> None:
 
 def test_releases_that_refuse_it() -> None:
     with pytest.raises(BadInput, match=r"NCCL 2\.30\.3 and later$"):
-        Environment(DoubleSettings(Scenario("2.28.9", 1, machine="dgx-h100", gpus_per_node=1, ranks_per_gpu=2)))
+        DoubleEnvironment(DoubleSettings(Scenario("2.28.9", 1, machine="dgx-h100", gpus_per_node=1, ranks_per_gpu=2)))

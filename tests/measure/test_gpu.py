@@ -23,7 +23,7 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.bench.backend import Options, options_of
 from tuner.bench.gpu import backend as backend_module
 from tuner.bench.gpu import opening
-from tuner.bench.gpu.backend import Gpu, Libraries
+from tuner.bench.gpu.backend import GpuBackend, Libraries
 from tuner.bench.gpu.nccl import Nccl
 from tuner.bench.gpu.opening import allows_several, devices_of, open_gpus
 from tuner.bench.gpu.rendezvous import ALONE, RankAddress, Rendezvous
@@ -319,13 +319,13 @@ class FakeCuda:
 @contextmanager
 def opened(
     folder: Path, ranks: int = 3, limit_s: float = 5.0, ranks_per_gpu: int = 1, graphs_below_bytes: int = 0
-) -> Iterator[tuple[Gpu, FakeNccl]]:
+) -> Iterator[tuple[GpuBackend, FakeNccl]]:
     world = FakeNccl()
     options = Options(
         ranks_per_gpu, topology=folder / "topology.xml", limit_s=limit_s, graphs_below_bytes=graphs_below_bytes
     )
     met, cuda = Rendezvous(ALONE), FakeCuda(world)
-    backend = Gpu(met, [0] * ranks, options, Libraries(cuda, lambda variables: world, FakeForcing()))
+    backend = GpuBackend(met, [0] * ranks, options, Libraries(cuda, lambda variables: world, FakeForcing()))
     try:
         yield backend, world
     finally:

@@ -16,7 +16,7 @@ from tuner import plugin
 from tuner.base.errors import BadInput, MeasuringFailed
 from tuner.base.names import Algorithm, Protocol
 from tuner.bench.backend import Options, Run
-from tuner.bench.double.settings import DoubleSettings, Environment, Fault
+from tuner.bench.double.settings import DoubleEnvironment, DoubleSettings, Fault
 from tuner.bench.gpu import selftest
 from tuner.bench.gpu.host_time import SIZES as host_time_sizes
 from tuner.bench.gpu.selftest import RANKS, SelfTest, named_in, passes
@@ -36,7 +36,7 @@ def on_simulated_gpus(*words: str, fault: str | None = None, limit_s: float = 30
     """Exit code and output of a Python on two of them."""
     faults = () if fault is None else (Fault.parsed(fault),)
     settings = DoubleSettings(Scenario(RELEASE, 1, machine="dgx-h100", gpus_per_node=2), faults=faults)
-    with Environment(settings) as environment:
+    with DoubleEnvironment(settings) as environment:
         done = subprocess.run(
             [sys.executable, *words, "--library", str(environment.library)],
             env=environment.variables(),

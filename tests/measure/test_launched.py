@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.available_releases import HERE
-from tuner.bench.double.settings import CUPY, DoubleSettings, Environment
+from tuner.bench.double.settings import CUPY, DoubleEnvironment, DoubleSettings
 from tuner.scenario import Scenario
 
 RELEASE, RANKS = "2.28.9", 2
@@ -20,7 +20,7 @@ DECIDE = "decide run.jsonl --out run.table --processes 3 --rounds 6 --repeats 3 
 MPIRUN = shutil.which("mpirun", path=str(Path(sys.executable).parent))
 
 
-def launched(environment: Environment, folder: Path, words: str) -> tuple[int, str, str]:
+def launched(environment: DoubleEnvironment, folder: Path, words: str) -> tuple[int, str, str]:
     """Exit code, output and errors of the command, as mpirun starts it."""
     assert MPIRUN is not None
     variables = environment.variables()
@@ -48,7 +48,7 @@ def test_every_rank_is_renewed_and_only_the_first_writes(tmp_path: Path) -> None
     with (tmp_path / "cupy" / "__init__.py").open("a") as file:
         file.write("\n\ndel nccl_tuner_header\n")
     scenario = Scenario(RELEASE, 1, machine="dgx-h100", gpus_per_node=RANKS)
-    with Environment(DoubleSettings(scenario, seed=5, process_per_rank=True)) as environment:
+    with DoubleEnvironment(DoubleSettings(scenario, seed=5, process_per_rank=True)) as environment:
         code, said, errors = launched(environment, tmp_path, MEASURE)
         assert (code, said.count("# run.jsonl: ")) == (0, 1), said + errors
         header, *blocks = map(json.loads, (tmp_path / "run.jsonl").read_text().splitlines())

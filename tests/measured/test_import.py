@@ -13,7 +13,7 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.times import measured
 from tuner.times.calibration import calibrate
-from tuner.times.measured import Launch, MeasuredHeader
+from tuner.times.measured import MeasuredHeader, MeasuredLaunch
 from tuner.times.readers import measured_table
 from tuner.times.readers.measured_table import Given
 from tuner.times.records.header import Header
@@ -34,7 +34,7 @@ def test_text_of_nccl_tests(tmp_path: Path) -> None:
     ]
     assert plain(table) == expected
     assert (table.header.nccl, table.header.gpu) == ("2.28.9", "H100")
-    assert table.launch_of(table.rows[0]) is Launch.process_per_gpu
+    assert table.launch_of(table.rows[0]) is MeasuredLaunch.process_per_gpu
     lines = (tmp_path / "run.log").read_text().splitlines()
     assert all(str(row.bytes) == lines[row.line - 1].split()[0] for row in table.rows)
 
@@ -49,9 +49,9 @@ def test_text_of_sends_and_receives(tmp_path: Path, program: str) -> None:
 def test_one_thread_is_told_from_a_process_a_gpu(tmp_path: Path) -> None:
     file = nccl_tests_text.write(tmp_path / "run.log", TIMES)
     file.write_text(file.read_text().replace("nThread 1 nGpus 1", "nThread 1 nGpus 8"))
-    assert measured_table.read(file).header.launch is Launch.one_thread
+    assert measured_table.read(file).header.launch is MeasuredLaunch.one_thread
     file.write_text(file.read_text().replace("nThread 1 nGpus 8", "nThread 8 nGpus 1"))
-    assert measured_table.read(file).header.launch is Launch.thread_per_gpu
+    assert measured_table.read(file).header.launch is MeasuredLaunch.thread_per_gpu
 
 
 def test_wrong_results_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_json_of_nccl_tests(tmp_path: Path) -> None:
     file.write_text(json.dumps(record()))
     table = measured_table.read(file)
     assert plain(table) == [("alltoall", 1, 8, 4096, 10.5, False), ("alltoall", 1, 8, 4096, 12.5, True)]
-    assert table.header.launch is Launch.one_thread
+    assert table.header.launch is MeasuredLaunch.one_thread
 
 
 def test_json_with_an_impossible_size_is_refused_with_its_result(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_parquet_has_elements_and_milliseconds(tmp_path: Path) -> None:
     assert plain(table) == [("allgather", 1, 8, 8192, 11.25, False), ("alltoall", 1, 8, 4096, 11.25, False)]
     assert table.header.left_out == {"rows of another release than 2.28.9": 1}
     assert table.header.gpu == "H100 80GB HBM3"
-    assert table.header.launch is Launch.thread_per_gpu
+    assert table.header.launch is MeasuredLaunch.thread_per_gpu
 
 
 @pytest.mark.parametrize(

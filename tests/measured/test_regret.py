@@ -17,7 +17,7 @@ from tuner.times import measured
 from tuner.times.calibration.measured_calls import Site
 from tuner.times.records.samples import Combination
 from tuner.times.regret import arms, judged, workflow
-from tuner.times.regret.arms import Arm, Call, MeasuredArms, MeasuredCall
+from tuner.times.regret.arms import Arm, ArmCall, MeasuredArms, MeasuredCall
 from tuner.times.regret.judged import NoiseSource, Verdict
 from tuner.times.regret.workflow import Asked, MeasuredRegret
 
@@ -114,7 +114,7 @@ def test_where_nothing_is_to_be_gained_few_picks_lose(repeats: int) -> None:
 def planted(size: int, shakes: np.ndarray) -> MeasuredCall:
     """Two arms of the same time, [arm, repeat]."""
     times = [tuple((size / 1e4 * np.exp(each)).tolist()) for each in shakes]
-    call = Call(Collective.AllReduce, DataType.float32, 2, 8, False, "", size)
+    call = ArmCall(Collective.AllReduce, DataType.float32, 2, 8, False, "", size)
     own = Arm("default", NVLSTREE, times[0], None)
     return MeasuredCall(call, NVLSTREE, own, (Arm("Ring", RING, times[1], None),))
 
@@ -159,7 +159,7 @@ def test_the_pick_is_that_of_the_default_run_and_its_variables(tmp_path: Path) -
 def test_without_a_default_run_what_forced_runs_switch_off_is_on_for_the_pick() -> None:
     table = measured.load(B200)
     rows = tuple(row for row in table.rows if row.run in ("ring", "tree") and row.nodes == 2)
-    found = arms.of_sources([arms.Source(replace(table, rows=rows))], Site("dgx-b200", "2.29.7"))
+    found = arms.of_sources([arms.TableSource(replace(table, rows=rows))], Site("dgx-b200", "2.29.7"))
     assert {one.pick.plain for one in found.calls if one.call.collective is Collective.AllReduce} == {NVLSTREE}
 
 
@@ -175,7 +175,7 @@ def test_default_runs_without_nvls_are_an_arm_beside_those_with_it() -> None:
         for number, (run, time_us) in enumerate((("plain", 400.0), ("off", 500.0)))
     )
     table = measured.MeasuredTable("two", head, rows)
-    (one,) = arms.of_sources([arms.Source(table)], Site("dgx-h100", "2.28.9")).calls
+    (one,) = arms.of_sources([arms.TableSource(table)], Site("dgx-h100", "2.28.9")).calls
     assert [(arm.label, arm.time_us) for arm in one.arms] == [
         ("default", pytest.approx(400)),
         ("NCCL_NVLS_ENABLE=0", pytest.approx(500)),
@@ -294,7 +294,7 @@ def test_two_smaller_calls_that_beat_one_are_found_in_default_runs(tmp_path: Pat
 
 def test_third_differences_see_the_noise_and_not_the_curve() -> None:
     table = measured.load("h100-8x__2.29.2__aiconfigurator")
-    found = arms.of_sources([arms.Source(table)], Site("dgx-h100", "2.29.2"))
+    found = arms.of_sources([arms.TableSource(table)], Site("dgx-h100", "2.29.2"))
     halves = {each.source: each for each in judged.of_arms(found).values()}
     assert set(halves) == {NoiseSource.sizes}
     assert all(0.5 < each.percent < 12 for each in judged.of_arms(found).values())
@@ -335,7 +335,7 @@ def curve(bend_at: int, change_at: int) -> list[MeasuredCall]:
     """
     calls = []
     for power in range(12):
-        call = Call(Collective.AllReduce, DataType.float32, 2, 8, False, "", MIB << power)
+        call = ArmCall(Collective.AllReduce, DataType.float32, 2, 8, False, "", MIB << power)
         pick = RING if power < change_at else NVLSTREE
         time_us = 100.0 * 2**power * (1.5 if power >= bend_at else 1.0)
         calls.append(MeasuredCall(call, pick, Arm("default", pick, (time_us,), None), ()))

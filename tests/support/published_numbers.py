@@ -11,8 +11,8 @@ from typing import Any
 
 from tuner.times.costmodels import algorithms, fabric, line, operations, step, wires
 from tuner.times.costmodels.alphabeta import level, terms
-from tuner.times.costmodels.operations import Operation as O
-from tuner.times.costmodels.step import Cluster, Model, Plan
+from tuner.times.costmodels.operations import CostOperation as O
+from tuner.times.costmodels.step import Cluster, Model, Parallelism
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +55,20 @@ def hierarchical_ms(gpus: int, nodes: int, nbytes: float, intra: Any = NV, inter
 
 # Section "Worked Example: 70B Model", with the sizes the text takes and with those that its own setup gives.
 LARGE = Model(70e9, layers=80, hidden=8192, sequence=4096)
-LARGE_PLAN = Plan(8, 8, 8, micro_batches=8, activation_bytes=64e6, gradient_bytes=17.5e9)
-OWN_PLAN = Plan(8, 8, 8, micro_batches=8)
+LARGE_PLAN = Parallelism(8, 8, 8, micro_batches=8, activation_bytes=64e6, gradient_bytes=17.5e9)
+OWN_PLAN = Parallelism(8, 8, 8, micro_batches=8)
 # Exercise 3.
 SMALL = Model(13e9, layers=40, hidden=5120, sequence=4096)
-SMALL_PLAN = Plan(tp=8, dp=8, micro_batch_sequences=61)
+SMALL_PLAN = Parallelism(tp=8, dp=8, micro_batch_sequences=61)
 CLUSTER = Cluster(8, NV, NET)
 
 
-def part(model: Model, plan: Plan, name: str) -> Any:
+def part(model: Model, plan: Parallelism, name: str) -> Any:
     (found,) = (one for one in step.traffic(model, plan) if one.parallelism == name)
     return found
 
 
-def step_ms(model: Model, plan: Plan, name: str = "") -> float:
+def step_ms(model: Model, plan: Parallelism, name: str = "") -> float:
     """Of one parallelism, or of all."""
     found = [one for one in step.traffic(model, plan) if name in ("", one.parallelism)]
     return float(sum(step.time_us(one, CLUSTER) * one.calls for one in found)) * MS
@@ -231,15 +231,15 @@ STEP = [
         "001",
         "Data Parallel AllReduce, bytes of a parameter in FP32",
         "4",
-        lambda: part(Model(70e9, 80, 8192, 4096, gradient_element_bytes=4), Plan(dp=8), "DP").bytes / 70e9,
+        lambda: part(Model(70e9, 80, 8192, 4096, gradient_element_bytes=4), Parallelism(dp=8), "DP").bytes / 70e9,
     ),
     Row(
         "001",
         "Tensor Parallel AllReduce, calls of a layer",
         "4",
-        lambda: part(LARGE, Plan(tp=8), "TP").calls / LARGE.layers,
+        lambda: part(LARGE, Parallelism(tp=8), "TP").calls / LARGE.layers,
     ),
-    Row("001", "70B, gradients in FP16, GB", "140", lambda: part(LARGE, Plan(dp=8), "DP").bytes / GB),
+    Row("001", "70B, gradients in FP16, GB", "140", lambda: part(LARGE, Parallelism(dp=8), "DP").bytes / GB),
     Row(
         "001",
         "70B, gradients of a DP group, GB",
@@ -281,7 +281,7 @@ STEP = [
         "2390",
         "160 x 14.9 ms, rounded before it was multiplied; 14.94 ms are an AllReduce",
     ),
-    Row("001", "Exercise 3, gradients, GB", "26", lambda: part(SMALL, Plan(dp=8), "DP").bytes / GB),
+    Row("001", "Exercise 3, gradients, GB", "26", lambda: part(SMALL, Parallelism(dp=8), "DP").bytes / GB),
     Row("001", "Exercise 3, gradients of a GPU, GB", "3.25", lambda: part(SMALL, SMALL_PLAN, "DP").bytes / GB),
     Row("001", "Exercise 3, DP, ms", "114", lambda: step_ms(SMALL, SMALL_PLAN, "DP")),
     Row("001", "Exercise 3, total, ms", "2498", lambda: step_ms(SMALL, SMALL_PLAN), "2504", "as TP's"),
@@ -313,7 +313,9 @@ STEP = [
         "001",
         "Exercise 3, TP = 4 over TP = 8, on 64 GPUs",
         "0.50",
-        lambda: step_ms(SMALL, Plan(4, 16, micro_batch_sequences=61 / 2), "TP") / step_ms(SMALL, SMALL_PLAN, "TP"),
+        lambda: (
+            step_ms(SMALL, Parallelism(4, 16, micro_batch_sequences=61 / 2), "TP") / step_ms(SMALL, SMALL_PLAN, "TP")
+        ),
         "0.43",
         "16 replicas have half the sequences each, and 1.5 / 1.75 of that",
     ),

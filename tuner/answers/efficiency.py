@@ -16,7 +16,7 @@ from tuner.times.calibration.sweep import Sweep
 from tuner.times.costmodels import line, wires
 from tuner.times.costmodels.algorithms import costs
 from tuner.times.costmodels.alphabeta import Level, level
-from tuner.times.costmodels.operations import Operation, bus_gbs
+from tuner.times.costmodels.operations import CostOperation, bus_gbs
 from tuner.times.costmodels.wires import Loads
 from tuner.times.results import Result
 
@@ -146,7 +146,7 @@ def _beside(time: CalibratedTime, measured_us: float) -> CalibratedRow:
 def _rows(
     sweep: Sweep, scenario: Scenario, links: Links, intra: Level | None, inter: Level | None
 ) -> Iterator[EfficiencyRow]:
-    operation, gpus = Operation[sweep.collective.name], scenario.gpus()
+    operation, gpus = CostOperation[sweep.collective.name], scenario.gpus()
     bound = wires.ideal(links.intra_gbs, links.inter_gbs, gpus, scenario.nodes)
     models = costs(operation, gpus, scenario.nodes, (intra, inter))
     models.pop("halving-doubling", None)  # NCCL has nothing like it
@@ -194,7 +194,7 @@ def _ran(result: Result) -> str | None:
     return None if result.executed is None else f"{result.executed.algorithm.name}/{result.executed.protocol.name}"
 
 
-def _carried(operation: Operation, algorithm: Algorithm, scenario: Scenario) -> Loads | None:
+def _carried(operation: CostOperation, algorithm: Algorithm, scenario: Scenario) -> Loads | None:
     """None where it is not known what the algorithm sends."""
     try:
         return wires.loads(operation, algorithm.name, scenario.gpus(), scenario.nodes)
@@ -207,5 +207,5 @@ def _given(links: Links) -> tuple[float, float]:
     return links.intra_gbs or 1.0, links.inter_gbs or 1.0
 
 
-def _full_gbs(operation: Operation, carried: Loads, scenario: Scenario, links: Links, size: int) -> float:
+def _full_gbs(operation: CostOperation, carried: Loads, scenario: Scenario, links: Links, size: int) -> float:
     return float(bus_gbs(operation, size, carried.time_us(size, *_given(links)), scenario.ranks))

@@ -12,7 +12,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
 from tuner.times.costmodels import step
-from tuner.times.costmodels.step import Cluster, Plan, Traffic
+from tuner.times.costmodels.step import Cluster, Parallelism, Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class StepReport:
 
 def report(
     rows: Sequence[StepRow],
-    plan: Plan,
+    plan: Parallelism,
     cluster: Cluster,
     computation: Computation | None = None,
     nccl: str | None = None,

@@ -33,7 +33,7 @@ from tuner.times.calibration.workflow import AlphaBetaReport, FitReport, FittedF
 from tuner.times.costmodels import algorithms
 from tuner.times.costmodels.alphabeta import FORMULAS
 from tuner.times.costmodels.line import Repeated
-from tuner.times.costmodels.operations import Operation
+from tuner.times.costmodels.operations import CostOperation
 from tuner.times.records.samples import NEAR, Measurements
 from tuner.times.regret import arms, workflow
 from tuner.times.timemodel import calibration
@@ -255,7 +255,7 @@ def _print_alpha_beta(report: AlphaBetaReport, cost_table: Path | None) -> None:
         say(f"{cost_table}: {sum(one.known for one in report.fits)} rows")
 
 
-_ALGORITHMS = sorted({name for collective in Collective for name in FORMULAS[Operation[collective.name]]})
+_ALGORITHMS = sorted({name for collective in Collective for name in FORMULAS[CostOperation[collective.name]]})
 
 
 @click.command(name="sweep", cls=options.Command)
@@ -286,7 +286,7 @@ def sweep_command(
     nccl-tuner fit sweep run1.txt run2.txt run3.txt
     """
     sweeps = [sweep.read(path, collective) for path in files]
-    algorithm = algorithm or algorithms.names(Operation[sweeps[0].collective.name])[0]
+    algorithm = algorithm or algorithms.names(CostOperation[sweeps[0].collective.name])[0]
     terms = sweep.terms_of(sweeps, algorithm, ranks)
     fitted = described(sweeps, algorithm, sweep.fit(sweeps, terms))
     if as_json:

@@ -30,7 +30,7 @@ _CALL = re.compile(
 )
 
 
-class Calls(click.ParamType):  # type: ignore[type-arg]
+class GroupCalls(click.ParamType):  # type: ignore[type-arg]
     """``COLLECTIVE:BYTES[:TYPE[:OP]][*TIMES]``, comma-separated; types and operations may be left to the options."""
 
     name = "calls"
@@ -55,7 +55,7 @@ class Calls(click.ParamType):  # type: ignore[type-arg]
         return calls
 
 
-calls_argument = click.argument("calls", type=Calls())
+calls_argument = click.argument("calls", type=GroupCalls())
 
 
 def operations_of(calls: list[Any], like: Request) -> list[Operation]:

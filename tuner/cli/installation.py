@@ -27,7 +27,7 @@ MODULES = {"_plugin": "plugin dry-run", "_force": "measure", "_sim": "oracle and
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class InstalledPart:
     """Something that may be there."""
 
     name: str
@@ -64,7 +64,7 @@ class Installation:
     python: str
     platform: str
     folder: Path
-    parts: tuple[Part, ...]
+    parts: tuple[InstalledPart, ...]
     extras: tuple[ExtraFound, ...]
     cache: Path
     cached: tuple[CachedLibrary, ...]
@@ -91,22 +91,22 @@ def inspect() -> Installation:
     )
 
 
-def _objects() -> list[Part]:
+def _objects() -> list[InstalledPart]:
     return [_object(FOLDER / name) for name in OBJECTS]
 
 
-def _object(file: Path) -> Part:
+def _object(file: Path) -> InstalledPart:
     if not file.is_file():
         mend = "reinstall nccl-tuner from its wheel for Linux" if sys.platform == "linux" else ""
-        return Part(file.name, "not in this installation", False, mend)
+        return InstalledPart(file.name, "not in this installation", False, mend)
     try:
         ctypes.CDLL(str(file))
     except OSError as error:
-        return Part(file.name, f"cannot be loaded: {error}", False, REINSTALL)
-    return Part(file.name, str(file), True)
+        return InstalledPart(file.name, f"cannot be loaded: {error}", False, REINSTALL)
+    return InstalledPart(file.name, str(file), True)
 
 
-def _modules() -> list[Part]:
+def _modules() -> list[InstalledPart]:
     parts = []
     for name, purpose in MODULES.items():
         if not any(FOLDER.glob(f"{name}*.so")):
@@ -114,11 +114,11 @@ def _modules() -> list[Part]:
         try:
             stale = _other_sources(bindings(name))
             state = "of other sources than its object" if stale else "works"
-            parts.append(Part(name, f"for {purpose}: {state}", not stale, REINSTALL if stale else ""))
+            parts.append(InstalledPart(name, f"for {purpose}: {state}", not stale, REINSTALL if stale else ""))
         except MissingExtra as error:
-            parts.append(Part(name, f"for {purpose}: {error}", False))
+            parts.append(InstalledPart(name, f"for {purpose}: {error}", False))
         except TunerError as error:
-            parts.append(Part(name, f"for {purpose}: {error}", False, REINSTALL))
+            parts.append(InstalledPart(name, f"for {purpose}: {error}", False, REINSTALL))
     return parts
 
 
@@ -130,20 +130,20 @@ def _other_sources(module: Any) -> bool:
     return len({bytes(module.ffi.string(each)) for each in said}) > 1
 
 
-def _oracle() -> Part:
+def _oracle() -> InstalledPart:
     try:
         process.check_platform()
     except (OracleUnavailable, MissingExtra) as error:
-        return Part("oracle", str(error), False)  # an extra, or another computer: nothing is broken
-    return Part("oracle", "can run", True)
+        return InstalledPart("oracle", str(error), False)  # an extra, or another computer: nothing is broken
+    return InstalledPart("oracle", "can run", True)
 
 
-def _cache() -> Part:
+def _cache() -> InstalledPart:
     folder = cache_folder()
     there = next(each for each in (folder, *folder.parents) if os.path.exists(each))  # Path's raises: no permission
     if os.access(there, os.W_OK):
-        return Part("cache", str(folder), True)
-    return Part("cache", f"{folder} cannot be written", False, "set NCCL_TUNER_CACHE to a folder that can")
+        return InstalledPart("cache", str(folder), True)
+    return InstalledPart("cache", f"{folder} cannot be written", False, "set NCCL_TUNER_CACHE to a folder that can")
 
 
 def _cached() -> list[CachedLibrary]:

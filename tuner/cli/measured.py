@@ -16,11 +16,11 @@ from tuner.machine.topology import Topology
 from tuner.release.environment import parse_assignments
 from tuner.times import measured
 from tuner.times.calibration import calibrate, plausible
-from tuner.times.measured import Launch, MeasuredHeader, MeasuredSource, MeasuredTable, Problem
+from tuner.times.measured import MeasuredHeader, MeasuredLaunch, MeasuredSource, MeasuredTable, Problem
 from tuner.times.readers import measured_table
 from tuner.times.readers.measured_table import Given
 
-LAUNCHES = {launch.name.replace("_", "-"): launch for launch in Launch}
+LAUNCHES = {launch.name.replace("_", "-"): launch for launch in MeasuredLaunch}
 
 
 @click.group(name="measured", cls=Group)

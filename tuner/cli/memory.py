@@ -8,7 +8,7 @@ import click
 
 from tuner.cli import options
 from tuner.cli.communicator_options import of_all_ranks
-from tuner.cli.group import Calls, operations_of
+from tuner.cli.group import GroupCalls, operations_of
 from tuner.cli.output import human_bytes, print_json, print_table, span
 from tuner.oracle import bill
 from tuner.oracle.bill import MemoryStage
@@ -16,11 +16,11 @@ from tuner.oracle.bill import MemoryStage
 WHOSE = """\
 What the real libnccl asks simulated devices for, of each rank: without CUDA's
 own contexts and kernels, and without user buffers."""
-FIRST_CALLS = Calls().convert("allreduce:8,allreduce:1M,allreduce:1G", None, None)
+FIRST_CALLS = GroupCalls().convert("allreduce:8,allreduce:1M,allreduce:1G", None, None)
 
 
 @click.command(name="memory", cls=options.Command)
-@click.argument("calls", type=Calls(), required=False)
+@click.argument("calls", type=GroupCalls(), required=False)
 @of_all_ranks
 @options.communicator_options(without=["constants"], build=True)
 @options.call_options(buffers=False, in_place=False, windows=False)

@@ -112,7 +112,7 @@ def over_nodes(function: F) -> F:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlotOptions:
     """A picture over sizes and node counts: of which call, and on which machine."""
 
     scenario: Scenario
@@ -121,12 +121,12 @@ class Asked:
     nodes: list[int]
 
 
-def asked(given: Mapping[str, Any]) -> Asked:
+def asked(given: Mapping[str, Any]) -> PlotOptions:
     """From the parameters of :func:`over_nodes`. Errors: BadInput for sizes or node counts that are none."""
     communicator: options.CommunicatorOptions = given["communicator"]
     call: options.CallOptions = given["call"]
     described = communicator.scenario()
-    return Asked(
+    return PlotOptions(
         described,
         call.request(given["collective"]),
         sizes_of(given["from_bytes"], given["to_bytes"], given["points"]),

@@ -115,7 +115,7 @@ def command(
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class WhatIfComparison:
     """Both sides in words, what the sizes get, and where the pick changes, of one collective after the other.
 
     ``libnccl`` is what only libnccl knows and has differently, where it was asked.
@@ -130,7 +130,7 @@ class Comparison:
 
 def _compared(
     old: Side, new: Side, sizes_of: Mapping[Request, Sequence[int]], times: "TimesWanted | None"
-) -> Comparison:
+) -> WhatIfComparison:
     sizes = {request: at_sizes(old, new, request, sizes) for request, sizes in sizes_of.items()}
     changes = {request: diff(old, new, request) for request in sizes_of}
     if times is not None:
@@ -140,12 +140,12 @@ def _compared(
         calibrated = CalibratedSides(times, old, new, buffers)
         sizes = {request: calibrated.sizes(request, ones) for request, ones in sizes.items()}
         changes = {request: calibrated.changes(request, ones) for request, ones in changes.items()}
-    return Comparison(
+    return WhatIfComparison(
         old.scenario.heading, new.scenario.heading, list(chain(*sizes.values())), list(chain(*changes.values()))
     )
 
 
-def _print(compared: Comparison, by_nccl: bool) -> None:
+def _print(compared: WhatIfComparison, by_nccl: bool) -> None:
     say(f"before: {compared.before}\nafter:  {compared.after}\n")
     print_whose([*(one.calibrated for one in compared.sizes), *(change.calibrated for change in compared.changes)])
     for collective in dict.fromkeys(one.collective for one in compared.sizes):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tuner.base.errors import TunerError
 from tuner.base.interrupts import sigterm_interrupts
-from tuner.bench.double.settings import DoubleSettings, Environment, Fault, FaultKind
+from tuner.bench.double.settings import DoubleEnvironment, DoubleSettings, Fault, FaultKind
 from tuner.bench.gpu.opening import FORBIDDEN
 from tuner.scenario import Scenario
 
@@ -61,7 +61,7 @@ def _run(given: argparse.Namespace) -> int:
         process_per_rank=given.process_per_rank,
         faults=tuple(map(Fault.parsed, given.fault)),
     )
-    with Environment(settings, given.library) as environment:
+    with DoubleEnvironment(settings, given.library) as environment:
         command = [word.replace("{library}", str(environment.library)) for word in given.command]
         return subprocess.run(command, env=environment.variables(), check=False).returncode
 

@@ -15,7 +15,7 @@ from typing import Any
 from tuner.base.errors import BadMeasurement, MeasuringFailed
 from tuner.bench.backend import Options, Run, options_of
 from tuner.bench.double.requests import Opened
-from tuner.bench.double.settings import STARTED, DoubleSettings, Environment
+from tuner.bench.double.settings import STARTED, DoubleEnvironment, DoubleSettings
 from tuner.bench.exchange import Question, WorkerProcesses
 from tuner.bench.gpu.rendezvous import RankAddress
 from tuner.times.records.header import DOUBLE, Header
@@ -35,7 +35,7 @@ class Double:
 
     def __init__(self, settings: DoubleSettings, options: Options) -> None:
         self.settings, self._limit_s = settings, options.limit_s
-        self._environment = Environment(settings, options.library)
+        self._environment = DoubleEnvironment(settings, options.library)
         self._workers = WorkerProcesses("the double's process", options.limit_s + START_S, self._last_words)
         self.launched: Mapping[tuple[Point, Combination], int] = {}  # by rank 0's process, in the last request
         self._options = replace(options, ranks_per_gpu=settings.ranks_per_gpu, library=self._environment.library)

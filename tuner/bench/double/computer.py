@@ -28,7 +28,7 @@ _SPREAD = (Collective.AllGather, Collective.ReduceScatter)
 
 
 @dataclass(frozen=True, slots=True)
-class Communicator:
+class DoubleCommunicator:
     """One rank's part of a communicator; ``name`` is the same at all ranks."""
 
     name: str
@@ -38,10 +38,10 @@ class Communicator:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class DoubleLaunch:
     """One collective at one rank. ``count`` is what its function took, addresses are the device's."""
 
-    communicator: Communicator
+    communicator: DoubleCommunicator
     collective: Collective
     dtype: DataType
     op: Op
@@ -60,19 +60,19 @@ class Launch:
         return Point(self.collective, self.count * spread * self.dtype.size_bytes, self.dtype, self.op)
 
 
-class Launches:
+class DoubleLaunches:
     """Reads the record: a kernel runs the call that its stream got last before."""
 
     def __init__(self) -> None:
         self._patterns = machine.machine().patterns
-        self._communicators: dict[int, Communicator] = {}
+        self._communicators: dict[int, DoubleCommunicator] = {}
 
-    def new(self) -> list[Launch]:
+    def new(self) -> list[DoubleLaunch]:
         """What was launched since the last look. RuntimeError for launches that no call explains."""
         seen = machine.seen()
         for each in seen.joined:
             name = bytes(ffi.buffer(each.id)).hex()
-            self._communicators[_int(each.comm)] = Communicator(name, each.rank, each.ranks, each.device)
+            self._communicators[_int(each.comm)] = DoubleCommunicator(name, each.rank, each.ranks, each.device)
         waiting: dict[int, list[Any]] = defaultdict(list)
         for each in seen.called:
             waiting[_int(each.stream)].append(each)
@@ -89,9 +89,9 @@ class Launches:
             found.append(self._launch(call, kernel, self._combination(operations, kernel)))
         return found
 
-    def _launch(self, call: Any, kernel: Any, combination: Combination) -> Launch:
+    def _launch(self, call: Any, kernel: Any, combination: Combination) -> DoubleLaunch:
         collective = Collective(call.collective)
-        return Launch(
+        return DoubleLaunch(
             communicator=self._communicators[_int(call.comm)],
             collective=collective,
             dtype=DataType(call.type),
@@ -197,7 +197,7 @@ def _next(file: BinaryIO) -> tuple[Key, Arrival] | None:
 NOT_READY = 600  # cudaErrorNotReady
 
 
-class Work(typing.Protocol):
+class StreamWork(typing.Protocol):
     """One thing on a stream."""
 
     def done_us(self, start_us: float) -> float | None:
@@ -235,10 +235,10 @@ class Stream:
     device: int
     at_us: float = 0.0
     error: int = 0  # of CUDA, which stays
-    captured: list[Work] | None = None
-    _waiting: deque[tuple[Work, float]] = field(default_factory=deque)
+    captured: list[StreamWork] | None = None
+    _waiting: deque[tuple[StreamWork, float]] = field(default_factory=deque)
 
-    def put(self, work: Work, issued_us: float) -> None:
+    def put(self, work: StreamWork, issued_us: float) -> None:
         """It begins when the work before is done, and not before the host has issued it."""
         if self.captured is not None:
             self.captured.append(work)
@@ -284,7 +284,7 @@ class Running:
     """One rank's kernel of a collective. ``number`` counts the communicator's collectives at this rank."""
 
     computer: "Computer"
-    launch: Launch
+    launch: DoubleLaunch
     number: int | None = None
     ended: bool = False
 
@@ -316,9 +316,9 @@ class Running:
 class Again:
     """A graph's work: each launch of the graph does it anew."""
 
-    work: list[Work] = field(default_factory=list)
+    work: list[StreamWork] = field(default_factory=list)
 
-    def copies(self) -> list[Work]:
+    def copies(self) -> list[StreamWork]:
         """What one launch puts on a stream."""
         return [Running(each.computer, each.launch) if isinstance(each, Running) else each for each in self.work]
 
@@ -348,7 +348,7 @@ class Computer:
         self._objects: list[Any] = []  # whose addresses are streams
         self.host_us = 0.0
         self.free_bytes = dict.fromkeys(range(self.machine.gpus), MEMORY_BYTES - CONTEXT_BYTES)
-        self._launches = Launches()
+        self._launches = DoubleLaunches()
         self._counts: Counter[tuple[str, int]] = Counter()  # collectives begun, by communicator and rank
         self._begun: Counter[int] = Counter()  # launches by rank
         self._results: dict[Key, tuple[Formula, int]] = {}
@@ -429,7 +429,7 @@ class Computer:
         """The host issues one launch."""
         self.host_us += self.settings.host_us
 
-    def put(self, stream: Stream, work: Work) -> None:
+    def put(self, stream: Stream, work: StreamWork) -> None:
         """Behind what libnccl has launched before."""
         self.take_launches()
         stream.put(work, self.host_us)
@@ -454,7 +454,7 @@ class Computer:
 
     # --- collectives ---
 
-    def begin(self, launch: Launch, start_us: float) -> int:
+    def begin(self, launch: DoubleLaunch, start_us: float) -> int:
         """Informs the other ranks; the number of the collective."""
         communicator = launch.communicator
         counted = communicator.name, communicator.rank
@@ -472,7 +472,7 @@ class Computer:
         self.meeting.arrive((communicator.name, number), arrival)
         return number
 
-    def write(self, launch: Launch, key: Key, arrived: dict[int, Arrival]) -> None:
+    def write(self, launch: DoubleLaunch, key: Key, arrived: dict[int, Arrival]) -> None:
         """This rank's result of a collective."""
         communicator, bytes_each = launch.communicator, launch.dtype.size_bytes
         if launch.collective is Collective.Reduce and communicator.rank != launch.root:
@@ -491,7 +491,7 @@ class Computer:
                 result = Part(result, communicator.rank * count)
         self.contents.write(launch.receive, count, bytes_each, result)
 
-    def spoil(self, launch: Launch) -> None:
+    def spoil(self, launch: DoubleLaunch) -> None:
         """Makes one element of a rank's result wrong."""
         count = launch.count * (launch.communicator.ranks if launch.collective is Collective.AllGather else 1)
         found = self.contents.read(launch.receive, count, launch.dtype.size_bytes)

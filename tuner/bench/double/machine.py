@@ -27,7 +27,7 @@ _C: Any = None
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class DoubleMachine:
     """What this process has of the double."""
 
     folder: Path
@@ -57,7 +57,7 @@ class Machine:
 
 
 @functools.cache
-def machine() -> Machine:
+def machine() -> DoubleMachine:
     """Loads libnccl and redirects it, when it is first asked for. KeyError outside of a double's environment."""
     folder = Path(os.environ[VARIABLE])
     settings = DoubleSettings.from_record(json.loads((folder / SETTINGS).read_text()))
@@ -79,7 +79,7 @@ def machine() -> Machine:
         raise OSError(error, os.strerror(error))
     lib.sim_identify_process(process)
     lib.sim_start_on(host * per_host)
-    return Machine(folder, settings, start, loaded, host, process)
+    return DoubleMachine(folder, settings, start, loaded, host, process)
 
 
 def _variables(folder: Path, settings: DoubleSettings) -> dict[str, str]:

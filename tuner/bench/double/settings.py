@@ -135,7 +135,7 @@ CUPY = Path(__file__).parent / "cupy"
 _FOREIGN = ("NCCL_", "CUDA_")
 
 
-class Environment(AbstractContextManager["Environment"]):
+class DoubleEnvironment(AbstractContextManager["DoubleEnvironment"]):
     """A folder, and the variables that lead a process there; ``library`` instead of the release's own libnccl.
 
     Errors: those of :func:`tuner.oracle.start.prepare`, BadInput for what a double cannot be.

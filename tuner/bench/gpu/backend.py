@@ -51,7 +51,7 @@ class Libraries:
     forcing: Any
 
 
-class Gpu:
+class GpuBackend:
     """A Backend of :mod:`tuner.bench.backend` on rank 0; what serves it on the others."""
 
     def __init__(

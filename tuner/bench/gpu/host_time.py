@@ -19,7 +19,7 @@ from tuner.base.errors import MeasuringFailed, TunerError
 from tuner.base.names import Collective
 from tuner.bench.backend import Options
 from tuner.bench.gpu import opening
-from tuner.bench.gpu.backend import Gpu
+from tuner.bench.gpu.backend import GpuBackend
 from tuner.bench.gpu.process import within
 from tuner.bench.gpu.rendezvous import ALONE
 from tuner.times.records.samples import Point
@@ -29,7 +29,7 @@ CALLS = 20  # in a row, as nccl-tests does without options
 _REPEATS = 5
 
 
-class UnloggedGpu(Gpu):
+class UnloggedGpu(GpuBackend):
     """The GPUs without NCCL's log and with another tuner plugin, or none; what ran is not known then."""
 
     plugin: Mapping[str, str] = {"NCCL_TUNER_PLUGIN": "none"}

@@ -9,7 +9,7 @@ from pathlib import Path
 from tuner.base.errors import BadInput
 from tuner.bench.backend import Options
 from tuner.bench.gpu import process
-from tuner.bench.gpu.backend import SEVERAL, Gpu, Libraries
+from tuner.bench.gpu.backend import SEVERAL, GpuBackend, Libraries
 from tuner.bench.gpu.cuda import Cuda
 from tuner.bench.gpu.nccl import Nccl
 from tuner.bench.gpu.rendezvous import ALONE, RankAddress, Rendezvous, own_address
@@ -22,7 +22,7 @@ _CONNECTIONS = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 FORBIDDEN = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_TUNER_PLUGIN", "NCCL_TUNER_TABLE", "NCCL_TUNER_CONFIG_FILE")
 
 
-def open_gpus(options: Options | None = None) -> Gpu | None:
+def open_gpus(options: Options | None = None) -> GpuBackend | None:
     """The backend, on rank 0. On other ranks it serves until rank 0 is done, and returns None.
 
     BadInput says what is missing here: cupy, GPUs, a libnccl with tuner plugins, a second rank.
@@ -35,12 +35,12 @@ def open_gpus(options: Options | None = None) -> Gpu | None:
     return None
 
 
-def open_at(here: RankAddress, options: Options, backend: type[Gpu] | None = None) -> Gpu:
+def open_at(here: RankAddress, options: Options, backend: type[GpuBackend] | None = None) -> GpuBackend:
     """What this process is of the communicator. BadInput as of :func:`open_gpus`."""
     if set_here := [name for name in FORBIDDEN if name in os.environ]:
         raise BadInput(f"{', '.join(set_here)} is set, and measuring forces what NCCL takes; valid: unset")
     with connections(options):
-        return _opened(here, options, backend or Gpu)
+        return _opened(here, options, backend or GpuBackend)
 
 
 def connections(options: Options) -> AbstractContextManager[None]:
@@ -48,7 +48,7 @@ def connections(options: Options) -> AbstractContextManager[None]:
     return process.environment(_CONNECTIONS if options.ranks_per_gpu > 1 else {})
 
 
-def _opened(here: RankAddress, options: Options, backend: type[Gpu]) -> Gpu:
+def _opened(here: RankAddress, options: Options, backend: type[GpuBackend]) -> GpuBackend:
     cuda = Cuda()
     path = library_of(options)
     if options.ranks_per_gpu > 1 and not allows_several(path):

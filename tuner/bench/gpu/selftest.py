@@ -23,7 +23,7 @@ from tuner.base.errors import BadInput, MeasuringFailed, TunerError
 from tuner.base.names import Collective, DataType, Op
 from tuner.bench.backend import Options
 from tuner.bench.gpu import opening
-from tuner.bench.gpu.backend import Gpu
+from tuner.bench.gpu.backend import GpuBackend
 from tuner.bench.gpu.cuda import Cuda
 from tuner.bench.gpu.kernels import Check, Values, runs_on
 from tuner.bench.gpu.stages import TOOK_TOO_LONG
@@ -49,7 +49,7 @@ class SelfTest:
     def __init__(self, options: Options, *, graphs: bool = True) -> None:
         self._options = options
         self._cuda: Cuda | None = None
-        self._gpu: Gpu | None = None
+        self._gpu: GpuBackend | None = None
         self.layers: tuple[tuple[str, Callable[[], str]], ...] = (
             (PACKAGES, self._packages),
             (DRIVER, self._driver),

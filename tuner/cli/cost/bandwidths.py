@@ -16,7 +16,7 @@ from tuner.cli.output import print_json, print_table
 from tuner.times.costmodels import algorithms, line, operations, wires
 from tuner.times.costmodels.alphabeta import crossover_bytes, fastest
 from tuner.times.costmodels.line import EXPERIMENTS, Experiment, Repeated, repeated
-from tuner.times.costmodels.operations import Operation, size_bytes
+from tuner.times.costmodels.operations import CostOperation, size_bytes
 
 
 @click.command(name="busbw", cls=options.Command)
@@ -49,7 +49,7 @@ from tuner.times.costmodels.operations import Operation, size_bytes
 )
 @options.json_option
 def busbw_command(
-    operation: Operation,
+    operation: CostOperation,
     ranks: list[int],
     sizes: list[int] | None,
     count: int | None,
@@ -88,7 +88,7 @@ def busbw_command(
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    operation: Operation
+    operation: CostOperation
     ranks: int
     bytes: int
     time_us: float
@@ -137,7 +137,7 @@ class OnUplinks:
 class Bandwidths:
     """Algorithm and bus bandwidth of a call, GB/s (1e9 bytes per second)."""
 
-    operation: Operation
+    operation: CostOperation
     ranks: int
     bytes: int
     time_us: float
@@ -189,7 +189,7 @@ def _on_uplinks(call: _Call, hardware: _Hardware, algbw_gbs: float) -> OnUplinks
     return OnUplinks(float(share), float(algbw_gbs * share))
 
 
-def _print(operation: Operation, records: list[Bandwidths]) -> None:
+def _print(operation: CostOperation, records: list[Bandwidths]) -> None:
     columns = ["ranks", "size", "time us", "algbw GB/s", "busbw GB/s"]
     columns += ["efficiency"] if records[0].of_peak else []
     columns += ["on a GPU's links", "on a node's network"] if records[0].on_wires else []
@@ -310,7 +310,7 @@ def _gbs(value: float | None) -> str:
 @values.ranks_option
 @values.level_options
 @options.json_option
-def crossover_command(operation: Operation, ranks: list[int], as_json: bool, **level_values: Any) -> None:
+def crossover_command(operation: CostOperation, ranks: list[int], as_json: bool, **level_values: Any) -> None:
     """The sizes at which two algorithms of OPERATION are equally fast, and which is the fastest from where on.
 
     Times are linear in the size, so the crossovers are solved, not searched.
@@ -351,7 +351,7 @@ class Fastest:
 
 
 @dataclass(frozen=True, slots=True)
-class Crossover:
+class EqualTimes:
     """The size at which two algorithms are equally fast, and their time there; None where there is none."""
 
     between: tuple[str, str]
@@ -363,15 +363,17 @@ class Crossover:
 class Crossovers:
     """Those of an operation over so many ranks."""
 
-    operation: Operation
+    operation: CostOperation
     ranks: int
     gpus_per_node: int
     nodes: int
     fastest: tuple[Fastest, ...]
-    crossovers: tuple[Crossover, ...]
+    crossovers: tuple[EqualTimes, ...]
 
 
-def _crossovers(operation: Operation, ranks: int, gpus_per_node: int | None, levels: algorithms.Levels) -> Crossovers:
+def _crossovers(
+    operation: CostOperation, ranks: int, gpus_per_node: int | None, levels: algorithms.Levels
+) -> Crossovers:
     gpus, nodes = values.shape(ranks, gpus_per_node)
     costs = algorithms.costs(operation, gpus, nodes, levels)
     crossovers = []
@@ -379,7 +381,7 @@ def _crossovers(operation: Operation, ranks: int, gpus_per_node: int | None, lev
         at = float(crossover_bytes(costs[one], costs[other]))
         known = at == at  # not "not a number"
         time_us = float(costs[one].time_us(at)) if known else None
-        crossovers.append(Crossover((one, other), at if known else None, time_us))
+        crossovers.append(EqualTimes((one, other), at if known else None, time_us))
     ranges = tuple(Fastest(at, name) for at, name in fastest(costs))
     return Crossovers(operation, ranks, gpus, nodes, ranges, tuple(crossovers))
 

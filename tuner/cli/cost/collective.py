@@ -14,7 +14,7 @@ from tuner.cli.cost import values
 from tuner.cli.output import print_table
 from tuner.times.costmodels import algorithms, line
 from tuner.times.costmodels.algorithms import USUAL, Overheads, overheads
-from tuner.times.costmodels.operations import Operation
+from tuner.times.costmodels.operations import CostOperation
 
 
 def _usual(factor: str) -> str:
@@ -76,7 +76,7 @@ def _usual(factor: str) -> str:
 @click.option("--measured-us", type=values.POSITIVE, metavar="US", help="A measured time, for the model's error.")
 @options.json_option
 def operation_command(
-    operation: Operation,
+    operation: CostOperation,
     algorithm: str | None,
     ranks: list[int],
     sizes: list[int],
@@ -127,7 +127,7 @@ class Phases:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedTime:
     """A measured time, and how well the model knows it: its error, of 1, the class of that and what may cause it."""
 
     measured_us: float
@@ -140,7 +140,7 @@ class Judged:
 class Predicted:
     """The time of an operation by the alpha-beta model, and the parts of it."""
 
-    operation: Operation
+    operation: CostOperation
     algorithm: str
     ranks: int
     gpus_per_node: int
@@ -151,12 +151,12 @@ class Predicted:
     busbw_gbs: float
     parts_us: Mapping[str, float]
     two_level: Phases | None = field(metadata=json_form(merged=True, optional=True))
-    judged: Judged | None = field(metadata=json_form(merged=True, optional=True))
+    judged: JudgedTime | None = field(metadata=json_form(merged=True, optional=True))
 
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    operation: Operation
+    operation: CostOperation
     algorithm: str
     network: values.LevelValues
     logp: LogP
@@ -166,7 +166,7 @@ class _Model:
         levels = self.network.levels(self.logp.overhead_us, self.logp.gap_us)
         gpus, nodes = values.shape(ranks, self.network.gpus_per_node)
         made = algorithms.predict(
-            self.operation, self.algorithm, size, algorithms.System(gpus, nodes, levels), self.overheads
+            self.operation, self.algorithm, size, algorithms.CostSystem(gpus, nodes, levels), self.overheads
         )
         return Predicted(
             operation=self.operation,
@@ -184,13 +184,13 @@ class _Model:
         )
 
 
-def _judged(time_us: float, measured_us: float) -> Judged:
+def _judged(time_us: float, measured_us: float) -> JudgedTime:
     error = line.error(time_us, measured_us)
     of_error = line.of_error(error)
-    return Judged(measured_us, error, of_error.name, tuple(of_error.causes))
+    return JudgedTime(measured_us, error, of_error.name, tuple(of_error.causes))
 
 
-def _print(operation: Operation, records: list[Predicted]) -> None:
+def _print(operation: CostOperation, records: list[Predicted]) -> None:
     rows = [
         (
             record.algorithm,

@@ -22,7 +22,7 @@ from tuner.times.costmodels import fabric, step
 from tuner.times.costmodels.alphabeta import level
 from tuner.times.costmodels.fabric import PATHS, Fabric
 from tuner.times.costmodels.operations import divides, not_negative, positive
-from tuner.times.costmodels.step import Cluster, Model, Plan
+from tuner.times.costmodels.step import Cluster, Model, Parallelism
 
 
 @click.command(name="step", cls=options.Command)
@@ -179,7 +179,7 @@ def step_command(
         element_bytes=types.dtype.size_bytes,
         gradient_element_bytes=types.gradient_dtype.size_bytes,
     )
-    plan = Plan(
+    plan = Parallelism(
         tp=tp,
         dp=1 if dp is None else dp,
         pp=pp,
@@ -401,7 +401,7 @@ class _Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredStep:
     """A measured time, how much of it the model explains, and the bandwidth of an adapter that it speaks for."""
 
     measured_us: float
@@ -419,7 +419,7 @@ class Projected:
     path: str
     time_us: float
     parts_us: Mapping[str, float]
-    measured: Measured | None = field(metadata=json_form(merged=True, optional=True))
+    measured: MeasuredStep | None = field(metadata=json_form(merged=True, optional=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,7 +438,7 @@ def _projected(described: Fabric, job: _Job, measured_ms: float | None) -> Proje
     if measured_ms is not None:
         measured_us = 1000 * measured_ms
         nic_gbs = float(described.effective_nic_gbs(measured_us, *run)) if job.nodes > 1 else None
-        measured = Measured(measured_us, time_us / measured_us, nic_gbs)
+        measured = MeasuredStep(measured_us, time_us / measured_us, nic_gbs)
     return Projected(*run, job.path, time_us, {name: us for name, us in parts_us.items() if us}, measured)
 
 
@@ -476,7 +476,7 @@ def _print_projections(title: str, records: Sequence[Projected]) -> None:
     print_table(title, columns, rows)
 
 
-def _measured(measured: Measured | None) -> tuple[str, str]:
+def _measured(measured: MeasuredStep | None) -> tuple[str, str]:
     if measured is None:
         return "-", "-"
     return f"{measured.measured_us / 1000:g}", f"{100 * measured.efficiency:.1f} %"

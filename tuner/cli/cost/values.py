@@ -13,7 +13,7 @@ from tuner.cli.command import F, stacked
 from tuner.cli.output import print_json
 from tuner.times.costmodels.algorithms import loggp
 from tuner.times.costmodels.alphabeta import Level
-from tuner.times.costmodels.operations import Operation, divides, not_negative, part, positive, share, whole
+from tuner.times.costmodels.operations import CostOperation, divides, not_negative, part, positive, share, whole
 
 Check = Callable[[str, Any], Any]
 _DECIMAL = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3))
@@ -44,7 +44,7 @@ class Count(Number):
         return super().convert(value, param, ctx) if unit is None else unit * super().convert(text[:-1], param, ctx)
 
 
-class Numbers(click.ParamType):  # type: ignore[type-arg]
+class CheckedNumbers(click.ParamType):  # type: ignore[type-arg]
     """A comma-separated list of numbers, each of which passes the check."""
 
     name = "numbers"
@@ -70,10 +70,10 @@ def _name(param: click.Parameter | None) -> str:
 
 
 POSITIVE, NOT_NEGATIVE, SHARE, PART = map(Number, (positive, not_negative, share, part))
-POSITIVES, PARTS, WHOLES = Numbers(positive), Numbers(part), Numbers(whole, int)
+POSITIVES, PARTS, WHOLES = CheckedNumbers(positive), CheckedNumbers(part), CheckedNumbers(whole, int)
 
 
-operation_argument = click.argument("operation", type=options.Named(Operation, "operation"), metavar="OPERATION")
+operation_argument = click.argument("operation", type=options.Named(CostOperation, "operation"), metavar="OPERATION")
 sizes_option = click.option(
     "--bytes",
     "sizes",
@@ -82,7 +82,7 @@ sizes_option = click.option(
     help="nccl-tests' size: the whole array. 1GB is 1e9 bytes, 1GiB and 1G are 2**30.",
 )
 ranks_option = click.option(
-    "--ranks", type=Numbers(partial(whole, least=2), int), required=True, help="Ranks; several with commas."
+    "--ranks", type=CheckedNumbers(partial(whole, least=2), int), required=True, help="Ranks; several with commas."
 )
 
 

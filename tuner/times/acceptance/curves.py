@@ -14,7 +14,7 @@ from tuner.base.numerics import SizeArray
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
 from tuner.scenario import Scenario
-from tuner.times.costmodels.operations import Operation
+from tuner.times.costmodels.operations import CostOperation
 from tuner.times.measured import MeasuredRow, MeasuredTable
 from tuner.times.timemodel.features import Array
 from tuner.times.timemodel.point_to_point import MODELLED
@@ -45,9 +45,9 @@ class Exchange:
     dtype: DataType
 
     @property
-    def collective(self) -> Operation:
+    def collective(self) -> CostOperation:
         """What it is, as a request's collective."""
-        return Operation.AllToAll
+        return CostOperation.AllToAll
 
     @property
     def title(self) -> str:

@@ -21,7 +21,7 @@ from tuner.times.calibration.measured_calls import (
     of_table,
     table_of_one_way,
 )
-from tuner.times.measured import Launch, MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredTable, Problem
+from tuner.times.measured import MeasuredHeader, MeasuredLaunch, MeasuredRow, MeasuredRun, MeasuredTable, Problem
 from tuner.times.readers import measured_table
 from tuner.times.readers.measured_table import Given
 from tuner.times.timemodel import calibration as calibrations
@@ -322,11 +322,11 @@ def _head(files: Sequence[Path], tables: Sequence[MeasuredTable], facts: Measure
     heads = [table.header for table in tables]
     for name in _SAME:
         values = {getattr(head, name): path for path, head in zip(files, heads, strict=True) if getattr(head, name)}
-        values.pop(Launch.unknown, None)
+        values.pop(MeasuredLaunch.unknown, None)
         if len(values) > 1:
             each = ", ".join(f"{value} in {path}" for value, path in values.items())
             raise BadMeasurement(f"several values of {name} ({each}); valid: a table for each")
-        if values and getattr(facts, name) in ("", Launch.unknown, False):
+        if values and getattr(facts, name) in ("", MeasuredLaunch.unknown, False):
             facts = replace(facts, **{name: next(iter(values))})
     first = heads[0]
     left_out: Counter[str] = Counter()

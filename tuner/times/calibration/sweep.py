@@ -13,7 +13,7 @@ from tuner.base.records import json_form
 from tuner.times.costmodels import alphabeta, line
 from tuner.times.costmodels.alphabeta import Level, Terms
 from tuner.times.costmodels.line import Fit, Repeated
-from tuner.times.costmodels.operations import Array, Operation, whole
+from tuner.times.costmodels.operations import Array, CostOperation, whole
 from tuner.times.readers.nccl_tests import read_any
 from tuner.times.results import Result, results
 
@@ -124,7 +124,7 @@ def terms_of(sweeps: Sequence[Sweep], algorithm: str, ranks: int | None) -> Term
     (count,) = counts
     if count is None:
         raise BadMeasurement(f"{sweeps[0].path}: does not say the number of ranks; valid: `ranks` N")
-    return alphabeta.terms(Operation[names.pop().name], algorithm, whole("ranks", count, least=2))
+    return alphabeta.terms(CostOperation[names.pop().name], algorithm, whole("ranks", count, least=2))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.times.costmodels.alphabeta import FORMULAS, Level, Linear, Terms, level, log2_rounds, terms
-from tuner.times.costmodels.operations import Array, Operation, bus_gbs, not_negative, positive, share, whole
+from tuner.times.costmodels.operations import Array, CostOperation, bus_gbs, not_negative, positive, share, whole
 
 # What is usual, least and most; of software in us, the others as shares.
 USUAL: Mapping[str, tuple[float, float]] = {
@@ -121,7 +121,7 @@ class Phase:
     """One after the other: ``operation`` over numbers of ``ranks`` of one level, of ``part`` of the bytes."""
 
     name: str
-    operation: Operation
+    operation: CostOperation
     inside: bool
     ranks: Array
     part: Array
@@ -131,25 +131,25 @@ class Phase:
 def allreduce(gpus_per_node: ArrayLike, nodes: ArrayLike, intra: Level, inter: Level) -> tuple[Phase, Phase, Phase]:
     """ReduceScatter in the node, AllReduce of each GPU's part between nodes, AllGather in the node; all are rings."""
     return (
-        _inside(Operation.ReduceScatter, gpus_per_node, intra),
-        _between(Operation.AllReduce, gpus_per_node, nodes, inter),
-        _inside(Operation.AllGather, gpus_per_node, intra),
+        _inside(CostOperation.ReduceScatter, gpus_per_node, intra),
+        _between(CostOperation.AllReduce, gpus_per_node, nodes, inter),
+        _inside(CostOperation.AllGather, gpus_per_node, intra),
     )
 
 
 def allgather(gpus_per_node: ArrayLike, nodes: ArrayLike, intra: Level, inter: Level) -> tuple[Phase, Phase]:
     """Each GPU gathers its part from its like on the other nodes, then the node gathers all parts."""
     return (
-        _between(Operation.AllGather, gpus_per_node, nodes, inter),
-        _inside(Operation.AllGather, gpus_per_node, intra),
+        _between(CostOperation.AllGather, gpus_per_node, nodes, inter),
+        _inside(CostOperation.AllGather, gpus_per_node, intra),
     )
 
 
 def reduce_scatter(gpus_per_node: ArrayLike, nodes: ArrayLike, intra: Level, inter: Level) -> tuple[Phase, Phase]:
     """The node reduces and scatters, then each GPU its part among its like on the other nodes."""
     return (
-        _inside(Operation.ReduceScatter, gpus_per_node, intra),
-        _between(Operation.ReduceScatter, gpus_per_node, nodes, inter),
+        _inside(CostOperation.ReduceScatter, gpus_per_node, intra),
+        _between(CostOperation.ReduceScatter, gpus_per_node, nodes, inter),
     )
 
 
@@ -158,16 +158,16 @@ def alltoall(gpus_per_node: ArrayLike, nodes: ArrayLike, intra: Level, inter: Le
     gpus, ranks = whole("gpus_per_node", gpus_per_node), whole("gpus_per_node", gpus_per_node) * whole("nodes", nodes)
     near, far = Terms(gpus - 1, (gpus - 1) / ranks), Terms(ranks - gpus, (ranks - gpus) / ranks)
     return (
-        Phase("with the node", Operation.AllToAll, True, gpus, gpus / ranks, near.on(intra)),
-        Phase("with other nodes", Operation.AllToAll, False, ranks, 1 - gpus / ranks, far.on(inter)),
+        Phase("with the node", CostOperation.AllToAll, True, gpus, gpus / ranks, near.on(intra)),
+        Phase("with other nodes", CostOperation.AllToAll, False, ranks, 1 - gpus / ranks, far.on(inter)),
     )
 
 
-TWO_LEVEL: Mapping[Operation, Callable[[ArrayLike, ArrayLike, Level, Level], tuple[Phase, ...]]] = {
-    Operation.AllReduce: allreduce,
-    Operation.AllGather: allgather,
-    Operation.ReduceScatter: reduce_scatter,
-    Operation.AllToAll: alltoall,
+TWO_LEVEL: Mapping[CostOperation, Callable[[ArrayLike, ArrayLike, Level, Level], tuple[Phase, ...]]] = {
+    CostOperation.AllReduce: allreduce,
+    CostOperation.AllGather: allgather,
+    CostOperation.ReduceScatter: reduce_scatter,
+    CostOperation.AllToAll: alltoall,
 }
 
 
@@ -180,14 +180,14 @@ def total(phases: Sequence[Phase]) -> Linear:
     return cost
 
 
-def _inside(operation: Operation, gpus_per_node: ArrayLike, intra: Level) -> Phase:
+def _inside(operation: CostOperation, gpus_per_node: ArrayLike, intra: Level) -> Phase:
     gpus = whole("gpus_per_node", gpus_per_node)
     return Phase(
         f"intra-node {operation.name}", operation, True, gpus, gpus / gpus, terms(operation, "ring", gpus).on(intra)
     )
 
 
-def _between(operation: Operation, gpus_per_node: ArrayLike, nodes: ArrayLike, inter: Level) -> Phase:
+def _between(operation: CostOperation, gpus_per_node: ArrayLike, nodes: ArrayLike, inter: Level) -> Phase:
     gpus, count = whole("gpus_per_node", gpus_per_node), whole("nodes", nodes)
     whole_size = terms(operation, "ring", count).on(inter)
     cost = Linear(whole_size.fixed_us * (gpus / gpus), whole_size.us_per_byte / gpus)
@@ -210,13 +210,13 @@ class Prediction:
     flat_us: Array | None  # what the first flat algorithm takes instead of the hierarchical one
 
 
-def names(operation: Operation) -> list[str]:
+def names(operation: CostOperation) -> list[str]:
     """The first is the one to take where none is named."""
     return [*FORMULAS[operation], *([HIERARCHICAL] if operation in TWO_LEVEL else [])]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class System:
+class CostSystem:
     """``nodes`` of ``gpus_per_node``, any shapes that go together, and the ``levels`` inside and between them."""
 
     gpus_per_node: ArrayLike
@@ -225,10 +225,10 @@ class System:
 
 
 def predict(
-    operation: Operation,
+    operation: CostOperation,
     algorithm: str,
     nbytes: ArrayLike,
-    system: System,
+    system: CostSystem,
     overheads: Overheads,
 ) -> Prediction:
     """``levels`` are inside and between nodes. BadInput where one is missing, or the ranks do not allow it."""
@@ -256,7 +256,9 @@ def predict(
     )
 
 
-def cost(operation: Operation, algorithm: str, gpus_per_node: ArrayLike, nodes: ArrayLike, levels: Levels) -> Linear:
+def cost(
+    operation: CostOperation, algorithm: str, gpus_per_node: ArrayLike, nodes: ArrayLike, levels: Levels
+) -> Linear:
     """A flat one goes at the network's pace where there are several nodes."""
     if algorithm == HIERARCHICAL:
         return total(_phases(operation, gpus_per_node, nodes, levels))
@@ -279,7 +281,7 @@ def _slowest(several: NDArray[np.bool_], levels: Levels) -> Level:
     )
 
 
-def costs(operation: Operation, gpus_per_node: int, nodes: int, levels: Levels) -> dict[str, Linear]:
+def costs(operation: CostOperation, gpus_per_node: int, nodes: int, levels: Levels) -> dict[str, Linear]:
     """By name: the flat ones that the ranks allow, and the hierarchical one where there are two levels."""
     return {
         name: cost(operation, name, gpus_per_node, nodes, levels)
@@ -295,7 +297,7 @@ def _possible(name: str, gpus_per_node: int, nodes: int) -> bool:
     return name != "halving-doubling" or 2 ** float(log2_rounds(ranks)) == ranks
 
 
-def _phases(operation: Operation, gpus_per_node: ArrayLike, nodes: ArrayLike, levels: Levels) -> tuple[Phase, ...]:
+def _phases(operation: CostOperation, gpus_per_node: ArrayLike, nodes: ArrayLike, levels: Levels) -> tuple[Phase, ...]:
     if operation not in TWO_LEVEL:
         raise BadInput(f"{operation.name} has no hierarchical algorithm; {one_of(FORMULAS[operation])}")
     intra, inter = levels

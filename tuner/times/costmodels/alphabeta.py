@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
-from tuner.times.costmodels.operations import Array, Operation, not_negative, positive, whole
+from tuner.times.costmodels.operations import Array, CostOperation, not_negative, positive, whole
 
 _ROUNDING = 1e-12  # of times: what differs by less is the same
 
@@ -122,24 +122,24 @@ def _after(first: Callable[[Array], Terms], second: Callable[[Array], Terms]) ->
 
 
 # The first of an operation is the one to take where none is named.
-FORMULAS: Mapping[Operation, Mapping[str, Callable[[Array], Terms]]] = {
-    Operation.SendRecv: {"direct": _direct},
-    Operation.Broadcast: {"tree": _tree, "scatter-allgather": _after(_binomial, _ring)},
-    Operation.Reduce: {"tree": _tree, "reducescatter-gather": _after(_ring, _binomial)},
-    Operation.Scatter: {"binomial": _binomial},
-    Operation.Gather: {"binomial": _binomial},
-    Operation.AllReduce: {
+FORMULAS: Mapping[CostOperation, Mapping[str, Callable[[Array], Terms]]] = {
+    CostOperation.SendRecv: {"direct": _direct},
+    CostOperation.Broadcast: {"tree": _tree, "scatter-allgather": _after(_binomial, _ring)},
+    CostOperation.Reduce: {"tree": _tree, "reducescatter-gather": _after(_ring, _binomial)},
+    CostOperation.Scatter: {"binomial": _binomial},
+    CostOperation.Gather: {"binomial": _binomial},
+    CostOperation.AllReduce: {
         "ring": _after(_ring, _ring),
         "tree": _after(_tree, _tree),
         "halving-doubling": _after(_halving, _halving),
     },
-    Operation.AllGather: {"ring": _ring, "halving-doubling": _halving},
-    Operation.ReduceScatter: {"ring": _ring, "halving-doubling": _halving},
-    Operation.AllToAll: {"pairwise": _ring},
+    CostOperation.AllGather: {"ring": _ring, "halving-doubling": _halving},
+    CostOperation.ReduceScatter: {"ring": _ring, "halving-doubling": _halving},
+    CostOperation.AllToAll: {"pairwise": _ring},
 }
 
 
-def terms(operation: Operation, algorithm: str, ranks: ArrayLike) -> Terms:
+def terms(operation: CostOperation, algorithm: str, ranks: ArrayLike) -> Terms:
     """BadInput for an algorithm that the operation does not have; one rank has nothing to do."""
     formulas = FORMULAS[operation]
     if algorithm not in formulas:

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.times.costmodels.alphabeta import Level, Terms, terms
-from tuner.times.costmodels.operations import Array, Operation, positive, whole
+from tuner.times.costmodels.operations import Array, CostOperation, positive, whole
 
 OUTLIER = 2.0  # deviations from which a call counts less
 LEAST_SIZES = 3
@@ -157,14 +157,14 @@ USUAL_RATIO = 6.0  # of the bandwidth inside a node to that between nodes
 def alpha_us(elapsed_us: ArrayLike, iterations: ArrayLike, ranks: ArrayLike) -> Array:
     """Of a step, from calls of a size so small that only the ring's steps count."""
     calls = positive("elapsed_us", elapsed_us) / whole("iterations", iterations)
-    alpha: Array = calls / terms(Operation.AllReduce, "ring", whole("ranks", ranks, least=2)).steps
+    alpha: Array = calls / terms(CostOperation.AllReduce, "ring", whole("ranks", ranks, least=2)).steps
     return alpha
 
 
 def beta_gbs(nbytes: ArrayLike, elapsed_us: ArrayLike, iterations: ArrayLike, ranks: ArrayLike) -> Array:
     """From calls of a size so large that latencies do not count: the bus bandwidth."""
     calls = positive("elapsed_us", elapsed_us) / whole("iterations", iterations)
-    share = terms(Operation.AllReduce, "ring", whole("ranks", ranks, least=2)).share
+    share = terms(CostOperation.AllReduce, "ring", whole("ranks", ranks, least=2)).share
     beta: Array = share * positive("bytes", nbytes) / calls / 1000
     return beta
 

@@ -74,7 +74,7 @@ def _checked(name: str, value: ArrayLike, holds: Callable[[Array], Any], valid: 
 _ALIGNED_BYTES = 16
 
 
-class Operation(Enum):
+class CostOperation(Enum):
     """NCCL's five collectives by its spelling, and what is made of sends and receives."""
 
     AllReduce = "AllReduce"
@@ -90,11 +90,17 @@ class Operation(Enum):
 
 # A count of these is of one rank's part; the size is that of all parts.
 PER_RANK = frozenset(
-    {Operation.AllGather, Operation.ReduceScatter, Operation.AllToAll, Operation.Gather, Operation.Scatter}
+    {
+        CostOperation.AllGather,
+        CostOperation.ReduceScatter,
+        CostOperation.AllToAll,
+        CostOperation.Gather,
+        CostOperation.Scatter,
+    }
 )
 
 
-def size_bytes(operation: Operation, count: ArrayLike, element_bytes: ArrayLike, ranks: ArrayLike) -> Array:
+def size_bytes(operation: CostOperation, count: ArrayLike, element_bytes: ArrayLike, ranks: ArrayLike) -> Array:
     """The size S in bytes that bandwidths are of, from NCCL's count argument.
 
     The whole array: count x size of an element, times the ranks where the count is that of one rank's part.
@@ -105,7 +111,7 @@ def size_bytes(operation: Operation, count: ArrayLike, element_bytes: ArrayLike,
     return size
 
 
-def timed_bytes(operation: Operation, asked: ArrayLike, element_bytes: ArrayLike, ranks: ArrayLike) -> Array:
+def timed_bytes(operation: CostOperation, asked: ArrayLike, element_bytes: ArrayLike, ranks: ArrayLike) -> Array:
     """The size that nccl-tests runs and prints for one of ``-b`` and ``-e``: whole parts of a multiple of 16 bytes.
 
     It is 0 where no part has 16 bytes. Source: the GetCollByteCount functions of nccl-tests, v2.19.6.
@@ -136,7 +142,7 @@ def of_bits(gbps: ArrayLike) -> Array:
     return gbs
 
 
-def bus_factor(operation: Operation | Collective, ranks: ArrayLike) -> Array:
+def bus_factor(operation: CostOperation | Collective, ranks: ArrayLike) -> Array:
     """What turns algorithm into bus bandwidth: the share of the bytes that crosses a rank's link."""
     n = whole("ranks", ranks)
     passes = _PASSES.get(operation.name)
@@ -144,13 +150,13 @@ def bus_factor(operation: Operation | Collective, ranks: ArrayLike) -> Array:
     return factor
 
 
-def bus_gbs(operation: Operation | Collective, nbytes: ArrayLike, time_us: ArrayLike, ranks: ArrayLike) -> Array:
+def bus_gbs(operation: CostOperation | Collective, nbytes: ArrayLike, time_us: ArrayLike, ranks: ArrayLike) -> Array:
     """Bus bandwidth of ``nbytes``, nccl-tests' size, 1e9 bytes per second. Two ranks or more."""
     gbs: Array = algorithm_gbs(nbytes, time_us) * bus_factor(operation, whole("ranks", ranks, least=2))
     return gbs
 
 
-def time_us(operation: Operation | Collective, nbytes: ArrayLike, busbw_gbs: ArrayLike, ranks: ArrayLike) -> Array:
+def time_us(operation: CostOperation | Collective, nbytes: ArrayLike, busbw_gbs: ArrayLike, ranks: ArrayLike) -> Array:
     """The time that gives a bus bandwidth: the inverse of :func:`bus_gbs`."""
     factor = bus_factor(operation, whole("ranks", ranks, least=2))
     time: Array = positive("bytes", nbytes) * factor / positive("busbw_gbs", busbw_gbs) / 1000

@@ -19,7 +19,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, did_you_mean, one_of
 from tuner.times.costmodels import algorithms
 from tuner.times.costmodels.alphabeta import Level, terms
-from tuner.times.costmodels.operations import Array, Operation, divides, not_negative, part, positive, whole
+from tuner.times.costmodels.operations import Array, CostOperation, divides, not_negative, part, positive, whole
 
 
 def step_us(compute_us: ArrayLike, communication_us: ArrayLike, hidden: ArrayLike = 0.0) -> Array:
@@ -94,7 +94,7 @@ def model_fields(name: str | None, given: Mapping[str, float | None]) -> dict[st
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Parallelism:
     """Degrees of parallelism; ``zero`` is the stage, 0 without. ``ep`` divides ``dp``, ``pp`` the layers.
 
     ``buckets`` is in how many calls gradients go. The two sizes replace what the model gives: of a micro-batch's
@@ -127,7 +127,7 @@ class Traffic:
     """
 
     parallelism: str
-    operation: Operation
+    operation: CostOperation
     ranks: int
     stride: int
     bytes: Array
@@ -154,7 +154,7 @@ class Cluster:
     inter: Level
 
 
-def traffic(model: Model, plan: Plan) -> list[Traffic]:
+def traffic(model: Model, plan: Parallelism) -> list[Traffic]:
     """Everything that a GPU takes part in during a step. BadInput for a plan that does not fit the model."""
     _check(model, plan)
     return [each for each in _all(model, plan) if each.ranks > 1 and each.calls > 0]
@@ -163,14 +163,14 @@ def traffic(model: Model, plan: Plan) -> list[Traffic]:
 def time_us(one: Traffic, cluster: Cluster) -> Array:
     """The time of a call in us, by alpha and beta of the levels that it is on."""
     gpus, nodes = one.shape(cluster.gpus_per_node)
-    if one.operation is Operation.SendRecv:  # of all neighbours the slowest: one on another node where there is one
+    if one.operation is CostOperation.SendRecv:  # of all neighbours the slowest: one on another node where there is one
         network = cluster.intra if nodes == 1 else cluster.inter
         return terms(one.operation, "direct", 2).time_us(one.bytes, network)
     phases = algorithms.TWO_LEVEL[one.operation](gpus, nodes, cluster.intra, cluster.inter)
     return algorithms.total(phases).time_us(one.bytes)
 
 
-def _check(model: Model, plan: Plan) -> None:
+def _check(model: Model, plan: Parallelism) -> None:
     positive("parameters", model.parameters)
     for name in ("layers", "hidden", "sequence", "element_bytes", "gradient_element_bytes", "experts_per_token"):
         whole(name, getattr(model, name))
@@ -196,7 +196,7 @@ def _check(model: Model, plan: Plan) -> None:
         divides("pp", plan.pp, "expert_layers", model.expert_layers)
 
 
-def _all(model: Model, plan: Plan) -> Iterator[Traffic]:
+def _all(model: Model, plan: Parallelism) -> Iterator[Traffic]:
     tokens = positive("micro_batch_sequences", plan.micro_batch_sequences) * model.sequence
     activation = _given(plan.activation_bytes, tokens * model.hidden * model.element_bytes)
     layers, batches = model.layers // plan.pp, plan.micro_batches
@@ -204,14 +204,16 @@ def _all(model: Model, plan: Plan) -> Iterator[Traffic]:
     dense = (positive("parameters", model.parameters) - model.expert_parameters) / own
 
     # Two in the forward and two in the backward pass of a layer; sequence parallelism halves each of them.
-    inside = (Operation.ReduceScatter, Operation.AllGather) if plan.sequence_parallel else (Operation.AllReduce,)
+    inside = (
+        (CostOperation.ReduceScatter, CostOperation.AllGather) if plan.sequence_parallel else (CostOperation.AllReduce,)
+    )
     for operation in inside:
         yield Traffic("SP" if plan.sequence_parallel else "TP", operation, plan.tp, 1, activation, 4 * layers * batches)
     # To the experts and back, forward and backward.
     own_part = activation / (plan.tp if plan.sequence_parallel else 1)  # what a GPU has of it
     calls = 4 * (model.expert_layers // plan.pp) * batches
-    yield Traffic("EP", Operation.AllToAll, plan.ep, plan.tp, own_part * model.experts_per_token, calls)
-    yield Traffic("PP", Operation.SendRecv, plan.pp, plan.tp * plan.dp, own_part, 2 * batches)
+    yield Traffic("EP", CostOperation.AllToAll, plan.ep, plan.tp, own_part * model.experts_per_token, calls)
+    yield Traffic("PP", CostOperation.SendRecv, plan.pp, plan.tp * plan.dp, own_part, 2 * batches)
     yield from _replicas(model, plan, _Replicas("DP", plan.dp, plan.tp, dense, layers))
     if model.expert_parameters:
         experts = np.asarray(model.expert_parameters / own / plan.ep)
@@ -231,7 +233,7 @@ class _Replicas:
     layers: int
 
 
-def _replicas(model: Model, plan: Plan, own: _Replicas) -> Iterator[Traffic]:
+def _replicas(model: Model, plan: Parallelism, own: _Replicas) -> Iterator[Traffic]:
     """Gradients, and with ZeRO the parameters too, over the replicas.
 
     ZeRO-1 reduces once a step and gathers once. ZeRO-2 keeps only its part of the gradients, so it reduces after each
@@ -242,9 +244,9 @@ def _replicas(model: Model, plan: Plan, own: _Replicas) -> Iterator[Traffic]:
     weights = parameters * model.element_bytes
     batches, buckets = plan.micro_batches, plan.buckets
     name = f"ZeRO-{plan.zero}{name.removeprefix('DP')}" if plan.zero else name
-    scatter, gather = Operation.ReduceScatter, Operation.AllGather
+    scatter, gather = CostOperation.ReduceScatter, CostOperation.AllGather
     if plan.zero == 0:
-        yield Traffic(name, Operation.AllReduce, ranks, stride, gradients / buckets, buckets, True)
+        yield Traffic(name, CostOperation.AllReduce, ranks, stride, gradients / buckets, buckets, True)
     elif plan.zero == 3:
         yield Traffic(name, gather, ranks, stride, weights / layers, 2 * layers * batches)
         yield Traffic(name, scatter, ranks, stride, gradients / layers, layers * batches, True)
@@ -260,6 +262,6 @@ def _given(size: ArrayLike | None, own: Array) -> Array:
 
 def per_gpu_bytes(one: Traffic) -> Array:
     """What a GPU sends in a step, by the share that its collective's algorithm moves."""
-    algorithm = {Operation.SendRecv: "direct", Operation.AllToAll: "pairwise"}.get(one.operation, "ring")
+    algorithm = {CostOperation.SendRecv: "direct", CostOperation.AllToAll: "pairwise"}.get(one.operation, "ring")
     sent: Array = terms(one.operation, algorithm, one.ranks).share * one.bytes * one.calls
     return sent

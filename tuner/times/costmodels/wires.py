@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
-from tuner.times.costmodels.operations import Array, Operation, bus_factor, divides, positive, whole
+from tuner.times.costmodels.operations import Array, CostOperation, bus_factor, divides, positive, whole
 
-AllReduce, AllGather, ReduceScatter = Operation.AllReduce, Operation.AllGather, Operation.ReduceScatter
-Broadcast, Reduce = Operation.Broadcast, Operation.Reduce
+AllReduce, AllGather, ReduceScatter = CostOperation.AllReduce, CostOperation.AllGather, CostOperation.ReduceScatter
+Broadcast, Reduce = CostOperation.Broadcast, CostOperation.Reduce
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +41,7 @@ class Loads:
         return limits
 
 
-def loads(operation: Operation, algorithm: str, gpus_per_node: ArrayLike, nodes: ArrayLike) -> Loads:
+def loads(operation: CostOperation, algorithm: str, gpus_per_node: ArrayLike, nodes: ArrayLike) -> Loads:
     """BadInput where the algorithm does not do the operation, or not on this shape."""
     gpus, count = whole("gpus_per_node", gpus_per_node), whole("nodes", nodes)
     rule = _RULES.get((operation, algorithm.lower()))
@@ -51,7 +51,7 @@ def loads(operation: Operation, algorithm: str, gpus_per_node: ArrayLike, nodes:
     return rule(gpus, count)
 
 
-def uplink_share(operation: Operation, algorithm: str, ranks: ArrayLike, ranks_per_switch: ArrayLike) -> Array:
+def uplink_share(operation: CostOperation, algorithm: str, ranks: ArrayLike, ranks_per_switch: ArrayLike) -> Array:
     """Of a collective over one rank per node: the share of the bytes that leaves a switch of so many ranks.
 
     The ranks of a switch are neighbours. A ring crosses the switch's uplink once for each part, in AllReduce twice. PAT
@@ -132,7 +132,7 @@ def _pat(gpus: Array, nodes: Array) -> Loads:
     return Loads(0 * gpus, (nodes - 1) / nodes)
 
 
-_RULES: dict[tuple[Operation, str], _Rule] = {
+_RULES: dict[tuple[CostOperation, str], _Rule] = {
     (AllReduce, "ring"): _ring(2),
     (AllGather, "ring"): _ring(1),
     (ReduceScatter, "ring"): _ring(1),
@@ -180,7 +180,7 @@ class Ideal:
         share: Array = positive("busbw_gbs", busbw_gbs) / self.busbw_gbs
         return share
 
-    def time_us(self, operation: Operation, nbytes: ArrayLike, ranks: ArrayLike) -> Array:
+    def time_us(self, operation: CostOperation, nbytes: ArrayLike, ranks: ArrayLike) -> Array:
         """The least time of ``nbytes``, nccl-tests' size, us."""
         time: Array = positive("bytes", nbytes) * bus_factor(operation, ranks) / self.busbw_gbs / 1000
         return time
@@ -204,7 +204,7 @@ def ideal(
     return Ideal(intra, inter)
 
 
-def transferred_bytes(operation: Operation, nbytes: ArrayLike, ranks: ArrayLike) -> Array:
+def transferred_bytes(operation: CostOperation, nbytes: ArrayLike, ranks: ArrayLike) -> Array:
     """The volume D that all ranks together transfer: bus factor x size x ranks."""
     volume: Array = positive("bytes", nbytes) * bus_factor(operation, ranks) * whole("ranks", ranks)
     return volume

@@ -14,7 +14,7 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import DataType, by_name
 from tuner.times.measured import records
 from tuner.times.measured.reader import check_row
-from tuner.times.measured.records import Launch, MeasuredHeader, MeasuredRow, MeasuredTable
+from tuner.times.measured.records import MeasuredHeader, MeasuredLaunch, MeasuredRow, MeasuredTable
 
 MAGIC = b"PAR1"
 _COLUMNS = ("version", "device", "op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
@@ -48,7 +48,7 @@ def read(path: Path, nccl: str = "") -> MeasuredTable:
         nccl=str(wanted[0][1]["version"]),
         nccl_note="As the column 'version' says.",
         how_measured="nccl-tests, 40 warm-up calls, 100 calls (60 above 16 MiB), results not checked, out of place.",
-        launch=Launch.thread_per_gpu,
+        launch=MeasuredLaunch.thread_per_gpu,
         left_out={f"rows of another release than {nccl}": left_out} if left_out else {},
     )
     return MeasuredTable(path.stem, header, rows)

@@ -25,7 +25,14 @@ from tuner.base.files import read_bytes, write_text
 from tuner.base.names import Algorithm, DataType, Protocol, by_name
 from tuner.base.records import to_json
 from tuner.times.measured import records
-from tuner.times.measured.records import Launch, MeasuredHeader, MeasuredRow, MeasuredRun, MeasuredSource, MeasuredTable
+from tuner.times.measured.records import (
+    MeasuredHeader,
+    MeasuredLaunch,
+    MeasuredRow,
+    MeasuredRun,
+    MeasuredSource,
+    MeasuredTable,
+)
 
 Record = TypeVar("Record")
 _TABLES = ("source", "environment", "noise_percent", "left_out", "runs")
@@ -95,9 +102,9 @@ def _typed(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that are no texts, checked and converted."""
     typed: dict[str, Any] = {}
     if "launch" in facts:
-        if facts["launch"] not in list(Launch):
-            raise _WrongValue(f"launch: {facts['launch']!r}; {one_of(repr(each.value) for each in Launch)}")
-        typed["launch"] = Launch(facts["launch"])
+        if facts["launch"] not in list(MeasuredLaunch):
+            raise _WrongValue(f"launch: {facts['launch']!r}; {one_of(repr(each.value) for each in MeasuredLaunch)}")
+        typed["launch"] = MeasuredLaunch(facts["launch"])
     for key, kind in (("traps", str), ("devices", int)):
         values = facts.get(key, [])
         if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):

@@ -36,7 +36,7 @@ def _plain(word: str) -> str:
     return word.strip().lower().replace("_", "").replace("-", "")
 
 
-class Launch(StrEnum):
+class MeasuredLaunch(StrEnum):
     """How the ranks were started, which the time of a small call depends on."""
 
     process_per_gpu = "a process a GPU"
@@ -106,7 +106,7 @@ class MeasuredRun:
     what: str
     environment: Mapping[str, str] = field(default_factory=dict)
     devices: tuple[int, ...] = ()
-    launch: Launch | None = None
+    launch: MeasuredLaunch | None = None
     network: str = ""
 
 
@@ -131,7 +131,7 @@ class MeasuredHeader:
     nccl_note: str = ""
     source: MeasuredSource = MeasuredSource()
     how_measured: str = ""
-    launch: Launch = Launch.unknown
+    launch: MeasuredLaunch = MeasuredLaunch.unknown
     network: str = ""
     site: str = ""
     cuda_graph: bool = False
@@ -156,7 +156,7 @@ class MeasuredTable:
         both = {**self.header.environment, **(run.environment if run else {})}
         return {name: value for name, value in both.items() if value}
 
-    def launch_of(self, row: MeasuredRow) -> Launch:
+    def launch_of(self, row: MeasuredRow) -> MeasuredLaunch:
         """How the row's run was started."""
         run = self.header.runs.get(row.run)
         return (run.launch if run else None) or self.header.launch

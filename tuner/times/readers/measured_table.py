@@ -13,8 +13,8 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.files import read_bytes
 from tuner.base.names import Collective
 from tuner.times.measured import (
-    Launch,
     MeasuredHeader,
+    MeasuredLaunch,
     MeasuredRow,
     MeasuredRun,
     MeasuredTable,
@@ -136,7 +136,7 @@ def _of_text(path: Path, content: str, given: Given) -> MeasuredTable:
     if broken := [each.line for each in text.rows if not each.bodies]:
         why = f"whose numbers cannot be times (lines {', '.join(map(str, broken[:6]))})"
         header = replace(header, left_out={**header.left_out, why: len(broken)})
-    launch = _launch(*text.threads_and_gpus) if text.threads_and_gpus else Launch.unknown
+    launch = _launch(*text.threads_and_gpus) if text.threads_and_gpus else MeasuredLaunch.unknown
     variables = {**_said(content), **(log.environment if log else {})}
     graph = any(each.graph for each in text.rows)
     return _one_run(path, replace(header, launch=launch, cuda_graph=graph), rows, variables)
@@ -279,14 +279,14 @@ def _agreed(path: Path, table: MeasuredTable, given: Given) -> MeasuredTable:
     return replace(table, header=replace(head, nccl=head.nccl or given.nccl, environment=environment))
 
 
-def _launch(threads: int, gpus: int) -> Launch:
+def _launch(threads: int, gpus: int) -> MeasuredLaunch:
     """By nccl-tests' -t and -g."""
     if gpus > 1:
-        return Launch.one_thread if threads == 1 else Launch.unknown
-    return Launch.thread_per_gpu if threads > 1 else Launch.process_per_gpu
+        return MeasuredLaunch.one_thread if threads == 1 else MeasuredLaunch.unknown
+    return MeasuredLaunch.thread_per_gpu if threads > 1 else MeasuredLaunch.process_per_gpu
 
 
-def _launch_of(arguments: list[str]) -> Launch:
+def _launch_of(arguments: list[str]) -> MeasuredLaunch:
     values = {"-t": "1", "--nthreads": "1", "-g": "1", "--ngpus": "1"}
     for name, value in pairwise(arguments):
         if name in values and value.isdigit():

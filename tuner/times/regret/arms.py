@@ -23,7 +23,7 @@ DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Call:
+class ArmCall:
     """What was measured; ``bytes`` is NCCL's nBytes. ``setting`` is the run's network and its other variables."""
 
     collective: Collective
@@ -78,7 +78,7 @@ class Arm:
 class MeasuredCall:
     """All arms of a call. ``pick`` is NCCL's with its channels, as emulated with the variables ``environment``."""
 
-    call: Call
+    call: ArmCall
     pick: Combination
     default: Arm | None
     forced: tuple[Arm, ...]
@@ -191,7 +191,7 @@ _PICK = "NCCL's pick in "  # before the name of a run: rows that ask the emulato
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TableSource:
     """A table. ``path``: of the file that it is from, where it is not a shipped one; ``said``: what all its rows
     forced, where the user said so: whoever says so of several files says that they are of one setting.
     """
@@ -206,7 +206,7 @@ class _Read:
     """A row that NCCL tunes: its call and arm, what the log says that ran, and the variables of NCCL's own pick."""
 
     row: MeasuredRow
-    call: Call
+    call: ArmCall
     label: str
     forced: Forced
     logged: Combination | None
@@ -227,13 +227,13 @@ class _Pick:
     environment: tuple[tuple[str, str], ...]
 
 
-def of_sources(sources: Sequence[Source], site: Site) -> MeasuredArms:
+def of_sources(sources: Sequence[TableSource], site: Site) -> MeasuredArms:
     """All arms of one machine.
 
     Errors: BadInput where a file names another arm than was said; BadMeasurement where no row can be placed there.
     """
-    times: dict[Call, dict[str, list[_Time]]] = defaultdict(lambda: defaultdict(list))
-    picks: dict[Call, _Pick] = {}
+    times: dict[ArmCall, dict[str, list[_Time]]] = defaultdict(lambda: defaultdict(list))
+    picks: dict[ArmCall, _Pick] = {}
     skipped: Counter[str] = Counter()
     failed: BadMeasurement | None = None
     for source in sources:
@@ -264,7 +264,7 @@ def of_sources(sources: Sequence[Source], site: Site) -> MeasuredArms:
     return MeasuredArms(site, calls, dict(skipped), noise, tuple(names))
 
 
-def _measured_call(call: Call, times: Mapping[str, Sequence[_Time]], pick: _Pick) -> MeasuredCall:
+def _measured_call(call: ArmCall, times: Mapping[str, Sequence[_Time]], pick: _Pick) -> MeasuredCall:
     arms = {
         label: Arm(label, its[0].ran, tuple(each.time_us for each in its), its[0].logged)
         for label, its in sorted(times.items())
@@ -273,7 +273,7 @@ def _measured_call(call: Call, times: Mapping[str, Sequence[_Time]], pick: _Pick
     return MeasuredCall(call, pick.combination, default, tuple(arms.values()), pick.environment)
 
 
-def _read(source: Source) -> dict[int, _Read]:
+def _read(source: TableSource) -> dict[int, _Read]:
     """The rows that NCCL tunes, by their place in the table."""
     table = source.table
     without_nvls = {_is_without_nvls(table, row) for row in table.rows if _forced(source, row) == Forced()}
@@ -292,7 +292,7 @@ def _read(source: Source) -> dict[int, _Read]:
     return read
 
 
-def _forced(source: Source, row: MeasuredRow) -> Forced:
+def _forced(source: TableSource, row: MeasuredRow) -> Forced:
     settings = of_row(source.table, row)
     if source.said is None or settings == source.said or _says_its_arms(source.table, settings):
         return settings
@@ -318,13 +318,13 @@ def _is_without_nvls(table: MeasuredTable, row: MeasuredRow) -> bool:
     return table.environment_of(row).get("NCCL_NVLS_ENABLE") == "0"
 
 
-def _call(source: Source, row: MeasuredRow) -> Call:
+def _call(source: TableSource, row: MeasuredRow) -> ArmCall:
     collective = row.tuned_collective
     assert collective is not None
     place = (row.nodes, row.gpus_per_node, bool(row.in_place))
     is_one_run = {row.run} <= {source.table.name, f"{source.table.name}-forced"}  # of nccl-tests or `measure`
     setting = "" if is_one_run or source.said is not None else _setting(source.table, row)
-    return Call(collective, row.dtype, *place, setting, row.bytes)
+    return ArmCall(collective, row.dtype, *place, setting, row.bytes)
 
 
 def _setting(table: MeasuredTable, row: MeasuredRow) -> str:
@@ -337,7 +337,7 @@ def _setting(table: MeasuredTable, row: MeasuredRow) -> str:
     return ", ".join(filter(None, (run.network, *(f"{name}={value}" for name, value in sorted(own.items())), devices)))
 
 
-def _to_place(source: Source, read: Mapping[int, _Read]) -> MeasuredTable:
+def _to_place(source: TableSource, read: Mapping[int, _Read]) -> MeasuredTable:
     """The table to ask the emulator with: only what was forced stands in the columns, and a row a call asks for NCCL's
     own pick. ``line`` is the row's place in ``source``.
     """
@@ -357,7 +357,7 @@ def _to_place(source: Source, read: Mapping[int, _Read]) -> MeasuredTable:
 
 def _asked(read: Mapping[int, _Read]) -> Iterator[tuple[int, _Read]]:
     """A row of each call to ask for NCCL's pick with: one of NCCL's own choices where there is one."""
-    chosen: dict[Call, int] = {}
+    chosen: dict[ArmCall, int] = {}
     for number, one in read.items():
         if one.call not in chosen or (one.label == DEFAULT and read[chosen[one.call]].label != DEFAULT):
             chosen[one.call] = number

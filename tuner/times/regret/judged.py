@@ -13,7 +13,7 @@ from tuner.base.names import Collective, DataType
 from tuner.base.records import json_form
 from tuner.times.compared import is_same
 from tuner.times.records.samples import Combination
-from tuner.times.regret.arms import Arm, Call, MeasuredArms, MeasuredCall
+from tuner.times.regret.arms import Arm, ArmCall, MeasuredArms, MeasuredCall
 
 LEVEL = 0.05
 _FEWEST = 3  # degrees of freedom of repeats, and third differences, for an estimate
@@ -52,14 +52,14 @@ class Noise:
 Group = tuple[object, ...]
 
 
-def group_of(call: Call) -> Group:
+def group_of(call: ArmCall) -> Group:
     """Calls of one noise: of one collective on one communicator."""
     return call.collective, call.nodes, call.gpus_per_node
 
 
 def of_arms(measured: MeasuredArms) -> dict[Group, Noise]:
     """By :func:`group_of`; without those of which nothing is known."""
-    arms: dict[Group, list[tuple[Call, Arm]]] = defaultdict(list)
+    arms: dict[Group, list[tuple[ArmCall, Arm]]] = defaultdict(list)
     for one in measured.calls:
         arms[group_of(one.call)] += [(one.call, arm) for arm in one.arms]
     noise_of = {}
@@ -92,7 +92,7 @@ def _of_repeats(arms: Sequence[Arm]) -> float | None:
     return float(stdtrit(freedom, 1 - LEVEL / 2) * np.sqrt(variance))
 
 
-def _of_sizes(arms: Sequence[tuple[Call, Arm]]) -> float | None:
+def _of_sizes(arms: Sequence[tuple[ArmCall, Arm]]) -> float | None:
     from scipy.special import stdtrit  # slow to load
 
     differences = np.concatenate([np.empty(0), *map(_third_differences, _curves(arms))])
@@ -102,10 +102,10 @@ def _of_sizes(arms: Sequence[tuple[Call, Arm]]) -> float | None:
     return float(stdtrit(_EFFICIENCY * len(differences), 1 - LEVEL / 2) * deviation)
 
 
-def _curves(arms: Sequence[tuple[Call, Arm]]) -> Iterator[list[tuple[float, float]]]:
+def _curves(arms: Sequence[tuple[ArmCall, Arm]]) -> Iterator[list[tuple[float, float]]]:
     """Logarithms of size and time, of one arm as long as NCCL runs the same for it."""
 
-    def by(one: tuple[Call, Arm]) -> tuple[str, str]:
+    def by(one: tuple[ArmCall, Arm]) -> tuple[str, str]:
         return str(one[0].curve), one[1].label
 
     for _, of_arm in groupby(sorted(arms, key=lambda one: (by(one), one[0].bytes)), key=by):
@@ -323,7 +323,7 @@ def split_gains(calls: Sequence[MeasuredCall], noises: Mapping[Group, Noise]) ->
 
 def _of_curve(curve: Sequence[tuple[MeasuredCall, Arm]], noise: Noise) -> Iterator[SplitGain]:
     for (small, part), (large, whole) in pairwise(curve):
-        call: Call = large.call
+        call: ArmCall = large.call
         parts, rest = divmod(call.bytes, small.call.bytes)
         log_gain = whole.log_us - part.log_us - float(np.log(parts))
         half = noise.between(whole, part, len(curve) - 1)

@@ -29,7 +29,7 @@ from tuner.times.readers import measured_table
 from tuner.times.readers.measured_table import Given
 from tuner.times.records.samples import Combination
 from tuner.times.regret import arms, judged
-from tuner.times.regret.arms import MeasuredArms, MeasuredCall, Source
+from tuner.times.regret.arms import MeasuredArms, MeasuredCall, TableSource
 from tuner.times.regret.judged import JudgedPick, SplitGain, Verdict, judge, split_gains
 from tuner.times.timemodel import features, predict
 
@@ -204,9 +204,9 @@ def read(asked: Asked) -> MeasuredArms:
     """
     given = Given(asked.nccl, asked.nodes, asked.gpus_per_node, by_round=True)
     sources = [
-        *(Source(measured_table.read(path, given), path, arms.by_label(label)) for label, path in asked.labelled),
-        *(Source(measured_table.read(path, given), path) for path in asked.files),
-        *(Source(_of_nodes(_table(name), asked.nodes)) for name in asked.tables),
+        *(TableSource(measured_table.read(path, given), path, arms.by_label(label)) for label, path in asked.labelled),
+        *(TableSource(measured_table.read(path, given), path) for path in asked.files),
+        *(TableSource(_of_nodes(_table(name), asked.nodes)) for name in asked.tables),
     ]
     if not sources:
         raise BadInput("nothing to judge; valid: `arm` NAME=FILE, `table` NAME, or FILE")

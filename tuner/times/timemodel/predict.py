@@ -249,7 +249,7 @@ def exchange_times(calibration: Calibration, calls: Exchanges, *, same_machine: 
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class CalibrationChoice:
     """A calibration, whether it is the machine's own, and why this one in words for people.
 
     ``adapters_gbs``: what the adapters of a node carry together; 0 where that is not known.
@@ -276,7 +276,7 @@ def of_communicator(selection: Selection, machine: str | None, calibration: str 
     )
 
 
-def choose(communicator: Communicator, machine: str | None, calibration: str | None = None) -> Choice:
+def choose(communicator: Communicator, machine: str | None, calibration: str | None = None) -> CalibrationChoice:
     """The calibration by name or file; without, the machine's own, else that of another with such GPUs.
 
     ``machine``: its name in the catalogue, or that of a topology (:func:`tuner.machine.skeleton.name_of`).
@@ -287,7 +287,7 @@ def choose(communicator: Communicator, machine: str | None, calibration: str | N
         raise BadInput("no calibrated times where ranks share a GPU: none were measured; valid: one rank per GPU")
     if calibration is not None:
         named = calibrations.load(calibration)
-        return Choice(named, named.machine == machine, f"{named.name}, as asked for", adapters_gbs(machine))
+        return CalibrationChoice(named, named.machine == machine, f"{named.name}, as asked for", adapters_gbs(machine))
     if communicator.splits_hosts:
         raise BadInput(
             "no calibrated times where NCCL takes a host for several nodes: none were measured; valid: `calibration` "
@@ -314,7 +314,7 @@ def choose(communicator: Communicator, machine: str | None, calibration: str | N
     nearest = min(alike, key=distance)
     same = nearest.machine == machine
     reason = "this machine's own" if same else f"of another machine with {generation.capitalize()} GPUs"
-    return Choice(nearest, same, f"{nearest.name}, {reason}", adapters_gbs(machine))
+    return CalibrationChoice(nearest, same, f"{nearest.name}, {reason}", adapters_gbs(machine))
 
 
 def adapters_gbs(machine: str | None) -> float:

@@ -25,7 +25,7 @@ from tuner.times.measured import Kind, MeasuredRow, MeasuredTable, Problem
 from tuner.times.readers.measured_table import Given
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.point_to_point import MODELLED
-from tuner.times.timemodel.predict import CalibratedTimes, Choice, choose, exchange_times
+from tuner.times.timemodel.predict import CalibratedTimes, CalibrationChoice, choose, exchange_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,9 @@ def _skipped(table: MeasuredTable, calls: MeasuredCalls | None, counted: Set[int
     return dict(skipped)
 
 
-def _chosen(table: MeasuredTable, rows: Sequence[MeasuredRow], site: Site, calibration: str | None) -> Choice:
+def _chosen(
+    table: MeasuredTable, rows: Sequence[MeasuredRow], site: Site, calibration: str | None
+) -> CalibrationChoice:
     """The calibration that answers for the largest communicator of the rows: the site's, where the table names one."""
     if calibration is None and site.machine and any(row.nodes > 1 for row in rows):
         calibration = calibrations.of_site(table.header.site)
@@ -223,7 +225,7 @@ def _chosen(table: MeasuredTable, rows: Sequence[MeasuredRow], site: Site, calib
     return choose(site.selection(row.nodes, row.gpus_per_node, {}).communicator, site.name, calibration)
 
 
-def _of_exchanges(rows: MeasuredExchanges | None, chosen: Choice) -> Accuracy | None:
+def _of_exchanges(rows: MeasuredExchanges | None, chosen: CalibrationChoice) -> Accuracy | None:
     """Of AllToAll; None where the file has none, or the calibration has none."""
     if rows is None or chosen.calibration.exchange is None:
         return None
