@@ -140,8 +140,7 @@ rehearse-gpu-bundle: gpu-bundle
 
 bench: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $(NCCL)
-	$(BIN)/python benchmarks/speed.py
-	$(BIN)/python benchmarks/plugin.py
+	$(BIN)/python -m benchmarks.speed
 
 # The shared object for NCCL_TUNER_PLUGIN, with a C compiler alone. For another processor:
 # make plugin CC=aarch64-linux-gnu-gcc PLUGIN=build/aarch64/libnccl_tuner_plugin.so

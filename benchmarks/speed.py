@@ -1,82 +1,160 @@
-"""How long things take, medians of several runs. Prints; checks nothing."""
+"""What answers take, all in one table with the date: processor time, medians of several runs. Prints; checks nothing.
 
-import shlex
+python benchmarks/speed.py [PART...]       all parts, or picks, search, files, other, libnccl, plugin, start
+"""
+
+import json
+import os
+import platform
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from benchmarks import graphs, plugin
+from benchmarks.start import milliseconds
 from tests.support.preflight_records import AMD, Host, with_processor
 from tests.support.preflight_records import write as write_records
 from tuner import release
 from tuner.answers.choices import choices
 from tuner.answers.diff import Side, diff
+from tuner.api import communicator as described
 from tuner.base.names import Collective, DataType, Op
-from tuner.cli.charts import figures, save
+from tuner.emulator import compiled
+from tuner.emulator.compiled import CompiledSelection
 from tuner.emulator.ranges import launches
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.graphs.graphs import search
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
 from tuner.times.timemodel import predict
 
-CASE = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
+NCCL = "2.28.9"
+CASE = Scenario(nccl=NCCL, machine="dgx-h100", nodes=2)
+COUNT = 1_000_000
+Figure = tuple[str, float, str, str]  # what, how much, its unit, the aim
+
+# 100,000 calls of a job, rows of a table, and lines of a log that repeat: what the files' part reads.
+CALLS = 100_000
+LOG_BYTES = 20 << 20
+LOGGED_CALL = (
+    "node0:4121:4133 [0] NCCL INFO AllReduce: opCount 7 sendbuff 0x7f02 recvbuff 0x7f02 count 1048576 datatype 7 op 0 "
+    "root 0 comm 0x55d0 [nranks=16] stream 0x55"
+)
+EXAMPLE_LOG = Path(__file__).parents[1] / "docs" / "examples" / "nccl.log"
 
 
 def seconds(run: Callable[[], object], repeats: int = 5) -> float:
     times = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = time.process_time()
         run()
-        times.append(time.perf_counter() - start)
+        times.append(time.process_time() - start)
     return statistics.median(times)
 
 
-def report(what: str, value_s: float, aim: str) -> None:
-    print(f"{what:<58} {value_s * 1e3:10.2f} ms   (aim: {aim})", flush=True)
-
-
-def main() -> None:
+def picks() -> Iterator[Figure]:
     communicator = CASE.communicator()
-    report("one communicator's tables", seconds(lambda: Selection(communicator).tables), "20 ms")
-
-    sizes = np.exp(np.random.default_rng(1).uniform(np.log(4), np.log(16 << 30), 1_000_000)).astype(np.int64)
-    selection = Selection(communicator)
-    for collective in Collective:
+    yield "one communicator's tables", 1e3 * seconds(lambda: Selection(communicator).tables), "ms", "20"
+    sizes = np.exp(np.random.default_rng(1).uniform(0, np.log(16 << 30), COUNT)).astype(np.uint64)
+    selection, ns = CompiledSelection(communicator), 1e9 / COUNT
+    for collective in (Collective.AllReduce, Collective.AllGather):
         request = Request(collective, DataType.float32, Op.sum)
-        picked = seconds(lambda r=request: selection.pick(r, sizes))
-        report(f"picks of a million sizes, {collective.name}", picked, "150 ms")
-
+        table = selection.pick_table(request)
+        assert table is not None
+        name = collective.name
+        yield (
+            f"a table of picks, {name}",
+            1e3 * seconds(lambda r=request: compiled.pick_table(selection, r)),
+            "ms",
+            "33",
+        )
+        ns = 1e9 / COUNT
+        yield (
+            f"a pick of random sizes, arrays, {name}",
+            ns * seconds(lambda r=request: selection.pick(r, sizes)),
+            "ns",
+            "15",
+        )
+        yield f"the same looked up alone, {name}", ns * seconds(lambda t=table: t.look_up(sizes)), "ns", "8"
+        yield f"the same by NumPy, {name}", ns * seconds(lambda t=table: t._by_numpy(sizes)), "ns", "40"
+        yield (
+            f"the same by the model, {name}",
+            ns * seconds(lambda r=request: selection.model_pick(r, sizes)),
+            "ns",
+            "-",
+        )
+    planner = described("dgx-h100", nodes=2, nccl=NCCL)
+    one_by_one = range(1 << 20, (1 << 20) + 1000)
+    planner.pick("allreduce", 1 << 20)
+    scalar = seconds(lambda: [planner.pick("allreduce", size) for size in one_by_one])
+    yield "one pick of one size, from Python", 1e6 / len(one_by_one) * scalar, "us", "2"
     model = predict.of_communicator(selection, CASE.machine)
-    for collective in Collective:
-        request = Request(collective, DataType.float32, Op.sum)
-        picks = selection.pick(request, sizes)
-        calibrated = seconds(lambda r=request, p=picks: model.of_picks(r, p))
-        report(f"a million calibrated times with intervals, {collective.name}", calibrated, "1000 ms")
+    summed = Request(Collective.AllReduce, DataType.float32, Op.sum)
+    of_all = selection.pick(summed, sizes)
+    yield "a calibrated time with its interval", ns * seconds(lambda: model.of_picks(summed, of_all), 3), "ns", "1000"
+
+
+def searches() -> Iterator[Figure]:
+    for title, asked, nccl, aim_s in graphs.cases(["dgx-h100", "dgx-b200", "pcie-l40s-4nic", "gb200-nvl72"]):
+        yield f"search, {title}", 1e3 * seconds(lambda r=asked, n=nccl: search(r, n), 3), "ms", f"{1e3 * aim_s:.0f}"
+
+
+def files() -> Iterator[Figure]:
+    command = str(Path(sys.executable).with_name("nccl-tuner"))
+    place = ["--machine", "dgx-h100", "--nodes", "2", "--json"]
+    with TemporaryDirectory() as folder:
+        trace, listed, log, table = (
+            Path(folder, name) for name in ("trace.json", "list.csv", "nccl.log", "rows.table")
+        )
+        said = {"Collective name": "allreduce", "dtype": "BFloat16", "Group size": 16, "Out msg nelems": 4}
+        launch = {"grid": [16, 1, 1], "block": [544, 1, 1]}
+        events = [
+            event
+            for number in range(CALLS)
+            for about in [{**said, "External id": number, "In msg nelems": 1 << number % 20}]
+            for event in (
+                {"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "args": about},
+                {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "dur": 30.5}
+                | {"args": {"External id": number, **launch}},
+            )
+        ]
+        trace.write_text(json.dumps({"traceEvents": events}))
+        listed.write_text("".join(f"allreduce,{1 << number % 20 + 4},1\n" for number in range(CALLS)))
+        rows = (f"allreduce bytes={64 * at}..{64 * at + 63} -> ring/ll channels={at % 16 + 1}" for at in range(CALLS))
+        table.write_text("\n".join(["nccl-tuner-table 1", *rows, ""]))
+        made = f"{LOGGED_CALL}\n" * (LOG_BYTES // len(LOGGED_CALL))
+        log.write_text(EXAMPLE_LOG.read_text() + made)
+        from_log = ["--log", str(log), "--comp-cap", "8.0", "--bytes", "1M"]
+        yield "budget of 100,000 calls in a trace", milliseconds([command, "budget", str(trace), *place]), "ms", "2000"
+        yield "budget of 100,000 calls in a list", milliseconds([command, "budget", str(listed), *place]), "ms", "2000"
+        yield "pick by a log of 20 MB", milliseconds([command, "pick", "allreduce", *from_log]), "ms", "-"
+        yield "plugin lint of 100,000 rows", milliseconds([command, "plugin", "lint", str(table)]), "ms", "5000"
+
+
+def other() -> Iterator[Figure]:
+    communicator = CASE.communicator()
 
     def edges() -> None:
         fresh = Selection(communicator)
         for collective in Collective:
             launches(fresh, Request(collective, DataType.float32, Op.sum))
 
-    report("edges of all five collectives", seconds(edges), "500 ms")
+    yield "edges of all five collectives", 1e3 * seconds(edges), "ms", "500"
     summed = Request(Collective.AllReduce, DataType.float32, Op.sum)
     map_sizes = np.unique(np.geomspace(8, 16 << 30, 400).astype(np.uint64))
-    mapped = seconds(lambda: choices(CASE, summed, map_sizes, range(1, 65)))
-    report("choices of 64 node counts x 400 sizes", mapped, "-")
-    shown = choices(CASE, summed, map_sizes, range(1, 65))
-    with TemporaryDirectory() as folder:
-        for ending in ("png", "svg"):
-            file = Path(folder, f"map.{ending}")
-            drawn = seconds(lambda f=file: save(figures.choice_map(shown, "AllReduce", CASE.title), f))
-            report(f"the map of them, as {ending}", drawn, "1000 ms with the choices")
+    mapped = seconds(lambda: choices(CASE, summed, map_sizes, range(1, 65)), 3)
+    yield "choices of 64 node counts x 400 sizes", 1e3 * mapped, "ms", "-"
+    across = described("dgx-h100", nodes=256, nccl=NCCL)
+    yield "channels across 256 nodes", 1e3 * seconds(across.channels_across_nodes, 1), "ms", "250"
 
     def pairs() -> None:
         sides = [Side(replace(CASE, nccl=name)) for name in release.names()]
@@ -84,31 +162,55 @@ def main() -> None:
             for collective in Collective:
                 diff(before, after, Request(collective, DataType.float32, Op.sum))
 
-    report("diff of all pairs of releases, five collectives", seconds(pairs, 1), "30000 ms")
-
-    command = Path(sys.executable).with_name("nccl-tuner")
-    arguments = shlex.split("pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json")
-    shell = seconds(lambda: subprocess.run([command, *arguments], check=True, capture_output=True), 9)
-    report("nccl-tuner pick from the shell", shell, "400 ms")
-
+    yield "diff of all pairs of releases, five collectives", 1e3 * seconds(pairs, 1), "ms", "30000"
     with TemporaryDirectory() as folder:
         hosts = [Host(f"host{number:03}", nccl="2.21.5") for number in range(125)]
         two = [with_processor(host, AMD) if number % 2 else host for number, host in enumerate(hosts)]
-        arguments = ["preflight", "check", str(write_records(Path(folder), *two))]
-        shell = seconds(lambda: subprocess.run([command, *arguments], check=False, capture_output=True))
-        report("nccl-tuner preflight check of 1,000 ranks of two kinds", shell, "2000 ms")
+        records = str(write_records(Path(folder), *two))
+        python = f"from tuner.cli import main; import sys; sys.argv = ['', 'preflight', 'check', {records!r}]\n"
+        checked = milliseconds([sys.executable, "-c", f"{python}try:\n main()\nexcept SystemExit: pass"])
+        yield "preflight check of 1,000 ranks of two kinds", checked, "ms", "2000"
 
-    for nodes in (1, 2, 4):
-        configuration = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=nodes).oracle_configuration()
-        report(
-            f"libnccl initialises {8 * nodes} ranks",
-            seconds(lambda s=configuration: Oracle(s).close(), 3),
-            "3000 ms" if nodes == 1 else "-",
-        )
-    with Oracle(CASE.oracle_configuration()) as oracle:
-        few = [int(size) // 4 * 4 for size in sizes[:1000]]
-        launched = seconds(lambda: oracle.launch(Request(Collective.AllReduce, DataType.float32, Op.sum), few), 3)
-    report("libnccl launches a thousand AllReduces", launched, "-")
+
+def libnccl() -> Iterator[Figure]:
+    for nodes in (1, 2):
+        configuration = replace(CASE, nodes=nodes).oracle_configuration()
+        start = time.perf_counter()
+        Oracle(configuration).close()
+        yield f"libnccl initialises {8 * nodes} ranks (elapsed)", 1e3 * (time.perf_counter() - start), "ms", "3000"
+
+
+def plugins() -> Iterator[Figure]:
+    for call in plugin.measure()["calls"]:
+        aim = plugin.AIMS_NS.get(call["rows"]) if call["plugin"] == "ours" else None
+        yield f"getCollInfo, {call['plugin']}, {call['rows']} rows", call["least_ns"], "ns at least", str(aim or "-")
+
+
+def start() -> Iterator[Figure]:
+    words = ["pick", "allreduce", "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9", "--bytes", "1M"]
+    command = [str(Path(sys.executable).with_name("nccl-tuner")), *words]
+    milliseconds(command)
+    yield "nccl-tuner pick, cold", statistics.median(milliseconds(command) for _ in range(9)), "ms", "200"
+
+
+PARTS: dict[str, Callable[[], Iterator[Figure]]] = {
+    "picks": picks,
+    "search": searches,
+    "files": files,
+    "other": other,
+    "libnccl": libnccl,
+    "plugin": plugins,
+    "start": start,
+}
+
+
+def main() -> None:
+    named = sys.argv[1:] or list(PARTS)
+    load = os.getloadavg()[0]
+    print(f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {platform.machine()}, {os.cpu_count()} cores, load {load:.1f}\n")
+    for part in named:
+        for what, value, unit, aim in PARTS[part]():
+            print(f"{what:<64}{value:12.1f} {unit:<12} aim {aim}", flush=True)
 
 
 if __name__ == "__main__":

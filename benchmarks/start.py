@@ -15,7 +15,7 @@ COMMANDS = ("--help", "pick --help", "pick allreduce --machine dgx-h100 --nodes 
 
 def milliseconds(words: list[str]) -> float:
     """User and system time of a process and of those that it waited for."""
-    quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+    quiet = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_WRONLY, 0) for stream in (1, 2)]
     _, status, usage = os.wait4(os.posix_spawn(words[0], words, os.environ, file_actions=quiet), 0)
     if status:
         raise SystemExit(f"{words}: {os.waitstatus_to_exitcode(status)}")
