@@ -1,8 +1,11 @@
 """docs/ci.md: the workflow, the hook and the container file for other projects do what the page says."""
 
+import json
 import re
 import shlex
 import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from tuner import release
 from tuner.base.extras import EXTRAS
 from tuner.machine import catalogue
 from tuner.oracle import library
+from tuner.plugin.live import LiveCounts, metrics
 
 EXAMPLES = doc_sessions.ROOT / "docs" / "examples" / "ci"
 WORKFLOW: dict[str, Any] = yaml.safe_load((EXAMPLES / "nccl-upgrade.yml").read_text("utf-8"))["jobs"]["picks"]
@@ -70,3 +74,111 @@ def test_the_container_file_installs_what_check_and_oracle_need() -> None:
     (extra,) = re.findall(r"\.whl\)\[(\w+)\]", text)
     assert {each.name: each.gives for each in EXTRAS}[extra].startswith("check, oracle")
     assert f"{library.WHEELS[library.BUILD]}==${{NCCL}}" in text
+
+
+def commented(folder: Path, **said: str) -> tuple[subprocess.CompletedProcess[str], str]:
+    """The last step of action.yml with a stand-in for gh, and the comment that it is handed."""
+    (folder / "gh").write_text('#!/bin/sh\nwhile [ $# -gt 1 ]; do shift; done\ncp "$1" comment\n', "utf-8")
+    (folder / "gh").chmod(0o755)
+    action = yaml.safe_load((doc_sessions.ROOT / "action.yml").read_text("utf-8"))
+    step = action["runs"]["steps"][-1]
+    given = {name: each.get("default", "") for name, each in action["inputs"].items()} | said
+    environment = {"GITHUB_ACTION_PATH": str(doc_sessions.ROOT), "GITHUB_STEP_SUMMARY": str(folder / "summary")}
+    for name, value in step["env"].items():
+        key = re.sub(r"^\$\{\{ inputs\.(.*) \}\}$", r"\1", value)
+        environment[name] = given.get(key, "https://example.org/pull/1")
+    environment |= {"GH_TOKEN": "a", "PATH": f"{folder}:{COMMAND.parent}:/usr/bin:/bin"}
+    done = subprocess.run(
+        ["bash", "-c", step["run"]], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+    comment = folder / "comment"
+    return done, comment.read_text("utf-8") if comment.exists() else ""
+
+
+@pytest.mark.slow
+def test_the_action_comments_what_an_upgrade_changes(tmp_path: Path) -> None:
+    said = {"before": "2.28.9", "after": "2.29.2", "machines": "aws-p6-b200", "nodes": "1 2"}
+    done, comment = commented(tmp_path, **said, **{"fail-above": "5%"})
+    assert done.returncode == 1, done.stderr
+    assert comment.startswith("### NCCL 2.28.9 to 2.29.2: picks that change\n")
+    assert comment.count("<details>") == 2
+    assert "<summary>1 nodes of aws-p6-b200: **slower than 5% allows**</summary>" in comment
+    assert (tmp_path / "summary").read_text("utf-8") == comment
+    done, comment = commented(tmp_path, **said)
+    assert done.returncode == 0, done.stderr
+    assert "slower than" not in comment
+
+
+def test_the_action_says_what_is_wrong_and_comments_nothing(tmp_path: Path) -> None:
+    done, comment = commented(tmp_path, before="2.28.9", after="2.99.9", machines="dgx-h100", nodes="1")
+    assert done.returncode == 2
+    assert "no table for NCCL 2.99.9" in done.stderr
+    assert comment == ""
+
+
+COUNTED = LiveCounts(
+    host="node01",
+    pid=7,
+    rank=0,
+    communicator=5,
+    ranks=16,
+    nodes=2,
+    started_s=0,
+    nccl="2.28.9",
+    build="1",
+    table="/job/pod.table",
+    sha256="ab",
+    refused=None,
+    runs=True,
+    calls=9,
+    decided={2: 5},
+    could_not_run={3: 1},
+    costs={4: 2},
+)
+BOARD = json.loads((doc_sessions.ROOT / "docs" / "examples" / "grafana.json").read_text("utf-8"))
+EXPRESSIONS = [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
+
+
+def test_the_board_is_one_of_grafana() -> None:
+    """What the models of Grafana's own schema read is all that there is in the file."""
+    pytest.importorskip("grafana_foundation_sdk")
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.cog.plugins import register_default_plugins
+    from grafana_foundation_sdk.models.dashboard import Dashboard
+
+    register_default_plugins()
+    read = json.loads(JSONEncoder(sort_keys=True).encode(Dashboard.from_json(BOARD)))
+    assert list(lost(BOARD, read)) == []
+
+
+def lost(file: Any, read: Any, where: str = "") -> Iterator[str]:
+    """Values of the file that were not read."""
+    if isinstance(file, dict):
+        for key, value in file.items():
+            if isinstance(read, dict) and key in read:
+                yield from lost(value, read[key], f"{where}.{key}")
+            elif value is not None:
+                yield f"{where}.{key}"
+    elif isinstance(file, list):
+        for number, (value, other) in enumerate(zip(file, read, strict=True)):
+            yield from lost(value, other, f"{where}[{number}]")
+    elif file != read:
+        yield where
+
+
+def test_the_board_asks_for_metrics_and_labels_that_there_are() -> None:
+    inspector = (doc_sessions.ROOT / "docs" / "examples" / "inspector.prom").read_text("utf-8")
+    words = ["budget", "docs/examples/inspector.log", "--machine", "dgx-h100", "--nodes", "2", "--prometheus"]
+    budget = subprocess.run([str(COMMAND), *words], cwd=doc_sessions.ROOT, capture_output=True, text=True, check=True)
+    plugin = metrics([COUNTED, replace(COUNTED, refused="cut")])
+    labels: dict[str, set[str]] = {}
+    for name, said in re.findall(r"^(\w+)\{(.*)\} \S+$", "\n".join([inspector, budget.stdout, plugin]), re.M):
+        labels.setdefault(name, set()).update(re.findall(r"(\w+)=", said))
+    for expression in EXPRESSIONS:
+        names = re.findall(r"\bnccl_\w+", expression)
+        assert names
+        assert set(names) <= set(labels), expression
+        wanted = {
+            each.strip() for group in re.findall(r"(?:by|on) \(([^)]*)\)", expression) for each in group.split(",")
+        }
+        assert wanted <= set.union(*(labels[name] for name in names)), expression
