@@ -1,14 +1,16 @@
 """`make release NCCL=2.33.1`: everything about a release of NCCL that is not written by hand.
 
-Where tables/nccl has no file of the release yet, one is begun: the newest release is its parent, and it names the
-libnccl that it is of. Then the graphs of every machine are searched, here and by libnccl, libnccl answers what the
-golden tests hold the emulator against, and emulator and libnccl are compared. Where they differ, what changed in this
-release goes into its file by hand; the same command again compares. What is there already is kept.
+Where tables/nccl has no file of the release yet, it is learnt from its libnccl: the nearest release is its parent, it
+has what was read or found by trial, and the names of its variables go into tables/variables.toml. Then the graphs of
+every machine are searched, here and by libnccl, libnccl answers what the golden tests hold the emulator against, and
+emulator and libnccl are compared. Where they differ, what changed in this release goes into its file by hand; the same
+command again compares. What is there already is kept.
 
     python -m tests.scripts.add_release 2.33.1
     python -m tests.scripts.add_release 2.33.1 --machine dgx-h100      these machines alone
 """
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,10 +21,17 @@ import click
 from tests.support import captured_graphs
 from tuner import release
 from tuner.base.errors import OracleUnavailable
+from tuner.cli.oracle import print_learning
 from tuner.machine import catalogue
 from tuner.oracle import library
+from tuner.oracle.conformance.learn import learn
+from tuner.oracle.symbols import variables_in
+from tuner.release import learnt
+from tuner.release.variables import in_library
 
 FOLDER = Path(__file__).parents[2] / "tables" / "nccl"
+VARIABLES = FOLDER.parent / "variables.toml"
+OF_OTHER_TEXTS = {"NCCL_IPC_USE_ABSTRACT_SOCKET"}  # the end of one, in some
 BEGUN = """\
 # NCCL {name}: what differs from {parent}. Sources are files of the tag v{name}-1 of NVIDIA/nccl.
 
@@ -65,22 +74,40 @@ def main(name: str, machines: Sequence[str]) -> None:
 
 
 def begin(name: str) -> None:
-    """A file of a release that differs in nothing from the newest one."""
-    text = BEGUN.format(name=name, parent=release.names()[-1])
+    """A file of a release with what is learnt from its library; what is still different is shown."""
+    text = ""
     for build, wheel in library.WHEELS.items():
         try:
-            found = library.fetch(name, lambda message: click.echo(message, err=True), build)
+            found = library.fetch(name, say, build)
         except OracleUnavailable as error:
             if build == library.BUILD:
                 raise
-            click.echo(f"no library of {wheel}: {error}")
+            say(f"no library of {wheel}: {error}")
             continue
+        if build == library.BUILD:
+            learning = learn(found.path, progress=say)
         text += LIBRARY.format(
             name=name, build=build, wheel=wheel, sha256=found.sha256, bytes=found.path.stat().st_size
         )
-    path = FOLDER / f"{name}.toml"
-    path.write_text(text)
-    click.echo(f"wrote {path}: what differs from {release.names()[-1]} goes there by hand")
+    (FOLDER / f"{name}.toml").write_text(
+        BEGUN.format(name=name, parent=learning.parent) + text + learnt.tables_of(learning.changes)
+    )
+    with VARIABLES.open("a") as file:
+        file.write(variables_of(name, variables_in(library.cached(name)) | OF_OTHER_TEXTS))
+    print_learning(learning)
+    say(f"wrote {FOLDER / name}.toml and the names of variables; what still differs goes into the file by hand")
+
+
+def variables_of(name: str, found: frozenset[str]) -> str:
+    """The table of tables/variables.toml for a release whose libnccl has these names."""
+    before = in_library(release.names()[-1])
+    new, gone = sorted(found - before), sorted(before - found)
+    lines = [f"{key} = {json.dumps(names)}" for key, names in (("new", new), ("gone", gone)) if names]
+    return "\n".join(["", f'["{name}"]', *lines, ""])
+
+
+def say(text: str) -> None:
+    click.echo(text, err=True)
 
 
 def run(*command: str | Path) -> None:

@@ -184,12 +184,13 @@ def learn(path: Path, as_json: bool) -> None:
     if as_json:
         print_json(learning)
     else:
-        _print_learning(learning)
+        print_learning(learning)
     if not learning.exact:
         click.get_current_context().exit(1)
 
 
-def _print_learning(learning: "Learning") -> None:
+def print_learning(learning: "Learning") -> None:
+    """The verdict, what differs from the parent, and each case that no trial explains."""
     compared, equal = sum(learning.compared.values()), sum(learning.matched.values())
     verdict = "exact" if learning.exact else "differs"
     click.echo(f"{verdict}: learnt from {learning.parent}, {equal:,} of {compared:,} compared equal")

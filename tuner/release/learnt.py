@@ -103,14 +103,17 @@ def text(name: str, parent: str, origin: LearntFrom, changes: Mapping[str, Any])
     lines = [f"# NCCL {said} as nccl-tuner learnt it from {origin.library}: what differs from {parent}.", ""]
     lines += [f"release = {_value(name)}", f"parent = {_value(parent)}", "", "[learnt]  # from the binary"]
     lines += [f"{key} = {_value(getattr(origin, key))}" for key in ("library", "sha256", "compared", "equal")]
-    lines += ["", "[library]  # from the binary: none of the parent's"]
+    lines += ["", "[library]  # from the binary: none of the parent's", ""]
+    return "\n".join(lines) + tables_of(changes)
+
+
+def tables_of(changes: Mapping[str, Any]) -> str:
+    """The tables of a release's file that have these values, by dotted key."""
     by_table: dict[str, list[str]] = {}
     for key, value in changes.items():
         table, _, own = key.rpartition(".")
         by_table.setdefault(table, []).append(f"{own} = {_value(value)}")
-    for table, own_lines in by_table.items():
-        lines += ["", f"[{table}]  # from the binary", *own_lines]
-    return "\n".join(lines) + "\n"
+    return "".join(f"\n[{table}]  # from the binary\n" + "\n".join(own) + "\n" for table, own in by_table.items())
 
 
 def _value(value: Any) -> str:

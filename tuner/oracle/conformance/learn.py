@@ -5,6 +5,7 @@ then still different is tried: values and rules that other releases have, and nu
 trial explains is a difference, with the smallest case that shows it.
 """
 
+import math
 import struct
 import time
 from collections import Counter
@@ -34,7 +35,14 @@ from tuner.machine.graphs import OrderedGraph
 from tuner.oracle import library
 from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
-from tuner.oracle.conformance.check import ALL_COLLECTIVES, as_ranks_go_on, compare_cells, compare_picks, compare_tables
+from tuner.oracle.conformance.check import (
+    ALL_COLLECTIVES,
+    as_ranks_go_on,
+    check,
+    compare_cells,
+    compare_picks,
+    compare_tables,
+)
 from tuner.oracle.conformance.mismatches import Comparing, MatchReport, Mismatch
 from tuner.oracle.facts import Facts, OracleTables
 from tuner.oracle.search import net_gbs, ordered_graphs
@@ -62,6 +70,7 @@ PROBES = (
     ("dgx-1v", 1, 8),
     ("dgx-1v", 2, 4),
 )
+HELD_OUT = (("hgx-h200", 2, 3), ("aws-p4d", 2, 5), ("aws-p6-b300", 1, 6))  # none of them is learnt from
 QUICK = 4  # of them, which the parent is found by
 SIZES = [1 << power for power in range(6, 35, 2)] + [3 * 5 << power for power in range(5, 30, 4)]
 EIGHT_BITS = Request(Collective.AllReduce, DataType.float8e4m3, Op.sum)
@@ -132,8 +141,12 @@ class Learning:
         return self.compared == self.matched
 
 
-def learn(path: Path, hidden: Sequence[str] = (), progress: Progress = lambda _: None) -> Learning:
-    """Learns a library, and keeps the file of it. ``hidden``: releases that are taken for unknown.
+def learn(
+    path: Path, hidden: Sequence[str] = (), progress: Progress = lambda _: None, limit_s: float = LIMIT_S
+) -> Learning:
+    """Learns a library, and keeps the file of it.
+
+    ``hidden``: releases that are taken for unknown; ``limit_s``: of trials.
 
     Errors: OracleUnavailable for no libnccl of this machine; OracleFailed where no machine can be asked.
     """
@@ -152,18 +165,22 @@ def learn(path: Path, hidden: Sequence[str] = (), progress: Progress = lambda _:
     nearest = _nearest(said)
     best = min(candidates, key=lambda each: (each.score(probes[:QUICK]), nearest(each)))
     progress(f"nearest: {best.parent}, {best.score(probes)} of {_asked(probes)} answers differ")
-    best = _searching(best, candidates, probes, began, progress)
-    best = _descend(best, known, probes, began, progress)
+    best = _searching(best, candidates, probes, began + limit_s / 2, progress)
+    best = _descend(best, known, probes, began + limit_s, progress)
     nccl = best.release(name)
-    reports = [_compare(nccl, probe) for probe in probes]
+    reports: list[tuple[Probe | None, MatchReport]] = [(probe, _compare(nccl, probe)) for probe in probes]
+    learnt.keep(name, learnt.text(name, best.parent, learnt.LearntFrom(str(path), digest, 0, 0), best.changes))
+    reader.forget()
+    progress(f"comparing in full on {len(HELD_OUT)} communicators that it was not learnt from")
+    reports += [(None, report) for report in _in_full(name, progress)]
     compared, matched = Counter[str](), Counter[str]()
-    for report in reports:
+    for _, report in reports:
         compared.update(report.compared)
         matched.update(report.matched)
     origin = learnt.LearntFrom(str(path), digest, compared.total(), matched.total())
     file = learnt.keep(name, learnt.text(name, best.parent, origin, best.changes))
     reader.forget()
-    differing = tuple(_differing(nccl, probes, reports))
+    differing = tuple(_differing(nccl, reports))
     seconds = time.monotonic() - began
     data = sum(key in best.data for key in best.changes)
     return Learning(
@@ -273,6 +290,17 @@ def _compare_graphs(comparing: Comparing, scenario: Scenario, probe: Probe) -> N
         comparing.compare("graphs", name, ours.get(name), probe.ordered.get(name))
 
 
+def _in_full(name: str, progress: Progress) -> Iterator[MatchReport]:
+    """All that conformance compares, with groups and channels across nodes, of a release whose file is kept."""
+    for machine, nodes, gpus in HELD_OUT:
+        scenario = Scenario(name, nodes, machine=machine, gpus_per_node=gpus)
+        try:
+            selection = Selection(scenario.communicator())
+            yield check(scenario, [each for each in ALL_COLLECTIVES if selection.usable(each)])
+        except TunerError as error:
+            progress(f"not compared on {nodes} x {machine}: {error}")
+
+
 # Candidates: a known release with changes over it.
 
 
@@ -347,7 +375,7 @@ def _searching(
     best: _Candidate,
     others: Sequence[_Candidate],
     probes: Sequence[Probe],
-    began: float,
+    until: float,
     progress: Progress,
 ) -> _Candidate:
     """The candidate with the search of another release, where that finds more of the library's graphs."""
@@ -357,7 +385,7 @@ def _searching(
     own = _flat_of(best.parent)
     of_search = [key for key in own if key.startswith("search.")]
     for other in others:
-        if time.monotonic() - began > LIMIT_S / 2:
+        if time.monotonic() > until:
             break
         theirs = _flat_of(other.parent)
         tried = best
@@ -378,7 +406,7 @@ SOLVED = ("ring_plateau.", "net_overhead_us.", "nvls_channels.", "thread_thresho
 
 
 def _descend(
-    best: _Candidate, known: Sequence[str], probes: Sequence[Probe], began: float, progress: Progress
+    best: _Candidate, known: Sequence[str], probes: Sequence[Probe], until: float, progress: Progress
 ) -> _Candidate:
     """The candidate with every single change that leaves fewer differences, the best first, until none does."""
     parts = ("tables", "cells", "picks")
@@ -386,8 +414,8 @@ def _descend(
         differing = sorted((each for each in probes if best.score([each], parts)), key=lambda each: each.scenario.ranks)
         chosen, left = None, least
         for probe in differing:
-            if time.monotonic() - began > LIMIT_S:
-                progress(f"{LIMIT_S:g} s are over, the rest is not tried")
+            if time.monotonic() > until:
+                progress("the time for trials is over, the rest is not tried")
                 return best
             trials = sorted(_trials(best, known, probe), key=lambda each: each.score([probe], parts))[:MOST_KEPT]
             better = [each for each in trials if each.score([probe], parts) < best.score([probe], parts)]
@@ -463,17 +491,17 @@ def _cost_tables(nccl: Release, probe: Probe) -> Iterator[NDArray[np.float32]]:
 # What no change explains.
 
 
-def _differing(nccl: Release, probes: Sequence[Probe], reports: Sequence[MatchReport]) -> Iterator[Differing]:
+def _differing(nccl: Release, reports: Sequence[tuple[Probe | None, MatchReport]]) -> Iterator[Differing]:
     """One case for each part that differs, the fewest ranks and the smallest size first."""
     seen = dict[tuple[str, str], Differing]()
-    for probe, report in sorted(zip(probes, reports, strict=True), key=lambda pair: pair[0].scenario.ranks):
+    for probe, report in sorted(reports, key=lambda pair: pair[0].scenario.ranks if pair[0] else math.inf):
         for each in report.mismatches:
             part, cell = _part_of(each)
             if (part, cell) in seen:
                 old = seen[part, cell]
                 seen[part, cell] = replace(old, cases=old.cases + 1)
                 continue
-            own = _of_cell(nccl, probe, each) if each.what == "cells" else {}
+            own = _of_cell(nccl, probe, each) if probe and each.what == "cells" else {}
             communicator = report.title.partition(", NCCL")[0]
             ours, theirs = str(each.emulator), str(each.libnccl)
             seen[part, cell] = Differing(communicator, part, each.where, 1, ours, theirs, **own)
@@ -487,7 +515,8 @@ def _part_of(each: Mismatch) -> tuple[str, str]:
         return "the model of times", each.where.split()[-1]
     if each.what == "tables":
         return "the model's tables", each.where.partition("[")[0]
-    return {"picks": "the pick", "channels": "channels of a launch", "threads": "threads of a launch"}[each.what], ""
+    launched = {"channels": "channels of a launch", "threads": "threads of a launch", "groups": "groups of calls"}
+    return launched.get(each.what, "the pick"), ""
 
 
 def _of_cell(nccl: Release, probe: Probe, each: Mismatch) -> dict[str, tuple[str, ...]]:

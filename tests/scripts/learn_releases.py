@@ -1,0 +1,79 @@
+"""How well a release is learnt that nobody knows yet: each one with its own file, and those of all later ones, hidden.
+
+    python -m tests.scripts.learn_releases                 every step; writes the table of docs/releases.md
+    python -m tests.scripts.learn_releases 2.29.3 2.30.3   these, and only prints
+
+Of each: how many values were read as data, what of it was found by trial, and what is then equal to libnccl without a
+hand. Each takes half a minute to five.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from tuner import release
+from tuner.oracle import library
+from tuner.oracle.conformance.learn import Learning, data_tables, learn
+from tuner.release import learnt
+
+PAGE = Path(__file__).parents[2] / "docs" / "releases.md"
+BETWEEN = re.compile(r"(<!-- learnt: [^>]*-->\n).*?(<!-- end of learnt -->)", re.DOTALL)
+COLUMNS = (
+    "learnt",
+    "nearest before",
+    "tables read",
+    "new",
+    "by trial",
+    "graphs",
+    "cells",
+    "picks, launches",
+    "groups",
+    "s",
+)
+HEAD = f"| {' | '.join(COLUMNS)} |\n|---|---|--:|--:|---|--:|--:|--:|--:|--:|\n"
+PICKS = ("picks", "channels", "threads")
+LIMIT_S = 120.0  # of trials
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice(release.names()), metavar="[RELEASE]...")
+def main(names: tuple[str, ...]) -> None:
+    rows = []
+    for name in names or release.names()[1:]:
+        known = release.names()
+        path = library.find(name).path
+        learning = learn(path, known[known.index(name) :], lambda text: click.echo(text, err=True), LIMIT_S)
+        learnt.file_of(learning.name).unlink(missing_ok=True)
+        rows.append(row(name, len(data_tables(path)), learning))
+        click.echo(rows[-1])
+    if not names:
+        PAGE.write_text(
+            BETWEEN.sub(lambda found: found[1] + HEAD + "\n".join(rows) + "\n" + found[2], PAGE.read_text())
+        )
+
+
+def row(name: str, tables: int, learning: Learning) -> str:
+    """A line of the table."""
+    tried = list(learning.changes)[learning.tables :] if learning.tables else list(learning.changes)
+    words = ", ".join(f"`{key}`" for key in tried) or "-"
+    parts = [share(learning, kinds) for kinds in (("graphs",), ("tables", "cells"), PICKS, ("groups",))]
+    seconds = f"{learning.seconds:.0f}"
+    return f"| {' | '.join((name, learning.parent, str(tables), str(learning.tables), words, *parts, seconds))} |"
+
+
+def share(learning: Learning, kinds: tuple[str, ...]) -> str:
+    """The part that is equal, in percent; never 100 where one differs."""
+    compared, matched = (_sum(numbers, kinds) for numbers in (learning.compared, learning.matched))
+    if compared == matched:
+        return "100 %"
+    return f"{int(matched / compared * 10_000) / 100:.2f} %"
+
+
+def _sum(numbers: Mapping[str, int], kinds: tuple[str, ...]) -> int:
+    return sum(numbers.get(kind, 0) for kind in kinds)
+
+
+if __name__ == "__main__":
+    main()
