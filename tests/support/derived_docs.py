@@ -232,20 +232,6 @@ def missing_machines() -> str:
     return "\n".join(["| missing | nearest |", "|---|---|", *lines]) + "\n"
 
 
-RANGE = re.compile(r"\[([0-9.<>=]*x[0-9.<>=]*)\]")  # of an option; as plain text after a default it would be a link
-CODE = r"`[\1]`"
-
-
-def options() -> str:
-    """The options that most commands share, as ``nccl-tuner pick --help`` has them."""
-    context = click.Context(cli.everything, info_name="nccl-tuner")
-    command = cli.everything.get_command(context, "pick")
-    assert command is not None
-    records = [option.get_help_record(context) for option in command.params if isinstance(option, click.Option)]
-    lines = [f"| `{record[0]}` | {RANGE.sub(CODE, ' '.join(record[1].split()))} |" for record in records if record]
-    return "\n".join(["| option | |", "|---|---|", *lines]) + "\n"
-
-
 def accuracy() -> str:
     """Mean errors by group of splits and model, and what the intervals of the time model cover."""
     kept = write_accuracy.read()
@@ -321,19 +307,20 @@ def accept_splits() -> str:
 
 
 def accept_planted() -> str:
-    """Planted faults by communicator: what passes, and what is named."""
-    lines = ["| planted | on | false pass | right first | among those named |", "|---|---|--:|--:|--:|"]
-    kept = _acceptance()["planted"]
-    for each in sorted(kept, key=lambda each: each["planted"]):
-        if each["planted"] != "nothing":
-            failed, missed = each["failed"], each["runs"] - each["failed"]
-            shares = [missed / each["runs"], *(each[key] / failed if failed else None for key in ("first", "among"))]
-            on = f"{each['nodes']} x {each['machine']}"
-            lines += [f"| {each['planted']} | {on} | {' | '.join(_whole_percent(share) for share in shares)} |"]
-    healthy = [each for each in kept if each["planted"] == "nothing"]
-    failed, runs = (sum(each[key] for each in healthy) for key in ("failed", "runs"))
-    said = f"With nothing planted {_percent(failed / runs)} of {runs} runs fail falsely, on all communicators together."
-    return "\n".join([said, "", *lines]) + "\n"
+    """Planted faults: what passes, and what is named, of all runs of the communicators that each was planted on."""
+    lines = ["| planted | on communicators | false pass | the most on one | right first | among those named |"]
+    lines += ["|---|--:|--:|--:|--:|--:|"]
+    kept = sorted(_acceptance()["planted"], key=lambda each: str(each["planted"]))
+    for fault, group in itertools.groupby(kept, key=lambda each: each["planted"]):
+        own = list(group)
+        runs, failed, first, among = (sum(each[key] for each in own) for key in ("runs", "failed", "first", "among"))
+        if fault == "nothing":
+            healthy = f"With nothing planted {_percent(failed / runs)} of {runs} runs fail falsely."
+            continue
+        most = max(1 - each["failed"] / each["runs"] for each in own)
+        shares = (1 - failed / runs, most, *(named / failed if failed else None for named in (first, among)))
+        lines += [f"| {fault} | {len(own)} | {' | '.join(map(_whole_percent, shares))} |"]
+    return "\n".join([healthy, "", *lines]) + "\n"
 
 
 def _acceptance() -> dict[str, list[dict[str, Any]]]:
@@ -408,7 +395,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "changes": changes,
     "floors": floors,
     "commands": commands,
-    "options": options,
     "aliases": aliases,
     "missing_machines": missing_machines,
     "regret": measured_regret.by_table,
