@@ -91,8 +91,8 @@ def test_no_constants_are_nccl() -> None:
         for each in (scenario, replace(scenario, fitted_constants=FittedConstants(NCCL, {}, {})))
     )
     made_with = to_json(ours)
-    assert to_json(own) == {key: value for key, value in made_with.items() if key != "layer"}
-    assert made_with["layer"]["nccl"] == NCCL
+    assert to_json(own) == {key: value for key, value in made_with.items() if key not in ("layer", "fitted")}
+    assert made_with["fitted"]["nccl"] == NCCL
 
 
 WRONG = {
@@ -177,7 +177,7 @@ def test_answers_name_the_constants_they_were_made_with(path: Path) -> None:
         made = json.loads(run.invoke(cli, [*verb, *SHAPE, "--constants", str(path), "--json"]).output)
         plain = json.loads(run.invoke(cli, [*verb, *SHAPE, *own, "--json"]).output)
         record, plain_record = (each if isinstance(each, dict) else each[0] for each in (made, plain))
-        assert record["layer"] == {"file": str(path), "nccl": NCCL, **PROVENANCE}
+        assert record["fitted"] == record["layer"] == {"file": str(path), "nccl": NCCL, **PROVENANCE}
         assert "layer" not in plain_record
         assert made != plain
 

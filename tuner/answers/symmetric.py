@@ -133,7 +133,7 @@ class NonClassicPick:
     the call gets on plain buffers' path; None where NCCL has nothing for it there.
     """
 
-    bypass_kernel: str = field(metadata=json_form("leaves_for"))
+    bypass_kernel: str = field(metadata=json_form("bypass", former="leaves_for"))
     channels: int
     threads: int
     symmetric_model_us: float | None = field(default=None, metadata=json_form(optional=True))

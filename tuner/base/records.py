@@ -28,6 +28,7 @@ class _Form:
     merged: bool
     omitted: bool
     optional: bool
+    former: str | None
 
 
 def json_form(
@@ -37,13 +38,15 @@ def json_form(
     merged: bool = False,
     omitted: bool = False,
     optional: bool = False,
+    former: str | None = None,
 ) -> Mapping[str, object]:
     """A dataclass field's ``metadata``: JSON holds it under another ``key``, or as what ``convert`` makes of it.
 
     ``merged``: the keys of this record stand among those of the one around it. ``omitted``: JSON has nothing of it.
-    ``optional``: JSON has nothing of it where it is None or empty.
+    ``optional``: JSON has nothing of it where it is None or empty. ``former``: the key of 0.1, which JSON has as well
+    for one release.
     """
-    return {_METADATA: _Form(key, convert, merged, omitted, optional)}
+    return {_METADATA: _Form(key, convert, merged, omitted, optional, former)}
 
 
 def to_json(value: Any) -> Any:
@@ -83,15 +86,16 @@ def _record(record: Any) -> dict[str, Any]:
             converted |= made
         else:
             converted[form.key or name] = made
+            if form.former is not None:
+                converted[form.former] = made
     return converted
 
 
 @cache
 def _forms(kind: Any) -> tuple[tuple[str, _Form], ...]:
     """The fields of a dataclass that JSON has, by name."""
-    named = (
-        (each.name, each.metadata.get(_METADATA) or _Form(None, None, False, False, False)) for each in fields(kind)
-    )
+    plain = _Form(None, None, False, False, False, None)
+    named = ((each.name, each.metadata.get(_METADATA) or plain) for each in fields(kind))
     return tuple((name, form) for name, form in named if not form.omitted)
 
 

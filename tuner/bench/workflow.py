@@ -50,8 +50,8 @@ class Measured:
 
     file: Path
     ended: str
-    blocks: int = field(metadata=json_form("visits"))
-    new_blocks: int = field(metadata=json_form("new_visits"))
+    blocks: int = field(metadata=json_form(former="visits"))
+    new_blocks: int = field(metadata=json_form(former="new_visits"))
     ranks: int
     results: Rows[MeasuredResult] = field(metadata=json_form(convert=list))
     backend: str

@@ -111,7 +111,7 @@ class SizeRange:
     protocol: Protocol | None
     channels: int
     threads: int
-    bypass_kernel: str | None = field(default=None, metadata=json_form("leaves_for", optional=True))
+    bypass_kernel: str | None = field(default=None, metadata=json_form("bypass", optional=True, former="leaves_for"))
 
     @property
     def name(self) -> str:

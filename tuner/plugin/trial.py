@@ -34,7 +34,7 @@ class Bypass:
     ``time_us`` is by NCCL's model of symmetric kernels, which is another than that of algorithms: None of copy engines.
     """
 
-    name: str = field(metadata=json_form("leaves_for"))
+    name: str = field(metadata=json_form(former="leaves_for"))
     channels: int
     threads: int
     time_us: float | None
@@ -128,7 +128,7 @@ class TableTrial:
     decision: int | None = field(default=None, metadata=json_form("decision_line"))
     cost: int | None = field(default=None, metadata=json_form("cost_line"))
     unavailable: int | None = field(default=None, metadata=json_form("unavailable_line"))
-    bypass_kernel: str | None = field(default=None, metadata=json_form("leaves_for"))
+    bypass_kernel: str | None = field(default=None, metadata=json_form("bypass", former="leaves_for"))
     fitted: FittedPick | None = field(default=None, metadata=json_form(optional=True))  # with fitted constants alone
     tuner: Say | None = field(default=None, metadata=json_form(optional=True))
     own_bypass: Bypass | None = field(default=None, metadata=json_form("nccl_bypass", optional=True))

@@ -95,13 +95,13 @@ class MeasuredResult:
     op: Op
     in_place: bool
     graph: bool
-    requested: Combination | None = field(metadata=json_form("asked", convert=_named))
-    executed: Combination | None = field(metadata=json_form("ran", convert=_named))
+    requested: Combination | None = field(metadata=json_form(convert=_named, former="asked"))
+    executed: Combination | None = field(metadata=json_form(convert=_named, former="ran"))
     median_us: float | None
     low_us: float | None
     high_us: float | None
     samples: int
-    blocks: int = field(metadata=json_form("visits"))
+    blocks: int = field(metadata=json_form(former="visits"))
     replaced: int
     wrong: int
     algbw_gbs: float | None

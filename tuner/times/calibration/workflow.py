@@ -208,7 +208,7 @@ class FitReport(Framed):
     ``held_out`` are errors at sessions and communicators that a fit to the others did not see.
     """
 
-    out: Path | None = field(metadata=json_form("layer"))
+    out: Path | None = field(metadata=json_form(former="layer"))
     files: FittedFiles = field(metadata=json_form(merged=True))
     fit: Fit = field(metadata=json_form(merged=True))
     held_out: tuple[HeldOut, ...]
