@@ -253,8 +253,9 @@ def test_list_and_show() -> None:
     assert whole["header"]["cuda_graph"] is True
 
 
-def test_show_of_an_unknown_table_lists_the_others() -> None:
-    assert "no measured table 'x'; valid: a100-4x-2n__2.18.3__sirius, " in run("measured", "show", "x", code=2).stderr
+def test_show_of_an_unknown_table_names_the_nearest() -> None:
+    said = run("measured", "show", "b200-8x-64n__together", code=2).stderr
+    assert "no measured table 'b200-8x-64n__together'; valid: b200-8x-64n__2.29.7__together, " in said
 
 
 def test_table_name_and_file_stay_apart(tmp_path: Path) -> None:

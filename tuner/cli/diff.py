@@ -2,6 +2,7 @@
 
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations, pairwise
@@ -17,7 +18,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, PeerCall
 from tuner.cli import exchanges, options
 from tuner.cli.communicator_options import exact
-from tuner.cli.output import human_bytes, print_json, print_table, say, width_to_fit
+from tuner.cli.output import counted, human_bytes, print_json, print_table, say, verdict, width_to_fit
 from tuner.emulator.request import Request
 from tuner.emulator.rules import registered
 from tuner.release import Release, learnt
@@ -75,6 +76,21 @@ def fail_on_losses(changes: Sequence[PickChange], limit: float | None) -> None:
         )
     if above:
         click.get_current_context().exit(1)
+
+
+def _verdict(changes: Sequence[PickChange], identical: bool, limit: float | None) -> str:
+    """The answer in a line: in how many ranges the pick changes, and whether one of them loses more than ``limit``."""
+    left = [change for change in changes if not change.is_rounding]
+    if not left:
+        return verdict(IDENTICAL if identical else "no pick changes", True)
+    counts = ", ".join(f"{name} {count}" for name, count in Counter(change.collective for change in left).items())
+    said = f"the pick changes in {counted(len(left), 'range')} of sizes: {counts}"
+    if limit is None:
+        return said
+    above = sum(each is not None and each.part > limit for each in map(loss, left))
+    if above:
+        return verdict(f"FAIL: {above} of {counted(len(left), 'range')} lose more than {100 * limit:g} %", False)
+    return verdict(f"pass: no range loses more than {100 * limit:g} %; {said}", True)
 
 
 def releases_of(scenario: Scenario, buffers: Buffers) -> list[Scenario]:
@@ -178,8 +194,6 @@ def print_upgrade(upgrade: Upgrade) -> None:
     if any(only.values()):
         counts = ", ".join(f"{count} only {side}" for side, count in only.items() if count)
         say(f"variables that NCCL reads: {counts} (--beyond --json names them)\n")
-    if upgrade.selection_identical:
-        say(f"{IDENTICAL}\n")
     if upgrade.known_regressions:
         say("Seen after such an upgrade on other machines (more: nccl-tuner regressions)")
         for known in upgrade.known_regressions:
@@ -358,6 +372,7 @@ def command(
         print_json(found or every_change)
         fail_on_losses(every_change, fail_above)
         return
+    say(_verdict(every_change, found is not None and found.selection_identical, fail_above))
     say(f"before: {described.heading}\nafter:  {after.heading}\n")
     print_whose([change.calibrated for changes in changes_of.values() for change in changes])
     for collective, changes in changes_of.items():

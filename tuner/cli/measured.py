@@ -10,7 +10,7 @@ from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.command import Group
 from tuner.cli.communicator_options import release_option
-from tuner.cli.output import print_json, print_table, span
+from tuner.cli.output import counted, print_json, print_table, span, verdict
 from tuner.machine import catalogue, skeleton
 from tuner.machine.topology import Topology
 from tuner.release.environment import parse_assignments
@@ -106,12 +106,14 @@ def check(files: tuple[Path, ...], machine: str | None, topology: Path | None, a
     if as_json:
         print_json([*(_record(path, each) for path, each in problems), *(_left_out(path, text) for path, text in left)])
     else:
+        refused = sum(each.refused for _, each in problems)
+        said = f"{refused} of {counted(len(problems), 'problem')} are of rows that cannot be used"
+        fine = "nothing is wrong with the rows that can be read" if left else "nothing is wrong"
+        click.echo(verdict(said if problems else fine, not refused))
         for path, each in problems:
             click.echo(_line(path, each))
         for path, text in left:
             click.echo(f"{path}: left out: {text}")
-        if not problems and not left:
-            click.echo("nothing is wrong")
     if any(each.refused for _, each in problems):
         click.get_current_context().exit(1)
 

@@ -9,7 +9,7 @@ from tuner.base.errors import BadInput
 from tuner.base.files import write_text
 from tuner.base.records import to_json
 from tuner.cli import options
-from tuner.cli.output import print_json, print_table
+from tuner.cli.output import print_json, print_table, verdict
 from tuner.plugin import live, stats
 
 
@@ -30,6 +30,9 @@ def stats_command(files: tuple[Path, ...], as_json: bool) -> None:
     if as_json:
         print_json(to_json(counts))
     else:
+        apart = len(counts.disagreements)
+        said = f"{apart} communicators with DIFFERENT TABLES" if apart else "every communicator has one table"
+        click.echo(verdict(said, not apart))
         click.echo("\n".join(line for table in counts.tables for line in _table(table)))
         for disagreement in counts.disagreements:
             click.echo(f"different tables: {disagreement.communicator}")
