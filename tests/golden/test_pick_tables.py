@@ -1,13 +1,12 @@
 """Picks that are looked up against those of the model, which test_golden.py holds against libnccl: bit for bit."""
 
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.support import golden_files as recorded
+from tests.support.operations import calls_of
 from tuner import communicator
 from tuner.api import Communicator, estimate
 from tuner.base.errors import BadInput, NoAlgorithm
@@ -131,22 +130,6 @@ def test_a_penalty_is_the_models() -> None:
     picks = asked.pick("allreduce", drawn(5, 100) >> 12 | 1, dtype="float8e4m3")
     model = asked.selection.model_pick(picks.request, picks.bytes)
     assert not differing(picks, model)
-
-
-def calls_of(function: Callable[[], object]) -> int:
-    """How many calls of Python functions it takes."""
-    count = 0
-
-    def counted(frame: object, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(counted)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 @pytest.fixture(scope="module")
