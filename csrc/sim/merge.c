@@ -1,8 +1,9 @@
 /* The network that merges its devices into virtual ones, as NCCL's own for InfiniBand does: NCCL asks for it, 2.24 on.
  *
  * Interfaces v9 (2.24 on) and v12 (2.30 on), with which NCCL merges up to 4 and up to 8. In a job every rank has a
- * process of its own and makes its own virtual devices; here the ranks are threads, so NCCL's counts of devices, of which
- * it keeps one for all threads, are answered for each rank. A rank's second communicator finds those of its first.
+ * process of its own, or shares one with neighbours, and a process makes virtual devices once; here all ranks are threads
+ * of one, so NCCL's counts of devices are answered for each process that there would be. What its first communicator
+ * made the second one finds.
  */
 #define _GNU_SOURCE
 #include <stddef.h>
@@ -25,11 +26,15 @@ static struct virtual {
 }
 virtual[SIM_MAX_KINDS][MOST_VIRTUAL];
 
-static int made_by_rank[SIM_MAX_RANKS];
+static int made_by_process[SIM_MAX_RANKS]; /* by its first rank */
 static char *forced; /* NCCL_NET_FORCE_MERGE */
 
+static int process(void) {
+    return sim_device() - sim_local_rank(sim_device()) % sim_machine.ranks_per_process;
+}
+
 static int *made(void) {
-    return &made_by_rank[sim_device()];
+    return &made_by_process[process()];
 }
 
 static struct virtual *own_virtual(void) {
@@ -244,13 +249,13 @@ struct counts {
 
 enum { NETWORK = 0, COLLECTIVE = 1, KINDS_OF_NETWORK = 2 };
 
-static struct counts counts_by_rank[SIM_MAX_RANKS][KINDS_OF_NETWORK];
-static const void *known_by_rank[SIM_MAX_RANKS][KINDS_OF_NETWORK]; /* NCCL's own lists of them: one for each kind */
+static struct counts counts_by_process[SIM_MAX_RANKS][KINDS_OF_NETWORK];
+static const void *known_by_process[SIM_MAX_RANKS][KINDS_OF_NETWORK]; /* NCCL's own lists of them: one for each kind */
 
 /* 2.24 to 2.27. */
 static status counts_of(struct counts **found, const char *name, const void *all) {
-    struct counts *counts = counts_by_rank[sim_device()];
-    const void **known = known_by_rank[sim_device()];
+    struct counts *counts = counts_by_process[process()];
+    const void **known = known_by_process[process()];
     int kind = 0;
     while (kind < KINDS_OF_NETWORK && known[kind] != NULL && known[kind] != all) {
         kind++;

@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.available_releases import HERE
 from tests.support.two_ports import with_two_ports
+from tuner import release
+from tuner.base.errors import BadInput
 from tuner.base.names import Collective
 from tuner.machine import catalogue
 from tuner.oracle.conformance.check import ALL_COLLECTIVES, check
@@ -35,6 +37,23 @@ def test_a_later_communicator_has_merged_adapters_as_libnccl_has(
         scenario = Scenario(nccl, 2, topology=file, environment=settings, members=Members(tuple(ranks)))
         report = check(scenario, [ALL_COLLECTIVES[Collective.AllReduce]], [1 << 16, 1 << 22, 1 << 28])
         assert report.mismatches == ()
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("per_process", [2, 8])
+@pytest.mark.parametrize("nccl", HERE)
+def test_processes_with_several_gpus_merge_adapters_as_libnccls_do(nccl: str, per_process: int, tmp_path: Path) -> None:
+    """Refused where the ranks that come later leak, as which they are is a matter of luck."""
+    file = tmp_path / "ports.xml"
+    file.write_text(with_two_ports(catalogue.load("dgx-h100").topology_xml, "functions"))
+    scenario = Scenario(nccl, 2, topology=file, gpus_per_process=per_process)
+    rules = release.load(nccl).search.merging
+    if rules is not None and rules.leaks:
+        with pytest.raises(BadInput, match="for the rank of a process that comes first"):
+            scenario.communicator()
+        return
+    report = check(scenario, [ALL_COLLECTIVES[Collective.AllReduce]], [1 << 16, 1 << 22, 1 << 28])
+    assert report.mismatches == ()
 
 
 @pytest.mark.parametrize(("nccl", "nodes", "members"), CASES)

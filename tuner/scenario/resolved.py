@@ -146,8 +146,11 @@ class ResolvedScenario:
         valid = "valid there: `gpus_per_process` 1"
         if self.scenario.members is not None or any(kind.shares_gpus for kind in self.kinds):
             raise BadInput(f"`gpus_per_process` {per_process}: not with `ranks` or `ranks_per_gpu`; {valid}")
-        if self._several and any(kind.merges_adapters() for kind in self.kinds):
-            raise BadInput(f"`gpus_per_process` {per_process}: not where NCCL merges adapters; {valid}")
+        if self._several and any(kind.leaks_adapters() for kind in self.kinds):
+            raise BadInput(
+                f"`gpus_per_process` {per_process}: NCCL {self.release.name} merges adapters for the rank of a process "
+                f"that comes first, and others have the ports, too; {valid}"
+            )
         return True
 
     @cached_property

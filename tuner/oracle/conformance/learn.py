@@ -43,6 +43,7 @@ from tuner.oracle.conformance.check import (
     compare_picks,
     compare_tables,
 )
+from tuner.oracle.conformance.check import name as check_name
 from tuner.oracle.conformance.mismatches import Comparing, MatchReport, Mismatch
 from tuner.oracle.facts import Facts, OracleTables
 from tuner.oracle.search import net_gbs, ordered_graphs
@@ -160,6 +161,7 @@ def learn(
     probes = list(_probes(path, _like(said, known), progress))
     if not probes:
         raise OracleUnavailable(f"{path} could be asked on no machine")
+    found |= _limits(probes)
     candidates = [_Candidate.over(each, found) for each in known]
     progress(f"comparing with {len(candidates)} releases")
     nearest = _nearest(said)
@@ -186,6 +188,12 @@ def learn(
     return Learning(
         name, str(path), best.parent, best.changes, data, dict(compared), dict(matched), differing, seconds, str(file)
     )
+
+
+def _limits(probes: Sequence[Probe]) -> dict[str, int]:
+    """Number of types, by whether the library took one of eight bits."""
+    eight_bits = any(EIGHT_BITS in probe.sizes for probe in probes)
+    return {"limits.data_types": len(DataType) if eight_bits else int(DataType.float8e4m3)}
 
 
 def _like(said: str, known: Sequence[str]) -> str:
@@ -258,14 +266,19 @@ def _compare(nccl: Release, probe: Probe, parts: Sequence[str] = ALL_PARTS) -> M
             selection = _selection(nccl, scenario, probe)
             if "tables" in parts:
                 compare_tables(comparing, selection, probe.tables, probe.facts)
-            for request, sizes in probe.sizes.items():
+        except TunerError as error:
+            for table in probe.cost_tables.values():
+                comparing.add("cells", table.size, [Mismatch("cells", "all", str(error), "answered")] * table.size)
+            return comparing.report(scenario.title)
+        for request, sizes in probe.sizes.items():
+            try:
                 if "cells" in parts:
                     compare_cells(comparing, selection, probe, request, sizes)  # type: ignore[arg-type]
                 if "picks" in parts:
                     compare_picks(comparing, selection, probe, request, sizes)  # type: ignore[arg-type]
-        except TunerError as error:
-            total = sum(table.size for table in probe.cost_tables.values())
-            comparing.add("cells", total, [Mismatch("cells", "all", str(error), "answered")] * total)
+            except TunerError as error:
+                refused = Mismatch("picks", check_name(request), str(error), "answered")
+                comparing.add("picks", len(sizes), [refused] * len(sizes))
         return comparing.report(scenario.title)
 
 
@@ -522,7 +535,9 @@ def _part_of(each: Mismatch) -> tuple[str, str]:
 def _of_cell(nccl: Release, probe: Probe, each: Mismatch) -> dict[str, tuple[str, ...]]:
     """The emulator's steps of a cell, with what the library has of latency and bandwidth beside them, and the rules."""
     words = each.where.split()
-    request = next(one for one in probe.sizes if one.collective.name == words[0] and one.dtype.name == words[1])
+    request = next((one for one in probe.sizes if words[:2] == [one.collective.name, one.dtype.name]), None)
+    if request is None:  # a communicator that the release refuses
+        return {}
     algorithm, _, protocol = words[-1].partition("/")
     cell = Algorithm[algorithm], next(key for key in PROTOCOL_KEYS.values() if key.name == protocol)
     with learnt.trying(nccl):
