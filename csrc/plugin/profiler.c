@@ -279,10 +279,10 @@ static int start_v5(void *given, void **handle, const struct event *event) {
         *handle = handle_of(HANDLE_GROUP, context, atomic_fetch_add_explicit(&job.groups, 1, memory_order_relaxed) + 1);
         return RESULT_SUCCESS;
     case EVENT_COLLECTIVE_API:
-        explorer_call(&context->explorer, event->call.function, event->parent, event->call.captured);
+        explorer_call(&context->explorer, event->call.function, event->parent, event->call.captured != 0);
         return RESULT_SUCCESS;
     case EVENT_P2P_API:
-        explorer_call(&context->explorer, NULL, event->parent, event->p2p_call.captured);
+        explorer_call(&context->explorer, NULL, event->parent, event->p2p_call.captured != 0);
         return RESULT_SUCCESS;
     case EVENT_KERNEL_LAUNCH:
         explorer_launch(&context->explorer, event->parent);
@@ -533,8 +533,9 @@ static bool start_writer(const char *folder, nccl_logger logger) {
 
 /* A number and room for a new one; NULL where there are too many, or no memory. Each keeps its number for good: a file
  * may speak of it. */
-static struct context *take_context(const struct identity *is) {
-    struct context *context = calloc(1, sizeof *context);
+static struct context *take_context(const struct identity *is, nccl_logger logger) {
+    bool full = atomic_load(&job.made) == MOST_COMMUNICATORS;
+    struct context *context = full ? NULL : calloc(1, sizeof *context);
     struct room *room = context ? take_room() : NULL;
     if (!room) {
         free(context);
@@ -543,6 +544,9 @@ static struct context *take_context(const struct identity *is) {
     context->is = *is;
     snprintf(context->name, sizeof context->name, "%s", is->name ? is->name : "");
     atomic_init(&context->room, room);
+    if (is->version >= 5) { /* before the writer can see it */
+        explorer_start(&context->explorer, is->id, is->rank, (int)is->ranks, logger);
+    }
     for (uint32_t i = atomic_load(&job.made); i < MOST_COMMUNICATORS; i++) {
         struct context *none = NULL;
         context->number = i;
@@ -551,8 +555,7 @@ static struct context *take_context(const struct identity *is) {
             return context;
         }
     }
-    give_room(room);
-    free(context);
+    give_room(room); /* the context stays: an explorer is never freed */
     return NULL;
 }
 
@@ -567,13 +570,10 @@ static int open_context(void **given, int *mask, const struct identity *is, nccl
     if (is->version >= 5) {
         *mask |= EVENT_COLLECTIVE_API | EVENT_KERNEL_LAUNCH;
     }
-    struct context *context = take_context(is);
+    struct context *context = take_context(is, logger);
     if (!context) {
         log_warn(logger, "too many communicators, or no memory: this one is not measured (" JOB_VARIABLE ")");
         return RESULT_SUCCESS;
-    }
-    if (is->version >= 5) {
-        explorer_start(&context->explorer, is->id, is->rank, (int)is->ranks, logger);
     }
     *given = context;
     log_info(logger, "measures the collectives of this communicator into %.512s (" JOB_VARIABLE ")", folder);

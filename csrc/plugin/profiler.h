@@ -82,14 +82,14 @@ struct event {
             const char *type;
             int root;
             void *stream;
-            _Bool captured;
+            uint8_t captured;
         } call;
         struct {
             const char *function;
             size_t count;
             const char *type;
             void *stream;
-            _Bool captured;
+            uint8_t captured;
         } p2p_call;
     };
 };

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
 from tests.support.programs import CHECKS, PLUGIN, checker, clang, compiled, compiler
+from tuner.jobs.inside.files import read_file
 
 FUZZERS = ["table", "call"]
 SEEDS = CHECKS / "seeds" / "table"
@@ -247,6 +249,64 @@ def test_an_event_can_neither_allocate_nor_block(tmp_path: Path, function: str) 
     reached = outside(tmp_path, function, "profiler")
     assert reached <= {"memcpy", "memset", "strcmp", "clock_gettime"}
     assert {"calloc", "open", "getenv"} <= outside(tmp_path, "init_v5", "profiler"), "what init reaches is seen"
+
+
+# The profiler
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("random", "1", "300000"), ("threads", "1", "3000")])
+def test_events_under_the_sanitizers(tmp_path: Path, words: tuple[str, ...]) -> None:
+    program = checker("events", sanitized("address,undefined"))
+    drive([program, *words], NCCL_TUNER_JOB=str(tmp_path / "job"), NCCL_TUNER_JOB_SECONDS="1")
+    assert list((tmp_path / "job").glob("*.job"))
+
+
+@pytest.mark.slow
+def test_events_under_the_thread_sanitizer(tmp_path: Path) -> None:
+    program = checker("events", sanitized("thread"))
+    drive([program, "threads", "1", "1000"], NCCL_TUNER_JOB=str(tmp_path / "job"), NCCL_TUNER_JOB_SECONDS="1")
+    assert list((tmp_path / "job").glob("*.job"))
+
+
+@pytest.mark.slow
+def test_a_file_of_many_calls_has_the_same_ones_on_all_ranks_and_stays_below_1_mib(tmp_path: Path) -> None:
+    program = checker("events", ["-O2"])
+    drive([program, "threads", "1", "8000"], NCCL_TUNER_JOB=str(tmp_path / "job"), NCCL_TUNER_JOB_SECONDS="1")
+    (path,) = (tmp_path / "job").glob("*.job")
+    assert path.stat().st_size < 1 << 20
+    assert [each.name for each in path.parent.iterdir()] == [path.name], "nothing half-written stays"
+    file = read_file(path)
+    assert file.thinned > 0
+    assert int(file.kinds["calls"].sum()) == int(file.communicators["finished"].sum()) > 50_000
+    kept = {int(number) for number in file.records["sequence"]}
+    assert kept <= {number for number in range(8000) if mixed(number) % 2**file.thinned == 0}
+    assert len(kept) > 0.5 * 8000 / 2**file.thinned  # but for those that the plugin had no room for
+
+
+def mixed(number: int) -> int:
+    """What of a call's number says whether it is kept."""
+    for shift, factor in ((31, 0x7FB5D329728EA185), (27, 0x81DADEF4BC2DD44D)):
+        number = (number ^ number >> shift) * factor % 2**64
+    return number ^ number >> 33
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("valgrind"), reason="no valgrind here")
+def test_a_launch_costs_a_few_hundred_instructions(tmp_path: Path) -> None:
+    """300 ns of the thread that launches are some 1,000; what NCCL's own thread sees of a kernel is said apart."""
+
+    def instructions(what: str) -> int:
+        tool = ["valgrind", "--tool=callgrind", "--toggle-collect=check_cost", f"--callgrind-out-file={tmp_path}/out"]
+        command: list[str | Path] = [*tool, checker("events", ["-O3"]), what, "4000"]
+        env = {**os.environ, "NCCL_TUNER_JOB": str(tmp_path / "job")}
+        said = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stderr
+        return int(re.findall(r"Collected : (\d+)", said)[0])
+
+    launch = (instructions("launch") - instructions("nothing")) / 4000
+    channel = (instructions("cost") - instructions("launch")) / 4000 / 16
+    assert launch < 600
+    assert channel < 250
 
 
 # libFuzzer; `make fuzz` runs the same for longer

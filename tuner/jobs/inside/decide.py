@@ -104,7 +104,7 @@ def decide(joined: Sequence[JoinedCalls], provenance: dict[str, str]) -> JobDeci
 
 
 def _blocks(each: JoinedCalls) -> Iterator[tuple[_Key, list[_Block], float]]:
-    """By arm: its blocks, and the time of the calls that it would be taken for, us over the whole job."""
+    """Arms with their blocks, and the time of the calls that they would be taken for, us over the whole job."""
     points: dict[Point, list[int]] = {}
     for place, call in enumerate(each.kinds):
         points.setdefault(Point(call.collective, call.bytes, call.dtype), []).append(place)

@@ -1,0 +1,235 @@
+/* Drives the profiler without NCCL; NCCL_TUNER_JOB names the folder.
+ *
+ *     events random SEED COUNT     random events of every version, with handles that were never given, or are old
+ *     events threads SEED COUNT    communicators come and go; of each one thread launches, another sees kernels end
+ *     events cost COUNT            COUNT collectives of CHANNELS channels, as NCCL reports them, and nothing else
+ *     events launch COUNT          the same without what is seen of their kernels
+ *     events nothing COUNT         the same without any: what the loop takes itself
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../explorer.h"
+#include "../profiler.h"
+#include "checks.h"
+
+enum { CHANNELS = 16, PAIRS = 4, QUEUE = 256, HANDLES = 64 };
+
+static const char *const functions[] = {"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "?"};
+static const char *const algorithms[] = {"RING", "TREE", "NVLS_TREE"};
+
+static struct event collective(uint64_t sequence, size_t count, unsigned channels, int which) {
+    struct event event = {.type = EVENT_COLLECTIVE};
+    event.collective.sequence = sequence;
+    event.collective.function = functions[which % 6];
+    event.collective.type = "ncclFloat32";
+    event.collective.count = count;
+    event.collective.channels = (uint8_t)channels;
+    event.collective.warps = 17;
+    event.collective.algorithm = algorithms[which % 3];
+    event.collective.protocol = "SIMPLE";
+    return event;
+}
+
+static void kernel(void *context, void *parent, unsigned channel, uint64_t start_ns, uint64_t stop_ns) {
+    struct event event = {.type = EVENT_KERNEL_CHANNEL, .parent = parent};
+    struct event_state state = {stop_ns};
+    void *handle = NULL;
+    event.kernel.channel = (uint8_t)channel;
+    event.kernel.start_ns = start_ns;
+    CHECK(ncclProfiler_v6.start(context, &handle, &event) == 0);
+    CHECK(ncclProfiler_v6.record(handle, STATE_KERNEL_CHANNEL_STOP, &state) == 0);
+    CHECK(ncclProfiler_v6.stop(handle) == 0);
+}
+
+static void *launch(void *context, uint64_t sequence, size_t count, int which) {
+    struct event group = {.type = EVENT_GROUP_API}, call = {.type = EVENT_COLLECTIVE_API};
+    struct event launched = {.type = EVENT_KERNEL_LAUNCH}, event = collective(sequence, count, CHANNELS, which);
+    void *of_group = NULL, *of_call = NULL, *handle = NULL;
+    ncclProfiler_v6.start(context, &of_group, &group);
+    call.parent = launched.parent = of_group;
+    call.call.function = event.collective.function;
+    ncclProfiler_v6.start(context, &of_call, &call);
+    ncclProfiler_v6.start(context, &of_call, &launched);
+    ncclProfiler_v6.start(context, &handle, &event);
+    ncclProfiler_v6.stop(handle);
+    ncclProfiler_v6.stop(of_group);
+    return handle;
+}
+
+static void *open_context(uint64_t id, int rank) {
+    void *context = NULL;
+    int mask = -1;
+    CHECK(ncclProfiler_v6.init(&context, id, &mask, "a name", 2, 16, rank, NULL) == 0 && mask >= 0);
+    return context;
+}
+
+/* --- random --- */
+
+static void check_random(struct source *source, size_t count) {
+    void *contexts[3], *handles[HANDLES] = {NULL}, *context_v3 = NULL;
+    int mask;
+    CHECK(ncclProfiler_v3.init(&context_v3, &mask) == 0);
+    for (int i = 0; i < 3; i++) {
+        contexts[i] = open_context(draw(source), i);
+    }
+    for (size_t i = 0; i < count; i++) {
+        void *context = below(source, 20) == 0 ? NULL : contexts[below(source, 3)];
+        void **handle = &handles[below(source, HANDLES)], *other = handles[below(source, HANDLES)];
+        struct event event =
+            collective(draw_size(source), draw_size(source), (unsigned)below(source, 65), (int)below(source, 6));
+        if (below(source, 30) == 0) {
+            other = (void *)(uintptr_t)draw(source);
+        }
+        event.parent = other;
+        event.type = below(source, 2) ? EVENT_COLLECTIVE : (uint64_t)1 << below(source, 15);
+        if (event.type == EVENT_KERNEL_CHANNEL) {
+            event.kernel.channel = (uint8_t)draw(source);
+            event.kernel.start_ns = draw(source);
+        }
+        if (event.type == EVENT_COLLECTIVE_API || event.type == EVENT_P2P_API) {
+            event.call.function = below(source, 9) ? functions[below(source, 6)] : NULL;
+        }
+        struct event_v3 old = {.type = (uint8_t)event.type, .parent = other};
+        old.collective.function = event.type == EVENT_COLLECTIVE ? "AllReduce" : NULL;
+        struct event_state state = {draw(source)};
+        switch (below(source, 5)) {
+        case 0:
+            ncclProfiler_v6.start(context, handle, &event);
+            break;
+        case 1:
+            ncclProfiler_v4.start(context, handle, &event);
+            break;
+        case 2:
+            ncclProfiler_v3.start(context_v3, handle, &old);
+            break;
+        case 3:
+            ncclProfiler_v5.record(other, (int)below(source, 32), below(source, 20) ? &state : NULL);
+            break;
+        default:
+            (below(source, 2) ? ncclProfiler_v3.stop : ncclProfiler_v6.stop)(other);
+        }
+        if (below(source, 1000) ==
+            0) { /* another communicator; handles of the one that is gone are used all the same */
+            size_t which = below(source, 3);
+            ncclProfiler_v6.finalize(contexts[which]);
+            contexts[which] = open_context(draw(source), (int)which);
+        }
+    }
+    printf("%zu events\n", count);
+}
+
+/* --- threads --- */
+
+struct pair {
+    pthread_mutex_t lock;
+    void *queue[QUEUE];
+    size_t put, taken, calls;
+    void *context;
+    uint64_t seed;
+    int rank;
+};
+
+/* As NCCL hands its proxy what to look at: by a queue with a lock. */
+static void *see_kernels(void *argument) {
+    struct pair *pair = argument;
+    for (size_t seen = 0; seen < pair->calls;) {
+        pthread_mutex_lock(&pair->lock);
+        void *handle = pair->taken < pair->put ? pair->queue[pair->taken % QUEUE] : NULL;
+        bool there = pair->taken < pair->put;
+        pair->taken += there;
+        pthread_mutex_unlock(&pair->lock);
+        if (there) {
+            for (unsigned channel = 0; channel < CHANNELS; channel++) {
+                kernel(pair->context, handle, channel, 1000 * seen, 1000 * seen + 500 + channel);
+            }
+            seen++;
+        }
+    }
+    return NULL;
+}
+
+static void *launch_all(void *argument) {
+    struct pair *pair = argument;
+    struct source source = {.seed = pair->seed};
+    struct explorer *explorer = explorer_open(pair->rank + 1u, "a table", "a build");
+    for (size_t i = 0; i < pair->calls;) {
+        pthread_mutex_lock(&pair->lock);
+        bool room = pair->put - pair->taken < QUEUE;
+        pthread_mutex_unlock(&pair->lock);
+        if (room) {
+            void *handle = launch(pair->context, i, 1024u << below(&source, 4), (int)below(&source, 6));
+            pthread_mutex_lock(&pair->lock);
+            pair->queue[pair->put++ % QUEUE] = handle;
+            pthread_mutex_unlock(&pair->lock);
+            uint64_t counted;
+            if (explorer) {
+                explorer_counts(explorer, COLLECTIVE_ALL_REDUCE, &counted);
+            }
+            i++;
+        }
+    }
+    return NULL;
+}
+
+static void *live(void *argument) {
+    struct pair *pair = argument;
+    pthread_t launching, seeing;
+    pair->context = open_context(pair->rank + 1u, pair->rank);
+    CHECK(pthread_create(&launching, NULL, launch_all, pair) == 0);
+    CHECK(pthread_create(&seeing, NULL, see_kernels, pair) == 0);
+    pthread_join(launching, NULL);
+    pthread_join(seeing, NULL);
+    ncclProfiler_v6.finalize(pair->context);
+    return NULL;
+}
+
+static void check_threads(uint64_t seed, size_t count) {
+    for (int round = 0; round < 3; round++) {
+        struct pair pairs[PAIRS];
+        pthread_t threads[PAIRS];
+        memset(pairs, 0, sizeof pairs);
+        for (int i = 0; i < PAIRS; i++) {
+            pthread_mutex_init(&pairs[i].lock, NULL);
+            pairs[i].calls = count;
+            pairs[i].rank = i;
+            pairs[i].seed = seed + (uint64_t)i;
+            CHECK(pthread_create(&threads[i], NULL, live, &pairs[i]) == 0);
+        }
+        for (int i = 0; i < PAIRS; i++) {
+            pthread_join(threads[i], NULL);
+        }
+        usleep(600000); /* the writer takes what ended, and gives its room to the next ones */
+    }
+    printf("%zu calls\n", 3 * PAIRS * count);
+}
+
+__attribute__((noinline)) static void check_cost(void *context, size_t count, bool events, bool kernels) {
+
+    for (size_t i = 0; i < count; i++) {
+        void *handle = events ? launch(context, i, 1 << 20, 0) : NULL;
+        for (unsigned channel = 0; kernels && channel < CHANNELS; channel++) {
+            kernel(context, handle, channel, 1000, 2000);
+        }
+    }
+    printf("%zu calls\n", count);
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc >= 3);
+    const char *what = argv[1];
+    struct source source = {.seed = strtoull(argv[2], NULL, 10)};
+    if (strcmp(what, "random") == 0) {
+        check_random(&source, strtoul(argv[3], NULL, 10));
+    } else if (strcmp(what, "threads") == 0) {
+        check_threads(source.seed, strtoul(argv[3], NULL, 10));
+    } else {
+        bool kernels = strcmp(what, "cost") == 0, events = kernels || strcmp(what, "launch") == 0;
+        CHECK(events || strcmp(what, "nothing") == 0);
+        check_cost(open_context(1, 0), source.seed, events, kernels);
+    }
+    return 0;
+}
