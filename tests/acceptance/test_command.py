@@ -160,6 +160,12 @@ def test_another_gpu_than_the_machines(tmp_path: Path) -> None:
     assert found["sizes"] == []
 
 
+def test_files_of_another_machine_are_refused_and_no_verdict_counts_sizes_that_are_none(tmp_path: Path) -> None:
+    measured.write(tmp_path / "given.csv", headed(gpu="A100-SXM4-80GB"))
+    first = run("accept", str(tmp_path / "given.csv"), *MACHINE, code=1).stdout.splitlines()[0]
+    assert first == "refused, for what is said of the files below; of the rest 0 of 0 sizes fail"
+
+
 def test_two_kinds_of_gpus_in_one_run(tmp_path: Path) -> None:
     file = nccl_tests_text.write(tmp_path / "all_reduce.log", ALL_REDUCE, nccl=22902)
     file.write_text(file.read_text().replace("NVIDIA H100", "NVIDIA A100", 1))

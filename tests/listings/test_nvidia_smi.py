@@ -84,6 +84,18 @@ def test_every_form_says_the_same(form: str, tmp_path: Path) -> None:
     assert shape.adapters == ("mlx5_0", "mlx5_1")
 
 
+def test_gpus_without_affinity_of_cpus_are_of_the_numa_node_that_is_said(tmp_path: Path) -> None:
+    """Where a container has few CPUs; between tabs, with the blank that is after the last GPU's own X."""
+    rows = (
+        " GPU0 GPU1 GPU2|CPU Affinity|NUMA Affinity|GPU NUMA ID",
+        "GPU0| X |NV18|NV18|0-7|0||N/A",
+        "GPU1|NV18| X |NV18||1||N/A",
+        "GPU2|NV18|NV18| X ||1||N/A",
+    )
+    text = "\n".join(rows).replace("|", "\t") + "\n"
+    assert of_listing(shown(tmp_path, text), None).sockets == ((0,), (1, 2))
+
+
 def test_switches_below_switches(tmp_path: Path) -> None:
     text = PAIR.replace("PIX", "PXB").replace("SYS", "PXB").replace("1               N/A", "0               N/A")
     shape = of_listing(shown(tmp_path, text), None)

@@ -40,6 +40,21 @@ NO_RING = "graph/search.cc:1135 NCCL WARN Could not find a path for pattern 4, f
 NO_TREE = NO_RING.replace("pattern 4", "pattern 1")
 
 
+def test_a_gpu_without_multicast_is_named_once(tmp_path: Path) -> None:
+    file = tmp_path / "nccl.log"
+    device = "#  Rank  {n} Group  0 Pid     10 on          h device  {n} [0x{n}a] NVIDIA RTX A6000"
+    devices = (device.format(n=number) for number in (0, 1))
+    file.write_text("\n".join((*devices, HEAD.format(nodes=1) + CHANNELS.format(n=8, nvls=0))))
+    answered = "\n".join(importer.read(file, LogAdditions()).evidence.answers)
+    assert "no NVLS, because: NVIDIA RTX A6000 has none: Hopper" in answered
+
+
+def test_sockets_are_no_reason_for_few_channels_of_one_node(tmp_path: Path) -> None:
+    using = "Using network Socket"
+    assert "the network is IP sockets" not in answers(tmp_path, using)
+    assert "2 channels, because: the network is IP sockets" in answers(tmp_path, using, nodes=2)
+
+
 @pytest.mark.parametrize(
     ("lines", "says"),
     [

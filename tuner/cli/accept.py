@@ -122,6 +122,9 @@ def _verdict(result: Acceptance) -> Iterator[str]:
     """The verdict in a line, and what it lacks."""
     failing = sum(each.verdict.fails for each in result.sizes)
     sizes_failed = f"{failing} of {len(result.sizes)} sizes fail"
+    if result.judged and not failing and not result.passes:
+        yield f"refused, for what is said of the files below; of the rest {sizes_failed}"
+        return
     if result.judged:
         yield f"{'pass' if result.passes else 'FAIL'}: {sizes_failed}"
         return

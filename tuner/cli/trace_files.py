@@ -60,8 +60,6 @@ def as_they_ran(
             say(f"note: not {done} with NCCL {said}, which the files are of: {error}", err=True)
         else:
             say(f"note: {done} with NCCL {said}, which the files are of; --nccl says another", err=True)
-    from tuner.jobs.workload import job  # with all that prices calls
-
     for line in job.of_other_releases(lists, [described.nccl], done):
         say(f"note: {line}", err=True)
     return described

@@ -87,9 +87,13 @@ def release_of(lists: Iterable[CallList]) -> str | None:
 
 def of_other_releases(lists: Iterable[CallList], taken: Iterable[str], done: str = "priced") -> list[str]:
     """A line for each file that is of a release that none of those is that were ``taken``; ``done`` with them."""
-    others = list(taken)
+    others, known = list(taken), set(names())
+
+    def what_ran(said: str) -> str:
+        return f"what ran is {done} with `nccl` {said}" if said in known else "there is no table of that release"
+
     return [
-        f"{each.file} is of NCCL {said}, and {done} with {', '.join(others)}; what ran is {done} with `nccl` {said}"
+        f"{each.file} is of NCCL {said}, and {done} with {', '.join(others)}; {what_ran(said)}"
         for each in lists
         for said in each.releases
         if said not in others

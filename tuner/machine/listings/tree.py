@@ -136,7 +136,7 @@ def _row(matrix: Matrix, name: str, rest: str, where: str) -> None:
             matrix.cells[name, device] = SAME.get(cell[1], cell[1])
     tokens = rest[place:].split()
     if len(tokens) < len(matrix.columns) and "\t" in rest:
-        tokens = [token.strip() for token in rest[place:].removeprefix("\t").split("\t")]
+        tokens = [token.strip() for token in rest[place:].lstrip(" ").removeprefix("\t").split("\t")]
     known = dict(zip(matrix.columns, tokens, strict=False))
     if CPUS.fullmatch(cpus := known.get("CPU Affinity", "")):
         matrix.cpus[name] = cpus

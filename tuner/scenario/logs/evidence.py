@@ -81,7 +81,8 @@ def _of_channels(
     elif not patterns:
         if any(way.startswith("SHM") for way in log.transports):
             because.append("GPUs reach each other over the CPU's memory (SHM), not peer to peer")
-        if SOCKET in log.transports or "Socket" in log.networks.values():
+        several = any(rank.nodes != 1 for rank in reading.logs)
+        if SOCKET in log.transports or (several and "Socket" in log.networks.values()):
             because.append("the network is IP sockets, and a channel takes what an adapter has")
     why = "; ".join(because) or "not shown: NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH prints the graphs that decide it"
     yield f"{channels[0]} channels, because: {why}"
@@ -93,9 +94,9 @@ _LIMITS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS")
 def _of_nvls(reading: Reading, variables: Mapping[str, str], channels: tuple[str, str | None] | None) -> Iterator[str]:
     if channels is None or channels[1] != "0":
         return
-    names = " ".join(reading.log.devices.values()).upper()
+    names = ", ".join(dict.fromkeys(reading.log.devices.values()))
     per_node = {log.local_ranks for log in reading.logs} - {None}
-    able = any(chip in names for chip in MULTICAST_CHIPS) or not names
+    able = any(chip in names.upper() for chip in MULTICAST_CHIPS) or not names
     if variables.get("NCCL_NVLS_ENABLE") == "0":
         why = "NCCL_NVLS_ENABLE=0"
     elif False in reading.log.multicast:
@@ -104,7 +105,7 @@ def _of_nvls(reading: Reading, variables: Mapping[str, str], channels: tuple[str
             "virtual machine without all NVSwitches"
         )
     elif not able:
-        why = f"{names.title()} has none: Hopper and later with NVSwitches do"
+        why = f"{names} has none: Hopper and later with NVSwitches do"
     elif per_node == {1}:
         why = "one GPU a node"
     elif any(log.system for log in reading.logs) and not any(log.nvswitch for log in reading.logs):
