@@ -37,7 +37,7 @@ from tuner.times.calibration import calibrate
 from tuner.times.calibration.accuracy import splits
 from tuner.times.calibration.accuracy.splits import Split
 from tuner.times.calibration.calibrate import Measured, Widths
-from tuner.times.calibration.measured_calls import splits_file
+from tuner.times.calibration.measured_calls import one_way_runs, splits_file
 from tuner.times.measured import MeasuredRow, MeasuredTable
 from tuner.times.readers.measured_table import Given
 from tuner.times.timemodel import calibration as calibrations
@@ -266,9 +266,12 @@ def _said(found: Acceptance) -> str:
 
 
 LARGE_BYTES = 1 << 22
+OTHERWISE = "network set up in another way"  # than the calibration of the site was fitted to
 NAMED = {
     "TCP sockets": (Resource.sockets,),
     "no GDRCopy": (Resource.network_latency, Resource.gpu_direct),
+    "known to be slow": (Resource.gpu_direct, Resource.adapters),
+    OTHERWISE: (),
 }
 
 
@@ -276,7 +279,11 @@ def _what(table: MeasuredTable, row: MeasuredRow) -> str:
     if row.nodes > 1 and table.network_of(row) == curves.SOCKETS:
         return "TCP sockets"
     without = row.nodes > 1 and table.environment_of(row).get("FI_HMEM_CUDA_USE_GDRCOPY") == "0"
-    return "no GDRCopy" if without else "healthy"
+    if any(trap.startswith("Not healthy") for trap in table.header.traps):
+        return "known to be slow"
+    of_one_way = one_way_runs().get(table.name)
+    otherwise = row.nodes > 1 and of_one_way is not None and row.run not in of_one_way
+    return "no GDRCopy" if without else OTHERWISE if otherwise else "healthy"
 
 
 def _accepted(table: MeasuredTable, like: MeasuredTable | None = None, calibration: str | None = None) -> Acceptance:

@@ -288,11 +288,21 @@ model is {_percent(shares[-1])} off.
 
 def accept_public() -> str:
     """Public runs that are accepted or not."""
-    lines = ["| runs | | pass | fail | named so |", "|---|--:|--:|--:|--:|"]
-    for each in _acceptance()["public"]:
-        named = "-" if each["what"] == "healthy" else each["named"]
-        several = each["passed"] + each["failed"]
-        lines += [f"| {each['what']} | {several} | {each['passed']} | {each['failed']} | {named} |"]
+    return _accepted_runs("public")
+
+
+def accept_strangers() -> str:
+    """Public runs between nodes of sites that no calibration knows, as they are and at half their speed."""
+    return _accepted_runs("strangers")
+
+
+def _accepted_runs(key: str) -> str:
+    lines = ["| runs | | pass | cannot be judged | fail | named so |", "|---|--:|--:|--:|--:|--:|"]
+    for each in _acceptance()[key]:
+        named = each["named"] or "-"
+        several = sum(each[said] for said in ("passed", "left_open", "failed"))
+        counts = " | ".join(str(each[said]) for said in ("passed", "left_open", "failed"))
+        lines += [f"| {each['what']} | {several} | {counts} | {named} |"]
     return "\n".join(lines) + "\n"
 
 
@@ -308,17 +318,25 @@ def accept_splits() -> str:
 
 def accept_planted() -> str:
     """Planted faults: what passes, and what is named, of all runs of the communicators that each was planted on."""
-    lines = ["| planted | on communicators | false pass | the most on one | right first | among those named |"]
-    lines += ["|---|--:|--:|--:|--:|--:|"]
+    lines = [
+        "| planted | on communicators | false pass | the most on one | not judged | right first | among those named |"
+    ]
+    lines += ["|---|--:|--:|--:|--:|--:|--:|"]
     kept = sorted(_acceptance()["planted"], key=lambda each: str(each["planted"]))
     for fault, group in itertools.groupby(kept, key=lambda each: each["planted"]):
         own = list(group)
-        runs, failed, first, among = (sum(each[key] for each in own) for key in ("runs", "failed", "first", "among"))
+        keys = "runs", "failed", "left_open", "first", "among"
+        runs, failed, left_open, first, among = (sum(each[key] for each in own) for key in keys)
         if fault == "nothing":
             healthy = f"With nothing planted {_percent(failed / runs)} of {runs} runs fail falsely."
             continue
-        most = max(1 - each["failed"] / each["runs"] for each in own)
-        shares = (1 - failed / runs, most, *(named / failed if failed else None for named in (first, among)))
+        most = max(1 - (each["failed"] + each["left_open"]) / each["runs"] for each in own)
+        shares = (
+            1 - (failed + left_open) / runs,
+            most,
+            left_open / runs,
+            *(named / failed if failed else None for named in (first, among)),
+        )
         lines += [f"| {fault} | {len(own)} | {' | '.join(map(_whole_percent, shares))} |"]
     return "\n".join([healthy, "", *lines]) + "\n"
 
@@ -409,6 +427,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "coverage": coverage,
     "updates": updates,
     "accept_public": accept_public,
+    "accept_strangers": accept_strangers,
     "accept_splits": accept_splits,
     "accept_planted": accept_planted,
 }

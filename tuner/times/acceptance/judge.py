@@ -90,7 +90,7 @@ class Judged:
         return not any(verdict.fails for verdict in self.verdicts)
 
     def left_open(self, which: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> "Judged":
-        """The same where sizes of a mask, [size], cannot be judged; what the links cannot do fails all the same."""
+        """Verdicts that leave the sizes of a mask open, [size]; what the links cannot do fails all the same."""
         verdicts = (
             Verdict.not_judged if open_ and verdict is not Verdict.fast else verdict
             for verdict, open_ in zip(self.verdicts, which.tolist(), strict=True)

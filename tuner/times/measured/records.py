@@ -190,7 +190,7 @@ class Noted:
 
 
 def runs_of_notes(noted: Iterable[tuple[str, str]]) -> Noted:
-    """What the sources and notes of rows tell, by row. Rows of one source with unlike notes are of unlike runs."""
+    """Runs that the sources and notes of rows tell of. Rows of one source with unlike notes are of unlike runs."""
     names: dict[tuple[str, str], str] = {}
     of_rows = []
     for source, note in noted:
