@@ -31,7 +31,7 @@ from tuner.cli import measure
 from tuner.oracle import library
 from tuner.plugin import forcing_path
 from tuner.plugin.forcing import SeenByPlugin
-from tuner.times.readers.nccl_log import Log
+from tuner.times.readers.nccl_tests import Log
 from tuner.times.records import samples
 from tuner.times.records.header import Header, Noted, from_record, to_record
 from tuner.times.records.samples import Combination, Point, SampleBlock

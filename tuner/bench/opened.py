@@ -55,8 +55,8 @@ def again(path: Path, measurements: Measurements) -> Backend | None:
     if name != gpu.NAME:
         valid = f"{gpu.NAME}, {double.NAME}, {simulated.NAME}, or `no_gate`"
         raise BadMeasurement(f"{path}: unknown backend {name!r}; valid: {valid}")
-    backend = fresh(options_of(measurements.header))
-    if backend is None:
+    opened = fresh(options_of(measurements.header))
+    if opened is None:
         return None
-    check_same(path, measurements, backend.describe())
-    return backend
+    check_same(path, measurements, opened.describe())
+    return opened

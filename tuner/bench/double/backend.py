@@ -8,18 +8,35 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement, MeasuringFailed
 from tuner.bench.backend import Options, Run, options_of
-from tuner.bench.double.requests import Opened
 from tuner.bench.double.settings import STARTED, DoubleEnvironment, DoubleSettings
-from tuner.bench.exchange import Question, WorkerProcesses
+from tuner.bench.exchange import Answer, Question, WorkerProcesses
 from tuner.bench.gpu.rendezvous import RankAddress
 from tuner.times.records.header import DOUBLE, Header
 from tuner.times.records.samples import Combination, Point
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The answer to the start."""
+
+    header: Header
+    release: str
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True)
+class CountedAnswer(Answer):
+    """``launched`` counts what libnccl launched in this process meanwhile."""
+
+    launched: Mapping[tuple[Point, Combination], int] = field(default_factory=dict)
+
 
 NAME = DOUBLE
 CHILD = "tuner.bench.double.child"

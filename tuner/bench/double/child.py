@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from tuner.base.errors import TunerError
+from tuner.bench.double.backend import CountedAnswer, Opened
 from tuner.bench.double.computer import computer
-from tuner.bench.double.requests import CountedAnswer, Opened
 from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
 from tuner.bench.exchange import Question, answer_all, send
 from tuner.bench.gpu.opening import open_gpus

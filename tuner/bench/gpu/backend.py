@@ -10,27 +10,97 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, MeasuringFailed, TunerError
 from tuner.base.files import sha256
+from tuner.base.names import Collective, DataType, Op
 from tuner.bench.backend import Options, Run
-from tuner.bench.gpu import kernels, orders, process
+from tuner.bench.gpu import kernels, process
 from tuner.bench.gpu.calls import CALLS, Calls, Rank
-from tuner.bench.gpu.orders import Answer, Order
 from tuner.bench.gpu.process import within
 from tuner.bench.gpu.rendezvous import Rendezvous
 from tuner.plugin import loading
 from tuner.plugin.forcing import forced
 from tuner.release.variables import NOT_NCCLS
 from tuner.scenario import Scenario
-from tuner.times.readers.nccl_log import Log
+from tuner.times.readers.nccl_tests import Log
 from tuner.times.records.header import GPU, Header, as_written
 from tuner.times.records.samples import Combination, Point, lateness
+
+Message: TypeAlias = Mapping[str, Any]  # JSON on its way between processes
+CLOSE: Message = {"do": "close"}
+RENEW: Message = {"do": "renew"}  # as close; fresh processes will meet again
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One point to run under a ``table``, its data drawn by ``seed``: once checked, then timed ``repeats`` times."""
+
+    point: Point
+    table: str | None
+    repeats: int
+    seed: int
+
+    def message(self) -> Message:
+        """To be shared."""
+        return {"do": "run", **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one process measured: its times in us, how many of its results were wrong.
+
+    ``host_us`` is the least that it took to start one call; None without a time. ``whole_us`` is what all calls
+    together took each of its ranks, us.
+    """
+
+    times_us: tuple[float, ...]
+    wrong: int
+    host_us: float | None = None
+    whole_us: tuple[float, ...] = ()
+
+    def message(self) -> Message:
+        """To be gathered."""
+        said = {"times_us": list(self.times_us), "wrong": self.wrong, "host_us": self.host_us}
+        return {**said, "whole_us": list(self.whole_us)}
+
+
+def failed(rank: int, error: Exception) -> Message:
+    """To be gathered in the place of an answer."""
+    return {"error": f"rank {rank}: {error}"}
+
+
+def order_of(message: Message) -> Order | None:
+    """What was shared; None where the communicator is to be closed."""
+    if message["do"] in (CLOSE["do"], RENEW["do"]):
+        return None
+    point = message["point"]
+    return Order(
+        Point(
+            Collective(point["collective"]),
+            point["bytes"],
+            DataType(point["dtype"]),
+            Op(point["op"]),
+            point["in_place"],
+            point["graph"],
+        ),
+        message["table"],
+        message["repeats"],
+        message["seed"],
+    )
+
+
+def answer_of(message: Message) -> Answer:
+    """What was gathered. MeasuringFailed where the process says that it failed."""
+    if "error" in message:
+        raise MeasuringFailed(message["error"])
+    return Answer(tuple(message["times_us"]), message["wrong"], message["host_us"], tuple(message.get("whole_us", ())))
+
 
 NAME = GPU
 SEVERAL = "NCCL_MULTI_RANK_GPU_ENABLE"
@@ -225,13 +295,13 @@ class GpuBackend:
 
     def close(self) -> None:
         """Ends the communicator on all ranks."""
-        self._leave(orders.CLOSE)
+        self._leave(CLOSE)
 
     def make_way(self) -> None:
         """The same, and lets the other ranks know that a fresh process will come in the place of each."""
-        self._leave(orders.RENEW)
+        self._leave(RENEW)
 
-    def _leave(self, message: orders.Message) -> None:
+    def _leave(self, message: Message) -> None:
         if self._closed:
             return
         self._closed = True
@@ -249,7 +319,7 @@ class GpuBackend:
         order = Order(point, table, repeats, self._seed)
         try:
             self._met.share(order.message())
-            return list(map(orders.answer, self._met.gather(self._do(order).message())))
+            return list(map(answer_of, self._met.gather(self._do(order).message())))
         except BaseException:
             self._closed = True
             self._end(broken=True)
@@ -262,20 +332,20 @@ class GpuBackend:
         """
         broken = True
         try:
-            while (order := orders.order(message := self._met.share())) is not None:
+            while (order := order_of(message := self._met.share())) is not None:
                 said = self._said(order)
                 self._met.gather(said)
-                orders.answer(said)
+                answer_of(said)
             broken = False
         finally:
             self._end(broken)
-        return bool(message == orders.RENEW)
+        return bool(message == RENEW)
 
-    def _said(self, order: Order) -> orders.Message:
+    def _said(self, order: Order) -> Message:
         try:
             return self._do(order).message()
         except TunerError as error:
-            return orders.failed(self._met.place.rank, error)
+            return failed(self._met.place.rank, error)
 
     def _end(self, broken: bool) -> None:
         def free() -> None:

@@ -5,14 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from tuner import release
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
-from tuner.base.errors import BadInput, BadMeasurement
+from tuner.base.errors import BadInput, BadMeasurement, TunerError
+from tuner.emulator.communicator import Communicator
 from tuner.machine import catalogue, skeleton
 from tuner.machine.topology import Topology
 from tuner.times import measured as measured_tables
-from tuner.times.calibration import plausible, point_to_point_fit, time_fit
+from tuner.times.calibration import plausible, time_fit
 from tuner.times.calibration.measured_calls import (
     MeasuredCalls,
     Site,
@@ -21,15 +24,89 @@ from tuner.times.calibration.measured_calls import (
     of_table,
     table_of_one_way,
 )
+from tuner.times.calibration.time_fit import softened
 from tuner.times.measured import MeasuredHeader, MeasuredLaunch, MeasuredRow, MeasuredRun, MeasuredTable, Problem
 from tuner.times.readers import measured_table
 from tuner.times.readers.measured_table import Given
 from tuner.times.timemodel import calibration as calibrations
+from tuner.times.timemodel import point_to_point
 from tuner.times.timemodel.calibration import Calibration, ExchangeCalibration, MeasuredFile
+from tuner.times.timemodel.features import Array, Ints, Which
 from tuner.times.timemodel.form import believed
 from tuner.times.timemodel.intervals import BELIEVED_SCATTER, Factors, Sizes, Surface
-from tuner.times.timemodel.point_to_point import MODELLED
+from tuner.times.timemodel.point_to_point import MODELLED, PARAMETERS, Exchanges
 from tuner.times.timemodel.sites import rows_of
+
+_SCATTER = 0.05  # how far a measured time may lie from the form before it counts less, natural log
+_BELIEVED_SCATTER, _BELIEVED_ROWS = 0.06, 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredExchanges:
+    """Rows of sends and receives: the calls, what they took in us, GPUs of a node, [row]."""
+
+    rows: tuple[MeasuredRow, ...]
+    calls: Exchanges
+    times_us: Array
+    gpus_per_node: Ints
+
+    def __getitem__(self, which: Which) -> "MeasuredExchanges":
+        chosen = np.arange(len(self.rows))[which]
+        rows = tuple(self.rows[at] for at in chosen.tolist())
+        return MeasuredExchanges(rows, self.calls[which], self.times_us[which], self.gpus_per_node[which])
+
+
+def exchanges_of_tables(tables: Sequence[MeasuredTable], sites: Sequence[Site]) -> MeasuredExchanges | None:
+    """The rows of tables, each on its site, that are modelled; None where there are none."""
+    rows: list[MeasuredRow] = []
+    calls: list[Exchanges] = []
+    for table, site in zip(tables, sites, strict=True):
+        communicators: dict[tuple[int, int], Communicator | None] = {}
+        for row in table.rows:
+            key = row.nodes, row.gpus_per_node
+            if row.collective not in MODELLED or row.in_place:
+                continue
+            if key not in communicators:
+                try:
+                    communicators[key] = site.selection(*key, {}).communicator
+                except TunerError:
+                    communicators[key] = None
+            if (communicator := communicators[key]) is not None:
+                rows.append(row)
+                sizes = np.array([row.bytes], np.uint64)
+                calls.append(point_to_point.of_communicator(communicator, sizes))
+    if not rows:
+        return None
+    together = Exchanges(*(np.concatenate([getattr(each, name) for each in calls]) for name in Exchanges.__slots__))
+    return MeasuredExchanges(
+        tuple(rows),
+        together,
+        np.array([row.time_us for row in rows]),
+        np.array([row.gpus_per_node for row in rows], np.int64),
+    )
+
+
+def fit_exchanges(measured: MeasuredExchanges) -> Mapping[str, float]:
+    """The parameters that explain the times best, beliefs counted. Loss: soft absolute differences of logarithms."""
+    names = list(PARAMETERS)
+    believed = np.log([PARAMETERS[name].median for name in names])
+    widths = np.array([PARAMETERS[name].log_sd for name in names])
+
+    def residuals(vector: Array) -> Array:
+        values = dict(zip(names, np.exp(vector).tolist(), strict=True))
+        off = np.log(point_to_point.times_us(values, measured.calls) / measured.times_us) / _SCATTER
+        return np.concatenate([softened(off), (vector - believed) / widths])
+
+    from scipy.optimize import least_squares  # slow to load
+
+    return dict(zip(names, np.exp(least_squares(residuals, believed).x).tolist(), strict=True))
+
+
+def exchange_scatter(measured: MeasuredExchanges, parameters: Mapping[str, float]) -> float:
+    """Mean absolute logarithm of measured times over the form's, a few rows weighed against what others show."""
+    off = np.abs(np.log(point_to_point.times_us(parameters, measured.calls) / measured.times_us))
+    return float((off.sum() + _BELIEVED_ROWS * _BELIEVED_SCATTER) / (len(off) + _BELIEVED_ROWS))
+
 
 FEWEST_ROWS = 12
 
@@ -266,12 +343,12 @@ def _exchange(tables: Sequence[MeasuredTable], sites: Sequence[Site], factors: F
         replace(table, rows=tuple(row for row in table.rows if row.nodes > 1 or _alike(table, having[0][0])))
         for table, _ in having
     ]
-    rows = point_to_point_fit.of_tables(alike, [site for _, site in having])
+    rows = exchanges_of_tables(alike, [site for _, site in having])
     if rows is None:
         return None
-    parameters = point_to_point_fit.fit(rows)
+    parameters = fit_exchanges(rows)
     scope = frozenset((row.nodes, row.gpus_per_node) for row in rows.rows)
-    scatter = point_to_point_fit.scatter(rows, parameters)
+    scatter = exchange_scatter(rows, parameters)
     return ExchangeCalibration(parameters, scatter, factors, len(rows.rows), scope)
 
 

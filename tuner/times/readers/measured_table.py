@@ -24,8 +24,7 @@ from tuner.times.measured import (
 )
 from tuner.times.measured.reader import check_row
 from tuner.times.readers import nccl_tests
-from tuner.times.readers.nccl_log import executed_by_size, imported_log
-from tuner.times.readers.nccl_tests import PROGRAMS, Text, is_text, wrong_count
+from tuner.times.readers.nccl_tests import PROGRAMS, Text, executed_by_size, imported_log, is_text, wrong_count
 from tuner.times.records.header import Header
 from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock
 from tuner.times.statistics import LEAST_PROCESSES

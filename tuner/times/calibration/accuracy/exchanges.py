@@ -8,11 +8,11 @@ import numpy as np
 
 from tuner.base.dataclass import dataclass
 from tuner.times import measured
-from tuner.times.calibration import point_to_point_fit
+from tuner.times.calibration import calibrate
 from tuner.times.calibration.accuracy.evaluate import Scores, learn_scaled, mean_absolute_error
 from tuner.times.calibration.accuracy.splits import Split, splits
+from tuner.times.calibration.calibrate import MeasuredExchanges
 from tuner.times.calibration.measured_calls import Site
-from tuner.times.calibration.point_to_point_fit import MeasuredExchanges
 from tuner.times.timemodel import point_to_point
 from tuner.times.timemodel.features import Array, Which
 from tuner.times.timemodel.intervals import CarriedOver, Factors
@@ -83,11 +83,11 @@ def _all() -> tuple[_Predicted, ...]:
     for split in splits():
         if split.kind in KINDS and (both := _halves(split)):
             fitted, test = both
-            parameters = point_to_point_fit.fit(fitted)
+            parameters = calibrate.fit_exchanges(fitted)
             predicted_us = point_to_point.times_us(parameters, test.calls)
             error = mean_absolute_error(predicted_us, test.times_us)
             off = np.abs(np.log(predicted_us / test.times_us))
-            found.append(_Predicted(split, error, off, point_to_point_fit.scatter(fitted, parameters)))
+            found.append(_Predicted(split, error, off, calibrate.exchange_scatter(fitted, parameters)))
     return tuple(found)
 
 
@@ -114,4 +114,4 @@ def _rows(name: str) -> MeasuredExchanges | None:
     table = measured.load(name)
     if any(row.nodes > 1 for row in table.rows):
         return None
-    return point_to_point_fit.of_tables([table], [Site(table.header.machine, table.header.nccl)])
+    return calibrate.exchanges_of_tables([table], [Site(table.header.machine, table.header.nccl)])

@@ -11,8 +11,9 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.records import to_json
 from tuner.machine import catalogue, skeleton
 from tuner.machine.topology import Topology
-from tuner.times.calibration import calibrate, plausible, point_to_point_fit
+from tuner.times.calibration import calibrate, plausible
 from tuner.times.calibration.accuracy.evaluate import mean_absolute_error, predicted_times
+from tuner.times.calibration.calibrate import MeasuredExchanges
 from tuner.times.calibration.measured_calls import (
     MeasuredCalls,
     Site,
@@ -20,7 +21,6 @@ from tuner.times.calibration.measured_calls import (
     of_table,
     point_to_point_reason,
 )
-from tuner.times.calibration.point_to_point_fit import MeasuredExchanges
 from tuner.times.measured import Kind, MeasuredRow, MeasuredTable, Problem
 from tuner.times.readers.measured_table import Given
 from tuner.times.timemodel import calibration as calibrations
@@ -159,7 +159,7 @@ def of_file(
     table = replace(table, rows=tuple(row for row in table.rows if _call(row) not in given))
     if not table.rows:
         raise BadMeasurement(f"{table.name}: all rows are those that the calibration is updated with; none is left")
-    exchanges = point_to_point_fit.of_tables([table], [site])
+    exchanges = calibrate.exchanges_of_tables([table], [site])
     alone = exchanges is not None and all(row.is_point_to_point for row in table.rows)
     calls = None if alone else of_table(table, site)
     placed = calls if calls is not None else exchanges
