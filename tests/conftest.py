@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support import fetched
 from tests.support.available_releases import ALL
+from tests.support.draws import Draws
 from tests.support.each_choice import beyond_each_choice
 from tests.support.not_live import sitecustomize as not_live
 from tuner.base.files import cache_folder
@@ -42,6 +43,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--exhaustive", action="store_true", help="all cases of the tests marked each_choice, as where you name a path"
     )
+    parser.addoption(
+        "--draw",
+        type=int,
+        default=1,
+        metavar="N",
+        help="N times as many draws of live tests",
+    )
+    parser.addoption("--draw-seed", default="live", metavar="TEXT", help="others than they draw by default")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -95,6 +104,12 @@ def pytest_collection_finish() -> None:
 def explores(pytestconfig: pytest.Config) -> bool:
     """Whether tests that draw their input draw much of it, as in `make explore`."""
     return bool(pytestconfig.getoption("--hypothesis-profile", default=None) == "explore")
+
+
+@pytest.fixture(scope="session")
+def draws(pytestconfig: pytest.Config) -> Draws:
+    """How much live tests draw, and from which seed: the options ``--draw`` and ``--draw-seed``."""
+    return Draws(pytestconfig.getoption("--draw"), pytestconfig.getoption("--draw-seed"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,13 +1,12 @@
-"""What libnccl notes of its connections to other nodes, which registered buffers go by, as it makes them and as marked.
+"""What libnccl notes of its connections to other nodes, which registered buffers go by, as made and as marked."""
 
-Many more: `python -m tests.scripts.check_connections`.
-"""
+from itertools import islice
 
 import pytest
 
-from tests.scripts.check_connections import differences, drawn
 from tests.support.available_releases import HERE
-from tests.support.connections import connections, marked
+from tests.support.connections import MOST_RANKS, connections, differences, drawn, marked
+from tests.support.draws import Draws
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.emulator.connect.network import ORDER
@@ -42,11 +41,13 @@ def test_nodes_of_a_part_differ_in_which_adapters_are_near(nccl: str, ranks: tup
 
 
 @pytest.mark.parametrize("nccl", WITH_NETWORK[-1:])
-def test_ranks_that_connect_note_what_is_emulated(nccl: str) -> None:
-    small = (each for each in drawn(nccl, "live", 100) if each[0].ranks <= 4)
-    found, ranks, _ = differences(*next(small))
-    assert not found
-    assert ranks > 1
+def test_ranks_that_connect_note_what_is_emulated(nccl: str, draws: Draws) -> None:
+    most = 4 if draws.times == 1 else MOST_RANKS
+    small = (each for each in drawn(nccl, draws.seed, 100 * draws.times) if each[0].ranks <= most)
+    for scenario, how in islice(small, draws.times):
+        found, ranks, _ = differences(scenario, how)
+        assert not found, f"{scenario.title} {scenario.environment} {how}"
+        assert ranks > 1
 
 
 def test_releases_that_note_nothing_are_refused() -> None:

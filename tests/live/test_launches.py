@@ -1,6 +1,6 @@
 """Launches in full against those of the live libnccl: every work structure and every operation of the network.
 
-Many more of every release: `python -m tests.scripts.check_launches`.
+Many more of every release: `NCCL_TUNER_TEST_RELEASES=all pytest tests/live/test_launches.py --draw 1000 --draw-seed a`.
 """
 
 from collections.abc import Iterable
@@ -12,8 +12,11 @@ import pytest
 
 from tests.support import check_launch
 from tests.support.available_releases import HERE, WITH_PLUGINS
+from tests.support.draws import Draws
 from tests.support.plugin_tables import interface, table_of
 from tests.support.random_launches import Drawn, compared, drawn, issued
+from tests.support.table_launches import compared as compared_with_table
+from tests.support.table_launches import rows_of, unforced
 from tuner import plugin, release
 from tuner.answers.tuners import with_tuner
 from tuner.base.errors import BadInput
@@ -30,12 +33,33 @@ from tuner.scenario import Scenario
 
 pytestmark = pytest.mark.live
 COMMUNICATORS, ALONE, GROUPS = 3, 20, 1
-MOST_RANKS = 8  # of those on registered buffers
+MOST_RANKS = 8  # of those on registered buffers, and of those with a table
+FEW = 8  # calls alone of a communicator with a table
+FORCED = 0.2  # of these on which NCCL_ALGO and NCCL_PROTO may be set
 
 
 @pytest.mark.parametrize("nccl", HERE)
-def test_random_launches_are_those_of_libnccl(nccl: str) -> None:
-    assert_equal(islice(drawn(nccl, "live", ALONE, GROUPS), COMMUNICATORS))
+def test_random_launches_are_those_of_libnccl(nccl: str, draws: Draws) -> None:
+    assert_equal(islice(drawn(nccl, draws.seed, ALONE, GROUPS), COMMUNICATORS * draws.times))
+
+
+@pytest.mark.parametrize("nccl", WITH_PLUGINS)
+def test_random_launches_with_a_table_are_those_of_libnccl(nccl: str, draws: Draws, tmp_path: Path) -> None:
+    random, values, differing = draws.random(nccl), 0, list[str]()
+    small = (each for each in drawn(nccl, draws.seed, FEW, GROUPS) if each.scenario.ranks <= MOST_RANKS)
+    for number, forced in enumerate(islice(small, 2 * draws.times)):
+        communicator = forced if random.random() < FORCED else unforced(forced)
+        rows, folder = rows_of(random), tmp_path / str(number)
+        folder.mkdir()
+        for launch in filter(None, compared_with_table(communicator, rows, folder)):
+            values += len(launch.values)
+            differing += [
+                f"{communicator.scenario.title}, {rows}, {what}: emulator {ours}, libnccl {theirs}"
+                for what, (ours, theirs) in launch.values.items()
+                if ours != theirs
+            ]
+    assert not differing, "\n".join(differing[:10])
+    assert values > 0
 
 
 def assert_equal(communicators: Iterable[Drawn]) -> None:
@@ -55,11 +79,11 @@ def assert_equal(communicators: Iterable[Drawn]) -> None:
 @pytest.mark.each_choice
 @pytest.mark.parametrize("buffers", [Buffers.registered, Buffers.graph, Buffers.window], ids=lambda each: each.name)
 @pytest.mark.parametrize("nccl", HERE)
-def test_random_launches_on_registered_buffers_are_those_of_libnccl(nccl: str, buffers: Buffers) -> None:
+def test_random_launches_on_registered_buffers_are_those_of_libnccl(nccl: str, buffers: Buffers, draws: Draws) -> None:
     if missing(release.load(nccl), buffers) or not release.load(nccl).rules.registered:
         pytest.skip(f"NCCL {nccl} has no such buffers")
-    small = (each for each in drawn(nccl, "live", ALONE, GROUPS, buffers) if each.scenario.ranks <= MOST_RANKS)
-    assert_equal(islice(small, COMMUNICATORS))
+    small = (each for each in drawn(nccl, draws.seed, ALONE, GROUPS, buffers) if each.scenario.ranks <= MOST_RANKS)
+    assert_equal(islice(small, COMMUNICATORS * draws.times))
 
 
 SYMMETRIC = [  # calls, machine, GPUs of each node, release

@@ -4,17 +4,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import random_exchanges, random_parts
 from tests.support.available_releases import HERE
+from tests.support.check_exchange import compare
+from tests.support.draws import Draws
 from tests.support.two_ports import with_two_ports
 from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective
 from tuner.machine import catalogue
+from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import ALL_COLLECTIVES, check
 from tuner.scenario import Scenario
 from tuner.scenario.description import Members
+from tuner.scenario.p2p import p2p_context
 
 pytestmark = pytest.mark.live
+SIZES = [1 << power for power in range(10, 31, 4)]
 
 CASES = [
     ("2.18.1", 2, Members((1, 3, 8, 9), shares=True)),
@@ -62,3 +68,24 @@ def test_the_part_is_the_same(nccl: str, nodes: int, members: Members) -> None:
     report = check(scenario, sizes=[scenario.ranks << power for power in (10, 17, 24)])
     assert report.mismatches == ()
     assert report.compared["cells"] > 100
+
+
+@pytest.mark.parametrize("nccl", HERE)
+def test_random_parts(nccl: str, draws: Draws) -> None:
+    """Graphs, channels, tables, cells, picks, launches and groups, and some sends and receives of one rank."""
+    random, compared = draws.random(nccl), 0
+    while compared < draws.times:
+        scenario = random_parts.draw(nccl, random)
+        try:
+            scenario.communicator()
+        except BadInput:
+            continue
+        report = check(scenario, sizes=[size * scenario.ranks for size in SIZES])
+        assert report.mismatches == (), f"{scenario.title} {scenario.environment}"
+        resolved = scenario.resolve()
+        rank = random.randrange(resolved.ranks)
+        with Oracle(scenario.oracle_configuration()) as oracle:
+            for kind in ("alone", "all-to-all", "random"):
+                calls = random_exchanges.draw(kind, rank, resolved.ranks, random)
+                assert compare(p2p_context(resolved, rank), oracle, calls) == {}, f"{scenario.title} rank {rank} {kind}"
+        compared += 1

@@ -1,11 +1,15 @@
 """NCCL's model of symmetric kernels: the times of ``table --buffers window`` against those that NCCL logs."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from tests.support.command_line import run
+from tests.support.draws import Draws
 from tests.support.logged_times import LOGS_TIMES, differing
+from tests.support.random_windows import SYM_KERNEL, drawn
+from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.oracle import library
@@ -26,6 +30,25 @@ def test_times_are_those_that_nccl_logs(collective: Collective) -> None:
     assert found == []
     assert len(compared) >= 3
     assert compared.total() >= 15
+
+
+@pytest.mark.live
+@pytest.mark.skipif(not library.cached(LOGS_TIMES).is_file(), reason=f"NCCL {LOGS_TIMES} is not cached")
+def test_times_of_random_calls_are_those_that_nccl_logs(draws: Draws) -> None:
+    random, compared = draws.random(LOGS_TIMES), 0
+    for _ in range(6 * draws.times):
+        scenario, request, sizes = drawn(LOGS_TIMES, random)
+        chosen = {SYM_KERNEL, "NCCL_ALGO", "NCCL_PROTO"}
+        environment = {name: value for name, value in (scenario.environment or {}).items() if name not in chosen}
+        environment |= {**NO_COPIES, "NCCL_CTA_POLICY": "0", "NCCL_WIN_ENABLE": "1"}
+        described = replace(scenario, environment=environment)
+        try:
+            here, found = differing(described, replace(request, buffers=Buffers.window), sizes[::4])
+        except (BadInput, NoAlgorithm):
+            continue
+        assert found == [], f"{described.title} {environment}"
+        compared += here.total()
+    assert compared > 0
 
 
 def test_the_table_has_every_kernel_at_every_size() -> None:

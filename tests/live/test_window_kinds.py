@@ -5,6 +5,8 @@ from itertools import product
 import pytest
 
 from tests.support.available_releases import HERE
+from tests.support.draws import Draws
+from tests.support.random_windows import drawn, emulated
 from tuner import release
 from tuner.answers.exchanges import ExchangeQuery, answers
 from tuner.base.errors import BadInput, OracleFailed
@@ -54,6 +56,19 @@ def test_windows_of_every_kind(name: str, nodes: int) -> None:
     report = check(scenario, calls(name), sizes)
     assert report.mismatches == ()
     assert report.compared["channels"] == len(calls(name)) * len(sizes)
+
+
+@pytest.mark.parametrize("name", WITH_WINDOWS)
+def test_random_calls_on_windows(name: str, draws: Draws) -> None:
+    random, compared = draws.random(name), 0
+    for _ in range(4 * draws.times):
+        scenario, request, sizes = drawn(name, random)
+        if not emulated(scenario, request, sizes):
+            continue
+        report = check(scenario, [request], sizes)
+        assert report.mismatches == (), f"{scenario.title} {scenario.environment}"
+        compared += sum(report.compared.get(what, 0) for what in ("picks", "channels", "threads"))
+    assert compared > 0
 
 
 def test_kinds_differ() -> None:

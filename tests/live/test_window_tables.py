@@ -1,13 +1,18 @@
 """A tuner plugin where symmetric kernels may take a call: what it has a say in, against libnccl that loads it."""
 
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests.support.available_releases import HERE
+from tests.support.draws import Draws
+from tests.support.random_windows import drawn
 from tests.support.tables_on_windows import differing
 from tuner import release
-from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.errors import BadInput, NoAlgorithm
+from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.emulator.request import Request
 from tuner.scenario import Scenario
 
@@ -47,3 +52,43 @@ def test_plain_buffers(name: str, collective: Collective, tmp_path: Path) -> Non
     assert says["its choice"] > 0
     if collective is Collective.AllReduce:  # the table's AllGather is LL nowhere
         assert says["its protocol"] > 0
+
+
+CHOICES = [
+    f"{algorithm.name.lower()}/{protocol.name.lower()}"
+    for algorithm in (Algorithm.Ring, Algorithm.Tree, Algorithm.NVLS)
+    for protocol in Protocol
+]
+
+
+def rows(draw: Random) -> list[str]:
+    """Rows of a table for any collective, some for one number of operations that NCCL counts together."""
+    made = []
+    for _ in range(draw.randint(1, 4)):
+        low, high = sorted(int(2 ** draw.uniform(3, 33)) for _ in range(2))
+        sizes = draw.choice(("", f"bytes={low}..{high}", f"bytes=..{high}", f"bytes={low}.."))
+        collective = draw.choice(("allreduce", "allgather", "reducescatter"))
+        pipelined = draw.choice(("", "", "", "pipelined=0", "pipelined=1"))
+        choices, channels = " | ".join(draw.sample(CHOICES, 2)), draw.choice(("", "", "channels=2", "channels=5"))
+        made.append(" ".join(f"{collective} {sizes} {pipelined} -> {choices} {channels}".split()))
+    return made
+
+
+@pytest.mark.parametrize("name", WITH_WINDOWS)
+def test_random_tables(name: str, draws: Draws, tmp_path: Path) -> None:
+    random, compared = draws.random(f"tables {name}"), 0
+    for number in range(3 * draws.times):
+        scenario, request, sizes = drawn(name, random)
+        table = rows(random)
+        if request.buffers is not Buffers.window:  # registered ones: tests/scripts/check_registered.py
+            request = replace(request, buffers=Buffers.plain)
+            scenario = replace(scenario, environment={**(scenario.environment or {}), **WITHOUT_WINDOWS})
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        try:
+            says, found = differing(scenario, request, sizes[::4], folder, table)
+        except (BadInput, NoAlgorithm):
+            continue
+        assert found == [], f"{scenario.title} {scenario.environment} {table}"
+        compared += says.total()
+    assert compared > 0

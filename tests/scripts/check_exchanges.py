@@ -16,10 +16,10 @@ from itertools import islice
 
 import click
 
-from tests.scripts.check_symmetric import GIN_TYPE, drawn_windows
 from tests.support.check_exchange import compare_mixed
 from tests.support.random_exchanges import KINDS, draw, scenarios
 from tests.support.random_groups import random_groups, rings_of_works
+from tests.support.random_windows import GIN_TYPE, drawn_windows
 from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm, TunerError
 from tuner.base.names import Buffers

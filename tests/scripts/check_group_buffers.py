@@ -17,7 +17,8 @@ from collections.abc import Iterator
 
 import click
 
-from tests.scripts import check_registered, check_symmetric
+from tests.scripts import check_registered
+from tests.support import random_windows
 from tests.support.random_groups import random_groups
 from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
@@ -75,7 +76,7 @@ def _compare(scenario: Scenario, draw: random.Random, groups: int, counted: Coun
 def _compare_all(
     scenario: Scenario, selection: Selection, planned: list[list[Operation]], counted: Counter[str]
 ) -> None:
-    asked = {WITHOUT_WINDOWS, check_symmetric.SYM_KERNEL} & set(scenario.environment or ())
+    asked = {WITHOUT_WINDOWS, random_windows.SYM_KERNEL} & set(scenario.environment or ())
     with Oracle(scenario.oracle_configuration()) as oracle:
         if asked and not planned[0][0].request.symmetric:
             _note_multicast(selection, oracle)
@@ -112,7 +113,7 @@ def _planned(
     for buffers in Buffers:
         if missing(selection.communicator.release, buffers):
             continue
-        windows = check_symmetric.drawn_windows(selection.communicator.release.name, draw)
+        windows = random_windows.drawn_windows(selection.communicator.release.name, draw)
         on = buffers, windows.sides is Sides.both and draw.random() < 0.3
         most, seed = draw.choice((3, 12, 40, 90)), draw.randrange(1 << 30)
         for operations in random_groups(selection, groups, most, seed, on, windows):
@@ -126,19 +127,19 @@ def _planned(
 
 
 def _drawn(draw: random.Random, nccl: str) -> Scenario:
-    machine = draw.choice((*check_registered.MACHINES, *check_symmetric.MACHINES, *check_symmetric.MACHINES))
+    machine = draw.choice((*check_registered.MACHINES, *random_windows.MACHINES, *random_windows.MACHINES))
     nodes, gpus = draw.choice((1, 1, 1, 2, 2, 3)), draw.choice((1, 2, 4, 4, 8, 8))
     gpus = min(gpus, 4) if "4x" in machine or "nvl72" in machine else gpus
     gpus = 2 if nodes == 1 and gpus == 1 else gpus
     environment = dict(draw.choice(check_registered.SETTINGS)) if draw.random() < 0.3 else {}
-    variables = {**check_symmetric.VALUES, **ROOM}  # up to 2.21 nobody empties the ring of works here
+    variables = {**random_windows.VALUES, **ROOM}  # up to 2.21 nobody empties the ring of works here
     environment |= {name: draw.choice(variables[name]) for name in draw.sample(list(variables), draw.randint(0, 2))}
     if draw.random() < 0.25:
-        environment[check_symmetric.SYM_KERNEL] = check_symmetric.kernels(nccl, draw)
+        environment[random_windows.SYM_KERNEL] = random_windows.kernels(nccl, draw)
     if draw.random() < 0.2:
         environment[WITHOUT_WINDOWS] = "1"
     if nodes > 1:
-        environment[check_symmetric.GIN_TYPE] = draw.choice(("0", "3"))
+        environment[random_windows.GIN_TYPE] = draw.choice(("0", "3"))
     trays = draw.randint(1, 2) if machine.endswith("nvl72") else None
     per_process = draw.choice((1, 1, 1, 2))
     return Scenario(

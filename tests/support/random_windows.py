@@ -1,21 +1,13 @@
-"""Compares calls on windows of every kind with libnccl on random machines, types, sizes and variables; prints counts.
+"""Calls on windows of every kind, on random machines, types, sizes and variables."""
 
-``python -m tests.scripts.check_symmetric SEED SCENARIOS [RELEASE]...``; without releases all here that have windows.
-"""
+from random import Random
 
-import random
-import sys
-
-import click
-
-from tests.support.available_releases import is_here
 from tuner import release
-from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
+from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.base.windows import SYMMETRIC, Sides, WindowFlag, Windows
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.oracle.conformance.check import check
 from tuner.scenario import Scenario
 
 # A domain is one node; the others have one to three nodes, between which only some networks let GPUs start transfers.
@@ -57,7 +49,7 @@ BUFFERS = (Buffers.window, Buffers.window, Buffers.window, Buffers.plain, Buffer
 SIZES = 120
 
 
-def kernels(name: str, draw: random.Random) -> str:
+def kernels(name: str, draw: Random) -> str:
     """A value of NCCL_SYM_KERNEL: one name, or in releases with lists any list."""
     of_release = release.load(name)
     names = of_release.symmetric.names
@@ -68,7 +60,7 @@ def kernels(name: str, draw: random.Random) -> str:
     return draw.choice((draw.choice(names), of_one[0], of_two, f"{draw.choice(COLLECTIVES).name}:{of_one[0]}", ""))
 
 
-def drawn(name: str, draw: random.Random) -> tuple[Scenario, Request, list[int]]:
+def drawn(name: str, draw: Random) -> tuple[Scenario, Request, list[int]]:
     """A scenario with some variables, one request, and sizes of it, as NCCL's nBytes."""
     machine = draw.choice((*MACHINES, *MACHINES, *FARTHER))
     names = draw.sample(list(VALUES), draw.randint(0, 3))
@@ -98,7 +90,7 @@ def drawn(name: str, draw: random.Random) -> tuple[Scenario, Request, list[int]]
     return scenario, request, sizes
 
 
-def drawn_windows(name: str, draw: random.Random) -> Windows:
+def drawn_windows(name: str, draw: Random) -> Windows:
     """Of one side or both, with flags that the release has."""
     known = [of for of in FLAGS if all(flag.name in release.load(name).symmetric.window_flags for flag in of)]
     return Windows(draw.choice(SIDES), draw.choice(known))
@@ -119,38 +111,3 @@ def emulated(scenario: Scenario, request: Request, sizes: list[int]) -> bool:
     except BadInput:
         return False
     return True
-
-
-@click.command()
-@click.argument("seed", type=int)
-@click.argument("scenarios", type=int)
-@click.argument("names", nargs=-1, type=click.Choice(WITH_WINDOWS), metavar="[RELEASE]...")
-def main(seed: int, scenarios: int, names: tuple[str, ...]) -> None:
-    """Exit code 1 where anything differs."""
-    differ = 0
-    for name in names or filter(is_here, WITH_WINDOWS):
-        draw, compared, refused = random.Random(f"{seed} {name}"), 0, 0
-        for _ in range(scenarios):
-            scenario, request, sizes = drawn(name, draw)
-            if not emulated(scenario, request, sizes):
-                refused += 1
-                continue
-            try:
-                report = check(scenario, [request], sizes)
-            except OracleFailed as error:
-                differ += 1
-                print(scenario.title, scenario.environment, request.title, error)
-                continue
-            compared += sum(report.compared.get(what, 0) for what in ("picks", "channels", "threads"))
-            differ += len(report.mismatches)
-            for mismatch in report.mismatches[:5]:
-                print(scenario.title, scenario.environment, mismatch)
-        print(
-            f"{name}: {compared} compared, {refused} of {scenarios} scenarios refused, {differ} differ so far",
-            flush=True,
-        )
-    sys.exit(1 if differ else 0)
-
-
-if __name__ == "__main__":
-    main()
