@@ -6,6 +6,7 @@ hypothesis draws the same examples in every run, and a busy computer is no failu
 
 import gc
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--draw-seed", default="live", metavar="TEXT", help="others than they draw by default")
 
 
+@pytest.hookimpl(trylast=True)  # after the reporter is there
 def pytest_configure(config: pytest.Config) -> None:
     """What the processes inherit that tests start: among others a guard that they import."""
     named = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
@@ -68,6 +70,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
         sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / "build" / "pycache"))
         sys.dont_write_bytecode = False
+    if config.pluginmanager.has_plugin("terminalreporter"):  # keeps its own width
+        config.get_terminal_writer().fullwidth = shutil.get_terminal_size().columns
     os.environ["COLUMNS"] = "1000"  # tables are as wide as they are, with every column
     # The tests themselves run side by side: threads of a linear algebra library would only wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
