@@ -22,13 +22,18 @@ PAGES = {  # in the repository: in the site
 OPTIONS = "site/options.md"
 ABOUT_OPTIONS = "# Every option\n\nWhat `--help` says of each command ([what each answers](../commands.md))."
 REFERENCE = re.compile(r"^\[[^\]]+\]: \.\./.*$", re.M)  # of the changelog, to pages of the repository's host
+OF_PICTURE = re.compile(r"\)\]\(docs/([^)]+)\)")  # the link of a picture, which has a link of its own inside
 LINK = re.compile(r"\[([^\]]*)\]\(([^)#:]+)(#[^)]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page, place in PAGES.items():
         text = (ROOT / page).read_text("utf-8")
-        files.append(File.generated(config, place, content=LINK.sub(_from_site, REFERENCE.sub("", text))))
+        files.append(
+            File.generated(
+                config, place, content=OF_PICTURE.sub(r")](../\1)", LINK.sub(_from_site, REFERENCE.sub("", text)))
+            )
+        )
     command = click.Context(cli.everything, info_name="nccl-tuner", terminal_width=100, max_content_width=100)
     files.append(File.generated(config, OPTIONS, content="\n\n".join([ABOUT_OPTIONS, *_helps(command)])))
     return files
@@ -68,6 +73,6 @@ def _from_site(link: re.Match[str]) -> str:
     target = target.removeprefix("../")
     if target in PAGES:
         return f"[{text}]({Path(PAGES[target]).name}{anchor})"
-    if target.startswith("docs/") and target.endswith(".md"):
+    if target.startswith("docs/") and target.endswith((".md", ".png", ".svg")):
         return f"[{text}](../{target.removeprefix('docs/')}{anchor})"
     return text
