@@ -38,6 +38,7 @@ def test_a_changed_library_is_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyP
         data[at : at + len(old)] = new
     changed.write_bytes(data)
     monkeypatch.setattr(learn, "PROBES", (("dgx-h100", 1, 4), ("dgx-h100", 2, 2)))
+    monkeypatch.setattr(learn, "HELD_OUT", (("hgx-h200", 2, 3),))  # of the same generation
     with_file = learn.learn(changed)
     assert with_file.exact
     assert with_file.parent == NCCL
