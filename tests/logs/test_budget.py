@@ -674,7 +674,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     assert "x.csv.gz: No such file" in refused(f"{path}.gz", *HERE_TWO)
     assert refused(path, *HERE_TWO, "--setting", "ALGO=Ring").startswith("--setting 'ALGO=Ring': expected NCCL_NAME=")
     assert refused(path, *HERE_TWO, "--setting", "NCCL_ALGO").startswith("--setting 'NCCL_ALGO': expected NCCL_NAME=")
-    assert "NCCL_NVLS: not emulated" in refused(path, *HERE_TWO, "--setting", "NCCL_NVLS=1")
+    assert "NCCL_NET_PLUGIN_REF_COUNT: not" in refused(path, *HERE_TWO, "--setting", "NCCL_NET_PLUGIN_REF_COUNT=1")
     assert refused(path, *HERE_TWO, "--communicator", "tp") == "--communicator 'tp': the calls name none"
     assert "has no symmetric windows; valid: 2.27.3" in refused(
         path, *HERE_TWO, "--nccl", "2.20.5", "--buffers", "window"

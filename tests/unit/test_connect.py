@@ -143,7 +143,7 @@ def test_text_has_collnet_and_pat() -> None:
     [
         (["--explain", "ring"], "--across cannot be combined with --dump, --explain or --svg"),
         (["--dump", "graphs.xml"], "--across cannot be combined with --dump, --explain or --svg"),
-        (["--env", "NCCL_NVLS=1"], "NCCL_NVLS: not emulated"),
+        (["--env", "NCCL_NET_PLUGIN_REF_COUNT=1"], "NCCL_NET_PLUGIN_REF_COUNT: not emulated"),
     ],
 )
 def test_what_across_refuses(arguments: list[str], message: str) -> None:

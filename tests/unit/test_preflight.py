@@ -175,7 +175,7 @@ def test_a_slower_adapter_costs_time_only(tmp_path: Path) -> None:
         ("NCCL_BUFFSIZE", "1048576", Reach.messages, RanksVerdict.part),
         ("NCCL_IB_DISABLE", "1", Reach.network, RanksVerdict.part),
         ("NCCL_DEBUG", "INFO", Reach.nothing, RanksVerdict.same),
-        ("NCCL_COLL", "1", Reach.unknown, RanksVerdict.unknown),
+        ("NCCL_CONFIG_INITIALIZER", "1", Reach.unknown, RanksVerdict.unknown),
         ("NCCL_MIN_NCHANNELS", "24", Reach.parts, RanksVerdict.part),
         ("NCCL_NVLS_ENABLE", "0", Reach.alike, RanksVerdict.same),
     ],
