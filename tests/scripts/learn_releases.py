@@ -20,21 +20,11 @@ from tuner.release import learnt
 
 PAGE = Path(__file__).parents[2] / "docs" / "releases.md"
 BETWEEN = re.compile(r"(<!-- learnt: [^>]*-->\n).*?(<!-- end of learnt -->)", re.DOTALL)
-COLUMNS = (
-    "learnt",
-    "nearest before",
-    "tables read",
-    "new",
-    "by trial",
-    "graphs",
-    "cells",
-    "picks, launches",
-    "groups",
-    "s",
-)
-HEAD = f"| {' | '.join(COLUMNS)} |\n|---|---|--:|--:|---|--:|--:|--:|--:|--:|\n"
+COLUMNS = ["learnt", "nearest before", "tables read", "new", "by trial", "graphs", "cells", "picks, launches", "groups"]
+COLUMNS += ["named", "s"]
+HEAD = f"| {' | '.join(COLUMNS)} |\n|---|---|--:|--:|---|--:|--:|--:|--:|---|--:|\n"
 PICKS = ("picks", "channels", "threads")
-LIMIT_S = 120.0  # of trials
+LIMIT_S = 90.0  # of trials
 
 
 @click.command()
@@ -59,8 +49,17 @@ def row(name: str, tables: int, learning: Learning) -> str:
     tried = list(learning.changes)[learning.tables :] if learning.tables else list(learning.changes)
     words = ", ".join(f"`{key}`" for key in tried) or "-"
     parts = [share(learning, kinds) for kinds in (("graphs",), ("tables", "cells"), PICKS, ("groups",))]
-    seconds = f"{learning.seconds:.0f}"
-    return f"| {' | '.join((name, learning.parent, str(tables), str(learning.tables), words, *parts, seconds))} |"
+    ends = *parts, named(learning), f"{learning.seconds:.0f}"
+    return f"| {' | '.join((name, learning.parent, str(tables), str(learning.tables), words, *ends))} |"
+
+
+def named(learning: Learning) -> str:
+    """What the report of a learnt release says that differs: rules of the model, graphs of the search, launches."""
+    rules = dict.fromkeys(f"`{rule}`" for each in learning.differing for rule in each.rules)
+    graphs = {each.where.split()[0] for each in learning.differing if each.part == "the search of graphs"}
+    launched = any(each.part.startswith(("channels", "threads", "groups")) for each in learning.differing)
+    parts = [*rules, *(["the search"] if graphs else []), *(["launches"] if launched else [])]
+    return ", ".join(parts) or "-"
 
 
 def share(learning: Learning, kinds: tuple[str, ...]) -> str:
