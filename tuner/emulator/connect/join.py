@@ -20,6 +20,7 @@ from tuner.emulator.connect.nodes import (
     RankChannel,
     RankView,
     Tree,
+    keeping_all,
 )
 
 
@@ -66,6 +67,7 @@ def _renamed(place: TreePlace, name: Callable[[int], int]) -> TreePlace:
     return TreePlace(parent, first, second, place.is_second)
 
 
+@keeping_all()
 def connect(views: Sequence[Communicator], nodes: Nodes) -> Connected:
     """The channels of a communicator of these nodes; each kind's ranks go by their own view of it, in the same order.
 
@@ -92,26 +94,41 @@ class Join:
     def ranks(self) -> Iterator[tuple[int, RankView]]:
         """The ranks of the kind's nodes, each with its number among all ranks."""
         for node in self.own_nodes:
+            channels = self.channels(node)
             for rank, of_all in enumerate(self.nodes.ranks_of[node]):
-                channels = tuple(self.channel(node, rank, number) for number in range(self.view.channels))
                 peers = peers_of_pat(self.view, of_all)
-                yield of_all, RankView(channels, self.nvls.channels(node, rank), peers)
+                own = tuple(channel[rank] for channel in channels)
+                yield of_all, RankView(own, self.nvls.channels(node, rank), peers)
 
-    def channel(self, node: int, rank: int, number: int) -> RankChannel:
-        """One channel of a rank of the node, as a copy of the channel that NCCL copies."""
-        original = self.view.copied_from[number]
-        of_graph, second = original % self.count, original >= self.count
-        previous, following = self.ring(node, rank, of_graph)
-        tree = self.tree(node, rank, of_graph, second)
-        return RankChannel(
-            previous,
-            following,
-            self.adapter(node, rank, number, "ring", (previous, following)),
-            tree,
-            self.adapter(node, rank, number, "tree", tree.peers),
-            self.chain(node, rank, of_graph),
-            self.direct.place(node, rank),
-        )
+    def channels(self, node: int) -> list[list[RankChannel]]:
+        """The channels of a node, by number and rank of the node, as copies of those that NCCL copies."""
+        ranks = self.nodes.ranks_of[node]
+        members, direct = frozenset(ranks), [self.direct.place(node, rank) for rank in range(len(ranks))]
+        rings: dict[int, list[tuple[int, int]]] = {}
+        trees: dict[tuple[int, bool], list[Tree]] = {}
+        found = []
+        for number in range(self.view.channels):
+            original = self.view.copied_from[number]
+            of_graph, second = original % self.count, original >= self.count
+            if of_graph not in rings:
+                rings[of_graph] = self.ring(node, of_graph)
+            if (of_graph, second) not in trees:
+                trees[of_graph, second] = self.tree(node, of_graph, second)
+            ring, tree, chains = rings[of_graph], trees[of_graph, second], self.chains(node, of_graph)
+            found.append(
+                [
+                    RankChannel(
+                        *ring[rank],
+                        None if members.issuperset(ring[rank]) else self.adapter(node, rank, number, "ring"),
+                        tree[rank],
+                        None if members.issuperset(tree[rank].peers) else self.adapter(node, rank, number, "tree"),
+                        chains[rank],
+                        direct[rank],
+                    )
+                    for rank in range(len(ranks))
+                ]
+            )
+        return found
 
     # --- rings ---
 
@@ -140,17 +157,15 @@ class Join:
             channel ^= 1
         return kind.orders("ring")[channel]
 
-    def ring(self, node: int, rank: int, channel: int) -> tuple[int, int]:
-        """The ranks before and after a rank of the node on its ring."""
-        order, ranks = self.ring_order(node, channel), self.nodes.ranks_of
+    def ring(self, node: int, channel: int) -> list[tuple[int, int]]:
+        """The ranks before and after each rank of the node on its ring."""
+        order, all_ranks = self.ring_order(node, channel), self.nodes.ranks_of
         before, after = (node - 1) % len(self.nodes), (node + 1) % len(self.nodes)
-        place = order.index(rank)
-        previous = ranks[node][order[place - 1]]
-        if place == 0:
-            previous = ranks[before][self.ring_order(before, channel)[-1]]
-        if place + 1 < len(order):
-            return previous, ranks[node][order[place + 1]]
-        return previous, ranks[after][self.ring_order(after, channel)[0]]
+        own = [all_ranks[node][rank] for rank in order]
+        previous = [all_ranks[before][self.ring_order(before, channel)[-1]], *own]
+        following = [*own[1:], all_ranks[after][self.ring_order(after, channel)[0]]]
+        by_rank = dict(zip(order, zip(previous, following, strict=False), strict=True))
+        return [by_rank[rank] for rank in range(len(order))]
 
     # --- trees ---
 
@@ -162,47 +177,45 @@ class Join:
         to_second = order[1 if pattern is Pattern.SplitTree else 0]
         return ranks[order[0]], ranks[to_first], ranks[to_second]
 
-    def tree(self, node: int, rank: int, channel: int, second: bool) -> Tree:
-        """A rank's place in one of the channel's two trees."""
-        inside = self.chain_of(node, rank, self.own.orders("tree")[channel])
-        parent, children = inside.parent, list(inside.children)
+    def tree(self, node: int, channel: int, second: bool) -> list[Tree]:
+        """The place of each rank of the node in one of the channel's two trees."""
+        places = self.chain_of(node, self.own.orders("tree")[channel])
         place = double_tree(len(self.nodes), node)[second]
-        to_parent, to_first, to_second = self.tree_ends(node, channel)
-        own = self.nodes.ranks_of[node][rank]
-        if own == to_parent and place.parent is not None:
+        at = self.nodes.ranks_of[node].index
+        to_parent, to_first, to_second = map(at, self.tree_ends(node, channel))
+        if place.parent is not None:
             parent = self.tree_ends(place.parent, channel)[2 if place.is_second else 1]
-        if own == to_first and place.first is not None:
-            children.append(self.tree_ends(place.first, channel)[0])
-        if own == to_second and place.second is not None:
-            children.append(self.tree_ends(place.second, channel)[0])
-        return Tree(parent, tuple(children))
+            places[to_parent] = Tree(parent, places[to_parent].children)
+        for end, child in ((to_first, place.first), (to_second, place.second)):
+            if child is not None:
+                tree = places[end]
+                places[end] = Tree(tree.parent, (*tree.children, self.tree_ends(child, channel)[0]))
+        return places
 
-    def chain_of(self, node: int, rank: int, order: Sequence[int]) -> Tree:
-        """A rank's place in the chain of its node's ranks."""
-        ranks, place = self.nodes.ranks_of[node], order.index(rank)
-        parent = None if place == 0 else ranks[order[place - 1]]
-        return Tree(parent, tuple(ranks[child] for child in order[place + 1 : place + 2]))
+    def chain_of(self, node: int, order: Sequence[int]) -> list[Tree]:
+        """The place of each rank of the node in a chain of these."""
+        own = [self.nodes.ranks_of[node][rank] for rank in order]
+        children = [*((child,) for child in own[1:]), ()]
+        by_rank = dict(zip(order, map(Tree, [None, *own], children), strict=False))
+        return [by_rank[rank] for rank in range(len(order))]
 
-    def chain(self, node: int, rank: int, channel: int) -> Tree | None:
-        """A rank's place in the chain of CollNet, whose first rank reduces inside the network."""
+    def chains(self, node: int, channel: int) -> Sequence[Tree | None]:
+        """The place of each rank in the chain of CollNet, whose first rank reduces inside the network."""
         if self.view.collnet is None:
-            return None
-        return self.chain_of(node, rank, self.own.orders("collnet_chain")[channel])
+            return [None] * len(self.nodes.ranks_of[node])
+        return self.chain_of(node, self.own.orders("collnet_chain")[channel])
 
     # --- adapters ---
 
-    def adapter(self, node: int, rank: int, number: int, graph: str, peers: Sequence[int]) -> ChannelAdapter | None:
-        """The adapter of a rank on a channel, if any of its peers is on another node (ncclTopoGetNetDev).
+    def adapter(self, node: int, rank: int, number: int, graph: str) -> ChannelAdapter:
+        """The adapter of a rank on a channel, one of whose peers is on another node (ncclTopoGetNetDev).
 
         It goes by the channel's own number, even where the channel is a copy of another or has changed places (sic).
         """
-        ranks = self.nodes.ranks_of[node]
-        if all(peer in ranks for peer in peers):
-            return None
         channel = number % self.count
         ends = self.own.adapters(graph)[channel]
         net = ends[0 if self.own.orders(graph)[channel][0] == rank else 1]
-        return self.own.adapter(rank, net, ranks)
+        return self.own.adapter(rank, net, self.nodes.ranks_of[node])
 
 
 # CollNet direct: the ranks of a node that reduce inside the network, each a part of the data.
@@ -305,12 +318,18 @@ class Nvls:
         head, places = self._head(node, rank), double_tree(len(self.nodes), node)
         trees = [self._tree(node, rank, place) for place in places]
         copies = self.rules.nvls_joined == "before_copies"
-        numbers = range(self.view.nvls_channels)
-        of_trees = [trees[(self.view.copied_from[number] if copies else number) % 2] for number in numbers]
-        return tuple(
-            NvlsChannel(head, len(self.heads), tree, None if tree == NOBODY else self._adapter(node, rank, number))
-            for number, tree in zip(numbers, of_trees, strict=True)
-        )
+        made: dict[tuple[int, int], NvlsChannel] = {}  # by tree and adapter: they are few
+        nets, ranks, count = self._nets(rank), self.nodes.ranks_of[node], len(self.heads)
+        channels = []
+        for number in range(self.view.nvls_channels):
+            at = (self.view.copied_from[number] if copies else number) % 2
+            of_net = number % len(nets) if nets and self.rules.nvls_adapters == "in_turn" else 0
+            if (at, of_net) not in made:
+                has_adapter = nets and trees[at] != NOBODY
+                adapter = self.own.adapter(rank, nets[of_net], ranks) if has_adapter else None
+                made[at, of_net] = NvlsChannel(head, count, trees[at], adapter)
+            channels.append(made[at, of_net])
+        return tuple(channels)
 
     def _head(self, node: int, rank: int) -> int | None:
         """Number of the head that a rank is; the last where it is several."""
@@ -329,14 +348,10 @@ class Nvls:
         parent = None if place.parent is None else peers[place.parent]
         return Tree(parent, tuple(peers[child] for child in (place.first, place.second) if child is not None))
 
-    def _adapter(self, node: int, rank: int, number: int) -> ChannelAdapter | None:
-        """The adapter of a head's channel; None where NCCL finds none, as the rank begins no channel."""
+    def _nets(self, rank: int) -> Sequence[int]:
+        """The network devices of a head's channels; none where NCCL finds none, as the rank begins no channel."""
         ends = zip(self.own.orders("nvls")[: self.searched], self.own.adapters("nvls"), strict=False)
-        nets = [net for (head,), (net, _) in ends if head == rank]
-        if not nets:
-            return None
-        net = nets[number % len(nets) if self.rules.nvls_adapters == "in_turn" else 0]
-        return self.own.adapter(rank, net, self.nodes.ranks_of[node])
+        return [net for (head,), (net, _) in ends if head == rank]
 
 
 def _read_in_steps(heads: Sequence[int], ranks: int, step: int) -> Iterator[int | None]:

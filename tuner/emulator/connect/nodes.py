@@ -1,6 +1,8 @@
 """The graphs of each kind of node by ranks of the node, as every rank gives them to all (ncclTopoPreset)."""
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from functools import cached_property
 
@@ -8,6 +10,18 @@ from tuner.base.dataclass import dataclass
 from tuner.base.names import Pattern
 from tuner.graphs.system import HOST_BIT
 from tuner.machine.graphs import EMPTY, OF_ALGORITHM, OrderedGraph
+
+
+@contextmanager
+def keeping_all() -> Iterator[None]:
+    """Pauses the garbage collector, which would go over many records again and again, all of which stay."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,16 @@ from tuner.base.dataclass import dataclass
 from tuner.base.records import json_form
 from tuner.emulator.communicator import Communicator
 from tuner.emulator.connect.join import Join, double_tree
-from tuner.emulator.connect.nodes import ChannelAdapter, CollNetDirect, Connected, Nodes, NvlsChannel, RankChannel, Tree
+from tuner.emulator.connect.nodes import (
+    ChannelAdapter,
+    CollNetDirect,
+    Connected,
+    Nodes,
+    NvlsChannel,
+    RankChannel,
+    Tree,
+    keeping_all,
+)
 
 OPTIONAL = json_form(optional=True)
 
@@ -68,6 +77,7 @@ class _Place:
 _NOWHERE = _Place(Tree(None, ()), None)
 
 
+@keeping_all()
 def summarize(connected: Connected, rank: int = 0) -> Across:
     """The channels of all ranks, as many as ``rank`` has; its rings begin there."""
     nodes, channels = connected.node_of_rank, [rank.channels for rank in connected.ranks]
@@ -120,15 +130,19 @@ def _ring(number: int, first: int, channels: Sequence[Sequence[RankChannel]], no
     while number < len(channels[last]) and (following := channels[last][number].next) not in order:
         order[following] = None
         last = following
-    present = [rank for rank in order if number < len(channels[rank])]
-    adapters = {rank: channels[rank][number].ring_adapter for rank in present}
-    pairs = [(rank, channels[rank][number].next) for rank in present]
+    adapters: list[ChannelAdapter | None] = [None] * len(nodes)
+    pairs = []
+    for rank in order:
+        if number < len(channels[rank]):
+            here = channels[rank][number]
+            adapters[rank] = here.ring_adapter
+            pairs.append((rank, here.next))
     return RingOrder(number, tuple(order), tuple(_crossings(pairs, adapters, nodes)))
 
 
 def _order(number: int, places: Sequence[_Place], nodes: Sequence[int]) -> TreeOrder:
     pairs = [(rank, peer) for rank, place in enumerate(places) for peer in place.tree.peers]
-    adapters = {rank: place.adapter for rank, place in enumerate(places)}
+    adapters = [place.adapter for place in places]
     return TreeOrder(
         number,
         tuple(place.tree.parent for place in places),
@@ -138,12 +152,12 @@ def _order(number: int, places: Sequence[_Place], nodes: Sequence[int]) -> TreeO
 
 
 def _crossings(
-    pairs: Iterable[tuple[int, int]], adapters: dict[int, ChannelAdapter | None], nodes: Sequence[int]
+    pairs: Iterable[tuple[int, int]], adapters: Sequence[ChannelAdapter | None], nodes: Sequence[int]
 ) -> Iterator[Crossing]:
     """Pairs of sender and receiver that are on two nodes."""
     for sender, receiver in pairs:
         if nodes[sender] != nodes[receiver]:
-            out, into = adapters.get(sender), adapters.get(receiver)
+            out, into = adapters[sender], adapters[receiver]
             yield Crossing(
                 sender=sender,
                 relay=sender if out is None else out.relay,
