@@ -16,6 +16,7 @@ from tuner.times.records.samples import Combination
 
 COUNTING = [name for name in HERE if (2, 28) <= tuple(map(int, name.split(".")[:2])) <= (2, 30)]
 BEFORE = [name for name in HERE if (2, 24) <= tuple(map(int, name.split(".")[:2])) <= (2, 27)]
+LATER = [name for name in HERE if tuple(map(int, name.split(".")[:2])) >= (2, 31)]
 NEWEST = COUNTING[-1]
 EVERY, BLOCK, FIRST = 3, 10, 512
 TREE, RING = (Combination(Algorithm.Tree, Protocol.Simple, 8), Combination(Algorithm.Ring, Protocol.LL128, 16))
@@ -39,6 +40,8 @@ def explored(folder: Path, script: list[str] | Mapping[int, list[str]], name: st
     table = folder / "explore.table"
     table.write_text(f"nccl-tuner-table 1\n{ROW}\n")
     ranks = int(given.pop("ranks", 3))  # type: ignore[call-overload]
+    agree = ["sleep 2.0"]  # ranks do by the first of their rounds then, however busy this computer is
+    script = {rank: agree + own for rank, own in script.items()} if isinstance(script, Mapping) else agree + script
     variables = {"NCCL_TUNER_TABLE": str(table)}
     return training_job.run(folder, name, ranks, script, Planted(skew_us=20), **{**variables, **given})  # type: ignore[arg-type]
 
@@ -85,6 +88,20 @@ def test_what_runs_is_what_the_schedule_says(name: str, tmp_path: Path) -> None:
     expected = [(n, arm) for n in range(FIRST, 1000) if (arm := scheduled(n)) is not None]
     assert len(expected) > 80
     assert arms_of(calls) == expected
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_later_releases_take_arms_by_the_same_schedule(name: str, tmp_path: Path) -> None:
+    """By NCCL's log: 2.31 and later see kernels by a thread of their own, which the simulated GPUs do not feed."""
+    done = explored(
+        tmp_path, [f"allreduce {LARGE} 1000", "leave"], name, NCCL_TUNER_SIM_TIMES="", NCCL_DEBUG_SUBSYS="COLL,TUNING"
+    )
+    assert done.codes == [0] * 3, done.outputs
+    lines = logged(done)
+    assert len(lines) == 1000
+    for number, line in enumerate(lines):
+        arm = (scheduled(number) if number >= FIRST else None) or Combination(Algorithm.Ring, Protocol.Simple)
+        assert f"Algo {arm.algorithm.name.upper()} proto {arm.protocol.name.upper()}" in line
 
 
 def test_groups_estimates_and_other_calls_do_not_part_ranks(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ rank: it makes the calls that its script names, one a line:
     world                         calls are of all ranks again
     sleep SECONDS
     kill RANK                     this rank dies
+    leave                         all end without ending their communicators
 """
 
 import os
@@ -185,6 +186,10 @@ class _Rank:
 
     def do_sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def do_leave(self) -> None:
+        sys.stdout.flush()
+        os._exit(0)
 
     def do_kill(self, rank: int) -> None:
         if rank == self.rank:
