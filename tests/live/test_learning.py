@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.available_releases import HERE
 from tuner import release
+from tuner.base.errors import UnknownRelease
 from tuner.oracle import library
 from tuner.oracle.conformance import learn
 from tuner.release import learnt, reader
@@ -46,3 +47,28 @@ def test_a_changed_library_is_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (with_file.changes["base_latency_us.ring.ll"], with_file.changes["ring_plateau.hopper"]) == (7.3, 1.25)
     assert release.named(str(changed)) == with_file.name
     learnt.file_of(with_file.name).unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(NCCL not in HERE, reason=f"no libnccl {NCCL} here")
+def test_a_rule_that_nobody_knows_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plateau of rings on one node, too: a jump over it where there are no two nodes is taken out."""
+    data, changed = bytearray(library.find(NCCL).path.read_bytes()), tmp_path / "libnccl.so.2"
+    compare, jump = bytes.fromhex("83bf8845100001"), bytes.fromhex("7e8c")  # comm->nNodes with 1, and if it is no more
+    assert data.count(compare + jump) == 1
+    at = data.index(compare + jump) + len(compare)
+    data[at : at + len(jump)] = b"\x90" * len(jump)
+    changed.write_bytes(data)
+    monkeypatch.setattr(learn, "PROBES", (("dgx-h100", 1, 2), ("dgx-h100", 2, 2)))
+    monkeypatch.setattr(learn, "HELD_OUT", ())
+    found = learn.learn(changed)
+    assert not found.exact
+    assert not found.changes
+    (case,) = (each for each in found.differing if each.part == "the model of times")
+    assert case.communicator.startswith("1 x dgx-h100")
+    assert case.where.endswith("Ring/Simple")
+    assert "ring_plateau" in case.rules
+    assert any("src/graph/tuning.cc" in source for source in case.sources)
+    with pytest.raises(UnknownRelease, match="is not emulated exactly"):
+        release.named(str(changed))
+    learnt.file_of(found.name).unlink()
