@@ -70,6 +70,7 @@ def test_the_part_is_the_same(nccl: str, nodes: int, members: Members) -> None:
     assert report.compared["cells"] > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nccl", HERE)
 def test_random_parts(nccl: str, draws: Draws) -> None:
     """Graphs, channels, tables, cells, picks, launches and groups, and some sends and receives of one rank."""

@@ -60,15 +60,17 @@ def test_windows_of_every_kind(name: str, nodes: int) -> None:
 
 @pytest.mark.parametrize("name", WITH_WINDOWS)
 def test_random_calls_on_windows(name: str, draws: Draws) -> None:
-    random, compared = draws.random(name), 0
-    for _ in range(4 * draws.times):
+    random, bypassing = draws.random(name), 0
+    while bypassing < 2 * draws.times:
         scenario, request, sizes = drawn(name, random)
         if not emulated(scenario, request, sizes):
             continue
+        paths = Selection(scenario.communicator()).non_classic_paths(request, sizes)
+        if len(set(paths)) < 2:  # one kernel, or none, for all sizes tells little of the choice
+            continue
         report = check(scenario, [request], sizes)
         assert report.mismatches == (), f"{scenario.title} {scenario.environment}"
-        compared += sum(report.compared.get(what, 0) for what in ("picks", "channels", "threads"))
-    assert compared > 0
+        bypassing += 1
 
 
 def test_kinds_differ() -> None:

@@ -74,15 +74,17 @@ def rows(draw: Random) -> list[str]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_WINDOWS)
 def test_random_tables(name: str, draws: Draws, tmp_path: Path) -> None:
-    random, compared = draws.random(f"tables {name}"), 0
-    for number in range(3 * draws.times):
+    random, number, bypassing = draws.random(f"tables {name}"), 0, 0
+    while bypassing < draws.times:
         scenario, request, sizes = drawn(name, random)
         table = rows(random)
         if request.buffers is not Buffers.window:  # registered ones: tests/scripts/check_registered.py
             request = replace(request, buffers=Buffers.plain)
             scenario = replace(scenario, environment={**(scenario.environment or {}), **WITHOUT_WINDOWS})
+        number += 1
         folder = tmp_path / str(number)
         folder.mkdir()
         try:
@@ -90,5 +92,4 @@ def test_random_tables(name: str, draws: Draws, tmp_path: Path) -> None:
         except (BadInput, NoAlgorithm):
             continue
         assert found == [], f"{scenario.title} {scenario.environment} {table}"
-        compared += says.total()
-    assert compared > 0
+        bypassing += says["no say"] + says["its protocol"] > 0
