@@ -8,6 +8,7 @@ call's "External id". Traces of graph replays have kernels alone.
 import json
 import re
 import zlib
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -172,8 +173,10 @@ class _Events:
     def __init__(self) -> None:
         self._calls: dict[tuple[str, ...], TracedCall] = {}  # what is the same of many is kept once
         self._kernels: dict[_Kernel, _Kernel] = {}
-        self._recorded: list[tuple[int | None, TracedCall]] = []
-        self._launched: list[tuple[int | None, float, TracedCall | None, _Kernel]] = []
+        # In columns, which take less than a tuple each: "External id" and what is said; of launches us and kernel, too.
+        self._recorded: tuple[list[int | None], list[TracedCall]] = [], []
+        self._launched: tuple[list[int | None], array[float], list[TracedCall | None], list[_Kernel]]
+        self._launched = [], array("d"), [], []
 
     def take(self, event: Any) -> None:
         """Keeps what a call or a kernel of NCCL says; others are none of its business."""
@@ -185,10 +188,14 @@ class _Events:
         if is_kernel:
             kernel = _Kernel(str(event["name"]), *(_first(arguments.get(key)) for key in ("grid", "block")))
             said = self._call(arguments) if "Collective name" in arguments else None
-            us = duration(event.get("dur"))
-            self._launched.append((_id(arguments), us, said, self._kernels.setdefault(kernel, kernel)))
+            numbers, durations_us, calls, kernels = self._launched
+            numbers.append(_id(arguments))
+            durations_us.append(duration(event.get("dur")))
+            calls.append(said)
+            kernels.append(self._kernels.setdefault(kernel, kernel))
         if is_call and arguments.get("Collective name") not in _NO_CALLS:
-            self._recorded.append((_id(arguments), self._call(arguments)))
+            self._recorded[0].append(_id(arguments))
+            self._recorded[1].append(self._call(arguments))
 
     def _call(self, arguments: Mapping[str, Any]) -> TracedCall:
         key = tuple(str(arguments.get(name)) for name in _OF_CALL)
@@ -213,7 +220,7 @@ class _Events:
 
     def _made(self) -> Iterator[tuple[TracedCall, _Kernel | None, int, list[float]]]:
         """Each call with its only kernel, how often it was made with that, and the durations that are known."""
-        times_of = Counter(at for at, _ in self._recorded if at is not None)
+        times_of = Counter(at for at in self._recorded[0] if at is not None)
         launches: dict[int | None, tuple[float, _Kernel | None]] = {}  # None: of several kernels
         times: Counter[tuple[int, int]] = Counter()  # by the identities of call and kernel, of which there is one each
         durations_us: dict[tuple[int, int], list[float]] = defaultdict(list)
@@ -225,7 +232,7 @@ class _Events:
             if us is not None:
                 durations_us[key].append(us)
 
-        for at, us, said, kernel in self._launched:
+        for at, us, said, kernel in zip(*self._launched, strict=True):
             if at in times_of:
                 before = launches.get(at)
                 launches[at] = (us, kernel) if before is None else (before[0] + us, None)
@@ -233,7 +240,7 @@ class _Events:
                 add(said, kernel, us)
             else:
                 add(self._without_call(kernel), None, us)
-        for at, call in self._recorded:
+        for at, call in zip(*self._recorded, strict=True):
             seen_us, only = launches.get(at, (None, None))
             alone = at is not None and times_of[at] == 1 and call.name not in kernels.COALESCED
             add(call, only if alone else None, seen_us)
