@@ -55,6 +55,7 @@ def ran(folder: Path) -> dict[tuple[int, int], list[tuple[int, Combination, int]
             one = file.communicators[kind["communicator"]]
             call = joined.job_call(kind, int(one["ranks"]))
             assert call is not None
+            assert call.executed is not None
             where = int(one["id"]), int(one["rank"])
             found.setdefault(where, []).append((int(record["sequence"]), call.executed, call.bytes))
     return {where: sorted(calls, key=lambda call: call[0]) for where, calls in found.items()}

@@ -91,7 +91,7 @@ def _print(found: report.JobReport) -> None:
             row.ranks,
             row.call.collective.name,
             human_bytes(row.call.bytes),
-            row.call.executed,
+            row.call.executed or "-",
             row.calls,
             f"{row.transfer_us:.1f}",
             f"{row.spread_us:.1f}",

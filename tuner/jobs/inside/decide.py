@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.errors import BadInput
-from tuner.jobs.inside.joined import JobCall, JoinedCalls
+from tuner.jobs.inside.joined import JoinedCalls
 from tuner.plugin.table.records import ANY_COUNT, Choice, Decision, Interval, Table
 from tuner.times.evidence import gain_of
 from tuner.times.records.samples import Combination, Point
@@ -107,7 +107,8 @@ def _blocks(each: JoinedCalls) -> Iterator[tuple[_Key, list[_Block], float]]:
     """Arms with their blocks, and the time of the calls that they would be taken for, us over the whole job."""
     points: dict[Point, list[int]] = {}
     for place, call in enumerate(each.kinds):
-        points.setdefault(Point(call.collective, call.bytes, call.dtype), []).append(place)
+        if call.executed is not None:
+            points.setdefault(Point(call.collective, call.bytes, call.dtype), []).append(place)
     counts = np.bincount(each.call, minlength=len(each.kinds))
     log_us = np.log(np.maximum(each.transfer_us, 1e-3))
     for point, places in points.items():
@@ -119,13 +120,10 @@ def _blocks(each: JoinedCalls) -> Iterator[tuple[_Key, list[_Block], float]]:
         base = np.flatnonzero(each.call[own] == usual)
         for arm in places:
             found = list(_of_arm(each.call[own] == arm, base, log_us[own], each.at_s[own])) if arm != usual else []
-            if found:
-                key = _key(each, point, each.kinds[usual], each.kinds[arm])
+            now, other = each.kinds[usual].executed, each.kinds[arm].executed
+            if found and now is not None and other is not None:
+                key = _Key(each.communicator.ranks, each.communicator.nodes or 0, point, now, other)
                 yield key, found, float(each.transfer_us[own[base]].sum())
-
-
-def _key(each: JoinedCalls, point: Point, usual: JobCall, arm: JobCall) -> _Key:
-    return _Key(each.communicator.ranks, each.communicator.nodes or 0, point, usual.executed, arm.executed)
 
 
 def _of_arm(

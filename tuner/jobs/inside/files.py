@@ -3,14 +3,17 @@
 Layout: ``struct job_head``, ``job_communicator``, ``job_kind`` and ``job_record`` of csrc/plugin/jobfile.h.
 """
 
-from collections.abc import Iterator
+import mmap
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.errors import BadInput
+from tuner.base.files import read_bytes
+from tuner.jobs.traces import inspector
 
 MAGIC = b"ncclj01\0"
 _HEAD = np.dtype(
@@ -48,6 +51,7 @@ _KIND = np.dtype(
     ]
 )
 _RECORD = np.dtype([("sequence", "<u4"), ("kind", "<u4"), ("time_us", "<f4"), ("at_ms", "<u4")])
+INSPECTOR = "NCCL Inspector"  # the build that its files are given
 HOST_CLOCK = 3  # the version of NCCL's interface that has no times of kernels: those of the host's clock stand
 
 
@@ -72,14 +76,22 @@ class JobFile:
     communicators: NDArray[np.void]
     kinds: NDArray[np.void]
     records: NDArray[np.void]
+    mapping: mmap.mmap | None = None
+
+    def release(self) -> None:
+        """Gives back the memory that its records are in: they are read again when they are looked at."""
+        if self.mapping is not None:
+            self.mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def read_file(path: Path) -> JobFile:
     """BadInput names a file that is none of these, or cut; records are mapped, not read."""
     try:
-        content = np.memmap(path, np.uint8, "r")
+        with path.open("rb") as file:  # a file that is replaced meanwhile stays the one that was opened
+            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         raise BadInput(f"{path}: {getattr(error, 'strerror', None) or 'empty'}") from None
+    content = np.frombuffer(mapping, np.uint8)
     if bytes(content[:8]) != MAGIC or len(content) < _HEAD.itemsize:
         raise BadInput(f"{path}: not a file that the plugin writes where NCCL_TUNER_JOB names a folder")
     head = content[: _HEAD.itemsize].view(_HEAD)[0]
@@ -95,7 +107,7 @@ def read_file(path: Path) -> JobFile:
     if (kinds["communicator"][named] >= len(communicators)).any() or (records["kind"] >= len(kinds)).any():
         raise BadInput(f"{path}: a number in it is past the end of what it names")
     release = int(head["nccl"])
-    return JobFile(
+    read = JobFile(
         path,
         head["host"].decode(errors="replace"),
         int(head["pid"]),
@@ -109,12 +121,69 @@ def read_file(path: Path) -> JobFile:
         communicators,
         kinds,
         records,
+        mapping,
     )
+    read.release()
+    return read
 
 
-def files_of(folder: Path) -> Iterator[Path]:
-    """The files of a job in the order of their names. BadInput where there is none."""
-    found = sorted(folder.glob("*.job"))
-    if not found:
-        raise BadInput(f"{folder}: no file of a job (*.job); valid: the folder that NCCL_TUNER_JOB named")
-    yield from found
+def files_of(folder: Path) -> list[Path]:
+    """The files of a job in the order of their names; without any, all files: the Inspector's have any name."""
+    try:
+        return sorted(folder.glob("*.job")) or sorted(each for each in folder.iterdir() if each.is_file())
+    except OSError as error:
+        raise BadInput(f"{folder}: {error.strerror}") from None
+
+
+def read_any(path: Path) -> JobFile:
+    """A file of the plugin, or one of NCCL Inspector's JSON as the same. Errors: BadInput."""
+    with path.open("rb") as file:
+        begin = file.read(1 << 16)
+    if begin.startswith(MAGIC) or b"coll_perf" not in begin:
+        return read_file(path)
+    return _inspected(path)
+
+
+def _inspected(path: Path) -> JobFile:
+    """The Inspector says no type, and before NCCL 2.31 no algorithm: sizes are in bytes, and what ran is not known."""
+    content = read_bytes(path, BadInput).decode(errors="replace")
+    communicators: dict[tuple[int, int], tuple[Any, ...]] = {}
+    kinds: dict[tuple[Any, ...], list[float]] = {}
+    records: list[tuple[int, int, float, float]] = []
+    host, pid = "", 0
+    place: dict[tuple[Any, ...], int] = {}
+    for record in inspector.records_of(str(path), content, []):
+        head, body, meta = (record.get(key) or {} for key in ("header", "coll_perf", "metadata"))
+        try:
+            number, rank = int(str(head["id"]), 16), int(head["rank"])
+            one = number, rank
+            name = str(head.get("comm_name", "")).encode()[:47]
+            counts = number, int(head["n_ranks"]), int(head.get("nnodes") or 0), rank
+            communicators.setdefault(one, (*counts, 5, 0, 0, 0, name))
+            host, pid = str(meta.get("hostname") or host), int(meta.get("pid") or pid)
+            if not body:
+                continue
+            ran = inspector.executed_of(body)
+            algorithm = ran.algorithm.name if ran and ran.algorithm is not None else "?"
+            protocol = ran.protocol.name if ran and ran.protocol is not None else "?"
+            kind = (
+                list(communicators).index(one), ran.channels or 0 if ran else 0, int(body["coll_msg_size_bytes"]),
+                str(body["coll"]), algorithm, protocol,
+            )  # fmt: skip
+            time_us = float(body["coll_exec_time_us"])
+            kinds.setdefault(kind, []).append(time_us)
+            place.setdefault(kind, len(place))
+            records.append((int(body["coll_sn"]), place[kind], time_us, float(meta.get("dump_timestamp_us") or 0)))
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadInput(f"{path}: a record that is not what the Inspector writes: {error!r}") from None
+    begin_us = min((each[3] for each in records), default=0.0)
+    made_kinds = np.zeros(len(kinds), _KIND)
+    for row, (kind, times) in zip(made_kinds, kinds.items(), strict=True):
+        row["communicator"], row["channels"], row["count"] = kind[:3]
+        row["function"], row["algorithm"], row["protocol"] = (word.encode()[:15] for word in kind[3:])
+        row["type"], row["calls"], row["sum_us"] = b"ncclInt8", len(times), sum(times)
+    rows = [(sequence, kind, time_us, (at_us - begin_us) / 1e3) for sequence, kind, time_us, at_us in records]
+    return JobFile(
+        path, host, pid, None, None, INSPECTOR, int(begin_us * 1e3), int(begin_us * 1e3), 0, 0,
+        np.array(list(communicators.values()), _COMMUNICATOR), made_kinds, np.array(rows, _RECORD),
+    )  # fmt: skip

@@ -6,7 +6,7 @@ those of its function, which all ranks count alike (comm->seqNumber, src/plugin/
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tuner.base import extras
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
-from tuner.jobs.inside.files import HOST_CLOCK, JobFile, files_of, read_file
+from tuner.jobs.inside.files import HOST_CLOCK, JobFile, files_of, read_any
 from tuner.jobs.traces.calls import nbytes
 from tuner.scenario.logs import choice
 from tuner.times.records.samples import Combination
@@ -25,7 +25,7 @@ from tuner.times.records.samples import Combination
 if TYPE_CHECKING:
     import polars
 
-MOST_CALLS = 5_000_000  # that are joined at once: 100 bytes each are in memory
+AT_ONCE = 500_000  # records: 50 bytes each are in memory, and some copies of them
 _RANK_BITS = 20
 _TICKS = 1000  # a time is kept in ns
 
@@ -50,14 +50,17 @@ class JobCommunicator:
         return len(self.rank_names)
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class JobCall:
-    """Kind of call, and what ran: ``bytes`` is NCCL's nBytes, ``warps`` are those of a channel."""
+    """Kind of call, and what ran, None where the file does not say it.
+
+    ``bytes`` is NCCL's nBytes, ``warps`` are those of a channel.
+    """
 
     collective: Collective
     bytes: int
     dtype: DataType
-    executed: Combination
+    executed: Combination | None
     warps: int
 
 
@@ -120,11 +123,12 @@ def read_folder(folder: Path) -> JobFolder:
     files, broken = [], []
     for path in files_of(folder):
         try:
-            files.append(read_file(path))
+            files.append(read_any(path))
         except BadInput as error:
             broken.append(str(error))
     if not files:
-        raise BadInput(broken[0])
+        valid = "valid: the folder that NCCL_TUNER_JOB named, or of the Inspector's JSON"
+        raise BadInput(broken[0] if len(broken) == 1 else f"{folder}: no file of a job; {valid}")
     last = {(file.host, file.pid): file for file in files}  # counts of a process go on from file to file
     return JobFolder(
         tuple(files),
@@ -165,11 +169,58 @@ def job_call(kind: Any, ranks: int) -> JobCall | None:
     collective, algorithm = choice.collective(words["function"]), choice.algorithm(words["algorithm"])
     protocol = choice.protocol(words["protocol"])
     dtype = DataType.__members__.get(words["type"].removeprefix("nccl").lower())
-    if collective is None or algorithm is None or protocol is None or dtype is None:
+    if collective is None or dtype is None:
         return None
     size = nbytes(collective, int(kind["count"]), dtype, max(ranks, 1))
-    executed = Combination(Algorithm(algorithm), Protocol(protocol), int(kind["channels"]))
+    executed = None
+    if algorithm is not None and protocol is not None:
+        executed = Combination(Algorithm(algorithm), Protocol(protocol), int(kind["channels"]))
     return JobCall(collective, size, dtype, executed, int(kind["warps"]))
+
+
+def _frames(
+    files: Sequence[tuple[JobFile, int]], places: Sequence[NDArray[np.int64]], functions: NDArray[np.int64]
+) -> Iterator["polars.DataFrame"]:
+    """The records of each file, as calls of one rank: a key of function and number, and what is kept of a call."""
+    import polars as pl
+
+    for (file, place), kind in zip(files, places, strict=True):
+        rank = int(file.communicators[place]["rank"])
+        of = kind[file.records["kind"]] if len(kind) else np.empty(0, np.int64)
+        records, of = file.records[of >= 0], of[of >= 0].astype(np.uint32)
+        time_ns = np.round(records["time_us"].astype(np.float64) * _TICKS).astype(np.uint64)
+        yield pl.DataFrame(
+            {
+                "key": functions[of].astype(np.uint64) << np.uint64(32) | records["sequence"].astype(np.uint64),
+                "least": time_ns << np.uint64(_RANK_BITS) | np.uint64(max(rank, 0)),
+                "time": time_ns,
+                "ranks": np.ones(len(of), np.uint32),
+                "kind": of,
+                "other": of,
+                "at": np.int64(file.started_ns // 1_000_000) + records["at_ms"].astype(np.int64),
+            }
+        )
+        file.release()
+
+
+def _folded(frames: Iterable["polars.DataFrame"]) -> "polars.DataFrame":
+    """One row a call; no more records than AT_ONCE are in memory beside the calls."""
+    import polars as pl
+
+    def fold(several: list["polars.DataFrame"]) -> "polars.DataFrame":
+        least = [pl.col(name).min() for name in ("least", "kind")]
+        sums = [pl.col(name).sum() for name in ("time", "ranks")]
+        most = [pl.col(name).max() for name in ("other", "at")]
+        columns = ["key", "least", "time", "ranks", "kind", "other", "at"]
+        grouped = pl.concat(several).lazy().group_by("key").agg(*least, *sums, *most)
+        return grouped.select(columns).collect(engine="streaming")
+
+    waiting: list[polars.DataFrame] = []
+    for frame in frames:
+        waiting.append(frame)
+        if len(waiting) > 1 and sum(map(len, waiting[1:])) >= AT_ONCE:
+            waiting = [fold(waiting)]
+    return fold(waiting)
 
 
 def _joined_one(gathered: _Gathered, number: int) -> JoinedCalls:
@@ -190,35 +241,7 @@ def _joined_one(gathered: _Gathered, number: int) -> JoinedCalls:
     known = tuple(kinds)
     functions = np.array([int(call.collective) for call in known], np.int64)
 
-    def batches(*_: Any) -> Iterator["polars.DataFrame"]:
-        for (file, place), kind in zip(gathered.files[number], places, strict=True):
-            rank = int(file.communicators[place]["rank"])
-            records = file.records
-            of = kind[records["kind"]] if len(kind) else np.empty(0, np.int64)
-            own = of >= 0
-            records, of = records[own], of[own]
-            time_ns = np.round(records["time_us"].astype(np.float64) * _TICKS).astype(np.uint64)
-            yield pl.DataFrame(
-                {
-                    "key": functions[of].astype(np.uint64) << np.uint64(32) | records["sequence"].astype(np.uint64),
-                    "least": time_ns << np.uint64(_RANK_BITS) | np.uint64(max(rank, 0)),
-                    "time": time_ns,
-                    "kind": of.astype(np.uint32),
-                    "at": np.int64(file.started_ns // 1_000_000) + records["at_ms"].astype(np.int64),
-                }
-            )
-
-    schema = {"key": pl.UInt64, "least": pl.UInt64, "time": pl.UInt64, "kind": pl.UInt32, "at": pl.Int64}
-    rows = pl.io.plugins.register_io_source(batches, schema=schema)
-    grouped = rows.group_by("key").agg(
-        pl.col("least").min(),
-        pl.col("time").sum(),
-        pl.len().alias("ranks"),
-        pl.col("kind").min(),
-        pl.col("kind").max().alias("other"),
-        pl.col("at").max(),
-    )
-    found = grouped.collect(engine="streaming").sort("at", "key")
+    found = _folded(_frames(gathered.files[number], places, functions)).sort("at", "key")
     whole = (found["ranks"] == ranks).to_numpy()
     parted = (found["kind"] != found["other"]).to_numpy()
     kept = found.filter(pl.Series(whole & ~parted))

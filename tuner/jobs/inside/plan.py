@@ -83,6 +83,8 @@ def _planned(own: Iterable[JoinedCalls], selection: Selection, whole_us: float) 
     for each in own:
         for place, call in enumerate(each.kinds):
             point = Point(call.collective, call.bytes, call.dtype)
+            if call.executed is None:
+                continue
             mine = each.call == place
             times[point] = times.get(point, 0.0) + float(each.transfer_us[mine].sum())
             of_point = counts.setdefault(point, {})

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tuner.base.errors import BadInput
+from tuner.jobs.inside.files import INSPECTOR
 from tuner.jobs.inside.joined import JobCall, JobFolder, JoinedCalls
 from tuner.scenario import Scenario
 from tuner.times.records.header import Header
@@ -138,6 +139,8 @@ def _stragglers(ranks: dict[str, _Counts]) -> Iterable[Straggler]:
 
 
 def _notes(folder: JobFolder, incomplete: int) -> Iterable[str]:
+    if any(file.build == INSPECTOR for file in folder.files):
+        yield "the Inspector says no types: sizes are those of bytes; before NCCL 2.31 it says nothing of what ran"
     if folder.host_clock:
         yield "NCCL 2.26 has no clock of the kernels: times are when NCCL's thread on the host saw them"
     if folder.lost:
@@ -207,9 +210,9 @@ def _blocks(each: JoinedCalls, begin_s: float, process: int) -> Iterable[SampleB
         yield replace(block, time=datetime.fromtimestamp(ended_s, UTC).isoformat(timespec="milliseconds"))
 
 
-def _usual(each: JoinedCalls) -> dict[Point, Combination]:
+def _usual(each: JoinedCalls) -> dict[Point, Combination | None]:
     """Combination that most calls of each size ran."""
-    counts: dict[Point, Counter[Combination]] = {}
+    counts: dict[Point, Counter[Combination | None]] = {}
     for place, count in enumerate(np.bincount(each.call, minlength=len(each.kinds))):
         call = each.kinds[place]
         point = Point(call.collective, call.bytes, call.dtype)
@@ -229,9 +232,9 @@ def write_parquet(folder: Path, joined: Iterable[JoinedCalls]) -> None:
             "collective": [kinds[k].collective.name for k in call],
             "bytes": np.array([kinds[k].bytes for k in call], np.int64),
             "dtype": [kinds[k].dtype.name for k in call],
-            "algorithm": [kinds[k].executed.algorithm.name for k in call],
-            "protocol": [kinds[k].executed.protocol.name for k in call],
-            "channels": np.array([kinds[k].executed.channels for k in call], np.int64),
+            "algorithm": [None if (ran := kinds[k].executed) is None else ran.algorithm.name for k in call],
+            "protocol": [None if (ran := kinds[k].executed) is None else ran.protocol.name for k in call],
+            "channels": [None if (ran := kinds[k].executed) is None else ran.channels for k in call],
             "sequence": each.sequence,
             "transfer_us": each.transfer_us,
             "waiting_us": each.waiting_us,

@@ -41,7 +41,7 @@ def begins_with_record(content: str) -> bool:
 def from_text(file: str, content: str) -> CallList:
     """The calls of a file, which is of one process. BadInput names the line of what is no JSON."""
     cut: list[bool] = []
-    return _call_list(file, _records(file, content, cut), cut)
+    return _call_list(file, records_of(file, content, cut), cut)
 
 
 def from_records(file: str, records: Iterable[Any]) -> CallList:
@@ -131,11 +131,11 @@ def _collective(head: Mapping[str, Any], body: Mapping[str, Any]) -> TracedCall:
         nodes=_whole(head.get("nnodes")) or None,
         communicator=_name(head),
         unusable=unusable,
-        ran=_executed(body),
+        ran=executed_of(body),
     )
 
 
-def _executed(body: Mapping[str, Any]) -> ExecutedCall | None:
+def executed_of(body: Mapping[str, Any]) -> ExecutedCall | None:
     algorithm, protocol = (str(body.get(key) or "") for key in ("coll_algo", "coll_proto"))
     if not algorithm and "_" in str(body.get("algo_proto") or ""):
         algorithm, _, protocol = str(body["algo_proto"]).rpartition("_")
@@ -156,7 +156,7 @@ def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _records(file: str, content: str, cut: list[bool]) -> Iterator[Mapping[str, Any]]:
+def records_of(file: str, content: str, cut: list[bool]) -> Iterator[Mapping[str, Any]]:
     """Objects one after the other, in lines of their own or not; a last one that is cut is left out."""
     decoder, at, end = json.JSONDecoder(), 0, len(content)
     while True:
