@@ -1,6 +1,7 @@
 """What people bring: reduced inputs of ../shared/cases/reports, and small ones of our own that fail the same way."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,7 @@ def test_what_harms_is_said_with_its_source(variables: dict[str, str], says: str
     assert len(lines) == (says is not None)
     if says is not None:
         assert says in lines[0]
-        assert "; source: N" in lines[0] or "source: Mell" in lines[0]
+        assert re.search(r"; source: \w", lines[0])
 
 
 def test_a_chunk_beyond_a_step_is_said() -> None:

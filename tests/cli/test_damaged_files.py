@@ -36,7 +36,7 @@ READERS = (
     ("fit", "constants", "FILE"),
     ("measured", "check", "FILE"),
     ("fit", "calibration", "FILE", *DGX, "-o", "/dev/null"),
-    ("accuracy", "FILE"),
+    ("fit", "accuracy", "FILE"),
     ("budget", "FILE", *DGX),
     ("check", "run", "FILE", *DGX),
     ("plugin", "stats", "FILE"),

@@ -84,40 +84,6 @@ def test_several_values_are_a_list_in_their_order(run: Run) -> None:
     assert [(one["ranks"], one["bytes"]) for one in found] == [(4, 1024), (4, 1000), (8, 1024), (8, 1000)]
 
 
-def keys(found: Any) -> set[str]:
-    """Of objects in objects and lists; not of those by name, whose own key ends with its unit."""
-    if isinstance(found, list):
-        return set().union(*map(keys, found))
-    if not isinstance(found, dict):
-        return set()
-    return set(found).union(*(keys(value) for key, value in found.items() if key not in ("parts_us", "phases_us")))
-
-
-def test_the_page_names_every_key(run: Run, tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "cost-models.md").read_text("utf-8")
-    rows = re.findall(r"^\| (.+?) \| (.*) \|$", page.partition("## As JSON")[2].partition("\n## ")[0], re.MULTILINE)
-    told = {row.strip("`").partition("`")[0]: set(re.findall(r"`(\w+)`", text)) for row, text in rows}
-    file = str(nccltests_text.write(tmp_path / "a.txt", [(1 << 10, 30.0), (1 << 20, 40.0), (1 << 30, 4500.0)]))
-    for text in (
-        "busbw allgather --ranks 8 --bytes 1GB --time-us 8 --algorithm pat --gpus-per-node 1 --ranks-per-switch 2 "
-        "--peak-gbs 3",
-        f"allreduce --algorithm hierarchical --ranks 8 --gpus-per-node 4 --bytes 1MB {LEVEL_TEXT} --measured-us 10",
-        f"crossover allreduce --ranks 64 --gpus-per-node 8 {LEVEL_TEXT}",
-        f"fit sweep {file}",
-        "measuring",
-        "measuring alpha_intra_us --elapsed-us 9,8 --ranks 8",
-        f"{STEP_TEXT} --compute-us 5",
-        f"{STEP_TEXT} --model nccl --machine dgx-h100 --nccl 2.28.9",
-        "overlap --compute-us 1 --communication-us 3",
-        "projection",
-        "ideal --intra-gbs 450 --gpus-per-node 8 --busbw-gbs 5",
-        f"report {file} --machine dgx-h100",
-    ):
-        words = text.split()
-        found = keys(json.loads(run(*words, "--json")))
-        assert found - told[words[0]] - told["all that have them"] == set(), words
-
-
 def test_every_command_has_help_with_an_example(run: Run) -> None:
     assert sorted(VERBS) == sorted(command.list_commands(None))  # type: ignore[arg-type]
     for name in VERBS:

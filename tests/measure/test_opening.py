@@ -48,7 +48,7 @@ def test_rank_0_gets_the_gpus_and_each_rank_its_own(monkeypatch: pytest.MonkeyPa
         opened.append(given)
         return "the GPUs"
 
-    monkeypatch.setattr(opening, "Gpu", gpus)
+    monkeypatch.setattr(opening, "GpuBackend", gpus)
     monkeypatch.setattr(opening, "Nccl", lambda *given: given)
     assert open_gpus(Options(2, library)) == "the GPUs"
     ((where, devices, options, libraries),) = opened
@@ -62,7 +62,9 @@ def test_another_rank_serves_until_rank_0_is_done(monkeypatch: pytest.MonkeyPatc
     served: list[str] = []
     there = RankAddress(1, 2, 1, "torchrun")
     monkeypatch.setattr(opening, "own_address", lambda: there)
-    monkeypatch.setattr(opening, "Gpu", lambda *given: SimpleNamespace(serve=lambda: served.append("to the end")))
+    monkeypatch.setattr(
+        opening, "GpuBackend", lambda *given: SimpleNamespace(serve=lambda: served.append("to the end"))
+    )
     assert open_gpus(Options(library=library)) is None
     assert served == ["to the end"]
 
@@ -71,7 +73,7 @@ def test_what_fails_leaves_the_other_ranks(monkeypatch: pytest.MonkeyPatch, met:
     def fails(*given: Any) -> None:
         raise MeasuringFailed("ncclCommInitRank returned 2")
 
-    monkeypatch.setattr(opening, "Gpu", fails)
+    monkeypatch.setattr(opening, "GpuBackend", fails)
     with pytest.raises(MeasuringFailed, match="ncclCommInitRank"):
         open_gpus(Options(library=library))
     assert met.closed

@@ -179,7 +179,8 @@ def of_graphs(name: str) -> Iterator[Scenario]:
         )
     random = Random(name)
     for _ in range(COMBINATIONS):
-        machine, nodes = random.choice(here), random.choice((1, 2, 2, 3))
+        nodes = random.choice((1, 2, 2, 3))
+        machine = random.choice([each for each in here if nodes > 1 or catalogue.load(each).gpus_per_node > 1])
         counts = [count for count in catalogue.load(machine).gpu_counts if 1 < count * nodes <= MOST_RANKS_OF_GRAPHS]
         chosen = settings(*random.sample(ASSIGNMENTS, random.choice((2, 2, 3))))
         yield Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=random.choice(counts), environment=chosen)

@@ -74,14 +74,14 @@ def test_a_block_may_have_as_much_shared_memory_as_its_gpu_has() -> None:
     code = """
 from tests.unit.test_capture import SHARED_KIB, ffi, lib, replacements
 from tuner.oracle.child.world import machine_struct
-from tuner.oracle.messages import Gpu, Net, SimulatedHost, SimulatedMachine
+from tuner.oracle.messages import GpuMessage, NetMessage, SimulatedHost, SimulatedMachine
 
 (function,) = replacements("cudaDeviceGetAttribute", cuda=12)
 ask, value = ffi.cast("int (*)(int *, int, int)", function), ffi.new("int *")
 found = {}
 for capability in SHARED_KIB:
-    gpu = Gpu("0000:01:00.0", capability, 0)
-    host = SimulatedHost(1, 1, 1, 0, 0, 0, "/", (0,), (gpu,), (Net("eth0", 1, 10000, 1, 8, 0, 0.0),), "")
+    gpu = GpuMessage("0000:01:00.0", capability, 0)
+    host = SimulatedHost(1, 1, 1, 0, 0, 0, "/", (0,), (gpu,), (NetMessage("eth0", 1, 10000, 1, 8, 0, 0.0),), "")
     machine = SimulatedMachine(1, 1, 12040, 1, "net", (0,), (0,), (0,), (host,))
     assert lib.sim_configure(machine_struct(machine)) == 0
     assert ask(value, 97, 0) == 0  # cudaDevAttrMaxSharedMemoryPerBlockOptin

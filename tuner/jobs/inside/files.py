@@ -57,7 +57,8 @@ HOST_CLOCK = 3  # the version of NCCL's interface that has no times of kernels: 
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """One file. ``communicators``, ``kinds`` and ``records`` are structured arrays as the file has them.
+    """One file. ``communicators``, ``kinds`` and ``records`` are structured arrays, [row], as the file has them; times
+    in ns, sizes in bytes.
 
     ``rank`` is the launcher's, None where it said none; ``nccl`` the release, None where it is not known. ``thinned``:
     of the calls every 2**thinned-th has a record; ``lost``: calls that the plugin had no room for.

@@ -126,7 +126,7 @@ class Expectation:
         return Expected(calibrated.time_us, half, picks, calibrated.measured, Whose.calibrated)
 
     def picked_otherwise(self, kind: CurveKind, sizes: SizeArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Whether any other release of the machine picks another algorithm or protocol, [size] of NCCL's nBytes."""
+        """Whether any other release of the machine picks otherwise, [size]; sizes in bytes (nBytes)."""
         otherwise = np.zeros(len(sizes), np.bool_)
         if isinstance(kind.request, Exchange):
             return otherwise
@@ -190,7 +190,7 @@ class ReferenceRun(Expectation):
         self.reasons["those of the reference run"] = None
 
     def picked_otherwise(self, kind: CurveKind, sizes: SizeArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """No size: what the cluster took it takes again, whatever was picked."""
+        """Whether others pick otherwise, [size]: nowhere, as a cluster takes again what it took; sizes in bytes."""
         return np.zeros(len(sizes), np.bool_)
 
     def times(self, kind: CurveKind, sizes: SizeArray, fault: Fault | None = None) -> Expected:

@@ -7,6 +7,8 @@ over: to sizes beyond those measured, to GPUs of a node, to another release, mac
 and protocol that were never measured. Each adds, as independent errors add, a factor of its own: the 90 % quantile of
 what was seen where just that was held out (``nccl-tuner fit accuracy``), in units of the scatter. What nothing like it
 was measured of (``BEYOND``) is off by as much whatever the scatter is: there the factor is half the interval itself.
+
+Shapes: logarithms (numbers) are [call], or of a curve [half octave of bytes]; times are in us.
 """
 
 from collections import defaultdict
@@ -38,7 +40,7 @@ class Curve:
     values: Array
 
     def spread(self) -> Array:
-        """The values on all half octaves; beyond what was measured they fade, to half with each octave."""
+        """The values on all half octaves, beyond what was measured they fade, to half with each octave."""
         places = np.arange(POINTS)
         last = self.first + len(self.values) - 1
         nearest = np.clip(places, self.first, last)

@@ -1,4 +1,7 @@
-"""Runs the frozen splits: fit to what is kept, predict what is held out, say how far off and how well covered."""
+"""Runs the frozen splits: fit to what is kept, predict what is held out, say how far off and how well covered.
+
+Shapes: times are in us, [call].
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
