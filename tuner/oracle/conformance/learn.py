@@ -487,7 +487,7 @@ def _solved(best: _Candidate, key: str, value: float, probe: Probe) -> Iterator[
         below, above = above, cells(high)[first]
         if above == theirs[first]:
             break
-    for digits in range(1, 8):
+    for digits in range(1, 5):  # as constants in code have; more would be a fit to something else
         rounded = float(f"{high:.{digits}g}")
         if cells(rounded)[first] == theirs[first]:
             yield rounded
