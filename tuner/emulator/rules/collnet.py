@@ -33,7 +33,8 @@ class CollNetFacts:
     environment: Environment
     on: bool  # it is requested, and the network reduces
     nodes: int
-    local_ranks: int
+    local_ranks: int  # the most of a node
+    own_ranks: int  # of rank 0's node
     graphs: Mapping[Algorithm, Graph]
 
     def heads(self, algorithm: Algorithm) -> frozenset[int]:
@@ -41,7 +42,8 @@ class CollNetFacts:
         graph = self.graphs[algorithm]
         if graph.channels == 0:
             return frozenset()
-        return frozenset(range(self.local_ranks) if graph.heads is None else graph.heads)
+        own = tuple(range(self.own_ranks)) if graph.heads is None else graph.heads
+        return frozenset(own[: graph.channels])  # as many as all nodes have
 
 
 SUPPORT_RULES: Registry[Callable[[CollNetFacts], bool]] = Registry()
