@@ -53,6 +53,13 @@ def test_pick_has_the_calibrated_time_of_each_combination(calibration: str, time
         assert set(used["not_measured"]) == set(answer["cost_us"]) - set(calibrations.MEASURED)
 
 
+@pytest.mark.parametrize(("nodes", "is_shown"), [("1", False), ("4", True)])
+def test_beside_an_extrapolated_time_stands_nccls(nodes: str, is_shown: bool) -> None:
+    words = ("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "2.29.2", "--bytes", "1M", "--time", "calibrated")
+    said = run(*words, "--nodes", nodes).stdout
+    assert ("NCCL us" in said) == ("extrapolated" in said) == is_shown
+
+
 def test_what_is_carried_over_widens_the_interval_and_is_said(calibration: str) -> None:
     words = ("pick", "allgather", "--machine", "dgx-h200", "--gpus-per-node", "4", "--nccl", "2.29.2")
     (answer,) = answers(*words, "--bytes", "64M", "--calibration", calibration)

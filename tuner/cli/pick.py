@@ -254,6 +254,8 @@ def _print_calibrated(title: str, answers: Sequence[PickAnswer], beside_nccl: bo
         print_answers(title, answers)
     else:
         by = _own(answers)
+        # What is extrapolated may be further off than NCCL's own time, which then stands beside it.
+        beside_nccl = beside_nccl or any(each.calibrated_pick and each.calibrated_pick.extrapolated for each in answers)
         nccl = (f"{by} us", f"{by} busbw GB/s") if beside_nccl else ()
         columns = (*COLUMNS, *nccl, "calibrated us", f"{times.INTERVAL} us", "calibrated busbw GB/s")
         print_table(title, columns, [_calibrated_row(answer, beside_nccl) for answer in answers], CALIBRATED_SPARE)
