@@ -136,9 +136,9 @@ def made(expectation: Expectation, fault: Planted) -> Mapping[Request, Array]:
 
 def planted_faults() -> Iterator[dict[str, Any]]:
     """What came of each fault on each communicator, with which runs failed and how they were named."""
-    rng = np.random.default_rng(1)
     totals: Counter[str] = Counter()
-    for machine, nodes, nccl in MACHINES:
+    for number, (machine, nodes, nccl) in enumerate(MACHINES):
+        rng = np.random.default_rng(number)
         scenario = describe(machine, nodes=nodes, nccl=nccl)
         expectation, shape = Expectation(scenario), Shape(nodes, scenario.gpus())
         healthy = {request: expectation.times(CurveKind(shape, request), SIZES) for request in REQUESTS}

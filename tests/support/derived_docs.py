@@ -318,25 +318,19 @@ def accept_splits() -> str:
 
 def accept_planted() -> str:
     """Planted faults: what passes, and what is named, of all runs of the communicators that each was planted on."""
-    lines = [
-        "| planted | on communicators | false pass | the most on one | not judged | right first | among those named |"
-    ]
-    lines += ["|---|--:|--:|--:|--:|--:|--:|"]
+    lines = ["| planted | on communicators | false pass | the most on one | right first | among those named |"]
+    lines += ["|---|--:|--:|--:|--:|--:|"]
     kept = sorted(_acceptance()["planted"], key=lambda each: str(each["planted"]))
     for fault, group in itertools.groupby(kept, key=lambda each: each["planted"]):
         own = list(group)
-        keys = "runs", "failed", "left_open", "first", "among"
-        runs, failed, left_open, first, among = (sum(each[key] for each in own) for key in keys)
+        runs, failed, first, among = (sum(each[key] for each in own) for key in ("runs", "failed", "first", "among"))
         if fault == "nothing":
             healthy = f"With nothing planted {_percent(failed / runs)} of {runs} runs fail falsely."
             continue
-        most = max(1 - (each["failed"] + each["left_open"]) / each["runs"] for each in own)
-        shares = (
-            1 - (failed + left_open) / runs,
-            most,
-            left_open / runs,
-            *(named / failed if failed else None for named in (first, among)),
-        )
+        # Files that were kept before sizes could be left open have no count of these.
+        passed = [each["runs"] - each["failed"] - each.get("left_open", 0) for each in own]
+        most = max(one / each["runs"] for one, each in zip(passed, own, strict=True))
+        shares = (sum(passed) / runs, most, *(named / failed if failed else None for named in (first, among)))
         lines += [f"| {fault} | {len(own)} | {' | '.join(map(_whole_percent, shares))} |"]
     return "\n".join([healthy, "", *lines]) + "\n"
 
