@@ -183,7 +183,9 @@ def of_graphs(name: str) -> Iterator[Scenario]:
         machine = random.choice([each for each in here if nodes > 1 or catalogue.load(each).gpus_per_node > 1])
         counts = [count for count in catalogue.load(machine).gpu_counts if 1 < count * nodes <= MOST_RANKS_OF_GRAPHS]
         chosen = settings(*random.sample(ASSIGNMENTS, random.choice((2, 2, 3))))
-        yield Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=random.choice(counts), environment=chosen)
+        if counts:  # a machine of one GPU has no communicator on one node
+            gpus = random.choice(counts)
+            yield Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus, environment=chosen)
 
 
 def most_gpus(machine: str, nodes: int, ranks: int) -> int:
