@@ -129,7 +129,10 @@ def read_file(path: Path) -> JobFile:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files of a job in the order of their names; without any, all files: the Inspector's have any name."""
+    """The files of a job in the order of their names; without any, all files: the Inspector's have any name.
+
+    BadInput for a folder that is not there.
+    """
     try:
         return sorted(folder.glob("*.job")) or sorted(each for each in folder.iterdir() if each.is_file())
     except OSError as error:

@@ -136,6 +136,7 @@ def _collective(head: Mapping[str, Any], body: Mapping[str, Any]) -> TracedCall:
 
 
 def executed_of(body: Mapping[str, Any]) -> ExecutedCall | None:
+    """The combination that a record says; None where it says nothing of it."""
     algorithm, protocol = (str(body.get(key) or "") for key in ("coll_algo", "coll_proto"))
     if not algorithm and "_" in str(body.get("algo_proto") or ""):
         algorithm, _, protocol = str(body["algo_proto"]).rpartition("_")
@@ -157,7 +158,10 @@ def _whole(value: Any) -> int | None:
 
 
 def records_of(file: str, content: str, cut: list[bool]) -> Iterator[Mapping[str, Any]]:
-    """Objects one after the other, in lines of their own or not; a last one that is cut is left out."""
+    """Objects one after the other, in lines of their own or not; a last one that is cut is left out.
+
+    BadInput names the line of what is no JSON.
+    """
     decoder, at, end = json.JSONDecoder(), 0, len(content)
     while True:
         while at < end and content[at] in " \t\r\n,":
