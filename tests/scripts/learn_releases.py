@@ -24,6 +24,7 @@ COLUMNS = ["learnt", "nearest before", "tables read", "new", "by trial", "graphs
 COLUMNS += ["named", "s"]
 HEAD = f"| {' | '.join(COLUMNS)} |\n|---|---|--:|--:|---|--:|--:|--:|--:|---|--:|\n"
 PICKS = ("picks", "channels", "threads")
+MOST_RULES = 4  # that are named in the table
 LIMIT_S = 90.0  # of trials
 
 
@@ -58,8 +59,10 @@ def named(learning: Learning) -> str:
     rules = dict.fromkeys(f"`{rule}`" for each in learning.differing for rule in each.rules)
     graphs = {each.where.split()[0] for each in learning.differing if each.part == "the search of graphs"}
     launched = any(each.part.startswith(("channels", "threads", "groups")) for each in learning.differing)
-    parts = [*rules, *(["the search"] if graphs else []), *(["launches"] if launched else [])]
-    return ", ".join(parts) or "-"
+    tables = any(each.part == "the model's tables" for each in learning.differing)
+    words = {"the search": bool(graphs), "tables": tables, "launches": launched}
+    more = [f"{len(rules) - MOST_RULES} more rules"] if len(rules) > MOST_RULES else []
+    return ", ".join([*list(rules)[:MOST_RULES], *more, *(word for word, there in words.items() if there)]) or "-"
 
 
 def share(learning: Learning, kinds: tuple[str, ...]) -> str:
