@@ -155,7 +155,7 @@ static void *see_kernels(void *argument) {
 static void *launch_all(void *argument) {
     struct pair *pair = argument;
     struct source source = {.seed = pair->seed};
-    struct explorer *explorer = explorer_open(pair->rank + 1u, "a table", "a build");
+    struct explorer *explorer = explorer_open((unsigned)pair->rank + 1u, "a table", "a build");
     for (size_t i = 0; i < pair->calls;) {
         pthread_mutex_lock(&pair->lock);
         bool room = pair->put - pair->taken < QUEUE;
@@ -178,7 +178,7 @@ static void *launch_all(void *argument) {
 static void *live(void *argument) {
     struct pair *pair = argument;
     pthread_t launching, seeing;
-    pair->context = open_context(pair->rank + 1u, pair->rank);
+    pair->context = open_context((unsigned)pair->rank + 1u, pair->rank);
     CHECK(pthread_create(&launching, NULL, launch_all, pair) == 0);
     CHECK(pthread_create(&seeing, NULL, see_kernels, pair) == 0);
     pthread_join(launching, NULL);
