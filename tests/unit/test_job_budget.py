@@ -10,9 +10,10 @@ import pytest
 from tests.support import trace_files
 from tests.support.command_line import run
 from tuner.base.errors import BadInput
+from tuner.base.names import DataType
 from tuner.jobs.traces.read import read
 from tuner.jobs.workload import job
-from tuner.jobs.workload.grouped import JobBudget, JobGroups, layout_of, of_lists
+from tuner.jobs.workload.grouped import JobBudget, JobGroups, ModelStep, layout_of, of_lists
 from tuner.scenario.describe import describe
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "job.csv"
@@ -140,3 +141,100 @@ def test_ranks_of_one_group_are_priced_without_a_job() -> None:
     part = replace(WHOLE, members=describe("dgx-h100", nodes=4, ranks="0-3").members)
     assert job.wanted_of(part).ranks == 4
     assert job.wanted_of(part).nodes == 1
+
+
+LLAMA_70B = ("llama-3-70b", 70_600_000_000, 80, 8192, 8192)  # parameters, layers, hidden, tokens: its paper, table 3
+
+
+def made(of: ModelStep, job_of: str, ranks: int) -> dict[tuple[str, str], tuple[int | None, float, int | None]]:
+    """Bytes, calls and ranks, by the name of the call and its group."""
+    calls = of.calls(layout_of(job_of, ranks)).calls
+    assert len({(call.name, call.communicator) for call in calls}) == len(calls)
+    return {(call.name, call.communicator or ""): (call.bytes, call.calls, call.ranks) for call in calls}
+
+
+def test_the_calls_of_a_dense_model() -> None:
+    name, parameters, layers, hidden, tokens = LLAMA_70B
+    activation = tokens * hidden * 2  # bfloat16
+    own = parameters // (8 * 4)  # of a rank with tp=8,pp=4; 512 / 32 = 16 replicas
+    assert made(ModelStep(name, micro_batches=3), "tp=8,pp=4", 512) == {
+        ("allreduce", "tp"): (activation, 4 * (layers // 4) * 3, 8),  # two forward, two backward
+        ("send", "pp"): (activation, 3, 4),  # rank 0 is of the first stage: on to the next, and gradients back
+        ("recv", "pp"): (activation, 3, 4),
+        ("allreduce", "dp"): (2 * own, 1, 16),
+    }
+
+
+def test_the_calls_of_a_dense_model_in_shards() -> None:
+    name, parameters, layers, hidden, _ = LLAMA_70B
+    activation = 4096 * hidden * 4  # float32
+    layer = parameters // (8 * 4) // (layers // 4) * 4  # bytes of one rank's part of a layer
+    unit = 16 * 4  # an element of every replica
+    padded = -(-layer // unit) * unit
+    assert layer % unit  # so it is padded
+    asked = ModelStep(name, 4096, sequence_parallel=True, zero=3, dtype=DataType.float32)
+    assert made(asked, "tp=8,pp=4", 512) == {
+        ("reducescatter", "tp"): (activation, 80, 8),
+        ("allgather", "tp"): (activation, 80, 8),
+        ("send", "pp"): (activation // 8, 1, 4),  # each rank's part of the sequence
+        ("recv", "pp"): (activation // 8, 1, 4),
+        ("allgather", "dp"): (padded, 2 * 20, 16),  # forward and again backward
+        ("reducescatter", "dp"): (padded, 20, 16),
+    }
+
+
+@pytest.mark.parametrize("imbalance", [1.0, 2.5])
+def test_the_calls_of_a_model_with_experts(imbalance: float) -> None:
+    # mixtral-8x7b: 32 layers, hidden 4096, 2 experts a token, 45.1e9 of 46.7e9 parameters in experts (table 1)
+    activation = 32768 * 4096 * 2
+    assert made(ModelStep("mixtral-8x7b", imbalance=imbalance), "tp=2,pp=4,ep=4", 64) == {
+        ("allreduce", "tp"): (activation, 4 * 8, 2),
+        ("alltoall", "ep"): (int(2 * activation * imbalance), 4 * 8, 4),
+        ("send", "pp"): (activation, 1, 4),
+        ("recv", "pp"): (activation, 1, 4),
+        ("allreduce", "dp"): (2 * 1_600_000_000 // 8, 1, 8),
+        ("allreduce", "edp"): (2 * 45_100_000_000 // 8 // 4, 1, 2),
+    }
+
+
+def test_the_command_prices_a_model_as_a_list_of_the_same_calls(tmp_path: Path) -> None:
+    words = ("--machine", "dgx-h100", "--nodes", "8", "--nccl", "2.28.9", "--job", "tp=2,pp=4,ep=4")
+    shown = run("budget", "--model", "mixtral-8x7b", *words, "--imbalance", "2").stdout.splitlines()
+    assert shown[0].startswith("8 x dgx-h100, 8 GPUs each, NCCL 2.28.9, job tp=2,dp=8,pp=4,ep=4, rank 0: ")
+    assert shown[1].startswith("NCCL 2.28.9: 32 AllToAll take ")
+    assert shown[2].startswith("assumed: sequences of 32768 tokens, 1 micro-batch of 1 sequence, bfloat16, no ZeRO")
+    assert "2 times the mean" in shown[2]
+    answer = json.loads(run("budget", "--model", "mixtral-8x7b", *words, "--imbalance", "2", "--json").stdout)
+    path = csv(
+        tmp_path / "calls.csv",
+        "collective,bytes,calls,dtype,communicator",
+        "allreduce,268435456,32,bfloat16,tp",
+        "alltoall,1073741824,32,bfloat16,ep",
+        "send,268435456,1,bfloat16,pp",
+        "recv,268435456,1,bfloat16,pp",
+        "allreduce,400000000,1,bfloat16,dp",
+        "allreduce,2818750000,1,bfloat16,edp",
+    )
+    alike = json.loads(run("budget", str(path), *words, "--json").stdout)
+    assert answer["totals"] == alike["totals"]
+    assert answer["totals"][0]["calibrated"]["time_us"] > 0
+    assert [one["group"] for one in answer["groups"]] == [one["group"] for one in alike["groups"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--model", "llama-3-71b"), "unknown model 'llama-3-71b'"),
+        (("--model", "llama-3-70b", "--imbalance", "2"), "valid: 1 to 1"),
+        (("--model", "mixtral-8x7b", "--job", "ep=4", "--imbalance", "0"), "valid: 1 to 4"),
+        (("--model", "llama-3-70b", "--job", "cp=2"), "--job cp: no calls of a model are known"),
+        (("--model", "mixtral-8x7b", "--job", "tp=2,ep=4,etp=1"), "valid: 2"),
+        (("--model", "deepseek-v3", "--job", "pp=4"), "pp 4 does not divide layers 61"),
+        (("--model", "llama-3-70b", "--rank", "1"), "--rank: of FILEs"),
+        ((str(EXAMPLE), "--model", "llama-3-70b"), "one of both"),
+        ((), "valid: FILEs, or --model NAME"),
+        ((str(EXAMPLE), "--zero", "3", "--sp"), "--sp, --zero: of a model's step"),
+    ],
+)
+def test_a_step_that_does_not_fit_is_refused(words: tuple[str, ...], says: str) -> None:
+    assert says in run("budget", *words, "--machine", "dgx-h100", "--nodes", "2", code=2).stderr

@@ -3,10 +3,12 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from tuner.answers.calibrated import CalibratedTime, TimesWanted
 from tuner.base.dataclass import dataclass
@@ -23,7 +25,7 @@ from tuner.cli.trace_files import as_they_ran, communicators_options, count_or_p
 from tuner.jobs.traces.calls import number
 from tuner.jobs.workload import grouped, job, regret
 from tuner.jobs.workload.count import ExchangesOf
-from tuner.jobs.workload.grouped import GroupBudget, JobBudget, JobGroups, layout_of
+from tuner.jobs.workload.grouped import GroupBudget, GroupTotal, JobBudget, JobGroups, ModelStep, layout_of
 from tuner.jobs.workload.priced import (
     AllKernels,
     AllToAllBudget,
@@ -77,6 +79,9 @@ def show(title: str, budget: Budget, asked: Shown) -> None:
     if not budget.entries:
         say(f"{title}: sends and receives alone")
         _print_left_out(budget)
+        for variant in budget.variants:
+            if variant.all_to_all:
+                _print_all_to_all(variant.name, variant.all_to_all)
         return
     say(f"{title}: {number(base.priced_calls)} calls, {_totals(base, shown)}, one after the other\n")
     _print_sizes(budget.entries, shown)
@@ -394,15 +399,60 @@ def check_beside(job: JobGroups, **given: object) -> None:
         raise BadInput(f"{options}: of one communicator; valid without {whose}")
 
 
+STEP_OPTIONS = ("sequence", "micro_batches", "sp", "zero", "imbalance")
+
+
+def model_options(function: F) -> F:
+    """Parameter ``model``: a training step by the name of its model, None without one."""
+
+    @wraps(function)
+    def with_model(*arguments: Any, **given: Any) -> Any:
+        name, asked = given.pop("model"), {each: given.pop(each) for each in STEP_OPTIONS}
+        said = {each: value for each, value in asked.items() if value is not None and value is not False}
+        if name is None:
+            if said:
+                options_said = ", ".join("--" + each.replace("_", "-") for each in said)
+                raise BadInput(f"{options_said}: of a model's step; valid with --model")
+            return function(*arguments, model=None, **given)
+        if click.get_current_context().get_parameter_source("dtype") is not ParameterSource.DEFAULT:
+            said["dtype"] = given["call"].dtype
+        return function(*arguments, model=ModelStep(name, sequence_parallel=said.pop("sp", False), **said), **given)
+
+    made: F = with_model  # type: ignore[assignment]
+    return stacked(
+        made,
+        click.option(
+            "--model",
+            metavar="NAME",
+            help="Instead of FILEs a training step of a model by name, such as llama-3-70b, of bfloat16 without "
+            "--dtype; --job says how it is split.",
+        ),
+        click.option("--sequence", type=click.IntRange(1), help="Tokens of a sequence. [default: the model's]"),
+        click.option("--micro-batches", type=click.IntRange(1), help="Of a step, of one sequence each. [default: 1]"),
+        click.option("--sp", is_flag=True, help="Sequence parallelism beside tensor parallelism."),
+        click.option("--zero", type=click.IntRange(0, 3), help="ZeRO's stage. [default: 0]"),
+        click.option(
+            "--imbalance",
+            type=float,
+            help="Tokens of the busiest expert rank over the mean: its AllToAll is priced. [default: 1]",
+        ),
+    )
+
+
 def show_groups(title: str, priced: JobBudget, shown: Shown, as_json: bool) -> None:
     """A table of the groups, then each with its calls."""
     if as_json:
         print_json(priced)
         return
     of_job = f", job {priced.job}, rank {priced.rank}" if priced.job else ""
-    one_variant = len(priced.totals) == 1
-    sums = (f"{'' if one_variant else f'{one.variant} '}{one.total_us / 1000:.3f} ms" for one in priced.totals)
-    say(f"{title}{of_job}: {', '.join(sums)} by NCCL's own prediction, one after the other\n")
+    sums = (_job_total(one, shown, len(priced.totals) > 1) for one in priced.totals)
+    say(f"{title}{of_job}: {', '.join(sums)}, one after the other")
+    for total in priced.totals if shown.calibrated else ():
+        if total.all_to_all:
+            _print_all_to_all(total.variant, total.all_to_all)
+    if priced.assumed:
+        say(f"assumed: {priced.assumed}")
+    say()
     whole_us = priced.totals[0].total_us
     columns = ("group", "ranks", "groups", "nodes", "calls", "NCCL ms", "share", "sends and receives")
     print_table("by group", columns, [_row(one, whole_us) for one in priced.groups])
@@ -412,6 +462,14 @@ def show_groups(title: str, priced: JobBudget, shown: Shown, as_json: bool) -> N
         say(f"\n== group {one.group} ==\n")
         few = len(one.budget.entries) <= MOST_ROWS
         show(one.communicator, one.budget, replace(shown, exact=shown.exact or few))
+
+
+def _job_total(one: GroupTotal, shown: Shown, named: bool) -> str:
+    by_nccl = f"{f'{one.variant} ' if named else ''}{one.total_us / 1000:.3f} ms by NCCL's own prediction"
+    if not shown.calibrated or one.calibrated is None:
+        return by_nccl
+    central, interval = _calibrated_ms(one.calibrated)
+    return f"{by_nccl}, {central} ms by measurements (90 %: {interval})"
 
 
 def _row(one: GroupBudget, whole_us: float) -> tuple[object, ...]:
@@ -432,9 +490,11 @@ def _row(one: GroupBudget, whole_us: float) -> tuple[object, ...]:
 @options.under("Which calls, and on which ranks", "--ranks", "--communicator", "--job", "--rank", "--by-group")
 @options.under("Compared with", "--setting", "--table", "--measured", "--arm")
 @options.under("Output", "--overlap", "--exact", "--parquet", "--prometheus")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@options.under("Step of a model", "--sequence", "--micro-batches", "--sp", "--zero", "--imbalance")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE...]")
 @options.communicator_options(tuner=True)
 @options.call_options(windows=False)
+@model_options
 @communicators_options("Count")
 @group_options
 @click.option(
@@ -470,6 +530,7 @@ def _row(one: GroupBudget, whole_us: float) -> tuple[object, ...]:
 def command(
     files: tuple[Path, ...],
     call: options.CallOptions,
+    model: ModelStep | None,
     ranks: int | tuple[int, ...] | None,
     communicators: tuple[str, ...],
     settings: tuple[str, ...],
@@ -504,9 +565,14 @@ def command(
 
     \b
     nccl-tuner budget steps.csv --machine dgx-h100 --nodes 2 --nccl 2.22.3,2.28.9
+    nccl-tuner budget --model llama-3-70b --machine dgx-h100 --nodes 64 --job tp=8,pp=4
     nccl-tuner budget steps.csv --machine dgx-b200 --nccl 2.28.9,2.32.3 --buffers window
     nccl-tuner budget trace.json.gz --machine dgx-h100 --nodes 2 --setting NCCL_ALGO=Ring --measured run.jsonl --json
     """
+    if bool(files) == bool(model):
+        raise BadInput("the calls; valid: FILEs, or --model NAME with --job, one of both")
+    if model and (of_files := [name for name in ("rank", "by_group") if grouping[name]]):
+        raise BadInput(f"--{of_files[0].replace('_', '-')}: of FILEs; --model is of rank 0")
     exports = Exports(as_csv, parquet, as_prometheus, as_json)
     count, part = count_or_part(ranks)
     shared = communicator["shared"] and part is None
@@ -522,6 +588,8 @@ def command(
         buffers=call.buffers,
         in_place=call.in_place,
     )
+    if model:
+        grouping["job"] = grouping["job"] or f"dp={scenarios[0].ranks}"
     lists = read_files(files, scenarios[0].ranks)
     if nccl is None:
         scenarios = [as_they_ran(lists, communicator, scenarios[0], "priced")]
@@ -535,7 +603,11 @@ def command(
     if (groups := job_of(grouping, scenarios[0].ranks, shared)) is not None:
         beside = {"ranks": ranks, "measured": measured, "arm": labelled, "parquet": parquet}
         check_beside(groups, **beside, csv=as_csv, prometheus=as_prometheus)
-        priced = grouped.of_lists(lists, job.BudgetComparison(scenarios, settings, tables, times), wanted, groups)
+        compared = job.BudgetComparison(scenarios, settings, tables, times)
+        if model:
+            priced = grouped.of_model(model, compared, wanted, groups)
+        else:
+            priced = grouped.of_lists(lists, compared, wanted, groups)
         show_groups(scenarios[0].title, priced, shown, as_json)
         return
     budget = job.of_lists(lists, job.BudgetComparison(scenarios, settings, tables, times), wanted, times_of)

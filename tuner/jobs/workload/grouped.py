@@ -3,20 +3,25 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from math import prod
+from math import ceil, prod
 
 import numpy as np
 
+from tuner.answers.calibrated import CalibratedTime, together
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
+from tuner.base.names import Collective, DataType, Op
 from tuner.base.records import json_form
 from tuner.base.sizes import as_ranges
 from tuner.jobs.traces.calls import CallList, TracedCall, WantedCalls
 from tuner.jobs.workload.budget import CountedFiles, budget
 from tuner.jobs.workload.count import LeftOut, count
 from tuner.jobs.workload.job import BudgetComparison
-from tuner.jobs.workload.priced import Budget
+from tuner.jobs.workload.priced import AllToAllBudget, Budget
 from tuner.scenario import Members, Scenario
+from tuner.times.costmodels import step
+from tuner.times.costmodels.operations import CostOperation
+from tuner.times.costmodels.step import Model, Parallelism, Traffic
 
 ORDER = ("tp", "cp", "ep", "dp", "pp")  # Megatron-LM's, innermost first; torchtitan's, without ep, is the same
 DEGREES = ("tp", "cp", "ep", "dp", "pp", "etp", "replicate")
@@ -200,6 +205,89 @@ class JobGroups:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelStep:
+    """A training step of a model by ``name``, of sequences of ``sequence`` tokens; None for the model's own.
+
+    ``imbalance``: tokens of the busiest expert rank over the mean of all; 1 where experts are used alike.
+    """
+
+    name: str
+    sequence: int | None = None
+    micro_batches: int = 1
+    sequence_parallel: bool = False
+    zero: int = 0
+    dtype: DataType = DataType.bfloat16
+    imbalance: float = 1.0
+
+    def calls(self, layout: JobLayout) -> CallList:
+        """The calls of rank 0, which is of the first pipeline stage, each of its group of the layout.
+
+        BadInput for an unknown model, and for degrees that do not fit it.
+        """
+        if beside := [name for name in ("cp", "replicate") if getattr(layout, name) > 1]:
+            raise BadInput(f"`job` {', '.join(beside)}: no calls of a model are known for it; valid: tp, pp, ep, dp")
+        if layout.etp != layout.tp:
+            raise BadInput(f"`job` etp={layout.etp}: a model's experts are split as the rest; valid: {layout.tp}")
+        if not 1 <= self.imbalance <= layout.ep:
+            raise BadInput(f"`imbalance` {self.imbalance:g} of {layout.ep} expert ranks; valid: 1 to {layout.ep}")
+        bytes_each = self.dtype.size_bytes
+        fields = step.model_fields(self.name, {"sequence": self.sequence})
+        plan = Parallelism(
+            tp=layout.tp,
+            dp=layout.dp,
+            pp=layout.pp,
+            ep=layout.ep,
+            sequence_parallel=self.sequence_parallel,
+            zero=self.zero,
+            micro_batches=self.micro_batches,
+        )
+        model = Model(**fields, element_bytes=bytes_each, gradient_element_bytes=bytes_each)
+        made = tuple(call for one in step.traffic(model, plan) for call in self._of(one))
+        return CallList(self.name.lower(), "training step", "of all ranks together, NCCL's nBytes", made)
+
+    def assumed(self) -> str:
+        """The assumptions, in one line."""
+        tokens = step.model_fields(self.name, {"sequence": self.sequence})["sequence"]
+        parts = [
+            f"sequences of {tokens} tokens",
+            f"{self.micro_batches} micro-batch{'es' * (self.micro_batches > 1)} of 1 sequence",
+            self.dtype.name,
+            f"ZeRO-{self.zero}" if self.zero else "no ZeRO",
+            f"{'' if self.sequence_parallel else 'no '}sequence parallelism",
+        ]
+        if self.imbalance > 1:
+            parts.append(f"AllToAll as the expert rank with {self.imbalance:g} times the mean receives it")
+        return ", ".join(parts)
+
+    def _of(self, one: Traffic) -> Iterable[TracedCall]:
+        collective = Collective.__members__.get(one.operation.name)
+        size = float(one.bytes)
+        if one.operation is CostOperation.AllToAll:
+            size *= self.imbalance
+        # Whole elements, the same number of every rank where each has a part: frameworks pad to it.
+        in_parts = one.operation not in (CostOperation.AllReduce, CostOperation.SendRecv)
+        unit = self.dtype.size_bytes * (one.ranks if in_parts else 1)
+        whole = ceil(size / unit) * unit
+        group = _GROUP_OF_TRAFFIC.get(one.parallelism, "edp" if one.parallelism.endswith("of experts") else "dp")
+        # The first stage sends activations on and receives their gradients.
+        sends = one.operation is CostOperation.SendRecv
+        for name in ("send", "recv") if sends else (one.operation.name.lower(),):
+            yield TracedCall(
+                name=name,
+                collective=collective,
+                bytes=whole,
+                dtype=self.dtype,
+                op=Op.sum,
+                ranks=one.ranks,
+                communicator=group,
+                calls=one.calls / 2 if sends else one.calls,
+            )
+
+
+_GROUP_OF_TRAFFIC: Mapping[str, str] = {"TP": "tp", "SP": "tp", "EP": "ep", "PP": "pp"}  # all other is replicas'
+
+
+@dataclass(frozen=True, slots=True)
 class GroupBudget:
     """The calls of one group. ``groups``: how many the layout has of that kind, None without a layout."""
 
@@ -213,11 +301,16 @@ class GroupBudget:
 
 @dataclass(frozen=True, slots=True)
 class GroupTotal:
-    """All groups in one release with one setting or table, us by NCCL's own prediction, one after the other."""
+    """All groups in one release with one setting or table, us by NCCL's own prediction, one after the other.
+
+    ``calibrated`` is None unless every group that has a price has one. ``all_to_all`` is in neither.
+    """
 
     variant: str
     total_us: float
     priced_calls: float
+    calibrated: CalibratedTime | None = field(default=None, metadata=json_form(optional=True))
+    all_to_all: AllToAllBudget | None = field(default=None, metadata=json_form(optional=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +322,14 @@ class JobBudget:
     totals: tuple[GroupTotal, ...]
     groups: tuple[GroupBudget, ...]
     left_out: tuple[LeftOut, ...]
+    assumed: str | None = field(default=None, metadata=json_form(optional=True))
+
+
+def of_model(asked: ModelStep, compared: BudgetComparison, wanted: WantedCalls, job: JobGroups) -> JobBudget:
+    """The budget of a model's training step, of the first rank of a job with a layout. Errors: those of ``of_lists``,
+    BadInput for a step that communicates nothing."""
+    assert job.layout is not None
+    return replace(of_lists([asked.calls(job.layout)], compared, wanted, job), assumed=asked.assumed())
 
 
 def of_lists(lists: Sequence[CallList], compared: BudgetComparison, wanted: WantedCalls, job: JobGroups) -> JobBudget:
@@ -338,7 +439,21 @@ def _of_ranks(scenario: Scenario, ranks: tuple[int, ...], shares: bool) -> Scena
 def _totals(budgets: Sequence[GroupBudget]) -> Iterable[GroupTotal]:
     for at, variant in enumerate(budgets[0].budget.variants):
         own = [one.budget.variants[at] for one in budgets]
-        yield GroupTotal(variant.name, sum(one.total_us for one in own), sum(one.priced_calls for one in own))
+        times = [one.calibrated.total if one.calibrated else None for one in own if one.priced_calls]
+        known = [each for each in times if each]
+        exchanged = [one.all_to_all for one in own if one.all_to_all]
+        yield GroupTotal(
+            variant.name,
+            sum(one.total_us for one in own),
+            sum(one.priced_calls for one in own),
+            together(known) if known and len(known) == len(times) else None,
+            _of_all_groups(exchanged) if exchanged else None,
+        )
+
+
+def _of_all_groups(exchanged: Sequence[AllToAllBudget]) -> AllToAllBudget:
+    times = together([one.time for one in exchanged])
+    return AllToAllBudget(sum(one.calls for one in exchanged), times, all(one.measured for one in exchanged))
 
 
 def _merged(left_out: Iterable[LeftOut]) -> list[LeftOut]:
