@@ -9,7 +9,7 @@ import click
 from click_man.core import write_man_pages
 
 from tuner.cli import everything
-from tuner.cli.lazy import LazyGroup
+from tuner.cli.command import LazyGroup
 
 MAN = Path(__file__).parents[1] / "man"
 
