@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tuner.answers.picks import CallPicks
+from tuner.answers.picks import CallPicks, CallRanges
 from tuner.answers.tuners import with_tuner
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op, PeerCall, Protocol, by_name, peer_call
@@ -18,14 +18,14 @@ from tuner.emulator.call_kind import request as request
 from tuner.emulator.compiled import CompiledSelection, PickTable
 from tuner.emulator.group import Operation
 from tuner.emulator.model import Tables
-from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, answers
+from tuner.emulator.ranges import FOLLOWED_BYTES, answers
 from tuner.emulator.request import Request
 from tuner.scenario import Scenario
 from tuner.scenario.describe import Description, describe
 
 if TYPE_CHECKING:  # what a pick does not need takes as long to load as all that it needs; methods load their own
     from tuner.answers.calibrated import CalibratedCalls
-    from tuner.answers.diff import PickChange
+    from tuner.answers.diff import PickChanges
     from tuner.answers.exchanges import ExchangeAnswer
     from tuner.answers.explain import Explanation
     from tuner.answers.launches import LaunchAnswer
@@ -120,12 +120,12 @@ class Communicator:
         if type(sizes) is int and (known := self.known_table(collective, kind)) is not None:
             table, call = known
             if (pick := table.pick(sizes)) is not None:
-                return CallPicks(pick, call, self.selection)
+                return CallPicks(pick, call, self.selection, self.scenario)
         if (function := peer_call(collective)) is not None:
             return self._exchange(function, sizes, **kind)
         call = request(collective, **kind)
         picks = self.selection.pick(call, sizes)
-        return CallPicks(picks.stored, call, self.selection)
+        return CallPicks(picks.stored, call, self.selection, self.scenario)
 
     def _exchange(self, function: PeerCall, sizes: ArrayLike, **kind: Unpack[PeerCallKind]) -> "Rows[ExchangeAnswer]":
         from tuner.answers import exchanges  # with the search, which nothing else here needs
@@ -232,7 +232,7 @@ class Communicator:
         low: int | None = None,
         high: int = FOLLOWED_BYTES,
         **kind: Unpack[CallKind],
-    ) -> Ranges:
+    ) -> CallRanges:
         """The ranges of nBytes in which algorithm, protocol, channels and threads stay the same, an element each.
 
         They touch, from ``low`` (one element by default) to ``high`` bytes or the largest size NCCL takes.
@@ -240,7 +240,8 @@ class Communicator:
         Errors: NoAlgorithm; BadInput for an unknown name, a low above high, windows that are not emulated, and where
         channels change at too many sizes to follow.
         """
-        return answers(self.selection, request(collective, **kind), low, high)
+        call = request(collective, **kind)
+        return CallRanges(answers(self.selection, call, low, high), call, self.scenario)
 
     def explain(self, collective: Collective | str, size: int, **kind: Unpack[CallKind]) -> "Explanation":
         """Why a call of ``size`` bytes gets its pick: each number step by step, and what the others lack.
@@ -269,16 +270,16 @@ class Communicator:
         asked = [int(size) for size in np.atleast_1d(np.asarray(sizes)).tolist()]
         return of_calls(self.scenario, request(collective, **kind), asked, root)
 
-    def diff(self, other: "Communicator", collective: Collective | str, **kind: Unpack[CallKind]) -> "Rows[PickChange]":
+    def diff(self, other: "Communicator", collective: Collective | str, **kind: Unpack[CallKind]) -> "PickChanges":
         """The ranges of sizes in bytes in which ``other`` gets another algorithm or protocol, and what that takes.
 
         From one element to 1 TiB. ``before`` of a change is this communicator's. Errors: those of :meth:`edges`, with
         the communicator.
         """
-        from tuner.answers.diff import Side, diff
-        from tuner.base.frames import Rows
+        from tuner.answers.diff import PickChanges, Side, diff
 
-        return Rows(tuple(diff(Side(self.scenario), Side(other.scenario), request(collective, **kind))))
+        before, after, call = Side(self.scenario), Side(other.scenario), request(collective, **kind)
+        return PickChanges(tuple(diff(before, after, call)), before, after, call)
 
 
 def estimate(

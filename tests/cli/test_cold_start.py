@@ -23,7 +23,18 @@ except SystemExit as ended:
     assert not ended.code
 """
 # Each takes longer to load than a pick takes to answer, or reads what was compiled when it was read first.
-SLOW = ("scipy", "rich", "polars", "cffi", "tomllib", "platformdirs", "pkg_resources", "tuner.bench", "tuner.oracle")
+SLOW = (
+    "scipy",
+    "rich",
+    "polars",
+    "cffi",
+    "tomllib",
+    "platformdirs",
+    "pkg_resources",
+    "matplotlib",
+    "tuner.bench",
+    "tuner.oracle",
+)
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_a_map_says_how_far_it_is() -> None:
 
 def test_the_axis_of_node_counts_is_logarithmic() -> None:
     pytest.importorskip("matplotlib")
-    from tuner.cli.charts.parts import row_edges
+    from tuner.answers.charts.parts import row_edges
 
     edges = row_edges(range(1, 65))
     assert (edges[8] - edges[0]) / (edges[-1] - edges[0]) > 0.4  # from 1 to 8 nodes; alike in height it was 12 %

@@ -486,7 +486,7 @@ def test_a_network_that_limits_is_named(run: Run, tmp_path: Path) -> None:
 
 
 def test_pictures_have_every_series(tmp_path: Path) -> None:
-    from tuner.cli.charts import figures
+    from tuner.answers.charts import figures
     from tuner.scenario import Scenario
     from tuner.times.calibration.plausible import of_case
 
@@ -656,7 +656,7 @@ def test_the_picture_of_a_report_has_one_legend_and_no_gap_beside_it(tmp_path: P
     from unittest.mock import patch
 
     drawn = []
-    with patch("tuner.cli.charts.save", lambda figure, path: drawn.append(figure)):
+    with patch("tuner.answers.charts.save", lambda figure, path: drawn.append(figure)):
         log = Path(__file__).parents[2] / "docs" / "examples" / "all_reduce.log"
         run("report", str(log), "--machine", "dgx-h100", "--nccl", "2.28.9", "--plot", str(tmp_path / "x.png"))
     (efficiency,) = drawn

@@ -4,8 +4,8 @@ from itertools import combinations
 
 import pytest
 
+from tuner.answers.charts import palette
 from tuner.base.names import Algorithm, Protocol
-from tuner.cli.charts import palette
 
 
 def lightness(colour: str) -> float:

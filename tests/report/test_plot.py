@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import nccl_tuner
 from tuner.answers.choices import NOTHING, Choices, choices, curves
 from tuner.base.errors import BadInput, BadMeasurement, NoAlgorithm
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
@@ -26,9 +27,10 @@ from tuner.times.records.samples import Point, SampleBlock, Writer
 
 pytest.importorskip("matplotlib")
 
-from tuner.cli.charts import figures, save
-from tuner.cli.charts.figures import RegretMark
-from tuner.cli.charts.parts import PICKS, size_edges
+from tuner.answers.charts import figures, save
+from tuner.answers.charts.figures import RegretMark
+from tuner.answers.charts.parts import PICKS, size_edges
+from tuner.bench import figures as measured_figures
 
 SUM = Request(Collective.AllReduce, DataType.float32, Op.sum)
 CASE = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1)
@@ -96,7 +98,7 @@ def test_a_table_without_the_machines_points_is_refused() -> None:
 def test_areas_have_the_colour_of_the_algorithm_and_the_hatch_of_the_protocol() -> None:
     from matplotlib.colors import to_hex
 
-    from tuner.cli.charts.palette import COLOURS, HATCHES
+    from tuner.answers.charts.palette import COLOURS, HATCHES
 
     figure = figures.choice_map(choices(CASE, SUM, SIZES, NODES), "what", "where")
     for area in figure.axes[0].patches:
@@ -137,6 +139,105 @@ def test_the_curves_are_the_cost_table_and_the_pick() -> None:
 def test_curves_of_nothing_say_why() -> None:
     with pytest.raises(NoAlgorithm, match="PAT does not do AllReduce"):
         curves(replace(CASE, environment={"NCCL_ALGO": "PAT"}), SUM, SIZES)
+
+
+def labels_over(axes: Any, sizes: Any) -> list[str]:
+    """The label of the area of a bar over each size in bytes; exactly one is there."""
+    areas = [patch for patch in axes.patches if patch.get_fill()]
+    over = np.array([area.get_path().contains_points([(float(size), 0) for size in sizes]) for area in areas])
+    assert (over.sum(axis=0) == 1).all()
+    return [areas[number].get_label() for number in over.argmax(axis=0)]
+
+
+def middles(ranges: Any) -> Any:
+    return (ranges.from_bytes.astype(float) + ranges.to_bytes.astype(float) + 1) / 2
+
+
+H100 = nccl_tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9")
+
+
+def test_picks_plot_the_times_of_all_that_the_call_may_use(tmp_path: Path) -> None:
+    sizes = [1 << 30, 8, 65536, 1 << 20, 8]  # in any order, and twice
+    picks = H100.pick("allreduce", sizes)
+    figure: Any = picks.plot(tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    assert figure.get_suptitle() == "AllReduce, float32 sum: predicted time and bus bandwidth"
+    assert figure.axes[0].get_title(loc="left") == H100.scenario.heading
+    lines = {line.get_label(): line for line in figure.axes[1].get_lines()}
+    assert lines["NCCL's pick"].get_xdata().tolist() == [8, 65536, 1 << 20, 1 << 30]
+    assert lines["NCCL's pick"].get_ydata().tolist() == picks.time_us[[1, 2, 3, 0]].tolist()
+    table_us = H100.cost_table("allreduce", [8, 65536, 1 << 20, 1 << 30])
+    assert len(lines) == 1 + (table_us[0] >= 0).sum()
+    assert lines["Ring/LL"].get_ydata().tolist() == table_us[:, Algorithm.Ring, Protocol.LL].tolist()
+
+
+def bars(figure: Any) -> dict[str, tuple[float, str]]:
+    """Of each name along the axis the length of the bar, and the text at its end."""
+    (axes,) = figure.axes
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert [bar.get_label() for bar in axes.patches] == names
+    lengths, texts = [bar.get_width() for bar in axes.patches], [text.get_text() for text in axes.texts]
+    return dict(zip(names, zip(lengths, texts, strict=True), strict=True))
+
+
+def test_one_pick_and_its_explanation_plot_the_same_bars() -> None:
+    explained = H100.explain("allreduce", 1 << 20)
+    drawn = bars(explained.plot())
+    first, second, *_ = drawn.items()
+    assert first == ("Tree/LL128", (explained.pick.time_us, "62.51 us, NCCL's pick"))
+    assert second == ("NVLSTree/Simple", (explained.slower[0].time_us, "71.06 us, +13.7 %"))
+    assert [*drawn] == ["Tree/LL128", *(f"{each.algorithm.name}/{each.protocol.name}" for each in explained.slower)]
+    picked = bars(H100.pick("allreduce", 1 << 20).plot())
+    assert [(name, text) for name, (_, text) in picked.items()] == [(name, text) for name, (_, text) in drawn.items()]
+
+
+def test_no_sizes_have_no_picture() -> None:
+    with pytest.raises(BadInput, match="one or more"):
+        H100.pick("allreduce", []).plot()
+
+
+def test_edges_plot_each_range_with_its_channels_and_threads() -> None:
+    ranges = H100.edges("allreduce")
+    figure: Any = ranges.plot()
+    bar, channels, threads = figure.axes
+    picks = zip(ranges.algorithm, ranges.protocol, strict=True)
+    assert labels_over(bar, middles(ranges)) == [name(*each) for each in picks]
+    for axes, values in ((channels, ranges.channels), (threads, ranges.threads)):
+        drawn = axes.patches[0].get_data()
+        assert drawn.values.tolist() == values.tolist()
+        assert drawn.edges.tolist() == [*ranges.from_bytes.tolist(), ranges.to_bytes[-1] + 1]
+
+
+def test_edges_of_windows_plot_the_kernels_that_bypass_the_algorithms() -> None:
+    ranges = nccl_tuner.communicator("dgx-h100", nccl="2.30.7").edges("allreduce", buffers="window", high=1 << 24)
+    figure: Any = ranges.plot()
+    assert None not in ranges.bypass_kernel
+    assert labels_over(figure.axes[0], middles(ranges)) == [*ranges.bypass_kernel]
+    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert shown == sorted(set(map(str, ranges.bypass_kernel)))
+    assert len(shown) > 1
+
+
+def test_changes_plot_both_and_the_ratio_where_the_pick_changes() -> None:
+    before, after = (nccl_tuner.communicator("dgx-h100", nodes=2, nccl=release) for release in ("2.22.3", "2.25.1"))
+    changes = before.diff(after, "broadcast")
+    (change,) = changes
+    figure: Any = changes.plot()
+    upper, lower, ratios = figure.axes
+    at = [change.from_bytes - 8, change.from_bytes + 8, change.at_bytes, change.to_bytes - 8, change.to_bytes + 8]
+    assert labels_over(upper, at) == 4 * ["Ring/LL128"] + ["Ring/Simple"]
+    assert labels_over(lower, at) == ["Ring/LL128"] + 4 * ["Ring/Simple"]
+    line, _ = ratios.get_lines()
+    assert line.get_xdata().tolist() == [change.from_bytes, change.at_bytes, change.to_bytes]
+    assert line.get_ydata().tolist() == [change.ratio_from, change.ratio, change.ratio_to]
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == [
+        f"before: {before.scenario.heading}",
+        f"after: {after.scenario.heading}",
+        "where the pick changes",
+    ]
+    assert before.diff(before, "broadcast").plot().axes[2].get_title(loc="left") == "no pick changes"
 
 
 def made(algorithms: list[int], times_us: list[float]) -> Choices:
@@ -296,7 +397,7 @@ def test_a_prediction_of_one_size_is_seen(tmp_path: Path) -> None:
     file = tmp_path / "run.log"
     file.write_text(RUN)
     compared = Comparison(read_any(file), Model(Selection(replace(CASE, nodes=2).communicator())))
-    parts = figures.measured([compared], ["run.log"]).subfigs
+    parts = measured_figures.measured([compared], ["run.log"]).subfigs
     predicted = [line for part in parts for line in part.axes[0].get_lines() if line.get_label() == "_predicted"]
     assert [(np.size(line.get_xdata()), line.get_marker()) for line in predicted] == 4 * [(1, "_")]
     assert all(line.get_markeredgecolor() == line.get_color() for line in predicted)
@@ -367,6 +468,15 @@ def test_without_matplotlib_one_line_says_what_to_install(tmp_path: Path) -> Non
     assert done.returncode == 2
     assert done.stderr == "nccl-tuner: this command needs matplotlib: pip install 'nccl-tuner[plot]'\n"
     assert python(f"{start}{[*MAP, '--to-nodes', '2', '--points', '4', '--json']!r}; main()").returncode == 0
+
+
+def test_a_plot_without_matplotlib_says_what_to_install() -> None:
+    start = "import sys; sys.modules['matplotlib'] = None; import nccl_tuner; "
+    done = python(f"{start}nccl_tuner.communicator('dgx-h100').pick('allreduce', 8).plot()")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(
+        "MissingExtra: a picture needs matplotlib: pip install 'nccl-tuner[plot]'"
+    )
 
 
 def test_pictures_leave_pyplot_alone(tmp_path: Path) -> None:

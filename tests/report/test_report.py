@@ -16,10 +16,10 @@ from click.testing import CliRunner
 from tests.support import browser as web
 from tests.support import calibrations
 from tuner.answers.calibrated import TimesWanted
+from tuner.answers.charts.palette import COLOURS
 from tuner.base.errors import BadInput
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
 from tuner.cli import everything
-from tuner.cli.charts.palette import COLOURS
 from tuner.cli.reports import data
 from tuner.cli.reports.data import NODES, SIZES, collect
 from tuner.cli.reports.page import page

@@ -15,11 +15,11 @@ from sys import argv
 from typing import Any
 
 from tuner import release
+from tuner.answers.charts.palette import COLOURS, INKS
 from tuner.answers.exports.choices import file_of
 from tuner.answers.tuners import with_tuner
 from tuner.base.errors import TunerError
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.cli.charts.palette import COLOURS, INKS
 from tuner.emulator.compiled import PickTable, cell_table, pick_table
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection

@@ -184,7 +184,7 @@ def test_explain_and_diff_are_those_of_the_analysis() -> None:
     changes = before.diff(after, "broadcast")
     assert list(changes) == diff(Side(before.scenario), Side(after.scenario), request("broadcast"))
     assert changes.to_polars()["before_protocol"].to_list() == [each.before.name.split("/")[1] for each in changes]
-    assert repr(changes) == f"<Rows: {len(changes)} of PickChange>"
+    assert repr(changes) == f"<PickChanges: {len(changes)} of PickChange>"
 
 
 def test_what_the_package_offers_is_there() -> None:

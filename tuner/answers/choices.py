@@ -143,6 +143,12 @@ def curves(scenario: Scenario, request: Request, sizes: SizeArray) -> Curves:
     picks = choices(scenario, request, sizes, [scenario.nodes])
     if (picks.algorithm == NOTHING).all():
         selection.pick(request, sizes[:1])  # says why
+    return curves_beside(picks, selection, request)
+
+
+def curves_beside(picks: Choices, selection: Selection, request: Request) -> Curves:
+    """The curves of the cells that the call may use, beside ``picks`` of one row that are there already."""
+    sizes = picks.bytes
     algo_protos = tuple(selection.candidates(request))
     table_us = selection.cost_table(request, sizes)
     times_us = (
@@ -151,4 +157,4 @@ def curves(scenario: Scenario, request: Request, sizes: SizeArray) -> Curves:
         else np.empty((0, len(sizes)), np.float32)
     )
     known_us = np.where(times_us > 0, times_us, np.float32(np.nan))
-    return Curves(algo_protos, known_us, picks, float(bus_factor(request.collective, scenario.ranks)))
+    return Curves(algo_protos, known_us, picks, float(bus_factor(request.collective, selection.communicator.ranks)))

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,9 @@ from tuner.answers.calibrated import (
     TimesWanted,
 )
 from tuner.answers.symmetric import AnyPick, picks_of, ratio, times_us
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, NoAlgorithm
+from tuner.base.frames import Rows
 from tuner.base.names import Buffers
 from tuner.base.numerics import SizeArray
 from tuner.base.records import json_form
@@ -31,6 +34,8 @@ from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from tuner.answers.changes import AtSize
 
 ROUNDING = 10_000  # a shorter range, as a part of its size, is two times that float32 rounds alike
@@ -101,6 +106,27 @@ class PickChange:
     def is_rounding(self) -> bool:
         """Whether the range is so short that float32 does not part the times of the two picks."""
         return self.to_bytes - self.from_bytes < self.from_bytes // ROUNDING
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PickChanges(Rows[PickChange]):
+    """Changes that :func:`diff` finds for ``request`` between two sides."""
+
+    before: Side
+    after: Side
+    request: Request
+
+    def plot(self, path: Path | str | None = None) -> "Figure":
+        """Draws what both pick over sizes, and the ratio of the predicted times where that changes.
+
+        A ``path`` (.png, .svg, .pdf) is written. Errors: BadInput for another ending, and without matplotlib.
+        """
+        from tuner.answers import charts
+
+        sides = [side.ranges(self.request) for side in (self.before, self.after)]
+        where = self.before.scenario.heading, self.after.scenario.heading
+        what = f"{self.request.title}: what changes"
+        return charts.plot(lambda figures: figures.changes(*sides, self.records, what, where), path)
 
 
 def diff(before: Side, after: Side, request: Request) -> list[PickChange]:

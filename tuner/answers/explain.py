@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from tuner.answers.tuners import TunerWord, word_of
 from tuner.base.errors import BadInput
 from tuner.base.frames import html_table
-from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
+from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol, by_name
 from tuner.base.records import json_form
 from tuner.base.sizes import human_bytes
 from tuner.base.trace import TraceStep
@@ -21,6 +22,8 @@ from tuner.scenario import ConstantsUsed, Scenario
 from tuner.scenario.domain import what_hosts_are
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, TimesWanted
 
 
@@ -93,6 +96,20 @@ class Explanation:
         reasons = "; ".join(f"{each.algorithm.name}/{each.protocol.name}: {each.reason}" for each in self.unavailable)
         below = f"The same pick from {until}.{f' Not usable: {reasons}.' if reasons else ''}"
         return html_table(call, ("combination", "time_us", "slower_percent"), rows, below)
+
+    def plot(self, path: Path | str | None = None) -> "Figure":
+        """Draws the times of the pick and of all else that the call may use. A ``path`` (.png, .svg, .pdf) is written.
+
+        Errors: BadInput for another ending, and without matplotlib.
+        """
+        from tuner.answers import charts
+
+        pick = by_name(Algorithm, self.pick.algorithm, "algorithm"), by_name(Protocol, self.pick.protocol, "protocol")
+        times_us = {pick: float(self.pick.time_us)}
+        times_us |= {(each.algorithm, each.protocol): float(each.time_us) for each in self.slower}
+        what = f"{self.collective.name} of {human_bytes(self.bytes)}: predicted time"
+        where = f"the same pick from {human_bytes(self.holds.from_bytes)} to {human_bytes(self.holds.to_bytes)}"
+        return charts.plot(lambda figures: figures.combinations(pick, times_us, what, where), path)
 
     @property
     def slower(self) -> list[Slower]:

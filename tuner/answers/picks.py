@@ -1,8 +1,9 @@
 """What a call gets at each size, by the emulator; :mod:`tuner.answers.library` has the real library's."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,18 +11,22 @@ from numpy.typing import NDArray
 
 from tuner.answers.symmetric import NonClassicPick, RunnerUp, bypassing_pick
 from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput
 from tuner.base.frames import Column, NamedColumn
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, Protocol
 from tuner.base.numerics import FloatArray, SizeArray, is_time, shortest
 from tuner.base.records import json_form
 from tuner.base.sizes import human_bytes
 from tuner.emulator.pick import Pick, of_picks
+from tuner.emulator.ranges import Ranges
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import ConstantsUsed, Scenario
 from tuner.times.costmodels.operations import algorithm_gbs, bus_factor, bus_gbs
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, TimesWanted
     from tuner.answers.launches import LaunchAnswer
 
@@ -208,9 +213,11 @@ class CallPicks(Picks):
     nccl-tests' bandwidths at the predicted time and the runner-up, computed when asked for.
     """
 
-    def __init__(self, stored: tuple[NDArray[Any], ...], request: Request, selection: Selection) -> None:
+    def __init__(
+        self, stored: tuple[NDArray[Any], ...], request: Request, selection: Selection, scenario: Scenario
+    ) -> None:
         super().__init__(*stored)
-        self.request, self.selection = request, selection
+        self.request, self.selection, self.scenario = request, selection, scenario
 
     def __repr__(self) -> str:
         if not len(self.bytes):
@@ -219,6 +226,30 @@ class CallPicks(Picks):
         ends = dict.fromkeys(human_bytes(int(size)) for size in (self.bytes.min(), self.bytes.max()))
         sizes = f"{len(self.bytes)} sizes, {' to '.join(ends)}" if len(self.bytes) > 1 else " ".join(ends)
         return f"<{type(self).__name__}: {self.request.title}, {sizes}: {', '.join(names)}>"
+
+    def plot(self, path: Path | str | None = None) -> "Figure":
+        """Draws predicted times and bus bandwidths of the picks and of all that the call may use, over the sizes.
+
+        Of one size the times as bars. A ``path`` (.png, .svg, .pdf) is written.
+        Errors: BadInput of no sizes, for another ending, and without matplotlib.
+        """
+        from tuner.answers import charts, choices
+
+        if not len(self.bytes):
+            raise BadInput("a picture of no sizes; valid: one or more")
+        sizes, at = np.unique(self.bytes, return_index=True)
+        names = ("algorithm", "protocol", "channels", "threads", "time_us")
+        picks = choices.Choices((self.scenario.nodes,), sizes, *(getattr(self, name)[np.newaxis, at] for name in names))
+        curves = choices.curves_beside(picks, self.selection, self.request)
+        title, where = self.request.title, self.scenario.heading
+        if len(sizes) > 1:
+            what = f"{title}: predicted time and bus bandwidth"
+            return charts.plot(lambda figures: figures.curves(curves, what, where), path)
+        (pick, *_), pick_us = self.algo_protos(), self.time_us[0]
+        others_us = [*zip(curves.algo_protos, curves.time_us[:, 0], strict=True), (pick, pick_us)]
+        times_us = {each: shortest(time_us) for each, time_us in others_us if time_us > 0}
+        what = f"{title}, {human_bytes(int(sizes[0]))}: predicted time"
+        return charts.plot(lambda figures: figures.combinations(pick, times_us, what, where), path)
 
     @property
     def algbw_gbs(self) -> NDArray[np.float64]:
@@ -260,3 +291,28 @@ class CallPicks(Picks):
             "runner_up_protocol": NamedColumn(Protocol, second.protocol),
             "runner_up_time_us": second.time_us,
         }
+
+
+class CallRanges(Ranges):
+    """Ranges of what NCCL picks for ``request`` on the communicator of ``scenario``."""
+
+    __slots__ = ("request", "scenario")
+
+    request: Request
+    scenario: Scenario
+
+    def __init__(self, ranges: Ranges, request: Request, scenario: Scenario) -> None:
+        for each in fields(Ranges):
+            object.__setattr__(self, each.name, getattr(ranges, each.name))
+        object.__setattr__(self, "request", request)
+        object.__setattr__(self, "scenario", scenario)
+
+    def plot(self, path: Path | str | None = None) -> "Figure":
+        """Draws the pick of each range, its channels and threads, over sizes. A ``path`` (.png, .svg, .pdf) is written.
+
+        Errors: BadInput for another ending, and without matplotlib.
+        """
+        from tuner.answers import charts
+
+        what = f"{self.request.title}: what NCCL picks"
+        return charts.plot(lambda figures: figures.edges(self, what, self.scenario.heading), path)

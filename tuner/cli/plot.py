@@ -36,7 +36,7 @@ from tuner.times.regret.arms import of_communicator
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from tuner.cli.charts.figures import RegretMark
+    from tuner.answers.charts.figures import RegretMark
 
 
 MOST_ROWS = 1024
@@ -176,7 +176,7 @@ def deliver(
     if out is None and not as_json:
         raise BadInput("nothing to do; valid: --out FILE.png (.svg, .pdf) for a picture, --json for what it would show")
     if out is not None:
-        from tuner.cli.charts import save
+        from tuner.answers.charts import save
 
         save(draw(), out)
     if as_json:
@@ -375,7 +375,7 @@ def map_command(
         return PicturedMap(PicturedCall.of(request), where, tuple(drawn.nodes), drawn.bytes, picks)
 
     def draw() -> "Figure":
-        from tuner.cli.charts import figures
+        from tuner.answers.charts import figures
 
         return figures.choice_map(drawn, f"{request.title}: what NCCL picks", nodes_alike(described), marks)
 
@@ -391,7 +391,7 @@ def map_command(
 
 def _marks(measured: str, nodes: Sequence[int], collective: Collective) -> "list[RegretMark]":
     """The points of a measured table at the numbers of nodes that are drawn. Errors: BadInput where there is none."""
-    from tuner.cli.charts.figures import RegretMark
+    from tuner.answers.charts.figures import RegretMark
     from tuner.times.regret import workflow
     from tuner.times.regret.judged import Verdict
 
@@ -446,7 +446,7 @@ def curves_command(
         )
 
     def draw() -> "Figure":
-        from tuner.cli.charts import figures as picture
+        from tuner.answers.charts import figures as picture
 
         what = f"{request.title}: predicted time and bus bandwidth"
         return picture.curves(drawn, what, described.heading)
@@ -495,7 +495,7 @@ def diff_command(
         )
 
     def draw() -> "Figure":
-        from tuner.cli.charts import figures
+        from tuner.answers.charts import figures
 
         where = nodes_alike(first), nodes_alike(second)
         return figures.difference(before, after, f"{request.title}: what changes", where)
@@ -556,7 +556,7 @@ def measured_command(
         return [_pictured(described, kind, series(comparison, kind)) for kind in comparison.kinds]
 
     def draw() -> "Figure":
-        from tuner.cli.charts import figures
+        from tuner.bench import figures
 
         simulated = ", simulated times" if given.is_simulated else ""
         return figures.measured([comparison], [f"{file.name}: {described.heading}{simulated}"])

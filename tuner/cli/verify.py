@@ -249,7 +249,8 @@ def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, 
         raise click.UsageError("Missing argument 'FILE...'.")
     verified = verify(files, histogram=histogram)
     if plot is not None:
-        from tuner.cli.charts import figures, save
+        from tuner.answers.charts import save
+        from tuner.bench import figures
 
         names = [f"{file.file}: {file.origin}" for file in verified.files]
         save(figures.measured([file.comparison for file in verified.files], names), plot)

@@ -1,20 +1,37 @@
 """Figures of records, by matplotlib, which the modules of this package import; the colours need none."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.base.errors import BadInput, one_of
+from tuner.base.extras import require
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from matplotlib.figure import Figure
 
 # What a file ends with, and what matplotlib puts into it: no dates, so that equal pictures are equal files.
 _METADATA: Mapping[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
+def plot(draw: "Callable[[ModuleType], Figure]", path: Path | str | None) -> "Figure":
+    """Draws by ``draw``, which is handed :mod:`tuner.answers.charts.figures`; saves it where a ``path`` is given.
+
+    Errors: MissingExtra without matplotlib; those of :func:`save`.
+    """
+    require("matplotlib", "a picture")
+    from tuner.answers.charts import figures
+
+    figure = draw(figures)
+    if path is not None:
+        save(figure, Path(path))
+    return figure
+
+
 def save(figure: "Figure", path: Path) -> None:
-    """By the ending of ``path``. BadInput for another one, or where the file cannot be written."""
+    """Writes the format that the ending of ``path`` says. BadInput for another, or where the file cannot be written."""
     import matplotlib as mpl
     from PIL import Image  # matplotlib needs it, too
 

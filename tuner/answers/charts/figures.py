@@ -1,21 +1,34 @@
 """Figures of records, each a function, by matplotlib."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import MaxNLocator
 
+from tuner.answers.charts import palette, parts
+from tuner.answers.charts.parts import (
+    LOWER,
+    PICK,
+    Look,
+    NotebookFigure,
+    Style,
+    grid,
+    heading,
+    legend,
+    node_axis,
+    size_axis,
+    style,
+)
 from tuner.answers.choices import NOTHING, Choices, Curves, changed, ratio
 from tuner.answers.efficiency import EfficiencyReport
-from tuner.bench.verify import Series, series
-from tuner.cli.charts import palette, parts
-from tuner.cli.charts.parts import LOWER, PICK, Look, Style, grid, heading, legend, node_axis, size_axis, style
-from tuner.times.compared import Comparison, Judged
-from tuner.times.records.samples import Point
+from tuner.base.names import AlgoProto, Protocol
+from tuner.emulator.ranges import Ranges
+
+if TYPE_CHECKING:
+    from tuner.answers.diff import PickChange
 
 NO_LOSS, LOSS = "#FFFFFF", "#C62828"
 
@@ -33,12 +46,12 @@ class RegretMark:
     loses: bool
 
 
-def choice_map(choices: Choices, what: str, where: str, marks: Sequence[RegretMark] = ()) -> Figure:
+def choice_map(choices: Choices, what: str, where: str, marks: Sequence[RegretMark] = ()) -> NotebookFigure:
     """Algorithm is colour, protocol hatch; only what occurs is in the legend.
 
     ``what`` and ``where`` are the heading: the call, and machine, release and settings. ``marks``: measured points.
     """
-    canvas = Figure(figsize=(11, 6), layout="constrained")
+    canvas = NotebookFigure(figsize=(11, 6), layout="constrained")
     axes = canvas.subplots()
     draw(axes, choices)
     node_axis(axes, choices.nodes)
@@ -52,10 +65,12 @@ def choice_map(choices: Choices, what: str, where: str, marks: Sequence[RegretMa
 
 def draw(axes: Any, choices: Choices) -> None:
     """The choices as cells, sizes over numbers of nodes."""
-    parts.draw(axes, choices.bytes, parts.pick_classes(choices.algorithm, choices.protocol), parts.PICKS)
+    parts.draw(
+        axes, parts.size_edges(choices.bytes), parts.pick_classes(choices.algorithm, choices.protocol), parts.PICKS
+    )
 
 
-def _draw_marks(canvas: Figure, axes: Any, marks: Sequence[RegretMark]) -> None:
+def _draw_marks(canvas: NotebookFigure, axes: Any, marks: Sequence[RegretMark]) -> None:
     """A white dot where the pick was the best or as good, and a red one with its loss where it was not."""
     box = {"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": "none", "alpha": 0.85}
     for mark in marks:
@@ -84,7 +99,7 @@ def _draw_marks(canvas: Figure, axes: Any, marks: Sequence[RegretMark]) -> None:
     legend(canvas, handles, "measured", LOWER)
 
 
-def map_legend(figure: Figure, *maps: Choices) -> None:
+def map_legend(figure: NotebookFigure, *maps: Choices) -> None:
     """Draws the legend of all picks that occur in the maps."""
     numbers = parts.occurring(*(parts.pick_classes(one.algorithm, one.protocol) for one in maps))
     parts.legend_of_picks(figure, numbers, parts.PICKS)
@@ -125,14 +140,14 @@ def classes(before: Choices, after: Choices) -> parts.Classes:
     return classed
 
 
-def difference(before: Choices, after: Choices, what: str, where: tuple[str, str]) -> Figure:
+def difference(before: Choices, after: Choices, what: str, where: tuple[str, str]) -> NotebookFigure:
     """Both maps, and the predicted time after over before where the pick changes; ``where`` names the maps."""
-    canvas = Figure(figsize=(11, 10), layout="constrained")
+    canvas = NotebookFigure(figsize=(11, 10), layout="constrained")
     panels = canvas.subplots(3, 1)
     for axes, choices in zip(panels, (before, after), strict=False):
         draw(axes, choices)
     differing = classes(before, after)
-    parts.draw(panels[2], before.bytes, differing, STYLES)
+    parts.draw(panels[2], parts.size_edges(before.bytes), differing, STYLES)
     titles = f"before: {where[0]}", f"after: {where[1]}", "where the pick changes"
     for axes, title in zip(panels, titles, strict=True):
         heading(canvas, axes, what, title)
@@ -146,9 +161,9 @@ def difference(before: Choices, after: Choices, what: str, where: tuple[str, str
 MARKERS = 12  # along a line
 
 
-def curves(curves: Curves, what: str, where: str) -> Figure:
+def curves(curves: Curves, what: str, where: str) -> NotebookFigure:
     """Over the curves a bar says which combination is the pick; the broad grey line is the time that NCCL gives it."""
-    canvas = Figure(figsize=(11, 8), layout="constrained")
+    canvas = NotebookFigure(figsize=(11, 8), layout="constrained")
     bar, times, bandwidths = canvas.subplots(3, 1, height_ratios=[0.5, 6, 5])
     draw(bar, curves.picks)
     bar.set_ylim(-0.5, 0.5)
@@ -177,88 +192,94 @@ def curves(curves: Curves, what: str, where: str) -> Figure:
     return canvas
 
 
-MEASURED_PICK: Look = {
-    "linestyle": "",
-    "marker": "s",
-    "markersize": 11,
-    "fillstyle": "none",
-    "color": "#000000",
-    "label": "NCCL's pick",
-}
-BEST: Look = {"linestyle": "", "marker": "+", "markersize": 11, "color": "#000000"}
-RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10, 20, 50, 100)  # that are named along an axis
-DASH: Look = {"marker": "_", "markersize": 24, "markeredgewidth": 2.5}  # a prediction without a line
-OTHERS: Look = {"color": "#8C8C8C", "linewidth": 0.7, "label": "with other channels"}
-
-
-def measured(compared: Sequence[Comparison], names: Sequence[str]) -> Figure:
-    """For each kind of call of each file times over sizes, and where there is a model its own with the ratio to them.
-
-    ``names`` say where each file is from. Markers are what was measured, or simulated, lines what the model predicts.
-    """
-    kinds = [
-        (comparison, kind, name) for comparison, name in zip(compared, names, strict=True) for kind in comparison.kinds
-    ]
-    canvas = Figure(figsize=(11, 6.5 * len(kinds)), layout="constrained")
-    for part, kind in zip(canvas.subfigures(len(kinds), 1, squeeze=False)[:, 0], kinds, strict=True):
-        _panels(part, *kind)
+def combinations(pick: AlgoProto, times_us: Mapping[AlgoProto, float], what: str, where: str) -> NotebookFigure:
+    """Bars of the times in us of one call by each combination: the pick, then the others, the fastest first."""
+    shown = sorted(times_us, key=lambda each: (each != pick, times_us[each]))
+    canvas = NotebookFigure(figsize=(11, 1.5 + 0.4 * len(shown)), layout="constrained")
+    axes = canvas.subplots()
+    for row, each in enumerate(shown):
+        look = parts.PICKS[each[0] * len(Protocol) + each[1]]
+        (bar,) = axes.barh(row, times_us[each])
+        look.apply(bar, edge_points=0.5)
+        slower = "NCCL's pick" if each == pick else f"{100 * (times_us[each] / times_us[pick] - 1):+.1f} %"
+        at = times_us[each], row
+        axes.annotate(f"{times_us[each]:,.2f} us, {slower}", at, (4, 0), textcoords="offset points", va="center")
+    axes.set_yticks(range(len(shown)), [f"{algorithm.name}/{protocol.name}" for algorithm, protocol in shown])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.25 * max(times_us.values()))  # room for the texts
+    axes.set_xlabel("predicted time (us)")
+    heading(canvas, axes, what, where)
     return canvas
 
 
-def _panels(part: Any, comparison: Comparison, kind: Point, name: str) -> None:
-    drawn, how = series(comparison, kind), comparison.measurements.header.how
-    if comparison.model is None:
-        panels = [part.subplots()]
-    else:
-        panels = [*part.subplots(2, 1, height_ratios=[3, 1.6])]
-        _ratios(panels[1], drawn, how)
-    _times(panels[0], drawn, comparison.kinds[kind], how)
-    sizes = np.unique(np.concatenate([one.bytes for one in drawn])).astype(np.uint64)
-    for axes in panels:
-        size_axis(axes, sizes, named=axes is panels[-1], margin=1.25)
+def edges(ranges: Ranges, what: str, where: str) -> NotebookFigure:
+    """The pick of each range as a bar over sizes, and its channels and threads as steps."""
+    canvas = NotebookFigure(figsize=(11, 6.5), layout="constrained")
+    panels = bar, channels, threads = canvas.subplots(3, 1, height_ratios=[0.7, 3, 3])
+    _pick_bars(canvas, {bar: ranges})
+    for axes, values, named in ((channels, ranges.channels, "channels"), (threads, ranges.threads, "threads")):
+        axes.stairs(values, _range_edges(ranges), baseline=None, color="#000000", linewidth=1.5)
+        axes.set_ylabel(named)
+        axes.set_ylim(0, 1.1 * max(1, values.max()))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         grid(axes)
-    lines, names = panels[0].get_legend_handles_labels()
-    named = dict(zip(names, lines, strict=True))  # one for several lines of a name
-    legend(part, list(named.values()))
-    placed = f"{'in place' if kind.in_place else 'out of place'}{', CUDA graph' if kind.graph else ''}"
-    marks = how if comparison.model is None else f"markers {how}, lines predicted"
-    heading(part, panels[0], f"{kind.request.title}, {placed}: {marks}", name)
+    ends = np.array([ranges.from_bytes[0], ranges.to_bytes[-1]])
+    for axes in panels:
+        size_axis(axes, ends, named=axes is threads)
+    heading(canvas, bar, what, where)
+    return canvas
 
 
-def _times(axes: Any, drawn: Sequence[Series], judged: Sequence[Judged], how: str) -> None:
-    for one in sorted(drawn, key=lambda one: one.combination.channels > 0):
-        combination = one.combination
-        if combination.channels:
-            axes.plot(one.bytes, one.measured_us, **OTHERS)
-            continue
-        look = style((combination.algorithm, combination.protocol))
-        axes.plot([], [], **look)  # for the legend
-        alone = DASH | {"markeredgecolor": look["color"]} if len(one.bytes) == 1 else {"marker": ""}
-        axes.plot(one.bytes, one.predicted_us, **look | alone | {"label": "_predicted"})
-        spread = np.stack([one.measured_us - one.low_us, one.high_us - one.measured_us])
-        axes.errorbar(one.bytes, one.measured_us, spread, fmt="none", ecolor=look["color"], elinewidth=1, capsize=2)
-        axes.plot(one.bytes, one.measured_us, **look | {"linestyle": "", "label": "_measured"})
-    sizes = [one.point.bytes for one in judged]
-    axes.plot(sizes, [one.pick_us for one in judged], **MEASURED_PICK)
-    axes.plot(sizes, [one.best_us for one in judged], **BEST | {"label": f"{how} best"})
-    axes.set_yscale("log")
-    axes.set_ylabel("time (us), 95 % interval")
+def changes(
+    before: Ranges, after: Ranges, changed: "Sequence[PickChange]", what: str, where: tuple[str, str]
+) -> NotebookFigure:
+    """The picks of both as bars over sizes, and the predicted time after over before where the pick changes.
+
+    ``where`` names before and after.
+    """
+    canvas = NotebookFigure(figsize=(11, 6), layout="constrained")
+    panels = upper, lower, ratios = canvas.subplots(3, 1, height_ratios=[0.7, 0.7, 3])
+    _pick_bars(canvas, {upper: before, lower: after})
+    for change in changed:
+        sizes = change.from_bytes, change.at_bytes, change.to_bytes
+        known = [np.nan if one is None else one for one in (change.ratio_from, change.ratio, change.ratio_to)]
+        ratios.plot(sizes, known, color="#000000", marker="o", markersize=4)
+    ratios.axhline(1, color="#8C8C8C", linewidth=1)
+    ratios.set_ylabel("predicted time,\nafter/before")
+    grid(ratios)
+    titles = f"before: {where[0]}", f"after: {where[1]}", "where the pick changes" if changed else "no pick changes"
+    ends = np.array([min(before.from_bytes[0], after.from_bytes[0]), max(before.to_bytes[-1], after.to_bytes[-1])])
+    for axes, title in zip(panels, titles, strict=True):
+        heading(canvas, axes, what, title)
+        size_axis(axes, ends, named=axes is ratios)
+    return canvas
 
 
-def _ratios(axes: Any, drawn: Sequence[Series], how: str) -> None:
-    for one in drawn:
-        if not one.combination.channels:
-            look = style((one.combination.algorithm, one.combination.protocol))
-            axes.plot(one.bytes, one.measured_us / one.predicted_us, **look | {"linewidth": 0.8})
-    axes.axhline(1, color="#000000", linewidth=1)
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    low, high = min(low, 0.65), max(high, 1.55)
-    axes.set_ylim(low, high)
-    axes.set_yticks([tick for tick in RATIOS if low <= tick <= high])
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_ylabel(f"{how} / predicted")
+KERNELS, KERNEL_HATCHES = 100, ("-", ".", "|", "o", "\\", "*")  # the first class of kernels that bypass algorithms
+
+
+def _pick_bars(canvas: NotebookFigure, bars: Mapping[Any, Ranges]) -> None:
+    """Each of the axes gets a bar of the picks of its ranges; one legend for all of them."""
+    kernels = sorted({name for ranges in bars.values() for name in ranges.bypass_kernel if name is not None})
+    styles = parts.PICKS | {
+        KERNELS + at: Style(palette.NOTHING_COLOUR, "#000000", KERNEL_HATCHES[at % len(KERNEL_HATCHES)], name)
+        for at, name in enumerate(kernels)
+    }
+    seen = []
+    for axes, ranges in bars.items():
+        classed = parts.pick_classes(ranges.algorithm, ranges.protocol)
+        for row, name in enumerate(ranges.bypass_kernel):
+            if name is not None:
+                classed[row] = KERNELS + kernels.index(name)
+        parts.draw(axes, _range_edges(ranges), classed[np.newaxis], styles)
+        axes.set_ylim(-0.5, 0.5)
+        axes.set_yticks([0], ["pick"])
+        seen.append(classed)
+    parts.legend_of_picks(canvas, parts.occurring(*seen), styles)
+
+
+def _range_edges(ranges: Ranges) -> Any:
+    return np.append(ranges.from_bytes, ranges.to_bytes[-1] + np.uint64(1)).astype(np.float64)
 
 
 MEASURED: Look = {"color": "#000000", "marker": "o", "label": "measured"}
@@ -273,10 +294,10 @@ LINKS: Look = {
 }
 
 
-def efficiency(report: EfficiencyReport) -> Figure:
+def efficiency(report: EfficiencyReport) -> NotebookFigure:
     """Two panels over sizes: times and bus bandwidths."""
     sizes = np.array([row.bytes for row in report.rows], np.uint64)
-    canvas = Figure(figsize=(11, 7.5), layout="constrained")
+    canvas = NotebookFigure(figsize=(11, 7.5), layout="constrained")
     times, bandwidths = panels = canvas.subplots(2, 1)
     times.plot(sizes, [row.measured_us for row in report.rows], **MEASURED)
     times.plot(sizes, [row.nccl_us for row in report.rows], **PREDICTED)

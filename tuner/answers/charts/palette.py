@@ -1,4 +1,4 @@
-"""How figures and pages draw algorithms and protocols: pure data, so that every picture agrees.
+"""Colours, hatches and dashes of algorithms and protocols, in figures and pages: data, so that all pictures agree.
 
 The hues are Okabe and Ito's, distinct for colour-blind people too (jfly.uni-koeln.de/color); their lightness is moved
 apart (CIE L*, steps of about 10), so that the colours differ in grey as well. What often stands side by side - Tree,

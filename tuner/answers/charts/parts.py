@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from textwrap import fill
 from typing import Any, TypeAlias
 
@@ -13,11 +14,21 @@ from matplotlib.path import Path
 from matplotlib.patheffects import Normal, Stroke
 from numpy.typing import NDArray
 
+from tuner.answers.charts import palette
 from tuner.answers.choices import NOTHING
 from tuner.base.names import AlgoProto, Algorithm, Protocol
 from tuner.base.numerics import SizeArray
 from tuner.base.sizes import human_bytes
-from tuner.cli.charts import palette
+
+
+class NotebookFigure(Figure):
+    """A figure that notebooks show, without pyplot and whatever the backend is."""
+
+    def _repr_png_(self) -> bytes:
+        png = BytesIO()
+        self.savefig(png, format="png")
+        return png.getvalue()
+
 
 MOST_SIZES = 12  # that are named along an axis
 PICK_TITLE = "algorithm/protocol"
@@ -110,7 +121,7 @@ Classes = NDArray[np.int64]  # [row][size]
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How the cells of one class look."""
+    """Looks of the cells of one class."""
 
     colour: str
     ink: str
@@ -131,12 +142,11 @@ class Style:
 NOTHING_STYLE = Style(palette.NOTHING_COLOUR, palette.NOTHING_INK, palette.NOTHING_HATCH, "nothing can run")
 
 
-def draw(axes: Any, sizes: SizeArray, classes: Classes, styles: Mapping[int, Style]) -> None:
-    """Cells of ``classes`` [row][size], numbers of ``styles``; one path for each class that occurs.
+def draw(axes: Any, edges: NDArray[np.float64], classes: Classes, styles: Mapping[int, Style]) -> None:
+    """Cells of ``classes`` [row][cell], numbers of ``styles``; one path for each class that occurs.
 
-    A cell reaches halfway, in logarithms, to the sizes in bytes beside it.
+    ``edges``: sizes in bytes between the cells and beyond both ends, one more than cells.
     """
-    edges = size_edges(sizes)
     for number in occurring(classes):
         rows, starts, stops = _runs(classes == number)
         left, right, down, up = edges[starts], edges[stops], rows - 0.5, rows + 0.5
@@ -159,7 +169,7 @@ def occurring(*classes: Classes) -> list[int]:
 
 
 def size_edges(sizes: SizeArray) -> NDArray[np.float64]:
-    """Edges in bytes between the sizes, and the first and the last of them: one more than sizes."""
+    """Edges in bytes halfway, in logarithms, between the sizes, and the first and the last: one more than sizes."""
     values = sizes.astype(np.float64)
     return np.concatenate([values[:1], np.sqrt(values[1:] * values[:-1]), values[-1:]])
 
@@ -198,7 +208,7 @@ PICKS = {
 
 
 def pick_classes(algorithm: NDArray[np.int8], protocol: NDArray[np.int8]) -> Classes:
-    """Of NCCL's numbers, both -1 where nothing can run, [row][size]: the classes of ``PICKS``."""
+    """Classes of ``PICKS`` by NCCL's numbers, both -1 where nothing can run, [row][size]."""
     return np.where(algorithm < 0, NOTHING, algorithm.astype(np.int64) * len(Protocol) + protocol)
 
 
@@ -209,7 +219,7 @@ PICK: Look = {"color": "#000000", "alpha": 0.22, "linewidth": 7, "solid_capstyle
 
 
 def style(algo_proto: AlgoProto) -> Look:
-    """Of a line; light colours have a dark outline, to be seen on white. Markers of LL are empty, of LL128 half."""
+    """Looks of a line; light colours have a dark outline, for white paper. Markers of LL are empty, of LL128 half."""
     algorithm, protocol = algo_proto
     light = palette.INKS[algorithm] == "#000000"
     return {

@@ -110,7 +110,7 @@ def command(
     nccl-tuner cost report all_reduce.txt --machine dgx-h100 --nodes 2 --nccl 2.28.9 --plot report.png
     """
     if plot is not None:
-        from tuner.cli.charts import check_ending
+        from tuner.answers.charts import check_ending
 
         check_ending(plot)
     measured = sweep.read(file, collective)
@@ -123,8 +123,8 @@ def command(
         times,
     )
     if plot is not None:
-        from tuner.cli.charts import figures as picture
-        from tuner.cli.charts import save
+        from tuner.answers.charts import figures as picture
+        from tuner.answers.charts import save
 
         save(picture.efficiency(report), plot)
     if as_json:

@@ -18,7 +18,7 @@ from bokeh.models import (
 from bokeh.models.annotations import Span, Title
 from bokeh.plotting import figure
 
-from tuner.cli.charts.palette import NOTHING_COLOUR
+from tuner.answers.charts.palette import NOTHING_COLOUR
 from tuner.cli.reports.data import PageData
 
 TICK_OCTAVES = 3  # so many powers of two lie between labels of sizes

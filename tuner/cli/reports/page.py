@@ -9,10 +9,10 @@ from importlib.resources import files
 from typing import Any
 
 from tuner.answers import graphs
+from tuner.answers.charts.palette import COLOURS, DASHES, HATCHES, INKS, NOTHING_COLOUR, NOTHING_HATCH, NOTHING_INK
 from tuner.base import extras
 from tuner.base.errors import TunerError
 from tuner.base.names import ALGO_PROTOS, Collective, DataType, Op
-from tuner.cli.charts.palette import COLOURS, DASHES, HATCHES, INKS, NOTHING_COLOUR, NOTHING_HATCH, NOTHING_INK
 from tuner.cli.reports.data import CalibratedLines, Packer, PageData
 from tuner.cli.reports.machine_picture import picture
 from tuner.machine import catalogue
