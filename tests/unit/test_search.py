@@ -150,6 +150,18 @@ def test_a_second_question_is_answered_from_disk(monkeypatch: pytest.MonkeyPatch
         file.write_text(broken)
         with pytest.raises(TypeError):
             find(first, "2.28.9")  # and what is not as it was written is searched again
+    file.write_text(kept)
+    file.chmod(0o666)
+    with pytest.raises(TypeError):
+        find(first, "2.28.9")  # nor what others could have written
+
+
+def test_what_is_kept_goes_by_the_object_that_searches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    other = tmp_path / "libnccl_tuner_picks.so"
+    other.write_bytes(b"another search")
+    before = cached._code.__wrapped__()
+    monkeypatch.setattr(cached, "shared_object", lambda name: tmp_path / f"lib{name}.so")
+    assert cached._code.__wrapped__() != before
 
 
 # Machines whose searches go other ways: by PCI, through switches, from trays; one with a GPU that no NVLink reaches.

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from functools import cache, partial
 from importlib.resources import files
@@ -14,7 +15,8 @@ from typing import Any
 
 from tuner import release
 from tuner.base.errors import BadInput, BadTopology
-from tuner.base.files import cache_folder, remember
+from tuner.base.extras import NotBuilt, shared_object
+from tuner.base.files import cache_folder, recall_own, remember
 from tuner.base.names import Pattern
 from tuner.base.records import to_json
 from tuner.graphs.request import Hosts, SearchRequest, SearchResult
@@ -55,8 +57,14 @@ def key_of(*asked: str) -> str:
 
 
 def kept(key: str) -> dict[str, Any]:
-    """A kept answer. OSError where there is none, ValueError, KeyError or TypeError where it is not as it was kept."""
-    return _intact((folder() / f"{key}.json").read_text("utf-8"))
+    """An answer that this user kept: users share a cache, and none may answer for another.
+
+    KeyError where there is none; ValueError, KeyError or TypeError where it is not as it was kept.
+    """
+    text = recall_own(folder() / f"{key}.json")
+    if text is None:
+        raise KeyError(key)
+    return _intact(text)
 
 
 def keep(key: str, answer: object) -> None:
@@ -87,10 +95,12 @@ def folder() -> Path:
 
 @cache
 def _code() -> str:
-    """The sha256 of what searches."""
-    folders = files("tuner.graphs"), files("tuner.graphs") / "explain"
+    """The sha256 of what searches: Python, C, and what both are built on."""
+    folders = files("tuner.graphs"), files("tuner.graphs") / "explain", files("tuner.base")
     modules = [module for folder in folders for module in folder.iterdir() if module.name.endswith(".py")]
-    contents = (module.read_bytes() for module in sorted(modules, key=str))
+    contents = [module.read_bytes() for module in sorted(modules, key=str)]
+    with suppress(OSError, NotBuilt):  # a wheel without objects searches in Python
+        contents.append(shared_object("nccl_tuner_picks").read_bytes())
     return hashlib.sha256(b"".join(contents)).hexdigest()
 
 

@@ -19,7 +19,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import OracleUnavailable
-from tuner.base.files import recall, remember
+from tuner.base.files import recall_own, remember
 from tuner.oracle.messages import Member, PeerOffsets, StructLayout, StructNumber, WorkLayout, WorkStructs
 
 STRUCTS = frozenset(
@@ -156,7 +156,7 @@ class Symbols:
 def load(library: Path, sha256: str, cache: Path) -> Symbols:
     """Symbols of ``library``, from ``cache`` when this file was read before."""
     stored = cache / "symbols" / f"{sha256[:32]}.{FORMAT}.json"
-    if (text := recall(stored)) is not None:
+    if (text := recall_own(stored)) is not None:
         with contextlib.suppress(ValueError, KeyError, TypeError):  # half written by another program
             return _stored(text)
     symbols = read(library)
