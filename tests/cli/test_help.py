@@ -44,6 +44,8 @@ def test_help_fits_a_terminal(path: tuple[str, ...], monkeypatch: pytest.MonkeyP
         assert not [line for line in whole.splitlines() if len(line) > WIDTH]
         assert all(each.opts[-1] in whole for each in every)
         assert whole.startswith(shown[: shown.index("\n\n  ")])
+    else:
+        assert run(*path, "--help-all").stdout == shown
 
 
 def test_examples_are_broken_as_a_shell_takes_them() -> None:

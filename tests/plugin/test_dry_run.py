@@ -249,3 +249,40 @@ def test_a_group_is_bound_by_operation(tmp_path: Path) -> None:
     group = ["group", "allreduce:512K*4", *command[4:10], "--json"]
     assert json.loads(run(*group, "--table", str(path)).stdout)["kernels"][0]["channels"] == 8
     assert json.loads(run(*group).stdout)["kernels"][0]["channels"] == 16
+
+
+@pytest.fixture
+def of_other_release(tmp_path: Path) -> Path:
+    path = tmp_path / "other.table"
+    path.write_text("nccl-tuner-table 1\n# nccl: 2.29.2\nallreduce bytes=4M -> ring/ll128\n")
+    return path
+
+
+def test_a_table_for_another_release_is_ignored_as_by_the_plugin(of_other_release: Path) -> None:
+    words = ("plugin", "dry-run", str(of_other_release), "allreduce", "--machine", "dgx-h100", "--bytes", "4M")
+    first = " ".join(run(*words, "--nccl", "2.28.9").stdout.split())
+    assert first.startswith(
+        f"{of_other_release} is for NCCL 2.29.2, and this is 2.28.9: the plugin ignores the whole table"
+    )
+    (ignored,) = json.loads(run(*words, "--nccl", "2.28.9", "--json").stdout)["sizes"]
+    (used,) = json.loads(run(*words, "--nccl", "2.29.2", "--json").stdout)["sizes"]
+    assert ignored["table"] == ignored["nccl"]
+    assert ignored["decision_line"] is None
+    assert used["table"] != used["nccl"]
+    assert used["decision_line"] == 3
+    with pytest.raises(BadTable, match="ignores the whole table"):
+        trial.run(of_other_release, selection("2.28.9"), request(AR), [4 << 20], {"NCCL_TUNER_STRICT": "1"})
+
+
+def test_try_says_in_a_line_that_a_table_is_for_another_release(of_other_release: Path) -> None:
+    words = ("plugin", "try", str(of_other_release), "--machine", "dgx-h100", "--nccl", "2.28.9")
+    said = " ".join(run(*words, code=2).stderr.split())
+    assert said == (
+        f"nccl-tuner: {of_other_release} is for NCCL 2.29.2, and this is 2.28.9: the plugin ignores the whole table"
+    )
+
+
+def test_lint_takes_the_release_that_a_table_names(of_other_release: Path) -> None:
+    words = ("plugin", "lint", str(of_other_release), "--machine", "dgx-h100")
+    assert "the table is for NCCL" not in run(*words).stdout
+    assert "the table is for NCCL 2.29.2, not for 2.28.9" in run(*words, "--nccl", "2.28.9", code=1).stdout

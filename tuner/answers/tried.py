@@ -10,6 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from tuner import plugin
+from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.oracle.answers import OracleLaunch
@@ -55,8 +56,10 @@ def run(table: Path, scenario: Scenario, timeout_s: float) -> list[TriedRow]:
     """Every row of a table on a communicator, by what the library launches and what the plugin counts in it.
 
     Raises BadTable for a table with a mistake, OracleFailed where libnccl fails with it, BadInput for a release without
-    tuner plugins.
+    tuner plugins or one that the table is not for.
     """
+    if (ignored := asked.of_other_releases(table, scenario.nccl)) is not None:
+        raise BadInput(ignored)
     rows = convert.read(table).table
     plan = _plan(rows, scenario)
     sizes = _by_collective(plan)

@@ -128,7 +128,22 @@ def hidden(*names: str) -> Callable[[F], F]:
 class Help(click.Command):
     """A command or group whose examples fit the width; a short help has the first of them."""
 
-    is_long = False  # whether there is a long help as well
+    is_long = False  # whether the long help has more than the short one
+
+    def __init__(self, *arguments: Any, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self.is_long = any(map(_heading, self.params))
+        self.params.append(
+            click.Option(
+                ["--help-all"],
+                is_flag=True,
+                expose_value=False,
+                is_eager=True,
+                hidden=not self.is_long,
+                callback=_show_all,
+                help="Show every option, and exit.",
+            )
+        )
 
     def make_context(self, *arguments: Any, **attributes: Any) -> click.Context:
         with options_named():
@@ -160,21 +175,6 @@ STANDARD_INPUT = Path("/dev/stdin")
 
 class Command(Help):
     """A command whose help shows the options without a heading, and every one with ``--help-all``."""
-
-    def __init__(self, *arguments: Any, **attributes: Any) -> None:
-        super().__init__(*arguments, **attributes)
-        self.is_long = any(map(_heading, self.params))
-        if self.is_long:
-            self.params.append(
-                click.Option(
-                    ["--help-all"],
-                    is_flag=True,
-                    expose_value=False,
-                    is_eager=True,
-                    callback=_show_all,
-                    help="Show every option, and exit.",
-                )
-            )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses the arguments, with standard input for each file to read that is ``-``."""
@@ -327,7 +327,7 @@ class LazyGroup(Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses arguments as click does, after the default command has been put before them where none is named."""
-        own = {*self.list_commands(ctx), *self.former, *ctx.help_option_names}
+        own = {*self.list_commands(ctx), *self.former, *ctx.help_option_names, "--help-all"}
         if self.default is not None and args and args[0] not in own:
             args = self.default(args)
         return super().parse_args(ctx, args)

@@ -202,7 +202,7 @@ def _row(library: "CachedLibrary") -> tuple[str, str, str, str]:
     return library.release, library.build, f"{library.bytes / 1e6:.0f}", str(library.path)
 
 
-@click.command(name="completion")
+@click.command(name="completion", cls=options.Command)
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 def completion_command(shell: str) -> None:
     """Prints what completes commands, options and their values in SHELL.

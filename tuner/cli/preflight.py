@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tuner.jobs.preflight.differences import RankDifference, Value
 
 
-@click.command(name="collect")
+@click.command(name="collect", cls=options.Command)
 @click.argument("folder", type=click.Path(path_type=Path), required=False, metavar="DIR")
 @click.option(
     "--library", type=click.Path(path_type=Path), metavar="FILE", help="The libnccl.so.2 that the job loads, if known."

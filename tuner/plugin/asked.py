@@ -19,7 +19,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.rules import candidate, registered
 from tuner.emulator.selection import Selection
 from tuner.emulator.tuner_plugin import ChunkQuestion, TunerAnswers, TunerPlugin, TunerQuestion
-from tuner.plugin import loading
+from tuner.plugin import headers, loading
 from tuner.plugin.dry_run import CommunicatorSize, DecidingRows, DryRun, PluginRefused, TunerCall
 from tuner.plugin.formats import convert
 from tuner.plugin.loading import Interface
@@ -32,18 +32,40 @@ PREFIX = "TUNER/nccl-tuner: "  # of its lines in the log
 def opened(table: Path, selection: Selection, settings: Mapping[str, str] | None = None) -> Iterator["AskedPlugin"]:
     """The plugin of the selection's communicator; ``settings`` are the plugin's own variables, NCCL_TUNER_*.
 
+    A table for other releases is ignored, as the plugin does in a job: ``ignored`` of what is yielded says so.
+
     BadTable where the plugin cannot use the table, BadInput for a release without plugins.
     """
     communicator = selection.communicator
     interface = loading.interface(communicator.release)
     masks = {name: communicator.environment.values.get(name) for name in ("NCCL_ALGO", "NCCL_PROTO")}
-    env = {**(settings or {}), **{name: text for name, text in masks.items() if text}, **strict(table)}
+    env = {**(settings or {}), **{name: text for name, text in masks.items() if text}}
+    ignored = of_other_releases(table, communicator.release.name)
+    if ignored is not None and env.get("NCCL_TUNER_STRICT") == "1":
+        raise BadTable(ignored)
+    if ignored is None:
+        env |= strict(table)
+    used = table if ignored is None else None
     try:
-        plugin = DryRun.of(table, size(communicator, interface), version=interface.version, env=env)
+        plugin = DryRun.of(used, size(communicator, interface), version=interface.version, env=env)
     except PluginRefused as refused:
         raise BadTable(str(refused).rpartition(PREFIX)[2]) from None
     with plugin:
-        yield AskedPlugin(plugin, interface, selection)
+        yield AskedPlugin(plugin, interface, selection, ignored)
+
+
+def of_other_releases(table: Path, running: str) -> str | None:
+    """Reason for which the plugin ignores a table with this release of NCCL: it names others (csrc/plugin/tuner.c).
+
+    None where it does not, and for a file that cannot be read, of which the plugin says what is wrong.
+    """
+    try:
+        comments = convert.read(table).table.provenance
+    except BadTable:
+        return None
+    if not comments.get(headers.NCCL) or running in [word.strip() for word in comments[headers.NCCL].split(",")]:
+        return None
+    return f"{table} is for NCCL {comments[headers.NCCL]}, and this is {running}: the plugin ignores the whole table"
 
 
 def strict(table: Path) -> dict[str, str]:
@@ -65,6 +87,7 @@ class AskedPlugin:
     plugin: DryRun
     interface: Interface
     selection: Selection
+    ignored: str | None = None  # why the plugin ignores the table
 
     def __call__(self, request: Request, size: int) -> Tuned:
         """A :data:`tuner.emulator.group.Tuner`. BadInput where calls in a group are asked in ways not emulated."""

@@ -142,6 +142,7 @@ class Trials:
     interface: int  # version of NCCL's tuner interface
     sizes: tuple[TableTrial, ...]
     log: tuple[LogLine, ...]  # what the plugin says in NCCL's log
+    ignored: str | None = field(default=None, metadata=json_form(optional=True))  # why the plugin ignores the table
 
 
 def run(
@@ -161,7 +162,7 @@ def run(
             trials = tuple(_may_bypass(asked, request, sizes))
         else:
             trials = tuple(_trials(asked, request, sizes))
-    return Trials(asked.interface.version, trials, tuple(asked.plugin.log))
+    return Trials(asked.interface.version, trials, () if asked.ignored else tuple(asked.plugin.log), asked.ignored)
 
 
 def against_nccl(trials: Trials, nccl: Selection, fitted: Selection, request: Request) -> Trials:

@@ -70,7 +70,7 @@ def lint_command(
     """What is wrong with each decision table FILE, of any format that convert reads.
 
     By itself: rows that never decide, meet or leave gaps, and what no NCCL runs. With --nccl: what that release does
-    not do. With a machine as well: what cannot run there, and why. Lines of NCCLX's JSON are the numbers of its rules.
+    not do. With a machine as well, and the release that the table names: what cannot run there, and why. Lines of NCCLX's JSON are the numbers of its rules.
     Exit code 1 where there are warnings or errors; notes alone are exit code 0. JSON of several files is a list.
 
     \b
@@ -78,10 +78,13 @@ def lint_command(
     nccl-tuner plugin lint my.table --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
     """
     tables = [(file, convert.read(file)) for file in files]
-    checks = list(_checks(communicator, call.dtype, call.op))
     linted = []
+    checks: dict[str | None, list[Callable[[Table], list[TableFinding]]]] = {}
     for file, read in tables:
-        findings = [finding for check in checks for finding in check(read.table)]
+        running = _release_of(read.table, communicator)
+        if running not in checks:
+            checks[running] = list(_checks(communicator.but(nccl=running), call.dtype, call.op))
+        findings = [finding for check in checks[running] for finding in check(read.table)]
         linted.append(_Linted(file, read, sorted(findings, key=lambda finding: finding.line)))
     if as_json:
         answers = [each.answer() for each in linted]
@@ -91,6 +94,15 @@ def lint_command(
             each.print()
     if any(each.bad for each in linted):
         raise SystemExit(1)
+
+
+def _release_of(table: Table, given: options.CommunicatorOptions) -> str | None:
+    """The release that is asked for; without one, on a machine, the first that the table names."""
+    asked: str | None = given["nccl"]
+    if asked or given["log"] or not given.says_where:
+        return asked
+    words = (word.strip() for word in table.provenance.get(headers.NCCL, "").split(","))
+    return next((word for word in words if word in release.names()), None)
 
 
 def _checks(

@@ -9,7 +9,7 @@ from tuner.answers import tried
 from tuner.base.names import Collective
 from tuner.base.records import to_json
 from tuner.cli import options
-from tuner.cli.output import human_bytes, number, print_json, print_table
+from tuner.cli.output import human_bytes, number, print_json, print_table, say
 from tuner.emulator.group import Operation
 from tuner.emulator.selection import Selection
 from tuner.oracle.answers import OracleLaunch
@@ -84,6 +84,8 @@ def dry_run_command(
         print_json(to_json(trials) | ({"groups": to_json(groups)} if groups else {}))
         return
     title = f"{collective.name} on {described.title}, interface v{trials.interface}"
+    if trials.ignored is not None:
+        say(f"{trials.ignored}, and NCCL's own picks stay")
     bypassing = any(each.tuner is not None for each in trials.sizes)
     columns = (*(FITTED_COLUMNS if fitted else COLUMNS), *(("tuner",) if bypassing else ()))
     print_table(title, columns, [_row(each, fitted, bypassing) for each in trials.sizes])
