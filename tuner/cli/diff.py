@@ -18,7 +18,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, PeerCall
 from tuner.cli import exchanges, options
 from tuner.cli.communicator_options import exact
-from tuner.cli.output import counted, human_bytes, print_json, print_table, say, verdict, width_to_fit
+from tuner.cli.output import counted, folded, human_bytes, print_json, print_table, say, verdict, width_to_fit
 from tuner.emulator.request import Request
 from tuner.emulator.rules import registered
 from tuner.release import Release, learnt
@@ -244,14 +244,14 @@ def regressions_command(releases: tuple[str, ...], as_json: bool) -> None:
         return
     width = width_to_fit()
     for one in known:
-        click.echo(f"{one.first}{f' to before {one.fixed}' if one.fixed else ''}: {one.title}\n  {one.thread}")
+        click.echo(folded(f"{one.first}{f' to before {one.fixed}' if one.fixed else ''}: {one.title}\n  {one.thread}"))
         for text in (f"thread: {one.says}", f"nccl-tuner {VERDICTS[one.verdict]}: {one.shows}"):
             click.echo(textwrap.fill(text, width, initial_indent="  ", subsequent_indent="    "))
         for run in one.runs:
             click.echo(f"  $ nccl-tuner {run.command}")
         click.echo()
     if not known:
-        click.echo(f"none known that {releases[1]} has and {releases[0]} does not")
+        say(f"none known that {releases[1]} has and {releases[0]} does not")
 
 
 class DiffWord(options.CallOrChange):

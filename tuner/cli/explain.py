@@ -31,11 +31,11 @@ def show(title: str, explanation: WindowExplanation) -> None:
     taken_by, classic = explanation.taken_by, explanation.classic
     if taken_by is None:
         launch = f"{explanation.blocks} channels, {explanation.threads} threads"
-        click.echo(f"{title}:\nthe classic path, {launch}\n")
+        say(f"{title}:\nthe classic path, {launch}\n")
     elif explanation.blocks:
-        click.echo(f"{title}:\n{taken_by}, {explanation.blocks} CTAs, {explanation.threads} threads\n")
+        say(f"{title}:\n{taken_by}, {explanation.blocks} CTAs, {explanation.threads} threads\n")
     else:
-        click.echo(f"{title}:\n{taken_by}: no kernel runs, and NCCL models no time\n")
+        say(f"{title}:\n{taken_by}: no kernel runs, and NCCL models no time\n")
     if explanation.kernels:
         rows = [(one.kernel, one.blocks, f"{one.time_us:.2f}", f"{one.score_us:.2f}") for one in explanation.kernels]
         print_table("symmetric kernels that can do it, by NCCL's model", COLUMNS, rows)

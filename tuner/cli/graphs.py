@@ -56,7 +56,7 @@ def _say(*paragraphs: str) -> None:
 def _list(title: str, items: list[str]) -> None:
     if not items:
         return
-    click.echo(f"{title}\n")
+    say(f"{title}\n")
     for item in items:
         _item(item)
     click.echo("")

@@ -9,7 +9,7 @@ import click
 from tuner.cli import options
 from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.group import GroupCalls, operations_of
-from tuner.cli.output import human_bytes, print_json, print_table, span
+from tuner.cli.output import human_bytes, print_json, print_table, say, span
 from tuner.oracle import bill
 from tuner.oracle.bill import MemoryStage
 
@@ -51,7 +51,7 @@ def command(
     if as_json:
         print_json(stages)
         return
-    click.echo(f"{described.heading}\n\n{WHOSE}\n")
+    say(f"{described.heading}\n\n{WHOSE}\n")
     print_stages(stages)
 
 

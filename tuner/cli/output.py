@@ -176,14 +176,18 @@ LOG = "tuner.cli.log"  # in click's context: what the command's description has 
 
 
 def say(text: str = "", err: bool = False) -> None:
-    """A line for people, with the options of the arguments that it names; a terminal's lines end between words."""
-    said = with_options(text)
-    if (sys.stderr if err else sys.stdout).isatty():
-        said = "\n".join(_folded(line, width_to_fit()) for line in said.split("\n"))
-    click.echo(said, err=err)
+    """A line for people, with the options of the arguments that it names, broken where the output ends."""
+    click.echo(folded(with_options(text)), err=err)
+
+
+def folded(text: str) -> str:
+    """The text with its lines no longer than :func:`width_to_fit`, between words."""
+    return "\n".join(_folded(line, width_to_fit()) for line in text.split("\n"))
 
 
 def _folded(line: str, width: int) -> str:
+    if len(click.unstyle(line)) <= width:
+        return line
     indent = " " * (len(line) - len(line.lstrip()))
     return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
@@ -211,12 +215,12 @@ def print_table(
     each. Not by a library: a table as plain as this would wait 20 ms for one that draws all kinds.
     """
     if title:
-        click.echo(title)
+        click.echo(folded(title))
     numbers: dict[str, int] = {}  # of notes
     body = [[_shown(cell, numbers) for cell in row] for row in rows]
     click.echo(laid_out(columns, body, width_to_fit(), spare))
     for text, number in numbers.items():
-        click.echo(f" [{number}] {text}")
+        click.echo(folded(f" [{number}] {text}"))
 
 
 @dataclass(frozen=True, slots=True)

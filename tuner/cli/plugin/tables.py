@@ -70,8 +70,9 @@ def lint_command(
     """What is wrong with each decision table FILE, of any format that convert reads.
 
     By itself: rows that never decide, meet or leave gaps, and what no NCCL runs. With --nccl: what that release does
-    not do. With a machine as well, and the release that the table names: what cannot run there, and why. Lines of NCCLX's JSON are the numbers of its rules.
-    Exit code 1 where there are warnings or errors; notes alone are exit code 0. JSON of several files is a list.
+    not do. With a machine as well, and the release that the table names: what cannot run there, and why. Lines of
+    NCCLX's JSON are the numbers of its rules. Exit code 1 where there are warnings or errors; notes alone are exit code
+    0. JSON of several files is a list.
 
     \b
     nccl-tuner plugin lint my.table

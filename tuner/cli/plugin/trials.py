@@ -161,7 +161,7 @@ def try_command(table: Path, timeout_s: float, as_json: bool, communicator: opti
     if as_json:
         print_json({"rows": to_json(rows), "no_effect": [row.line for row in idle]})
     else:
-        click.echo(_verdict(rows, idle))
+        say(_verdict(rows, idle))
         columns = ("line", "collective", "size", "without", "with the table", "effect")
         shown = [_tried_row(row) for row in rows[:MOST_SHOWN]]
         print_table(f"{table} on {described.title}: the real libnccl", columns, shown)
