@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from tuner.cli import everything
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+FAULT = Path(__file__).parents[3] / "shared/cases/2xA100-pcie-nvlink-nccl2.27.7/raw/nccl-fault.log"
 SOCKETS = """\
 h0:1:1 [0] NCCL INFO NCCL version 2.28.9+cuda12.9
 h0:1:1 [0] NCCL INFO NET/IB : No device found.
@@ -56,8 +57,10 @@ def test_results_alone_cannot_be_judged_and_say_what_they_lack() -> None:
     assert "the machine is not known" in " ".join(result.output.split())
 
 
-def test_what_one_file_shows_goes_for_the_others() -> None:
-    results, topology = findings(EXAMPLES / "all_reduce.log", EXAMPLES / "node.xml")
+def test_what_one_file_shows_goes_for_the_others(tmp_path: Path) -> None:
+    own = (EXAMPLES / "all_reduce.log").read_text("utf-8").replace("H100 80GB HBM3", "A100-SXM4-80GB")
+    (tmp_path / "all_reduce.log").write_text(own, "utf-8")
+    results, topology = findings(tmp_path / "all_reduce.log", EXAMPLES / "node.xml")
     assert (topology["kind"], topology["severity"]) == ("topology", "nothing wrong")
     assert "machine dgx-a100: as" in " ".join(topology["evidence"])
     assert results["command"].endswith("all_reduce.log --machine dgx-a100")
@@ -82,6 +85,107 @@ def test_calls_that_ran_otherwise_are_a_fault() -> None:
     (trace,) = findings(EXAMPLES / "profiler-plugin.json", "--machine", "dgx-h100", "--nodes", "1")
     assert trace["severity"] == "fault"
     assert trace["finding"].startswith("0 of 8 calls ran as NCCL picks")
+
+
+@pytest.mark.skipif(not FAULT.is_file(), reason="../shared/cases is absent")
+def test_a_log_that_holds_results_is_both() -> None:
+    alone = diagnosed(FAULT)
+    assert alone.exit_code == 1
+    assert "2 channels, because: the ring has 1 of 20 GB/s" in " ".join(alone.output.partition("\n\n")[0].split())
+    log, results = findings(FAULT, "--machine", "a100-4x-1nic")
+    assert (log["kind"], results["kind"]) == ("log of NCCL", "results of nccl-tests")
+    assert results["finding"].startswith("too slow at 11 of 11 sizes")
+    assert f"NVLinks: {FAULT} shows what is left of them" in results["evidence"]  # no number that the log denies
+
+
+def test_what_cannot_be_judged_decides_the_code_where_nothing_is_wrong() -> None:
+    files = [EXAMPLES / name for name in ("all_reduce-ring.log", "all_reduce.log", "nccl.log", "node.xml")]
+    assert diagnosed(*files).exit_code == 3
+    assert diagnosed(*files[2:]).exit_code == 0
+    results = [each for each in findings(*files) if each["kind"] == "results of nccl-tests"]
+    assert {each["finding"] for each in results} == {
+        "the file says H100 80GB HBM3, and dgx-a100 has A100; valid: --machine of these GPUs"
+    }
+    assert {each["command"].partition(" --")[2] for each in results} == {"machine NAME"}
+    assert 'What is "unlike"' in " ".join(diagnosed("--help").output.split())
+
+
+def test_a_log_without_graphs_and_channels_cannot_be_judged(tmp_path: Path) -> None:
+    (tmp_path / "cut.log").write_bytes((EXAMPLES / "nccl.log").read_bytes()[:2000])
+    for log in (tmp_path / "cut.log", EXAMPLES / "coll.log"):
+        result = diagnosed(log)
+        assert result.exit_code == 3
+        assert "neither graphs nor channels are printed" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        bytes(range(256)) * 8,
+        b"int main(void) { return 0; }\n",
+        b"FROM a, b\nRUN c\n",
+        b"#!/bin/sh\nsrun x\n",
+        b"{}",
+    ],
+    ids=["empty", "bytes", "c", "two cells", "script", "json"],
+)
+def test_any_other_file_is_of_no_kind(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(content)
+    (one,) = findings(tmp_path / "file")
+    assert (one["kind"], one["severity"], one["command"]) == ("no kind that is known", "cannot be judged", None)
+
+
+def test_a_decision_table_has_its_own_command(tmp_path: Path) -> None:
+    (tmp_path / "it.table").write_text("nccl-tuner-table 1\n", "utf-8")
+    (one,) = findings(tmp_path / "it.table")
+    assert one["command"] == f"nccl-tuner plugin lint {tmp_path / 'it.table'}"
+
+
+def test_graphs_and_cut_topologies_say_so(tmp_path: Path) -> None:
+    (tmp_path / "cut.xml").write_bytes((EXAMPLES / "node.xml").read_bytes()[:3000])
+    cut, graphs = findings(tmp_path / "cut.xml", EXAMPLES / "graphs.xml")
+    assert cut["finding"].startswith("cut: it ends in line 32 without </system>")
+    assert graphs["finding"].startswith("graphs of NCCL, taken by commands with --topo-graphs and --machine")
+
+
+def test_messages_name_options_and_a_command_that_has_them() -> None:
+    (skeleton,) = findings(EXAMPLES / "skeleton.xml")
+    assert "`" not in skeleton["finding"]
+    assert skeleton["finding"].endswith("with --gpu MODEL, and how fast its 4 adapters are with --nic-gbps 400")
+    assert skeleton["command"].startswith(f"nccl-tuner machines complete {EXAMPLES / 'skeleton.xml'} --gpu MODEL --nic")
+    (results,) = findings(EXAMPLES / "all_reduce.log", "--machine", "dgx-h100", "--nodes", "2")
+    assert results["finding"] == "1 nodes; --nodes says 2"
+
+
+def test_no_nvls_is_right_where_the_machine_never_has_it() -> None:
+    files = {each["kind"]: each for each in findings(EXAMPLES / "nccl.log", EXAMPLES / "node.xml")}
+    assert files["log of NCCL"]["severity"] == "nothing wrong"
+    assert "no NVLS, as it should be with dgx-a100" in " ".join(files["log of NCCL"]["evidence"])
+    (alone,) = findings(EXAMPLES / "nccl.log")
+    assert (alone["severity"], alone["finding"][:16]) == ("unlike", "no NVLS, because")
+
+
+def test_costs_are_those_of_all_faults_together() -> None:
+    (guest,) = findings(EXAMPLES / "guest.xml")
+    assert "costs: all 4 together, AllReduce of 1 GiB at 123.5 instead of 454.6" in " ".join(guest["evidence"])
+
+
+def test_causes_that_other_results_exclude_are_left_out() -> None:
+    files = findings(EXAMPLES / "all_reduce.log", EXAMPLES / "all_reduce-ring.log", "--machine", "dgx-h100")
+    causes = {each["evidence"][0] for each in files}
+    assert causes == {"NVLinks: 16 of 18 NVLinks of a GPU are left"}
+
+
+def test_what_ranks_lose_is_not_nothing_wrong() -> None:
+    (ranks,) = findings(EXAMPLES / "preflight")
+    assert ranks["severity"] == "unlike"
+    assert ranks["finding"].endswith("what differs costs up to 15.6 % by NCCL's times (AllGather, 256 KiB)")
+
+
+def test_accept_says_why_there_is_nothing_to_judge() -> None:
+    result = CliRunner().invoke(everything, ["accept", str(EXAMPLES / "nccl.log"), "--machine", "dgx-h100"])
+    assert str(result.exception).endswith("nothing to judge: no times in it; valid: what nccl-tests printed")
 
 
 def test_a_file_that_is_not_there_is_bad_input() -> None:

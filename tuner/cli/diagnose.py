@@ -1,6 +1,7 @@
 """``nccl-tuner diagnose``: what is wrong, from whatever files there are."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +9,7 @@ import click
 
 from tuner.base.records import to_json
 from tuner.cli import options
+from tuner.cli.command import with_options
 from tuner.cli.communicator_options import release_option
 from tuner.cli.machines import paragraph
 from tuner.cli.output import print_json, verdict
@@ -19,9 +21,12 @@ COMMANDS = {  # by the kind of a file: what says more of it, and whether it want
     "topology": ("machines diagnose", False),
     "listing of a node": ("machines nearest", False),
     "log of NCCL": ("log", False),
+    "graphs of NCCL": ("", False),
     "preflight records": ("preflight check", False),
     "results of nccl-tests": ("accept", True),
     "trace or counters of a job": ("check run", True),
+    "decision table": ("plugin lint", False),
+    "no kind that is known": ("", False),
 }
 
 
@@ -44,7 +49,8 @@ def command(
 
     FILE is a log of NCCL, a topology that it dumped, what nccl-tests printed, what nvidia-smi topo or lstopo printed,
     a trace or counters of a job, or a folder of preflight records. Each finding names the command that shows more. Exit
-    code 1 where something is wrong, 3 where nothing is and something cannot be judged.
+    code 1 where something is wrong, else 3 where something cannot be judged, else 0. What is "unlike" is otherwise than
+    usual, which may be meant: no fault.
 
     \b
     nccl-tuner diagnose nccl.log node.xml all_reduce.log
@@ -52,7 +58,8 @@ def command(
     """
     from tuner.jobs.diagnosis import DiagnosisOptions, Severity, diagnose
 
-    found = diagnose(files, DiagnosisOptions(machine, nodes, nccl))
+    found = [_in_options(each) for each in diagnose(files, DiagnosisOptions(machine, nodes, nccl))]
+    severities = {each.severity for each in found}
     worst = found[0].severity
     if as_json:
         print_json({"severity": worst, "files": [{**to_json(each), "command": _command(each)} for each in found]})
@@ -60,15 +67,31 @@ def command(
         for place, each in enumerate(found):
             good = {Severity.fault: False, Severity.sound: True}.get(each.severity)
             paragraph(verdict(f"{each.severity}: {each.file}: {each.finding}", good), 2)
-            for line in (each.kind, *each.evidence, f"more: {_command(each)}"):
+            more = _command(each)
+            for line in (each.kind, *each.evidence, *([f"more: {more}"] if more else [])):
                 paragraph(f"  {line}", 4)
             if place < len(found) - 1:
                 click.echo("")
-    ctx.exit({Severity.fault: 1, Severity.not_judged: 3}.get(worst, 0))
+    ctx.exit(1 if Severity.fault in severities else 3 if Severity.not_judged in severities else 0)
 
 
-def _command(each: "FileDiagnosis") -> str:
+def _in_options(each: "FileDiagnosis") -> "FileDiagnosis":
+    """The diagnosis with options for arguments; of a topology to complete, all of its GPUs' names are left out."""
+    finding = each.finding
+    if "`gpu`" in finding:
+        finding = finding.partition("; valid: ")[0]
+    evidence = tuple(map(with_options, each.evidence))
+    return replace(each, finding=with_options(finding), evidence=evidence)
+
+
+def _command(each: "FileDiagnosis") -> str | None:
+    """The command that says more, None where there is none; one that takes the options that the finding asks for."""
     words, wants_machine = COMMANDS[each.kind]
+    if not words:
+        return None
+    if each.kind == "topology" and "--gpu" in each.finding:
+        speed = " --nic-gbps 400" if "--nic-gbps" in each.finding else ""
+        return f"nccl-tuner machines complete {shlex.quote(each.file)} --gpu MODEL{speed} -o complete.xml"
     command = f"nccl-tuner {words} {shlex.quote(each.file)}"
     if not wants_machine:
         return command

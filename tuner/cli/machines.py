@@ -234,8 +234,8 @@ def _print_finding(number: int, finding: "Finding", whole: float | None, nodes: 
         if finding.busbw_gbs_left is not None and whole is not None:
             size, left = human_bytes(SIZES[-1]), f"{finding.busbw_gbs_left:.1f} GB/s busbw"
             same = f"{finding.busbw_gbs_left:.1f}" == f"{whole:.1f}"
-            costs = "nothing that NCCL predicts" if same else f"AllReduce of {size} at {left} if only this is left"
-            paragraph(f"   costs on {nodes}: {costs}; {whole:.1f} without it", 10)
+            costs = f"AllReduce of {size} at {left} instead of {whole:.1f} if only this is left"
+            paragraph(f"   costs on {nodes}: {'nothing by itself, as NCCL predicts it' if same else costs}", 10)
     if finding.do != "nothing":
         paragraph(f"   on the machine: {finding.do}", 19)
 

@@ -205,12 +205,7 @@ def _verdict(report: Report) -> str:
         return "the decision table that the ranks name would not be used"
     if report.verdict is RanksVerdict.unknown:
         return "not known whether all ranks would choose the same"
-    slower = ""
-    if report.cost is not None:
-        per_cent = 100 * (report.cost.ratio - 1)
-        size = human_bytes(report.cost.bytes)
-        slower = f"; what differs costs up to {per_cent:.1f} % by NCCL's times ({report.cost.collective.name}, {size})"
-    return f"all ranks choose the same{slower}"
+    return f"all ranks choose the same{f'; {report.cost.in_words}' if report.cost is not None else ''}"
 
 
 def _numbers(numbers: Sequence[int]) -> str:

@@ -5,6 +5,7 @@ fast it was, a trace what ran. What one of them says goes for the others, and wh
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -30,18 +31,27 @@ from tuner.machine import listings
 from tuner.machine.listings import nearest as nearest_machine
 from tuner.machine.listings.shape import of_listing
 from tuner.machine.skeleton import read_complete
+from tuner.plugin.table.records import HEADER
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
 from tuner.scenario.logs import importer
-from tuner.scenario.logs.evidence import NO_NVLS
+from tuner.scenario.logs.evidence import MULTICAST_CHIPS, NEVER_NVLS, NO_NVLS
 from tuner.scenario.logs.imported import Imported
 from tuner.scenario.logs.imported import LogAdditions as GivenOfLog
 from tuner.times.acceptance import accept as acceptance
-from tuner.times.readers.measured_table import Given, is_of_nccl_tests
+from tuner.times.acceptance.faults import Resource
+from tuner.times.measured import Kind
+from tuner.times.readers.measured_table import Given, is_of_nccl_tests, release_of
+from tuner.times.readers.measured_table import read as read_measured
 
+NVLINK = "NVL"  # NCCL's word for paths over it
 ALLREDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
 PRICED_SIZES = (8, 1 << 20, 1 << 30)
 MOST_EVIDENCE = 8  # lines of one file; its own command has all
+KNOWN_FILES = (
+    "valid: a log of NCCL, a topology that it dumped, what nccl-tests printed, what nvidia-smi topo or lstopo printed, "
+    "a trace or counters of a job, a folder of preflight records"
+)
 
 
 class Severity(StrEnum):
@@ -59,9 +69,12 @@ class FileKind(StrEnum):
     topology = "topology"
     listing = "listing of a node"
     log = "log of NCCL"
+    graphs = "graphs of NCCL"
     preflight = "preflight records"
     results = "results of nccl-tests"
     trace = "trace or counters of a job"
+    table = "decision table"
+    unknown = "no kind that is known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +107,9 @@ class _Known:
     machine: str | None
     nodes: int | None
     nccl: str | None
-    named: str | None  # the machine as the user says it: each topology is held against its own nearest
+    given: DiagnosisOptions  # by the user, whom files have to agree with; of a machine, topologies keep their nearest
+    results: list[Path]
+    links_of: str | None = None  # a topology or log that shows by itself which links or channels are fewer
     said_by: list[str] = field(default_factory=list, metadata=json_form(omitted=True))
 
     def learn(self, file: Path, **facts: str | int | None) -> None:
@@ -108,49 +123,70 @@ class _Known:
     def scenario(self) -> Scenario:
         """Errors: BadInput where no machine is known."""
         if self.machine is None:
-            raise BadInput("the machine is not known; name it, or add a topology or a log of it")
+            raise BadInput("the machine is not known; valid: `machine` NAME, or a topology of it beside this file")
         return describe(self.machine, nodes=self.nodes, nccl=self.nccl)
 
 
 def diagnose(files: Sequence[Path], options: DiagnosisOptions) -> list[FileDiagnosis]:
-    """Diagnosis of each file, the gravest first. Errors: BadInput for a file of no kind that is known here."""
-    known = _Known(options.machine, options.nodes, options.nccl, options.machine)
-    kinds = [(kind_of(file), file) for file in files]
+    """Diagnosis of each file, the gravest first; two of a log that has results in it. Errors: BadInput where none is.
+
+    A file that cannot be read by its kind, or is of none, cannot be judged, which its diagnosis says.
+    """
+    kinds = [(kind, file) for file in files for kind in kinds_of(file)]
+    results = [file for kind, file in kinds if kind is FileKind.results]
+    known = _Known(options.machine, options.nodes, options.nccl, options, results)
     found = []
     for kind, file in sorted(kinds, key=lambda each: list(FileKind).index(each[0])):
         said = len(known.said_by)
         try:
             one = _OF_KIND[kind](file, known)
         except TunerError as error:
-            one = _diagnosis(file, kind, Severity.not_judged, str(error).removeprefix(f"{file}: "), (), known)
+            says = _cut(file) if kind in (FileKind.topology, FileKind.graphs) else None
+            says = says or str(error).removeprefix(f"{file}: ")
+            one = _diagnosis(file, kind, Severity.not_judged, says, (), known)
         found.append(replace(one, evidence=(*one.evidence, *known.said_by[said:])))
     return sorted(found, key=lambda each: list(Severity).index(each.severity))
 
 
-def kind_of(file: Path) -> FileKind:
-    """The kind of a file by its content. Errors: BadInput for one that cannot be read, or of no kind known here."""
+def kinds_of(file: Path) -> tuple[FileKind, ...]:
+    """The kinds of a file by its content, one but for a log with results. Errors: BadInput where it cannot be read."""
     if file.is_dir():
-        return FileKind.preflight
+        return (FileKind.preflight,)
     start = read_bytes(file, BadInput)
+    if start.startswith(HEADER.encode()):
+        return (FileKind.table,)
     if start.lstrip()[:1] == b"<":
-        return FileKind.topology if b"<system" in start[:4096] else FileKind.listing
+        if b"<graphs" in start[:4096]:
+            return (FileKind.graphs,)
+        return (FileKind.topology if b"<system" in start[:4096] else FileKind.listing,)
     try:
         if listings.read(file) is not None:
-            return FileKind.listing
+            return (FileKind.listing,)
     except BadTopology:
-        return FileKind.listing
+        return (FileKind.listing,)
+    logged = (FileKind.log,) if b" NCCL INFO " in start or b" NCCL WARN " in start else ()
     try:
         if is_of_nccl_tests(file):
-            return FileKind.results
+            return (*logged, FileKind.results)
     except TunerError:
         pass
-    return FileKind.log if b" NCCL INFO " in start or b" NCCL WARN " in start else FileKind.trace
+    return logged or (FileKind.trace,)
+
+
+def _cut(file: Path) -> str | None:
+    """The finding that XML of NCCL ends before its end; None where it does not."""
+    content = read_bytes(file, BadInput)
+    tag = b"system" if b"<system" in content else b"graphs"
+    if b"</" + tag + b">" in content:
+        return None
+    line = len(content.splitlines())
+    return f"cut: it ends in line {line} without </{tag.decode()}>; valid: the whole file"
 
 
 def _topology(file: Path, known: _Known) -> FileDiagnosis:
     nccl = release.load(known.nccl or release.names()[-1]).name
     asked = DoctorOptions(nccl, known.nodes or 2, ALLREDUCE, PRICED_SIZES)
-    seen = examine(str(file), read_complete(file)[0], known.named, asked)
+    seen = examine(str(file), read_complete(file)[0], known.given.machine, asked)
     if seen.nearness is not None and seen.nearness.identified and not seen.nearness.differs:
         known.learn(file, machine=seen.nearness.machine)
     grave = [each for each in seen.findings if each.severity == WRONG]
@@ -162,6 +198,8 @@ def _topology(file: Path, known: _Known) -> FileDiagnosis:
     evidence = [f"on {', '.join(first.devices)}"] if first.devices else []
     evidence += [f"do: {first.do}"] if first.do != "nothing" else []
     evidence += [*_cost(seen), *(f"also {each.kind}: {each.says}" for each in others)]
+    if any(each.kind == "nvlinks" for each in grave):
+        known.links_of = known.links_of or str(file)
     severity = Severity.fault if grave else Severity.unlike
     return _diagnosis(file, FileKind.topology, severity, f"{first.kind}: {first.says}", evidence, known)
 
@@ -170,9 +208,11 @@ def _cost(seen: Examination) -> Iterator[str]:
     for last in seen.sizes[-1:]:
         now, repaired = last.busbw_gbs_before, last.busbw_gbs_after
         if now is not None and repaired is not None and now < repaired:
+            wrong = sum(bool(each.changes) and each.severity == WRONG for each in seen.findings)
+            together = f"all {wrong} together, " if wrong > 1 else ""
             yield (
-                f"costs: AllReduce of {human_bytes(last.bytes)} at {now:.1f} instead of {repaired:.1f} GB/s busbw, "
-                "by NCCL's own prediction"
+                f"costs: {together}AllReduce of {human_bytes(last.bytes)} at {now:.1f} instead of {repaired:.1f} "
+                "GB/s busbw, by NCCL's own prediction"
             )
 
 
@@ -193,15 +233,31 @@ def _log(file: Path, known: _Known) -> FileDiagnosis:
     known.learn(file, nccl=imported.release if imported.emulated else None, nodes=imported.node_count)
     said = imported.evidence
     answers = list(said.answers[1:] if said.tuner_plugin is not None else said.answers)
+    never = [each for each in answers if each.startswith(NO_NVLS) and each.endswith(NEVER_NVLS)]
+    if not never and known.machine is not None and not _has_nvls(known.scenario()):
+        never = [each for each in answers if each.startswith(NO_NVLS)]
+    answers = [each for each in answers if each not in never]
     evidence = [_communicator(imported)]
+    if never:
+        evidence.append(f"no NVLS, as it should be with {known.machine or 'these GPUs'}: {NEVER_NVLS}")
     if said.tuner_plugin is not None:
         evidence.append(said.answers[0])
     evidence += [f"{number} connections over {way}" for way, number in said.transports.items()]
+    if not answers and imported.coll_channels is None and not any(each.graphs for each in imported.nodes):
+        says = "neither graphs nor channels are printed: cut, or not with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH"
+        return _diagnosis(file, FileKind.log, Severity.not_judged, says, evidence, known)
+    if any(" channels, because: the ring has " in each and f" over {NVLINK} " in each for each in answers):
+        known.links_of = known.links_of or str(file)
     if not answers:
         return _diagnosis(file, FileKind.log, Severity.sound, "nothing that the log prints is wrong", evidence, known)
     first, *others = sorted(answers, key=lambda each: each.startswith(NO_NVLS))
     severity = Severity.unlike if first.startswith(NO_NVLS) else Severity.fault  # as where GPUs have none
     return _diagnosis(file, FileKind.log, severity, first, [*others, *evidence], known)
+
+
+def _has_nvls(scenario: Scenario) -> bool:
+    """Whether any GPU of it may have NVLS; where they are not known, too."""
+    return not scenario.gpu_names or any(name.upper() in MULTICAST_CHIPS for name in scenario.gpu_names)
 
 
 def _communicator(imported: Imported) -> str:
@@ -212,21 +268,25 @@ def _communicator(imported: Imported) -> str:
 def _preflight(folder: Path, known: _Known) -> FileDiagnosis:
     requests = tuple(replace(ALLREDUCE, collective=each) for each in Collective)
     report = check_preflight(folder, PreflightQuery(requests, SizeBounds(None, FOLLOWED_BYTES)))
-    severity = {RanksVerdict.same: Severity.sound, RanksVerdict.unknown: Severity.not_judged}.get(
-        report.verdict, Severity.fault
-    )
+    same = Severity.sound if report.cost is None else Severity.unlike
+    severity = {RanksVerdict.same: same, RanksVerdict.unknown: Severity.not_judged}.get(report.verdict, Severity.fault)
     says = f"{plural(report.records, 'rank')}: the ranks' choices are {report.verdict.value}"
+    if report.verdict is RanksVerdict.same and report.cost is not None:
+        says += f"; {report.cost.in_words}"
     evidence = [f"{each.kind}: {plural(each.ranks, 'rank')} without the table: {each.why}" for each in report.refused]
     evidence += [f"differs: {each.what}" for each in report.differences]
     return _diagnosis(folder, FileKind.preflight, severity, says, evidence, known)
 
 
 def _results(file: Path, known: _Known) -> FileDiagnosis:
-    given = Given(nccl=known.nccl or "", nodes=known.nodes)
-    seen = acceptance.accept([file], acceptance.AcceptOptions(known.scenario(), given))
+    asked = acceptance.AcceptOptions(known.scenario(), _given(file, known))
+    seen = acceptance.accept([file], asked)
+    of_others = [each.text for each in seen.problems if each.kind == Kind.mixed_machines]
+    if of_others and known.given.machine is None:  # what another file shows is not this one's machine
+        nowhere = replace(known, machine=None, nodes=asked.given.nodes, nccl=asked.given.nccl or None)
+        return _diagnosis(file, FileKind.results, Severity.not_judged, of_others[0], (), nowhere)
     failing = [each for each in seen.sizes if each.verdict.fails]
-    evidence = [f"{each.resource}: {each.what}" for each in seen.diagnosis]
-    evidence += [f"{each.kind}: {each.text}" for each in seen.problems]
+    evidence = [*_causes(seen, asked, known), *(f"{each.kind}: {each.text}" for each in seen.problems)]
     evidence += [f"expected times: {each}" for each in seen.expected_by]
     if not seen.judged:
         says = "whether this is as fast as it should be cannot be judged"
@@ -244,9 +304,53 @@ def _results(file: Path, known: _Known) -> FileDiagnosis:
     return _diagnosis(file, FileKind.results, Severity.fault, says, evidence, known)
 
 
+def _given(file: Path, known: _Known) -> Given:
+    """Release and nodes: the user's, else what other files show where this one does not say them itself."""
+    nccl, nodes = known.given.nccl, known.given.nodes
+    nccl = nccl or (known.nccl if release_of(file) is None else None)
+    given = Given(nccl=nccl or "", nodes=nodes)
+    try:
+        read_measured(file, given)
+    except TunerError:
+        return replace(given, nodes=nodes or known.nodes)
+    return given
+
+
+def _causes(seen: acceptance.Acceptance, asked: acceptance.AcceptOptions, known: _Known) -> Iterator[str]:
+    """Causes of slow times that no other file excludes: other results, or what shows the links themselves."""
+    causes = seen.diagnosis
+    if causes and len(known.results) > 1:
+        with suppress(TunerError):  # of other nodes or machines: they say nothing of this one
+            causes = acceptance.accept(known.results, asked).diagnosis
+        if not causes:
+            yield "no one cause explains these times and those of the other results"
+    for each in causes:
+        if each.resource is Resource.nvlinks and known.links_of is not None:
+            yield f"{each.resource}: {known.links_of} shows what is left of them"
+        else:
+            yield f"{each.resource}: {each.what}"
+
+
+def _graphs(file: Path, known: _Known) -> FileDiagnosis:
+    says = "graphs of NCCL, taken by commands with `graphs` and `machine`; valid here: the topology or log of the run"
+    return _diagnosis(file, FileKind.graphs, Severity.not_judged, _cut(file) or says, (), known)
+
+
+def _table(file: Path, known: _Known) -> FileDiagnosis:
+    says = "a decision table of the tuner plugin: its own command checks it"
+    return _diagnosis(file, FileKind.table, Severity.not_judged, says, (), known)
+
+
 def _trace(file: Path, known: _Known) -> FileDiagnosis:
+    try:
+        calls = traces.read(file, 1 if known.machine is None else known.scenario().ranks)
+    except BadInput as error:
+        start = read_bytes(file, BadInput)[:4096].lstrip().lower()
+        if traces.VALID not in str(error) and (start[:1] in (b"{", b"[") or b"collective" in start.splitlines()[0]):
+            raise
+        says = f"of no kind that is known; {KNOWN_FILES}"
+        return _diagnosis(file, FileKind.unknown, Severity.not_judged, says, (), known)
     scenario = known.scenario()
-    calls = traces.read(file, scenario.ranks)
     known.learn(file, nccl=next(iter(calls.releases), None), nodes=_nodes_of(calls, scenario))
     scenario = known.scenario()
     seen = check_run([calls], scenario, WantedCalls(scenario.ranks, scenario.ranks))
@@ -278,7 +382,9 @@ _OF_KIND: dict[FileKind, Callable[[Path, _Known], FileDiagnosis]] = {
     FileKind.topology: _topology,
     FileKind.listing: _listing,
     FileKind.log: _log,
+    FileKind.graphs: _graphs,
     FileKind.preflight: _preflight,
     FileKind.results: _results,
     FileKind.trace: _trace,
+    FileKind.table: _table,
 }

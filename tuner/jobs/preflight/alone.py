@@ -13,6 +13,7 @@ from tuner.base import breakpoints
 from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import SizeArray, shortest
+from tuner.base.sizes import human_bytes
 from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, launches
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -193,6 +194,13 @@ class ChoiceCost:
     collective: Collective
     bytes: int
     ratio: float
+
+    @property
+    def in_words(self) -> str:
+        """The cost in per cent, and where."""
+        per_cent = 100 * (self.ratio - 1)
+        where = f"{self.collective.name}, {human_bytes(self.bytes)}"
+        return f"what differs costs up to {per_cent:.1f} % by NCCL's times ({where})"
 
 
 def asking(views: Views) -> list[Asking]:

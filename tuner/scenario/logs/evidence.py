@@ -12,6 +12,7 @@ from tuner.scenario.notes import harmful
 FEW_CHANNELS = 4  # so many ask why there are no more
 MOST_WARNINGS = 6
 NO_NVLS = "no NVLS, because"  # how that answer begins
+NEVER_NVLS = "Hopper and later with NVSwitches do"  # how it ends where the GPUs never have it
 SOCKET, GDRDMA = "NET/Socket", "GDRDMA"
 MULTICAST_CHIPS = ("H100", "H200", "H800", "H20", "GH200", "B100", "B200", "B300", "GB200", "GB300")
 
@@ -105,7 +106,7 @@ def _of_nvls(reading: Reading, variables: Mapping[str, str], channels: tuple[str
             "virtual machine without all NVSwitches"
         )
     elif not able:
-        why = f"{names} has none: Hopper and later with NVSwitches do"
+        why = f"{names} has none: {NEVER_NVLS}"
     elif per_node == {1}:
         why = "one GPU a node"
     elif any(log.system for log in reading.logs) and not any(log.nvswitch for log in reading.logs):

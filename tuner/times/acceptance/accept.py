@@ -286,6 +286,7 @@ def accept(files: Sequence[Path], asked: AcceptOptions) -> Acceptance:
     known = all(each.judged for each in counted or [each for _, _, each in judged])
     if not judged and not refused:
         reasons = "; ".join(f"{count} rows: {why}" for why, count in skipped.items())
+        reasons = reasons or "no times in it; valid: what nccl-tests printed"
         raise BadMeasurement(f"{', '.join(map(str, files))}: nothing to judge: {reasons}")
     return Acceptance(
         passes=passes and known and not refused,
