@@ -34,6 +34,9 @@ def test_the_repaired_file_is_sound(tmp_path: Path) -> None:
         assert f": {kind}. " in seen
     assert "held against hgx-h200 (agrees: " in seen
     assert f"NCCL_TOPO_FILE={out}" in seen
+    words = " ".join(seen.split())
+    assert "costs on 2 nodes: nothing by itself, as NCCL predicts it on the machine" in words
+    assert "AllReduce of 1 GiB at 142.1 GB/s busbw instead of 454.6 if only this is left" in words
     assert "nothing is wrong" in run("machines", "diagnose", str(out), *NCCL).stdout
 
 

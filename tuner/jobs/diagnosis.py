@@ -40,6 +40,7 @@ from tuner.scenario.logs.imported import Imported
 from tuner.scenario.logs.imported import LogAdditions as GivenOfLog
 from tuner.times.acceptance import accept as acceptance
 from tuner.times.acceptance.faults import Resource
+from tuner.times.acceptance.judge import Verdict
 from tuner.times.measured import Kind
 from tuner.times.readers.measured_table import Given, is_of_nccl_tests, release_of
 from tuner.times.readers.measured_table import read as read_measured
@@ -321,7 +322,9 @@ def _causes(seen: acceptance.Acceptance, asked: acceptance.AcceptOptions, known:
     causes = seen.diagnosis
     if causes and len(known.results) > 1:
         with suppress(TunerError):  # of other nodes or machines: they say nothing of this one
-            causes = acceptance.accept(known.results, asked).diagnosis
+            joint = acceptance.accept(known.results, asked)
+            if not joint.problems and all(each.verdict is not Verdict.fast for each in joint.sizes):
+                causes = joint.diagnosis
         if not causes:
             yield "no one cause explains these times and those of the other results"
     for each in causes:
