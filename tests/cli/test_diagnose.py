@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tuner.base.errors import UnknownMachine
 from tuner.cli import everything
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -181,6 +182,11 @@ def test_what_ranks_lose_is_not_nothing_wrong() -> None:
     (ranks,) = findings(EXAMPLES / "preflight")
     assert ranks["severity"] == "unlike"
     assert ranks["finding"].endswith("what differs costs up to 15.6 % by NCCL's times (AllGather, 256 KiB)")
+
+
+def test_a_machine_that_is_not_known_is_bad_input() -> None:
+    result = diagnosed(EXAMPLES / "node.xml", EXAMPLES / "nccl.log", "--machine", "nonsense")
+    assert isinstance(result.exception, UnknownMachine)
 
 
 def test_accept_says_why_there_is_nothing_to_judge() -> None:

@@ -124,18 +124,23 @@ class _Known:
     def scenario(self) -> Scenario:
         """Errors: BadInput where no machine is known."""
         if self.machine is None:
-            raise BadInput("the machine is not known; valid: `machine` NAME, or a topology of it beside this file")
+            raise BadInput(
+                "the machine is not known; valid: `machine` NAME, or the topology of one with a name beside it"
+            )
         return describe(self.machine, nodes=self.nodes, nccl=self.nccl)
 
 
 def diagnose(files: Sequence[Path], options: DiagnosisOptions) -> list[FileDiagnosis]:
-    """Diagnosis of each file, the gravest first; two of a log that has results in it. Errors: BadInput where none is.
+    """Diagnosis of each file, the gravest first; two of a log that has results in it. Errors: BadInput where none is
+    there, or of ``describe`` for a machine or release that is not known.
 
     A file that cannot be read by its kind, or is of none, cannot be judged, which its diagnosis says.
     """
     kinds = [(kind, file) for file in files for kind in kinds_of(file)]
     results = [file for kind, file in kinds if kind is FileKind.results]
     known = _Known(options.machine, options.nodes, options.nccl, options, results)
+    if options.machine is not None:
+        known.scenario()  # whatever the files are, no mistake in a name goes unsaid
     found = []
     for kind, file in sorted(kinds, key=lambda each: list(FileKind).index(each[0])):
         said = len(known.said_by)
