@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.command_line import run
-from tuner.cli.output import LEFT_OUT, NotedCell, laid_out, print_table
+from tuner.cli.output import LEFT_OUT, NotedCell, laid_out, print_table, say
 
 ON = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
 COMMANDS = {
@@ -138,3 +138,16 @@ def test_the_axis_of_node_counts_is_logarithmic() -> None:
     edges = row_edges(range(1, 65))
     assert (edges[8] - edges[0]) / (edges[-1] - edges[0]) > 0.4  # from 1 to 8 nodes; alike in height it was 12 %
     assert np.allclose(np.diff(row_edges((1, 2, 4, 8))), 1)
+
+
+def test_headlines_and_notes_end_where_the_output_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    text = "word " * 40
+    say(f"  {text}")
+    print_table(text, ("of",), [(NotedCell("cell", text),)])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(lines).count("word") == 3 * 40
+    assert lines[1].startswith("  word")

@@ -259,6 +259,30 @@ def test_a_step_with_nccl_shows_the_difference(run: Run) -> None:
     assert found["alphabeta_us"] == pytest.approx(sum(row["alphabeta_call_us"] * row["calls"] for row in found["rows"]))
     assert "NCCL's pick" in run(*asked)
     assert "NCCL's pick" not in run(*STEP)
+    assert run(*(word for word in asked if word not in ("--model", "nccl"))) == run(*asked)
+
+
+def test_the_first_line_of_a_step_is_its_communication(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = (*STEP, "--machine", "dgx-h100", "--nccl", "2.28.9")
+    took_ms = json.loads(run(*asked, "--json"))["communication_us"] / 1000
+    assert run(*asked).startswith(f"{took_ms:.2f} ms of communication in a step of ")
+    monkeypatch.setenv("COLUMNS", "80")
+    head = run(*asked).split("───")[0]
+    assert head.count("step") == 2  # the title, and the column
+    assert "share" in head
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--tp", "3"), "--tp 3 x --pp 1 = 3 GPUs of a copy of the model do not divide 512 GPUs"),
+        (("--tp", "0"), "--tp 0; valid: 1 or more"),
+        (("--nodes", "0"), "--nodes 0; valid: 1 or more"),
+    ],
+)
+def test_what_a_step_cannot_be_split_into_is_said_in_options(words: tuple[str, ...], said: str) -> None:
+    words = ("cost", "step", "llama-3-70b", "--nodes", "64", *words)
+    assert said in command_line.run(*words, code=2).stderr
 
 
 def test_gradients_are_asked_for_in_their_own_type(run: Run) -> None:
@@ -696,7 +720,7 @@ def test_what_a_model_lacks_is_named_at_once() -> None:
             "3",
         ): "the model's parameters, hidden, sequence; valid: all of them, or a model by",
         ("llama3-70b",): "unknown model 'llama3-70b'; did you mean llama-3-70b?",
-        ("llama-3-8b", "--nodes", "3", "--tp", "16"): "--tp x --pp 16 does not divide --nodes x --gpus-per-node 24",
+        ("llama-3-8b", "--nodes", "3", "--tp", "16"): "= 16 GPUs of a copy of the model do not divide 24 GPUs",
         ("llama-3-8b", "--nodes", "2", "--dp", "2"): "--nodes and --dp both say",
     }.items():
         assert said in command_line.run("cost", "step", *words, code=2).stderr

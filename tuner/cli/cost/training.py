@@ -21,7 +21,7 @@ from tuner.cli.output import print_json, print_table, say
 from tuner.times.costmodels import fabric, step
 from tuner.times.costmodels.alphabeta import level
 from tuner.times.costmodels.fabric import PATHS, Fabric
-from tuner.times.costmodels.operations import divides, not_negative, positive
+from tuner.times.costmodels.operations import not_negative, positive
 from tuner.times.costmodels.step import Cluster, Model, Parallelism
 
 
@@ -84,9 +84,7 @@ from tuner.times.costmodels.step import Cluster, Model, Parallelism
     "--model",
     "model_name",
     type=click.Choice(["alphabeta", "nccl"]),
-    default="alphabeta",
-    show_default=True,
-    help="Whose times count; nccl shows both and the difference.",
+    help="Whose times count; nccl shows both and the difference. [default: nccl with --machine, else alphabeta]",
 )
 @click.option("--machine", metavar="NAME", help="With nccl: a machine by name.")
 @release_option("With nccl: the release. [default: the newest of the machine]")
@@ -129,7 +127,7 @@ def step_command(
     beta_gbs: float,
     inter_alpha_us: float,
     inter_beta_gbs: float,
-    model_name: str,
+    model_name: str | None,
     machine: str | None,
     nccl: str | None,
     compute_us: float | None,
@@ -146,7 +144,7 @@ def step_command(
     nccl-tuner cost step --parameters 70e9 --layers 80 --hidden 8192 --sequence 4096 --tp 8 --dp 8 --pp 8 \
         --micro-batches 8 --compute-us 1500000 --model nccl --machine dgx-h100 --nccl 2.28.9
     """
-    if (model_name == "nccl") != (machine is not None):
+    if model_name is not None and (model_name == "nccl") != (machine is not None):
         raise BadInput("--model nccl and --machine belong together; valid: both or neither")
     if nccl is not None and machine is None:
         raise BadInput("--nccl without --machine; valid: with --model nccl and --machine")
@@ -157,12 +155,16 @@ def step_command(
     if overlapped and compute_us is None:
         raise BadInput("--overlap without the computation to hide behind; valid: with --compute-us")
     scenario = options.CommunicatorOptions({"machine": machine, "nccl": nccl}).scenario() if machine else None
+    counts = {"--tp": tp, "--pp": pp, "--nodes": nodes, "--gpus-per-node": gpus_per_node}
+    for option, count in counts.items():
+        if count is not None and count < 1:
+            raise BadInput(f"{option} {count}; valid: 1 or more")
     if gpus_per_node is None:
         gpus_per_node = scenario.ranks if scenario else 8
     if nodes is not None:
         if dp is not None:
             raise BadInput("--nodes and --dp both say how many GPUs there are; valid: one of them")
-        dp = int(divides("--tp x --pp", tp * pp, "--nodes x --gpus-per-node", nodes * gpus_per_node))
+        dp = _copies(nodes * gpus_per_node, tp, pp)
     cluster = Cluster(gpus_per_node, level(alpha_us, beta_gbs), level(inter_alpha_us, inter_beta_gbs))
     types = Types(dtype, gradient_dtype or dtype)
     given = {
@@ -202,6 +204,16 @@ def step_command(
         _print_whose(rows, overlapped)
 
 
+def _copies(gpus: int, tp: int, pp: int) -> int:
+    """Copies of the model that the GPUs hold, the degree of data parallelism."""
+    if gpus % (tp * pp):
+        raise BadInput(
+            f"--tp {tp} x --pp {pp} = {tp * pp} GPUs of a copy of the model do not divide {gpus} GPUs; "
+            "valid: a divisor of these"
+        )
+    return gpus // (tp * pp)
+
+
 def _print_whose(rows: list[StepRow], overlapped: float) -> None:
     """Which calibration answered, and what calls take from compute beside them."""
     if used := [row.calibration for row in rows if row.calibration]:
@@ -215,6 +227,7 @@ def _print_whose(rows: list[StepRow], overlapped: float) -> None:
 
 
 CALIBRATED = ("calibrated ms", f"{calibrated_times.INTERVAL} ms")
+SPARE = ("alpha-beta ms", "difference", CALIBRATED[1], "GPUs x nodes", "NCCL's pick", CALIBRATED[0], "calls")
 
 
 def _calibrated(call: CalibratedTime | None) -> tuple[str, str]:
@@ -258,21 +271,19 @@ def _print(answer: StepReport, by: str) -> None:
     left_out = () if answer.calibrated else CALIBRATED
     left_out = left_out if by else ("NCCL ms", "NCCL's pick", "difference", *left_out)
     kept = [at for at, name in enumerate(columns) if name not in left_out]
-    print_table(
-        f"A step of {answer.gpus} GPUs{by}", [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
-    )
-    total = f"communication {answer.communication_us / 1000:.2f} ms"
+    total = f"{answer.communication_us / 1000:.2f} ms of communication in a step of {answer.gpus} GPUs{by}"
     if by:
         total += f" (all by alpha-beta {answer.alphabeta_us / 1000:.2f} ms)"
-    say(total)
+    print_table(total, [columns[at] for at in kept], [[row[at] for at in kept] for row in rows], SPARE)
     if (time := answer.calibrated) is not None:
         low, high = f"{time.low_us / 1000:.2f}", f"{time.high_us / 1000:.2f}"
         say(f"by measurements {time.time_us / 1000:.2f} ms (90 %: {low} to {high}) of what NCCL has algorithms for")
     if (beside := answer.overlapped) is not None:
         shown = f", {100 * beside.overlap:g} % of it hidden" if beside.overlap else ""
+        faster = f", {beside.speedup:.3f} times as fast as with nothing hidden" if beside.overlap else ""
         say(
             f"{100 * beside.of_compute:.1f} % of {beside.compute_us / 1000:g} ms of computation{shown}: "
-            f"a step of {beside.step_us / 1000:.2f} ms, speed-up {beside.speedup:.3f}"
+            f"a step of {beside.step_us / 1000:.2f} ms{faster}"
         )
 
 

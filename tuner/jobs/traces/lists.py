@@ -41,6 +41,10 @@ def from_csv(file: str, text: str, ranks: int) -> CallList:
     names = [cell.strip().lower() for cell in first]
     if "collective" not in names:
         if not 2 <= len(first) <= len(_PLAIN):
+            if "nccl-tests" in text or "out-of-place" in text:
+                raise BadInput(
+                    f"{file}: results of nccl-tests are times, no list of calls; valid: as `measured`, beside a list"
+                )
             raise BadInput(f"{file}:{number}: no line names the columns; {one_of(COLUMNS)}")
         names = list(_PLAIN[: len(first)])
         rows = _rows(file, text)
