@@ -176,14 +176,15 @@ def test_calibrated_times_are_added_and_nothing_else() -> None:
 
 def test_the_table_says_what_was_looked_at() -> None:
     lines = run(*COMMAND, "--to-nodes", "64").stdout.splitlines()
-    assert "numbers of nodes from 1 to 64 were looked at" in lines[0]
-    assert "missed" in lines[0]
+    assert lines[0] == "the pick changes with the number of nodes: AllReduce at 2 of 2 sizes"
+    (looked,) = (line for line in lines if "numbers of nodes from 1 to 64 were looked at" in line)
+    assert "missed" in looked
     assert [line.split()[2:8] for line in lines if "NVLSTree" in line] == [
         ["2", "31", "16", "248", "NVLSTree/Simple", "16"]
     ]
     every = run(*COMMAND, "--to-nodes", "64", "--every").stdout.splitlines()
-    assert every[0] == "every number of nodes from 1 to 64"
-    assert every[1:] == lines[1:]
+    assert "every number of nodes from 1 to 64" in every
+    assert [line for line in every if line.startswith(" ")] == [line for line in lines if line.startswith(" ")]
 
 
 def test_a_number_of_nodes_is_not_taken() -> None:

@@ -78,19 +78,40 @@ def fail_on_losses(changes: Sequence[PickChange], limit: float | None) -> None:
         click.get_current_context().exit(1)
 
 
-def _verdict(changes: Sequence[PickChange], identical: bool, limit: float | None) -> str:
+def verdict_of(changes: Sequence[PickChange], identical: bool = False, limit: float | None = None) -> str:
     """The answer in a line: in how many ranges the pick changes, and whether one of them loses more than ``limit``."""
     left = [change for change in changes if not change.is_rounding]
     if not left:
         return verdict(IDENTICAL if identical else "no pick changes", True)
     counts = ", ".join(f"{name} {count}" for name, count in Counter(change.collective for change in left).items())
-    said = f"the pick changes in {counted(len(left), 'range')} of sizes: {counts}"
+    said = f"the pick changes in {counted(len(left), 'range')} of sizes ({counts})"
     if limit is None:
-        return said
+        return f"{said}: {gains(left)}"
     above = sum(each is not None and each.part > limit for each in map(loss, left))
     if above:
         return verdict(f"FAIL: {above} of {counted(len(left), 'range')} lose more than {100 * limit:g} %", False)
     return verdict(f"pass: no range loses more than {100 * limit:g} %; {said}", True)
+
+
+def gains(changes: Sequence[PickChange]) -> str:
+    """Whether new picks are faster or slower in words: by NCCL's own models, and by measurements where there are."""
+    ratios = [change.ratio for change in changes if change.ratio is not None]
+    if not ratios:
+        said = "NCCL has no model that compares them"
+    else:
+        ends = {"faster": 100 * (1 - min(ratios)), "slower": 100 * (max(ratios) - 1)}
+        parts = [f"up to {part:.1f} % {word}" for word, part in ends.items() if part >= 0.05]
+        said = f"{' and '.join(parts) or 'as fast'} by NCCL's own model"
+    judged = [each.ratio for change in changes if (each := change.calibrated) is not None and each.ratio is not None]
+    if not judged:
+        return said
+    words = Counter("open" if one.may_be_none else "faster" if one.ratio < 1 else "slower" for one in judged)
+    if words["open"] == len(judged):
+        return f"{said}; measurements cannot tell"
+    counts = [f"{words[word]} {word}" for word in ("faster", "slower") if words[word]]
+    if words["open"]:
+        counts.append(f"{words['open']} that they cannot tell")
+    return f"{said}; by measurements {', '.join(counts)}"
 
 
 def releases_of(scenario: Scenario, buffers: Buffers) -> list[Scenario]:
@@ -195,7 +216,7 @@ def print_upgrade(upgrade: Upgrade) -> None:
         counts = ", ".join(f"{count} only {side}" for side, count in only.items() if count)
         say(f"variables that NCCL reads: {counts} (--beyond --json names them)\n")
     if upgrade.known_regressions:
-        say("Seen after such an upgrade on other machines (more: nccl-tuner regressions)")
+        say("Seen after such an upgrade on other machines")
         for known in upgrade.known_regressions:
             say(f"  {known.title}\n    {known.thread}")
         say()
@@ -243,6 +264,7 @@ def regressions_command(releases: tuple[str, ...], as_json: bool) -> None:
         print_json(known)
         return
     width = width_to_fit()
+    say(_verdict_of(known, releases))
     for one in known:
         click.echo(folded(f"{one.first}{f' to before {one.fixed}' if one.fixed else ''}: {one.title}\n  {one.thread}"))
         for text in (f"thread: {one.says}", f"nccl-tuner {VERDICTS[one.verdict]}: {one.shows}"):
@@ -250,8 +272,16 @@ def regressions_command(releases: tuple[str, ...], as_json: bool) -> None:
         for run in one.runs:
             click.echo(f"  $ nccl-tuner {run.command}")
         click.echo()
+
+
+def _verdict_of(known: Sequence[Regression], releases: Sequence[str]) -> str:
+    """The answer in a line: how many regressions there are, and how many of them this tool explains."""
+    which = f" that {releases[1]} has and {releases[0]} does not" if releases else ""
     if not known:
-        say(f"none known that {releases[1]} has and {releases[0]} does not")
+        return f"no regression is known{which}"
+    counts = Counter(one.verdict for one in known)
+    explained = ", ".join(f"{VERDICTS[word]}: {counts[word]}" for word in VERDICTS if counts[word])
+    return f"{counted(len(known), 'regression')} known{which}; nccl-tuner {explained}\n"
 
 
 class DiffWord(options.CallOrChange):
@@ -372,7 +402,10 @@ def command(
         print_json(found or every_change)
         fail_on_losses(every_change, fail_above)
         return
-    say(_verdict(every_change, found is not None and found.selection_identical, fail_above))
+    say(verdict_of(every_change, found is not None and found.selection_identical, fail_above))
+    if found is not None and found.known_regressions:
+        known = counted(len(found.known_regressions), "regression")
+        say(f"{known} known of such an upgrade: nccl-tuner regressions {described.nccl} {after.nccl}")
     say(f"before: {described.heading}\nafter:  {after.heading}\n")
     print_whose([change.calibrated for changes in changes_of.values() for change in changes])
     for collective, changes in changes_of.items():

@@ -114,7 +114,7 @@ def command(
     measured = any(each.calibrated_from for each in scaled.ranges)
     by_nccl = not measured or times is None or times.beside_nccl
     columns = [*COLUMNS, *(BY_NCCL if by_nccl else ()), *(CALIBRATED if measured else ())]
-    say(_looked_at(scaled, low, high, every))
+    say(_verdict(scaled))
     for collective, ranges in groupby(scaled.ranges, key=lambda one: one.collective):
         gpus = f"{described.gpus()} GPUs each{described.resolve().own.sharing}{described.resolve().each_in_words}"
         tuner = f", tuner {described.tuner.title}" if described.tuner else ""
@@ -126,6 +126,7 @@ def command(
             by_calibration = _calibrated(alike[0], alike[-1]) if measured else ()
             rows.append([*_row(alike), *(_by_nccl(alike[0], alike[-1]) if by_nccl else ()), *by_calibration])
         print_table(title, columns, rows, SPARE)
+    say(_looked_at(scaled, low, high, every))
     if any(each.bypass_kernel for each in scaled.ranges):
         say(SYMMETRIC_TIMES)
     if scaled.calibrations:
@@ -168,6 +169,16 @@ COLUMNS = ("size", "nodes", "to", "ranks", "to", "pick", "channels", "threads")
 SPARE = ("busbw GB/s", "to", "threads", "channels")  # where little room is; the "to" of busbw
 BY_NCCL = ("NCCL us", "to", "busbw GB/s", "to")
 CALIBRATED = ("calibrated us", "90 % interval us", "to us", "90 % interval us")
+
+
+def _verdict(scaled: Scale) -> str:
+    """The answer in a line: of which collectives and at how many sizes the pick changes."""
+    names: dict[str, dict[int, set[str | None]]] = {}
+    for one in scaled.ranges:
+        names.setdefault(str(one.collective), {}).setdefault(one.bytes, set()).add(one.name)
+    changing = {name: sum(len(picks) > 1 for picks in by_size.values()) for name, by_size in names.items()}
+    said = ", ".join(f"{name} at {count} of {len(names[name])} sizes" for name, count in changing.items() if count)
+    return f"the pick changes with the number of nodes: {said}\n" if said else "one pick for every number of nodes\n"
 
 
 def _looked_at(scaled: Scale, low: int, high: int, every: bool) -> str:

@@ -22,6 +22,7 @@ from tuner.cli.diff import (
     print_whose,
     shown_times,
     times_row,
+    verdict_of,
 )
 from tuner.cli.output import human_bytes, number, print_json, print_table, say
 from tuner.emulator.ranges import FOLLOWED_BYTES
@@ -146,14 +147,15 @@ def _compared(
 
 
 def _print(compared: WhatIfComparison, by_nccl: bool) -> None:
+    say(verdict_of(compared.changes))
     say(f"before: {compared.before}\nafter:  {compared.after}\n")
-    print_whose([*(one.calibrated for one in compared.sizes), *(change.calibrated for change in compared.changes)])
     for collective in dict.fromkeys(one.collective for one in compared.sizes):
         changes = [change for change in compared.changes if change.collective == collective]
         _print_sizes(collective, [one for one in compared.sizes if one.collective == collective], by_nccl)
         print_changes(f"{collective}: where the pick changes", changes, by_nccl=by_nccl)
         if not changes:
             say(f"{collective}: {SAME_COMBINATION} at every size\n")
+    print_whose([*(one.calibrated for one in compared.sizes), *(change.calibrated for change in compared.changes)])
     if compared.libnccl is not None:
         from tuner.cli.diff import print_differences
 
