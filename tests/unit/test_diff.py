@@ -143,7 +143,7 @@ def test_an_upgrade_in_words_and_in_json() -> None:
     text, records = run(*arguments), json.loads(run(*arguments, "--json"))
     assert "before: 2 x dgx-h100, 8 GPUs each, NCCL 2.22.3" in text
     first = text.splitlines()[0]
-    assert first.startswith("the pick changes in 4 ranges of sizes (Broadcast 1, Reduce 1, AllReduce 2): up to ")
+    assert first.startswith("the pick changes in 4 ranges of sizes (Broadcast 1, Reduce 1, AllReduce 2), there up to ")
     assert "by NCCL's own model; " in first
     assert "known of such an upgrade: nccl-tuner regressions 2.22.3 2.25.1" in text
     assert "the same algorithm and protocol at every size: AllGather, ReduceScatter" in text

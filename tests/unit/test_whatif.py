@@ -399,6 +399,7 @@ def test_json_has_sizes_and_ranges() -> None:
 def test_table_shows_both_sides_and_ranges() -> None:
     text = run(*COMMAND, "--bytes", "1K,16M").stdout
     assert text.startswith("the pick changes in ")
+    assert "; at the sizes below up to " in text.splitlines()[0]
     assert "\nbefore: 2 x dgx-h100, 8 GPUs each, NCCL 2.28.9\nafter:  8 x dgx-h100, 8 GPUs each" in text
     assert "AllReduce: where the pick changes" in text
     (row,) = [line for line in text.splitlines() if line.strip().startswith("16 MiB   ")]

@@ -27,6 +27,7 @@ from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
     from tuner.answers.calibrated import TimesWanted
+    from tuner.answers.changes import AtSize
     from tuner.answers.diff import CalibratedChange
 
 
@@ -83,18 +84,24 @@ def verdict_of(changes: Sequence[PickChange], identical: bool = False, limit: fl
     left = [change for change in changes if not change.is_rounding]
     if not left:
         return verdict(IDENTICAL if identical else "no pick changes", True)
-    counts = ", ".join(f"{name} {count}" for name, count in Counter(change.collective for change in left).items())
-    said = f"the pick changes in {counted(len(left), 'range')} of sizes ({counts})"
+    said = pick_changes(left)
     if limit is None:
-        return f"{said}: {gains(left)}"
+        return f"{said}, there {gains(left)}"
     above = sum(each is not None and each.part > limit for each in map(loss, left))
     if above:
         return verdict(f"FAIL: {above} of {counted(len(left), 'range')} lose more than {100 * limit:g} %", False)
     return verdict(f"pass: no range loses more than {100 * limit:g} %; {said}", True)
 
 
-def gains(changes: Sequence[PickChange]) -> str:
-    """Whether new picks are faster or slower in words: by NCCL's own models, and by measurements where there are."""
+def pick_changes(changes: Sequence[PickChange]) -> str:
+    """The number of ranges whose pick changes, by collective, in words; empty where it is none."""
+    counts = Counter(change.collective for change in changes if not change.is_rounding)
+    named = ", ".join(f"{name} {count}" for name, count in counts.items())
+    return f"the pick changes in {counted(counts.total(), 'range')} of sizes ({named})" if counts else ""
+
+
+def gains(changes: "Sequence[PickChange | AtSize]") -> str:
+    """Words for whether the side after is faster: by NCCL's own models, and by measurements where there are."""
     ratios = [change.ratio for change in changes if change.ratio is not None]
     if not ratios:
         said = "NCCL has no model that compares them"
@@ -279,7 +286,7 @@ def _verdict_of(known: Sequence[Regression], releases: Sequence[str]) -> str:
     which = f" that {releases[1]} has and {releases[0]} does not" if releases else ""
     if not known:
         return f"no regression is known{which}"
-    counts = Counter(one.verdict for one in known)
+    counts = Counter[str](one.verdict for one in known)
     explained = ", ".join(f"{VERDICTS[word]}: {counts[word]}" for word in VERDICTS if counts[word])
     return f"{counted(len(known), 'regression')} known{which}; nccl-tuner {explained}\n"
 

@@ -17,12 +17,13 @@ from tuner.cli import exchanges, options
 from tuner.cli.diff import (
     BY_NCCL,
     SAME_COMBINATION,
+    gains,
+    pick_changes,
     pick_name,
     print_changes,
     print_whose,
     shown_times,
     times_row,
-    verdict_of,
 )
 from tuner.cli.output import human_bytes, number, print_json, print_table, say
 from tuner.emulator.ranges import FOLLOWED_BYTES
@@ -147,7 +148,8 @@ def _compared(
 
 
 def _print(compared: WhatIfComparison, by_nccl: bool) -> None:
-    say(verdict_of(compared.changes))
+    ranges = pick_changes(compared.changes) or "no pick changes"
+    say(f"{ranges}; at the sizes below {gains(compared.sizes)}")
     say(f"before: {compared.before}\nafter:  {compared.after}\n")
     for collective in dict.fromkeys(one.collective for one in compared.sizes):
         changes = [change for change in compared.changes if change.collective == collective]
