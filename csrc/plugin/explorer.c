@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -13,28 +14,18 @@
 #include <unistd.h>
 
 #include "log.h"
+#include "stats.h"
 #include "table.h"
 
-enum { FIRST_CALL = 512, GROWTH = 4, MOST_ROUNDS = 10, LONGEST_WAIT_S = 600, PATH = 3400 };
-
-/* What a rank says, at its own place in the file of its communicator. */
-struct said {
-    uint64_t table;
-    uint32_t round, rank;
+enum {
+    FIRST_CALL = 512,
+    GROWTH = 4,
+    MOST_ROUNDS = 10,
+    LONGEST_WAIT_S = 600 /* a shorter one could part ranks where files of other hosts show late */,
+    PATH = 3400
 };
 
 static _Atomic(struct explorer *) newest; /* of a list of all, none of which is ever freed */
-
-void explorer_start(struct explorer *explorer, uint64_t communicator, int rank, int ranks, nccl_logger logger) {
-    *explorer = (struct explorer){.communicator = communicator, .rank = rank, .ranks = ranks, .logger = logger};
-    explorer->round = 1;
-    atomic_init(&explorer->bound_at, UINT64_MAX);
-    atomic_init(&explorer->from, UINT64_MAX);
-    explorer->thread = syscall(SYS_gettid);
-    explorer->next = atomic_load(&newest);
-    while (!atomic_compare_exchange_weak(&newest, &explorer->next, explorer)) {
-    }
-}
 
 /* FNV-1a */
 static uint64_t hash(uint64_t hash, const char *text) {
@@ -44,12 +35,42 @@ static uint64_t hash(uint64_t hash, const char *text) {
     return hash;
 }
 
+/* Told from that of any other start, rank and communicator. */
+static uint64_t number_of(const struct explorer *explorer) {
+    struct timespec now;
+    char text[160];
+    clock_gettime(CLOCK_REALTIME, &now);
+    snprintf(text, sizeof text, "%.64s %ld %lld %ld %d %p", this_host().name, (long)getpid(), (long long)now.tv_sec,
+             now.tv_nsec, explorer->rank, (const void *)explorer);
+    return hash(0xcbf29ce484222325u, text);
+}
+
+void explorer_start(struct explorer *explorer, uint64_t communicator, int rank, int ranks, nccl_logger logger) {
+    *explorer = (struct explorer){.communicator = communicator, .rank = rank, .ranks = ranks, .logger = logger};
+    explorer->round = 1;
+    atomic_init(&explorer->bound_at, UINT64_MAX);
+    atomic_init(&explorer->from, UINT64_MAX);
+    explorer->thread = syscall(SYS_gettid);
+    explorer->file = -1;
+    explorer->number = number_of(explorer);
+    explorer->next = atomic_load(&newest);
+    for (const struct explorer *each = explorer->next; each && !explorer->again; each = each->next) {
+        explorer->again = each->communicator == communicator && each->rank == rank;
+    }
+    while (!atomic_compare_exchange_weak(&newest, &explorer->next, explorer)) {
+    }
+}
+
 struct explorer *explorer_open(uint64_t communicator, const char *table, const char *build) {
     struct explorer *explorer = atomic_load(&newest);
     while (explorer && (explorer->communicator != communicator || explorer->thread != syscall(SYS_gettid))) {
         explorer = explorer->next;
     }
     if (!explorer) {
+        return NULL;
+    }
+    if (explorer->again) {
+        log_warn(explorer->logger, "a communicator of the same id was here before: this one does not explore");
         return NULL;
     }
     explorer->table = hash(hash(0xcbf29ce484222325u, table), build);
@@ -112,31 +133,172 @@ static uint64_t calls_of(const struct explorer *explorer) {
     return atomic_load_explicit(&explorer->all, memory_order_acquire);
 }
 
-static void path_of(const struct explorer *explorer, const char *folder, const char *what, char path[PATH]) {
-    snprintf(path, PATH, "%s/.explore.%016" PRIx64 ".%s", folder, explorer->communicator, what);
+/* --- files --- */
+
+/* In `.explore.ID` each rank leaves a number of its own that no other start has; rank 0's names the file of its start,
+ * `.explore.ID.NUMBER`. There it repeats the numbers that it has read, so a rank that finds its own one knows that this
+ * rank 0 is of the same start. Nothing of another start is ever believed: the id can be the same (NCCL_COMM_ID). */
+struct arrival {
+    uint64_t number, table;
+};
+
+enum { NO = 1, YES = 2, ARRIVALS = 256 };
+
+/* What the file of a start begins with: its rounds' decisions. Then a struct said of each rank. */
+struct decisions {
+    uint64_t of_round[MOST_ROUNDS + 1];
+};
+
+/* `number` is what rank 0 repeats, the rest the rank's own. */
+struct said {
+    uint64_t number, table;
+    uint32_t round, rank;
+};
+
+static off_t place_of(int rank) {
+    return (off_t)(sizeof(struct decisions) + (size_t)rank * sizeof(struct said));
 }
 
-static bool say(const struct explorer *explorer, const char *folder) {
+/* A regular file, or none: a pipe would hold the thread. */
+static int open_regular(const char *path, int flags) {
+    struct stat is;
+    int file = open(path, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC | flags, 0644);
+    if (file >= 0 && (fstat(file, &is) != 0 || !S_ISREG(is.st_mode))) {
+        close(file);
+        file = -1;
+        errno = EINVAL;
+    }
+    return file;
+}
+
+static bool put(int file, const void *bytes, size_t count, off_t at) {
+    return pwrite(file, bytes, count, at) == (ssize_t)count && fsync(file) == 0;
+}
+
+static int open_meeting(const struct explorer *explorer, const char *folder, int flags) {
     char path[PATH];
-    struct said said = {explorer->table, explorer->round, (uint32_t)explorer->rank};
-    path_of(explorer, folder, "ranks", path);
-    int file = open(path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
-    bool good = file >= 0 && pwrite(file, &said, sizeof said, explorer->rank * (off_t)sizeof said) == sizeof said &&
-                fsync(file) == 0;
+    snprintf(path, PATH, "%s/.explore.%016" PRIx64, folder, explorer->communicator);
+    return open_regular(path, flags);
+}
+
+static int open_start(const struct explorer *explorer, const char *folder, uint64_t start, int flags) {
+    char path[PATH];
+    snprintf(path, PATH, "%s/.explore.%016" PRIx64 ".%016" PRIx64, folder, explorer->communicator, start);
+    return open_regular(path, flags);
+}
+
+/* Opened again, so that a file system of several hosts looks at it anew; the file itself where its name is gone. */
+static bool get(const struct explorer *explorer, const char *folder, void *bytes, size_t count, off_t at) {
+    int file = open_start(explorer, folder, explorer->start, 0);
+    bool good = pread(file >= 0 ? file : explorer->file, bytes, count, at) == (ssize_t)count;
     if (file >= 0) {
         close(file);
     }
     return good;
 }
 
+static bool arrive(const struct explorer *explorer, const char *folder) {
+    struct arrival arrival = {explorer->number, explorer->table};
+    int meeting = open_meeting(explorer, folder, O_CREAT);
+    bool good = meeting >= 0 && put(meeting, &arrival, sizeof arrival, explorer->rank * (off_t)sizeof arrival);
+    if (meeting >= 0) {
+        close(meeting);
+    }
+    return good;
+}
+
+/* Rank 0 makes the file of its start with room for all that will be said and decided, before anyone can bind itself: a
+ * file system that is full afterwards takes nothing from it. */
+static bool make_start(struct explorer *explorer, const char *folder) {
+    unsigned char room[4096];
+    off_t end = place_of(explorer->ranks);
+    memset(room, 0xff, sizeof room);
+    mkdir(folder, 0755);
+    int file = open_start(explorer, folder, explorer->number, O_CREAT | O_EXCL);
+    bool good = file >= 0;
+    for (off_t at = 0; good && at < end; at += (off_t)sizeof room) {
+        size_t count = end - at < (off_t)sizeof room ? (size_t)(end - at) : sizeof room;
+        good = pwrite(file, room, count, at) == (ssize_t)count;
+    }
+    good = good && fsync(file) == 0 && arrive(explorer, folder);
+    if (good) {
+        explorer->file = file;
+        explorer->start = explorer->number;
+        return true;
+    }
+    if (!explorer->failed) {
+        log_warn(explorer->logger, "no room to agree on exploring in %.512s: errno %d", folder, errno);
+        explorer->failed = true;
+    }
+    if (file >= 0) {
+        char path[PATH];
+        snprintf(path, PATH, "%s/.explore.%016" PRIx64 ".%016" PRIx64, folder, explorer->communicator,
+                 explorer->number);
+        unlink(path);
+        close(file);
+    }
+    return false;
+}
+
+/* Rank 0 repeats the numbers of those that have come since. */
+static void repeat(const struct explorer *explorer, const char *folder) {
+    struct arrival arrivals[ARRIVALS];
+    struct said said;
+    int meeting = open_meeting(explorer, folder, 0);
+    for (int first = 0; meeting >= 0 && first < explorer->ranks; first += ARRIVALS) {
+        ssize_t got = pread(meeting, arrivals, sizeof arrivals, first * (off_t)sizeof *arrivals);
+        int count = got > 0 ? (int)((size_t)got / sizeof *arrivals) : 0;
+        for (int i = first == 0; i < count && first + i < explorer->ranks; i++) {
+            off_t at = place_of(first + i);
+            if (pread(explorer->file, &said, sizeof said, at) == sizeof said && said.number != arrivals[i].number) {
+                put(explorer->file, &arrivals[i].number, sizeof arrivals[i].number, at);
+            }
+        }
+    }
+    if (meeting >= 0) {
+        close(meeting);
+    }
+}
+
+/* Another rank looks for the file of the rank 0 that repeats its number. */
+static bool find_start(struct explorer *explorer, const char *folder) {
+    struct arrival first, own;
+    struct said said;
+    int meeting = open_meeting(explorer, folder, 0);
+    bool good = meeting >= 0 && pread(meeting, &first, sizeof first, 0) == sizeof first;
+    bool there = good && pread(meeting, &own, sizeof own, explorer->rank * (off_t)sizeof own) == sizeof own &&
+                 own.number == explorer->number;
+    if (meeting >= 0) {
+        close(meeting);
+    }
+    if (!there) {
+        arrive(explorer, folder);
+    }
+    int file = good && there && first.number != 0 ? open_start(explorer, folder, first.number, 0) : -1;
+    if (file >= 0 && pread(file, &said, sizeof said, place_of(explorer->rank)) == sizeof said &&
+        said.number == explorer->number) {
+        explorer->file = file;
+        explorer->start = first.number;
+        return true;
+    }
+    if (file >= 0) {
+        close(file);
+    }
+    return false;
+}
+
+static bool say(const struct explorer *explorer) {
+    struct said said = {explorer->number, explorer->table, explorer->round, (uint32_t)explorer->rank};
+    off_t own = (off_t)offsetof(struct said, table);
+    return put(explorer->file, (const char *)&said + own, sizeof said - (size_t)own, place_of(explorer->rank) + own);
+}
+
 /* The first of so many ranks that has not said it; -1: all have. */
 static int missing(const struct explorer *explorer, const char *folder, int ranks) {
-    char path[PATH];
+    int file = open_start(explorer, folder, explorer->start, 0), rank = 0;
     struct said said;
-    path_of(explorer, folder, "ranks", path);
-    int file = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC), rank = 0;
-    for (; file >= 0 && rank < ranks; rank++) {
-        if (pread(file, &said, sizeof said, rank * (off_t)sizeof said) != sizeof said ||
+    for (; rank < ranks; rank++) {
+        if (pread(file >= 0 ? file : explorer->file, &said, sizeof said, place_of(rank)) != sizeof said ||
             said.table != explorer->table || said.round != explorer->round || said.rank != (uint32_t)rank) {
             break;
         }
@@ -147,47 +309,57 @@ static int missing(const struct explorer *explorer, const char *folder, int rank
     return rank == ranks ? -1 : rank;
 }
 
-static bool decision(const struct explorer *explorer, const char *folder, bool yes, bool make) {
-    char path[PATH], what[32];
-    snprintf(what, sizeof what, "%" PRIu32 ".%s", explorer->round, yes ? "yes" : "no");
-    path_of(explorer, folder, what, path);
-    if (!make) {
-        return access(path, F_OK) == 0;
+static off_t place_of_decision(const struct explorer *explorer) {
+    return (off_t)(explorer->round * sizeof(uint64_t));
+}
+
+static bool is_decided(const struct explorer *explorer, const char *folder, uint64_t as) {
+    uint64_t decided;
+    return get(explorer, folder, &decided, sizeof decided, place_of_decision(explorer)) && decided == as;
+}
+
+static bool write_decision(const struct explorer *explorer, uint64_t decided) {
+    return put(explorer->file, &decided, sizeof decided, place_of_decision(explorer));
+}
+
+static void leave_files(struct explorer *explorer) {
+    atomic_store_explicit(&explorer->wanted, false, memory_order_relaxed);
+    if (explorer->file >= 0) {
+        close(explorer->file);
+        explorer->file = -1;
     }
-    int file = open(path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
-    if (file >= 0) {
-        close(file);
-    }
-    return file >= 0;
 }
 
 static void go_on(struct explorer *explorer) {
     explorer->round++;
     if (explorer->round > MOST_ROUNDS) {
-        atomic_store_explicit(&explorer->wanted, false, memory_order_relaxed);
+        leave_files(explorer);
         log_warn(explorer->logger, "ranks have not agreed to explore: every choice there is NCCL's own");
     }
     atomic_store_explicit(&explorer->bound_at, UINT64_MAX, memory_order_release);
 }
 
 static void begin(struct explorer *explorer) {
-    atomic_store_explicit(&explorer->wanted, false, memory_order_relaxed);
+    leave_files(explorer);
     atomic_store_explicit(&explorer->from, call_of_round(explorer->round), memory_order_release);
     atomic_store_explicit(&explorer->bound_at, UINT64_MAX, memory_order_release);
     log_info(explorer->logger, "all %d ranks explore, from call %" PRIu64 " of the communicator on", explorer->ranks,
              call_of_round(explorer->round));
 }
 
-/* Rank 0 decides; a decision that cannot be written is not made, and whoever is bound to it waits. */
+/* Rank 0 decides. What it could not write as yes is no from then on: nobody can find it to be yes later. Whoever is bound
+ * waits until no is written. */
 static void decide(struct explorer *explorer, const char *folder) {
     bool bound = explorer->said_round == explorer->round;
     int rank = missing(explorer, folder, explorer->ranks);
-    if (bound && rank < 0) {
-        if (decision(explorer, folder, true, true)) {
+    if (bound && rank < 0 && !explorer->refused) {
+        if (write_decision(explorer, YES)) {
             begin(explorer);
+        } else {
+            explorer->refused = true;
         }
-    } else if (!bound || calls_of(explorer) >= call_of_round(explorer->round) / 2) {
-        if (decision(explorer, folder, false, true)) {
+    } else if (!bound || explorer->refused || calls_of(explorer) >= call_of_round(explorer->round) / 2) {
+        if (write_decision(explorer, NO)) {
             log_info(explorer->logger, "round %" PRIu32 ": rank %d is not there to explore", explorer->round, rank);
             go_on(explorer);
         }
@@ -204,7 +376,7 @@ static enum standing stand(struct explorer *explorer, const char *folder) {
     if (explorer->said_round == explorer->round) {
         return STANDS_BOUND;
     }
-    if (explorer->rank > 0 && calls_of(explorer) < call && missing(explorer, folder, 1) >= 0) {
+    if (explorer->rank > 0 && calls_of(explorer) < call && (explorer->file < 0 || missing(explorer, folder, 1) >= 0)) {
         return STANDS_OPEN;
     }
     atomic_store(&explorer->bound_at, call);
@@ -212,15 +384,32 @@ static enum standing stand(struct explorer *explorer, const char *folder) {
         atomic_store(&explorer->bound_at, UINT64_MAX);
         return STANDS_PAST;
     }
-    if (say(explorer, folder)) { /* else others may have seen it, or not: it says it again the next time */
+    if (explorer->file >= 0 &&
+        say(explorer)) { /* else others may have seen it, or not: it says it again the next time */
         explorer->said_round = explorer->round;
     }
     return STANDS_BOUND;
 }
 
+void explorer_end(struct explorer *explorer) {
+    if (atomic_load_explicit(&explorer->wanted, memory_order_acquire)) {
+        leave_files(explorer);
+    }
+}
+
 void explorer_agree(struct explorer *explorer, const char *folder) {
     if (!atomic_load_explicit(&explorer->wanted, memory_order_acquire)) {
         return;
+    }
+    bool joined = explorer->file >= 0 || (explorer->rank == 0 ? make_start : find_start)(explorer, folder);
+    if (explorer->rank == 0 && !joined) { /* nobody can be bound to it */
+        if (calls_of(explorer) >= call_of_round(explorer->round)) {
+            go_on(explorer);
+        }
+        return;
+    }
+    if (explorer->rank == 0) {
+        repeat(explorer, folder);
     }
     enum standing standing = stand(explorer, folder);
     if (explorer->rank == 0) {
@@ -229,9 +418,9 @@ void explorer_agree(struct explorer *explorer, const char *folder) {
         go_on(explorer);
     } else if (standing == STANDS_OPEN) {
         return;
-    } else if (decision(explorer, folder, true, false)) {
+    } else if (is_decided(explorer, folder, YES)) {
         begin(explorer);
-    } else if (decision(explorer, folder, false, false)) {
+    } else if (is_decided(explorer, folder, NO)) {
         go_on(explorer);
     }
 }
@@ -241,8 +430,8 @@ __attribute__((cold, noinline)) void explorer_wait(struct explorer *explorer) {
     for (long waited_ms = 0; atomic_load_explicit(&explorer->bound_at, memory_order_acquire) <= calls_of(explorer);) {
         if (++waited_ms > LONGEST_WAIT_S * 1000L) {
             log_warn(explorer->logger, "no decision of rank 0 whether to explore can be read: it is taken for no");
-            atomic_store(&explorer->bound_at, UINT64_MAX);
             atomic_store(&explorer->wanted, false);
+            atomic_store(&explorer->bound_at, UINT64_MAX);
             return;
         }
         nanosleep(&pause, NULL);

@@ -33,6 +33,10 @@ struct explorer {
     _Atomic(uint64_t) bound_at; /* not past this call without a decision; UINT64_MAX: nothing is open */
     _Atomic(uint64_t) from;     /* of which call on arms are taken; UINT64_MAX: none */
     uint32_t round, said_round; /* of the thread that writes alone; rounds count from 1 */
+    int file;                   /* of the start; -1: not known yet */
+    uint64_t number, start;     /* of this rank's explorer, and of rank 0's, which names the file */
+    bool again;                 /* this process had a communicator of the same id and rank */
+    bool failed, refused;       /* the file could not be made; a yes could not be written */
     long thread;                /* that started it */
     struct explorer *next;
 };
@@ -42,6 +46,9 @@ void explorer_start(struct explorer *explorer, uint64_t communicator, int rank, 
 /* NCCL's events: a call is made within a group, and a kernel is launched for one. */
 void explorer_call(struct explorer *explorer, const char *function, const void *group, bool captured);
 void explorer_launch(struct explorer *explorer, const void *group);
+
+/* Its communicator is gone: nothing is agreed on any more. By the thread that writes. */
+void explorer_end(struct explorer *explorer);
 
 /* Now and then, by the thread that writes: says that this rank is there, and looks what the others say. */
 void explorer_agree(struct explorer *explorer, const char *folder);

@@ -23,7 +23,12 @@ uint64_t jobfile_now_ns(void) {
 }
 
 void jobfile_open(struct job_file *file, const char *folder, uint32_t seconds, int nccl, nccl_logger logger) {
-    snprintf(file->folder, sizeof file->folder, "%s", folder);
+    char here[sizeof file->folder / 2];
+    if (folder[0] != '/' && getcwd(here, sizeof here)) { /* the program may go elsewhere */
+        snprintf(file->folder, sizeof file->folder, "%s/%.1500s", here, folder);
+    } else {
+        snprintf(file->folder, sizeof file->folder, "%s", folder);
+    }
     memcpy(file->head.magic, magic, sizeof magic);
     file->head.started_ns = jobfile_now_ns();
     file->head.pid = (uint64_t)getpid();

@@ -116,7 +116,8 @@ static void *handle_of(int what, const struct context *context, uint64_t number)
 }
 
 /* The slot of a handle, as long as its call has it. */
-static struct slot *slot_of(const void *handle, int what, struct context **context, uint64_t *number) {
+static struct slot *slot_of(const void *handle, int what, struct context **context, struct room **room,
+                            uint64_t *number) {
     uint64_t bits = (uint64_t)(uintptr_t)handle;
     if ((bits & 3) != (unsigned)what) {
         return NULL;
@@ -124,11 +125,11 @@ static struct slot *slot_of(const void *handle, int what, struct context **conte
     bits >>= 2;
     *context = atomic_load_explicit(&job.contexts[bits & (MOST_COMMUNICATORS - 1)], memory_order_acquire);
     *number = bits >> CONTEXT_BITS;
-    struct room *room = *context ? atomic_load_explicit(&(*context)->room, memory_order_acquire) : NULL;
-    if (!room) {
+    *room = *context ? atomic_load_explicit(&(*context)->room, memory_order_acquire) : NULL;
+    if (!*room) {
         return NULL;
     }
-    struct slot *slot = &room->slots[*number & (SLOTS - 1)];
+    struct slot *slot = &(*room)->slots[*number & (SLOTS - 1)];
     return atomic_load_explicit(&slot->state, memory_order_acquire) == (*number << 1 | 1) ? slot : NULL;
 }
 
@@ -173,8 +174,7 @@ static int64_t kind_of(const struct key *key) {
 /* --- events --- */
 
 /* In order, by one thread at a time: the one of the proxy. */
-static void push(struct context *context, const struct slot *slot, uint64_t time_ns) {
-    struct room *room = atomic_load_explicit(&context->room, memory_order_relaxed);
+static void push(struct context *context, struct room *room, const struct slot *slot, uint64_t time_ns) {
     uint64_t pushed = atomic_load_explicit(&room->pushed, memory_order_relaxed);
     if (pushed - atomic_load_explicit(&room->taken, memory_order_acquire) == RING) {
         lose(context);
@@ -216,8 +216,9 @@ static void *begin(struct context *context, uint64_t sequence, const struct key 
 
 static void *begin_kernel(const void *parent, uint64_t start_ns) {
     struct context *context;
+    struct room *room;
     uint64_t number;
-    struct slot *slot = slot_of(parent, HANDLE_COLLECTIVE, &context, &number);
+    struct slot *slot = slot_of(parent, HANDLE_COLLECTIVE, &context, &room, &number);
     if (!slot) {
         return NULL;
     }
@@ -228,8 +229,9 @@ static void *begin_kernel(const void *parent, uint64_t start_ns) {
 
 static void end_kernel(const void *handle, uint64_t stop_ns) {
     struct context *context;
+    struct room *room;
     uint64_t number;
-    struct slot *slot = slot_of(handle, HANDLE_KERNEL, &context, &number);
+    struct slot *slot = slot_of(handle, HANDLE_KERNEL, &context, &room, &number);
     if (!slot) {
         return;
     }
@@ -239,7 +241,7 @@ static void end_kernel(const void *handle, uint64_t stop_ns) {
         return;
     }
     if (slot->last_ns >= slot->first_ns) {
-        push(context, slot, slot->last_ns - slot->first_ns);
+        push(context, room, slot, slot->last_ns - slot->first_ns);
     } else {
         lose(context);
     }
@@ -429,7 +431,11 @@ static void take_all(struct job_file *file) {
         struct context *context = atomic_load_explicit(&job.contexts[i], memory_order_acquire);
         if (context) {
             take(context, file);
-            explorer_agree(&context->explorer, file->folder);
+            if (atomic_load_explicit(&context->gone, memory_order_acquire)) {
+                explorer_end(&context->explorer);
+            } else {
+                explorer_agree(&context->explorer, file->folder);
+            }
             describe(&file->communicators[i], context);
             file->head.communicators = i + 1;
             file->head.lost += file->communicators[i].lost;

@@ -1,5 +1,6 @@
 """Arms of a table inside a job, under the real libnccl: what runs is what the schedule says, on every rank."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -174,6 +175,29 @@ def test_a_rank_without_something_has_nobody_explore(missing: str, rank: int, tm
     files = ran(tmp_path)
     assert len(files) >= (1 if missing == "folder" else 2)
     assert not any(arms_of(calls) for calls in files.values())
+
+
+def test_nothing_that_an_earlier_start_left_is_believed(tmp_path: Path) -> None:
+    """With NCCL_COMM_ID communicators of all starts have one id, and here all starts one folder."""
+    script = [f"allreduce {LARGE} 600", "sleep 0.2"]
+    same = {"NCCL_COMM_ID": "127.0.0.1:29771"}
+    done = explored(tmp_path, script, **same)
+    assert done.codes == [0] * 3, done.outputs
+    assert all(map(arms_of, ran(tmp_path).values()))
+    for file in (tmp_path / "job").glob("*.job"):
+        file.unlink()
+    done = explored(tmp_path, script, each={1: WITHOUT["table"]}, **same)
+    assert done.codes == [0] * 3, done.outputs
+    files = ran(tmp_path)
+    assert len(files) == 3
+    assert not any(map(arms_of, files.values()))
+    (meeting,) = (file for file in (tmp_path / "job").glob(".explore.*") if file.name.count(".") == 2)
+    meeting.unlink()
+    os.mkfifo(meeting)  # a pipe holds nobody either
+    done = explored(tmp_path, script, **same)
+    assert done.codes == [0] * 3, done.outputs
+    assert "no room to agree on exploring" in done.outputs[0]
+    assert len(ran(tmp_path)) == 3
 
 
 def test_a_rank_with_another_table_has_nobody_explore(tmp_path: Path) -> None:
