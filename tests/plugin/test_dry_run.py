@@ -286,3 +286,10 @@ def test_lint_takes_the_release_that_a_table_names(of_other_release: Path) -> No
     words = ("plugin", "lint", str(of_other_release), "--machine", "dgx-h100")
     assert "the table is for NCCL" not in run(*words).stdout
     assert "the table is for NCCL 2.29.2, not for 2.28.9" in run(*words, "--nccl", "2.28.9", code=1).stdout
+
+
+def test_a_group_says_that_its_table_is_ignored(of_other_release: Path) -> None:
+    words = ("group", "allreduce:4M*2", "--machine", "dgx-h100", "--nccl", "2.28.9")
+    ignored = run(*words, "--table", str(of_other_release), "--json")
+    assert "and this is 2.28.9: the plugin ignores the whole table" in ignored.stderr
+    assert json.loads(ignored.stdout)["kernels"] == json.loads(run(*words, "--json").stdout)["kernels"]

@@ -131,6 +131,8 @@ def command(
 
         selection = Selection(described.communicator())
         with opened(table, selection) as tuner:
+            if tuner.ignored is not None:
+                say(f"note: {tuner.ignored}", err=True)
             answer = mixed.described(described, plan(selection, operations, tuner))
             answer = replace(answer, launch=launches.of(operations, tuner)) if launches else answer
     if as_json:
