@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tuner.base.errors import BadInput
 from tuner.jobs.inside import joined, report
-from tuner.jobs.inside.files import MAGIC, read_file
+from tuner.jobs.inside.files import _COMMUNICATOR, _HEAD, _KIND, _RECORD, MAGIC, read_file
 
 
 def inspected(folder: Path, rank: int, times_us: list[float], **more: object) -> None:
@@ -59,3 +60,55 @@ def test_a_file_that_is_none_or_cut_is_named_and_left_out(tmp_path: Path) -> Non
     (tmp_path / "b.job").write_bytes(b"")
     with pytest.raises(BadInput, match=r"b\.job: "):
         read_file(tmp_path / "b.job")
+
+
+def written(folder: Path, rank: int, times_us: list[float], **given: int) -> None:
+    """A file of one rank of two; ``given`` are values of its heads, communicators and kinds by their names."""
+    head, communicator, kind = np.zeros(1, _HEAD), np.zeros(1, _COMMUNICATOR), np.zeros(1, _KIND)
+    records = np.zeros(len(times_us), _RECORD)
+    head["magic"], head["communicators"], head["kinds"], head["records"] = MAGIC, 1, 1, len(times_us)
+    head["pid"], head["rank"], communicator["ranks"], communicator["nodes"] = rank + 1, rank, 2, 1
+    communicator["id"], communicator["rank"] = 7, rank
+    kind["channels"], kind["count"], kind["function"], kind["type"] = 8, 1024, b"AllReduce", b"ncclFloat32"
+    kind["algorithm"], kind["protocol"] = b"RING", b"SIMPLE"
+    records["sequence"], records["time_us"] = np.arange(len(times_us)), times_us
+    for name, value in given.items():
+        part, column = name.split("_", 1)
+        {"head": head, "communicator": communicator, "kind": kind}[part][column] = value
+    (folder / f"h.{rank}.job").write_bytes(b"".join(each.tobytes() for each in (head, communicator, kind, records)))
+
+
+def test_times_that_cannot_be_are_left_out_and_counted(tmp_path: Path) -> None:
+    written(tmp_path, 0, [10, np.nan, np.inf, -1, 3e38, 20])
+    written(tmp_path, 1, [11, 12, 13, 14, 15, 16])
+    folder = joined.read_folder(tmp_path)
+    (calls,) = joined.joined(folder)
+    assert calls.transfer_us.tolist() == [10, 16]
+    assert calls.incomplete == 4
+    assert any("4 records are left out" in note for note in report.report(folder, [calls]).notes)
+
+
+@pytest.mark.parametrize("rank", [0, 5])
+def test_a_rank_that_is_there_twice_or_is_none_makes_no_call_complete(rank: int, tmp_path: Path) -> None:
+    written(tmp_path, 0, [10, 20])
+    written(tmp_path, 1, [11, 21], communicator_rank=rank)
+    (calls,) = joined.joined(joined.read_folder(tmp_path))
+    assert (len(calls.call), calls.incomplete) == (0, 2)
+
+
+@pytest.mark.parametrize("given", [{"kind_channels": 255}, {"kind_count": 2**64 - 1}])
+def test_calls_that_no_table_can_name_are_left_out_and_counted(given: dict[str, int], tmp_path: Path) -> None:
+    for rank in range(2):
+        written(tmp_path, rank, [10, 20], **given)
+    folder = joined.read_folder(tmp_path)
+    (calls,) = joined.joined(folder)
+    assert not calls.kinds
+    assert any("1 kinds of calls are left out" in note for note in folder.left_out)
+
+
+@pytest.mark.parametrize("given", [{"communicator_ranks": 2**32 - 1}, {"head_thinned": 2**32 - 1}])
+def test_counts_beyond_bounds_are_refused_and_each_file_is_named(given: dict[str, int], tmp_path: Path) -> None:
+    for rank in range(2):
+        written(tmp_path, rank, [10], **given)
+    with pytest.raises(BadInput, match=r"h\.0\.job: valid: up to .*; .*h\.1\.job: valid"):
+        joined.read_folder(tmp_path)

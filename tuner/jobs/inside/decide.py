@@ -107,7 +107,7 @@ def _blocks(each: JoinedCalls) -> Iterator[tuple[_Key, list[_Block], float]]:
     """Arms with their blocks, and the time of the calls that they would be taken for, us over the whole job."""
     points: dict[Point, list[int]] = {}
     for place, call in enumerate(each.kinds):
-        if call.executed is not None:
+        if call.executed is not None and call.bytes > 0:
             points.setdefault(Point(call.collective, call.bytes, call.dtype), []).append(place)
     counts = np.bincount(each.call, minlength=len(each.kinds))
     log_us = np.log(np.maximum(each.transfer_us, 1e-3))

@@ -52,6 +52,9 @@ _KIND = np.dtype(
 )
 _RECORD = np.dtype([("sequence", "<u4"), ("kind", "<u4"), ("time_us", "<f4"), ("at_ms", "<u4")])
 INSPECTOR = "NCCL Inspector"  # the build that its files are given
+MOST_RANKS = 1 << 20  # of a communicator
+MOST_THINNED = 32
+MOST_US = 1e9  # of a call: a quarter of an hour, beyond NCCL's own watchdogs
 HOST_CLOCK = 3  # the version of NCCL's interface that has no times of kernels: those of the host's clock stand
 
 
@@ -107,6 +110,8 @@ def read_file(path: Path) -> JobFile:
     named = kinds["function"] != b""
     if (kinds["communicator"][named] >= len(communicators)).any() or (records["kind"] >= len(kinds)).any():
         raise BadInput(f"{path}: a number in it is past the end of what it names")
+    if (communicators["ranks"] > MOST_RANKS).any() or int(head["thinned"]) > MOST_THINNED:
+        raise BadInput(f"{path}: valid: up to {MOST_RANKS} ranks, and thinned up to {MOST_THINNED} times")
     release = int(head["nccl"])
     read = JobFile(
         path,
@@ -134,15 +139,20 @@ def files_of(folder: Path) -> list[Path]:
     BadInput for a folder that is not there.
     """
     try:
-        return sorted(folder.glob("*.job")) or sorted(each for each in folder.iterdir() if each.is_file())
+        return sorted(folder.glob("*.job")) or sorted(
+            each for each in folder.iterdir() if each.is_file() and not each.name.startswith(".")
+        )
     except OSError as error:
         raise BadInput(f"{folder}: {error.strerror}") from None
 
 
 def read_any(path: Path) -> JobFile:
     """A file of the plugin, or one of NCCL Inspector's JSON as the same. Errors: BadInput."""
-    with path.open("rb") as file:
-        begin = file.read(1 << 16)
+    try:
+        with path.open("rb") as file:
+            begin = file.read(1 << 16)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from None
     if begin.startswith(MAGIC) or b"coll_perf" not in begin:
         return read_file(path)
     return _inspected(path)

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from tuner.base import extras
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
-from tuner.jobs.inside.files import HOST_CLOCK, JobFile, files_of, read_any
+from tuner.jobs.inside.files import HOST_CLOCK, MOST_US, JobFile, files_of, read_any
 from tuner.jobs.traces.calls import nbytes
+from tuner.plugin.table.records import MAX_CHANNELS
 from tuner.scenario.logs import choice
 from tuner.times.records.samples import Combination
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 AT_ONCE = 500_000  # records: 50 bytes each are in memory, and some copies of them
 _RANK_BITS = 20
+MOST_SIZE = (1 << 63) - 1  # bytes of a call
+_MOST_SHOWN = 5  # broken files that are named
 _TICKS = 1000  # a time is kept in ns
 
 
@@ -128,15 +131,33 @@ def read_folder(folder: Path) -> JobFolder:
             broken.append(str(error))
     if not files:
         valid = "valid: the folder that NCCL_TUNER_JOB named, or of the Inspector's JSON"
-        raise BadInput(broken[0] if len(broken) == 1 else f"{folder}: no file of a job; {valid}")
+        more = [f"and {len(broken) - _MOST_SHOWN} more"] * (len(broken) > _MOST_SHOWN)
+        raise BadInput("; ".join([*broken[:_MOST_SHOWN], *more]) or f"{folder}: no file of a job; {valid}")
     last = {(file.host, file.pid): file for file in files}  # counts of a process go on from file to file
     return JobFolder(
         tuple(files),
         sum(file.lost for file in last.values()),
         max(file.thinned for file in files),
         any((file.communicators["version"] == HOST_CLOCK).any() for file in files),
-        tuple(broken),
+        (*broken, *_impossible(files)),
     )
+
+
+def _times(records: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Records whose time can be one, [record]; NaN cannot."""
+    with np.errstate(invalid="ignore"):
+        return (records["time_us"] >= 0) & (records["time_us"] <= MOST_US)
+
+
+def _impossible(files: Iterable[JobFile]) -> Iterator[str]:
+    for file in files:
+        count = len(file.records) - int(_times(file.records).sum())
+        file.release()
+        if count:
+            yield f"{file.path}: {count} records are left out: their times are negative, too long or no number"
+        large = int(((file.kinds["channels"] > MAX_CHANNELS) | (file.kinds["count"] > MOST_SIZE)).sum())
+        if large:
+            yield f"{file.path}: {large} kinds of calls are left out: more channels or bytes than there can be"
 
 
 def joined(folder: JobFolder) -> Iterator[JoinedCalls]:
@@ -164,7 +185,7 @@ def _time_us(files: Sequence[tuple[JobFile, int]]) -> float:
 
 
 def job_call(kind: Any, ranks: int) -> JobCall | None:
-    """Kind of a file's struct job_kind; None for what is no collective that NCCL tunes."""
+    """Kind of a file's struct job_kind; None for what is no collective that NCCL tunes, or cannot be."""
     words = {name: kind[name].decode(errors="replace") for name in ("function", "type", "algorithm", "protocol")}
     collective, algorithm = choice.collective(words["function"]), choice.algorithm(words["algorithm"])
     protocol = choice.protocol(words["protocol"])
@@ -172,6 +193,8 @@ def job_call(kind: Any, ranks: int) -> JobCall | None:
     if collective is None or dtype is None:
         return None
     size = nbytes(collective, int(kind["count"]), dtype, max(ranks, 1))
+    if kind["channels"] > MAX_CHANNELS or size > MOST_SIZE:
+        return None
     executed = None
     if algorithm is not None and protocol is not None:
         executed = Combination(Algorithm(algorithm), Protocol(protocol), int(kind["channels"]))
@@ -187,7 +210,8 @@ def _frames(
     for (file, place), kind in zip(files, places, strict=True):
         rank = int(file.communicators[place]["rank"])
         of = kind[file.records["kind"]] if len(kind) else np.empty(0, np.int64)
-        records, of = file.records[of >= 0], of[of >= 0].astype(np.uint32)
+        own = (of >= 0) & _times(file.records)
+        records, of = file.records[own], of[own].astype(np.uint32)
         time_ns = np.round(records["time_us"].astype(np.float64) * _TICKS).astype(np.uint64)
         yield pl.DataFrame(
             {
@@ -195,6 +219,8 @@ def _frames(
                 "least": time_ns << np.uint64(_RANK_BITS) | np.uint64(max(rank, 0)),
                 "time": time_ns,
                 "ranks": np.ones(len(of), np.uint32),
+                "sum": np.full(len(of), rank, np.int64),
+                "squares": np.full(len(of), rank**2, np.int64),
                 "kind": of,
                 "other": of,
                 "at": np.int64(file.started_ns // 1_000_000) + records["at_ms"].astype(np.int64),
@@ -209,9 +235,9 @@ def _folded(frames: Iterable["polars.DataFrame"]) -> "polars.DataFrame":
 
     def fold(several: list["polars.DataFrame"]) -> "polars.DataFrame":
         least = [pl.col(name).min() for name in ("least", "kind")]
-        sums = [pl.col(name).sum() for name in ("time", "ranks")]
+        sums = [pl.col(name).sum() for name in ("time", "ranks", "sum", "squares")]
         most = [pl.col(name).max() for name in ("other", "at")]
-        columns = ["key", "least", "time", "ranks", "kind", "other", "at"]
+        columns = ["key", "least", "time", "ranks", "sum", "squares", "kind", "other", "at"]
         grouped = pl.concat(several).lazy().group_by("key").agg(*least, *sums, *most)
         return grouped.select(columns).collect(engine="streaming")
 
@@ -228,9 +254,9 @@ def _joined_one(gathered: _Gathered, number: int) -> JoinedCalls:
 
     one, names = gathered.communicators[number]
     ranks = int(one["ranks"]) or len(names)
-    communicator = JobCommunicator(
-        number, one["name"].decode(errors="replace"), ranks, int(one["nodes"]) or None, dict(sorted(names.items()))
-    )
+    nodes = int(one["nodes"]) if 0 < one["nodes"] <= ranks else None
+    name = one["name"].decode(errors="replace")
+    communicator = JobCommunicator(number, name, ranks, nodes, dict(sorted(names.items())))
     kinds: dict[JobCall, int] = {}
     places = []
     for file, place in gathered.files[number]:
@@ -242,7 +268,9 @@ def _joined_one(gathered: _Gathered, number: int) -> JoinedCalls:
     functions = np.array([int(call.collective) for call in known], np.int64)
 
     found = _folded(_frames(gathered.files[number], places, functions)).sort("at", "key")
-    whole = (found["ranks"] == ranks).to_numpy()
+    # a rank that is there twice, or is none of it, shows in the sum of their numbers, or in that of the squares
+    of_all = ranks * (ranks - 1) // 2, ranks * (ranks - 1) * (2 * ranks - 1) // 6
+    whole = ((found["ranks"] == ranks) & (found["sum"] == of_all[0]) & (found["squares"] == of_all[1])).to_numpy()
     parted = (found["kind"] != found["other"]).to_numpy()
     kept = found.filter(pl.Series(whole & ~parted))
     transfer_ns = (kept["least"].to_numpy() >> np.uint64(_RANK_BITS)).astype(np.float64)

@@ -62,6 +62,8 @@ def plan(joined: Sequence[JoinedCalls], scenario: Scenario, provenance: dict[str
         there = ", ".join(sorted({str(each.communicator.ranks) for each in joined})) or "no"
         raise BadInput(f"calls of communicators of {there} ranks; valid: of {scenario.title}")
     whole_us = sum(float(each.transfer_us.sum()) for each in joined)
+    if whole_us <= 0:
+        raise BadInput("the job's calls took no time: nothing to plan by")
     planned = sorted(_planned(own, Selection(scenario.communicator()), whole_us), key=lambda call: -call.share)
     planned = planned[:MOST_ROWS]
     if not planned:
@@ -83,7 +85,7 @@ def _planned(own: Iterable[JoinedCalls], selection: Selection, whole_us: float) 
     for each in own:
         for place, call in enumerate(each.kinds):
             point = Point(call.collective, call.bytes, call.dtype)
-            if call.executed is None:
+            if call.executed is None or call.bytes == 0:
                 continue
             mine = each.call == place
             times[point] = times.get(point, 0.0) + float(each.transfer_us[mine].sum())
