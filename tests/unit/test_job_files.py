@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from tuner.base.errors import BadInput
+from tuner.cli import everything as main
 from tuner.jobs.inside import joined, report
 from tuner.jobs.inside.files import _COMMUNICATOR, _HEAD, _KIND, _RECORD, MAGIC, read_file
 
@@ -112,3 +114,14 @@ def test_counts_beyond_bounds_are_refused_and_each_file_is_named(given: dict[str
         written(tmp_path, rank, [10], **given)
     with pytest.raises(BadInput, match=r"h\.0\.job: valid: up to .*; .*h\.1\.job: valid"):
         joined.read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("command", [["decide"], ["plan", "--machine", "dgx-h100"]])
+def test_decide_and_plan_say_what_is_left_out(command: list[str], tmp_path: Path) -> None:
+    for rank in range(2):
+        written(tmp_path, rank, [np.nan, 10], kind_count=0)
+    words = ["job", command[0], str(tmp_path), *command[1:], "--out", str(tmp_path / "t.table")]
+    done = CliRunner().invoke(main, words)
+    assert isinstance(done.exception, BadInput)
+    assert "1 records are left out" in done.output
+    assert not (tmp_path / "t.table").exists()

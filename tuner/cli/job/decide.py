@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from tuner.cli import options
+from tuner.cli.job.read import say_left_out
 from tuner.cli.output import counted, human_bytes, print_json, print_table, say, verdict
 from tuner.jobs.inside import joined
 from tuner.jobs.inside.decide import JobDecision, decide
@@ -29,7 +30,11 @@ def command(folders: tuple[Path, ...], out: Path, as_json: bool) -> None:
     \b
     nccl-tuner job decide /shared/job --out pod.table
     """
-    calls = [each for folder in folders for each in joined.joined(joined.read_folder(folder))]
+    calls: list[joined.JoinedCalls] = []
+    for folder in folders:
+        files = joined.read_folder(folder)
+        say_left_out(files)
+        calls += joined.joined(files)
     found = decide(calls, {"from": "what " + ", ".join(map(str, folders)) + " measured in the job"})
     if found.kept:
         from_text(to_text(found.table))  # what its own reader refuses is not written

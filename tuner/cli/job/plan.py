@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from tuner.cli import options
-from tuner.cli.job.read import scenario_of
+from tuner.cli.job.read import say_left_out, scenario_of
 from tuner.cli.output import counted, human_bytes, print_json, print_table, say, verdict
 from tuner.jobs.inside import joined
 from tuner.jobs.inside.plan import plan
@@ -27,6 +27,7 @@ def command(folder: Path, machine: str, out: Path, as_json: bool) -> None:
     nccl-tuner job plan /shared/job --machine dgx-h100 --out explore.table
     """
     files = joined.read_folder(folder)
+    say_left_out(files)
     calls = list(joined.joined(files))
     found = plan(calls, scenario_of(machine, files, calls), {"explores": f"the calls of {folder}"})
     from_text(to_text(found.table))  # what its own reader refuses is not written

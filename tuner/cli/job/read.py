@@ -63,6 +63,14 @@ def _write(out: Path, machine: str | None, files: joined.JobFolder, calls: list[
             writer.add(block)
 
 
+def say_left_out(files: joined.JobFolder) -> None:
+    """Prints what of a job's files is not read, to standard error."""
+    for note in files.left_out[:MOST_SHOWN]:
+        say(f"note: {note}", err=True)
+    if len(files.left_out) > MOST_SHOWN:
+        say(f"note: and {len(files.left_out) - MOST_SHOWN} more", err=True)
+
+
 def scenario_of(machine: str, files: joined.JobFolder, calls: list[joined.JoinedCalls]) -> Scenario:
     """The communicator that has most time, on nodes of this kind. Errors: those of ``describe``."""
     if not calls:
