@@ -46,11 +46,9 @@ def build(
     cpus = [(kind.cpu_arch, kind.cpu_vendor) for kind in kinds]
     cpu_arch, cpu_vendor = rules.cpu(cpus)
     table_cpu_arch, table_cpu_vendor = rules.table_cpu(cpus)
-    if with_collnet and release.connect.collnet_needs_alike_nodes:
-        _check_collnet(release, local_ranks, searched)
-    in_network = collnet.CollNetFacts(
-        release, environment, with_collnet, nodes, max(local_ranks), local_ranks[0], graphs
-    )
+    if with_collnet:
+        _check_collnet(local_ranks, searched)
+    in_network = collnet.CollNetFacts(release, environment, with_collnet, nodes, max(local_ranks), graphs)
     network = collnet.set_up(rules, in_network)
     facts = init.InitFacts(
         release=release,
@@ -171,12 +169,10 @@ def _with_collnet(environment: Environment, kinds: Sequence[Node]) -> bool:
     return requested and reduces == {True}
 
 
-def _check_collnet(release: Release, local_ranks: Sequence[int], searched: Sequence[Graphs]) -> None:
+def _check_collnet(local_ranks: Sequence[int], searched: Sequence[Graphs]) -> None:
     entries = {(size, _heads(graphs)) for size, graphs in zip(local_ranks, searched, strict=True)}
     if len(entries) > 1:
-        raise BadInput(
-            f"NCCL_COLLNET_ENABLE=1: not emulated for NCCL {release.name} where nodes differ in GPUs or heads; valid: 0"
-        )
+        raise BadInput("NCCL_COLLNET_ENABLE=1: not emulated where nodes differ in GPUs or heads; valid there: 0")
 
 
 def _heads(graphs: Graphs) -> tuple[tuple[int, ...] | None, ...]:

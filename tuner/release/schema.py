@@ -180,7 +180,6 @@ class Connect:
     nvls_adapters: Literal["first", "in_turn"]  # of a head at which several channels begin
     # Where PAT is connected as a communicator is made, if that is not left to the first call.
     pat_at_once: Literal["one_rank_per_node", "or_with_nvls"]
-    collnet_needs_alike_nodes: bool  # what it does with CollNet where nodes differ in GPUs or heads is not emulated
 
 
 T = TypeVar("T")

@@ -33,8 +33,7 @@ class CollNetFacts:
     environment: Environment
     on: bool  # it is requested, and the network reduces
     nodes: int
-    local_ranks: int  # the most of a node
-    own_ranks: int  # of rank 0's node
+    local_ranks: int
     graphs: Mapping[Algorithm, Graph]
 
     def heads(self, algorithm: Algorithm) -> frozenset[int]:
@@ -42,8 +41,7 @@ class CollNetFacts:
         graph = self.graphs[algorithm]
         if graph.channels == 0:
             return frozenset()
-        own = tuple(range(self.own_ranks)) if graph.heads is None else graph.heads
-        return frozenset(own[: graph.channels])  # as many as all nodes have
+        return frozenset(range(self.local_ranks) if graph.heads is None else graph.heads)
 
 
 SUPPORT_RULES: Registry[Callable[[CollNetFacts], bool]] = Registry()
