@@ -85,7 +85,9 @@ def test_numbers_that_nccl_tests_never_prints_are_none(was: str, is_now: str, co
 def test_a_count_of_wrong_results_without_end_is_wrong(tmp_path: Path) -> None:
     text = (EXAMPLES / "all_reduce.log").read_text()
     (file := tmp_path / "all_reduce.log").write_text(text.replace("2.57      0", "2.57    inf", 1))
-    assert run("measured", "check", str(file)).stdout == f"{file}: left out: 1 results that were wrong\n"
+    assert run("measured", "check", str(file)).stdout == (
+        f"nothing is wrong with the rows that can be read\n{file}: left out: 1 results that were wrong\n"
+    )
     (said,) = json.loads(run("measured", "check", str(file), "--json").stdout)
     assert said["text"] == "1 results that were wrong"
 

@@ -31,6 +31,7 @@ SHAPES = [
     for name in catalogue.names()
     for shape in ((1, None), (2, 2), (3, 1), (8, 1))
     if name not in RACKS or shape in ((1, None), (3, 1))
+    if catalogue.load(name).gpus_per_node >= (shape[1] or 2)
 ]
 SHAPES += [*WHOLE, (RACKS[0], 8, 1)]
 

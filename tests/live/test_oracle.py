@@ -622,7 +622,8 @@ def test_peers_are_the_gpus_of_a_socket_or_all(across_sockets: bool, groups: lis
 
 def test_a_cpu_without_vendor_gets_one_before_this_computers_is_put_in() -> None:
     arm = '<system version="1">\n  <cpu numaid="0" arch="arm64">'
-    given = '<system version="1">\n  <cpu vendor="GenuineIntel" familyid="0" modelid="0" numaid="0" arch="arm64">'
+    there = 'vendor="GenuineIntel" familyid="0" modelid="0" affinity="ffffffff"'
+    given = f'<system version="1">\n  <cpu {there} numaid="0" arch="arm64">'
     assert hardware.for_x86(arm) == given
     assert hardware.for_x86(given) == given
     x86 = catalogue.load("dgx-a100").topology_xml
