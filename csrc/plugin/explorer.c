@@ -8,13 +8,12 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "file.h"
 #include "log.h"
-#include "stats.h"
 #include "table.h"
 
 enum {
@@ -38,10 +37,11 @@ static uint64_t hash(uint64_t hash, const char *text) {
 /* Told from that of any other start, rank and communicator. */
 static uint64_t number_of(const struct explorer *explorer) {
     struct timespec now;
-    char text[160];
+    char host[65] = "", text[160];
+    gethostname(host, sizeof host - 1);
     clock_gettime(CLOCK_REALTIME, &now);
-    snprintf(text, sizeof text, "%.64s %ld %lld %ld %d %p", this_host().name, (long)getpid(), (long long)now.tv_sec,
-             now.tv_nsec, explorer->rank, (const void *)explorer);
+    snprintf(text, sizeof text, "%.64s %ld %lld %ld %d %p", host, (long)getpid(), (long long)now.tv_sec, now.tv_nsec,
+             explorer->rank, (const void *)explorer);
     return hash(0xcbf29ce484222325u, text);
 }
 
@@ -161,9 +161,8 @@ static off_t place_of(int rank) {
 
 /* A regular file, or none: a pipe would hold the thread. */
 static int open_regular(const char *path, int flags) {
-    struct stat is;
     int file = open(path, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC | flags, 0644);
-    if (file >= 0 && (fstat(file, &is) != 0 || !S_ISREG(is.st_mode))) {
+    if (file >= 0 && !file_is_regular(file)) {
         close(file);
         file = -1;
         errno = EINVAL;

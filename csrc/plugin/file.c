@@ -63,6 +63,11 @@ static int status_of(int descriptor, struct stat *status) {
     return (int)syscall(SYS_fstat, descriptor, status);
 }
 
+bool file_is_regular(int descriptor) {
+    struct stat status;
+    return status_of(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+}
+
 static struct file_stamp stamp_of(const struct stat *status) {
     struct file_stamp stamp = {.device = status->st_dev, .inode = status->st_ino};
     if (S_ISREG(status->st_mode)) {

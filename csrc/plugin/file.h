@@ -30,5 +30,6 @@ bool file_read(const char *path, struct file *file, struct file_error *error);
 void file_free(struct file *file);
 
 struct file_stamp file_status(const char *path);
+bool file_is_regular(int descriptor);
 
 #endif
