@@ -27,7 +27,7 @@ static struct virtual {
 virtual[SIM_MAX_KINDS][MOST_VIRTUAL];
 
 static int made_by_process[SIM_MAX_RANKS]; /* by its first rank */
-static char *forced; /* NCCL_NET_FORCE_MERGE */
+static char *forced;                       /* NCCL_NET_FORCE_MERGE */
 
 static int process(void) {
     return sim_device() - sim_local_rank(sim_device()) % sim_machine.ranks_per_process;
