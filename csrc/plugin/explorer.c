@@ -181,9 +181,13 @@ static int open_meeting(const struct explorer *explorer, const char *folder, int
     return open_regular(path, flags);
 }
 
+static void start_path(const struct explorer *explorer, const char *folder, uint64_t start, char path[PATH]) {
+    snprintf(path, PATH, "%s/.explore.%016" PRIx64 ".%016" PRIx64, folder, explorer->communicator, start);
+}
+
 static int open_start(const struct explorer *explorer, const char *folder, uint64_t start, int flags) {
     char path[PATH];
-    snprintf(path, PATH, "%s/.explore.%016" PRIx64 ".%016" PRIx64, folder, explorer->communicator, start);
+    start_path(explorer, folder, start, path);
     return open_regular(path, flags);
 }
 
@@ -232,8 +236,7 @@ static bool make_start(struct explorer *explorer, const char *folder) {
     }
     if (file >= 0) {
         char path[PATH];
-        snprintf(path, PATH, "%s/.explore.%016" PRIx64 ".%016" PRIx64, folder, explorer->communicator,
-                 explorer->number);
+        start_path(explorer, folder, explorer->number, path);
         unlink(path);
         close(file);
     }

@@ -117,15 +117,7 @@ def test_every_channel_of_a_random_topology_is_libnccls(nccl: str, number: int) 
     request = SearchRequest(node.xml, node.gpus, node.nodes > 1, node.environment, node.across, network_reduces=True)
     compare_with(
         request,
-        OracleConfiguration(
-            node.xml,
-            node.nodes,
-            node.gpus,
-            nccl,
-            node.environment,
-            peer_to_peer_across_sockets=node.across,
-            network_reduces=True,
-        ),
+        node.oracle_configuration(nccl),
     )
 
 

@@ -104,15 +104,7 @@ def with_settings(nccl: str) -> Iterator[Case]:
 def at_random(nccl: str, topologies: int, seed: str) -> Iterator[Case]:
     for number in range(topologies):
         node = drawn(f"{seed}{number} {nccl}")
-        asked = OracleConfiguration(
-            node.xml,
-            node.nodes,
-            node.gpus,
-            nccl,
-            node.environment,
-            peer_to_peer_across_sockets=node.across,
-            network_reduces=True,
-        )
+        asked = node.oracle_configuration(nccl)
         yield Case("random", f"random topology {seed}{number}", asked)
 
 
@@ -122,15 +114,7 @@ def of_processors(nccl: str, topologies: int, seed: str) -> Iterator[Case]:
         node = drawn(f"{seed}{number} {nccl}")
         kind = PROCESSORS[number % len(PROCESSORS)]
         topology = with_processors(node.xml, kind, f"{seed}{number}")
-        asked = OracleConfiguration(
-            topology,
-            node.nodes,
-            node.gpus,
-            nccl,
-            node.environment,
-            peer_to_peer_across_sockets=node.across,
-            network_reduces=True,
-        )
+        asked = replace(node, xml=topology).oracle_configuration(nccl)
         yield Case("processors", f"random topology {seed}{number} of {kind}", asked)
 
 

@@ -97,15 +97,7 @@ def missing(known: dict[str, Compared], seed: str, until: int) -> Iterator[tuple
 def compared(nccl: str, name: str, libraries: dict[str, Searches]) -> Compared:
     """What comes out of one topology."""
     node = drawn(name)
-    asked = OracleConfiguration(
-        node.xml,
-        node.nodes,
-        node.gpus,
-        nccl,
-        node.environment,
-        peer_to_peer_across_sockets=node.across,
-        network_reduces=True,
-    )
+    asked = node.oracle_configuration(nccl)
     case = Case("random", name, asked)
     if nccl not in libraries:
         libraries[nccl] = Searches(asked)

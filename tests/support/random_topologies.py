@@ -6,6 +6,7 @@ from itertools import combinations
 from random import Random
 
 from tests.support.search_variables import ASSIGNMENTS
+from tuner.scenario.oracle_configuration import OracleConfiguration
 
 PCIE = ("8.0 GT/s PCIe", "16.0 GT/s PCIe", "32.0 GT/s PCIe", "64.0 GT/s PCIe")
 INTEL_MODELS = (45, 79, 85, 106, 143, 173, 174, 175, 207)
@@ -27,6 +28,18 @@ class Drawn:
     nodes: int
     environment: dict[str, str]
     across: bool  # peer-to-peer works between sockets
+
+    def oracle_configuration(self, nccl: str) -> OracleConfiguration:
+        """The same for libnccl, on a network that reduces."""
+        return OracleConfiguration(
+            self.xml,
+            self.nodes,
+            self.gpus,
+            nccl,
+            self.environment,
+            peer_to_peer_across_sockets=self.across,
+            network_reduces=True,
+        )
 
 
 def drawn(seed: str) -> Drawn:

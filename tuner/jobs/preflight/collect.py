@@ -80,6 +80,14 @@ class CollectedHost:
         except OSError:
             return None
 
+    def content(self, name: str) -> bytes | None:
+        """A file's bytes; None where it cannot be read."""
+        try:
+            with open(self.path(name), "rb") as file:
+                return file.read()
+        except OSError:
+            return None
+
     def word(self, name: str) -> str:
         """A file of one line, such as those of /sys; empty where it cannot be read."""
         return (self.text(name) or "").strip()
@@ -354,12 +362,8 @@ def network_plugin(host: CollectedHost, name: str | None) -> dict[str, Any] | No
 def plugin_file(host: CollectedHost, name: str, prefix: str) -> tuple[dict[str, Any], bytes]:
     """The library that a variable names, as :func:`named_file` says it, and its bytes; none where it is not found."""
     found = next((path for path in plugin_paths(host, name, prefix) if os.path.isfile(host.path(path))), name)
-    try:
-        with open(host.path(found), "rb") as file:
-            content = file.read()
-    except OSError:
-        return {"path": name, "sha256": None}, b""
-    return {"path": found, "sha256": hashlib.sha256(content).hexdigest()}, content
+    content = host.content(found)
+    return {"path": name if content is None else found, "sha256": _sha256(content)}, content or b""
 
 
 def plugin_paths(host: CollectedHost, name: str, prefix: str) -> Iterator[str]:
@@ -390,16 +394,15 @@ def named_file(host: CollectedHost, path: str | None, attached: bool = False) ->
     """
     if not path:
         return None
-    content = None
-    try:
-        with open(host.path(path), "rb") as file:
-            content = file.read()
-    except OSError:
-        pass
-    known: dict[str, Any] = {"path": path, "sha256": None if content is None else hashlib.sha256(content).hexdigest()}
+    content = host.content(path)
+    known: dict[str, Any] = {"path": path, "sha256": _sha256(content)}
     if attached and content is not None and len(content) <= LARGEST_ATTACHMENT_BYTES:
         known["content"] = content
     return known
+
+
+def _sha256(content: bytes | None) -> str | None:
+    return None if content is None else hashlib.sha256(content).hexdigest()
 
 
 def container(host: CollectedHost) -> dict[str, Any] | None:
