@@ -1,4 +1,4 @@
-/* The counts of a communicator as a line of JSON at the end of a file: docs/decision-table.md describes it. */
+/* The counts of a communicator as a line of JSON at the end of a file: docs/deploying.md describes it. */
 #ifndef PLUGIN_STATS_H
 #define PLUGIN_STATS_H
 

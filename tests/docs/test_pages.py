@@ -95,13 +95,7 @@ def test_links_lead_somewhere(page: Path) -> None:
             continue
         target = page.parent / file if file else page
         assert target.exists(), link
-        assert not anchor or anchor in anchors(target), link
-
-
-def anchors(page: Path) -> set[str]:
-    """Of its headings, as GitHub makes them."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.M)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in sessions.anchors(target), link
 
 
 def test_the_index_names_every_page() -> None:

@@ -32,6 +32,31 @@ def test_files_that_are_named_exist(page: Path) -> None:
             assert any(sessions.ROOT.glob(pattern)), f"{page.name}: {span}"
 
 
+CITED = re.compile(r"(?<![\w/.-])(?:\.\./)*docs/([\w-]+\.md)(#[\w-]+)?")
+CITING = ("tuner", "csrc", "tests", "distribution", "benchmarks", ".github")
+
+
+def citations() -> list[tuple[str, str, str]]:
+    """Files that cite a page, each with the page and its anchor."""
+    named = (file for folder in CITING for file in (sessions.ROOT / folder).rglob("*.*"))
+    files = [file for file in named if file.suffix in {".py", ".c", ".h", ".toml", ".md", ".yml", ".yaml"}]
+    files += [sessions.ROOT / name for name in ("Makefile", "action.yml", "pyproject.toml", "CONTRIBUTING.md")]
+    return [
+        (str(file.relative_to(sessions.ROOT)), page, anchor)
+        for file in files
+        for page, anchor in CITED.findall(file.read_text("utf-8"))
+    ]
+
+
+def test_pages_that_files_cite_exist() -> None:
+    found = citations()
+    assert len(found) > 30
+    for file, page, anchor in found:
+        target = sessions.ROOT / "docs" / page
+        assert target.exists(), f"{file} cites docs/{page}"
+        assert not anchor or anchor[1:] in sessions.anchors(target), f"{file} cites docs/{page}{anchor}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_names_exist(page: Path) -> None:
     for span in spans(page):
