@@ -1,4 +1,4 @@
-"""What the shipped measured tables say of NCCL's picks, for docs/measured-regret.md: `make docs` writes it."""
+"""What the shipped measured tables say of NCCL's picks, for docs/calibrated-times.md: `make docs` writes it."""
 
 from collections.abc import Iterator
 from functools import cache
