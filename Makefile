@@ -132,7 +132,7 @@ rehearse-gpu-bundle: gpu-bundle
 	$(PYTHON) -m venv $(REHEARSAL)/bare && $(REHEARSAL)/bare/bin/pip install --quiet numpy scipy
 	mkdir $(REHEARSAL)/checkout/build && cp build/nccl-tuner-gpu-$(GPU).pyz $(REHEARSAL)/checkout/build
 	cd $(REHEARSAL)/checkout && ../bare/bin/python build/nccl-tuner-gpu-$(GPU).pyz pick allreduce --machine dgx-h100 && \
-	    ../bare/bin/python build/nccl-tuner-gpu-$(GPU).pyz -m tuner.bench.double \
+	    PYTHONPATH=$$PWD ../bare/bin/python build/nccl-tuner-gpu-$(GPU).pyz -m tests.support.double \
 	        --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 8 --nccl $(BUNDLE_NCCL) \
 	        --library build/nccl-tuner-gpu-$(GPU)/libnccl.so.2 -- \
 	    ../bare/bin/python build/nccl-tuner-gpu-$(GPU).pyz --out out --copies copies --seconds $(REHEARSAL_S)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.support.available_releases import HERE
+from tests.support.double.backend import Double
+from tests.support.double.machine import Planted
+from tests.support.double.settings import DoubleSettings, Fault, FaultKind
 from tuner import release
 from tuner.base.errors import BadInput, BadTable
 from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Protocol
 from tuner.bench.backend import Options
-from tuner.bench.double.backend import Double
-from tuner.bench.double.machine import Planted
-from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
 from tuner.scenario import Scenario
 from tuner.times.records.header import from_record, scenario_of, to_record
 from tuner.times.records.samples import Combination, Point

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.bench.double.settings import VARIABLE, DoubleEnvironment, DoubleSettings, Fault, FaultKind
+from tests.support.double.settings import VARIABLE, DoubleEnvironment, DoubleSettings, Fault, FaultKind
 from tuner.scenario import Scenario
 
 pytestmark = pytest.mark.live

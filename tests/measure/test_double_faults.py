@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.double import backend
+from tests.support.double.backend import Double
+from tests.support.double.settings import DoubleEnvironment, DoubleSettings, Fault, FaultKind
 from tuner.base.errors import BadInput, BadMeasurement, MeasuringFailed
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.bench.backend import Options
-from tuner.bench.double import backend
-from tuner.bench.double.backend import Double
-from tuner.bench.double.settings import DoubleEnvironment, DoubleSettings, Fault, FaultKind
 from tuner.scenario import Scenario
 from tuner.times.records.header import Header
 from tuner.times.records.samples import Combination, Point

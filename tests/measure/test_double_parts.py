@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tests.support.compiled_kernels import FFI, NUMPY, compiled
+from tests.support.double import contents, errors
+from tests.support.double.computer import Mark, Own, PlantedError, Stream
+from tests.support.double.contents import Altered, Contents, Joined, Part, Reduced, Unset, looked_at, shallow
+from tests.support.double.settings import DoubleSettings, Fault, FaultKind
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType, Op
-from tuner.bench.double import contents, errors
-from tuner.bench.double.computer import Mark, Own, PlantedError, Stream
-from tuner.bench.double.contents import Altered, Contents, Joined, Part, Reduced, Unset, looked_at, shallow
-from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
 from tuner.bench.gpu.kernels import OPS, definitions
 from tuner.scenario import Scenario
 

@@ -1,6 +1,7 @@
 """The double with a process for each rank: started by itself, by another command, and by mpirun."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.double.backend import Double
+from tests.support.double.machine import Planted
+from tests.support.double.settings import CHECKOUT, DoubleSettings, Fault, FaultKind
 from tuner.base.errors import MeasuringFailed
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.bench.backend import Options
-from tuner.bench.double.backend import Double
-from tuner.bench.double.machine import Planted
-from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
 from tuner.scenario import Scenario
 from tuner.times.records.samples import Combination, Point
 
@@ -89,11 +90,11 @@ def test_a_launch_is_refused_at_its_rank_alone(tmp_path: Path) -> None:
 
 
 def on_the_double(folder: Path, *words: str, env: dict[str, str] | None = None) -> Any:
-    command = [sys.executable, "-m", "tuner.bench.double", "--machine", "dgx-h100", "--gpus-per-node", "2"]
+    command = [sys.executable, "-m", "tests.support.double", "--machine", "dgx-h100", "--gpus-per-node", "2"]
     return subprocess.run(
         [*command, "--nccl", NCCL, *words],
         cwd=folder,
-        env=env,
+        env={**(env or os.environ), "PYTHONPATH": str(CHECKOUT)},
         capture_output=True,
         text=True,
         timeout=240,
@@ -121,7 +122,7 @@ def test_any_command_finds_the_gpus(tmp_path: Path) -> None:
 def test_a_machine_that_is_not_known(tmp_path: Path) -> None:
     done = on_the_double(tmp_path, "--machine", "dgx-h1000", "--", "true")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("python -m tuner.bench.double: no machine 'dgx-h1000'; did you mean dgx-h100?")
+    assert done.stderr.startswith("python -m tests.support.double: no machine 'dgx-h1000'; did you mean dgx-h100?")
 
 
 def test_mpirun(tmp_path: Path) -> None:

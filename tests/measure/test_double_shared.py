@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.available_releases import HERE
+from tests.support.double.backend import Double
+from tests.support.double.machine import Planted
+from tests.support.double.settings import DoubleEnvironment, DoubleSettings
 from tuner import release
 from tuner.base.errors import BadInput, MeasuringFailed
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.bench.backend import Options
-from tuner.bench.double.backend import Double
-from tuner.bench.double.machine import Planted
-from tuner.bench.double.settings import DoubleEnvironment, DoubleSettings
 from tuner.scenario import Scenario
 from tuner.times.records.header import scenario_of
 from tuner.times.records.samples import Combination, Point

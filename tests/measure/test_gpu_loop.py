@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.available_releases import HERE
+from tests.support.double.settings import DoubleEnvironment, DoubleSettings, Fault
 from tuner import plugin
 from tuner.base.errors import BadInput, MeasuringFailed
 from tuner.base.names import Algorithm, Protocol
 from tuner.bench.backend import Options, Run
-from tuner.bench.double.settings import DoubleEnvironment, DoubleSettings, Fault
 from tuner.bench.gpu import selftest
 from tuner.bench.gpu.host_time import SIZES as host_time_sizes
 from tuner.bench.gpu.selftest import RANKS, SelfTest, named_in, passes

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.available_releases import HERE
-from tuner.bench.double.settings import CUPY, DoubleEnvironment, DoubleSettings
+from tests.support.double.settings import CUPY, DoubleEnvironment, DoubleSettings
 from tuner.scenario import Scenario
 
 RELEASE, RANKS = "2.28.9", 2

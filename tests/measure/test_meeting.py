@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from tuner.bench.double import computer
+from tests.support.double import computer
 
 ARRIVAL = (("communicator", 3), "an arrival")
 CONTENT = pickle.dumps(ARRIVAL, pickle.HIGHEST_PROTOCOL)

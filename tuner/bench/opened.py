@@ -1,13 +1,12 @@
 """GPUs in a fresh process, and the backend that a file was measured with, once more."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from tuner.base.errors import BadMeasurement, TunerError
+from tuner.base.errors import BadMeasurement, TunerError, one_of
 from tuner.bench import simulated
 from tuner.bench.backend import Backend, Options, options_of
-from tuner.bench.double import backend as double
 from tuner.bench.exchange import OwnProcess, serve
 from tuner.bench.gpu import backend as gpu
 from tuner.bench.gpu import opening
@@ -43,20 +42,27 @@ def serves(headers: Iterable[Header]) -> bool:
     return any(header.backend == gpu.NAME for header in headers) and own_address().rank != 0
 
 
-def again(path: Path, measurements: Measurements) -> Backend | None:
-    """BadMeasurement where it cannot be had here, or is another by now. None as of :func:`fresh`."""
-    name = measurements.header.backend
-    if name == simulated.NAME:
-        return simulated.from_header(measurements.header, after=len(measurements.blocks))
-    if name == double.NAME:
-        again = double.from_header(measurements.header)
-        check_same(path, measurements, again.describe())
-        return again
-    if name != gpu.NAME:
-        valid = f"{gpu.NAME}, {double.NAME}, {simulated.NAME}, or `no_gate`"
-        raise BadMeasurement(f"{path}: unknown backend {name!r}; valid: {valid}")
+def _gpus_again(path: Path, measurements: Measurements) -> Backend | None:
     opened = fresh(options_of(measurements.header))
-    if opened is None:
-        return None
-    check_same(path, measurements, opened.describe())
+    if opened is not None:
+        check_same(path, measurements, opened.describe())
     return opened
+
+
+def _simulated_again(path: Path, measurements: Measurements) -> Backend:
+    return simulated.from_header(measurements.header, after=len(measurements.blocks))
+
+
+Reopener = Callable[[Path, Measurements], Backend | None]
+REOPENERS: dict[str, Reopener] = {gpu.NAME: _gpus_again, simulated.NAME: _simulated_again}  # by the header's backend
+
+
+def again(path: Path, measurements: Measurements) -> Backend | None:
+    """The backend that a file was measured with; None as of :func:`fresh`.
+
+    BadMeasurement where it cannot be had here, or is another by now.
+    """
+    name = measurements.header.backend or ""
+    if name not in REOPENERS:
+        raise BadMeasurement(f"{path}: unknown backend {name!r}; {one_of([*REOPENERS, '`no_gate`'])}")
+    return REOPENERS[name](path, measurements)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tuner.base.errors import BadMeasurement
 from tuner.base.frames import Rows
@@ -16,9 +15,6 @@ from tuner.scenario import Scenario
 from tuner.times.records import samples
 from tuner.times.records.header import noting, scenario_of
 from tuner.times.results import LateRank, MeasuredResult, Result, late_ranks, record, results
-
-if TYPE_CHECKING:
-    from tuner.bench.double.settings import DoubleSettings
 
 DEFAULT = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
 INTERRUPTED = "interrupted"
@@ -72,29 +68,19 @@ def simulated(scenario: Scenario, seed: int = 0, *, nothing_planted: bool = Fals
     return opened
 
 
-def double(settings: "DoubleSettings", options: Options | None = None) -> Opener:
-    """The code for GPUs on simulated ones, under the real libnccl; times are planted by what was launched."""
-
-    def opened(out: Path, blocks: int) -> Backend:
-        from tuner.bench.double.backend import Double
-
-        return Double(settings, replace(options or Options(), topology=_topology_beside(out)))
-
-    return opened
-
-
 def gpus(options: Options | None = None) -> Opener:
     """The GPUs at hand. NCCL's view of the machine is written beside the file of measurements."""
 
     def opened(out: Path, blocks: int) -> Backend | None:
         from tuner.bench.opened import fresh
 
-        return fresh(replace(options or Options(), topology=_topology_beside(out)))
+        return fresh(replace(options or Options(), topology=topology_beside(out)))
 
     return opened
 
 
-def _topology_beside(out: Path) -> Path:
+def topology_beside(out: Path) -> Path:
+    """Where NCCL's view of the machine is written: beside the file of measurements."""
     return out.with_name(f"{out.name}.topology.xml")
 
 
@@ -120,7 +106,7 @@ def measure(out: Path, opener: Opener, plan: Plan = Plan(), progress: Progress =
                 samples.check_same(out, there, header)
             except BadMeasurement:
                 if there.header.topology_xml is not None:  # NCCL has just dumped that of another communicator there
-                    _topology_beside(out).write_text(there.header.topology_xml)
+                    topology_beside(out).write_text(there.header.topology_xml)
                 raise
         calls = points(list(dict.fromkeys(plan.collectives)), plan.sizes, backend.ranks, plan.how)
         wanted = tasks(backend, calls, plan.wanted)

@@ -11,14 +11,14 @@ from typing import Any
 
 import click
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.sizes import size_bytes
 from tuner.bench.backend import Options
-from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
 from tuner.bench.gpu.states import States
 from tuner.bench.loop import End, How, Loop, Settings, Wanted
-from tuner.bench.workflow import DEFAULT, INTERRUPTED, Plan, Progress, double, gpus, measure, simulated
+from tuner.bench.workflow import DEFAULT, INTERRUPTED, Opener, Plan, Progress, gpus, measure, simulated
 from tuner.cli import options
 from tuner.cli.command import F, option, stacked
 from tuner.cli.communicator_options import of_all_ranks
@@ -191,7 +191,25 @@ def _aligned(cells: Iterable[object], widths: Iterable[int]) -> Iterator[str]:
     return (f"{cell!s:>{width}}" for cell, width in zip(cells, widths, strict=True))
 
 
-BACKENDS = ("simulated", "gpu", "double")
+@dataclass(frozen=True, slots=True)
+class BackendQuery:
+    """A backend as described: its communicator, what is planted by which seed, and how GPUs are measured."""
+
+    communicator: options.CommunicatorOptions
+    seed: int
+    planted: bool
+    on_gpus: Options
+
+
+def _gpus(query: BackendQuery) -> Opener:
+    return gpus(query.on_gpus)
+
+
+def _simulated(query: BackendQuery) -> Opener:
+    return simulated(query.communicator.scenario(), query.seed, nothing_planted=not query.planted)
+
+
+BACKENDS: dict[str, Callable[[BackendQuery], Opener]] = {"simulated": _simulated, "gpu": _gpus}
 SAY_EVERY_S = 10.0
 _ENDS: dict[str, str] = {
     End.precise: "every median is within --precision",
@@ -234,7 +252,7 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
 @options.under("What is measured", "--algorithms", "--protocols", "--channels", "--in-place", "--cuda-graph")
 @options.under("How long", "--precision", "--rounds", "--rounds-per-process", "--repeats", "--warmup")
 @options.under("On GPUs", "--library", "--cuda-graph-below", "--nccl-log")
-@options.under("Without GPUs", "--seed", "--nothing-planted", "--process-per-rank", "--fault")
+@options.under("Without GPUs", "--seed", "--nothing-planted")
 @options.collectives_argument
 @click.option(
     "--backend",
@@ -242,7 +260,7 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
     default="gpu",
     show_default=True,
     metavar="|".join(BACKENDS),
-    help="The GPUs at hand; a planted truth behind noise; or a rehearsal of gpu without GPUs.",
+    help="The GPUs at hand, or a planted truth behind noise.",
 )
 @options.out_option("FILE", "The file of measurements; an existing one is continued.")
 @click.option("--bytes", "sizes", type=options.Sizes(), help="NCCL's nBytes. [default: powers of two, 8 to 1G]")
@@ -283,25 +301,13 @@ class Channels(click.ParamType):  # type: ignore[type-arg]
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Of the order of sample blocks, and of what the backends simulated and double plant.",
+    help="Of the order of sample blocks, and of what is planted.",
 )
 @gpu_options
 @click.option(
     "--nothing-planted",
     is_flag=True,
-    help="With --backend simulated or double: the truth is NCCL's own model, so nothing is to be gained.",
-)
-@click.option(
-    "--process-per-rank",
-    is_flag=True,
-    help="With --backend double: a process for each rank, as a launcher starts them. [default: one for all]",
-)
-@click.option(
-    "--fault",
-    "faults",
-    multiple=True,
-    metavar="KIND:rank=N,after=N,...",
-    help=f"With --backend double: what goes wrong: {', '.join(FaultKind)}.",
+    help="With --backend simulated: the truth is NCCL's own model, so nothing is to be gained.",
 )
 @of_all_ranks
 @options.communicator_options()
@@ -328,8 +334,6 @@ def command(
     graphs_below: int,
     nccl_log: Path | None,
     nothing_planted: bool,
-    process_per_rank: bool,
-    faults: tuple[str, ...],
     call: options.CallOptions,
     as_json: bool,
     communicator: options.CommunicatorOptions,
@@ -347,24 +351,10 @@ def command(
     if communicator["constants"] is not None:
         raise BadInput("--constants: what is measured does not depend on them; valid for: pick, table, group")
     if nothing_planted and kind == "gpu":
-        raise BadInput(f"--nothing-planted: there is nothing to plant with --backend {kind}; valid: simulated, double")
-    if (process_per_rank or faults) and kind != "double":
-        raise BadInput(f"--process-per-rank, --fault: not with --backend {kind}; valid: double")
+        raise BadInput(f"--nothing-planted: there is nothing to plant with --backend {kind}; valid: simulated")
     ranks_per_gpu = communicator["ranks_per_gpu"] or 1
     on_gpus = Options(ranks_per_gpu, library, log=nccl_log, graphs_below_bytes=graphs_below, registered=graph)
-    if kind == "gpu":
-        opener = gpus(on_gpus)
-    elif kind == "simulated":
-        opener = simulated(communicator.scenario(), seed, nothing_planted=nothing_planted)
-    else:
-        settings = DoubleSettings(
-            communicator.scenario(),
-            seed,
-            planted=not nothing_planted,
-            process_per_rank=process_per_rank,
-            faults=tuple(map(Fault.parsed, faults)),
-        )
-        opener = double(settings, on_gpus)
+    opener = BACKENDS[kind](BackendQuery(communicator, seed, not nothing_planted, on_gpus))
     plan = Plan(
         collectives or DEFAULT,
         sizes,

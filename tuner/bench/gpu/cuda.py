@@ -60,7 +60,7 @@ class Cuda:
             return int(self.cupy.cuda.runtime.memGetInfo()[0])
 
     def stood_in(self) -> dict[str, Any]:
-        """What a header says where something stands in for the GPUs (tuner.bench.double); nothing on real ones."""
+        """What a header says where something stands in for the GPUs (tests/support/double); nothing on real ones."""
         stood_in: Callable[[], dict[str, Any]] = getattr(self.cupy, "nccl_tuner_header", dict)
         return stood_in()
 

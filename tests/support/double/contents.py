@@ -255,7 +255,7 @@ class Compiled:
     @classmethod
     def of(cls, options: Sequence[str]) -> "Compiled":
         """KeyError where a definition is missing."""
-        defined: Mapping[str, str] = dict(re.fullmatch(r"-D(\w+)=(.*)", option).groups() for option in options)  # type: ignore[union-attr,misc]
+        defined: Mapping[str, str] = dict(re.fullmatch(r"-D(\w+)=(.*)", option).groups() for option in options)  # type: ignore[union-attr]
         numbers = {name: int(defined[name]) for name in defined if name != "K_TYPE"}
         return cls(
             defined["K_TYPE"],

@@ -4,10 +4,10 @@ import time
 from typing import Any
 
 import numpy as np
-
 from tuner._native._sim import ffi
-from tuner.bench.double import errors
-from tuner.bench.double.computer import MEMORY_BYTES, MULTIPROCESSORS, NOT_READY, Again, Mark, Own, computer
+
+from tests.support.double import errors
+from tests.support.double.computer import MEMORY_BYTES, MULTIPROCESSORS, NOT_READY, Again, Mark, Own, computer
 
 _POLL_S = 1e-3
 DRIVER_VERSION = RUNTIME_VERSION = 13000

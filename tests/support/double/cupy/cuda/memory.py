@@ -1,6 +1,6 @@
 """cupy.cuda.memory."""
 
-from tuner.bench.double.computer import computer
+from tests.support.double.computer import computer
 
 from .device import Device
 

@@ -1,7 +1,8 @@
 """cupy.cuda.stream: streams, events, and the graphs that streams capture."""
 
 from tuner._native._sim import ffi, lib
-from tuner.bench.double.computer import Again, computer
+
+from tests.support.double.computer import Again, computer
 
 from . import runtime
 

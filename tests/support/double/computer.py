@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tuner._native._sim import ffi, lib
+
+from tests.support.double import errors, machine
+from tests.support.double.contents import Altered, Contents, Formula, Part, Reduced, gathered, shallow
+from tests.support.double.machine import Planted
+from tests.support.double.settings import Fault, FaultKind
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.bench.double import errors, machine
-from tuner.bench.double.contents import Altered, Contents, Formula, Part, Reduced, gathered, shallow
-from tuner.bench.double.machine import Planted
-from tuner.bench.double.settings import Fault, FaultKind
 from tuner.oracle.answers import PATTERNS
 from tuner.times.records.samples import Combination, Point
 

@@ -1,6 +1,6 @@
 """A process of the double: it opens the simulated GPUs as real ones are opened, and serves the process that started it.
 
-``python -m tuner.bench.double.child DESCRIPTOR``, in an environment of the double; rank 0's descriptor is a socket,
+``python -m tests.support.double.child DESCRIPTOR``, in an environment of the double; rank 0's descriptor is a socket,
 the others' is -1: they serve rank 0.
 """
 
@@ -11,10 +11,10 @@ import sys
 from functools import partial
 from typing import Any
 
+from tests.support.double.backend import CountedAnswer, Opened
+from tests.support.double.computer import computer
+from tests.support.double.settings import DoubleSettings, Fault, FaultKind
 from tuner.base.errors import TunerError
-from tuner.bench.double.backend import CountedAnswer, Opened
-from tuner.bench.double.computer import computer
-from tuner.bench.double.settings import DoubleSettings, Fault, FaultKind
 from tuner.bench.exchange import Question, answer_all, send
 from tuner.bench.gpu.opening import open_gpus
 from tuner.plugin.forcing import Forcing

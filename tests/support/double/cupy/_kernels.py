@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tuner.bench.double import contents
-from tuner.bench.double.computer import Computer, Own, computer
+from tests.support.double import contents
+from tests.support.double.computer import Computer, Own, computer
 from tuner.bench.gpu.kernels import SOURCE
 
 from .cuda import compiler, driver

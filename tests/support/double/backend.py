@@ -12,10 +12,10 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
+from tests.support.double.settings import STARTED, DoubleEnvironment, DoubleSettings
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement, MeasuringFailed
 from tuner.bench.backend import Options, Run, options_of
-from tuner.bench.double.settings import STARTED, DoubleEnvironment, DoubleSettings
 from tuner.bench.exchange import Answer, Question, WorkerProcesses
 from tuner.bench.gpu.rendezvous import RankAddress
 from tuner.times.records.header import DOUBLE, Header
@@ -39,7 +39,7 @@ class CountedAnswer(Answer):
 
 
 NAME = DOUBLE
-CHILD = "tuner.bench.double.child"
+CHILD = "tests.support.double.child"
 START_S = 120.0  # that a start may take, besides what the ranks wait for each other
 _LAST_LINES = 3
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from tuner._native._sim import ffi, lib
+
+from tests.support.double.settings import PATTERNS, SETTINGS, START, STARTED, VARIABLE, DoubleSettings
 from tuner.base.dataclass import dataclass
-from tuner.bench.double.settings import PATTERNS, SETTINGS, START, STARTED, VARIABLE, DoubleSettings
 from tuner.bench.simulated import Truth, draw
 from tuner.oracle.child.world import Loaded
 from tuner.oracle.messages import Start

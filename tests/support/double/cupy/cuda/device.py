@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tuner.bench.double.computer import computer
+from tests.support.double.computer import computer
 
 from . import runtime
 

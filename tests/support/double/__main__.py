@@ -1,6 +1,6 @@
 """Runs a command on a computer whose GPUs are simulated.
 
-``python -m tuner.bench.double --machine NAME --nccl RELEASE ... -- COMMAND``: everything that the command starts
+``python -m tests.support.double --machine NAME --nccl RELEASE ... -- COMMAND``: everything that the command starts
 finds the GPUs, also by torchrun or mpirun. Files of measurements say that they are of the double.
 """
 
@@ -10,16 +10,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.double.settings import DoubleEnvironment, DoubleSettings, Fault, FaultKind
 from tuner.base.errors import TunerError
 from tuner.base.interrupts import sigterm_interrupts
-from tuner.bench.double.settings import DoubleEnvironment, DoubleSettings, Fault, FaultKind
 from tuner.bench.gpu.opening import FORBIDDEN
 from tuner.scenario import Scenario
 
 
 def main() -> int:
     """The exit code of the command; 2 where there is no such machine or libnccl, 130 where it was interrupted."""
-    parser = argparse.ArgumentParser(prog="python -m tuner.bench.double", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.support.double", description=__doc__)
     parser.add_argument("--machine")
     parser.add_argument("--topology", type=Path)
     parser.add_argument("--nodes", type=int, default=1)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy import uint64
 
-from tuner.bench.double.computer import computer
+from tests.support.double.computer import computer
 from tuner.times.records.header import DOUBLE
 
 from . import cuda

@@ -12,10 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support.double import errors
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Algorithm, Protocol
-from tuner.bench.double import errors
 from tuner.oracle import start
 from tuner.oracle.preloaded import Places
 from tuner.oracle.process import ROOT, SIM, SIM_NAMES, check_platform
@@ -132,6 +132,7 @@ VARIABLE = "TUNER_DOUBLE_FOLDER"  # names the folder
 STARTED = "TUNER_DOUBLE_STARTED"  # how often processes of this double were started before: later ones have other noise
 START, SETTINGS, PATTERNS = "start.pickle", "settings.json", "patterns.json"
 CUPY = Path(__file__).parent / "cupy"
+CHECKOUT = Path(__file__).parents[3]  # whose package tests has this one
 _FOREIGN = ("NCCL_", "CUDA_")
 
 
@@ -175,6 +176,8 @@ class DoubleEnvironment(AbstractContextManager["DoubleEnvironment"]):
         for name, folders in own.items():
             others = [each for each in given.get(name, "").split(os.pathsep) if each and each != before]
             env[name] = os.pathsep.join([*folders, *others])
+        # Last: a checkout has the package tuner as well, without what is built of it where that is installed elsewhere.
+        env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*env["PYTHONPATH"].split(os.pathsep), str(CHECKOUT)]))
         return {**env, **(self.settings.scenario.environment or {}), VARIABLE: str(self.folder)}
 
     def close(self) -> None:
