@@ -35,10 +35,8 @@ test-releases: $(VENV)/.installed
 	NCCL_TUNER_TEST_RELEASES=all $(PYTEST) tests/live/test_oracle.py tests/live/test_plugin_unmatched.py tests/live/test_shared_gpus.py \
 	  tests/measure/test_double.py
 	NCCL_TUNER_TEST_RELEASES=all $(PYTEST) tests/live/test_orders.py tests/live/test_schedules.py --draw 5
-	$(BIN)/python -m tests.scripts.check_releases
-	$(BIN)/python -m tests.scripts.check_graphs
-	$(BIN)/python -m tests.scripts.check_channels
-	$(BIN)/python -m tests.scripts.check_builds
+	NCCL_TUNER_TEST_RELEASES=all $(PYTEST) tests/live/test_releases.py tests/live/test_builds.py --record
+	NCCL_TUNER_TEST_RELEASES=all $(PYTEST) tests/live/test_search.py tests/live/test_channels.py -k "random or every" --draw 20
 
 docs: $(VENV)/.installed
 	$(BIN)/nccl-tuner fetch-nccl $$($(BIN)/python -m tests.scripts.releases_to_fetch)

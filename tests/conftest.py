@@ -21,6 +21,7 @@ from tests.support.available_releases import ALL
 from tests.support.draws import Draws
 from tests.support.each_choice import beyond_each_choice
 from tests.support.not_live import sitecustomize as not_live
+from tests.support.recorded import Recorder
 from tuner.base.files import cache_folder
 from tuner.cli import OBJECTS_BETWEEN_COLLECTIONS
 
@@ -52,6 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="N times as many draws of live tests",
     )
     parser.addoption("--draw-seed", default="live", metavar="TEXT", help="others than they draw by default")
+    parser.addoption("--record", action="store_true", help="what live tests compared, into docs/*.toml")
 
 
 @pytest.hookimpl(trylast=True)  # after the reporter is there
@@ -114,6 +116,12 @@ def explores(pytestconfig: pytest.Config) -> bool:
 def draws(pytestconfig: pytest.Config) -> Draws:
     """How much live tests draw, and from which seed: the options ``--draw`` and ``--draw-seed``."""
     return Draws(pytestconfig.getoption("--draw"), pytestconfig.getoption("--draw-seed"))
+
+
+@pytest.fixture(scope="session")
+def recorder(pytestconfig: pytest.Config) -> Recorder:
+    """Writes what was compared, with the option ``--record``."""
+    return Recorder(pytestconfig.getoption("--record"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from tests.scripts import check_builds
-from tests.scripts import check_releases as releases
 from tests.support import available_releases as here
 from tests.support import derived_docs as derived
 from tests.support import doc_sessions as sessions
+from tests.support import recorded
 from tuner import release
 from tuner.oracle import library
 from tuner.oracle.conformance.check import KINDS
@@ -111,7 +110,7 @@ def test_what_is_derived_is_not_stale(page: Path) -> None:
 
 
 def test_every_release_was_compared_and_matched() -> None:
-    found = releases.read()
+    found = recorded.read("releases")
     assert list(found) == release.names(), "make test-releases"
     for name, row in found.items():
         assert row["libnccl_sha256"] == release.load(name).library["cu12"]["x86_64"].sha256, name
@@ -121,10 +120,10 @@ def test_every_release_was_compared_and_matched() -> None:
 
 
 def test_every_build_for_cuda_13_was_compared_and_answers_the_same() -> None:
-    found = check_builds.read()
-    assert list(found) == library.with_build(check_builds.BUILD), "make test-releases"
+    found = recorded.read("builds")
+    assert list(found) == library.with_build("cu13"), "make test-releases"
     for name, row in found.items():
-        assert row["sha256"] == release.load(name).library[check_builds.BUILD]["x86_64"].sha256, name
+        assert row["sha256"] == release.load(name).library["cu13"]["x86_64"].sha256, name
         assert row["cuda"].startswith("13."), name
         assert row["same"] == row["compared"] > 300_000, name
 

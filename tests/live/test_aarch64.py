@@ -11,16 +11,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import both_builds
+from tests.support.available_releases import is_here
 from tests.support.both_builds import AARCH64_LIBRARIES, CROSS, QEMU, THERE
 from tests.support.both_builds import RUN_BY_TESTS as RELEASE
+from tests.support.draws import Draws
+from tests.support.recorded import Recorder
 from tuner.api import communicator
 from tuner.base.names import Algorithm, Protocol
+from tuner.machine.graphs import release_key
+from tuner.oracle import library
 from tuner.oracle.preloaded import preloaded
 from tuner.scenario.describe import describe
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "docs" / "examples" / "all_reduce.c"
 LIBRARY = AARCH64_LIBRARIES / f"{RELEASE}.so"
+FETCHED = sorted([file.stem for file in AARCH64_LIBRARIES.glob("*.so")], key=release_key)
 CHOSEN = re.compile(r"AllReduce: (\d+) Bytes -> Algo (\w+) proto (\w+) channel{Lo\.\.Hi}={0\.\.(\d+)}")
 
 pytestmark = pytest.mark.live
@@ -60,3 +67,21 @@ def test_the_library_for_aarch64_picks_what_the_emulator_does(
     algorithm, protocol = Algorithm(int(pick.algorithm[0])).name, Protocol(int(pick.protocol[0])).name
     picked = str(bytes_each), algorithm.upper(), protocol.upper(), str(int(pick.channels[0]) - 1)
     assert set(CHOSEN.findall(done.stdout)) == {picked}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FETCHED)
+def test_both_builds_compute_the_same(name: str, draws: Draws, recorder: Recorder, tmp_path: Path) -> None:
+    """Constants, defaults, bandwidths and picks; latencies but for the last bit. Recorded in docs/arm.toml."""
+    if missing := both_builds.missing_tools():
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    if not is_here(name):
+        pytest.skip(f"no libnccl {name} for x86-64 here")
+    x86, aarch64 = both_builds.builds(library.find(name).path, AARCH64_LIBRARIES / f"{name}.so", tmp_path)
+    row = both_builds.compare(name, x86, aarch64, 100 if recorder.on else draws.times)
+    recorder.write("arm", name, row)
+    if recorder.on and name == both_builds.RECORDED:
+        both_builds.record(aarch64)
+    assert not any(row[key] for key in both_builds.WRONG), row
+    assert row["constants"]
+    assert row["variables"]

@@ -1,5 +1,6 @@
 """Calls on registered buffers, and NCCL_CTA_POLICY, against libnccl: picks, channels, threads."""
 
+import contextlib
 import dataclasses
 import re
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.available_releases import HERE
+from tests.support.draws import Draws
+from tests.support.random_windows import registering
 from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op
@@ -14,7 +17,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
-from tuner.oracle.conformance.check import ALL_COLLECTIVES, check
+from tuner.oracle.conformance.check import ALL_COLLECTIVES, check, sizes_bytes
 from tuner.oracle.launches import LaunchedCall
 from tuner.scenario import Scenario
 
@@ -65,6 +68,27 @@ def test_registered(name: str, machine: str, nodes: int, gpus: int) -> None:
     report = check(Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus), REGISTERED)
     assert report.mismatches == ()
     assert report.compared["channels"] >= 5 * 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HERE)
+def test_random_communicators(name: str, draws: Draws) -> None:
+    """All collectives that the variables leave an algorithm, registered and in CUDA graphs, out of place and in place.
+
+    Some are refused: BadInput.
+    """
+    random, every = draws.random(f"registered {name}"), CAPTURED + (REGISTERED if name in REGISTERS else [])
+    for _ in range(draws.times):
+        scenario = registering(name, random)
+        selection, requests = Selection(scenario.communicator()), list[Request]()
+        for request in [*every, *(dataclasses.replace(request, in_place=True) for request in every)]:
+            with contextlib.suppress(BadInput):
+                if selection.usable(request):
+                    selection.pick(request, sizes_bytes(request, selection.communicator.ranks))
+                    requests.append(request)
+        report = check(scenario, requests)
+        assert report.mismatches == (), f"{scenario.title} {scenario.environment}"
+        assert report.compared["channels"] >= len(requests)
 
 
 @pytest.mark.each_choice

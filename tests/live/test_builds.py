@@ -1,13 +1,19 @@
 """libnccl as it is built for CUDA 13: it answers what the build for CUDA 12 of the same release does."""
 
+import re
 from dataclasses import replace
+from itertools import product
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support import builds
 from tests.support.available_releases import BUILDS
+from tests.support.planned_communicators import ALL_TYPES
 from tests.support.plugin_tables import table_of
+from tests.support.recorded import Recorder
 from tuner import plugin
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.emulator.request import Request
@@ -29,6 +35,31 @@ def test_it_answers_as_the_build_for_cuda_12(
     made = builds.compare(Scenario(name, nodes, machine=machine), (library.BUILD, build), requests)
     assert made.differences == []
     assert made.compared > 15_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "build"), BUILDS)
+def test_all_types_as_the_build_for_cuda_12(name: str, build: str, recorder: Recorder) -> None:
+    """Where they are recorded, for docs/builds.toml, two machines on one and two nodes."""
+    file, differences = library.find(name, build), list[str]()
+    row: dict[str, Any] = {"sha256": file.sha256, "cuda": cuda(file.path), "communicators": 0, "compared": 0, "same": 0}
+    for machine, nodes in product(builds.MACHINES, (1, 2)) if recorder.on else [(builds.MACHINES[0], 1)]:
+        made = builds.compare(Scenario(name, nodes, machine=machine), (library.BUILD, build), ALL_TYPES)
+        row["communicators"] += 1
+        row["compared"] += made.compared
+        row["same"] += made.compared - len(made.differences)
+        differences += [f"{nodes} x {machine}: {difference}" for difference in made.differences]
+    recorder.write("builds", name, row)
+    assert not differences, "\n".join(differences)
+    assert row["compared"] > 40_000
+    assert row["cuda"].startswith("13.")
+
+
+def cuda(path: Path) -> str:
+    """The version of CUDA that a libnccl says it was compiled with."""
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        match = re.search(rb"compiled with CUDA (\d+\.\d+)", content)
+        return "" if match is None else match[1].decode()
 
 
 @pytest.mark.parametrize(("name", "build"), BUILDS)

@@ -2,19 +2,21 @@
 
 import json
 import re
-from dataclasses import replace
-from itertools import pairwise, product
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from itertools import count, pairwise, product, zip_longest
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from tests.support.available_releases import HERE
-from tests.support.channels_across import both, count, differences
+from tests.support.draws import Draws
 from tests.support.random_topologies import drawn
 from tuner.base.errors import OracleFailed, TunerError
 from tuner.cli import everything as main
 from tuner.emulator.connect import Connected, Tree
+from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario
 
@@ -45,6 +47,9 @@ SETTINGS: tuple[dict[str, str], ...] = (
     {"NCCL_COLLNET_ENABLE": "1"},
     {"NCCL_COLLNET_ENABLE": "1", "NCCL_MAX_NCHANNELS": "3", "NCCL_MIN_NCHANNELS": "7"},
     {"NCCL_PXN_DISABLE": "1"},
+    {"NCCL_P2P_DISABLE": "1", "NCCL_NET_DISABLE_INTRA": "1"},
+    {"NCCL_NET_GDR_LEVEL": "LOC"},
+    {"NCCL_NVLS_NCHANNELS": "7"},
     {"NCCL_NVLS_ENABLE": "0"},
 )
 # Machine, GPUs, nodes; in the order of ranks
@@ -57,11 +62,55 @@ MIXED = (
 LOGGED = "2.28.9"
 
 
+def both(scenario: Scenario, timeout_s: float = 600.0) -> tuple[Connected, Connected]:
+    """Computed here, and what libnccl has."""
+    ours = scenario.resolve().connected
+    with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
+        return ours, oracle.connected()
+
+
+def differences(ours: Connected, theirs: Connected) -> Iterator[str]:
+    """Every field of every channel of every rank that is not the same."""
+    if ours.node_of_rank != theirs.node_of_rank:
+        yield f"nodes of ranks: {ours.node_of_rank} here, {theirs.node_of_rank} in libnccl"
+    for rank, (own, real) in enumerate(zip_longest(ours.ranks, theirs.ranks)):
+        if own is None or real is None:
+            yield f"rank {rank} is missing"
+            continue
+        if own.pat_peers != real.pat_peers:
+            yield f"rank {rank}, PAT: {own.pat_peers} here, {real.pat_peers} in libnccl"
+        for kind in ("channels", "nvls"):
+            for number, pair in enumerate(zip_longest(getattr(own, kind), getattr(real, kind))):
+                yield from (f"rank {rank}, {kind} {number}, {difference}" for difference in _between(*pair))
+
+
+def _between(own: object, real: object) -> Iterator[str]:
+    if own is None or real is None:
+        yield f"{own} here, {real} in libnccl"
+        return
+    for field in fields(own):  # type: ignore[arg-type]
+        here, there = getattr(own, field.name), getattr(real, field.name)
+        if here != there:
+            yield f"{field.name}: {here} here, {there} in libnccl"
+
+
 def compare(scenario: Scenario) -> Connected:
     ours, theirs = both(scenario)
     assert list(differences(ours, theirs)) == []
-    assert count(theirs) >= len(theirs.ranks)
+    assert theirs.ranks
+    assert all(rank.channels for rank in theirs.ranks)
     return theirs
+
+
+def compare_or_refuse(scenario: Scenario) -> None:
+    """What is refused here, libnccl fails on."""
+    try:
+        assert scenario.resolve().connected.ranks
+    except TunerError:
+        with pytest.raises(OracleFailed), Oracle(scenario.oracle_configuration(), timeout_s=600) as oracle:
+            oracle.connected()
+    else:
+        compare(scenario)
 
 
 @pytest.mark.each_choice
@@ -86,22 +135,29 @@ def test_every_rank_has_the_channels_of_libnccl_where_nodes_differ(
     compare(replace(own, others=tuple(others)))
 
 
-@pytest.mark.each_choice
-@pytest.mark.parametrize(("nccl", "number"), list(product(HERE, range(4))))
-def test_random_topologies_have_the_channels_of_libnccl(nccl: str, number: int, tmp_path: Path) -> None:
-    node = drawn(f"channels {number} {nccl}")
-    file = tmp_path / "node.xml"
-    file.write_text(node.xml)
-    if not node.across or node.gpus == 1:
-        pytest.skip("no file says that peer-to-peer fails, and one rank has no channels")
-    scenario = Scenario(nccl, 3, topology=file, gpus_per_node=node.gpus, collnet=True, environment=node.environment)
-    try:
-        assert scenario.resolve().connected.ranks
-    except TunerError:
-        with pytest.raises(OracleFailed), Oracle(scenario.oracle_configuration(), timeout_s=600) as oracle:
-            oracle.connected()
-    else:
-        compare(scenario)
+@pytest.mark.parametrize("nccl", HERE)
+def test_random_topologies_have_the_channels_of_libnccl(nccl: str, draws: Draws, tmp_path: Path) -> None:
+    numbers, file = count(), tmp_path / "node.xml"
+    for _ in range(draws.times):
+        nodes = (drawn(f"{draws.seed} channels {number} {nccl}") for number in numbers)
+        # No file says that peer-to-peer fails.
+        node = next(node for node in nodes if node.across and node.gpus * node.nodes > 1)
+        file.write_text(node.xml)
+        own = Scenario(nccl, node.nodes, topology=file, gpus_per_node=node.gpus, environment=node.environment)
+        compare_or_refuse(replace(own, collnet=True))
+
+
+@pytest.mark.parametrize("nccl", HERE)
+def test_random_machines_have_the_channels_of_libnccl(nccl: str, draws: Draws) -> None:
+    random = draws.random(f"channels {nccl}")
+    here = [name for name in catalogue.names() if nccl not in catalogue.load(name).crashes]
+    for _ in range(draws.times):
+        machine, settings = random.choice(here), random.choice(({}, *SETTINGS))
+        gpus = random.choice(sorted(catalogue.load(machine).gpu_counts))
+        nodes = random.choice((2, 3, 5) if gpus == 1 else (1, 2, 3, 5))
+        compare_or_refuse(
+            Scenario(nccl, nodes, machine=machine, gpus_per_node=gpus, collnet=True, environment=settings)
+        )
 
 
 def test_ranks_that_share_gpus_have_the_channels_of_libnccl() -> None:

@@ -8,15 +8,21 @@ import pytest
 
 from tests.support.available_releases import HERE
 from tests.support.check_exchange import compare, compare_mixed
-from tests.support.random_exchanges import KINDS, draw
-from tests.support.random_groups import random_groups
+from tests.support.draws import Draws
+from tests.support.random_exchanges import KINDS, draw, scenarios
+from tests.support.random_groups import random_groups, rings_of_works
+from tests.support.random_windows import GIN_TYPE, drawn_windows
 from tuner.answers.exchanges import ExchangeQuery, answers, uneven
-from tuner.base.errors import BadInput, OracleFailed
+from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
-from tuner.emulator.group import Operation
+from tuner.base.windows import SYMMETRIC, Windows
+from tuner.emulator.group import Operation, not_emulated
 from tuner.emulator.p2p.mixed import plan
 from tuner.emulator.p2p.plan import ExchangeCall
 from tuner.emulator.request import Request
+from tuner.emulator.rules.registered import missing
+from tuner.emulator.rules.schedule.cells import NOT_DONE
+from tuner.emulator.rules.symmetric_variables import WITHOUT_WINDOWS
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.oracle.launches import IssuedCall
@@ -37,6 +43,88 @@ def test_groups_of_all_kinds(name: str, nodes: int, gpus: int) -> None:
                 rank = generator.randrange(nodes * gpus)
                 calls = draw(kind, rank, nodes * gpus, generator)
                 assert compare(p2p_context(resolved, rank), oracle, calls) == {}, kind
+
+
+MOST_OF_ONE = 5  # groups of a kind on one communicator
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("buffers", Buffers, ids=lambda each: each.name)
+@pytest.mark.parametrize("name", HERE)
+def test_random_communicators_and_groups(name: str, buffers: Buffers, draws: Draws) -> None:
+    """Of machines, nodes that differ, domains and shared GPUs, with variables; beside collectives with any roots."""
+    if missing(load(name), buffers):
+        pytest.skip(f"NCCL {name} has no such buffers")
+    generator = draws.random(f"exchanges {name} {buffers.name}")
+    kinds = [kind for kind in KINDS if load(name).exchange.own_functions or not kind.startswith("nccl")]
+    drawn, compared = scenarios(name, f"{draws.seed} {buffers.name}"), 0
+    while compared * MOST_OF_ONE < draws.times:
+        scenario = with_variables(next(drawn), buffers, generator)
+        windows = drawn_windows(name, generator) if buffers is Buffers.window else SYMMETRIC
+        resolved, own = scenario.resolve(), min(draws.times, MOST_OF_ONE)
+        selection, seed = Selection(resolved.views[0]), generator.randrange(1 << 30)
+        groups = [
+            each
+            for each in random_groups(selection, own, most=40, seed=seed, on=(buffers, False), windows=windows)
+            if is_emulated(selection, each[0].request)
+        ]
+        try:
+            started = Oracle(scenario.oracle_configuration())
+        except BadInput:  # what the oracle cannot make, as of nodes with and without peer-to-peer
+            continue
+        compared += 1
+        with started as oracle:
+            for kind in kinds * own:
+                rank = generator.randrange(scenario.ranks)
+                calls = draw(kind, rank, scenario.ranks, generator)
+                compare_drawn(resolved, oracle, rank, ([], calls), (buffers, windows))
+            for given in groups:
+                # Buffers of collectives are registered on rank 0.
+                rank = 0 if buffers is not Buffers.plain else generator.randrange(scenario.ranks)
+                calls = draw(generator.choice(("alone", "all-to-all", "random")), rank, scenario.ranks, generator)
+                operations = [replace(each, root=generator.randrange(scenario.ranks)) for each in given]
+                compare_drawn(resolved, oracle, rank, (operations, calls), (buffers, windows))
+
+
+def compare_drawn(
+    resolved: ResolvedScenario,
+    oracle: Oracle,
+    rank: int,
+    group: tuple[list[Operation], list[ExchangeCall]],
+    on: tuple[Buffers, Windows],
+) -> None:
+    """What is refused here is not asked: groups that NCCL never ends, or that are not emulated beside collectives."""
+    selection, where = Selection(resolved.view_of(rank)), p2p_context(resolved, rank)
+    try:
+        different = compare_mixed(selection, where, oracle, group, on)
+    except NoAlgorithm:
+        return
+    except BadInput as error:
+        refusals = ("never returns", NOT_DONE, *(["not emulated"] if group[0] else []))
+        if not any(words in str(error) for words in refusals):
+            raise
+        return
+    assert different == {}, f"{resolved.scenario.title} {resolved.scenario.environment} rank {rank}"
+
+
+def is_emulated(selection: Selection, request: Request) -> bool:
+    try:
+        return not_emulated(selection, [request]) is None
+    except BadInput:
+        return False
+
+
+def with_variables(scenario: Scenario, buffers: Buffers, generator: random.Random) -> Scenario:
+    """With variables that reach such buffers; of windows between nodes they say whether there is GIN."""
+    drawn, rules = dict[str, str](), load(scenario.nccl).rules
+    if buffers is Buffers.window and scenario.nodes > 1:
+        drawn[GIN_TYPE] = generator.choice("03")
+    if buffers is Buffers.graph and generator.random() < 0.3:  # does not reach works of graphs
+        in_works = rings_of_works(load(scenario.nccl))
+        drawn |= {"NCCL_WORK_FIFO_DEPTH": "128"} if in_works else {"NCCL_WORK_FIFO_BYTES": "512"}
+    if buffers is not Buffers.plain and rules.symmetric_low_latency and generator.random() < 0.2:
+        drawn[WITHOUT_WINDOWS] = "1"
+    return replace(scenario, environment={**(scenario.environment or {}), **drawn})
 
 
 @pytest.mark.parametrize("buffers", [Buffers.registered, Buffers.window], ids=lambda each: each.name)

@@ -1,14 +1,19 @@
 """Groups on registered buffers and windows against the live libnccl: kernels, their calls, what is chosen together."""
 
+import contextlib
 import random
+from collections.abc import Iterator
+from random import Random
 
 import pytest
 
 from tests.support.available_releases import HERE
 from tests.support.check_exchange import compare as compare_exchange
 from tests.support.check_exchange import compare_mixed
+from tests.support.draws import Draws
 from tests.support.random_exchanges import draw
 from tests.support.random_groups import random_groups, rings_of_works
+from tests.support.random_windows import SYM_KERNEL, drawn_windows, of_groups
 from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
@@ -17,6 +22,7 @@ from tuner.emulator.group import Operation, plan
 from tuner.emulator.p2p.plan import ExchangeCall
 from tuner.emulator.request import Request
 from tuner.emulator.rules.registered import missing
+from tuner.emulator.rules.symmetric_variables import WITHOUT_WINDOWS
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import compare
@@ -37,10 +43,15 @@ def assert_same(scenario: Scenario, groups: list[list[Operation]]) -> int:
     """How many kernels were symmetric."""
     selection, symmetric = Selection(scenario.communicator()), 0
     with Oracle(scenario.oracle_configuration()) as oracle:
+        if {WITHOUT_WINDOWS, SYM_KERNEL} & set(scenario.environment or ()) and not groups[0][0].request.symmetric:
+            # Until one call on plain buffers a communicator takes symmetric kernels without multicast.
+            with contextlib.suppress(BadInput, NoAlgorithm):
+                compare(selection, oracle, plan(selection, windows([(Collective.AllReduce, 1024)], Buffers.plain)))
         for number, operations in enumerate(groups):
             ours = plan(selection, operations)
             values = compare(selection, oracle, ours)
-            assert {where: both for where, both in values.items() if both[0] != both[1]} == {}, f"group {number}"
+            different = {where: both for where, both in values.items() if both[0] != both[1]}
+            assert different == {}, f"{scenario.title} {scenario.environment} group {number}"
             symmetric += sum(kernel.path is not None for kernel in ours.kernels)
     return symmetric
 
@@ -76,6 +87,37 @@ def test_groups_of_all_kinds(name: str, buffers: Buffers, machine: str, nodes: i
     groups = planned(scenario, buffers, in_place)
     assert groups
     assert_same(scenario, groups)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HERE)
+def test_random_communicators_and_groups(name: str, draws: Draws) -> None:
+    """Those on windows apart: a communicator that has had windows knows more, of which the others' order depends."""
+    random, compared = draws.random(f"group buffers {name}"), 0
+    while compared < draws.times:
+        scenario = of_groups(name, random)
+        try:
+            selection = Selection(scenario.communicator())
+        except BadInput:
+            continue
+        for in_windows in (False, True):
+            if groups := list(drawn_groups(selection, random, in_windows)):
+                assert_same(scenario, groups)
+                compared += 1
+
+
+def drawn_groups(selection: Selection, random: Random, in_windows: bool) -> Iterator[list[Operation]]:
+    """Groups that are emulated, on windows, or on all other kinds of buffers of the release."""
+    for buffers in Buffers:
+        if missing(selection.communicator.release, buffers) or (buffers is Buffers.window) != in_windows:
+            continue
+        of = drawn_windows(selection.communicator.release.name, random)
+        on = buffers, of.sides is Sides.both and random.random() < 0.3
+        most, seed = random.choice((3, 12, 40, 90)), random.randrange(1 << 30)
+        for operations in random_groups(selection, 6, most, seed, on, of):
+            with contextlib.suppress(BadInput, NoAlgorithm):
+                plan(selection, operations)
+                yield operations
 
 
 @pytest.mark.parametrize("name", [name for name in TOGETHER if name not in ANY_BUFFERS])

@@ -1,11 +1,19 @@
 """Several releases against the emulator, exactly: a few in the plain test run, all of them in `make test-releases`."""
 
+from collections import Counter
+from pathlib import Path
+
 import pytest
 
 from tests.support.available_releases import HERE
+from tests.support.draws import Draws
+from tests.support.planned_communicators import LEAST_OF_DOMAINS, plan
+from tests.support.recorded import Recorder
+from tuner.base.errors import TunerError
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
-from tuner.oracle.conformance.check import ALL_COLLECTIVES, check
+from tuner.oracle import library
+from tuner.oracle.conformance.check import ALL_COLLECTIVES, KINDS, check
 from tuner.scenario import Scenario
 
 SHAPES = [
@@ -69,3 +77,37 @@ def test_settings_of_a_release(name: str, settings: dict[str, str]) -> None:
     report = check(scenario, requests)
     assert report.mismatches == ()
     assert report.compared["picks"] >= 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HERE)
+def test_planned_communicators(name: str, draws: Draws, recorder: Recorder, tmp_path: Path) -> None:
+    """Some of tests/support/planned_communicators.py; all of them where they are recorded, for docs/releases.toml."""
+    planned, wrong, failed = list(plan(name, tmp_path)), list[str](), 0
+    chosen = planned if recorder.on else draws.random(name).sample(planned, min(draws.times, len(planned)))
+    compared, matched, of_domains = Counter[str](), Counter[str](), Counter[str]()
+    for each in chosen:
+        try:
+            report = check(each.scenario, each.requests, each.sizes, timeout_s=600)
+        except TunerError as error:
+            failed += 1
+            wrong.append(f"{each.title}: {error}")
+            continue
+        wrong += [f"{each.title}: {mismatch}" for mismatch in report.mismatches]
+        compared.update(report.compared)
+        matched.update(report.matched)
+        if each.of_domain:
+            of_domains.update({"communicators": 1, **report.compared})
+    row = {
+        "libnccl_sha256": library.find(name).sha256,
+        "machines": list(catalogue.names()),
+        "communicators": len(chosen),
+        "failed": failed,
+        "domains": {what: of_domains[what] for what in ("communicators", "cells", "picks")},
+        **{kind: {"compared": compared[kind], "matched": matched[kind]} for kind in KINDS},
+    }
+    recorder.write("releases", name, row)
+    assert not wrong, "\n".join(wrong)
+    assert compared.total()
+    if recorder.on:
+        assert all(of_domains[kind] >= least for kind, least in LEAST_OF_DOMAINS.items())

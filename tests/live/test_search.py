@@ -1,25 +1,31 @@
 """Our own search for channels against the live libnccl: every number, every channel, and the file that it writes."""
 
 import re
+from collections import Counter
+from contextlib import ExitStack
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
 
 from tests.support.available_releases import HERE
+from tests.support.draws import Draws
 from tests.support.processors import PROCESSORS, Processors, with_processors
-from tests.support.random_topologies import drawn
+from tests.support.random_topologies import Drawn, drawn
+from tests.support.recorded import Recorder
+from tests.support.search_variables import ASSIGNMENTS
+from tests.support.searches import Searches, compared, difference, fails
 from tests.support.two_ports import HOW, MERGING, How, with_two_ports
 from tuner import release
 from tuner.answers.graphs import of_scenario
-from tuner.base.errors import BadInput, OracleFailed
+from tuner.base.errors import BadInput, OracleFailed, TunerError
 from tuner.base.names import Algorithm
-from tuner.graphs import SearchRequest, graph_file, searched
+from tuner.graphs import graph_file, searched
 from tuner.machine import catalogue
+from tuner.machine.graphs import release_key
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import check
-from tuner.oracle.search import ordered_graphs
 from tuner.release import load
 from tuner.scenario import Scenario
 from tuner.scenario.oracle_configuration import OracleConfiguration
@@ -27,7 +33,7 @@ from tuner.scenario.oracle_configuration import OracleConfiguration
 pytestmark = pytest.mark.live
 
 ALONE, TOGETHER = 1, 2
-RANDOM = 5  # topologies of each release; tests.scripts.check_graphs takes more
+TWO_PORTS = ("dgx-h100", "dgx-1v", "pcie-l40s-4nic")  # of their adapters
 MACHINES = ("a100-4x-2nic", "alps", "dgx-b200", "dgx-h100", "pcie-l40s-no-p2p", "ws-2x-a6000")
 SETTINGS = (
     {"NCCL_COLLNET_ENABLE": "1"},
@@ -43,18 +49,27 @@ SETTINGS = (
 )
 
 
+GROUPS = [  # releases whose search differs little
+    [name for name in release.names() if release_key(first) <= release_key(name) < release_key(beyond)]
+    for first, beyond in pairwise(("2.18.0", "2.19.0", "2.22.0", "2.25.0", "2.27.0", "2.30.0", "3.0.0"))
+]
+
+
 def compare(scenario: Scenario) -> None:
     request = scenario.resolve().own.for_search(scenario.nodes > 1)
-    compare_with(request, scenario.oracle_configuration())
+    assert difference(scenario.oracle_configuration(), request) is None
 
 
-def compare_with(request: SearchRequest, configuration: OracleConfiguration) -> None:
-    result = searched(request, configuration.release)
-    found = {name: graph for name, graph in result.graphs.items() if graph.orders}
-    with Oracle(configuration) as oracle:
-        # Where NCCL takes a host for several nodes, it mixes their graphs, and the file alone has those of rank 0.
-        assert result.parts > 1 or found == ordered_graphs(oracle)
-        assert graph_file.text(result.graphs, release.load(configuration.release).search.dump) == oracle.graph_xml()
+def compare_or_refuse(configuration: OracleConfiguration) -> None:
+    """What is refused here, libnccl fails on."""
+    try:
+        found = difference(configuration)
+    except OracleFailed:
+        raise
+    except TunerError:
+        assert fails(configuration)
+    else:
+        assert found is None
 
 
 @pytest.mark.parametrize("nccl", HERE)
@@ -110,15 +125,47 @@ def test_every_channel_is_libnccls_with_a_variable_set(nccl: str, settings: dict
 
 
 @pytest.mark.each_choice
-@pytest.mark.parametrize("number", range(RANDOM))
+@pytest.mark.parametrize("kind", ["machine", "topology", "processors", "ports"])
 @pytest.mark.parametrize("nccl", HERE)
-def test_every_channel_of_a_random_topology_is_libnccls(nccl: str, number: int) -> None:
-    node = drawn(f"{number} {nccl}")
-    request = SearchRequest(node.xml, node.gpus, node.nodes > 1, node.environment, node.across, network_reduces=True)
-    compare_with(
-        request,
-        node.oracle_configuration(nccl),
-    )
+def test_every_channel_of_a_random_node_is_libnccls(nccl: str, kind: str, draws: Draws) -> None:
+    """Machines with variables and parts of their GPUs; topologies that nobody built, also of rare processors."""
+    random = draws.random(f"search {kind} {nccl}")
+    machines = [name for name in catalogue.names() if nccl not in catalogue.load(name).crashes]
+    for _ in range(draws.times):
+        node, number = drawn(str(random.random())), random.randrange(1 << 30)
+        if kind in ("machine", "ports"):
+            machine = catalogue.load(random.choice(machines if kind == "machine" else TWO_PORTS))
+            xml, settings = machine.topology_xml, dict([random.choice(ASSIGNMENTS).split("=")])
+            if kind == "ports":
+                xml, settings = with_two_ports(xml, random.choice(HOW)), random.choice(MERGING)
+            gpus, across = random.choice(sorted(machine.gpu_counts)), machine.peer_to_peer_across_sockets
+            node = Drawn(xml, gpus, random.choice((1, 2, 3)), {**machine.environment, **settings}, across)
+        elif kind == "processors":
+            node = replace(node, xml=with_processors(node.xml, random.choice(PROCESSORS), str(number)))
+        compare_or_refuse(node.oracle_configuration(nccl))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [group for group in GROUPS if set(group) & set(HERE)], ids="-".join)
+def test_files_of_graphs_of_random_topologies(
+    group: list[str], draws: Draws, recorder: Recorder, tmp_path: Path
+) -> None:
+    """Releases take turns; each is loaded once, which makes thousands possible."""
+    counted, differs = Counter[str](), list[dict[str, str]]()
+    with ExitStack() as loaded:
+        here = [nccl for nccl in group if nccl in HERE]
+        cheap = {nccl: loaded.enter_context(Searches(drawn("").oracle_configuration(nccl))) for nccl in here}
+        for number in range(10 * draws.times):
+            nccl, seed = here[number % len(here)], f"{draws.seed}{number} {group[0]}"
+            found = compared(nccl, seed, drawn(seed), tmp_path, cheap[nccl])
+            counted["refused_by_both" if found.refused else "compared"] += 1
+            if found.why is not None:
+                differs.append({"seed": seed, "release": nccl, "why": found.why})
+    row = {"releases": group, "compared": counted["compared"], "equal": counted["compared"] - len(differs)}
+    row["refused_by_both"] = counted["refused_by_both"]
+    recorder.write("random", group[0], row | ({"differs": differs} if differs else {}))
+    assert not differs
+    assert counted["compared"]
 
 
 @pytest.mark.each_choice
@@ -128,8 +175,7 @@ def test_merged_adapters_are_libnccls(nccl: str, how: How) -> None:
     """Every way to ask for it in turn."""
     settings = MERGING[(HERE.index(nccl) + HOW.index(how)) % len(MERGING)]
     topology = with_two_ports(catalogue.load("dgx-h100").topology_xml, how)
-    request = SearchRequest(topology, 2, True, settings, network_reduces=True)
-    compare_with(request, OracleConfiguration(topology, TOGETHER, 2, nccl, settings, network_reduces=True))
+    assert difference(OracleConfiguration(topology, TOGETHER, 2, nccl, settings, network_reduces=True)) is None
 
 
 @pytest.mark.parametrize("setting", [{}, {"NCCL_IB_MERGE_NICS": "0"}, {"NCCL_IB_HCA": "^mlx5_18"}], ids=str)
@@ -142,15 +188,14 @@ def test_ports_that_the_network_merges_are_libnccls(nccl: str, setting: dict[str
 def test_affinity_that_a_topology_lacks_is_not_this_computers(nccl: str) -> None:
     """libnccl adds that of the NUMA node of its own computer, where there may be none, and joins ranks otherwise."""
     topology = re.sub(r' affinity="[^"]*"', "", catalogue.load("pcie-l40s").topology_xml)
-    compare_with(SearchRequest(topology, 8, True, {}), OracleConfiguration(topology, TOGETHER, 8, nccl, {}))
+    assert difference(OracleConfiguration(topology, TOGETHER, 8, nccl, {})) is None
 
 
 def test_forced_groups_are_libnccls() -> None:
     topology = with_two_ports(catalogue.load("dgx-h100").topology_xml, "functions")
     settings = {"NCCL_NET_FORCE_MERGE": "mlx5_0,mlx5_3_1;mlx5_3,mlx5_0_1"}
     for nccl in HERE:
-        request = SearchRequest(topology, 2, True, settings)
-        compare_with(request, OracleConfiguration(topology, TOGETHER, 2, nccl, settings))
+        assert difference(OracleConfiguration(topology, TOGETHER, 2, nccl, settings)) is None
 
 
 @pytest.mark.each_choice
@@ -159,9 +204,7 @@ def test_forced_groups_are_libnccls() -> None:
 def test_rare_processors_are_libnccls(nccl: str, processors: Processors) -> None:
     topology = with_processors(catalogue.load("dgx-1v").topology_xml, processors, nccl)
     environment = {"NCCL_NET_GDR_READ": "1"}
-    compare_with(
-        SearchRequest(topology, 4, True, environment), OracleConfiguration(topology, TOGETHER, 4, nccl, environment)
-    )
+    assert difference(OracleConfiguration(topology, TOGETHER, 4, nccl, environment)) is None
 
 
 @pytest.mark.each_choice

@@ -81,7 +81,7 @@ def test_random_tables(name: str, draws: Draws, tmp_path: Path) -> None:
     while bypassing < draws.times:
         scenario, request, sizes = drawn(name, random)
         table = rows(random)
-        if request.buffers is not Buffers.window:  # registered ones: tests/scripts/check_registered.py
+        if request.buffers is not Buffers.window:  # registered ones: test_buffers.py
             request = replace(request, buffers=Buffers.plain)
             scenario = replace(scenario, environment={**(scenario.environment or {}), **WITHOUT_WINDOWS})
         number += 1

@@ -11,6 +11,7 @@ command again compares. What is there already is kept.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -67,9 +68,11 @@ def main(name: str, machines: Sequence[str]) -> None:
     run(sys.executable, "-m", "tests.scripts.record_launches", name)
     run(sys.executable, "-m", "tests.scripts.record_defaults")
     tests = " or ".join(f"{name}-{each}" for each in machines) or name
+    os.environ["NCCL_TUNER_TEST_RELEASES"] = "all"
     run(sys.executable, "-m", "pytest", "-q", "tests/golden", "-k", tests)
     if not machines:
-        run(sys.executable, "-m", "tests.scripts.check_releases", name)
+        planned = f"tests/live/test_releases.py::test_planned_communicators[{name}]"
+        run(sys.executable, "-m", "pytest", "-n", "0", "-q", planned, "--record")
         run(sys.executable, "-m", "tests.scripts.write_docs")
 
 

@@ -1,7 +1,7 @@
 """Fetches releases' libnccl for aarch64, which `fetch-nccl` does on such a computer, into the cache's folder aarch64.
 
     python -m tests.scripts.fetch_arm                     the release that tests/live/test_aarch64.py runs
-    python -m tests.scripts.fetch_arm 2.28.9 2.32.3       these, for tests/scripts/check_arm.py
+    python -m tests.scripts.fetch_arm 2.28.9 2.32.3       these, for tests/live/test_aarch64.py
 
 Where the cross compiler or qemu is not installed nothing can run it, and nothing is fetched. What cannot be fetched
 is no error: the test that runs it is skipped and says so.

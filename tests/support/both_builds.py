@@ -3,6 +3,8 @@
 Functions of the library for aarch64 are run by qemu (``call_libnccl.c``), on communicators drawn at random.
 """
 
+import contextlib
+import json
 import os
 import random
 import re
@@ -12,15 +14,21 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from elftools.elf.elffile import ELFFile
 
+from tuner.base.errors import BadInput
 from tuner.base.files import cache_folder
+from tuner.base.names import Algorithm, Protocol
+from tuner.machine.graphs import EMPTY
 from tuner.oracle import symbols
 from tuner.oracle.symbols import Symbols
+from tuner.scenario import Scenario
+from tuner.scenario.resolved import ResolvedScenario
 
 PROGRAM = Path(__file__).with_name("call_libnccl.c")
 CROSS, QEMU, DISASSEMBLER = "aarch64-linux-gnu-gcc", "qemu-aarch64", "aarch64-linux-gnu-objdump"
@@ -34,6 +42,14 @@ PARAMETER = re.compile(r"^_Z\d+ncclParam\w+v$")
 ARM = 3  # NCCL_TOPO_CPU_ARCH_ARM
 NVLINK, PCI = 1, 4  # LINK_NVL and a type that is not: the model asks for no other
 SIZES = tuple(1 << power for power in range(3, 35))
+LATENCIES = Path(__file__).parents[1] / "golden" / "arm" / "latencies.json"
+RECORDED = "2.28.9"  # the release whose latencies LATENCIES has, of
+RECORDED_MACHINES = {"alps": (1, 2, 5, 13, 100), "gh200-4x": (2, 3, 7, 12, 33, 48, 64), "gb200-nvl72": (2, 3)}
+MACHINES = {"alps": (1, 2, 4, 16), "gh200-4x": (1, 2, 4, 16), "gb200-nvl72": (1, 2, 4)}  # of the last, domains
+SEED = 18
+COMPARED = ("latencies", "bandwidths", "times", "picks")
+COUNTS = ("communicators", *(f"{what}{which}" for what in COMPARED for which in ("", "_different")))
+WRONG = ("constants_different", "variables_different", "bandwidths_different", "picks_different", "more_than_last_bit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,3 +218,110 @@ def _script(build: Build, each: Drawn, block: int, cells: Iterable[tuple[int, ..
 
 def _floats(text: str) -> np.ndarray:
     return np.frombuffer(bytes.fromhex(text), "<f4")
+
+
+def compare(name: str, x86: Build, aarch64: Build, communicators: int) -> dict[str, Any]:
+    """Counts of a release as docs/arm.toml has them: tables and picks of so many random communicators, and the rest."""
+    here, there = constants(x86.library), constants(aarch64.library)
+    named = {symbol for symbol in here.keys() | there.keys() if not symbol.startswith("CSWTCH")}  # made by the compiler
+    unset, unset_there = defaults(x86), defaults(aarch64)
+    variables = unset.keys() | unset_there.keys()
+    row: dict[str, Any] = {
+        "sha256": sha256(aarch64.library.read_bytes()).hexdigest(),
+        "constants": len(named),
+        "constants_bytes": sum(len(here.get(symbol, b"")) for symbol in named),
+        "constants_different": sum(here.get(symbol) != there.get(symbol) for symbol in named),
+        "variables": len(variables),
+        "variables_different": sum(unset.get(variable) != unset_there.get(variable) for variable in variables),
+        "fused": dict(sorted(fused(aarch64.library).items())),
+    }
+    return row | models(name, x86, aarch64, communicators)
+
+
+def models(name: str, x86: Build, aarch64: Build, communicators: int) -> dict[str, int]:
+    """Tables and picks of both builds, where a release has one function for them (before 2.31)."""
+    row = dict.fromkeys((*COUNTS, "more_than_last_bit"), 0)
+    if "ncclTopoTuneModel" not in x86.symbols.functions:
+        return row
+    algorithms, numbers = x86.symbols.comm.members["latencies"].dims[1], random.Random(SEED)
+    drawn = [draw(algorithms, numbers) for _ in range(communicators)] + of_machines(name, algorithms)
+    for here, there in zip(model(x86, drawn), model(aarch64, drawn), strict=True):
+        one, other = picks(here), picks(there)
+        row["communicators"] += 1
+        row["latencies"] += int((here.latencies_us != 0).sum())
+        row["latencies_different"] += int((here.latencies_us != there.latencies_us).sum())
+        row["more_than_last_bit"] += int((last_bits(here.latencies_us, there.latencies_us) > 1).sum())
+        row["bandwidths"] += int((here.bandwidths_gbs != 0).sum())
+        row["bandwidths_different"] += int((here.bandwidths_gbs != there.bandwidths_gbs).sum())
+        row["times"] += int((here.times_us > 0).sum())
+        row["times_different"] += int((here.times_us != there.times_us).sum())
+        row["picks"] += one.size
+        row["picks_different"] += int((one != other).sum())
+    return row
+
+
+def last_bits(here: np.ndarray, there: np.ndarray) -> Any:
+    """How many floats lie between the two."""
+    return np.abs(here.view("<i4").astype(np.int64) - there.view("<i4"))
+
+
+def picks(model: Model) -> np.ndarray:
+    """The combination with the least time [collective, size], of those that have a bandwidth."""
+    times = np.moveaxis(np.where(model.times_us > 0, model.times_us, np.inf), -1, 1)
+    return times.reshape(*times.shape[:2], times.shape[2] * times.shape[3]).argmin(axis=-1) if times.size else times
+
+
+def of_machines(name: str, algorithms: int) -> list[Drawn]:
+    """The catalogue's machines with ARM processors, as the emulator has them, where the release runs on them."""
+    made = []
+    for machine, each in MACHINES.items():
+        for nodes in each:
+            with contextlib.suppress(BadInput):
+                made.append(of_machine(name, machine, nodes, algorithms))
+    return made
+
+
+def record(aarch64: Build) -> None:
+    """Writes the latencies of a few communicators as the build for aarch64 has them."""
+    each = [(machine, nodes) for machine, several in RECORDED_MACHINES.items() for nodes in several]
+    made = model(aarch64, [of_machine(RECORDED, *one, len(Algorithm)) for one in each])
+    lines = (
+        json.dumps(
+            {"machine": machine, "nodes": nodes, "latencies_us": table.latencies_us.astype("<f4").tobytes().hex()}
+        )
+        for (machine, nodes), table in zip(each, made, strict=True)
+    )
+    LATENCIES.parent.mkdir(exist_ok=True)
+    LATENCIES.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def recorded() -> Iterator[tuple[str, int, np.ndarray]]:
+    """Machine, nodes and latencies [collective, algorithm, protocol], us, as :func:`record` wrote them."""
+    for one in json.loads(LATENCIES.read_text()):
+        table = np.frombuffer(bytes.fromhex(one["latencies_us"]), "<f4")
+        yield one["machine"], one["nodes"], table.reshape(-1, len(Algorithm), len(Protocol))
+
+
+def of_machine(name: str, machine: str, nodes: int, algorithms: int) -> Drawn:
+    """A communicator of one machine, all GPUs."""
+    made = ResolvedScenario(Scenario(name, nodes, machine=machine)).views[0]
+    graphs = [made.graphs.get(algorithm, EMPTY) for algorithm in list(Algorithm)[:algorithms]]
+    comm = {"nNodes": made.nodes, "nRanks": made.ranks, "rank": 1, "nChannels": made.graphs[Algorithm.Ring].channels}
+    comm |= {"cpuArch": ARM, "cpuVendor": 0, "minCompCap": made.min_comp_cap}
+    comm["maxTreePattern"] = 0 if made.tree_pattern is None else int(made.tree_pattern)
+    return Drawn(
+        comm,
+        [
+            {
+                "nChannels": graph.channels,
+                "bwIntra": graph.bw_intra_gbs,
+                "bwInter": graph.bw_inter_gbs,
+                "latencyInter": graph.latency_inter_us,
+                "typeIntra": NVLINK if graph.type_intra == "NVL" else PCI,
+                "typeInter": PCI,
+                "sameChannels": int(graph.same_channels),
+                "pattern": 0 if graph.pattern is None else int(graph.pattern),
+            }
+            for graph in graphs
+        ],
+    )

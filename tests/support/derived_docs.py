@@ -13,9 +13,8 @@ from typing import Any
 
 import click
 
-from tests.scripts import check_arm, check_builds, check_random, write_accuracy
-from tests.scripts import check_releases as releases
-from tests.support import measured_regret
+from tests.scripts import write_accuracy
+from tests.support import measured_regret, recorded
 from tuner import cli, release
 from tuner.api import scenario
 from tuner.base.names import Collective, DataType, Op
@@ -43,7 +42,7 @@ def written_into(text: str, page: Path) -> str:
 
 def proven() -> str:
     """One sentence: what the last `make test-releases` compared."""
-    found = releases.read().values()
+    found = recorded.read("releases").values()
     cells, picks, communicators = (
         sum(row["cells"]["compared"] for row in found),
         sum(row["picks"]["compared"] for row in found),
@@ -56,7 +55,7 @@ def proven() -> str:
     )
 
 
-def _counted(row: releases.Row, what: str) -> int:
+def _counted(row: dict[str, Any], what: str) -> int:
     """Of all kinds; one that was not compared yet when the row was written has no numbers."""
     return sum(row[kind][what] for kind in KINDS if kind in row)
 
@@ -66,12 +65,12 @@ def by_release() -> str:
         "| NCCL | wheels | tuner plugins | communicators | of NVLink domains | graphs, rings, trees | cost cells | "
         "picks, channels, threads | matched |",
         "|---|---|---|--:|--:|--:|--:|--:|--:|",
-        *(_line(name, row) for name, row in releases.read().items()),
+        *(_line(name, row) for name, row in recorded.read("releases").items()),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _line(name: str, row: releases.Row) -> str:
+def _line(name: str, row: dict[str, Any]) -> str:
     compared, matched = (_counted(row, what) for what in ("compared", "matched"))
     graphs, cells, picks = (f"{row[kind]['compared']:,}" for kind in ("graphs", "cells", "picks"))
     domains = row["domains"]["communicators"] if "domains" in row else 0  # of a row that was written before they were
@@ -84,15 +83,15 @@ def _line(name: str, row: releases.Row) -> str:
 
 def by_build() -> str:
     """What the last `make test-releases` compared of libnccl for CUDA 13."""
-    rows = check_builds.read()
+    rows = recorded.read("builds")
     compared, same = (sum(row[key] for row in rows.values()) for key in ("compared", "same"))
     first, *_, last = rows
     return f"{len(rows)} releases, {first} to {last}: {compared:,} values compared, {share(same, compared)} the same.\n"
 
 
 def by_arm() -> str:
-    """What tests/scripts/check_arm.py compared of libnccl for aarch64."""
-    rows = check_arm.read()
+    """Differences of libnccl for aarch64 from that for x86-64."""
+    rows = recorded.read("arm")
     lines = ["| compared in all releases | number | different |", "|---|--:|--:|"]
     for what in ("constants", "variables", "latencies", "times", "picks"):
         numbers = [sum(row[key] for row in rows.values()) for key in (what, f"{what}_different")]
@@ -102,10 +101,10 @@ def by_arm() -> str:
 
 
 def by_random() -> str:
-    """What tests/scripts/check_random.py compared: by group of releases, and each topology that is not equal."""
+    """Random topologies by group of releases, and each one that is not equal."""
     lines = ["| NCCL | random topologies | graphs equal | refused by both |", "|---|--:|--:|--:|"]
     listed = []
-    for row in check_random.summary():
+    for row in recorded.read("random").values():
         names = row["releases"]
         equal = share(row["equal"], row["compared"])
         lines.append(f"| {names[0]} to {names[-1]} | {row['compared']:,} | {equal} | {row['refused_by_both']:,} |")

@@ -193,7 +193,7 @@ def most_gpus(machine: str, nodes: int, ranks: int) -> int:
 
 
 def parts(machine: str, nodes: int) -> list[int]:
-    """GPUs of each node, some that :func:`of_machines` has not; the rest is in tests/scripts/check_graphs.py."""
+    """GPUs of each node, some that :func:`of_machines` has not; tests/live/test_search.py draws others."""
     counts = catalogue.load(machine).gpu_counts
     most = max(counts)
     wanted = {1: most // 2, 2: most - 1, 3: most}[nodes]

@@ -1,5 +1,6 @@
-"""Calls on windows of every kind, on random machines, types, sizes and variables."""
+"""Calls on registered buffers and on windows of every kind, on random machines, types, sizes and variables."""
 
+from dataclasses import replace
 from random import Random
 
 from tuner import release
@@ -7,6 +8,7 @@ from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Buffers, Collective, DataType, Op
 from tuner.base.windows import SYMMETRIC, Sides, WindowFlag, Windows
 from tuner.emulator.request import Request
+from tuner.emulator.rules.symmetric_variables import WITHOUT_WINDOWS
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 
@@ -45,6 +47,31 @@ SIDES = (Sides.both, Sides.both, Sides.send, Sides.receive)
 SYMMETRIC_FLAGS = (WindowFlag.COLL_SYMMETRIC, WindowFlag.COLL_SYMMETRIC | WindowFlag.STRICT_ORDERING)
 FLAGS = (*SYMMETRIC_FLAGS, *SYMMETRIC_FLAGS, WindowFlag.DEFAULT, WindowFlag.STRICT_ORDERING, WindowFlag.GIN_ONLY)
 BUFFERS = (Buffers.window, Buffers.window, Buffers.window, Buffers.plain, Buffers.registered)
+
+# Communicators whose buffers are registered.
+REGISTERING = (
+    *("dgx-1v", "dgx-a100", "dgx-h100", "pcie-l40s", "pcie-l40s-no-p2p", "pcie-l40s-4nic"),
+    *("a100-4x-1nic", "gh200-4x"),
+)
+SHAPES = ((1, 2), (1, 4), (1, 8), (2, 1), (3, 1), (2, 4))  # nodes, GPUs of each
+RING = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
+CHANNELS = {"NCCL_MIN_NCHANNELS": "20", "NCCL_MAX_NCHANNELS": "20"}
+OF_REGISTERED: tuple[dict[str, str], ...] = (  # variables that reach registered buffers
+    RING,
+    RING | CHANNELS,
+    {"NCCL_ALGO": "Ring,Tree"} | CHANNELS,
+    {"NCCL_LOCAL_REGISTER": "0"},
+    {"NCCL_GRAPH_REGISTER": "0"},
+    {"NCCL_MIN_CTAS": "3"},
+    {"NCCL_NET_GDR_LEVEL": "SYS"},
+    {"NCCL_NET_GDR_LEVEL": "LOC"},
+    {"NCCL_NET_GDR_READ": "0"},
+    {"NCCL_NET_GDR_C2C": "0"},
+    RING | CHANNELS | {"NCCL_P2P_LEVEL": "PIX"},
+    RING | CHANNELS | {"NCCL_P2P_LEVEL": "SYS"},
+    {"NCCL_ALGO": "Ring,Tree"} | CHANNELS | {"NCCL_P2P_DISABLE": "1"},
+)
+ROOM = {"NCCL_WORK_ARGS_BYTES": ("600", "1000", "2000"), "NCCL_WORK_FIFO_BYTES": ("4096", "65536")}
 
 SIZES = 120
 
@@ -88,6 +115,36 @@ def drawn(name: str, draw: Random) -> tuple[Scenario, Request, list[int]]:
     unit = request.unit_bytes(nodes * (trays or 1) * gpus)
     sizes = sorted({unit * max(1, int(2 ** draw.uniform(0, 33.9)) // unit) for _ in range(SIZES)})
     return scenario, request, sizes
+
+
+def registering(name: str, draw: Random) -> Scenario:
+    """A communicator of a release, every other one with variables."""
+    (nodes, gpus), machine = draw.choice(SHAPES), draw.choice(REGISTERING)
+    settings = draw.choice(OF_REGISTERED) if draw.random() < 0.5 else {}
+    gpus = min(gpus, 4) if "4x" in machine else gpus
+    own = Scenario(name, nodes, machine=machine, gpus_per_node=gpus, environment=settings)
+    return replace(own, gpus_per_process=min(gpus, draw.choice((1, 2, 8))))
+
+
+def of_groups(name: str, draw: Random) -> Scenario:
+    """A communicator of a release for groups on any buffers: variables of windows, and of what a kernel holds, too."""
+    machine = draw.choice((*REGISTERING, *MACHINES, *MACHINES))
+    nodes, gpus = draw.choice((1, 1, 1, 2, 2, 3)), draw.choice((1, 2, 4, 4, 8, 8))
+    gpus = min(gpus, 4) if "4x" in machine or "nvl72" in machine else gpus
+    gpus = 2 if nodes == 1 and gpus == 1 else gpus
+    environment = dict(draw.choice(OF_REGISTERED)) if draw.random() < 0.3 else {}
+    variables = {**VALUES, **ROOM}  # up to 2.21 nobody empties the ring of works here
+    environment |= {each: draw.choice(variables[each]) for each in draw.sample(list(variables), draw.randint(0, 2))}
+    if draw.random() < 0.25:
+        environment[SYM_KERNEL] = kernels(name, draw)
+    if draw.random() < 0.2:
+        environment[WITHOUT_WINDOWS] = "1"
+    if nodes > 1:
+        environment[GIN_TYPE] = draw.choice(("0", "3"))
+    trays = draw.randint(1, 2) if machine.endswith("nvl72") else None
+    per_process = draw.choice((1, 1, 1, 2))
+    own = Scenario(name, nodes, machine=machine, trays=trays, gpus_per_node=gpus, environment=environment)
+    return replace(own, gpus_per_process=per_process if gpus % per_process == 0 else 1)
 
 
 def drawn_windows(name: str, draw: Random) -> Windows:

@@ -1,4 +1,4 @@
-"""ARM hosts: what the libnccl for aarch64 answered, as tests/scripts/check_arm.py recorded it, against the emulator."""
+"""ARM hosts: what the libnccl for aarch64 answered, as tests/live/test_aarch64.py recorded it, against the emulator."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -6,8 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.scripts import check_arm
+from tests.support import both_builds
 from tests.support.fused_latency import fused, multiply_add
+from tests.support.recorded import read
 from tuner import release
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import Float, f32
@@ -26,8 +27,8 @@ def cells() -> list[tuple[ModelPoint, Float]]:
 
 
 def recorded() -> Iterator[tuple[ModelPoint, Float]]:
-    for machine, nodes, latencies_us in check_arm.recorded():
-        communicator = ResolvedScenario(Scenario(check_arm.RECORDED, nodes, machine=machine)).views[0]
+    for machine, nodes, latencies_us in both_builds.recorded():
+        communicator = ResolvedScenario(Scenario(both_builds.RECORDED, nodes, machine=machine)).views[0]
         for collective in Collective:
             for algorithm in communicator.rules.exists[collective]:
                 for protocol in Protocol:
@@ -57,11 +58,11 @@ def test_one_rounding_instead_of_two() -> None:
 
 
 def test_no_constant_no_variable_and_no_pick_differs() -> None:
-    found = check_arm.read()
+    found = read("arm")
     assert set(found) < set(release.names())
     assert len(found) == 21
     for name, row in found.items():
-        assert not any(row[key] for key in check_arm.WRONG), name
+        assert not any(row[key] for key in both_builds.WRONG), name
         assert row["constants"] > 100, name
         assert row["variables"] > 80, name
         assert row["fused"], name
