@@ -106,6 +106,8 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-actions action.yml
 	@if [ -x $(BIN)/clang-format ]; \
 	then echo $(BIN)/clang-format csrc; $(BIN)/clang-format --dry-run --Werror $(SOURCES_C); \
 	else echo "no $(BIN)/clang-format: the form of csrc is not checked"; fi
