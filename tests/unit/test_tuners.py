@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from tuner import communicator
+from tuner.answers import picks as pick_answers
 from tuner.answers.tuners import notes, word_of
 from tuner.api import Communicator
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
+from tuner.base.numerics import NEVER_US, is_time
 from tuner.emulator import ranges
 from tuner.emulator.aws_ofi_nccl import release
 from tuner.emulator.aws_ofi_nccl.tuner import AwsTuner
@@ -109,6 +111,23 @@ def test_looked_up_picks_and_ranges_are_those_of_single_sizes(machine: str, per:
         model = selection.model_pick(request, drawn[drawn >= edges.from_bytes[0]])
         assert np.array_equal(edges.algorithm[at], model.algorithm)
         assert np.array_equal(edges.protocol[at], model.protocol)
+
+
+def test_a_cell_without_a_time_may_be_named_through_2_21() -> None:
+    """2.21.5 ignores LL128 on Blackwell, and runs it where aws-ofi-nccl says so: its time is none, and no table's."""
+    asked = communicator("aws-p6-b200", nodes=3, nccl="2.21.5", tuner="aws-ofi-nccl=1.21.1")
+    ll128 = (Algorithm.Tree, Protocol.LL128)
+    assert ll128 in asked.selection.excluded(ALL_REDUCE)
+    picks, table = asked.pick("allreduce", SIZES), asked.compiled("allreduce")
+    named = np.array([each == ll128 for each in picks.algo_protos()])
+    assert named.any()
+    assert (picks.time_us[named] == np.float32(NEVER_US)).all()
+    assert (picks.time_us[~named] < 1e6).all()
+    assert table is not None
+    assert (table.look_up(picks.bytes).channels[named] == 0).all()
+    (answer,) = pick_answers.from_emulator(asked.scenario, ALL_REDUCE, [int(picks.bytes[named][0])])
+    assert answer.runner_up is not None
+    assert not is_time(answer.time_us)
 
 
 def test_groups_ask_with_the_sum_of_their_calls() -> None:

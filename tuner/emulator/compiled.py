@@ -274,8 +274,14 @@ def cell_table(selection: Selection, request: Request, cell: AlgoProto) -> PickT
 def _fill_times(
     selection: Selection, call: Call, of_cell: tuple[NDArray[Any], NDArray[np.int64], SizeArray, SizeArray]
 ) -> None:
-    """Latency and bandwidth of the ranges that one cell has; where they change inside a range, it has 0 channels."""
+    """Latency and bandwidth of the ranges that one cell has; where they change inside a range, it has 0 channels.
+
+    So it has where NCCL has no time: through 2.21 a tuner may name a cell that NCCL ignores.
+    """
     rows, here, starts, ends = of_cell
+    if call.algo_proto in selection.excluded(call.request):
+        rows["channels"][here] = 0
+        return
     latency_us, bandwidth_gbs = selection.model_of(call)
     sizes = np.concatenate([starts, starts + (ends - starts) // np.uint64(2), ends])
     corrected = timing.corrected(latency_us, bandwidth_gbs, call, MessageSizes(sizes))

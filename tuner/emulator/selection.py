@@ -15,7 +15,7 @@ from tuner.base import trace
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Buffers, Collective, Protocol
-from tuner.base.numerics import Float, FloatArray, IntArray, SizeArray
+from tuner.base.numerics import NEVER_US, Float, FloatArray, IntArray, SizeArray
 from tuner.base.sizes import size_list
 from tuner.base.windows import SYMMETRIC, Windows
 from tuner.emulator import model
@@ -310,9 +310,9 @@ class Selection:
             for count in np.flatnonzero(np.bincount(named)).tolist():
                 at = of_cell[named == count]
                 channels[at], threads[at] = self.launched_by_tuner(request, nbytes[at], ALGO_PROTOS[cell], count)
-            # The tuner's cell is 0; what NCCL had computed for it says more.
+            # The tuner's cell is 0; what NCCL had computed says more, if it had a time (through 2.21 it may have none).
             own_us = self._cell_us(request, ALGO_PROTOS[cell], MessageSizes(nbytes[of_cell]))
-            time_us[of_cell] = np.maximum(own_us, np.float32(0))
+            time_us[of_cell] = np.where(own_us < 0, NEVER_US, own_us)
         if left.any():
             own = self.alone.model_pick(request, nbytes[left])
             combination[left], time_us[left] = own.combinations, own.time_us
