@@ -20,9 +20,8 @@ from tuner.release import learnt
 
 PAGE = Path(__file__).parents[2] / "docs" / "releases.md"
 BETWEEN = re.compile(r"(<!-- learnt: [^>]*-->\n).*?(<!-- end of learnt -->)", re.DOTALL)
-COLUMNS = ["learnt", "nearest before", "tables read", "new", "by trial", "graphs", "cells", "picks, launches", "groups"]
-COLUMNS += ["named", "s"]
-HEAD = f"| {' | '.join(COLUMNS)} |\n|---|---|--:|--:|---|--:|--:|--:|--:|---|--:|\n"
+COLUMNS = ["learnt", "nearest before", "graphs", "cells", "picks, launches", "groups"]
+HEAD = f"| {' | '.join(COLUMNS)} |\n|---|---|--:|--:|--:|--:|\n"
 PICKS = ("picks", "channels", "threads")
 MOST_RULES = 4  # that are named in the table
 LIMIT_S = 90.0  # of trials
@@ -31,27 +30,38 @@ LIMIT_S = 90.0  # of trials
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(release.names()), metavar="[RELEASE]...")
 def main(names: tuple[str, ...]) -> None:
-    rows = []
+    rows, whole = [], []
     for name in names or release.names()[1:]:
         known = release.names()
         path = library.find(name).path
         learning = learn(path, known[known.index(name) :], lambda text: click.echo(text, err=True), LIMIT_S)
         learnt.file_of(learning.name).unlink(missing_ok=True)
-        rows.append(row(name, len(data_tables(path)), learning))
-        click.echo(rows[-1])
+        click.echo(f"{row(name, learning)} {said(len(data_tables(path)), learning)}")
+        if set(shares(learning)) == {"100 %"}:
+            whole.append(name)
+        else:
+            rows.append(row(name, learning))
     if not names:
-        PAGE.write_text(
-            BETWEEN.sub(lambda found: found[1] + HEAD + "\n".join(rows) + "\n" + found[2], PAGE.read_text())
-        )
+        text = f"All answers are equal of {', '.join(whole)}. Of the others:\n\n{HEAD}" + "\n".join(rows) + "\n"
+        PAGE.write_text(BETWEEN.sub(lambda found: found[1] + text + found[2], PAGE.read_text()))
 
 
-def row(name: str, tables: int, learning: Learning) -> str:
+def row(name: str, learning: Learning) -> str:
     """A line of the table."""
+    return f"| {' | '.join((name, learning.parent, *shares(learning)))} |"
+
+
+def shares(learning: Learning) -> list[str]:
+    """The parts that are equal: graphs, cells, picks with launches, groups."""
+    return [share(learning, kinds) for kinds in (("graphs",), ("tables", "cells"), PICKS, ("groups",))]
+
+
+def said(tables: int, learning: Learning) -> str:
+    """Tables that were read and are new, what was found by trial, the rules that are named, and the seconds it took."""
     tried = list(learning.changes)[learning.tables :] if learning.tables else list(learning.changes)
     words = ", ".join(f"`{key}`" for key in tried) or "-"
-    parts = [share(learning, kinds) for kinds in (("graphs",), ("tables", "cells"), PICKS, ("groups",))]
-    ends = *parts, named(learning), f"{learning.seconds:.0f}"
-    return f"| {' | '.join((name, learning.parent, str(tables), str(learning.tables), words, *ends))} |"
+    ends = str(tables), str(learning.tables), words, named(learning), f"{learning.seconds:.0f} s"
+    return " | ".join(ends)
 
 
 def named(learning: Learning) -> str:
