@@ -8,6 +8,10 @@
  *     straggler RANK PERCENT                                which rank comes last, in so many of the calls
  *     noise PERCENT                                         of each time
  *     plain                                                 counters without times: 2.26
+ *     plan HEAD MASK CHANNEL STARTED COMPLETED COUNTER      2.31 and later, where NCCL has a thread for its profiler: bytes
+ *                                                           from the start of struct ncclKernelPlan (collTaskQueue.head),
+ *                                                           of ncclTaskColl (eActivationMask, channelLo) and of ncclComm
+ *                                                           (profiler.workStarted, .workCompleted, .workCounter)
  */
 #define _GNU_SOURCE
 #include "counters.h"
@@ -32,6 +36,9 @@ static struct {
         int collective, algorithm, protocol;
         double us, us_per_mib;
     } times[MOST_TIMES];
+    struct {
+        int head, mask, channel, started, completed, counter;
+    } plan;
 } planted = {.straggler = -1};
 
 int sim_read_times(const char *path) {
@@ -47,6 +54,8 @@ int sim_read_times(const char *path) {
         sscanf(line, "skew %lf", &planted.skew_us);
         sscanf(line, "straggler %d %d", &planted.straggler, &planted.straggler_percent);
         sscanf(line, "noise %lf", &planted.noise_percent);
+        sscanf(line, "plan %d %d %d %d %d %d", &planted.plan.head, &planted.plan.mask, &planted.plan.channel,
+               &planted.plan.started, &planted.plan.completed, &planted.plan.counter);
         planted.plain |= strncmp(line, "plain", 5) == 0;
     }
     return fclose(file);
@@ -70,10 +79,11 @@ static uint64_t now_ns(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* struct ncclTaskColl begins with a pointer, the function, two addresses and the count (src/include/comm.h, the same from
- * v2.26.2-1 to v2.30.7-1). */
+/* struct ncclTaskColl begins with a pointer to the next, the function, two addresses and the count (src/include/comm.h, the
+ * same from v2.26.2-1 to 2.32.3). */
+enum { FUNCTION = 8, COUNT = 32, TYPE = 44, ALGORITHM = 98, PROTOCOL = 99 };
+
 static size_t count_of(const unsigned char *task) {
-    enum { COUNT = 32, TYPE = 44 };
     static const unsigned char bytes_of[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
     size_t count;
     int type;
@@ -95,8 +105,34 @@ static double time_us(int collective, int algorithm, int protocol, size_t bytes)
 
 static struct sim_operation_layout layout;
 
-/* One channel of a kernel: its start and its end, in the place that NCCL's proxy will look at. The ranks of a call agree on
- * how long the transfer takes, and on who comes last, by the call's number. */
+/* The ranks of a call agree on how long the transfer takes, and on who comes last, by the call's number. */
+static double kernel_us(int collective, int algorithm, int protocol, size_t bytes, uint64_t number, int rank,
+                        int ranks) {
+    double us = time_us(collective, algorithm, protocol, bytes);
+    us *= 1 + planted.noise_percent / 100 * (2 * drawn(number, 1) - 1);
+    int last = (int)(mixed(number, 2) % (uint64_t)ranks);
+    if (planted.straggler >= 0 && (int)(mixed(number, 3) % 100) < planted.straggler_percent) {
+        last = planted.straggler;
+    }
+    return us + (rank == last ? 0 : planted.skew_us * (0.1 + 0.9 * drawn(number, 4 + (uint64_t)rank)));
+}
+
+struct counter {
+    uint64_t counter, timestamp_ns;
+};
+
+/* Of one channel, in the place that NCCL will look at. */
+static void write_counters(struct counter *begin, struct counter *end, int channel, uint64_t counter, uint64_t start_ns,
+                           double us) {
+    begin += (uint64_t)channel * COUNTERS + counter % COUNTERS;
+    end += (uint64_t)channel * COUNTERS + counter % COUNTERS;
+    begin->timestamp_ns = start_ns;
+    end->timestamp_ns = start_ns + (uint64_t)(us * 1e3);
+    __atomic_store_n(&begin->counter, counter, __ATOMIC_RELEASE);
+    __atomic_store_n(&end->counter, counter, __ATOMIC_RELEASE);
+}
+
+/* One channel of a kernel, as NCCL's proxy is told of it. */
 static void run_kernel(const unsigned char *operation, int rank, int ranks) {
     uint64_t number, counter;
     void *started, *completed;
@@ -107,13 +143,8 @@ static void run_kernel(const unsigned char *operation, int rank, int ranks) {
     memcpy(&completed, operation + layout.completed, sizeof completed);
     memcpy(&task, operation + layout.task, sizeof task);
     int channel = operation[layout.channel], collective = operation[layout.collective];
-    double us = time_us(collective, operation[layout.algorithm], operation[layout.protocol], count_of(task));
-    us *= 1 + planted.noise_percent / 100 * (2 * drawn(number, 1) - 1);
-    int last = (int)(mixed(number, 2) % (uint64_t)ranks);
-    if (planted.straggler >= 0 && (int)(mixed(number, 3) % 100) < planted.straggler_percent) {
-        last = planted.straggler;
-    }
-    us += rank == last ? 0 : planted.skew_us * (0.1 + 0.9 * drawn(number, 4 + (uint64_t)rank));
+    double us = kernel_us(collective, operation[layout.algorithm], operation[layout.protocol], count_of(task), number,
+                          rank, ranks);
     uint64_t start_ns = now_ns();
     if (planted.plain) {
         __atomic_store_n((uint64_t *)started + channel, counter, __ATOMIC_RELEASE);
@@ -122,20 +153,53 @@ static void run_kernel(const unsigned char *operation, int rank, int ranks) {
         __atomic_store_n((uint64_t *)completed + channel, counter, __ATOMIC_RELEASE);
         return;
     }
-    struct {
-        uint64_t counter, timestamp_ns;
-    } *begin = started, *end = completed;
-    begin += channel * COUNTERS + counter % COUNTERS;
-    end += channel * COUNTERS + counter % COUNTERS;
     static _Thread_local uint64_t of_number, of_start_ns; /* all channels of a kernel begin together */
     if (of_number != number || channel == 0) {
         of_number = number;
         of_start_ns = start_ns;
     }
-    begin->timestamp_ns = of_start_ns;
-    end->timestamp_ns = of_start_ns + (uint64_t)(us * 1e3);
-    __atomic_store_n(&begin->counter, counter, __ATOMIC_RELEASE);
-    __atomic_store_n(&end->counter, counter, __ATOMIC_RELEASE);
+    write_counters(started, completed, channel, counter, of_start_ns, us);
+}
+
+/* --- NCCL's thread for the profiler, from 2.31 on --- */
+
+typedef status post(unsigned char *comm, const unsigned char *plan);
+
+static void *own_post;
+
+/* NCCL gives each channel of each collective the next number of that channel, as its kernels do; then its thread waits for
+ * them. What is left after the collectives is of sends and receives. */
+static status post_for_profiler(unsigned char *comm, const unsigned char *plan) {
+    enum { CHANNELS = 64, KERNEL_CHANNEL = 1 << 6 };
+    uint64_t counters[CHANNELS], *after = (uint64_t *)(void *)(comm + planted.plan.counter);
+    struct counter *started, *completed;
+    int rank, ranks;
+    post *function;
+    unsigned char *task;
+    memcpy(counters, after, sizeof counters);
+    memcpy(&started, comm + planted.plan.started, sizeof started);
+    memcpy(&completed, comm + planted.plan.completed, sizeof completed);
+    memcpy(&rank, comm + layout.comm_rank, sizeof rank);
+    memcpy(&ranks, comm + layout.comm_ranks, sizeof ranks);
+    memcpy(&function, &own_post, sizeof function);
+    status result = function(comm, plan);
+    uint64_t start_ns = now_ns();
+    for (memcpy(&task, plan + planted.plan.head, sizeof task); task != NULL; memcpy(&task, task, sizeof task)) {
+        int low = task[planted.plan.channel], high = task[planted.plan.channel + 1], mask, collective;
+        memcpy(&mask, task + planted.plan.mask, sizeof mask);
+        memcpy(&collective, task + FUNCTION, sizeof collective);
+        uint64_t number = mixed(counters[low], (uint64_t)low);
+        double us = kernel_us(collective, task[ALGORITHM], task[PROTOCOL], count_of(task), number, rank, ranks);
+        for (int channel = low; channel <= high && (mask & KERNEL_CHANNEL); channel++) {
+            write_counters(started, completed, channel, ++counters[channel], start_ns, us);
+        }
+    }
+    for (int channel = 0; channel < CHANNELS; channel++) {
+        if (counters[channel] != after[channel]) {
+            write_counters(started, completed, channel, after[channel], start_ns, 1);
+        }
+    }
+    return result;
 }
 
 /* --- NCCL's proxy, for the profiler alone --- */
@@ -211,8 +275,9 @@ enum sim_profiled sim_profile(const char *name, void *function, void *replacemen
         {"ncclProxySaveOp", (void *)(uintptr_t)save_for_profiler, &own.save, &own.instead_of_save},
         {"ncclProxyConnect", (void *)(uintptr_t)connect_for_profiler, &own.connect, NULL},
         {"ncclProxyCallBlocking", (void *)(uintptr_t)call_for_profiler, &own.call, &own.instead_of_call},
+        {"ncclProfilerPostPlanWork", (void *)(uintptr_t)post_for_profiler, &own_post, NULL},
     };
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
         if (strcmp(name, rows[i].name) == 0) {
             if (*rows[i].original != NULL) {
                 return SIM_UNKNOWN; /* a second copy of the function */

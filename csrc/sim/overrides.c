@@ -150,5 +150,6 @@ const struct sim_redirect sim_nccl_redirects[] = {
     SIM_ROW("ncclProxyShmUnlink", succeed),
     SIM_ROW("ncclProxyStart", succeed),
     SIM_ROW("ncclProxySaveOp", no_proxy),
+    SIM_ROW("ncclProfilerPostPlanWork", succeed), /* from 2.31: for a thread that sees kernels */
     {NULL, NULL, 0},
 };

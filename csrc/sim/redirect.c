@@ -73,33 +73,33 @@ static int is_near(const unsigned char *code, const void *target) {
     return distance > -(int64_t)NEAR && distance < (int64_t)NEAR;
 }
 
-/* Room for a whole jump where a near one reaches it; NULL where there is none. */
-static unsigned char *near_room(unsigned char *function) {
+unsigned char *sim_page_near(unsigned char *function) {
     enum { STEP = 16 << 20 };
-    static unsigned char *page;
-    static size_t used;
-    size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
-    if (page == NULL || used + JUMP_BYTES > page_bytes || !is_near(function, page)) {
-        page = NULL;
-        used = 0;
-        for (intptr_t away = STEP; page == NULL && away < NEAR - STEP; away += STEP) {
-            void *hint = function - away; /* libraries lie below what was mapped before them */
-            void *got = mmap(hint, page_bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-            if (got == MAP_FAILED) {
-                return NULL;
-            }
-            if (is_near(function, got)) {
-                page = got;
-            } else {
-                munmap(got, page_bytes);
-            }
-        }
-        if (page == NULL) {
+    size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
+    for (intptr_t away = STEP; away < NEAR - STEP; away += STEP) {
+        void *hint = function - away; /* libraries lie below what was mapped before them */
+        void *got = mmap(hint, bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (got == MAP_FAILED) {
             return NULL;
         }
+        if (is_near(function, got)) {
+            return got;
+        }
+        munmap(got, bytes);
+    }
+    return NULL;
+}
+
+/* Room for a whole jump where a near one reaches it; NULL where there is none. */
+static unsigned char *near_room(unsigned char *function) {
+    static unsigned char *page;
+    static size_t used;
+    if (page == NULL || used + JUMP_BYTES > (size_t)sysconf(_SC_PAGESIZE) || !is_near(function, page)) {
+        page = sim_page_near(function);
+        used = 0;
     }
     used += JUMP_BYTES;
-    return page + used - JUMP_BYTES;
+    return page == NULL ? NULL : page + used - JUMP_BYTES;
 }
 
 SIM_EXPORT int sim_jump_bytes(void) {

@@ -26,4 +26,7 @@ struct sim_hook {
 int sim_hook(struct sim_hook *hook, void *function, void *replacement); /* 0, or errno */
 void sim_hook_set(const struct sim_hook *hook, int redirected);
 
+/* A page of memory, to be read and executed, which a near jump from the function reaches; NULL where there is none. */
+unsigned char *sim_page_near(unsigned char *function);
+
 #endif

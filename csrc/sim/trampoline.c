@@ -3,18 +3,21 @@
 #define _GNU_SOURCE
 #include "trampoline.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include "export.h"
 #include "oracle.h"
+#include "redirect.h"
 
 #if defined(__x86_64__)
 
 enum { FAR_JUMP_BYTES = 14, NEAR_JUMP_BYTES = 5 };
 
-/* Bytes of what a ModRM byte stands before: itself, a SIB byte, a displacement. 0: an address relative to the instruction,
- * which means another elsewhere. */
+/* Bytes of what a ModRM byte stands before: itself, a SIB byte, a displacement, which is_relative() to the instruction or
+ * not. */
 static int operand_bytes(const unsigned char *modrm) {
     int mode = modrm[0] >> 6, base = modrm[0] & 7;
     if (mode == 3) {
@@ -23,12 +26,18 @@ static int operand_bytes(const unsigned char *modrm) {
     if (base == 4) {
         return mode == 1 ? 3 : mode == 2 ? 6 : (modrm[1] & 7) == 5 ? 6 : 2;
     }
-    return mode == 1 ? 2 : mode == 2 ? 5 : base == 5 ? 0 : 1;
+    return mode == 1 ? 2 : mode == 2 || base == 5 ? 5 : 1;
 }
 
-/* Bytes of an instruction as compilers begin functions with, that does the same elsewhere. 0: another. */
-static int movable_instruction(const unsigned char *code) {
+static int is_relative(const unsigned char *modrm) {
+    return (modrm[0] & 0xc7) == 0x05;
+}
+
+/* Bytes of an instruction as compilers begin functions with, that does the same elsewhere once `displacement`, in which
+ * byte it has one relative to itself, is changed; 0 where it has none. Returns 0: another. */
+static int movable_instruction(const unsigned char *code, int *displacement) {
     static const unsigned char entry[] = {0xf3, 0x0f, 0x1e, 0xfa}; /* endbr64 */
+    *displacement = 0;
     if (memcmp(code, entry, sizeof entry) == 0) {
         return sizeof entry;
     }
@@ -67,22 +76,41 @@ static int movable_instruction(const unsigned char *code) {
     default:
         return 0;
     }
-    int operand = operand_bytes(at + opcode);
-    return operand == 0 ? 0 : prefix + opcode + operand + immediate;
+    *displacement = is_relative(at + opcode) ? prefix + opcode + 1 : 0;
+    return prefix + opcode + operand_bytes(at + opcode) + immediate;
 }
 
 /* Bytes of whole instructions from the start of a function, enough for a jump over them, if need be a near one. 0 where
  * they cannot be moved. */
 static int movable_bytes(const unsigned char *code) {
-    int bytes = 0;
+    int bytes = 0, displacement;
     while (bytes < sim_jump_bytes()) {
-        int more = movable_instruction(code + bytes);
+        int more = movable_instruction(code + bytes, &displacement);
         if (more == 0) {
             return bytes >= NEAR_JUMP_BYTES ? bytes : 0;
         }
         bytes += more;
     }
     return bytes;
+}
+
+/* Has the copy of so many bytes mean what the function does. False where it is too far away. */
+static bool relocate(unsigned char *copy, const unsigned char *function, int bytes) {
+    int64_t distance = (int64_t)((intptr_t)function - (intptr_t)copy);
+    for (int at = 0, displacement; at < bytes; at += movable_instruction(function + at, &displacement)) {
+        movable_instruction(function + at, &displacement);
+        int32_t value;
+        memcpy(&value, function + at + displacement, sizeof value);
+        int64_t moved = value + distance;
+        if (displacement != 0 && (moved > INT32_MAX || moved < INT32_MIN)) {
+            return false;
+        }
+        if (displacement != 0) {
+            value = (int32_t)moved;
+            memcpy(copy + at + displacement, &value, sizeof value);
+        }
+    }
+    return true;
 }
 
 /* jmp [rip]; the address: it changes no register */
@@ -117,6 +145,10 @@ static int movable_bytes(const unsigned char *code) {
     return sim_jump_bytes();
 }
 
+static bool relocate(unsigned char *copy SIM_UNUSED, const unsigned char *function SIM_UNUSED, int bytes SIM_UNUSED) {
+    return true; /* nothing that would have to be is moved */
+}
+
 /* ldr x17, .+8; br x17; the address. x17 is nobody's at a function's entry, and compilers take x16 before it. */
 static void write_far_jump(unsigned char *code, const void *target) {
     uint32_t instructions[2] = {0x58000051u, 0xd61f0220u};
@@ -135,14 +167,15 @@ void *sim_redirect_keeping(void *function, void *replacement) {
         return NULL;
     }
     size_t bytes = (size_t)moved + FAR_JUMP_BYTES;
-    unsigned char *copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (copy == MAP_FAILED) {
+    unsigned char *copy = sim_page_near(function);
+    if (copy == NULL || mprotect(copy, bytes, PROT_READ | PROT_WRITE) != 0) {
         return NULL;
     }
     memcpy(copy, function, (size_t)moved);
     write_far_jump(copy + moved, (unsigned char *)function + moved);
+    bool good = relocate(copy, function, moved);
     __builtin___clear_cache((char *)copy, (char *)copy + bytes);
-    if (mprotect(copy, bytes, PROT_READ | PROT_EXEC) != 0 ||
+    if (!good || mprotect(copy, bytes, PROT_READ | PROT_EXEC) != 0 ||
         sim_redirect(function, (uint64_t)moved, replacement) != 0) {
         munmap(copy, bytes);
         return NULL;

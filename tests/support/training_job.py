@@ -22,10 +22,12 @@ import time
 from collections.abc import Mapping, Sequence
 from ctypes import CDLL, Structure, byref, c_char, c_float, c_int, c_size_t, c_uint, c_void_p, memmove
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tuner import plugin
+from tuner.oracle.library import Library, find
 from tuner.oracle.preloaded import preloaded
 from tuner.scenario.describe import describe
 
@@ -46,6 +48,32 @@ class Planted:
         lines = [f"time {c} {a} {p} {us} {each}" for (c, a, p), (us, each) in self.times.items()]
         lines += [f"skew {self.skew_us}", f"straggler {self.straggler[0]} {self.straggler[1]}"]
         return "\n".join([*lines, f"noise {self.noise_percent}", *(["plain"] if plain else []), ""])
+
+
+@cache
+def _plan_line(nccl: str) -> str:
+    """Where a release has what its thread for the profiler waits for, from 2.31 on; "" where it has no such thread."""
+    from elftools.elf.elffile import ELFFile
+
+    from tuner.base.files import cache_folder
+    from tuner.oracle import symbols
+
+    library: Library = find(nccl)
+    located = symbols.load(library.path, library.sha256, cache_folder())
+    if "ncclProfilerPostPlanWork" not in located.functions:
+        return ""
+    numbers: dict[str, int] = {}
+    with library.path.open("rb") as file:
+        for unit in ELFFile(file).get_dwarf_info().iter_CUs():
+            top = unit.get_top_DIE()
+            if top.attributes["DW_AT_name"].value.endswith(b"enqueue.cc"):
+                for die in top.iter_children():
+                    name = die.attributes.get("DW_AT_name")
+                    if name and name.value in (b"ncclKernelPlan", b"ncclTaskColl") and die.has_children:
+                        numbers |= {path: each.bit // 8 for path, each in symbols.layout(die).numbers.items()}
+    task = [numbers[name] for name in ("collTaskQueue.head", "eActivationMask", "channelLo")]
+    comm = [located.comm.members[f"profiler.{name}"].offset for name in ("workStarted", "workCompleted", "workCounter")]
+    return " ".join(map(str, ["plan", *task, *comm]))
 
 
 @dataclass(frozen=True)
@@ -73,7 +101,8 @@ def run(
     """
     described = describe(machine="dgx-h100", nccl=nccl, nodes=nodes, gpus_per_node=ranks // nodes)
     own = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "CUDA_"))}
-    (folder / "times").write_text((planted or Planted()).text(plain=nccl.startswith("2.26.")))
+    times = (planted or Planted()).text(plain=nccl.startswith("2.26."))
+    (folder / "times").write_text(f"{times}{_plan_line(nccl)}\n")
     shared_object = str(plugin.path())
     given = {
         "NCCL_TUNER_PLUGIN": shared_object,
