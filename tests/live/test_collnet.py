@@ -1,6 +1,7 @@
 """CollNet against the live libnccl, exactly: a network that reduces, on several shapes and with settings."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import ALL_COLLECTIVES, check
 from tuner.oracle.conformance.mismatches import MatchReport
 from tuner.scenario import Scenario
+from tuner.scenario.describe import describe
 
 ON = {"NCCL_COLLNET_ENABLE": "1"}
 # CollNetDirect of all heads, one GPU per node, chains of 30 GB/s over 24 GB/s, three and four nodes.
@@ -199,6 +201,25 @@ def test_no_head_of_direct(tmp_path: Path, name: str) -> None:
         pass
 
 
+@pytest.mark.each_choice
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        ("dgx-h100:4", "dgx-h100:2"),
+        ("dgx-a100:2", "dgx-h100:3"),
+        ("hgx-h200:8", "hgx-h200:8", "hgx-h200:1", "hgx-h200:1"),  # half more channels with one rank on some
+        ("hgx-h200:2", "hgx-h200:2", "dgx-h100:1"),  # 2.18.3's channels begin at one GPU twice
+        ("dgx-b200:3", "hgx-h200:1"),  # up to 2.26.5 as many heads as ranks of an average node are enough
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", HERE)
+def test_nodes_that_differ(name: str, nodes: tuple[str, ...]) -> None:
+    """In numbers of GPUs and in heads, seen from both sides."""
+    exact(describe(node=list(nodes), nccl=name, collnet=True, env=ON))
+    exact(describe(node=list(reversed(nodes)), nccl=name, collnet=True, env=ON))
+
+
 @pytest.mark.parametrize("name", HERE)
 def test_nodes_of_different_gpus(name: str) -> None:
     a100 = Scenario(nccl=name, machine="dgx-a100", nodes=1, gpus_per_node=2)
@@ -208,10 +229,14 @@ def test_nodes_of_different_gpus(name: str) -> None:
     exact(scenario)
 
 
-def test_nodes_with_different_numbers_of_gpus_are_refused() -> None:
-    two = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=1, gpus_per_node=2)
-    scenario = Scenario(
-        nccl="2.28.9", machine="dgx-h100", nodes=1, gpus_per_node=4, collnet=True, environment=ON, others=(two,)
-    )
-    with pytest.raises(BadInput, match="where nodes differ in GPUs or heads"):
-        scenario.communicator()
+@pytest.mark.each_choice
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), [("dgx-h100", 2, 8), ("dgx-h100", 1, 3), ("dgx-b200", 3, 2)])
+@pytest.mark.parametrize("name", HERE)
+def test_a_plugin_that_is_not_asked_for(name: str, machine: str, nodes: int, gpus: int) -> None:
+    """Two releases take all adapters for one rail then, and two have numbers for CollNetDirect on one node."""
+    scenario = Scenario(nccl=name, machine=machine, nodes=nodes, gpus_per_node=gpus, collnet=True)
+    exact(scenario)
+    if nodes == 2:
+        one_rail = release.load(name).search.reading.collnet_is_one_rail
+        without = replace(scenario, collnet=False)
+        assert (scenario.resolve().connected != without.resolve().connected) == one_rail

@@ -604,15 +604,14 @@ def test_gpus_and_nets_are_taken_in_their_order() -> None:
       <pci busid="0000:02:00.0"><gpu dev="1" sm="80"/></pci> <pci busid="0000:01:00.0"><gpu dev="0" sm="90"/></pci>
       <nic><net name="b" dev="1" speed="100000" guid="0x1f" gdr="0"/><net name="a" dev="0" latency="1.5"/></nic>
     </cpu></system>"""
-    asked_for = {"NCCL_COLLNET_ENABLE": "1"}
-    read = hardware.read(Host(xml, 1), hardware.Surroundings(variables=asked_for, network_reduces=True))
+    read = hardware.read(Host(xml, 1), hardware.Surroundings(network_reduces=True))
     assert read.gpus == (GpuMessage("0000:01:00.0", 90, peer_group=0),)
     assert [(net.name, net.speed_mbps, net.guid, net.gdr, net.latency_us) for net in read.nets] == [
         ("a", 10000, 2, 1, 1.5),
         ("b", 100000, 31, 0, 0.0),
     ]
     assert read.coll_nets == 2
-    assert hardware.read(Host(xml, 1), hardware.Surroundings(network_reduces=True)).coll_nets == 0
+    assert hardware.read(Host(xml, 1), hardware.Surroundings()).coll_nets == 0
 
 
 @pytest.mark.parametrize(("across_sockets", "groups"), [(True, [0, 0, 0, 0, 0]), (False, [0, 0, 0, 0, 1])])

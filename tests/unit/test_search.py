@@ -54,13 +54,14 @@ def request_of(machine: str, gpus: int | None, several: bool, **variables: str) 
         several,
         environment,
         node.peer_to_peer_across_sockets,
-        network_reduces=True,
+        network_reduces="NCCL_COLLNET_ENABLE" in variables,
     )
 
 
 def request_of_random(seed: str) -> SearchRequest:
     node = drawn(seed)
-    return SearchRequest(node.xml, node.gpus, node.nodes > 1, node.environment, node.across, network_reduces=True)
+    reduces = node.environment.get("NCCL_COLLNET_ENABLE") == "1"
+    return SearchRequest(node.xml, node.gpus, node.nodes > 1, node.environment, node.across, network_reduces=reduces)
 
 
 def known_graphs(machine: str) -> Mapping[Shape, Graphs]:

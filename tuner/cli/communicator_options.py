@@ -326,7 +326,8 @@ def _options(several_releases: bool, tuner: bool) -> Iterable[Callable[[Any], An
         "--collnet",
         is_flag=True,
         heading=SHAPE,
-        help="The network reduces (SHARP), which CollNet needs beside NCCL_COLLNET_ENABLE=1. [default: as in FILE.xml]",
+        help="The network reduces: SHARP's plugin is loaded. CollNet itself needs NCCL_COLLNET_ENABLE=1, too. "
+        "[default: as in FILE.xml]",
     )
     yield _own(
         "--node",

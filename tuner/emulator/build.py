@@ -8,7 +8,7 @@ from tuner.base.names import Algorithm
 from tuner.emulator.communicator import Communicator, Node
 from tuner.emulator.rules import collnet, init, resolved
 from tuner.machine.adapters import selecting
-from tuner.machine.graphs import COLLNET_GRAPHS, EMPTY, OF_ALGORITHM, Graph, Graphs
+from tuner.machine.graphs import EMPTY, OF_ALGORITHM, Graph, Graphs
 from tuner.release import Release, variables
 from tuner.release.environment import Environment
 
@@ -46,15 +46,16 @@ def build(
     cpus = [(kind.cpu_arch, kind.cpu_vendor) for kind in kinds]
     cpu_arch, cpu_vendor = rules.cpu(cpus)
     table_cpu_arch, table_cpu_vendor = rules.table_cpu(cpus)
-    if with_collnet:
-        _check_collnet(local_ranks, searched)
-    in_network = collnet.CollNetFacts(release, environment, with_collnet, nodes, max(local_ranks), graphs)
+    in_network = collnet.CollNetFacts(
+        release, environment, with_collnet, nodes, max(local_ranks), graphs, first, searched[0]
+    )
     network = collnet.set_up(rules, in_network)
     facts = init.InitFacts(
         release=release,
         rules=rules,
         environment=environment,
         nodes=nodes,
+        ranks=ranks,
         wholes=1 if nodes == first.parts_of_whole else nodes,
         comp_cap=first.comp_caps[0],
         min_comp_cap=min(comp_caps),
@@ -100,6 +101,7 @@ def build(
         rules=rules,
         links=first.links,
         merges_adapters=first.merges_adapters,
+        network_reduces=first.network_reduces,
         shared=whole,
     )
     init.check_shared(communicator)
@@ -167,14 +169,3 @@ def _with_collnet(environment: Environment, kinds: Sequence[Node]) -> bool:
     if requested and len(reduces) > 1:
         raise BadInput("NCCL_COLLNET_ENABLE=1: not emulated where the network of some nodes alone reduces; valid: 0")
     return requested and reduces == {True}
-
-
-def _check_collnet(local_ranks: Sequence[int], searched: Sequence[Graphs]) -> None:
-    entries = {(size, _heads(graphs)) for size, graphs in zip(local_ranks, searched, strict=True)}
-    if len(entries) > 1:
-        raise BadInput("NCCL_COLLNET_ENABLE=1: not emulated where nodes differ in GPUs or heads; valid there: 0")
-
-
-def _heads(graphs: Graphs) -> tuple[tuple[int, ...] | None, ...]:
-    """The GPUs at which CollNet's graphs enter the network."""
-    return tuple(graphs.get(name, EMPTY).heads for name in COLLNET_GRAPHS)

@@ -38,8 +38,10 @@ class Node:
     merges_adapters: Callable[[], bool] | None = field(
         default=None, compare=False, repr=False
     )  # as one of several nodes
+    # Rank at which each channel of a graph begins; None where only the graphs' numbers are known
+    first_ranks: Callable[[str], tuple[int, ...]] | None = field(default=None, compare=False, repr=False)
     network: str | None = None  # which of NCCL's own its adapters are of; None: another, or nothing says it
-    network_reduces: bool = False  # it does collectives, which CollNet needs
+    network_reduces: bool = False  # a plugin for CollNet is loaded, and every adapter does collectives
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,6 +84,7 @@ class Communicator:
     rules: "Rules" = field(repr=False)  # those of the release
     links: Callable[[], PeerLinks] | None = field(default=None, repr=False)  # of rank 0's node, as of a Node
     merges_adapters: Callable[[], bool] | None = field(default=None, repr=False)  # of rank 0's node, as of a Node
+    network_reduces: bool = False  # a plugin for CollNet is loaded, whether or not it is asked for
     ranks_share_processes: bool = False  # a process of rank 0's node has several ranks
     shared: "Communicator | None" = None  # whose resources this one shares, which was split off it
     tuner: "TunerPlugin | None" = None  # that its NCCL has loaded

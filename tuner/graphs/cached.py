@@ -163,7 +163,7 @@ def of_shape(machine: Machine, shape: Shape) -> Found | None:
     release, gpus, several = shape
     try:
         plain, with_collnet = (
-            searched(replace(_request(machine, gpus, several, variables), network_reduces=True), release)
+            searched(replace(_request(machine, gpus, several, variables), network_reduces=bool(variables)), release)
             for variables in ({}, {"NCCL_COLLNET_ENABLE": "1"})
         )
     except (BadInput, BadTopology):

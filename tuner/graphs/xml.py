@@ -62,7 +62,7 @@ def of_hosts(request: SearchRequest, topologies: Mapping[str, Topology], rules: 
         for local in [[rank] for rank in range(len(gpus))] if reading.own_gpu_only else [list(range(len(gpus)))]:
             own = _copy(file)
             _mark_gpus(own, {first_rank + rank: gpus[rank] for rank in local})
-            _mark_nets(own, nets, number, request.in_network, reading)
+            _mark_nets(own, nets, number, request.network_reduces, reading)
             if virtual is not None:
                 replace(virtual, leaks=virtual.rules.leaks and request.later).apply(own)
             _trim(own, reading.trimmed)
@@ -119,7 +119,7 @@ def _mark_gpus(root: ET.Element, gpu_of_rank: Mapping[int, Gpu]) -> None:
             pci = parents.get(pci)
 
 
-def _mark_nets(root: ET.Element, nets: Sequence[Net], host: int, in_network: bool, reading: XmlReading) -> None:
+def _mark_nets(root: ET.Element, nets: Sequence[Net], host: int, reduces: bool, reading: XmlReading) -> None:
     """Marks the network devices by name, as the network lists them: its numbers replace those of the file."""
     if not nets:
         _add_ethernet(root, host)
@@ -128,7 +128,7 @@ def _mark_nets(root: ET.Element, nets: Sequence[Net], host: int, in_network: boo
         elements.setdefault(each.get("name", ""), each)
     for dev, net in enumerate(nets):
         element = elements[net.name]
-        if not (reading.drops_collnet_adapters and not in_network and element.get("coll") == "1"):
+        if not (reading.drops_collnet_adapters and not reduces and element.get("coll") == "1"):
             element.set(KEEP, "1")
         element.set("dev", str(dev))
         facts = {
@@ -142,9 +142,9 @@ def _mark_nets(root: ET.Element, nets: Sequence[Net], host: int, in_network: boo
         for name, value in facts.items():
             element.attrib.setdefault(name, value)
         element.set("guid", _guid(element, host))
-        if in_network:
+        if reduces:
             element.attrib.setdefault("coll", "1")
-        if in_network and reading.collnet_is_one_rail:
+        if reduces and reading.collnet_is_one_rail:
             element.attrib.setdefault("rail", "0")
             element.attrib.setdefault("plane", "0")
 

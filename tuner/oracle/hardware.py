@@ -74,8 +74,7 @@ def read(host: Host, around: Surroundings) -> SimulatedNode:
         raise BadTopology(f"topology has {len(nets)} <net> elements; the oracle simulates at most {MAX_NETS_PER_NODE}")
     if not nets and around.nodes > 1:
         raise BadTopology(f"topology has no <net> element, which a communicator of {around.nodes} nodes needs")
-    asked_for = around.variables.get("NCCL_COLLNET_ENABLE") == "1"  # else as without a plugin: docs/limits.md
-    coll_nets = len(nets) if around.network_reduces and asked_for else 0
+    coll_nets = len(nets) if around.network_reduces else 0
     to_switch = any(not link.get("tclass", "").startswith("0x03") for link in root.iter("nvlink"))  # 03: PCI's displays
     switched = to_switch or not {gpu.bus_id for _, gpu in listed}.issuperset(around.far_ends)
     gpus = tuple(gpu for _, gpu in listed[: host.gpus])

@@ -13,7 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.emulator.communicator import Node
 from tuner.machine.graphs import Graphs
 from tuner.machine.peer_links import PeerLinks
-from tuner.scenario.node import ResolvedNode, found_graphs, found_parts
+from tuner.scenario.node import ResolvedNode, first_ranks, found_graphs, found_parts
 
 if TYPE_CHECKING:
     from tuner.graphs import SearchRequest
@@ -67,7 +67,12 @@ class ResolvedDomain:
         graphs, net_gbs = self._searched_before(several) or found_graphs(self.for_search(several), self.nccl)
         joined = _joined([(kind.without_graphs, count) for kind, count in self.alike])
         return replace(
-            joined, graphs=graphs, net_gbs=net_gbs, fabric=self.size > 1, links=partial(self._links, several)
+            joined,
+            graphs=graphs,
+            net_gbs=net_gbs,
+            fabric=self.size > 1,
+            links=partial(self._links, several),
+            first_ranks=partial(first_ranks, self.for_search, self.nccl, several),
         )
 
     def _links(self, several: bool) -> PeerLinks:
@@ -221,6 +226,7 @@ class ResolvedPart:
                 graphs=graphs,
                 net_gbs=net_gbs,
                 parts_of_whole=len(self.whole.parts(several)),
+                first_ranks=partial(first_ranks, self.for_search, self.whole.nccl, several),
             )
         return self._nodes[several]
 

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
@@ -139,10 +139,18 @@ class ResolvedNode:
         if (parts := len(self.parts(several))) > 1:
             raise BadInput(f"NCCL takes {self.name} for {parts} nodes here; not answered; valid for: pick, explain")
         searched, net_gbs = self._searched(several)
-        links = None if self.scenario.graphs is not None else partial(self._links, several)
         dumped = self.scenario.graphs is not None  # of a run with CollNet, where its graphs are there
+        links = None if dumped else partial(self._links, several)
+        firsts = None if dumped else partial(first_ranks, self.for_search, self.nccl, several)
         reduces = self.network_reduces or (dumped and any(name in searched for name in graphs.COLLNET_GRAPHS))
-        return replace(self.without_graphs, graphs=searched, net_gbs=net_gbs, links=links, network_reduces=reduces)
+        return replace(
+            self.without_graphs,
+            graphs=searched,
+            net_gbs=net_gbs,
+            links=links,
+            network_reduces=reduces,
+            first_ranks=firsts,
+        )
 
     def _links(self, several: bool) -> PeerLinks:
         from tuner.graphs.peer_links import peer_links
@@ -312,6 +320,8 @@ class ResolvedNode:
         machine, nccl = catalogue.load(scenario.machine), release.load(scenario.nccl)
         machine.check_runs(nccl.name)
         given = self.variables
+        if self.network_reduces and nccl.search.reading.collnet_is_one_rail and given.get("NCCL_COLLNET_ENABLE") != "1":
+            return None
         read = {*nccl.environment.search, *(nccl.environment.nvlink_domains if trays > 1 else ())}
         searched_with = {name: value for name, value in given.items() if name in read}
         whole = trays == 1 or self.gpus == machine.gpus_per_node
@@ -416,6 +426,15 @@ def found_graphs(request: "SearchRequest", nccl: str) -> tuple[Graphs, float]:
     kept = {"nvls"} if resolved.rules_for(release.load(nccl)).nvls_search_start is not None else set()
     graphs = {name: each.graph for name, each in found.graphs.items() if each.graph.channels or name in kept}
     return graphs, found.net_gbs
+
+
+def first_ranks(for_search: Callable[[bool], "SearchRequest"], nccl: str, several: bool, name: str) -> tuple[int, ...]:
+    """The rank of a node at which each channel of a graph begins. Errors: those of the search."""
+    from tuner.emulator.connect import NodeKind
+    from tuner.graphs import searched
+
+    found = searched(for_search(several), nccl)
+    return tuple(order[0] for order in NodeKind(1, found.graphs, found.relays).orders(name))
 
 
 def found_parts(request: "SearchRequest", nccl: str) -> tuple[tuple[int, ...], ...]:

@@ -183,7 +183,7 @@ def collnet_direct(value: Float, point: ModelPoint) -> Float:
         network = f32(point.graph.bw_inter_gbs) * f32(0.9)
         return point.local_ranks * min(f32(point.graph.bw_intra_gbs), network)
     if point.graph.channels == 0:
-        return f32(np.nan)  # sic: NCCL divides 0 by an infinite factor here; the row is disabled afterwards
+        return f32(-np.nan)  # sic: NCCL takes infinity from infinity here, which on x86-64 is a NaN with the sign
     factor = f32(point.local_ranks / (f64(1.0) * point.graph.channels))
     factor = factor - (factor - f32(1)) / f32(2)
     value = value / factor
@@ -195,7 +195,8 @@ def collnet_direct_interpolated(value: Float, point: ModelPoint) -> Float:
     """CollNet Direct: every GPU wants a NIC; AllGather and ReduceScatter have a share measured at 1 and 8 GPUs."""
     if point.protocol is not Protocol.Simple or not point.gathers_or_scatters:
         return collnet_direct(value, point)
-    if _too_few_heads(point):
+    network = point.communicator.collnet
+    if point.nodes > 1 and (network is None or point.local_ranks > network.heads):  # on average, where nodes differ
         return f32(0)
     many = (point.local_ranks - f32(1)) / f32(7)
     value = point.local_ranks * graph_intra(value, point)

@@ -8,11 +8,12 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
-from tuner.machine.graphs import Graph
+from tuner.machine.graphs import EMPTY, OF_ALGORITHM, Graph, Graphs
 from tuner.release import Release
 from tuner.release.environment import Environment
 
 if TYPE_CHECKING:  # it imports all rules
+    from tuner.emulator.communicator import Node
     from tuner.emulator.rules.resolved import Rules
 
 
@@ -33,15 +34,27 @@ class CollNetFacts:
     environment: Environment
     on: bool  # it is requested, and the network reduces
     nodes: int
-    local_ranks: int
-    graphs: Mapping[Algorithm, Graph]
+    local_ranks: int  # the most of a node
+    graphs: Mapping[Algorithm, Graph]  # as all nodes agree on them
+    own: "Node"  # rank 0's
+    own_graphs: Graphs
 
     def heads(self, algorithm: Algorithm) -> frozenset[int]:
-        """The GPUs at which the channels of a graph start."""
-        graph = self.graphs[algorithm]
-        if graph.channels == 0:
+        """The GPUs of rank 0's node at which the channels start, of which only as many count as all nodes have.
+
+        BadInput for graphs of which only the numbers are known, where another node has fewer.
+        """
+        name, channels = OF_ALGORITHM[algorithm], self.graphs[algorithm].channels
+        own = self.own_graphs.get(name, EMPTY)
+        if channels == 0:
             return frozenset()
-        return frozenset(range(self.local_ranks) if graph.heads is None else graph.heads)
+        if channels == own.channels:
+            return frozenset(range(len(self.own.comp_caps)) if own.heads is None else own.heads)
+        if self.own.first_ranks is None:
+            raise BadInput(
+                "NCCL_COLLNET_ENABLE=1: nodes that differ need the search's own graphs; valid without `graphs`"
+            )
+        return frozenset(self.own.first_ranks(name)[:channels])
 
 
 SUPPORT_RULES: Registry[Callable[[CollNetFacts], bool]] = Registry()

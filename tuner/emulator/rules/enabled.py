@@ -152,8 +152,7 @@ def collnet_needs_support(point: ModelPoint) -> Reason:
 def collnet_needs_support_or_one_node(point: ModelPoint) -> Reason:
     """sic: on one node an NVSwitch and a plugin for CollNet give CollNetDirect numbers, which no call may use."""
     numbers = point.algorithm is Algorithm.CollNetDirect and point.nodes == 1 and point.communicator.has_nvswitch
-    searched = point.graph.channels > 0  # not asked for, no adapter or no plugin: no graph
-    return None if numbers and searched else collnet_needs_support(point)
+    return None if numbers and point.communicator.network_reduces else collnet_needs_support(point)
 
 
 @RULES(nccl.COLLNET_MODEL_INIT(since="2.31.2"))

@@ -31,6 +31,7 @@ class InitFacts:
     rules: "Rules"
     environment: Environment
     nodes: int
+    ranks: int
     wholes: int  # 1: all are parts of one host or NVLink domain; else the nodes
     comp_cap: int  # of rank 0's GPU
     min_comp_cap: int
@@ -259,9 +260,9 @@ def duplicate(facts: InitFacts, count: int) -> int:
 
 @CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.18.1"))
 def half_more_for_collnet(facts: InitFacts, count: int) -> int:
-    """To saturate NVLink where several ranks of a node share a slower network."""
+    """To saturate NVLink where several ranks of some node share a slower network."""
     chain = facts.collnet_chain
-    slower = chain is not None and chain.bw_intra_gbs > chain.bw_inter_gbs and facts.min_local_ranks > 1
+    slower = chain is not None and chain.bw_intra_gbs > chain.bw_inter_gbs and facts.ranks > facts.nodes
     return min(facts.max_channels, count + count // 2) if slower else count
 
 

@@ -1,11 +1,13 @@
 """The emulator against the real library, on one communicator: every cell, pick, channel and thread, exactly."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import zip_longest
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
@@ -154,8 +156,8 @@ def compare_tables(
     """Every number of the model's tables, and how many channels there are."""
     for name in TABLES:
         ours, theirs = getattr(selection.tables, name), getattr(tables, name)
-        for at in np.ndindex(theirs.shape):  # an older release has fewer algorithms
-            comparing.compare("tables", f"{name}{list(at)}{whose}", ours[at].item(), theirs[at].item())
+        within = tuple(map(slice, theirs.shape))  # an older release has fewer algorithms
+        _compare_arrays(comparing, "tables", ours[within], theirs, f"{name}{{}}{whose}".format)
     communicator = selection.communicator
     comparing.compare("tables", f"channels{whose}", communicator.channels, facts.n_channels)
     comparing.compare("tables", f"nvls_channels{whose}", communicator.nvls_channels, facts.nvls_channels)
@@ -167,18 +169,29 @@ def compare_cells(
     """Every cell of the cost tables, as float32 bits."""
     ours = selection.cost_table(request, sizes)
     theirs = oracle.costs(request, sizes)
-    ours = np.ascontiguousarray(ours[:, : theirs.shape[1]])  # an older release has fewer algorithms
-    differ = ours.view(np.uint32) != theirs.view(np.uint32)
+    ours = ours[:, : theirs.shape[1]]  # an older release has fewer algorithms
+
+    def where(at: Sequence[int]) -> str:
+        return f"{name(request)} {sizes[at[0]]} B {Algorithm(at[1]).name}/{Protocol(at[2]).name}"
+
+    _compare_arrays(comparing, "cells", ours, theirs, where)
+
+
+def _compare_arrays(
+    comparing: Comparing, what: str, ours: NDArray[Any], theirs: NDArray[Any], where: Callable[[Sequence[int]], str]
+) -> None:
+    """Arrays of one shape value by value, floats by their bits: a NaN is one, too."""
+
+    def bits(values: NDArray[Any]) -> NDArray[Any]:
+        return np.ascontiguousarray(values).view(np.uint32) if values.dtype == np.float32 else values
+
+    value = shortest if theirs.dtype == np.float32 else int
+    differ = bits(ours) != bits(theirs)
     mismatches = [
-        Mismatch(
-            "cells",
-            f"{name(request)} {sizes[row]} B {Algorithm(algorithm).name}/{Protocol(protocol).name}",
-            shortest(ours[row, algorithm, protocol]),
-            shortest(theirs[row, algorithm, protocol]),
-        )
-        for row, algorithm, protocol in np.argwhere(differ)
+        Mismatch(what, where(at), value(ours[tuple(at)]), value(theirs[tuple(at)]))
+        for at in np.argwhere(differ).tolist()
     ]
-    comparing.add("cells", differ.size, mismatches)
+    comparing.add(what, differ.size, mismatches)
 
 
 def compare_picks(
