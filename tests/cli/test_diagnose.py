@@ -36,10 +36,11 @@ def test_a_fault_of_a_topology_is_the_first_line_with_its_cost_and_command() -> 
     result = diagnosed(EXAMPLES / "node.xml", EXAMPLES / "guest.xml")
     text = " ".join(result.output.split())
     assert result.exit_code == 1
-    assert text.startswith(f"fault: {EXAMPLES / 'guest.xml'}: pci-flat: no PCI switch above any GPU")
+    assert text.startswith("fault: pci-flat: no PCI switch above any GPU")
+    assert f"no GPUDirect RDMA {EXAMPLES / 'guest.xml'}: topology" in text
     assert "instead of 454.6 GB/s busbw" in text
     assert f"more: nccl-tuner machines diagnose {EXAMPLES / 'guest.xml'}" in text
-    assert text.index(f"nothing wrong: {EXAMPLES / 'node.xml'}") > text.index("more: ")
+    assert text.index(f"{EXAMPLES / 'node.xml'}: topology") > text.index("nothing wrong: ") > text.index("more: ")
     assert max(map(len, result.output.splitlines())) <= 100 + len(str(EXAMPLES))  # paths are not broken
 
 
@@ -48,14 +49,19 @@ def test_a_log_says_why_it_has_two_channels(tmp_path: Path) -> None:
     result = diagnosed(tmp_path / "run.log")
     assert result.exit_code == 1, result.output
     text = " ".join(result.output.split())
-    assert text.startswith(f"fault: {tmp_path / 'run.log'}: 2 channels, because: the network is IP sockets")
+    assert text.startswith("fault: 2 channels, because: the network is IP sockets")
+    assert f"{tmp_path / 'run.log'}: log of NCCL" in text
     assert "IP sockets, not InfiniBand or RoCE" in text
 
 
 def test_results_alone_cannot_be_judged_and_say_what_they_lack() -> None:
     result = diagnosed(EXAMPLES / "all_reduce.log")
     assert result.exit_code == 3
-    assert "the machine is not known" in " ".join(result.output.split())
+    text = " ".join(result.output.split())
+    assert text.startswith("cannot be judged: the machine is not known")
+    assert "8 x H100 80GB HBM3 a node machines with such GPUs: " in text
+    assert " dgx-h100," in text
+    assert "a100" not in text
 
 
 def test_what_one_file_shows_goes_for_the_others(tmp_path: Path) -> None:

@@ -66,9 +66,9 @@ def command(
     else:
         for place, each in enumerate(found):
             good = {Severity.fault: False, Severity.sound: True}.get(each.severity)
-            paragraph(verdict(f"{each.severity}: {each.file}: {each.finding}", good), 2)
+            paragraph(verdict(f"{each.severity}: {each.finding}", good), 2)
             more = _command(each)
-            for line in (each.kind, *each.evidence, *([f"more: {more}"] if more else [])):
+            for line in (f"{each.file}: {each.kind}", *each.evidence, *([f"more: {more}"] if more else [])):
                 paragraph(f"  {line}", 4)
             if place < len(found) - 1:
                 click.echo("")

@@ -27,7 +27,7 @@ from tuner.jobs.preflight.workflow import PreflightQuery, RanksVerdict
 from tuner.jobs.preflight.workflow import check as check_preflight
 from tuner.jobs.traces import read as traces
 from tuner.jobs.traces.calls import CallList, WantedCalls
-from tuner.machine import listings
+from tuner.machine import catalogue, gpus, listings
 from tuner.machine.listings import nearest as nearest_machine
 from tuner.machine.listings.shape import of_listing
 from tuner.machine.skeleton import read_complete
@@ -45,6 +45,7 @@ from tuner.times.measured import Kind
 from tuner.times.readers.measured_table import Given, is_of_nccl_tests, release_of
 from tuner.times.readers.measured_table import read as read_measured
 
+UNKNOWN_MACHINE = "the machine is not known; valid: `machine` NAME, or the topology of one with a name beside it"
 NVLINK = "NVL"  # NCCL's word for paths over it
 ALLREDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
 PRICED_SIZES = (8, 1 << 20, 1 << 30)
@@ -124,9 +125,7 @@ class _Known:
     def scenario(self) -> Scenario:
         """Errors: BadInput where no machine is known."""
         if self.machine is None:
-            raise BadInput(
-                "the machine is not known; valid: `machine` NAME, or the topology of one with a name beside it"
-            )
+            raise BadInput(UNKNOWN_MACHINE)
         return describe(self.machine, nodes=self.nodes, nccl=self.nccl)
 
 
@@ -285,6 +284,8 @@ def _preflight(folder: Path, known: _Known) -> FileDiagnosis:
 
 
 def _results(file: Path, known: _Known) -> FileDiagnosis:
+    if known.machine is None:
+        return _diagnosis(file, FileKind.results, Severity.not_judged, UNKNOWN_MACHINE, [*_such_machines(file)], known)
     asked = acceptance.AcceptOptions(known.scenario(), _given(file, known))
     seen = acceptance.accept([file], asked)
     of_others = [each.text for each in seen.problems if each.kind == Kind.mixed_machines]
@@ -308,6 +309,24 @@ def _results(file: Path, known: _Known) -> FileDiagnosis:
             f"{human_bytes(worst.bytes)} takes {worst.time_us:.0f} us, expected {worst.expected_us:.0f}"
         )
     return _diagnosis(file, FileKind.results, Severity.fault, says, evidence, known)
+
+
+def _such_machines(file: Path) -> Iterator[str]:
+    """The GPUs that results name, and the machines of the catalogue that have as many of them."""
+    table = read_measured(file)
+    counts = {row.gpus_per_node for row in table.rows if row.nodes}
+    if not table.header.gpu or len(counts) != 1:
+        return
+    (count,) = counts
+    yield f"{count} x {table.header.gpu} a node"
+    machines = map(catalogue.load, catalogue.names())
+    same = [
+        each.name
+        for each in machines
+        if each.gpus_per_node == count and gpus.chip(each.gpu) in table.header.gpu.upper()
+    ]
+    if same:
+        yield f"machines with such GPUs: {', '.join(same)}"
 
 
 def _given(file: Path, known: _Known) -> Given:
