@@ -14,44 +14,39 @@ void decider_start(const struct rules *rules, bool hands_cells, bool unchecked, 
 
 /* Whether NCCL holds Ring back in a call. Mostly one comparison: Ring's own time is too short for that. */
 static inline bool holds_ring_back(const struct decider *decider, const struct call *call, struct cost_cells cells,
-                                   const struct choice *choice) {
-    if (choice->algorithm != ALGORITHM_RING || ALGORITHM_RING >= cells.algorithms ||
-        choice->protocol >= cells.protocols) {
+                                   const struct step *step) {
+    if (step->algorithm != ALGORITHM_RING || ALGORITHM_RING >= cells.algorithms || step->protocol >= cells.protocols) {
         return false;
     }
-    float time = cells.us[ALGORITHM_RING * cells.protocols + choice->protocol];
+    float time = cells.us[ALGORITHM_RING * cells.protocols + step->protocol];
     return time >= decider->guard_us && guard_is_of(call->collective) && guard_shows(cells, decider->guard_us);
 }
 
-/* A choice, and its number among the lookup's; NULL for none. */
-struct found {
-    const struct choice *choice;
-    uint32_t number;
-};
-
-static struct found numbered(const struct lookup *lookup, uint32_t number) {
-    return (struct found){&lookup->choices[number], number};
+/* A choice that is not the first of its row; what is found may be here. */
+static const struct step *take_other(const struct lookup *lookup, uint32_t number, struct step *other) {
+    *other = lookup_step(lookup, number);
+    return other;
 }
 
-/* The first of a row's choices that NCCL can take, from `found` on; it is preferred in the cells then. */
-static struct found prefer(const struct decider *decider, const struct call *call, struct found found,
-                           struct cost_cells cells) {
-    while (holds_ring_back(decider, call, cells, found.choice) ||
-           !cells_prefer(cells, found.choice->algorithm, found.choice->protocol)) {
-        if (!found.choice->more) {
-            return (struct found){NULL, 0};
+/* The first of a row's choices that NCCL can take, from `step` on, which is preferred in the cells then; NULL for none. */
+static const struct step *prefer(const struct decider *decider, const struct call *call, const struct step *step,
+                                 struct cost_cells cells, struct step *other) {
+    while (holds_ring_back(decider, call, cells, step) || !cells_prefer(cells, step->algorithm, step->protocol)) {
+        if (!step->more) {
+            return NULL;
         }
-        found = numbered(&decider->rules->lookup, found.number + 1);
+        step = take_other(&decider->rules->lookup, step->number + 1, other);
     }
-    return found;
+    return step;
 }
 
 /* The same of the later rows that hold the call, where rows fall through. */
-static struct found fall(const struct decider *decider, const struct call *call, struct cost_cells cells) {
+static const struct step *fall(const struct decider *decider, const struct call *call, struct cost_cells cells,
+                               struct step *other) {
     bool held_back = decider->guarded && guard_is_of(call->collective) && guard_shows(cells, decider->guard_us);
     uint32_t runnable = cells_runnable(cells) & ~(held_back ? CELLS_OF_RING : 0);
     uint32_t next = lookup_fall(&decider->rules->lookup, call, runnable);
-    return next ? prefer(decider, call, numbered(&decider->rules->lookup, next), cells) : (struct found){NULL, 0};
+    return next ? prefer(decider, call, take_other(&decider->rules->lookup, next, other), cells, other) : NULL;
 }
 
 /* Whether a row that NCCL can run nothing of ends with nccl. */
@@ -65,19 +60,21 @@ static bool ends_with_own(const struct lookup *lookup, uint32_t number) {
 /* The arm of a row that explores, by the communicator's own count of such calls, which is the same on all ranks; NULL where
  * the call is NCCL's own. In which block of each round an arm is taken changes from round to round: else it would always
  * meet the same calls of a step. */
-static struct found arm_of(const struct decider *decider, struct found row, int collective) {
-    const struct schedule *schedule = &decider->rules->lookup.schedules[row.choice->explores - 1];
+static const struct step *arm_of(const struct decider *decider, const struct step *row, int collective,
+                                 struct step *other) {
+    const struct lookup *lookup = &decider->rules->lookup;
+    const struct schedule *schedule = &lookup->schedules[lookup->choices[row->number].explores - 1];
     uint64_t count;
     if (!decider->explorer || !explorer_counts(decider->explorer, collective, &count) || count >= schedule->calls) {
-        return (struct found){NULL, 0};
+        return NULL;
     }
     uint64_t block = count / schedule->block, round = block / schedule->every;
     uint64_t mixed = (round ^ round >> 15) * 0x9e3779b97f4a7c15u;
     if ((mixed >> 32) % schedule->every != block % schedule->every) {
-        return (struct found){NULL, 0};
+        return NULL;
     }
-    struct found arm = numbered(&decider->rules->lookup, row.number + 1 + (uint32_t)(round % schedule->arms));
-    return arm.choice->algorithm < 0 ? (struct found){NULL, 0} : arm;
+    const struct step *arm = take_other(lookup, row->number + 1 + (uint32_t)(round % schedule->arms), other);
+    return arm->algorithm < 0 ? NULL : arm;
 }
 
 static uint64_t chunk_key(int algorithm, int protocol) {
@@ -86,26 +83,30 @@ static uint64_t chunk_key(int algorithm, int protocol) {
 
 /* NCCL asks for chunk sizes after all choices of a group, channel by channel and without the operation's size: what
  * was decided last is the best there is to go by, and the same on every rank. */
-static void note_chunk(struct decider *decider, int collective, const struct choice *taken) {
-    if (collective >= 0 && collective < COLLECTIVES) {
-        uint64_t noted = taken ? chunk_key(taken->algorithm, taken->protocol) | taken->chunk_bytes : 0;
+static void note_chunk(struct decider *decider, int collective, const struct step *taken) {
+    if (lookup_is_tuned(collective)) {
+        uint64_t noted = 0;
+        if (taken && taken->sets_chunk) {
+            uint32_t bytes = decider->rules->lookup.choices[taken->number].chunk_bytes;
+            noted = chunk_key(taken->algorithm, taken->protocol) | bytes;
+        }
         atomic_store_explicit(&decider->chunks[collective], noted, memory_order_relaxed);
     }
 }
 
-static void count_choice(struct decider *decider, struct found taken, const struct call *call) {
-    if (counters_add(&decider->counters.decided[taken.number], 1) == 0) {
-        unsigned line = lookup_line(&decider->rules->lookup, taken.number);
-        counters_say_first(&decider->counters, taken.choice, line, call);
+static void count_choice(struct decider *decider, const struct step *taken, const struct call *call) {
+    if (counters_add(&decider->counters.decided[taken->number], 1) == 0) {
+        const struct lookup *lookup = &decider->rules->lookup;
+        unsigned line = lookup_line(lookup, taken->number);
+        counters_say_first(&decider->counters, &lookup->choices[taken->number], line, call);
     }
 }
 
 /* The first row that holds a call, where it did not decide. */
-static void count_first(struct decider *decider, struct found row, struct found taken) {
+static void count_first(struct decider *decider, const struct step *row, const struct step *taken) {
     const struct lookup *lookup = &decider->rules->lookup;
-    bool another = !taken.choice || lookup_line(lookup, taken.number) != lookup_line(lookup, row.number);
-    if (another) {
-        counters_add(&decider->counters.unavailable[row.number], 1);
+    if (!taken || lookup_line(lookup, taken->number) != lookup_line(lookup, row->number)) {
+        counters_add(&decider->counters.unavailable[row->number], 1);
     }
 }
 
@@ -121,31 +122,30 @@ static bool write_costs(struct decider *decider, const struct call *call, struct
 enum decided decider_decide(struct decider *decider, const struct call *call, struct cost_cells cells, int *channels) {
     const struct lookup *lookup = &decider->rules->lookup;
     bool costed = write_costs(decider, call, cells);
-    const struct step *step = lookup_find(lookup, call);
-    struct found row = {&step->choice, step->number}, taken = {NULL, 0};
-    if (__builtin_expect(row.choice->explores, 0)) {
-        struct found arm = arm_of(decider, row, call->collective);
-        if (arm.choice && !holds_ring_back(decider, call, cells, arm.choice) &&
-            cells_prefer(cells, arm.choice->algorithm, arm.choice->protocol)) {
+    const struct step *row = lookup_find(lookup, call), *taken = NULL;
+    struct step other;
+    if (__builtin_expect(row->explores, 0)) {
+        const struct step *arm = arm_of(decider, row, call->collective, &other);
+        if (arm && !holds_ring_back(decider, call, cells, arm) && cells_prefer(cells, arm->algorithm, arm->protocol)) {
             taken = arm;
         }
-        row = numbered(lookup, CHOICE_NONE); /* without the arm it is as if there were no row */
+        row = &lookup->nothing; /* without the arm it is as if there were no row */
     }
-    bool matches = row.choice->algorithm >= 0;
+    bool matches = row->algorithm >= 0;
     if (matches) {
-        taken = prefer(decider, call, row, cells);
-        if (!taken.choice) {
-            taken = fall(decider, call, cells);
+        taken = prefer(decider, call, row, cells, &other);
+        if (!taken) {
+            taken = fall(decider, call, cells, &other);
         }
-        if (row.number != taken.number) {
+        if (taken != row) {
             count_first(decider, row, taken);
         }
     }
-    note_chunk(decider, call->collective, taken.choice);
-    if (taken.choice) {
+    note_chunk(decider, call->collective, taken);
+    if (taken) {
         count_choice(decider, taken, call);
-        if (taken.choice->channels > 0 && channels) {
-            *channels = taken.choice->channels;
+        if (taken->channels > 0 && channels) {
+            *channels = taken->channels;
         }
         return DECIDED_CELLS;
     }
@@ -154,7 +154,7 @@ enum decided decider_decide(struct decider *decider, const struct call *call, st
     } else {
         counters_add(&decider->counters.totals->costed_alone, 1);
     }
-    return costed ? DECIDED_CELLS : ends_with_own(lookup, row.number) ? DECIDED_OWN : DECIDED_NOTHING;
+    return costed ? DECIDED_CELLS : ends_with_own(lookup, row->number) ? DECIDED_OWN : DECIDED_NOTHING;
 }
 
 enum decided decider_choose(struct decider *decider, const struct call *call, float cells[CELLS], int *algorithm,
@@ -181,22 +181,22 @@ void decider_explain(const struct decider *decider, const struct call *call, str
         }
     }
     bool costed = costs_write(&decider->rules->costs, call, cells, decider->guarded, NULL) > 0;
-    const struct step *step = lookup_find(lookup, call);
-    struct found row = {&step->choice, step->number}, taken = {NULL, 0};
-    if (row.choice->algorithm >= 0) {
-        taken = prefer(decider, call, row, cells);
+    const struct step *row = lookup_find(lookup, call), *taken = NULL;
+    struct step other;
+    if (row->algorithm >= 0) {
+        taken = prefer(decider, call, row, cells, &other);
     }
-    if (row.choice->explores) {
+    if (row->explores) {
         return; /* by which calls the communicator has made */
     }
-    if (!taken.choice && row.choice->algorithm >= 0) {
-        taken = fall(decider, call, cells);
+    if (!taken && row->algorithm >= 0) {
+        taken = fall(decider, call, cells, &other);
     }
-    if (taken.choice) {
-        explanation->decision = lookup_line(lookup, taken.number);
+    if (taken) {
+        explanation->decision = lookup_line(lookup, taken->number);
     } else {
-        explanation->unavailable = lookup_line(lookup, row.number);
-        explanation->undecided = !costed && !ends_with_own(lookup, row.number);
+        explanation->unavailable = lookup_line(lookup, row->number);
+        explanation->undecided = !costed && !ends_with_own(lookup, row->number);
     }
 }
 

@@ -97,15 +97,31 @@ static bool is_of_class(const struct placed *row, uint32_t pipelined, bool regis
            (row->registered < 0 || row->registered == registered);
 }
 
-static bool build_steps(const struct piece *pieces, size_t count, const struct choice *choices, struct plane *plane) {
+_Static_assert(sizeof(struct leaf) == 2 * SEARCH_WIDTH * sizeof(size_t), "a leaf is two cache lines");
+
+static void fill_leaves(const struct lookup *lookup, const struct painted *painted, struct leaf *leaves) {
+    for (size_t i = 0; i < painted->count || i % SEARCH_WIDTH; i++) {
+        struct leaf *leaf = &leaves[i / SEARCH_WIDTH];
+        size_t place = i % SEARCH_WIDTH;
+        leaf->ends[place] = i + 1 < painted->count ? painted->starts[i + 1] - 1 : SIZE_MAX;
+        leaf->steps[place] = i < painted->count ? lookup_step(lookup, painted->values[i]) : lookup->nothing;
+    }
+}
+
+static bool build_steps(const struct piece *pieces, size_t count, const struct lookup *lookup, struct plane *plane) {
     struct painted painted;
     if (!steps_paint(pieces, count, &painted)) {
         return false;
     }
-    plane->steps = malloc(painted.count * sizeof *plane->steps);
-    bool built = plane->steps && search_build(painted.starts, painted.count, &plane->search);
-    for (size_t i = 0; built && i < painted.count; i++) {
-        plane->steps[i] = (struct step){choices[painted.values[i]], painted.values[i]};
+    size_t leaves = (painted.count + SEARCH_WIDTH - 1) / SEARCH_WIDTH;
+    plane->leaves = aligned_alloc(sizeof *plane->leaves, leaves * sizeof *plane->leaves);
+    bool built = plane->leaves;
+    if (built) {
+        fill_leaves(lookup, &painted, plane->leaves);
+        for (size_t leaf = 0; leaf < leaves; leaf++) {
+            painted.starts[leaf] = painted.starts[leaf * SEARCH_WIDTH];
+        }
+        built = leaves == 1 || search_build(painted.starts, leaves, &plane->search);
     }
     painted_free(&painted);
     return built;
@@ -113,7 +129,7 @@ static bool build_steps(const struct piece *pieces, size_t count, const struct c
 
 /* The steps of the calls with `pipelined` operations and these buffers. */
 static bool build_plane(const struct placed_rows *placed, uint32_t pipelined, bool registered, const struct room *room,
-                        const struct choice *choices, struct function *function, uint32_t plane) {
+                        const struct lookup *lookup, struct function *function, uint32_t plane) {
     size_t count = 0;
     for (size_t i = 0; i < placed->count; i++) {
         const struct placed *row = &placed->rows[i];
@@ -125,11 +141,11 @@ static bool build_plane(const struct placed_rows *placed, uint32_t pipelined, bo
             count++;
         }
     }
-    return build_steps(room->pieces, count, choices, &function->planes[plane]) &&
+    return build_steps(room->pieces, count, lookup, &function->planes[plane]) &&
            (!room->falling || falls_build(room->falling, count, room->pieces, &function->falls[plane]));
 }
 
-static bool build_function(const struct placed_rows *placed, const struct room *room, const struct choice *choices,
+static bool build_function(const struct placed_rows *placed, const struct room *room, const struct lookup *lookup,
                            struct function *function) {
     divide(placed, function);
     uint32_t planes = plane_count(function);
@@ -139,7 +155,7 @@ static bool build_function(const struct placed_rows *placed, const struct room *
     for (uint32_t plane = 0; built && plane < planes; plane++) {
         uint32_t class = plane % (function->end_count + 1);
         bool registered = plane > function->end_count;
-        built = build_plane(placed, class ? function->ends[class - 1] : 0, registered, room, choices, function, plane);
+        built = build_plane(placed, class ? function->ends[class - 1] : 0, registered, room, lookup, function, plane);
     }
     return built;
 }
@@ -154,7 +170,9 @@ static bool copy_choices(const struct table *table, const struct shape *shape, s
             lookup->channels_withheld++;
         }
     }
-    lookup->nothing = (struct step){table->choices[CHOICE_NONE], CHOICE_NONE};
+    if (lookup->choices) {
+        lookup->nothing = lookup_step(lookup, CHOICE_NONE);
+    }
     return lookup->choices;
 }
 
@@ -180,7 +198,7 @@ bool lookup_build(const struct table *table, const struct shape *shape, struct l
                  copy_choices(table, shape, lookup) && copy_lines(table, lookup);
     for (int collective = 0; built && collective < COLLECTIVES; collective++) {
         place(table, collective, shape, &placed, lookup);
-        built = build_function(&placed, &room, lookup->choices, &lookup->functions[collective]);
+        built = build_function(&placed, &room, lookup, &lookup->functions[collective]);
     }
     free(placed.rows);
     free(room.pieces);
@@ -197,7 +215,7 @@ void lookup_free(struct lookup *lookup) {
         for (uint32_t plane = 0; plane < plane_count(function); plane++) {
             if (function->planes) {
                 search_free(&function->planes[plane].search);
-                free(function->planes[plane].steps);
+                free(function->planes[plane].leaves);
             }
             if (function->falls) {
                 falls_free(&function->falls[plane]);

@@ -11,16 +11,26 @@
 #include "steps.h"
 #include "table.h"
 
-/* What sizes from one step to the next get: the first choice of the first row that holds them, and its number. A copy, so
- * that most calls read one place of memory behind the search and not two. */
+/* What sizes from one step to the next get: the first choice of the first row that holds them. What most calls read of
+ * it is here, beside the search, and the rest with its number. */
 struct step {
-    struct choice choice;
+    int8_t algorithm; /* as in struct choice, and so are the others */
+    int8_t protocol;
+    int8_t channels;
+    uint8_t more : 1, own : 1, explores : 1, sets_chunk : 1;
     uint32_t number; /* among the lookup's choices, where the others of the row follow */
 };
 
+/* Steps side by side, and the last size of each: two cache lines, of which the second is asked for before the first has
+ * said which step it is. Steps that a leaf does not have end at SIZE_MAX. */
+struct leaf {
+    size_t ends[SEARCH_WIDTH];
+    struct step steps[SEARCH_WIDTH];
+};
+
 struct plane {
-    struct search search;
-    struct step *steps; /* by the number of the interval */
+    struct search search; /* which leaf; without levels where there is one */
+    struct leaf *leaves;
 };
 
 /* One plane for each class of pipelined operations, and those twice where rows ask for registered buffers. */
@@ -67,7 +77,22 @@ static inline const struct step *lookup_find(const struct lookup *lookup, const 
     }
     const struct function *function = &lookup->functions[call->collective];
     const struct plane *plane = &function->planes[lookup_plane(function, call)];
-    return &plane->steps[search_find(&plane->search, call->bytes)];
+    const struct leaf *leaf = &plane->leaves[search_find(&plane->search, call->bytes)];
+    __builtin_prefetch(leaf->steps);
+    return &leaf->steps[search_line(leaf->ends, call->bytes)];
+}
+
+/* A choice as a step. */
+static inline struct step lookup_step(const struct lookup *lookup, uint32_t number) {
+    const struct choice *choice = &lookup->choices[number];
+    return (struct step){.algorithm = choice->algorithm,
+                         .protocol = choice->protocol,
+                         .channels = choice->channels,
+                         .more = choice->more,
+                         .own = choice->own,
+                         .explores = choice->explores > 0,
+                         .sets_chunk = choice->chunk_bytes > 0,
+                         .number = number};
 }
 
 /* Of a tuned collective, where rows fall through and NCCL can run nothing of the first: the number of the choice of the

@@ -24,15 +24,20 @@ struct search {
 bool search_build(const size_t *starts, size_t count, struct search *search);
 void search_free(struct search *search);
 
-/* The number of the interval that holds `bytes`. Arithmetic, not branches: sizes come in no order a processor could
- * predict. The last end of a line is not asked: the level above has said that it is not below. */
+/* Which interval of a line holds `bytes`. Arithmetic, not branches: sizes come in no order a processor could predict. The
+ * last end is not asked: the level above has said that it is not below. */
+static inline size_t search_line(const size_t ends[SEARCH_WIDTH], size_t bytes) {
+    size_t low = (size_t)(ends[0] < bytes) + (ends[1] < bytes) + (ends[2] < bytes) + (ends[3] < bytes);
+    size_t high = (size_t)(ends[4] < bytes) + (ends[5] < bytes) + (ends[6] < bytes);
+    return low + high;
+}
+
+/* The number of the interval that holds `bytes`. */
 static inline size_t search_find(const struct search *search, size_t bytes) {
     size_t line = 0;
     for (uint32_t level = 0; level < search->levels; level++) {
         const size_t *ends = search->ends + search->first[level] + line * SEARCH_WIDTH;
-        size_t low = (size_t)(ends[0] < bytes) + (ends[1] < bytes) + (ends[2] < bytes) + (ends[3] < bytes);
-        size_t high = (size_t)(ends[4] < bytes) + (ends[5] < bytes) + (ends[6] < bytes);
-        line = line * SEARCH_WIDTH + low + high;
+        line = line * SEARCH_WIDTH + search_line(ends, bytes);
     }
     return line;
 }

@@ -103,3 +103,22 @@ def test_a_signature_by_ssh(tables: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "x.sig").write_text("what")
     with pytest.raises(BadInput, match="neither a signature"):
         rollout.verify(table, tmp_path / "x.sig", signers, "ops@example.org")
+
+
+@pytest.mark.skipif(not shutil.which("minisign"), reason="no minisign here")
+def test_a_signature_by_minisign(tables: tuple[Path, Path], tmp_path: Path) -> None:
+    table, other = tables
+    for name in ("ops", "stranger"):
+        public, secret, signature = (tmp_path / f"{name}.{kind}" for kind in ("pub", "sec", "minisig"))
+        subprocess.run(["minisign", "-G", "-W", "-p", public, "-s", secret], check=True, capture_output=True)
+        sign: list[str | Path] = ["minisign", "-S", "-s", secret, "-m", table, "-x", signature]
+        subprocess.run(sign, check=True, capture_output=True)
+    words = ["plugin", "env", "--nccl", "2.28.9", "--signers", str(tmp_path / "ops.pub")]
+    good = ["--signature", str(tmp_path / "ops.minisig")]
+    assert str(table) in run(*words, "--table", str(table), *good).stdout
+    for signed, signer in ((other, "ops"), (table, "stranger")):
+        refused = run(*words, "--table", str(signed), "--signature", str(tmp_path / f"{signer}.minisig"), code=1)
+        assert not refused.stdout, "no line that a shell could run on with"
+        assert refused.stderr.startswith("nccl-tuner: "), refused.stderr
+    (tmp_path / "cut.minisig").write_bytes((tmp_path / "ops.minisig").read_bytes()[:100])
+    assert not run(*words, "--table", str(table), "--signature", str(tmp_path / "cut.minisig"), code=1).stdout

@@ -16,6 +16,12 @@ static void check_one(const struct choice *found, const struct choice *expected,
     CHECK(found->chunk_bytes == expected->chunk_bytes && found->more == expected->more);
 }
 
+static void check_step(const struct step *step, const struct choice *choice) {
+    CHECK(step->algorithm == choice->algorithm && step->protocol == choice->protocol);
+    CHECK(step->channels == choice->channels && step->more == choice->more && step->own == choice->own);
+    CHECK(step->explores == (choice->explores > 0) && step->sets_chunk == (choice->chunk_bytes > 0));
+}
+
 static void check_same(const struct choice *found, const struct choice *expected, const struct shape *shape) {
     while (true) {
         check_one(found, expected, kept_channels(expected, shape));
@@ -29,7 +35,7 @@ static void check_same(const struct choice *found, const struct choice *expected
 static void check_point(const struct table *table, const struct shape *shape, const struct lookup *lookup,
                         const struct costs *costs, const struct call *call) {
     const struct step *step = lookup_find(lookup, call);
-    check_one(&step->choice, &lookup->choices[step->number], lookup->choices[step->number].channels);
+    check_step(step, &lookup->choices[step->number]);
     check_same(&lookup->choices[step->number], scan_rows(table, shape, call), shape);
     float cells[CELLS], expected[CELLS];
     for (int cell = 0; cell < CELLS; cell++) {
