@@ -309,6 +309,44 @@ def test_a_launch_costs_a_few_hundred_instructions(tmp_path: Path) -> None:
     assert channel < 250
 
 
+# What a call takes, counted by callgrind
+
+
+ASKED = 1 << 15  # calls of the benchmark
+
+
+def object_of(*flags: str) -> Path:
+    words = ["-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fstack-protector-strong", *flags]
+    return compiled(compiler(), [*words, *sorted(PLUGIN.glob("*.c"))], suffix=".so")
+
+
+def taken(folder: Path, plugin: Path, rows: int) -> tuple[float, float]:
+    """Instructions of a call, and lines that are in no cache of 32 KiB; the benchmark's loop included."""
+    words = ["-std=c11", "-O2", "-g", "-rdynamic", CHECKS / "bench.c", CHECKS / "source.c", "-ldl"]
+    tool = ["valgrind", "--tool=callgrind", "--toggle-collect=ask_again", f"--callgrind-out-file={folder}/out"]
+    caches = ["--cache-sim=yes", "--D1=32768,8,64", "--I1=32768,8,64", "--LL=1048576,16,64"]
+    command = [*tool, *caches, compiled(compiler(), words), plugin, str(rows)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    counts = [re.search(rf"{what} *: +([0-9,]+)", said) for what in ("I +refs", "D1 +misses")]
+    instructions, misses = (int(count[1].replace(",", "")) / ASKED for count in counts if count)
+    return instructions, misses
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("valgrind"), reason="no valgrind here")
+def test_a_call_takes_few_instructions_and_its_counts_fewer(tmp_path: Path) -> None:
+    counting, without = object_of(), object_of("-DCOUNTERS_COUNT_NOTHING")
+    few, _ = taken(tmp_path, counting, 10)
+    many, lines = taken(tmp_path, counting, 20_000)
+    assert few < 420  # 347
+    assert many - few < 110  # three levels of the search, 72
+    assert lines < 4.5  # the search's, both of the leaf, the row's count: 3.9
+    few_without, _ = taken(tmp_path, without, 10)
+    _, lines_without = taken(tmp_path, without, 20_000)
+    assert 0 < few - few_without < 20  # 14
+    assert 0 < lines - lines_without < 1.2
+
+
 # libFuzzer; `make fuzz` runs the same for longer
 
 

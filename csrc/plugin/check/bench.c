@@ -1,6 +1,7 @@
 /* How long the plugin's calls take and what a table costs, as JSON; benchmarks/plugin.py builds this and prints it.
  *
  *     bench PLUGIN.so COUNTING_NOTHING.so CORE [EXAMPLE.so]
+ *     bench PLUGIN.so ROWS    calls alone, twice: callgrind counts the instructions of the second time, in ask_again
  *
  * Random sizes and collectives, NCCL's kind of logger attached, interface version 6 (the example's: 5); the floor is a
  * plugin that does nothing, which is also asked where the table has no row. Comparisons: the plugin built without its
@@ -207,7 +208,8 @@ struct drawn_call {
 };
 static struct drawn_call calls[CALLS];
 
-static void ask(const struct subject *subject, int from, int to, const float fresh[CELLS]) {
+__attribute__((noinline, noclone)) static void ask(const struct subject *subject, int from, int to,
+                                                   const float fresh[CELLS]) {
     float cells[CELLS];
     for (int i = from; i < to; i++) {
         int channels = 0;
@@ -217,12 +219,16 @@ static void ask(const struct subject *subject, int from, int to, const float fre
     }
 }
 
-static void measure_once(struct subject *subject, int repeat) {
-    /* A DGX H100 pod's allreduce, as far as its shape matters: some cells ignored, the others in no order. */
-    float fresh[CELLS];
+/* A DGX H100 pod's allreduce, as far as its shape matters: some cells ignored, the others in no order. */
+static void fill_costs(float costs[CELLS]) {
     for (int cell = 0; cell < CELLS; cell++) {
-        fresh[cell] = cell % 7 == 6 || cell >= 12 ? IGNORED_US : (float)(10 + cell * 37 % 21);
+        costs[cell] = cell % 7 == 6 || cell >= 12 ? IGNORED_US : (float)(10 + cell * 37 % 21);
     }
+}
+
+static void measure_once(struct subject *subject, int repeat) {
+    float fresh[CELLS];
+    fill_costs(fresh);
     subject->times[repeat] = 0;
     for (int piece = 0; piece < PIECES; piece++) {
         int calls_each = subject->calls / PIECES;
@@ -416,8 +422,39 @@ static const struct plugin_v5 *load(const char *path, const char *symbol) {
     return library ? dlsym(library, symbol) : NULL;
 }
 
+/* What callgrind collects: calls of rows that have all decided before. */
+__attribute__((noinline, noclone)) static void ask_again(const struct subject *subject, const float fresh[CELLS]) {
+    ask(subject, 0, subject->calls, fresh);
+}
+
+static void ask_twice(const struct plugin_v5 *plugin, size_t rows) {
+    add_with_table("ours", plugin, write_table, rows);
+    subjects->calls = CALLS / 8;
+    float fresh[CELLS];
+    fill_costs(fresh);
+    ask(subjects, 0, subjects->calls, fresh);
+    ask_again(subjects, fresh);
+}
+
+static void draw_calls(void) {
+    struct source source = {.seed = 1};
+    for (int i = 0; i < CALLS; i++) {
+        calls[i] = (struct drawn_call){(int)below(&source, COLLECTIVES), (size_t)(draw(&source) >> 34)};
+    }
+}
+
 int main(int count, char **words) {
     struct plugins plugins = {0};
+    draw_calls();
+    if (count == 3) {
+        setenv("NCCL_TUNER_NEXT", "none", 1);
+        plugins.ours = load(words[1], "ncclTunerPlugin_v6");
+        if (!plugins.ours) {
+            stop("no plugin");
+        }
+        ask_twice(plugins.ours, strtoul(words[2], NULL, 10));
+        return 0;
+    }
     if (count == 4 || count == 5) {
         plugins.ours = load(words[1], "ncclTunerPlugin_v6");
         plugins.counting_nothing = load(words[2], "ncclTunerPlugin_v6");
@@ -427,10 +464,6 @@ int main(int count, char **words) {
         stop("usage: bench PLUGIN.so COUNTING_NOTHING.so CORE [EXAMPLE.so]");
     }
     stay_on(atoi(words[3]));
-    struct source source = {.seed = 1};
-    for (int i = 0; i < CALLS; i++) {
-        calls[i] = (struct drawn_call){(int)below(&source, COLLECTIVES), (size_t)(draw(&source) >> 34)};
-    }
     char path[] = "/tmp/nccl-tuner-bench-XXXXXX";
     int file = mkstemp(path);
     if (file < 0 || close(file) != 0) {
