@@ -1,5 +1,9 @@
 """Picks that are looked up against those of the model, which test_golden.py holds against libnccl: bit for bit."""
 
+import re
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,6 +11,8 @@ import pytest
 
 from tests.support import golden_files as recorded
 from tests.support.operations import calls_of
+from tests.support.programs import ROOT, compiler
+from tests.support.programs import compiled as compiled_program
 from tuner import communicator
 from tuner.api import Communicator, estimate
 from tuner.base.errors import BadInput, NoAlgorithm
@@ -177,3 +183,43 @@ def test_bytes_that_a_pick_keeps(asked_often: Communicator) -> None:
     picks = asked_often.pick("allreduce", drawn(7))
     kept = (picks.algorithm, picks.protocol, picks.time_us, picks._channels, picks._threads)
     assert sum(each.nbytes for each in kept) == 10 * DRAWN
+
+
+# As PickTable hands it over: the table that a program of C looks random sizes up in, count by count.
+LOOKING_UP = """
+#include <stdio.h>
+#include <stdlib.h>
+#include "lookup.h"
+int main(int argc, char **argv) {
+    FILE *file = fopen(argv[1], "rb");
+    uint64_t head[2];
+    if (argc != 2 || !file || fread(head, 8, 2, file) != 2) return 1;
+    uint64_t ranges = head[0], count = head[1], *from = malloc((ranges + 1) * 8), *sizes = malloc(count * 8);
+    struct pick_row *rows = malloc(ranges * sizeof *rows);
+    uint32_t *buckets = malloc(PICK_BUCKETS * 4);
+    if (fread(from, 8, ranges + 1, file) != ranges + 1 || fread(rows, sizeof *rows, ranges, file) != ranges) return 1;
+    if (fread(buckets, 4, PICK_BUCKETS, file) != PICK_BUCKETS || fread(sizes, 8, count, file) != count) return 1;
+    struct pick_table table = {from, rows, buckets, ranges};
+    return nccl_tuner_pick(&table, sizes, count, malloc(count), malloc(count), malloc(4 * count), malloc(2 * count),
+                           malloc(2 * count)) != 0;
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("valgrind"), reason="no valgrind here")
+def test_instructions_of_a_look_up(two_nodes: CompiledSelection, tmp_path: Path) -> None:
+    table = two_nodes.pick_table(ALL_REDUCE)
+    assert table is not None
+    sizes = drawn(8).view(np.uint64)
+    head = np.array([len(table.rows), len(sizes)], np.uint64)
+    parts = head, table.from_bytes, table.rows, table._buckets, sizes
+    (tmp_path / "table").write_bytes(b"".join(part.tobytes() for part in parts))
+    picks = ROOT / "csrc" / "picks"
+    words: list[str | Path] = ["-std=c11", "-O3", "-g", "-I", picks, picks / "lookup.c"]
+    program = compiled_program(compiler(), words, text=LOOKING_UP)
+    tool = ["valgrind", "--tool=callgrind", "--toggle-collect=nccl_tuner_pick", f"--callgrind-out-file={tmp_path}/out"]
+    said = subprocess.run([*tool, program, tmp_path / "table"], capture_output=True, text=True, check=True).stderr
+    collected = re.search(r"Collected : (\d+)", said)
+    assert collected
+    assert int(collected[1]) / len(sizes) < 60  # 47

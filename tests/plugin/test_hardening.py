@@ -322,8 +322,13 @@ def object_of(*flags: str) -> Path:
 
 def taken(folder: Path, plugin: Path, rows: int) -> tuple[float, float]:
     """Instructions of a call, and lines that are in no cache of 32 KiB; the benchmark's loop included."""
-    words = ["-std=c11", "-O2", "-g", "-rdynamic", CHECKS / "bench.c", CHECKS / "source.c", "-ldl"]
-    tool = ["valgrind", "--tool=callgrind", "--toggle-collect=ask_again", f"--callgrind-out-file={folder}/out"]
+    words: list[str | Path] = ["-std=c11", "-O2", "-g", "-rdynamic", CHECKS / "bench.c", CHECKS / "source.c", "-ldl"]
+    tool: list[str | Path] = [
+        "valgrind",
+        "--tool=callgrind",
+        "--toggle-collect=ask_again",
+        f"--callgrind-out-file={folder}/out",
+    ]
     caches = ["--cache-sim=yes", "--D1=32768,8,64", "--I1=32768,8,64", "--LL=1048576,16,64"]
     command = [*tool, *caches, compiled(compiler(), words), plugin, str(rows)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
