@@ -172,12 +172,12 @@ def _summary(name: str) -> str:
 
 
 def commands() -> str:
-    """All commands by section of the help, each with its arguments, what it answers, and the page about it."""
+    """All commands by section of the help, with their arguments; each leads to the page about it."""
     parts = []
     for heading, verbs in cli.SECTIONS.items():
-        lines = [f"### {heading}", "", "| command | answers | page |", "|---|---|---|"]
+        lines = [f"### {heading}", "", "| `nccl-tuner` ... | answers |", "|---|---|"]
         for verb in verbs:
-            lines += [f"| `{usage}` | {says} | {_page_about(verb)} |" for usage, says in _usages(verb)]
+            lines += [f"| [`{usage}`]({_page_about(verb)}) | {says} |" for usage, says in _usages(verb)]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
@@ -202,13 +202,13 @@ def _usage(command: click.Command, context: click.Context) -> str:
     pieces = [piece for piece in command.collect_usage_pieces(context) if piece != "[OPTIONS]"]
     if isinstance(command, click.Group):
         pieces = [] if command.invoke_without_command else ["..."]
-    return " ".join([context.command_path, *pieces]).replace("|", "\\|")
+    return " ".join([context.command_path.removeprefix("nccl-tuner "), *pieces]).replace("|", "\\|")
 
 
 def _page_about(verb: str) -> str:
     """The page whose line in docs/README.md names the verb."""
     for line in (ROOT / "docs" / "README.md").read_text("utf-8").splitlines():
-        if f"`{verb}`" in line and (page := re.match(r"\| (\[[^\]]+\]\([^)]+\))", line)):
+        if f"`{verb}`" in line and (page := re.match(r"\| \[[^\]]+\]\(([^)]+)\)", line)):
             return page[1]
     raise SystemExit(f"docs/README.md: no page says that it is about `{verb}`")
 
