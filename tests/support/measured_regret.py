@@ -8,7 +8,7 @@ from tuner.base.errors import TunerError
 from tuner.base.sizes import human_bytes
 from tuner.times import measured
 from tuner.times.regret import judged, workflow
-from tuner.times.regret.judged import JudgedPick, Kinks, SplitGain, Verdict
+from tuner.times.regret.judged import JudgedPick, SplitGain, Verdict
 from tuner.times.regret.workflow import Asked, MeasuredRegret
 
 B200 = "b200-8x-64n__2.29.7__together"
@@ -124,19 +124,13 @@ def b200_rows() -> str:
 
 def kinks_by_change() -> str:
     """In how many curves of default runs the largest kink is where the pick changes."""
-    lines = [
-        "| nodes | the pick changes from | to | curves | largest kink there | by chance it would be |",
-        "|---|---|---|--:|--:|--:|",
-    ]
-    for nodes, several in (("one", False), ("several", True)):
+    said = []
+    for nodes, several in (("one node", False), ("several", True)):
         calls = ([one for one in found.measured.calls if (one.call.nodes > 1) is several] for _, found in answered())
         every = judged.together(each for those in calls for each in judged.kinks(those))
-        lines += [f"| {nodes} {_kink(each)}" for each in every if each.before == "any"]
-    return "\n".join(lines) + "\n"
-
-
-def _kink(each: Kinks) -> str:
-    return f"| {each.before} | {each.after} | {each.curves} | {each.largest_there} | {each.by_chance:.1f} |"
+        (kinks,) = (each for each in every if each.before == "any")
+        said.append(f"on {nodes} in {kinks.largest_there} of {kinks.curves} curves ({kinks.by_chance:.1f} by chance)")
+    return f"So it is {', '.join(said)}.\n"
 
 
 def splits() -> str:
