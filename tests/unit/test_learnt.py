@@ -1,14 +1,17 @@
 """Releases learnt from a library: their names and files, and whose files count."""
 
 import os
+import struct
 from pathlib import Path
 
 import pytest
 
 from tests.support.command_line import run
 from tuner import release
-from tuner.base.errors import BadReleaseFile, UnknownRelease
+from tuner.base import extras
+from tuner.base.errors import BadReleaseFile, OracleFailed, OracleUnavailable, UnknownRelease
 from tuner.base.files import sha256
+from tuner.oracle.conformance import learn
 from tuner.release import learnt, reader
 
 DIGEST = "ab" * 32
@@ -90,3 +93,63 @@ def test_a_file_that_says_nonsense_names_file_and_key() -> None:
     kept(Path("/x"), base_latency_us__ring__ll="fast")
     with pytest.raises(BadReleaseFile, match=r"learnt/2.28.9@.*base_latency_us.ring.ll"):
         release.load(NAME)
+
+
+def test_what_is_no_library_is_refused_at_once(tmp_path: Path) -> None:
+    """A pipe would be waited at, and 10 GB of holes would be hashed for a minute."""
+    pipe, sparse, text = (tmp_path / name for name in ("pipe", "sparse", "text"))
+    os.mkfifo(pipe)
+    with sparse.open("wb") as file:
+        file.truncate(10 << 30)
+    text.write_text("no library")
+    for path, said in ((pipe, "is no file"), (Path("/dev/zero"), "is no file"), (sparse, "is larger than 2 GiB")):
+        for words in (("oracle", "learn"), ("pick", "allreduce", "--machine", "dgx-h100", "--nccl")):
+            refused = run(*words, str(path), code=2).stderr
+            assert said in refused
+            assert refused.count("\n") == 1
+    assert run("oracle", "learn", str(text), code=2).stderr.startswith(f"nccl-tuner: {text} is not an ELF shared")
+
+
+@pytest.mark.parametrize("damage", ["cut", "sections_beyond", "no_sections", "symbols", "names", "program"])
+def test_a_damaged_library_is_refused_in_one_line(tmp_path: Path, damage: str) -> None:
+    """Whatever its headers say of sections, symbols and segments."""
+    own = Path(extras.shared_object("nccl_tuner_sim")).read_bytes()
+    sections, number = struct.unpack_from("<Q", own, 0x28)[0], struct.unpack_from("<H", own, 0x3C)[0]
+    of_type = {struct.unpack_from("<I", own, sections + 64 * at + 4)[0]: sections + 64 * at for at in range(number)}
+    assert 2 in of_type  # .symtab
+    data = bytearray(own)
+    match damage:
+        case "cut":
+            data = data[: len(data) // 2]
+        case "sections_beyond":
+            struct.pack_into("<Q", data, 0x28, 1 << 63)
+        case "no_sections":
+            struct.pack_into("<H", data, 0x3C, 0)
+        case "symbols":
+            struct.pack_into("<Q", data, of_type[2] + 56, 3)  # bytes of an entry
+        case "names":
+            struct.pack_into("<I", data, of_type[2] + 40, number + 7)  # the section of their names
+        case "program":
+            struct.pack_into("<H", data, 0x36, 0)  # bytes of a segment's entry
+    library = tmp_path / "libnccl.so.2"
+    library.write_bytes(bytes(data) + b"NCCL version 2.28.9+cuda12.9")
+    with pytest.raises(OracleUnavailable) as refused:
+        learn.learn(library)
+    assert str(library) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_library_that_never_answers_is_asked_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not fifteen times: crash and hang alike."""
+    asked = []
+
+    def failing(configuration: object, timeout_s: float) -> None:
+        asked.append(timeout_s)
+        raise OracleFailed("libnccl did not answer within 60 s; NCCL's last lines: one | two")
+
+    monkeypatch.setattr(learn, "Oracle", failing)
+    with pytest.raises(OracleUnavailable, match="answers on none of 2 communicators; the last: libnccl did not"):
+        learn._probes(tmp_path / "libnccl.so.2", "2.28.9", asked.append)  # type: ignore[arg-type]
+    assert asked[0] == asked[2] == learn.ANSWER_S
+    assert "not asked on 2 x dgx-h100: libnccl did not answer within 60 s" in str(asked[1])
+    assert "last lines" not in str(asked)

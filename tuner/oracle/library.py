@@ -192,7 +192,9 @@ def check(path: Path) -> None:
     MissingExtra without pyelftools, which reads them.
     """
     if not path.is_file():
-        raise OracleUnavailable(f"{path} does not exist")
+        raise OracleUnavailable(f"{path} {'is no file' if path.exists() else 'does not exist'}")
+    if path.stat().st_size > learnt.MOST_BYTES:
+        raise OracleUnavailable(f"{path} {learnt.TOO_LARGE}")
     extras.require("elftools", path.name)
     info = path.stat()
     machine, stripped = _elf(path, info.st_size, info.st_mtime_ns)
@@ -206,15 +208,10 @@ def check(path: Path) -> None:
 @lru_cache(64)  # while the file is the same
 def _elf(path: Path, size_bytes: int, changed_ns: int) -> tuple[str, bool]:
     """The processor that a file is for, and whether its symbols are gone. OracleUnavailable for no ELF file."""
-    from elftools.common.exceptions import ELFError
-    from elftools.elf.elffile import ELFFile
+    from tuner.oracle.symbols import opened
 
-    try:
-        with path.open("rb") as file:
-            elf = ELFFile(file)
-            return elf["e_machine"], elf.get_section_by_name(".symtab") is None
-    except (ELFError, OSError, ValueError) as error:
-        raise OracleUnavailable(f"{path} is not an ELF shared object: {error}") from None
+    with opened(path) as elf:
+        return elf["e_machine"], elf.get_section_by_name(".symtab") is None
 
 
 def fetch(release: str, progress: Callable[[str], None] = lambda _: None, build: str = BUILD) -> Library:

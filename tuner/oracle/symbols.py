@@ -7,12 +7,14 @@ seconds, so what was found is kept beside the library's cache, by the sha256 of 
 import contextlib
 import json
 import re
+import struct
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from elftools.common.exceptions import DWARFError, ELFError
 from elftools.dwarf.die import DIE
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
@@ -173,10 +175,26 @@ def _stored(text: str) -> Symbols:
     return _from_json(json.loads(text))
 
 
+# What pyelftools raises on files that lie about themselves
+_DAMAGED: tuple[type[Exception], ...] = (
+    *(ELFError, DWARFError, OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError),
+    *(MemoryError, OverflowError, RecursionError, struct.error),
+)
+
+
+@contextlib.contextmanager
+def opened(library: Path) -> Iterator[ELFFile]:
+    """The ELF file ``library``. OracleUnavailable where it is none, and for what is damaged in it while it is read."""
+    try:
+        with library.open("rb") as file:
+            yield ELFFile(file)
+    except _DAMAGED as error:
+        raise OracleUnavailable(f"{library} is not an ELF shared object: {error or type(error).__name__}") from None
+
+
 def read(library: Path) -> Symbols:
     """Symbols of ``library`` from its ``.symtab`` and DWARF; takes seconds. OracleUnavailable for no libnccl."""
-    with library.open("rb") as file:
-        elf = ELFFile(file)
+    with opened(library) as elf:
         functions, kernels, objects = _functions(elf)
         if "ncclGetVersion" not in functions:
             raise OracleUnavailable(f"{library} is not a libnccl: it has no function ncclGetVersion")
@@ -195,8 +213,8 @@ def read(library: Path) -> Symbols:
 
 def variables_in(library: Path) -> frozenset[str]:
     """Names like those of NCCL's variables among the texts of a libnccl, which has those of types elsewhere."""
-    with library.open("rb") as file:
-        texts = ELFFile(file).get_section_by_name(".rodata")
+    with opened(library) as elf:
+        texts = elf.get_section_by_name(".rodata")
         return frozenset(name.decode() for name in _VARIABLE.findall(texts.data() if texts else b""))
 
 

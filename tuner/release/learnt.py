@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tuner.release.schema import Release
 
 AT, DIGITS = "@", 16
+MOST_BYTES = 2 << 30  # of a library; the largest release has 480 MB
+TOO_LARGE = f"is larger than {MOST_BYTES >> 30} GiB; valid: a libnccl.so.2"
 held: dict[str, "Release"] = {}  # that are tried at the moment, by name
 
 

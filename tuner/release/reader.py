@@ -127,10 +127,12 @@ def read(folder: Path, name: str) -> Release:
 def of_library(path: Path) -> str:
     """The name of the release that was learnt from a library, or that it is known to be.
 
-    Errors: UnknownRelease where it is no file, was not learnt, or was learnt and differs.
+    Errors: UnknownRelease where it is no file or too large a one, was not learnt, or was learnt and differs.
     """
     if not path.is_file():
         raise UnknownRelease(f"{path} is no file; valid: a libnccl.so.2, or a release such as {names()[-1]}")
+    if path.stat().st_size > learnt.MOST_BYTES:
+        raise UnknownRelease(f"{path} {learnt.TOO_LARGE}")
     digest = sha256(path)
     for name in reversed(names()):
         builds = load(name).library.values()

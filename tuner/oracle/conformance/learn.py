@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 from numpy.typing import NDArray
 
@@ -47,7 +46,7 @@ from tuner.oracle.conformance.check import name as check_name
 from tuner.oracle.conformance.mismatches import Comparing, MatchReport, Mismatch
 from tuner.oracle.facts import Facts, OracleTables
 from tuner.oracle.search import net_gbs, ordered_graphs
-from tuner.oracle.symbols import own_name
+from tuner.oracle.symbols import opened, own_name
 from tuner.release import ALGORITHM_KEYS, HARDWARE, PROTOCOL_KEYS, Release, learnt, reader
 from tuner.release.convert import WrongValue
 from tuner.release.environment import Environment
@@ -76,6 +75,8 @@ QUICK = 4  # of them, which the parent is found by
 SIZES = [1 << power for power in range(6, 35, 2)] + [3 * 5 << power for power in range(5, 30, 4)]
 EIGHT_BITS = Request(Collective.AllReduce, DataType.float8e4m3, Op.sum)
 LIMIT_S = 420.0  # of trials
+ANSWER_S = 60.0  # for each of the library's answers
+ASKED_IN_VAIN = 2  # communicators, if they are the first: the others would end so, too
 MOST_KEPT = 4  # of the changes that mend one communicator, to be tried on all
 Progress = Callable[[str], None]
 
@@ -149,7 +150,7 @@ def learn(
 
     ``hidden``: releases that are taken for unknown; ``limit_s``: of trials.
 
-    Errors: OracleUnavailable for no libnccl of this machine; OracleFailed where no machine can be asked.
+    Errors: OracleUnavailable for no libnccl of this machine, or one that answers on no communicator.
     """
     began, path = time.monotonic(), path.resolve()
     library.check(path)
@@ -158,9 +159,7 @@ def learn(
     found = data_tables(path)
     known = [each for each in release.names() if each not in hidden]
     progress(f"asking {path.name} ({said}) on {len(PROBES)} communicators")
-    probes = list(_probes(path, _like(said, known), progress))
-    if not probes:
-        raise OracleUnavailable(f"{path} could be asked on no machine")
+    probes = _probes(path, _like(said, known), progress)
     found |= _limits(probes)
     candidates = [_Candidate.over(each, found) for each in known]
     progress(f"comparing with {len(candidates)} releases")
@@ -220,17 +219,28 @@ def _asked(probes: Sequence[Probe]) -> int:
 # Asking the library.
 
 
-def _probes(path: Path, like: str, progress: Progress) -> Iterator[Probe]:
+def _probes(path: Path, like: str, progress: Progress) -> list[Probe]:
+    """Answers on the communicators on which it can be asked.
+
+    Errors: OracleUnavailable where the first ones give none: it crashes or hangs, or is no NCCL.
+    """
+    found, failed = list[Probe](), list[str]()
     for machine, nodes, gpus in PROBES:
         if like in catalogue.load(machine).crashes:
             continue
         scenario = Scenario(like, nodes, machine=machine, gpus_per_node=gpus)
         try:
             configuration = replace(scenario.oracle_configuration(), library=path)
-            with Oracle(configuration, timeout_s=120.0) as oracle:
-                yield _probe(scenario, oracle)
+            with Oracle(configuration, timeout_s=ANSWER_S) as oracle:
+                found.append(_probe(scenario, oracle))
         except TunerError as error:
-            progress(f"not asked on {nodes} x {machine}: {error}")
+            failed.append(str(error).partition("; NCCL's last lines")[0])
+            if not found and len(failed) == ASKED_IN_VAIN:
+                break
+            progress(f"not asked on {nodes} x {machine}: {failed[-1]}")
+    if not found:
+        raise OracleUnavailable(f"{path} answers on none of {len(failed)} communicators; the last: {failed[-1]}")
+    return found
 
 
 def _probe(scenario: Scenario, oracle: Oracle) -> Probe:
@@ -632,8 +642,7 @@ def _objects(path: Path) -> dict[str, bytes]:
     wanted = {DEFAULTS, "baseLat", "hwLat", "nvlsEfficiency", "treeCorrectionFactor", *CAPS}
     wanted |= {f"{prefix}{end}" for prefix in SPEEDS for end in ("Intra", "Inter")}
     found: dict[str, bytes] = {}
-    with path.open("rb") as file:
-        elf = ELFFile(file)
+    with opened(path) as elf:
         table = elf.get_section_by_name(".symtab")
         assert isinstance(table, SymbolTableSection)
         segments = [each for each in elf.iter_segments() if each["p_type"] == "PT_LOAD"]
@@ -644,6 +653,6 @@ def _objects(path: Path) -> dict[str, bytes]:
             at, size = symbol["st_value"], symbol["st_size"]
             for segment in segments:
                 if segment["p_vaddr"] <= at < segment["p_vaddr"] + segment["p_filesz"]:
-                    file.seek(segment["p_offset"] + at - segment["p_vaddr"])
-                    found[name] = file.read(size)
+                    elf.stream.seek(segment["p_offset"] + at - segment["p_vaddr"])
+                    found[name] = elf.stream.read(size)
     return found
