@@ -135,12 +135,7 @@ def kinks_by_change() -> str:
 
 def splits() -> str:
     """Where smaller calls would beat one in most curves that show both sizes."""
-    lines = [
-        "| file | call | one of | NCCL picks | instead | NCCL picks | gain | curves |",
-        "|---|---|--:|---|---|---|--:|--:|",
-    ]
-    for name, found in answered():
-        lines += [f"| `{name}` {line}" for line in _splits(found)]
+    lines = [f"* `{name}`: {'; '.join(those)}" for name, found in answered() if (those := list(_splits(found)))]
     return "\n".join(lines) + "\n"
 
 
@@ -158,13 +153,7 @@ def _splits(found: MeasuredRegret) -> Iterator[str]:
         )
         if curves < 2 or len(same) < EVERYWHERE * curves or gains[len(gains) // 2] < GAIN:
             continue
-        cells = [
-            f"{first.collective.name}, {first.nodes} x {first.gpus_per_node}",
-            human_bytes(first.bytes),
-            str(first.pick),
-            f"{first.parts} of {human_bytes(first.part_bytes)}",
-            str(first.part_pick),
-            f"{100 * gains[0]:.0f} to {100 * gains[-1]:.0f} %",
-            f"{len(same)} of {curves}",
-        ]
-        yield f"| {' | '.join(cells)} |"
+        yield (
+            f"{first.collective.name} of {human_bytes(first.bytes)} on {first.nodes} x {first.gpus_per_node} "
+            f"({first.part_pick} to {first.pick}, {100 * gains[0]:.0f} to {100 * gains[-1]:.0f} %)"
+        )
