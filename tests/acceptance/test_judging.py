@@ -11,7 +11,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.emulator.request import Request
 from tuner.scenario.describe import describe
-from tuner.times import measured
+from tuner.times import measured, placement
 from tuner.times.acceptance import curves, judge
 from tuner.times.acceptance.accept import AcceptOptions, accept, drifts
 from tuner.times.acceptance.curves import Curve, CurveKind, Shape
@@ -101,7 +101,7 @@ def test_public_runs_that_calibrations_stand_on_pass(name: str, tmp_path: Path) 
     """Of AllToAll those of one way to set the network up: others take four times as long on 256 nodes of Polaris."""
     table = measured.load(name)
     one_way = measured_calls.one_way_runs().get(name, table.header.runs.keys() | {""})
-    with_plugin = [row for row in table.rows if table.network_of(row) != curves.SOCKETS]
+    with_plugin = [row for row in table.rows if table.network_of(row) != placement.SOCKETS]
     rows = tuple(row for row in with_plugin if row.collective != "alltoall" or row.run in one_way)
     measured.write(tmp_path / "given.csv", replace(table, rows=rows))
     scenario = describe(table.header.machine, nccl=table.header.nccl)

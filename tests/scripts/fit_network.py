@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from tuner.times.calibration.measured_calls import MeasuredCalls, Site, joined, of_table, splits_file, table_of_one_way
+from tuner.times.calibration.measured_calls import MeasuredCalls, joined, of_table, splits_file, table_of_one_way
 from tuner.times.calibration.time_fit import softened
+from tuner.times.placement import Site
 from tuner.times.timemodel import calibration, sites
 from tuner.times.timemodel.features import Array
 from tuner.times.timemodel.form import PARAMETERS, Form

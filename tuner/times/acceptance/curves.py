@@ -16,12 +16,9 @@ from tuner.machine import catalogue
 from tuner.scenario import Scenario
 from tuner.times.costmodels.operations import CostOperation
 from tuner.times.measured import MeasuredRow, MeasuredTable
+from tuner.times.placement import FP8, SOCKETS, searched_otherwise, variables_of
 from tuner.times.timemodel.features import Array
 from tuner.times.timemodel.point_to_point import MODELLED
-
-_FORCED = {"algorithm": "NCCL_ALGO", "protocol": "NCCL_PROTO"}
-SOCKETS = "sockets"  # the network's name in tables of measured times
-_FP8 = (DataType.float8e4m3, DataType.float8e5m2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,24 +120,15 @@ def _curve(file: str, kind: CurveKind, rows: list[MeasuredRow]) -> Curve:
 def _skipped(row: MeasuredRow) -> str | None:
     if row.is_point_to_point and row.collective not in MODELLED:
         return f"of {row.collective}: no time is expected of it"
-    return "8-bit floats, which NCCL's model was not measured with" if row.dtype in _FP8 else None
+    return "8-bit floats, which NCCL's model was not measured with" if row.dtype in FP8 else None
 
 
 def _settings(table: MeasuredTable, row: MeasuredRow, scenario: Scenario) -> dict[str, str] | str:
     """The variables that NCCL's model reads; or why it cannot be asked about the row."""
     given = scenario.environment or {}
     own = catalogue.load(scenario.machine).environment if scenario.machine else {}
-    environment = release.load(scenario.nccl).environment
+    nccl = release.load(scenario.nccl)
     of_run: Mapping[str, str] = {**table.environment_of(row), **given}
-    for name in sorted(of_run.keys() & set(environment.search)):
-        if name not in given and own.get(name, of_run[name]) != of_run[name]:
-            return f"{name}={of_run[name]}: another search than the machine's; valid: `env` {name}={of_run[name]}"
-    forced = {
-        variable: getattr(row, column).name for column, variable in _FORCED.items() if getattr(row, column) is not None
-    }
-    if row.channels is not None:
-        forced |= {"NCCL_MIN_NCHANNELS": str(row.channels), "NCCL_MAX_NCHANNELS": str(row.channels)}
-    # Whether the network has a CollNet plugin only --env says.
-    known = set(environment.known) - own.keys() - {"NCCL_COLLNET_ENABLE"}
-    read = {name: value for name, value in of_run.items() if name in known}
-    return {**read, **given, **forced}
+    if (other := searched_otherwise(of_run, nccl, own, given)) is not None:
+        return f"{other}: another search than the machine's; valid: `env` {other}"
+    return variables_of(row, of_run, nccl, own, given)

@@ -16,7 +16,7 @@ from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
 from tuner.times.acceptance.curves import Curve, CurveKind, Exchange, Shape
 from tuner.times.acceptance.faults import Fault, faulty
-from tuner.times.calibration.measured_calls import of_trays
+from tuner.times.placement import of_trays
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel import predict
 from tuner.times.timemodel.calibration import Calibration

@@ -16,16 +16,10 @@ from tuner.machine import catalogue, skeleton
 from tuner.machine.topology import Topology
 from tuner.times import measured as measured_tables
 from tuner.times.calibration import plausible, time_fit
-from tuner.times.calibration.measured_calls import (
-    MeasuredCalls,
-    Site,
-    joined,
-    nearest_release,
-    of_table,
-    table_of_one_way,
-)
+from tuner.times.calibration.measured_calls import MeasuredCalls, joined, of_table, table_of_one_way
 from tuner.times.calibration.time_fit import softened
 from tuner.times.measured import MeasuredHeader, MeasuredLaunch, MeasuredRow, MeasuredRun, MeasuredTable, Problem
+from tuner.times.placement import Site, nearest_release
 from tuner.times.readers import measured_table
 from tuner.times.readers.measured_table import Given
 from tuner.times.timemodel import calibration as calibrations

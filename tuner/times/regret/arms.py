@@ -12,9 +12,8 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.records import json_form
 from tuner.scenario import Scenario
-from tuner.times.calibration import measured_calls
-from tuner.times.calibration.measured_calls import Site
-from tuner.times.measured import MeasuredRow, MeasuredRun, MeasuredTable
+from tuner.times.measured import MeasuredRow, MeasuredTable
+from tuner.times.placement import Placement, Site
 from tuner.times.readers.measured_table import BY_MEASURE, SIMULATED_TRAP
 from tuner.times.records.header import SIMULATED, Header
 from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock
@@ -187,7 +186,6 @@ def of_row(table: MeasuredTable, row: MeasuredRow) -> Forced:
 # They take algorithms away from NCCL's choice: how runs of one setting are made to differ beside the variables above.
 SWITCHES = ("NCCL_NVLS_ENABLE", "NCCL_COLLNET_ENABLE")
 NO_NVLS = "NCCL_NVLS_ENABLE=0"
-_PICK = "NCCL's pick in "  # before the name of a run: rows that ask the emulator alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,22 +236,23 @@ def of_sources(sources: Sequence[TableSource], site: Site) -> MeasuredArms:
     failed: BadMeasurement | None = None
     for source in sources:
         read = _read(source)
-        try:
-            placed = measured_calls.of_table(_to_place(source, read), site)
-        except BadMeasurement as error:
-            failed = error
-            continue
-        skipped.update(placed.skipped)
-        asked = placed.measured.calls
-        for row, number, channels in zip(placed.rows, asked.algo_proto.tolist(), asked.channels.tolist(), strict=True):
-            one, emulated = read[row.line], replace(Combination(*ALGO_PROTOS[number]), channels=int(channels))
-            if row.run.startswith(_PICK):
-                pick = _Pick(one.label == DEFAULT, emulated, tuple(sorted(one.unforced.items())))
-                if one.call not in picks or pick.of_default:
-                    picks[one.call] = pick
-            else:
-                ran = replace(one.logged or emulated, channels=one.forced.channels)
-                times[one.call][one.label].append(_Time(ran, one.logged, one.row.time_us))
+        placement, is_placed = _placement(source, read, site), False
+        for _, _, emulated, keys in placement.picks():
+            is_placed = True
+            numbers = zip(emulated.combinations.tolist(), emulated.channels.tolist(), keys, strict=True)
+            for number, channels, (one, asks_for_pick) in numbers:
+                combination = replace(Combination(*ALGO_PROTOS[number]), channels=int(channels))
+                if asks_for_pick:
+                    pick = _Pick(one.label == DEFAULT, combination, tuple(sorted(one.unforced.items())))
+                    if one.call not in picks or pick.of_default:
+                        picks[one.call] = pick
+                else:
+                    ran = replace(one.logged or combination, channels=one.forced.channels)
+                    times[one.call][one.label].append(_Time(ran, one.logged, one.row.time_us))
+        if is_placed:
+            skipped.update(placement.skipped)
+        else:
+            failed = placement.nothing(source.table.name)
     if not times:
         reasons = "; ".join(f"{rows} rows: {why}" for why, rows in skipped.items())
         raise failed or BadMeasurement(f"no row that NCCL's model can be asked about; {reasons}")
@@ -337,22 +336,18 @@ def _setting(table: MeasuredTable, row: MeasuredRow) -> str:
     return ", ".join(filter(None, (run.network, *(f"{name}={value}" for name, value in sorted(own.items())), devices)))
 
 
-def _to_place(source: TableSource, read: Mapping[int, _Read]) -> MeasuredTable:
-    """The table to ask the emulator with: only what was forced stands in the columns, and a row a call asks for NCCL's
-    own pick. ``line`` is the row's place in ``source``.
-    """
-    header, rows = source.table.header, []
-    runs = dict(header.runs)
-    for number, one in read.items():
-        by_variables = forced_by_variables(source.table.environment_of(one.row)) != Forced()
-        columns = Forced().columns if by_variables else one.forced.columns
-        rows.append(replace(one.row, line=number, in_place=False, **columns))  # type: ignore[arg-type]
-    for number, one in _asked(read):
-        run, name = header.runs.get(one.row.run) or MeasuredRun(""), _PICK + one.row.run
-        cleared = dict.fromkeys(source.table.environment_of(one.row).keys() - one.unforced.keys(), "")
-        runs[name] = replace(run, environment={**run.environment, **cleared})
-        rows.append(replace(one.row, line=number, in_place=False, run=name, **Forced().columns))  # type: ignore[arg-type]
-    return replace(source.table, header=replace(header, runs=runs), rows=tuple(rows))
+def _placement(source: TableSource, read: Mapping[int, _Read], site: Site) -> Placement[tuple[_Read, bool]]:
+    """Every row, with what it forced alone in its columns, and a row a call that asks for NCCL's own pick (True)."""
+    placement = Placement[tuple[_Read, bool]](site)
+    for one in read.values():
+        environment = source.table.environment_of(one.row)
+        columns = Forced().columns if forced_by_variables(environment) != Forced() else one.forced.columns
+        row = replace(one.row, in_place=False, **columns)  # type: ignore[arg-type]
+        placement.add(row, environment, source.table.network_of(row), (one, False))
+    for _, one in _asked(read):
+        row = replace(one.row, in_place=False, **Forced().columns)  # type: ignore[arg-type]
+        placement.add(row, one.unforced, source.table.network_of(row), (one, True))
+    return placement
 
 
 def _asked(read: Mapping[int, _Read]) -> Iterator[tuple[int, _Read]]:

@@ -22,9 +22,9 @@ from tuner.plugin.table.records import Choice, Decision, Interval
 from tuner.scenario.describe import describe
 from tuner.times import measured
 from tuner.times.calibration import plausible
-from tuner.times.calibration.measured_calls import Site
 from tuner.times.compared import is_same
 from tuner.times.measured import MeasuredTable
+from tuner.times.placement import Site, read_by_model
 from tuner.times.readers import measured_table
 from tuner.times.readers.measured_table import Given
 from tuner.times.records.samples import Combination
@@ -358,7 +358,7 @@ def _first_sizes(measured: MeasuredArms, calibration: str | None) -> tuple[int, 
 
 def _of_curve(calls: Sequence[MeasuredCall], site: Site, calibration: str | None) -> Iterator[NextRun]:
     call = calls[0].call
-    known = set(release.load(site.nccl).environment.known) - site.environment.keys() - {"NCCL_COLLNET_ENABLE"}
+    known = read_by_model(release.load(site.nccl), site.environment)
     read = {name: value for name, value in calls[0].environment if name in known}
     selection = site.selection(call.nodes, call.gpus_per_node, read)
     model = predict.of_communicator(selection, site.name, calibration)

@@ -12,7 +12,7 @@ from tuner.times.calibration import calibrate
 from tuner.times.calibration.accuracy.evaluate import Scores, learn_scaled, mean_absolute_error
 from tuner.times.calibration.accuracy.splits import Split, splits
 from tuner.times.calibration.calibrate import MeasuredExchanges
-from tuner.times.calibration.measured_calls import Site
+from tuner.times.placement import Site
 from tuner.times.timemodel import point_to_point
 from tuner.times.timemodel.features import Array, Which
 from tuner.times.timemodel.intervals import CarriedOver, Factors

@@ -14,14 +14,9 @@ from tuner.machine.topology import Topology
 from tuner.times.calibration import calibrate, plausible
 from tuner.times.calibration.accuracy.evaluate import mean_absolute_error, predicted_times
 from tuner.times.calibration.calibrate import MeasuredExchanges
-from tuner.times.calibration.measured_calls import (
-    MeasuredCalls,
-    Site,
-    nearest_release,
-    of_table,
-    point_to_point_reason,
-)
+from tuner.times.calibration.measured_calls import MeasuredCalls, of_table
 from tuner.times.measured import Kind, MeasuredRow, MeasuredTable, Problem
+from tuner.times.placement import Site, nearest_release, point_to_point_reason
 from tuner.times.readers.measured_table import Given
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.point_to_point import MODELLED

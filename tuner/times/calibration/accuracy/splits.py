@@ -11,7 +11,8 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType
 from tuner.times import measured
-from tuner.times.calibration.measured_calls import MeasuredCalls, Site, of_table, splits_file, table_of_one_way
+from tuner.times.calibration.measured_calls import MeasuredCalls, of_table, splits_file, table_of_one_way
+from tuner.times.placement import Site
 
 Rows = NDArray[np.bool_]
 

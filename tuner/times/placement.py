@@ -1,0 +1,213 @@
+"""Measured times placed in NCCL's model: the communicator that a row was measured on, and what NCCL reads of it."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypedDict, TypeVar
+
+import numpy as np
+
+from tuner import release
+from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput, BadMeasurement, TunerError
+from tuner.base.names import DataType, Op
+from tuner.emulator.request import Request
+from tuner.emulator.selection import Picks, Selection
+from tuner.machine import catalogue, skeleton
+from tuner.release import Release
+from tuner.scenario import Scenario
+from tuner.scenario.describe import Description, describe
+from tuner.times.measured import MeasuredRow
+
+Key = TypeVar("Key")
+SOCKETS = "sockets"  # the network's name in tables of measured times
+FP8 = (DataType.float8e4m3, DataType.float8e5m2)  # NCCL's model was not measured with them
+_WITHOUT_COLLNET = "aws-ofi-nccl"  # a network plugin that has none
+_FORCED = {"algorithm": "NCCL_ALGO", "protocol": "NCCL_PROTO"}
+
+
+class OfTrays(TypedDict):
+    """NVLink domains, of so many trays each, with so many GPUs of a tray."""
+
+    nodes: int
+    trays: int
+    gpus_per_node: int
+
+
+def of_trays(nodes: int, gpus: int, gpus_per_tray: int, trays: int) -> OfTrays:
+    """Domains of ``trays``, as results count them: by host, a tray of which has ``gpus``, or by domain. BadInput."""
+    if gpus > gpus_per_tray and gpus % gpus_per_tray == 0 and gpus // gpus_per_tray <= trays:
+        return {"nodes": nodes, "trays": gpus // gpus_per_tray, "gpus_per_node": gpus_per_tray}
+    if gpus <= gpus_per_tray and (nodes <= trays or nodes % trays == 0):
+        return {"nodes": max(nodes // trays, 1), "trays": min(nodes, trays), "gpus_per_node": gpus}
+    raise BadInput(
+        f"{nodes} x {gpus} GPUs: not of NVLink domains of {trays} trays with {gpus_per_tray} GPUs; valid: up to "
+        f"{trays} hosts or a multiple of {trays}, with --trays"
+    )
+
+
+def nearest_release(name: str) -> tuple[str, str]:
+    """The release of the catalogue that stands for ``name``, and what is said of it where it is another one.
+
+    A patch release that the catalogue does not have is taken for the nearest of its minor release. Errors:
+    UnknownRelease where there is none of that.
+    """
+    known = release.names()
+    minor, _, patch = name.rpartition(".")
+    near = [each for each in known if each.rpartition(".")[0] == minor]
+    if name in known or not near or not patch.isdigit():
+        return release.load(name).name, ""
+    nearest = min(near, key=lambda each: abs(int(each.rpartition(".")[2]) - int(patch)))
+    return nearest, f"NCCL {name} is not in the catalogue: the nearest, {nearest}, stands for it"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where rows are placed: a machine of the catalogue, a topology file or the node of a log, and a release.
+
+    ``words`` are further ones that describe it, as ``tuner.scenario.describe`` takes them: ``log``, ``gpu``.
+    """
+
+    machine: str | None
+    nccl: str
+    topology: Path | None = None
+    words: tuple[tuple[str, Any], ...] = ()
+
+    def scenario(self, nodes: int, gpus_per_node: int, variables: Mapping[str, str]) -> Scenario:
+        """A communicator there. Errors: those of ``describe``."""
+        given: Description = {
+            "topology": self.topology,
+            "nodes": nodes,
+            "gpus_per_node": gpus_per_node,
+            "nccl": self.nccl,
+            "env": dict(variables),
+        }
+        there = catalogue.load(self.machine) if self.machine else None
+        if there is not None and there.trays:
+            of = of_trays(nodes, gpus_per_node, there.gpus_per_node, there.trays)
+            given |= {"nodes": of["nodes"], "trays": of["trays"], "gpus_per_tray": of["gpus_per_node"]}
+            del given["gpus_per_node"]
+        return describe(self.machine, **given, **dict(self.words))
+
+    def selection(self, nodes: int, gpus_per_node: int, variables: Mapping[str, str]) -> Selection:
+        """Of a communicator there. Errors: those of a scenario's communicator."""
+        return Selection(self.scenario(nodes, gpus_per_node, variables).communicator())
+
+    @property
+    def name(self) -> str | None:
+        """What the machine is called: by the catalogue, or by its topology file or log."""
+        if "log" in dict(self.words) and self.topology is None and self.machine is None:
+            return str(dict(self.words)["log"])
+        return skeleton.name_of(self.topology) if self.topology and not self.machine else self.machine
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The variables that the machine itself sets for NCCL's search."""
+        return catalogue.load(self.machine).environment if self.machine else {}
+
+
+def read_by_model(nccl: Release, own: Mapping[str, str]) -> set[str]:
+    """Variables that NCCL's model reads, but for those that the machine sets itself.
+
+    NCCL_COLLNET_ENABLE is none: whether the network has a CollNet plugin the user alone says.
+    """
+    return set(nccl.environment.known) - own.keys() - {"NCCL_COLLNET_ENABLE"}
+
+
+def variables_of(
+    row: MeasuredRow, of_run: Mapping[str, str], nccl: Release, own: Mapping[str, str], given: Mapping[str, str]
+) -> dict[str, str]:
+    """Variables of a row's communicator: what its run set and NCCL's model reads, what is ``given``, what it forced.
+
+    ``own`` are those that the machine sets itself.
+    """
+    known = read_by_model(nccl, own)
+    forced = {
+        variable: getattr(row, column).name for column, variable in _FORCED.items() if getattr(row, column) is not None
+    }
+    if row.channels is not None:
+        forced |= {"NCCL_MIN_NCHANNELS": str(row.channels), "NCCL_MAX_NCHANNELS": str(row.channels)}
+    return {**{name: value for name, value in of_run.items() if name in known}, **given, **forced}
+
+
+def searched_otherwise(
+    of_run: Mapping[str, str], nccl: Release, own: Mapping[str, str], given: Mapping[str, str]
+) -> str | None:
+    """The first variable of a run, as NAME=VALUE, by which NCCL searches otherwise than on the machine; None: none.
+
+    What is ``given`` is no variable of the run alone.
+    """
+    for name in sorted(of_run.keys() & set(nccl.environment.search) - given.keys()):
+        if own.get(name, of_run[name]) != of_run[name]:
+            return f"{name}={of_run[name]}"
+    return None
+
+
+def point_to_point_reason(collective: str) -> str:
+    """Why rows of a collective that is made of sends and receives are skipped."""
+    return f"{collective}: sends and receives"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A call without its size, on a communicator with these variables."""
+
+    nodes: int
+    gpus_per_node: int
+    environment: tuple[tuple[str, str], ...]
+    request: Request
+
+
+class Placement(Generic[Key]):
+    """Rows on the communicators of a site that they were measured on; ``skipped`` counts the others by reason.
+
+    In-place rows, sends and receives, and rows of another setting of the search or the network are skipped.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site, self._release, self._own = site, release.load(site.nccl), site.environment
+        self._kinds: dict[_Kind, list[tuple[int, Key]]] = defaultdict(list)
+        self.skipped: Counter[str] = Counter()
+
+    def add(self, row: MeasuredRow, of_run: Mapping[str, str], network: str, key: Key) -> None:
+        """Places a row whose run set the variables ``of_run`` and sent over ``network``; ``key`` stands for it."""
+        why = self._skipped(row, of_run, network)
+        collective = row.tuned_collective
+        if why is not None or collective is None:
+            self.skipped[why or point_to_point_reason(row.collective)] += 1
+            return
+        variables = variables_of(row, of_run, self._release, self._own, {})
+        request = Request(collective, row.dtype, Op.sum)
+        kind = _Kind(row.nodes, row.gpus_per_node, tuple(sorted(variables.items())), request)
+        self._kinds[kind].append((row.bytes, key))
+
+    def picks(self) -> Iterator[tuple[Selection, Request, Picks, list[Key]]]:
+        """NCCL's picks by kind of call, an element a row, with the rows' keys; kinds that cannot be are skipped."""
+        for kind, rows in self._kinds.items():
+            try:
+                selection = self._site.selection(kind.nodes, kind.gpus_per_node, dict(kind.environment))
+                picks = selection.pick(kind.request, np.array([size for size, _ in rows], np.uint64))
+            except TunerError as error:
+                self.skipped[str(error)] += len(rows)
+                continue
+            yield selection, kind.request, picks, [key for _, key in rows]
+
+    def nothing(self, name: str) -> BadMeasurement:
+        """The error where no row of a table is placed."""
+        counted = "; ".join(f"{count} rows: {why}" for why, count in self.skipped.items()) or "it has none"
+        return BadMeasurement(f"{name}: no row that NCCL's model can be asked about; {counted}")
+
+    def _skipped(self, row: MeasuredRow, of_run: Mapping[str, str], network: str) -> str | None:
+        if row.is_point_to_point:
+            return point_to_point_reason(row.collective)
+        if row.in_place:
+            return "in place"
+        if row.dtype in FP8:
+            return "8-bit floats"
+        if (other := searched_otherwise(of_run, self._release, self._own, {})) is not None:
+            return f"{other}: another search than the machine's"
+        if network == SOCKETS and row.nodes > 1:
+            return "TCP sockets, which do not use the adapters as the topology has them"
+        if of_run.get("NCCL_COLLNET_ENABLE", "0") != "0" and not network.startswith(_WITHOUT_COLLNET):
+            return "NCCL_COLLNET_ENABLE: whether the network has a CollNet plugin is not said"
+        return None
