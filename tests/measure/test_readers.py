@@ -10,7 +10,7 @@ import pytest
 
 from tuner.base.errors import BadMeasurement
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.times.readers.nccl_tests import read_any
+from tuner.times.readers.measured_table import read_any
 from tuner.times.records.header import Header
 from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock, Writer
 
@@ -331,7 +331,7 @@ def test_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"args": ["./sendrecv_perf"]}, "sendrecv_perf in its args; valid: all_reduce_perf, "),
+        ({"args": ["./sendrecv_perf"]}, "sendrecv_perf is no collective that NCCL tunes; valid: all_reduce_perf, "),
         ({"results": [{"size": 64}]}, "results[0]: not what nccl-tests writes: KeyError('redop')"),
         ({"results": [JSON["results"][0] | {"in_place": {"cpu_time": 1.0}}]}, "CPU times"),  # type: ignore[index]
     ],

@@ -21,7 +21,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 from tuner.times.compared import Comparison, Model
-from tuner.times.readers.nccl_tests import read_any
+from tuner.times.readers.measured_table import read_any
 from tuner.times.records.header import Header
 from tuner.times.records.samples import Point, SampleBlock, Writer
 

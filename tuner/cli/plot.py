@@ -27,8 +27,7 @@ from tuner.emulator.selection import Selection
 from tuner.scenario import MOST_NODES, Scenario
 from tuner.scenario.description import ConstantsUsed
 from tuner.times.compared import Comparison, Model
-from tuner.times.readers import measured_table
-from tuner.times.readers.nccl_tests import read_any
+from tuner.times.readers.measured_table import MeasuredFile, read_any
 from tuner.times.records import header
 from tuner.times.records.samples import Measurements, Point
 from tuner.times.regret.arms import of_communicator
@@ -577,7 +576,7 @@ def _read(
 ) -> tuple[Path, Scenario, Measurements]:
     """A file, the communicator, and the times; of several files together, and of one that forces something, by arms."""
     described_there = any(communicator[name] for name in ("machine", "topology", "log"))
-    if described_there and (labelled or len(files) > 1 or measured_table.forces(files[0])):
+    if described_there and (labelled or len(files) > 1 or MeasuredFile(files[0]).forces):
         placed, described = runs_there(files, {**communicator.given, "labelled": labelled})
         return files[0] if files else labelled[0][1], described, of_communicator(placed, described)
     if labelled or len(files) > 1:

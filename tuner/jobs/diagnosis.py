@@ -42,8 +42,7 @@ from tuner.times.acceptance import accept as acceptance
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import Verdict
 from tuner.times.measured import Kind
-from tuner.times.readers.measured_table import Given, is_of_nccl_tests, release_of
-from tuner.times.readers.measured_table import read as read_measured
+from tuner.times.readers.measured_table import NCCL_TESTS, Given, MeasuredFile
 
 UNKNOWN_MACHINE = "the machine is not known; valid: `machine` NAME, or the topology of one with a name beside it"
 NVLINK = "NVL"  # NCCL's word for paths over it
@@ -171,7 +170,7 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
         return (FileKind.listing,)
     logged = (FileKind.log,) if b" NCCL INFO " in start or b" NCCL WARN " in start else ()
     try:
-        if is_of_nccl_tests(file):
+        if MeasuredFile(file).format in NCCL_TESTS:
             return (*logged, FileKind.results)
     except TunerError:
         pass
@@ -313,7 +312,7 @@ def _results(file: Path, known: _Known) -> FileDiagnosis:
 
 def _such_machines(file: Path) -> Iterator[str]:
     """The GPUs that results name, and the machines of the catalogue that have as many of them."""
-    table = read_measured(file)
+    table = MeasuredFile(file).table(Given())
     counts = {row.gpus_per_node for row in table.rows if row.nodes}
     if not table.header.gpu or len(counts) != 1:
         return
@@ -332,10 +331,12 @@ def _such_machines(file: Path) -> Iterator[str]:
 def _given(file: Path, known: _Known) -> Given:
     """Release and nodes: the user's, else what other files show where this one does not say them itself."""
     nccl, nodes = known.given.nccl, known.given.nodes
-    nccl = nccl or (known.nccl if release_of(file) is None else None)
-    given = Given(nccl=nccl or "", nodes=nodes)
+    measured, own = MeasuredFile(file), None
+    with suppress(TunerError):
+        own = measured.release
+    given = Given(nccl=nccl or (known.nccl if own is None else "") or "", nodes=nodes)
     try:
-        read_measured(file, given)
+        measured.table(given)
     except TunerError:
         return replace(given, nodes=nodes or known.nodes)
     return given

@@ -15,7 +15,7 @@ from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective, Prot
 from tuner.base.records import json_form
 from tuner.emulator.selection import Selection
 from tuner.times.evidence import LEVEL, Evidence, collect
-from tuner.times.readers.nccl_tests import read_any
+from tuner.times.readers.measured_table import read_any
 from tuner.times.records.header import scenario_of
 from tuner.times.records.samples import Combination, Measurements, Point
 

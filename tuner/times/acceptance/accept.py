@@ -13,7 +13,7 @@ import numpy as np
 from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement, TunerError
-from tuner.base.files import read_bytes, write_text
+from tuner.base.files import write_text
 from tuner.base.records import json_form
 from tuner.base.sizes import human_bytes
 from tuner.scenario import Scenario
@@ -25,12 +25,9 @@ from tuner.times.acceptance.expected import Expectation, ReferenceRun, Whose
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import Judged, Verdict
 from tuner.times.calibration import plausible
-from tuner.times.measured import Kind, MeasuredRow, MeasuredTable, Problem, parquet
+from tuner.times.measured import Kind, MeasuredRow, MeasuredTable, Problem
 from tuner.times.measured.checks import named
-from tuner.times.readers import measured_table, nccl_tests
-from tuner.times.readers.measured_table import WRONG, Given
-from tuner.times.readers.nccl_tests import is_text
-from tuner.times.records import samples
+from tuner.times.readers.measured_table import WRONG, FileFormat, Given, MeasuredFile
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.features import Array
 
@@ -39,12 +36,12 @@ _SLOWER = 1.1  # the last third against the first, the median over points
 _MOST = 2 / 3  # of the points go the same way
 
 
-def drifts(path: Path, table: MeasuredTable) -> Iterator[Problem]:
+def drifts(file: MeasuredFile, table: MeasuredTable) -> Iterator[Problem]:
     """Said where most points that were measured over and over take longer at the end, or shorter, by over 10 %.
 
     Single times are those of calls in nccl-tests' JSON, of samples in our own runs, or of rows that repeat a point.
     """
-    series = [(line, name, times) for line, name, times in _series(path, table) if len(times) >= _LONG]
+    series = [(line, name, times) for line, name, times in _series(file, table) if len(times) >= _LONG]
     if not series:
         return
     ratios = [(_last_to_first(times), line, name) for line, name, times in series]
@@ -65,16 +62,15 @@ def _last_to_first(times: Sequence[float]) -> float:
     return median(times[-third:]) / median(times[:third])
 
 
-def _series(path: Path, table: MeasuredTable) -> Iterator[tuple[int, str, Sequence[float]]]:
+def _series(file: MeasuredFile, table: MeasuredTable) -> Iterator[tuple[int, str, Sequence[float]]]:
     """Line, name and times of each point, in their order."""
-    content = read_bytes(path, BadMeasurement)
-    if nccl_tests.is_json(record := nccl_tests.load_json(content)):
-        for each in nccl_tests.json_rows(path, record):
-            yield each.index + 1, f"{each.bytes} bytes", each.times_us
-    elif samples.FORMAT.encode() in content.split(b"\n", 1)[0]:
+    if file.format is FileFormat.nccl_tests_json:
+        for each in file.run().times:
+            yield each.line, f"{each.bytes} bytes", each.times_us
+    elif file.format is FileFormat.measure:
         runs: dict[object, list[float]] = defaultdict(list)
         lines: dict[object, int] = {}
-        for line, block in enumerate(nccl_tests.read_any(path).blocks, 2):
+        for line, block in enumerate(file.measurements().blocks, 2):
             key = block.point, block.requested
             lines.setdefault(key, line)
             runs[key] += block.times_us if block.counts else ()
@@ -119,10 +115,10 @@ def read_results(path: Path, given: Given, scenario: Scenario) -> ResultFile:
 
     BadMeasurement where it cannot be read, or says otherwise than ``given``.
     """
-    file = measured.file_of(path)
-    table = measured_table.read(file, given)
+    file = MeasuredFile(measured.file_of(path))
+    table = file.table(given)
     executed: dict[int, str] = {}
-    if is_text(read_bytes(file, BadMeasurement).decode(errors="replace")):
+    if file.format is FileFormat.nccl_tests_text:
         executed = {
             row.line: f"{row.algorithm.name}/{row.protocol.name}"
             for row in table.rows
@@ -151,10 +147,10 @@ def read_results(path: Path, given: Given, scenario: Scenario) -> ResultFile:
     )
 
 
-def _names_release(path: Path, table: MeasuredTable, given: Given) -> bool:
-    if not given.nccl or read_bytes(path, BadMeasurement).startswith(parquet.MAGIC):
+def _names_release(file: MeasuredFile, table: MeasuredTable, given: Given) -> bool:
+    if not given.nccl or file.format is FileFormat.parquet:
         return bool(table.header.nccl)
-    return bool(measured_table.read(path, replace(given, nccl="")).header.nccl)
+    return bool(file.table(replace(given, nccl="")).header.nccl)
 
 
 def _other_machine(table: MeasuredTable, scenario: Scenario) -> Iterator[Problem]:

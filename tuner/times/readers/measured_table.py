@@ -1,9 +1,11 @@
-"""Measured times of any file as a table: columns, aiconfigurator's parquet, nccl-tests, runs of `measure`."""
+"""Measured times of any file, as a table or as sample blocks: one reader for each format, chosen by the content."""
 
-import re
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import field, replace
-from itertools import pairwise
+from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -24,7 +26,8 @@ from tuner.times.measured import (
 )
 from tuner.times.measured.reader import check_row
 from tuner.times.readers import nccl_tests
-from tuner.times.readers.nccl_tests import PROGRAMS, Text, executed_by_size, imported_log, is_text, wrong_count
+from tuner.times.readers.nccl_tests import PROGRAMS, NcclTestsRun
+from tuner.times.records import samples
 from tuner.times.records.header import Header
 from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock
 from tuner.times.statistics import LEAST_PROCESSES
@@ -32,10 +35,6 @@ from tuner.times.statistics import LEAST_PROCESSES
 WRONG = "results that were wrong"
 BY_MEASURE = "nccl-tuner measure"  # how the times of such files were measured, to begin with
 SIMULATED_TRAP = "The times are simulated: no machine took them."
-_CHOOSING = re.compile(
-    r"\b(NCCL_(?:ALGO|PROTO|(?:MIN|MAX)_NCHANNELS|NVLS_ENABLE|COLLNET_ENABLE))"
-    r"(?:=| set by environment to )[\"']?([\w,;:^]+)"
-)
 _REPLACED = "NCCL ran something else than was requested"
 
 
@@ -56,6 +55,102 @@ class Given:
     by_round: bool = False
 
 
+class FileFormat(StrEnum):
+    """Formats of files that measured times, or NCCL's choices alone, come in."""
+
+    parquet = "aiconfigurator's parquet"
+    measure = "runs of `measure`"
+    nccl_tests_json = "what nccl-tests writes with -J"
+    nccl_tests_text = "what nccl-tests prints"
+    columns = "columns"
+    nccl_log = "a NCCL log"
+
+
+NCCL_TESTS = (FileFormat.nccl_tests_json, FileFormat.nccl_tests_text)
+
+
+class MeasuredFile:
+    """A file of any of these formats, recognized by its content and read once.
+
+    BadMeasurement where it cannot be read. ``format`` is None for a file of none of them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.content = path, read_bytes(path, BadMeasurement)
+        self._record: Any = None
+        self.format = self._recognized()
+
+    @cached_property
+    def text(self) -> str:
+        """The content as text; what is none in it is replaced."""
+        return self.content.decode(errors="replace")
+
+    def _recognized(self) -> FileFormat | None:
+        if self.content.startswith(parquet.MAGIC):
+            return FileFormat.parquet
+        if samples.FORMAT.encode() in self.content.split(b"\n", 1)[0]:
+            return FileFormat.measure
+        with suppress(ValueError, RecursionError):
+            self._record = json.loads(self.content)
+        if nccl_tests.is_json(self._record):
+            return FileFormat.nccl_tests_json
+        if nccl_tests.is_text(self.text):
+            return FileFormat.nccl_tests_text
+        lines = (line for line in self.text.splitlines() if line.strip() and not line.startswith("#"))
+        if "collective" in next(lines, "").split(","):
+            return FileFormat.columns
+        return FileFormat.nccl_log if " NCCL INFO " in self.text or " NCCL WARN " in self.text else None
+
+    def run(self, otherwise: Collective | None = None) -> NcclTestsRun:
+        """The run of a file of nccl-tests; ``otherwise`` as in :func:`nccl_tests.of_text`. Errors: BadMeasurement."""
+        if self.format is FileFormat.nccl_tests_json:
+            return nccl_tests.of_json(self.path, self._record)
+        return nccl_tests.of_text(self.path, self.text, otherwise)
+
+    def measurements(self, collective: Collective | None = None) -> Measurements:
+        """The file as sample blocks; ``collective`` is that of a text of nccl-tests which does not name its own.
+
+        BadMeasurement where it is of no format that has them, or not whole; NCCL's log alone has no times.
+        """
+        if self.format is FileFormat.measure:
+            return samples.from_content(self.path, self.content)
+        if self.format in NCCL_TESTS:
+            return nccl_tests.measurements_of(self.path, self.run(collective))
+        if self.format is FileFormat.nccl_log:
+            return nccl_tests.from_log(self.path)
+        raise BadMeasurement(
+            f"{self.path}: no measurements; "
+            f"valid: a file of `nccl-tuner measure`, what nccl-tests prints or writes with -J, a NCCL log"
+        )
+
+    def table(self, given: Given) -> MeasuredTable:
+        """The file as a table, as :func:`read` says. Errors: as of :func:`read`."""
+        if self.format is FileFormat.parquet:
+            table = parquet.read(self.path, given.nccl)
+        elif self.format is FileFormat.columns:
+            table = reader.read(self.path)
+        elif self.format in NCCL_TESTS:
+            table = _of_run(self.path, self.run(_tuned(given.collective)), given)
+        else:
+            table = _of_measurements(self.path, self.measurements(), given)
+        return _agreed(self.path, table, given)
+
+    @property
+    def forces(self) -> bool:
+        """Whether it may say of its rows what was forced: columns, or nccl-tests' with NCCL's variables in them."""
+        if self.format is FileFormat.nccl_tests_text:
+            return bool(nccl_tests.choosing_variables(self.text))
+        if self.format is FileFormat.nccl_tests_json:
+            variables = self.run().variables.items()
+            return bool(nccl_tests.choosing_variables("\n".join(f"{name}={value}" for name, value in variables)))
+        return self.format in (FileFormat.parquet, FileFormat.columns)
+
+    @property
+    def release(self) -> str | None:
+        """The release that a file of nccl-tests names; None where it names none, or is of another format."""
+        return self.run().header.nccl if self.format in NCCL_TESTS else None
+
+
 def read(path: Path, given: Given | None = None) -> MeasuredTable:
     """The table of a file; rows have the file's lines, or the place of a result in a record, counted from 1.
 
@@ -63,98 +158,39 @@ def read(path: Path, given: Given | None = None) -> MeasuredTable:
     where there is one the line, of what is wrong, or of what the file says otherwise than ``given``. BadInput where a
     package is missing that reads the file.
     """
-    given = given or Given()
-    content = read_bytes(path, BadMeasurement)
-    if content.startswith(parquet.MAGIC):
-        table = parquet.read(path, given.nccl)
-    elif nccl_tests.is_json(record := nccl_tests.load_json(content)):
-        table = _of_json(path, record, given)
-    elif is_text(text := content.decode(errors="replace")):
-        table = _of_text(path, text, given)
-    elif _has_columns(text):
-        table = reader.read(path)
-    else:
-        table = _of_measurements(path, nccl_tests.read_any(path), given)
-    return _agreed(path, table, given)
+    return MeasuredFile(path).table(given or Given())
 
 
-def is_of_nccl_tests(path: Path) -> bool:
-    """Whether nccl-tests printed or wrote it. BadMeasurement as of ``read_bytes``."""
-    content = read_bytes(path, BadMeasurement)
-    return nccl_tests.is_json(nccl_tests.load_json(content)) or is_text(content.decode(errors="replace"))
+def read_any(path: Path, collective: Collective | None = None) -> Measurements:
+    """The sample blocks of a file of any format. Errors: as of :meth:`MeasuredFile.measurements`."""
+    return MeasuredFile(path).measurements(collective)
 
 
-def forces(path: Path) -> bool:
-    """Whether a file may say of its rows what was forced: columns, or nccl-tests' with NCCL's variables in them.
-
-    BadMeasurement where it cannot be read.
-    """
-    content = read_bytes(path, BadMeasurement)
-    if content.startswith(parquet.MAGIC) or _has_columns(content.decode(errors="replace")):
-        return True
-    if nccl_tests.is_json(record := nccl_tests.load_json(content)):
-        return any(_CHOOSING.match(f"{name}={value}") for name, value in nccl_tests.json_variables(record).items())
-    text = content.decode(errors="replace")
-    return is_text(text) and bool(_said(text))
-
-
-def release_of(path: Path) -> str | None:
-    """The release that a file of nccl-tests names; None where it names none, or is of another kind."""
-    content = read_bytes(path, BadMeasurement)
-    if nccl_tests.is_json(record := nccl_tests.load_json(content)):
-        return nccl_tests.json_header(path, record).nccl
-    text = content.decode(errors="replace")
-    return Text(path, text.rpartition("\n")[0]).release if is_text(text) else None
-
-
-def _has_columns(text: str) -> bool:
-    lines = (line for line in text.splitlines() if line.strip() and not line.startswith("#"))
-    return "collective" in next(lines, "").split(",")
-
-
-def _of_text(path: Path, content: str, given: Given) -> MeasuredTable:
-    text = Text(path, content.rpartition("\n")[0], _tuned(given.collective))
-    if text.collective is not None and text.other is not None:
-        raise BadMeasurement(f"{path}: several programs in one file; valid: a file for each")
-    if not text.rows:
-        raise BadMeasurement(f"{path}: no row of nccl-tests in it is whole")
-    collective = _collective(path, text.other if text.collective is None else text.collective.name, given)
-    log = imported_log(path, Collective.AllReduce if text.collective is None else text.collective, text.release)
-    executed = {} if text.collective is None else executed_by_size(log)
-    nodes, gpus = _communicator(path, text.header, given)
-    rows, left = [], 0
-    for each in text.rows:
-        ran = None if text.collective is None else executed.get((text.collective, each.bytes))
-        for body, in_place in zip(each.bodies, (False, True), strict=False):
-            if wrong_count(body.wrong, each.dtype, text.prints_errors):
-                left += 1
-                continue
-            row = MeasuredRow(each.line, collective, each.dtype, nodes, gpus, each.bytes, body.time_us, in_place)
+def _of_run(path: Path, run: NcclTestsRun, given: Given) -> MeasuredTable:
+    collective = _collective(path, run.program, given)
+    nodes, gpus = _communicator(path, run.header, given)
+    executed = run.executed
+    rows = []
+    for each in run.times:
+        if not each.wrong:
+            time_us = fmean(each.times_us)
+            row = MeasuredRow(each.line, collective, each.dtype, nodes, gpus, each.bytes, time_us, each.in_place)
+            ran = None if run.collective is None else executed.get((run.collective, each.bytes))
             rows.append(_executed(row, ran))
-    header = _header(text.header, text.release or "", left)
-    if broken := [each.line for each in text.rows if not each.bodies]:
-        why = f"whose numbers cannot be times (lines {', '.join(map(str, broken[:6]))})"
-        header = replace(header, left_out={**header.left_out, why: len(broken)})
-    launch = _launch(*text.threads_and_gpus) if text.threads_and_gpus else MeasuredLaunch.unknown
-    variables = {**_said(content), **(log.environment if log else {})}
-    graph = any(each.graph for each in text.rows)
-    return _one_run(path, replace(header, launch=launch, cuda_graph=graph), rows, variables)
-
-
-def _of_json(path: Path, record: Mapping[str, Any], given: Given) -> MeasuredTable:
-    said = nccl_tests.json_header(path, record)
-    collective = _collective(path, nccl_tests.program_of(record), given)
-    nodes, gpus = _communicator(path, said, given)
-    rows, left = [], 0
-    for each in nccl_tests.json_rows(path, record):
-        if each.wrong:
-            left += 1
-            continue
-        line, time_us = each.index + 1, fmean(each.times_us)
-        rows.append(MeasuredRow(line, collective, each.dtype, nodes, gpus, each.bytes, time_us, each.in_place))
-    graph = bool(record.get("config", {}).get("graph", 0))
-    header = replace(_header(said, said.nccl or "", left), launch=_launch_of(record["args"]), cuda_graph=graph)
-    return _one_run(path, header, rows, nccl_tests.json_variables(record))
+    calls = f", {run.header.warmup_calls} warm-up calls, {run.header.calls} calls" if run.header.calls else ""
+    left = {WRONG: sum(bool(each.wrong) for each in run.times)}
+    if run.broken:
+        left[f"whose numbers cannot be times (lines {', '.join(map(str, run.broken[:6]))})"] = len(run.broken)
+    header = MeasuredHeader(
+        gpu=", ".join(run.header.gpus).replace("NVIDIA ", ""),
+        nccl=run.header.nccl or "",
+        nccl_note="As nccl-tests prints." if run.header.nccl else "",
+        how_measured=f"nccl-tests{calls}.",
+        launch=_launch(*run.threads_and_gpus) if run.threads_and_gpus else MeasuredLaunch.unknown,
+        cuda_graph=any(each.graph for each in run.times),
+        left_out={why: count for why, count in left.items() if count},
+    )
+    return _one_run(path, header, rows, run.variables)
 
 
 def _of_measurements(path: Path, measurements: Measurements, given: Given) -> MeasuredTable:
@@ -195,18 +231,6 @@ def _of_measurements(path: Path, measurements: Measurements, given: Given) -> Me
 def _by_call(measured: tuple[tuple[Point, Combination | None, object], object]) -> tuple[object, ...]:
     (point, requested, _), _ = measured
     return point, requested is not None, requested or ()
-
-
-def _header(said: Header, nccl: str, wrong: int) -> MeasuredHeader:
-    """The head of what nccl-tests printed."""
-    calls = f", {said.warmup_calls} warm-up calls, {said.calls} calls" if said.calls else ""
-    return MeasuredHeader(
-        gpu=", ".join(said.gpus).replace("NVIDIA ", ""),
-        nccl=nccl,
-        nccl_note="As nccl-tests prints." if nccl else "",
-        how_measured=f"nccl-tests{calls}.",
-        left_out={WRONG: wrong} if wrong else {},
-    )
 
 
 def _one_run(
@@ -251,11 +275,6 @@ def _collective(path: Path, program: str | None, given: Given) -> str:
         raise BadMeasurement(f"{path}: {error}") from None
 
 
-def _said(content: str) -> dict[str, str]:
-    """The variables that choose algorithms, as a launcher's command line or NCCL's log in the text says them."""
-    return {name: value for name, value in _CHOOSING.findall(content) if value}
-
-
 def _communicator(path: Path, said: Header, given: Given) -> tuple[int, int]:
     """Nodes and GPUs of each."""
     ranks, nodes = said.ranks, given.nodes or said.nodes
@@ -283,12 +302,3 @@ def _launch(threads: int, gpus: int) -> MeasuredLaunch:
     if gpus > 1:
         return MeasuredLaunch.one_thread if threads == 1 else MeasuredLaunch.unknown
     return MeasuredLaunch.thread_per_gpu if threads > 1 else MeasuredLaunch.process_per_gpu
-
-
-def _launch_of(arguments: list[str]) -> MeasuredLaunch:
-    values = {"-t": "1", "--nthreads": "1", "-g": "1", "--ngpus": "1"}
-    for name, value in pairwise(arguments):
-        if name in values and value.isdigit():
-            values[name] = value
-    threads, gpus = (max(int(values[a]), int(values[b])) for a, b in (("-t", "--nthreads"), ("-g", "--ngpus")))
-    return _launch(threads, gpus)

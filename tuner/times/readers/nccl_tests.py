@@ -1,25 +1,23 @@
-"""What nccl-tests prints or writes as JSON, as measurements: NCCL's own choices and their times.
+"""What nccl-tests prints, or writes as JSON, as one record; and choices that a log of NCCL says.
 
 What was executed is taken from NCCL's log where that is in the same file.
 """
 
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement, one_of
-from tuner.base.files import read_bytes
 from tuner.base.names import Collective, DataType, Op
 from tuner.base.sizes import ranks_on_nodes
 from tuner.release import of_code
 from tuner.scenario.logs import choice, imported, importer, reader
 from tuner.scenario.logs.imported import Imported, LogAdditions
-from tuner.times.records import samples
 from tuner.times.records.header import Header
 from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock
 
@@ -414,77 +412,136 @@ def is_json(record: Any) -> bool:
     return isinstance(record, dict) and "results" in record and "args" in record
 
 
-def from_text(path: Path, content: str, collective: Collective | None = None) -> Measurements:
-    """BadMeasurement where the file has no row, or neither it nor ``collective`` says what was run.
-
-    A last line without its end is left out, as it may be cut.
-    """
-    whole, _, cut = content.rpartition("\n")
-    text = Text(path, whole, collective)
-    collective = text.collective
-    if text.collective is None and text.other is not None:
-        raise BadMeasurement(f"{path}: {text.other} is no collective that NCCL tunes; {one_of(PROGRAMS)}")
-    if not text.rows:
-        raise BadMeasurement(f"{path}: no row of nccl-tests in it is whole")
-    if collective is None:
-        raise BadMeasurement(
-            f"{path}: does not say which collective was run; valid: one name of {', '.join(PROGRAMS)} in it"
-        )
-    imported = imported_log(path, collective, text.release)
-    executed = executed_by_size(imported)
-    blocks = []
-    for row in text.rows:
-        for body, in_place in zip(row.bodies, (False, True), strict=False):
-            point = Point(collective, row.bytes, row.dtype, row.op, in_place, row.graph)
-            wrong = wrong_count(body.wrong, row.dtype, text.prints_errors)
-            blocks.append(SampleBlock(point, None, executed.get((collective, row.bytes)), (body.time_us,), wrong=wrong))
-    header = replace(text.header, nccl=text.release or (imported.release if imported else None))
-    return Measurements(header, tuple(blocks), truncated=bool(cut))
-
-
-def from_json(path: Path, record: Mapping[str, Any]) -> Measurements:
-    """The same of what ``-J`` writes; its list of times per iteration, where there is one, is taken whole.
-
-    BadMeasurement for the record of another program.
-    """
-    ran = program_of(record)
-    if ran not in PROGRAMS:
-        raise BadMeasurement(f"{path}: {ran or 'no program'} in its args; {one_of(PROGRAMS)}")
-    graph = bool(record.get("config", {}).get("graph", 0))
-    blocks = [
-        SampleBlock(
-            Point(PROGRAMS[ran], row.bytes, row.dtype, row.op, row.in_place, graph),
-            None,
-            None,
-            row.times_us,
-            wrong=row.wrong,
-        )
-        for row in json_rows(path, record)
-    ]
-    return Measurements(json_header(path, record), tuple(blocks))
-
-
 @dataclass(frozen=True, slots=True)
-class JsonRow:
-    """One time of a record, or those of its single calls, us. ``index`` is that of the result."""
+class NcclTestsTime:
+    """One time of a run of nccl-tests, or those of its single calls, us; ``wrong`` counts wrong results.
 
-    index: int
+    ``line`` is that of the text, or the place of the result in a record, counted from 1.
+    """
+
+    line: int
     bytes: int
     dtype: DataType
     op: Op
     in_place: bool
+    graph: bool
     times_us: tuple[float, ...]
     wrong: int
 
 
-def program_of(record: Mapping[str, Any]) -> str | None:
-    """The program that wrote a record, by its arguments."""
-    return next((name for name in map(program, record["args"]) if name), None)
+@dataclass(frozen=True, slots=True)
+class NcclTestsRun:
+    """What nccl-tests printed, or wrote with ``-J``.
+
+    ``program`` is None where the file does not name it; ``collective`` is that which NCCL tunes, also where only the
+    columns of a text tell it. ``threads_and_gpus``: threads of a process and GPUs of a thread, where they are said.
+    ``variables`` are those of NCCL that the file says were set, ``log`` is NCCL's in the same file. ``broken`` lines
+    have no times; ``truncated``: a last line without its end is left out, as it may be cut.
+    """
+
+    header: Header
+    program: str | None
+    collective: Collective | None
+    times: tuple[NcclTestsTime, ...]
+    threads_and_gpus: tuple[int, int] | None
+    variables: Mapping[str, str]
+    log: Imported | None = None
+    broken: tuple[int, ...] = ()
+    truncated: bool = False
+
+    @property
+    def executed(self) -> dict[tuple[Collective, int], Combination]:
+        """What NCCL's log says that it ran, by collective and size."""
+        return {} if self.collective is None else executed_by_size(self.log)
 
 
-def json_rows(path: Path, record: Mapping[str, Any]) -> list[JsonRow]:
-    """The rows of a record of any program. BadMeasurement where it is not what nccl-tests writes."""
-    rows = []
+_CHOOSING = re.compile(
+    r"\b(NCCL_(?:ALGO|PROTO|(?:MIN|MAX)_NCHANNELS|NVLS_ENABLE|COLLNET_ENABLE))"
+    r"(?:=| set by environment to )[\"']?([\w,;:^]+)"
+)
+
+
+def choosing_variables(text: str) -> dict[str, str]:
+    """The variables that choose algorithms, as a launcher's command line or NCCL's log in the text says them."""
+    return {name: value for name, value in _CHOOSING.findall(text) if value}
+
+
+def of_text(path: Path, content: str, otherwise: Collective | None = None) -> NcclTestsRun:
+    """A run as nccl-tests printed it; ``otherwise`` is the collective of a text that names no program.
+
+    BadMeasurement where the text has several runs in one, or no row.
+    """
+    whole, _, cut = content.rpartition("\n")
+    text = Text(path, whole, otherwise)
+    if text.collective is not None and text.other is not None:
+        raise BadMeasurement(f"{path}: several programs in one file; valid: a file for each")
+    if not text.rows:
+        raise BadMeasurement(f"{path}: no row of nccl-tests in it is whole")
+    log = imported_log(path, Collective.AllReduce if text.collective is None else text.collective, text.release)
+    times = (
+        NcclTestsTime(
+            row.line,
+            row.bytes,
+            row.dtype,
+            row.op,
+            in_place,
+            row.graph,
+            (body.time_us,),
+            wrong_count(body.wrong, row.dtype, text.prints_errors),
+        )
+        for row in text.rows
+        for body, in_place in zip(row.bodies, (False, True), strict=False)
+    )
+    return NcclTestsRun(
+        replace(text.header, nccl=text.release),
+        text.other if text.collective is None else text.collective.name,
+        text.collective,
+        tuple(times),
+        text.threads_and_gpus,
+        {**choosing_variables(content), **(log.environment if log else {})},
+        log,
+        tuple(row.line for row in text.rows if not row.bodies),
+        truncated=bool(cut),
+    )
+
+
+def of_json(path: Path, record: Mapping[str, Any]) -> NcclTestsRun:
+    """A run as ``-J`` writes it; its list of times per iteration, where there is one, is taken whole.
+
+    BadMeasurement where it is not what nccl-tests writes.
+    """
+    ran = next((name for name in map(program, record["args"]) if name), None)
+    given = (str(each).partition("=") for each in record.get("env") or ())
+    return NcclTestsRun(
+        _json_header(path, record),
+        ran,
+        None if ran is None else PROGRAMS.get(ran),
+        tuple(_json_times(path, record)),
+        _threads_and_gpus(record["args"]),
+        {name: value for name, _, value in given if name.startswith("NCCL_")},
+    )
+
+
+def measurements_of(path: Path, run: NcclTestsRun) -> Measurements:
+    """NCCL's own choices and their times, a sample block each. BadMeasurement where NCCL does not tune what was run."""
+    if run.collective is None and run.program is not None:
+        raise BadMeasurement(f"{path}: {run.program} is no collective that NCCL tunes; {one_of(PROGRAMS)}")
+    if run.collective is None:
+        raise BadMeasurement(
+            f"{path}: does not say which collective was run; valid: one name of {', '.join(PROGRAMS)} in it"
+        )
+    executed = run.executed
+    blocks = []
+    for each in run.times:
+        point = Point(run.collective, each.bytes, each.dtype, each.op, each.in_place, each.graph)
+        ran = executed.get((run.collective, each.bytes))
+        blocks.append(SampleBlock(point, None, ran, each.times_us, wrong=each.wrong))
+    header = replace(run.header, nccl=run.header.nccl or (run.log.release if run.log else None))
+    return Measurements(header, tuple(blocks), truncated=run.truncated)
+
+
+def _json_times(path: Path, record: Mapping[str, Any]) -> Iterator[NcclTestsTime]:
+    graph, index = bool(record.get("config", {}).get("graph", 0)), 0
     try:
         for index, row in enumerate(record["results"]):
             if row["redop"] in WITHOUT_OP:
@@ -498,20 +555,20 @@ def json_rows(path: Path, record: Mapping[str, Any]) -> list[JsonRow]:
                 per_call = row.get(f"{key}_per_iter") or {}
                 times = tuple(map(float, per_call.get("times_us") or [body["time"]]))
                 wrong = int(float(body["nwrong"] or 0))
-                rows.append(JsonRow(index, int(row["size"]), dtype, op, in_place, times, wrong))
+                yield NcclTestsTime(index + 1, int(row["size"]), dtype, op, in_place, graph, times, wrong)
     except (KeyError, OverflowError, TypeError, ValueError) as error:
-        raise BadMeasurement(f"{path}: results[{len(rows)}]: not what nccl-tests writes: {error!r}") from None
-    return rows
+        raise BadMeasurement(f"{path}: results[{index}]: not what nccl-tests writes: {error!r}") from None
 
 
-def json_variables(record: Mapping[str, Any]) -> dict[str, str]:
-    """NCCL's variables among those of the process, which ``-J`` writes as a list of NAME=VALUE."""
-    given = (str(each).partition("=") for each in record.get("env") or ())
-    return {name: value for name, _, value in given if name.startswith("NCCL_")}
+def _threads_and_gpus(arguments: Sequence[str]) -> tuple[int, int]:
+    values = {"-t": "1", "--nthreads": "1", "-g": "1", "--ngpus": "1"}
+    for name, value in pairwise(arguments):
+        if name in values and value.isdigit():
+            values[name] = value
+    return max(int(values["-t"]), int(values["--nthreads"])), max(int(values["-g"]), int(values["--ngpus"]))
 
 
-def json_header(path: Path, record: Mapping[str, Any]) -> Header:
-    """The head of the measurements of a record: where they are from, and what ran them."""
+def _json_header(path: Path, record: Mapping[str, Any]) -> Header:
     config = record.get("config", {})
     devices = config.get("devices") or []
     code = record.get("nccl_version")
@@ -525,33 +582,4 @@ def json_header(path: Path, record: Mapping[str, Any]) -> Header:
         date=record.get("start_time"),
         warmup_calls=config.get("warmup_iters"),
         calls=config.get("iterations"),
-    )
-
-
-def load_json(content: bytes) -> Any:
-    """None where it is none."""
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-
-
-def read_any(path: Path, collective: Collective | None = None) -> Measurements:
-    """``collective`` is that of an nccl-tests text which does not name its own.
-
-    BadMeasurement where the file is of none of these kinds, or not whole; one with NCCL's log alone has no times.
-    """
-    content = read_bytes(path, BadMeasurement)
-    if samples.FORMAT.encode() in content.split(b"\n", 1)[0]:
-        return samples.from_content(path, content)
-    if is_json(record := load_json(content)):
-        return from_json(path, record)
-    text = content.decode(errors="replace")
-    if is_text(text):
-        return from_text(path, text, collective)
-    if " NCCL INFO " in text or " NCCL WARN " in text:
-        return from_log(path)
-    raise BadMeasurement(
-        f"{path}: no measurements; "
-        f"valid: a file of `nccl-tuner measure`, what nccl-tests prints or writes with -J, a NCCL log"
     )
