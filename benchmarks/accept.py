@@ -68,7 +68,7 @@ NOISE = 0.02
 
 @dataclass(frozen=True)
 class Planted:
-    """A fault: in words, what it should be called, and the changes that ``whatif`` would take.
+    """A fault: in words, what it should be called, and the changes that ``diff`` would take.
 
     ``by_hand``: instead of these, where NCCL's way with the change is not emulated.
     """

@@ -119,7 +119,7 @@ class Run:
         said = ["--out", str(self.file(name, ".jsonl")), "--nccl-log", str(log), "--most-bytes", most]
         graphs = str(128 << 20) if self.setup.graphs else "0"
         command = [*PYTHON, "-m", "tuner.bench.own_choices", *self.words, *said, "--graphs-below", graphs]
-        check = [*NCCL_TUNER, "check", "log", str(log), "--topology", f"{self.file(name, '.jsonl')}.topology.xml"]
+        check = [*NCCL_TUNER, "log", str(log), "--check", "--topology", f"{self.file(name, '.jsonl')}.topology.xml"]
         check_name = self.name(f"check-log-{name}" if name != "own" else "check-log")
         return [
             Stage(self.name(name), command, 40, variables={**self.setup.variables, **(variables or {})}, about_s=7),

@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def exactness(folder: Path) -> Iterator[str]:
-    """Choices of each run, and what check-log compared of its log."""
+    """Choices of each run, and what 'log --check' compared of its log."""
     for path in sorted(folder.glob("*.jsonl")):
         if re.match(r"(own|no-p2p|sockets)-?\d*\.jsonl$", path.name):
             yield f"{path.stem}: {compare(path)[0]}"

@@ -198,7 +198,7 @@ def test_diff_has_the_gain_by_nccl_and_by_measurements(calibration: str) -> None
 
 
 def test_what_is_the_same_call_before_and_after_takes_the_same_time(calibration: str) -> None:
-    words = ("whatif", "allreduce", "nccl=2.29.2", *H100, "--bytes", "8,1M", "--calibration", calibration)
+    words = ("diff", "allreduce", "nccl=2.29.2", *H100, "--bytes", "8,1M", "--calibration", calibration)
     for size in answers(*words)["sizes"]:
         assert size["before"] == size["after"]
         ratio = size["calibrated"]["ratio"]
@@ -209,7 +209,7 @@ def test_what_is_the_same_call_before_and_after_takes_the_same_time(calibration:
 def test_an_error_that_both_sides_have_cancels(calibration: str) -> None:
     """A machine and a release that were not measured: what is wrong by that is wrong on both sides, on one node where
     they run the same; between nodes as far as calls of one site are alike."""
-    words = ("whatif", "allreduce", "--machine", "dgx-h200", "--nccl", "2.29.2", "--bytes", "64M")
+    words = ("diff", "allreduce", "--machine", "dgx-h200", "--nccl", "2.29.2", "--bytes", "64M")
     forced = (*words, "--env", "NCCL_ALGO=Ring", "--env", "NCCL_PROTO=Simple", "--calibration", calibration)
     (alone,) = answers(*forced, "NCCL_MAX_NCHANNELS=8")["sizes"]
     assert alone["before"]["channels"] != alone["after"]["channels"]
@@ -230,7 +230,7 @@ def test_a_change_that_may_be_none_says_so_and_is_no_loss() -> None:
 
 
 def test_a_side_without_a_calibration_says_why() -> None:
-    words = ("whatif", "allgather", "machine=pcie-l40s", "--machine", "dgx-h100", "--nccl", "2.28.9", "--bytes", "1M")
+    words = ("diff", "allgather", "machine=pcie-l40s", "--machine", "dgx-h100", "--nccl", "2.28.9", "--bytes", "1M")
     (size,) = answers(*words)["sizes"]
     assert size["calibrated"]["after"] is None
     assert size["calibrated"]["ratio"] is None

@@ -14,7 +14,7 @@ COMMANDS = {
     "explain": ("explain", "allreduce", *ON, "--bytes", "1M"),
     "pick": ("pick", "allreduce", *ON, "--bytes", "1M,64M"),
     "edges": ("edges", *ON),
-    "whatif": ("whatif", "allreduce", "nodes=4", *ON, "--bytes", "1M"),
+    "diff at sizes": ("diff", "allreduce", "nodes=4", *ON, "--bytes", "1M"),
     "diff": ("diff", *ON, "2.22.3"),
     "scale": ("scale", "allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9", "--to-nodes", "16"),
 }
@@ -98,9 +98,7 @@ def test_every_option_has_help() -> None:
 @pytest.mark.parametrize(
     ("words", "options"),
     [
-        (("plot", "map"), ("--nodes ", "--node ")),
         (("oracle", "pick"), ("--constants ",)),
-        (("oracle", "table"), ("--constants ",)),
     ],
 )
 def test_options_that_are_always_refused_are_not_listed(words: tuple[str, ...], options: tuple[str, ...]) -> None:

@@ -13,7 +13,9 @@ from tuner.cli import everything
 def test_capture_says_it_before_it_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.oracle.conformance.capture.capture", lambda *_: pytest.fail("searched"))
     file = tmp_path / "nowhere" / "graphs.toml"
-    result = CliRunner().invoke(everything, ["machines", "capture", "dgx-h100", "--nccl", "2.28.9", "-o", str(file)])
+    result = CliRunner().invoke(
+        everything, ["machines", "search", "--libnccl", "dgx-h100", "--nccl", "2.28.9", "-o", str(file)]
+    )
     assert isinstance(result.exception, BadInput)
     assert str(result.exception) == f"{file}: No such file or directory"
 

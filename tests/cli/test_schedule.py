@@ -1,4 +1,4 @@
-"""``nccl-tuner schedule``: the same sends and receives in each form, and as many bytes as the collective must move."""
+"""``export --format csv``, ``goal``, ``chakra``: the same messages in each form, with all bytes that must move."""
 
 import csv
 import io
@@ -23,13 +23,13 @@ Message = tuple[str, int, int, int, int]  # send or receive, rank, peer, bytes, 
 
 
 def written(*words: str) -> str:
-    result = CliRunner().invoke(everything, ["schedule", *words])
+    result = CliRunner().invoke(everything, ["export", "--format", "csv", *words])
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 def refused(*words: str) -> str:
-    result = CliRunner().invoke(everything, ["schedule", *words])
+    result = CliRunner().invoke(everything, ["export", "--format", "csv", *words])
     assert result.exit_code != 0
     return str(result.exception)
 
@@ -170,7 +170,7 @@ def test_what_has_no_schedule_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_what_is_larger_than_memory_is_written_as_it_is_made() -> None:
     """A hundred million rows, of which a reader takes one."""
-    words = [str(COMMAND), "schedule", "allreduce", "--bytes", "1T", *NODE]
+    words = [str(COMMAND), "export", "--format", "csv", "allreduce", "--bytes", "1T", *NODE]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("rank,channel,")

@@ -91,7 +91,7 @@ def test_values_of_what_has_none_are_refused(words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("given", ["99", "9.9", "12", "80,99"])
 def test_a_compute_capability_that_no_gpu_has_is_refused(given: str) -> None:
     log = Path(__file__).parents[2] / "docs" / "examples" / "nccl.log"
-    done = run("check", "log", str(log), "--comp-cap", given, code=2)
+    done = run("log", "--check", str(log), "--comp-cap", given, code=2)
     assert "valid: 3.5, 3.7, 5.0" in done.stderr
 
 

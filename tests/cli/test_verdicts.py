@@ -10,8 +10,8 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 ON = ("--machine", "dgx-h100")
 ARMS = (str(EXAMPLES / "all_reduce.log"), str(EXAMPLES / "all_reduce-ring.log"))
 VERDICTS = {
-    "check log": (
-        ("check", "log", str(EXAMPLES / "nccl.log"), "--comp-cap", "8.0"),
+    "log --check": (
+        ("log", "--check", str(EXAMPLES / "nccl.log"), "--comp-cap", "8.0"),
         0,
         "the same as the log: 142 of 142",
     ),

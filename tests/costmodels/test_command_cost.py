@@ -66,7 +66,7 @@ def test_the_forms_that_other_tools_rely_on(run: Run) -> None:
         "--json",
     )
     assert '"time_us": 2175.0' in ring
-    busbw = run("busbw", "allreduce", "--ranks", "8", "--bytes", "1GB", "--time-us", "80000", "--json")
+    busbw = run("allreduce", "--ranks", "8", "--bytes", "1GB", "--time-us", "80000", "--json")
     assert '"algbw_gbs": 12.5,' in busbw
     assert '"busbw_gbs": 21.875' in busbw
     for text in (ideal, ring, busbw):
@@ -74,7 +74,7 @@ def test_the_forms_that_other_tools_rely_on(run: Run) -> None:
 
 
 def test_several_values_are_a_list_in_their_order(run: Run) -> None:
-    found = json.loads(run("busbw", "allgather", "--ranks", "2,4", "--bytes", "1GB,1GiB", "--time-us", "1,2", "--json"))
+    found = json.loads(run("allgather", "--ranks", "2,4", "--bytes", "1GB,1GiB", "--time-us", "1,2", "--json"))
     assert [(one["ranks"], one["bytes"], one["time_us"]) for one in found] == [
         (ranks, size, time) for ranks in (2, 4) for size in (10**9, 2**30) for time in (1.0, 2.0)
     ]
@@ -156,7 +156,6 @@ def test_both_kinds_of_units_are_told_apart() -> None:
 def test_wires_of_nvls_and_pat(run: Run) -> None:
     nvls = json.loads(
         run(
-            "busbw",
             "allreduce",
             "--ranks",
             "8",
@@ -173,7 +172,6 @@ def test_wires_of_nvls_and_pat(run: Run) -> None:
     assert nvls["gpu_wire_gbs"] == pytest.approx(480 / 1.75 * 1.125)
     pat = json.loads(
         run(
-            "busbw",
             "allgather",
             "--ranks",
             "64",
@@ -197,13 +195,13 @@ def test_wires_of_nvls_and_pat(run: Run) -> None:
 
 def test_the_fastest_and_the_crossovers(run: Run) -> None:
     found = json.loads(
-        run("crossover", "allreduce", "--ranks", "12", "--alpha-us", "10", "--beta-gbs", "100", "--json")
+        run("allreduce", "--crossovers", "--ranks", "12", "--alpha-us", "10", "--beta-gbs", "100", "--json")
     )
     assert [one["algorithm"] for one in found["fastest"]] == ["tree", "ring"]
     (pair,) = found["crossovers"]
     assert found["fastest"][1]["from_bytes"] == pair["bytes"]
     assert pair["time_us"] == pytest.approx(22 * 10 + 22 / 12 * pair["bytes"] / 1e5)
-    text = run("crossover", "allreduce", "--ranks", "64", "--gpus-per-node", "8", *LEVELS)
+    text = run("allreduce", "--crossovers", "--ranks", "64", "--gpus-per-node", "8", *LEVELS)
     assert "hierarchical" in text
     assert "halving-doubling" in text
 
@@ -372,7 +370,7 @@ def planted(path: Path, alpha: float, beta: float, seed: int, nodes: int = 1) ->
 
 def test_runs_give_alpha_and_beta_with_mean_and_deviation(run: Run, tmp_path: Path) -> None:
     files = [str(planted(tmp_path / f"{seed}.txt", 3, 250, seed)) for seed in range(5)]
-    found = json.loads(run("fit", "sweep", *files, "--json"))
+    found = json.loads(run("fit", "alpha-beta", "--sweep", *files, "--json"))
     assert found["alpha_us"] == pytest.approx(3, rel=0.02)
     assert found["beta_gbs"] == pytest.approx(250, rel=0.02)
     assert found["r2"] > 0.99
@@ -380,9 +378,9 @@ def test_runs_give_alpha_and_beta_with_mean_and_deviation(run: Run, tmp_path: Pa
     for name, planted_value in (("alpha_us", 3), ("beta_gbs", 250)):
         runs = found["runs"][name]
         assert abs(runs["mean"] - planted_value) < 4 * runs["deviation"] < 0.2 * planted_value
-    assert "mean of runs" in run("fit", "sweep", *files)
-    assert json.loads(run("fit", "sweep", files[0], "--json"))["runs"]["alpha_us"]["deviation"] is None
-    tree = json.loads(run("fit", "sweep", files[0], "--algorithm", "tree", "--json"))
+    assert "mean of runs" in run("fit", "alpha-beta", "--sweep", *files)
+    assert json.loads(run("fit", "alpha-beta", "--sweep", files[0], "--json"))["runs"]["alpha_us"]["deviation"] is None
+    tree = json.loads(run("fit", "alpha-beta", "--sweep", files[0], "--algorithm", "tree", "--json"))
     assert tree["alpha_us"] == pytest.approx(14 / 6 * 3, rel=0.05)
 
 
@@ -444,7 +442,7 @@ def test_every_collective_has_a_report(
     assert first["alphabeta_algorithm"] == algorithm
     assert first["link_busbw_gbs"] == pytest.approx(full_gbs)
     assert first["busbw_gbs"] == pytest.approx(first["ideal_busbw_gbs"] * first["efficiency"])
-    assert json.loads(run("fit", "sweep", str(file), "--json"))["algorithm"] == algorithm
+    assert json.loads(run("fit", "alpha-beta", "--sweep", str(file), "--json"))["algorithm"] == algorithm
 
 
 @pytest.mark.live
@@ -494,8 +492,10 @@ def test_a_fit_says_what_it_left_out(run: Run, tmp_path: Path) -> None:
     sizes = [1 << power for power in range(10, 30, 2)]
     file = nccltests_text.write(tmp_path / "a.txt", [(size, 20.0 + size / 3e5) for size in sizes])
     file.write_text(file.read_text().replace("1.00 0 ", "1.00 7 ", 1))
-    assert json.loads(run("fit", "sweep", str(file), "--json"))["wrong"] == [{"file": str(file), "bytes": 1 << 10}]
-    assert f"{file}: left out, as results were wrong: 1 KiB" in run("fit", "sweep", str(file))
+    assert json.loads(run("fit", "alpha-beta", "--sweep", str(file), "--json"))["wrong"] == [
+        {"file": str(file), "bytes": 1 << 10}
+    ]
+    assert f"{file}: left out, as results were wrong: 1 KiB" in run("fit", "alpha-beta", "--sweep", str(file))
 
 
 def test_a_network_that_limits_is_named(run: Run, tmp_path: Path) -> None:
@@ -531,16 +531,16 @@ def test_pictures_have_every_series(tmp_path: Path) -> None:
 
 
 LEVEL_TEXT, ONE_LEVEL, STEP_TEXT = " ".join(LEVELS), " ".join(LEVELS[:4]), " ".join(STEP[:-4])
-BUSBW = "busbw allreduce --ranks 8 --bytes 1G"
+BUSBW = "allreduce --ranks 8 --bytes 1G"
 BAD = {
-    "one rank": ("busbw allreduce --ranks 1 --bytes 1G --time-us 1", "ranks: 1; valid: 2 or more"),
-    "no time": (BUSBW, "--time-us or --busbw-gbs"),
-    "no size": ("busbw allreduce --ranks 8 --time-us 1", "--bytes or --count"),
+    "one rank": ("allreduce --ranks 1 --bytes 1G --time-us 1", "ranks: 1; valid: 2 or more"),
+    "no time": (f"{BUSBW} --count 3", "of --time-us or --busbw-gbs; remove it"),
+    "no size": ("allreduce --ranks 8 --time-us 1", "--bytes or --count"),
     "time of zero": (f"{BUSBW} --time-us 0", "--time-us: 0; valid: above 0"),
     "text for a number": (f"{BUSBW} --time-us fast", "--time-us fast: not numbers; valid: numbers"),
     "not a number": (f"{BUSBW} --time-us nan", "--time-us: nan"),
-    "negative size": ("busbw allreduce --ranks 8 --bytes -5 --time-us 1", "size '-5'"),
-    "operation": ("busbw allred --ranks 8 --bytes 1G --time-us 1", "valid: AllReduce"),
+    "negative size": ("allreduce --ranks 8 --bytes -5 --time-us 1", "size '-5'"),
+    "operation": ("allred --ranks 8 --bytes 1G --time-us 1", "valid: AllReduce"),
     "peak": (f"{BUSBW} --time-us 1 --peak-gbs 0", "--peak-gbs: 0"),
     "NVLS of nodes": (f"{BUSBW} --gpus-per-node 4 --time-us 1 --algorithm nvls", "one node"),
     "bandwidth": ("allreduce --ranks 8 --bytes 1G --alpha-us 1 --beta-gbs -3", "--beta-gbs: -3; valid: above 0"),
@@ -563,13 +563,13 @@ BAD = {
     "one GPU": ("ideal --intra-gbs 1 --gpus-per-node 1", "GPUs in all: 1; valid: 2 or more"),
     "no network": ("ideal --intra-gbs 1 --gpus-per-node 8 --nodes 2", "inter_gbs above 0"),
     "half a GPU": ("ideal --intra-gbs 1 --gpus-per-node 1.5", "valid: whole numbers"),
-    "overlap": ("overlap --compute-us 1 --communication-us 1 --hidden 2", "--hidden: 2; valid: 0 to 1"),
+    "overlap": ("step --compute-us 1 --communication-us 1 --overlap 2", "--overlap: 2; valid: 0 to 1"),
     "latency between nodes": (
         f"allreduce --ranks 8 --gpus-per-node 4 --bytes 1G {ONE_LEVEL} --inter-alpha-us x --inter-beta-gbs 3",
         "--inter-alpha-us: 'x' is no number; valid: 0 or above",
     ),
     "levels of no nodes": (f"allreduce --ranks 16 --bytes 1G {LEVEL_TEXT}", "several nodes; valid: with --gpus"),
-    "crossovers of no nodes": (f"crossover allreduce --ranks 16 {LEVEL_TEXT}", "valid: with --gpus-per-node"),
+    "crossovers of no nodes": (f"allreduce --crossovers --ranks 16 {LEVEL_TEXT}", "valid: with --gpus-per-node"),
     "hierarchy of one level": (f"allreduce --algorithm hierarchical --ranks 16 --bytes 1G {ONE_LEVEL}", "two levels"),
     "too many bytes per second": ("ideal --intra-gbs 1e300 --gpus-per-node 8", "above 0, 1e-30 to 1e+30"),
     "two peaks": (f"{BUSBW} --time-us 1 --peak-gbs 1 --peak-gbps 8", "--peak-gbs and --peak-gbps; valid: one of them"),
@@ -594,7 +594,7 @@ BAD = {
     "profile": ("projection --profile x", "no profile 'x'; valid: nominal, measured, tables"),
     "projection of one rank": ("projection --bytes 2GB --nodes 1", "ranks in all: 1; valid: 2 or more"),
     "no measurement": ("measuring alpha_intra_us --ranks 8", "--elapsed-us and --ranks"),
-    "no file": ("fit sweep /nowhere/x.txt", "/nowhere/x.txt: No such file"),
+    "no file": ("fit alpha-beta --sweep /nowhere/x.txt", "/nowhere/x.txt: No such file"),
     "no report": ("report /nowhere/x.txt --machine dgx-h100", "/nowhere/x.txt: No such file"),
     "beta of a report": ("report x.txt --machine dgx-h100 --beta-gbs 0", "--beta-gbs: 0; valid: above 0"),
     "picture": ("report /nowhere/x.txt --machine dgx-h100 --plot x.gif", "x.gif: the ending says the format"),
@@ -614,16 +614,16 @@ NUMBERS = ("0", "-1", "nan", "inf", "-inf", "1e400", "1e300", "1e-300", "abc", "
 @pytest.mark.parametrize(
     "text",
     [
-        "busbw allreduce --ranks 8 --bytes 1GB --time-us 100 --peak-gbs 50 --algorithm ring --gpus-per-node 4",
-        "busbw allgather --ranks 8 --count 100 --busbw-gbs 100 --peak-gbps 40 --algorithm pat --gpus-per-node 1 "
+        "allreduce --ranks 8 --bytes 1GB --time-us 100 --peak-gbs 50 --algorithm ring --gpus-per-node 4",
+        "allgather --ranks 8 --count 100 --busbw-gbs 100 --peak-gbps 40 --algorithm pat --gpus-per-node 1 "
         "--ranks-per-switch 2",
         "ideal --intra-gbs 450 --inter-gbs 100 --gpus-per-node 8 --nodes 2 --busbw-gbs 100",
         f"allreduce --ranks 8 --gpus-per-node 4 --bytes 1MB {LEVEL_TEXT} --overhead-us 1 --gap-us 3 --software-us 9 "
         "--protocol 0.1 --contention 0.1 --copy-gbs 64 --straggler 0.1 --measured-us 100",
-        f"crossover allreduce --ranks 64 --gpus-per-node 8 {LEVEL_TEXT}",
+        f"allreduce --crossovers --ranks 64 --gpus-per-node 8 {LEVEL_TEXT}",
         f"{' '.join(STEP)} --expert-parameters 1e9 --expert-layers 16 --ep 2 --buckets 4 --micro-batch-sequences 1 "
         f"--gradient-bytes 17GB --activation-bytes 64MB {LEVEL_TEXT} --compute-us 1500000 --overlap 0.5",
-        "overlap --compute-us 2000 --communication-us 600 --hidden 0.5",
+        "step --compute-us 2000 --communication-us 600 --overlap 0.5",
         "projection --bytes 2GB --nodes 2 --ranks-per-node 12 --mdfi-gbs 180 --nic-gbs 23 --nics-per-node 8 "
         "--measured-ms 9",
         "measuring beta_intra_gbs --elapsed-us 1000 --ranks 8 --iterations 10 --bytes 4",
@@ -644,20 +644,26 @@ def test_files_that_do_not_fit(run: Run, tmp_path: Path) -> None:
     two = planted(tmp_path / "b.txt", 3, 250, 1, nodes=2)
     said = run("report", str(file), "--machine", "dgx-h100", "--nodes", "2", code=2)
     assert "a.txt: 8 ranks, but 2 x dgx-h100" in said
-    assert "runs of the same" in run("fit", "sweep", str(file), str(two), code=2)
+    assert "runs of the same" in run("fit", "alpha-beta", "--sweep", str(file), str(two), code=2)
     assert "no NVLink bandwidth" in run("report", str(file), "--machine", "pcie-l40s", code=2)
     few = nccltests_text.write(tmp_path / "c.txt", [(8, 1.0), (16, 1.0)])
-    assert "a.txt: 8 ranks, not 6; valid: without --ranks" in run("fit", "sweep", str(file), "--ranks", "6", code=2)
+    assert "a.txt: 8 ranks, not 6; valid: without --ranks" in run(
+        "fit", "alpha-beta", "--sweep", str(file), "--ranks", "6", code=2
+    )
     silent = tmp_path / "silent.txt"
     silent.write_text("".join(line for line in file.read_text().splitlines(True) if "Rank" not in line))
-    assert "does not say the number of ranks; valid: --ranks N" in run("fit", "sweep", str(silent), code=2)
+    assert "does not say the number of ranks; valid: --ranks N" in run(
+        "fit", "alpha-beta", "--sweep", str(silent), code=2
+    )
     for bad in ("0", "1"):
-        assert f"ranks: {bad}; valid: 2 or more" in run("fit", "sweep", str(silent), "--ranks", bad, code=2)
-    assert json.loads(run("fit", "sweep", str(silent), "--ranks", "8", "--json"))["beta_gbs"] > 0
-    assert "2 sizes; valid: 3 or more" in run("fit", "sweep", str(few), code=2)
+        assert f"ranks: {bad}; valid: 2 or more" in run(
+            "fit", "alpha-beta", "--sweep", str(silent), "--ranks", bad, code=2
+        )
+    assert json.loads(run("fit", "alpha-beta", "--sweep", str(silent), "--ranks", "8", "--json"))["beta_gbs"] > 0
+    assert "2 sizes; valid: 3 or more" in run("fit", "alpha-beta", "--sweep", str(few), code=2)
     mixed = tmp_path / "d.txt"
     mixed.write_text(few.read_text() + few.read_text().splitlines()[-1].replace("float", "half ") + "\n")
-    assert "valid: a file of one kind" in run("fit", "sweep", str(mixed), code=2)
+    assert "valid: a file of one kind" in run("fit", "alpha-beta", "--sweep", str(mixed), code=2)
     with pytest.raises(BadMeasurement, match="no times of Broadcast"):
         sweep.read(file, Collective.Broadcast)
 

@@ -22,7 +22,7 @@ SESSIONS = [block for block in BLOCKS if block.is_session]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
-ASKS = re.compile(r"^\$ nccl-tuner (?:oracle|check|memory)\b|^\$ .* --ask-libnccl\b|^>>> with Oracle\(", re.M)
+ASKS = re.compile(r"^\$ nccl-tuner (?:oracle|check|memory)\b|^\$ .* --libnccl\b|^>>> with Oracle\(", re.M)
 # What follows them on a page may use none of what they write: without libnccl they are left out.
 ASKING = frozenset(block for block in BLOCKS if ASKS.search(block.text))
 

@@ -30,7 +30,7 @@ ON = ("--machine", "dgx-h100", "--nodes", "2", "--nccl")
 
 
 def rows_of(table: Path, nccl: str, code: int) -> list[dict[str, object]]:
-    said = json.loads(run("plugin", "try", str(table), *ON, nccl, "--json", code=code).stdout)
+    said = json.loads(run("plugin", "lint", "--libnccl", str(table), *ON, nccl, "--json", code=code).stdout)
     rows: list[dict[str, object]] = said["rows"]
     return rows
 
@@ -51,7 +51,7 @@ def test_every_row_is_seen_or_said_to_have_no_effect(tmp_path: Path, nccl: str) 
 def test_a_table_whose_rows_all_take_effect(tmp_path: Path) -> None:
     table = tmp_path / "t"
     table.write_text("nccl-tuner-table 1\nallreduce bytes=..1M -> ring/simple channels=2\nreduce -> ring/ll\n")
-    done = run("plugin", "try", str(table), *ON, "2.28.9")
+    done = run("plugin", "lint", "--libnccl", str(table), *ON, "2.28.9")
     assert done.stdout.startswith("every row for this communicator takes effect: 2 of 2 rows seen to\n")
     assert "Ring/Simple x1" in done.stdout
 
@@ -59,4 +59,7 @@ def test_a_table_whose_rows_all_take_effect(tmp_path: Path) -> None:
 def test_an_exported_table_is_not_ignored_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_TUNER_TABLE", str(tmp_path / "t"))
     said = run("oracle", "pick", "allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9", "--bytes", "8").stderr
-    assert "note: NCCL_TUNER_TABLE is set, and no plugin reads it here; `nccl-tuner plugin try` loads a table" in said
+    assert (
+        "note: NCCL_TUNER_TABLE is set, and no plugin reads it here; `nccl-tuner plugin lint --libnccl` loads a table"
+        in said
+    )

@@ -131,7 +131,7 @@ SET = ("NCCL_WORK_FIFO_BYTES=65536", "NCCL_NTHREADS=256", "NCCL_NET=IB", "NCCL_P
 
 @pytest.mark.parametrize("setting", ["", *SET, "NCCL_GRAPH_FILE=graphs.xml", "NCCL_SOCKET_IFNAME=eth0"])
 def test_a_log_means_one_communicator_whoever_reads_it(setting: str, tmp_path: Path) -> None:
-    """``check log`` compares with the communicator that other commands take from the same file."""
+    """``log --check`` compares with the communicator that other commands take from the same file."""
     file = tmp_path / "nccl.log"
     name, _, value = setting.partition("=")
     text = EXAMPLE.read_text("utf-8")
@@ -147,8 +147,8 @@ def test_a_log_means_one_communicator_whoever_reads_it(setting: str, tmp_path: P
 
 
 REFUSED: list[tuple[tuple[str, ...], str]] = [
-    (("whatif", "allreduce", "nics=1"), "does not show the topology that nics=1 changes"),
-    (("whatif", "allreduce", "NCCL_P2P_DISABLE=1"), "NCCL_P2P_DISABLE=1: NCCL searches graphs with it, and found"),
+    (("diff", "allreduce", "nics=1"), "does not show the topology that nics=1 changes"),
+    (("diff", "allreduce", "NCCL_P2P_DISABLE=1"), "NCCL_P2P_DISABLE=1: NCCL searches graphs with it, and found"),
     (("pick", "allreduce", "--nodes", "1"), "found its graphs for several nodes, and finds others for one alone"),
     (("pick", "allreduce", "--gpus-per-node", "4"), "4 GPUs per node: "),
     (("pick", "allreduce", "--ranks-per-gpu", "2"), "--ranks-per-gpu: of a machine or topology"),

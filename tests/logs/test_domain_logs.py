@@ -129,8 +129,8 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     log = tmp_path / "nccl.log"
     log.write_text("\n".join(printed(JOINING[-1], 2)) + "\n")
     assert "8 ranks on 1 node," in run("log", str(log)).stdout
-    assert "NVLink domains, of hosts: 2" in run("check", "log", str(log), "--comp-cap", "10.0").stdout
-    assert "MISMATCH" in run("check", "log", str(log), "--comp-cap", "9.0", code=1).stdout
+    assert "NVLink domains, of hosts: 2" in run("log", "--check", str(log), "--comp-cap", "10.0").stdout
+    assert "MISMATCH" in run("log", "--check", str(log), "--comp-cap", "9.0", code=1).stdout
 
 
 @pytest.mark.live

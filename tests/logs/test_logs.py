@@ -446,7 +446,7 @@ RCCL = ("RCCL version 2.18.3+hip6.0 HEAD:1a2b3c4+", "vm:1:1 [0] NCCL INFO RCCL v
 def test_a_log_of_rccl_is_refused(small: list[str], tmp_path: Path, version: str) -> None:
     log = tmp_path / "rccl.log"
     log.write_text("\n".join([version, *(line for line in small if "NCCL version" not in line)]) + "\n")
-    for command in (("log",), ("check", "log")):
+    for command in (("log",), ("log", "--check")):
         refused = run(*command, str(log), "--nccl", "2.28.9", "--comp-cap", "9.0", code=2)
         assert re.fullmatch(r"nccl-tuner: the log is of RCCL 2\.[\d.]+\S+, AMD's library, .*\n", refused.stderr)
 
@@ -668,19 +668,19 @@ def test_import_log_prints_everything_as_json(small_file: str, small: list[str])
 
 @pytest.mark.live
 def test_check_log_exit_codes(small_file: str) -> None:
-    agreed = json.loads(run("check", "log", small_file, "--comp-cap", "9.0", "--json").stdout)
+    agreed = json.loads(run("log", "--check", small_file, "--comp-cap", "9.0", "--json").stdout)
     assert agreed["matched"] == agreed["compared"]
     assert agreed["compared"]["choices"] == 24
-    other = run("check", "log", small_file, "--comp-cap", "8.0", code=1)
+    other = run("log", "--check", small_file, "--comp-cap", "8.0", code=1)
     assert re.search(r"MISMATCH table AllReduce Tree/LL: emulator \S+, log 18.0/16.6", other.stdout)
-    assert "--comp-cap" in run("check", "log", small_file, code=2).stderr
+    assert "--comp-cap" in run("log", "--check", small_file, code=2).stderr
 
 
 @pytest.mark.live
 def test_import_log_with_dumps(small_file: str, tmp_path: Path) -> None:
     topology = tmp_path / "topology.xml"
     topology.write_text(catalogue.load("dgx-h100").topology_xml)
-    run("check", "log", small_file, "--topology", str(topology))
+    run("log", "--check", small_file, "--topology", str(topology))
 
 
 BAD = {
@@ -691,7 +691,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("verb", [("log",), ("check", "log")], ids=" ".join)
+@pytest.mark.parametrize("verb", [("log",), ("log", "--check")], ids=" ".join)
 @pytest.mark.parametrize("kind", BAD)
 def test_files_that_are_no_log(tmp_path: Path, kind: str, verb: tuple[str, ...]) -> None:
     content, hint = BAD[kind]
@@ -710,6 +710,6 @@ def test_no_file(tmp_path: Path) -> None:
 @pytest.mark.live
 @pytest.mark.parametrize("option", [("--comp-cap", "x"), ("--comp-cap", "9000"), ("--nodes", "0"), ("--env", "A")])
 def test_bad_options(small_file: str, option: tuple[str, str]) -> None:
-    done = run("check", "log", small_file, *option, code=2)
+    done = run("log", "--check", small_file, *option, code=2)
     assert len(done.stderr.splitlines()) == 1
     assert option[0] in done.stderr

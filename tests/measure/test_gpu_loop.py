@@ -191,7 +191,7 @@ def test_the_whole_loop_runs_in_stages_and_goes_on(tmp_path: Path) -> None:
         log = packed.extractfile("own.nccl.log")
         assert log is not None
         (tmp_path / "packed.log").write_bytes(log.read())
-    checked = ("-m", "tuner", "check-log", str(tmp_path / "packed.log"))
+    checked = ("-m", "tuner", "log", "--check", str(tmp_path / "packed.log"))
     topology = ("--topology", str(tmp_path / "out" / "own.jsonl.topology.xml"))
     shown = subprocess.run([sys.executable, *checked, *topology], capture_output=True, text=True, check=False)
     assert shown.returncode == 0, "what is packed is all that it takes"

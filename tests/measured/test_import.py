@@ -241,10 +241,10 @@ def test_check_command_says_what_is_wrong_and_exits_with_1(tmp_path: Path) -> No
 
 
 def test_list_and_show() -> None:
-    listed = json.loads(run("measured", "list", "--json").stdout)
+    listed = json.loads(run("measured", "show", "--json").stdout)
     assert [each["name"] for each in listed] == list(measured.names())
     assert all(each["source"]["licence"] for each in listed)
-    ours = json.loads(run("measured", "list", "--machine", "dgx-b200", "--json").stdout)
+    ours = json.loads(run("measured", "show", "--machine", "dgx-b200", "--json").stdout)
     assert {each["machine"] for each in ours} == {"dgx-b200"}
     shown = run("measured", "show", "l40s-8x__2.27.3__aiconfigurator").stdout
     assert "topology of the box is not known" in shown

@@ -275,7 +275,7 @@ def test_a_table_for_another_release_is_ignored_as_by_the_plugin(of_other_releas
 
 
 def test_try_says_in_a_line_that_a_table_is_for_another_release(of_other_release: Path) -> None:
-    words = ("plugin", "try", str(of_other_release), "--machine", "dgx-h100", "--nccl", "2.28.9")
+    words = ("plugin", "lint", "--libnccl", str(of_other_release), "--machine", "dgx-h100", "--nccl", "2.28.9")
     said = " ".join(run(*words, code=2).stderr.split())
     assert said == (
         f"nccl-tuner: {of_other_release} is for NCCL 2.29.2, and this is 2.28.9: the plugin ignores the whole table"

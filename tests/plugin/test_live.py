@@ -48,7 +48,7 @@ def test_what_is_counted_shows_at_once(tmp_path: Path) -> None:
         (table,) = live.tables([counts])
         assert [(row.line, row.calls, row.on) for row in table.rows] == [(2, 2, 1), (5, 1, 1)]
         assert table.never == (3,)
-        assert "4 calls" in run("plugin", "top", str(folder)).stdout.splitlines()[0]
+        assert "4 calls" in run("plugin", "stats", str(folder)).stdout.splitlines()[0]
     assert not list(folder.iterdir()), "the communicator has ended"
 
 
@@ -65,24 +65,24 @@ def test_a_process_that_was_killed_leaves_its_counts(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
     (counts,) = live.read([tmp_path / "live"])
     assert (counts.rank, counts.decided[2], counts.runs) == (7, 1, False)
-    assert "1 of processes that are gone" in run("plugin", "top", str(tmp_path / "live")).stdout
+    assert "1 of processes that are gone" in run("plugin", "stats", str(tmp_path / "live")).stdout
 
 
 def test_a_table_that_is_not_used_shows(tmp_path: Path) -> None:
     folder = tmp_path / "live"
     with opened(folder, table_in(tmp_path)), opened(folder, tmp_path / "gone"), opened(folder, tmp_path / "gone"):
-        done = run("plugin", "top", str(folder), code=1)
+        done = run("plugin", "stats", str(folder), code=1)
         assert "1 WITHOUT THEIR TABLE" in done.stdout.splitlines()[0]
         assert f"{tmp_path}/gone: No such file or directory" in done.stdout
         assert "DIFFERENT TABLES" in done.stdout
-    assert json.loads(run("plugin", "top", str(folder), "--json", code=1).stdout)["ranks"][0]["refused"]
+    assert json.loads(run("plugin", "stats", str(folder), "--json", code=1).stdout)["ranks"][0]["refused"]
 
 
 def test_metrics_are_prometheus_text(tmp_path: Path) -> None:
     folder, out = tmp_path / "live", tmp_path / "nccl.prom"
     with opened(folder, table_in(tmp_path)) as one:
         one.ask(TunerCall(Collective.AllReduce, 5), COSTS)
-        run("plugin", "metrics", str(folder), "--out", str(out))
+        run("plugin", "stats", "--prometheus", str(folder), "--out", str(out))
     lines = out.read_text().splitlines()
     assert "# TYPE nccl_tuner_row_decided_total counter" in lines
     (decided,) = (line for line in lines if line.startswith("nccl_tuner_row_decided_total{"))
@@ -104,8 +104,8 @@ def test_files_of_others_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "y").write_bytes(bytes(5000))
     (tmp_path / "z").write_bytes(b"ncclt01\0" + b"\xff" * 5000)
     assert live.read([tmp_path]) == []
-    assert "no counts" in run("plugin", "top", str(tmp_path)).stdout
-    assert "No such file" in run("plugin", "top", str(tmp_path / "no"), code=2).stderr
+    assert "no counts" in run("plugin", "stats", str(tmp_path)).stdout
+    assert "No such file" in run("plugin", "stats", str(tmp_path / "no"), code=2).stderr
 
 
 def test_the_build_shows_in_the_object() -> None:

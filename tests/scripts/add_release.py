@@ -63,7 +63,7 @@ def main(name: str, machines: Sequence[str]) -> None:
             run(command, "machines", "search", machine, "--nccl", name)
         if machine in captured_graphs.names() and name not in captured_graphs.of(machine).libnccl_sha256:
             file = captured_graphs.FOLDER / f"{machine}.toml"
-            run(command, "machines", "capture", machine, "--nccl", name, "-o", file)
+            run(command, "machines", "search", "--libnccl", machine, "--nccl", name, "-o", file)
     run(sys.executable, "-m", "tests.scripts.record_golden", "--nccl", name, *chosen)
     run(sys.executable, "-m", "tests.scripts.record_launches", name)
     run(sys.executable, "-m", "tests.scripts.record_defaults")

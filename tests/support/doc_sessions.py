@@ -225,7 +225,7 @@ def parse(words: list[str]) -> None:
     context = click.Context(command, **command.context_settings)  # click keeps the first one's options for help
     while isinstance(command, click.Group) and words and (getattr(command, "default", None) or words[0][:1] != "-"):
         if words[0] not in command.list_commands(context) and getattr(command, "default", None) is not None:
-            words = command.default(words)  # type: ignore[attr-defined]
+            words = [command.default, *words]  # type: ignore[attr-defined]
         found = command.get_command(context, words[0])
         assert found is not None, words[0]
         command, words = found, words[1:]

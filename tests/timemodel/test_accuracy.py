@@ -339,7 +339,7 @@ def test_a_mistyped_table_is_pointed_to_the_list(tmp_path: Path) -> None:
         machine = () if words == calibration else ("--machine", "dgx-h100")
         said = run(*words, *machine, code=2).stderr
         assert f"did you mean {H100}?" in said
-        assert "nccl-tuner measured list" in said
+        assert "nccl-tuner measured" in said
 
 
 def test_a_calibration_of_milliseconds_is_refused(tmp_path: Path) -> None:

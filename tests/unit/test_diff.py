@@ -145,7 +145,7 @@ def test_an_upgrade_in_words_and_in_json() -> None:
     first = text.splitlines()[0]
     assert first.startswith("the pick changes in 4 ranges of sizes (Broadcast 1, Reduce 1, AllReduce 2), there up to ")
     assert "by NCCL's own model; " in first
-    assert "known of such an upgrade: nccl-tuner regressions 2.22.3 2.25.1" in text
+    assert "known of such an upgrade: nccl-tuner diff --regressions 2.22.3 2.25.1" in text
     assert "the same algorithm and protocol at every size: AllGather, ReduceScatter" in text
     before, after = sides("2.22.3", ["nccl=2.25.1"])
     own = [change for collective in Collective for change in diff(before, after, request(collective))]

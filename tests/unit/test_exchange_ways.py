@@ -1,4 +1,4 @@
-"""What diff, whatif and budget say of a call made of sends and receives is what pick says that NCCL launches."""
+"""What diff and budget say of a call made of sends and receives is what pick says that NCCL launches."""
 
 import pytest
 

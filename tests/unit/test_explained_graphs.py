@@ -387,7 +387,7 @@ def test_collnet_has_a_short_name() -> None:
         ("pcie-l40s", 5, 1, "ring"),
     ],
 )
-def test_every_lift_is_a_change_that_whatif_takes(machine: str, gpus: int, nodes: int, graph: str) -> None:
+def test_every_lift_is_a_change_that_diff_takes(machine: str, gpus: int, nodes: int, graph: str) -> None:
     """Put into the scenario as it is printed, it makes the graph that the explanation says."""
     scenario = Scenario(NCCL, nodes, machine=machine, gpus_per_node=gpus)
     lifts = explained_scenario(scenario, graph).explanation.lifts

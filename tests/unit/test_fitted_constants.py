@@ -183,7 +183,7 @@ def test_answers_name_the_constants_they_were_made_with(path: Path) -> None:
 
 
 def test_what_libnccl_answers_takes_no_constants(path: Path) -> None:
-    for verb in (["check", "allreduce"], ["oracle", "table"], ["oracle", "pick", "allreduce"], ["oracle", "graphs"]):
+    for verb in (["check", "allreduce"], ["oracle", "table"], ["oracle", "pick", "allreduce"], ["graphs", "--libnccl"]):
         result = CliRunner().invoke(cli, [*verb, *SHAPE, "--constants", str(path)])
         assert isinstance(result.exception, BadInput), verb
         assert "libnccl computes with its own constants" in str(result.exception)
@@ -197,6 +197,6 @@ def test_the_former_name_of_the_option_works_with_a_note(path: Path) -> None:
     assert former.stdout == new.stdout
     assert "--layer is now --constants" in former.stderr
     assert new.stderr == ""
-    change = run.invoke(cli, ["whatif", f"layer={path}", "allreduce", *SHAPE, "--nccl", NCCL], catch_exceptions=False)
+    change = run.invoke(cli, ["diff", f"layer={path}", "allreduce", *SHAPE, "--nccl", NCCL], catch_exceptions=False)
     assert "layer= is now constants=" in change.stderr
     assert change.exit_code == 0

@@ -49,7 +49,7 @@ def test_all_has_every_extra_and_the_base_none() -> None:
 @pytest.mark.parametrize(
     ("module", "words", "extra"),
     [
-        ("scipy", ("fit", "sweep", "docs/examples/all_reduce.log"), "fit"),
+        ("scipy", ("fit", "alpha-beta", "--sweep", "docs/examples/all_reduce.log"), "fit"),
         ("elftools", ("fetch-nccl", "2.28.9"), "oracle"),
         ("bokeh", ("report", "--machine", "dgx-h100", "--out", "{table}"), "report"),
         ("_cffi_backend", ("plugin", "dry-run", "{table}", "allreduce", "--machine", "dgx-h100"), "plugin"),

@@ -71,13 +71,15 @@ def test_regressions_between_two_releases() -> None:
 
 
 def test_regressions_as_printed() -> None:
-    assert "issues/2058" in printed(["regressions"])
-    assert printed(["regressions"]).startswith(f"{len(regressions())} regressions known; nccl-tuner explains it: ")
-    none = printed(["regressions", "2.28.9", "2.28.9"])
+    assert "issues/2058" in printed(["diff", "--regressions"])
+    assert printed(["diff", "--regressions"]).startswith(
+        f"{len(regressions())} regressions known; nccl-tuner explains it: "
+    )
+    none = printed(["diff", "--regressions", "2.28.9", "2.28.9"])
     assert none.startswith("no regression is known that 2.28.9 has and 2.28.9 does not")
-    threads = [one["thread"] for one in json.loads(printed(["regressions", "2.29.2", "2.29.7", "--json"]))]
+    threads = [one["thread"] for one in json.loads(printed(["diff", "--regressions", "2.29.2", "2.29.7", "--json"]))]
     assert threads == ["https://github.com/NVIDIA/nccl/issues/2058"]
-    refused = CliRunner().invoke(everything, ["regressions", "2.29.2"])
+    refused = CliRunner().invoke(everything, ["diff", "--regressions", "2.29.2"])
     assert "valid: none, or BEFORE AFTER" in str(refused.exception)
 
 

@@ -209,7 +209,7 @@ def test_pick_and_graphs_take_changes_of_the_nodes() -> None:
     graphs = json.loads(run("graphs", *words).stdout)
     assert {device for order in graphs["ring"]["orders"] for device in order if device.startswith("net")} == {"net:0"}
     (answer,) = json.loads(run("pick", "allreduce", "--bytes", "1M", *words).stdout)
-    whatif = json.loads(run("whatif", "allreduce", "remove-nic=cxi1", "--bytes", "1M", *words[:6], "--json").stdout)
+    whatif = json.loads(run("diff", "allreduce", "remove-nic=cxi1", "--bytes", "1M", *words[:6], "--json").stdout)
     assert answer["pick"] == whatif["sizes"][0]["after"]
     shown = run("machines", "show", "a100-4x-2nic", "--change", "remove-nic=cxi1").stdout
     assert [net.name for net in read(shown).nets] == ["cxi0"]
@@ -371,7 +371,7 @@ def test_both_picks_and_what_they_take() -> None:
 
 
 COMMAND = (
-    "whatif",
+    "diff",
     "allreduce",
     "nodes=8",
     "NCCL_PROTO=Simple",
@@ -407,8 +407,8 @@ def test_table_shows_both_sides_and_ranges() -> None:
 
 
 def test_a_pick_that_stays_is_said_so() -> None:
-    text = run("whatif", "allreduce", "NCCL_NTHREADS=512", *COMMAND[4:], "--bytes", "1K", "--time", "nccl").stdout
-    assert text.endswith("\nAllReduce: the same algorithm and protocol at every size\n\n")
+    text = run("diff", "allreduce", "NCCL_NTHREADS=512", *COMMAND[4:], "--bytes", "1K", "--time", "nccl").stdout
+    assert text.endswith("\nthe same algorithm and protocol at every size: AllReduce\n")
 
 
 @pytest.mark.parametrize(
@@ -422,7 +422,7 @@ def test_a_pick_that_stays_is_said_so() -> None:
     ],
 )
 def test_no_change_is_said_so(words: tuple[str, ...], message: str) -> None:
-    assert message in run("whatif", *words, *COMMAND[4:], code=2).stderr
+    assert message in run("diff", *words, *COMMAND[4:], code=2).stderr
 
 
 @pytest.mark.live
@@ -438,8 +438,8 @@ def test_without_libnccl_it_answers_and_the_oracle_says_how_to_get_it(
 ) -> None:
     monkeypatch.setenv("NCCL_TUNER_CACHE", str(tmp_path))
     # In this process a search may be known from another test.
-    assert "after:  2 x dgx-h100" in run_process("whatif", "allreduce", "nic-gbps=100", *COMMAND[4:]).stdout
-    error = run_process("oracle", "graphs", *COMMAND[4:], code=2).stderr
+    assert "after:  2 x dgx-h100" in run_process("diff", "allreduce", "nic-gbps=100", *COMMAND[4:]).stdout
+    error = run_process("graphs", "--libnccl", *COMMAND[4:], code=2).stderr
     assert "`nccl-tuner fetch-nccl 2.28.9` gets it" in error
 
 

@@ -76,7 +76,7 @@ def test_each_verb_takes_them() -> None:
     assert ranges[-1]["algorithm"] == "Ring"
     plain = json.loads(run("edges", *call, "--window-flags", "default").stdout)
     assert {each["algorithm"] for each in plain} == {"Ring"}
-    compared = json.loads(run("whatif", *call, "nccl=2.31.2", "--bytes", "4M").stdout)
+    compared = json.loads(run("diff", *call, "nccl=2.31.2", "--bytes", "4M").stdout)
     assert [compared["sizes"][0][side].get("leaves_for") for side in ("before", "after")] == [kernel, None]
     changes = json.loads(run("diff", *call, "2.31.2").stdout)
     assert changes[0]["before"]["leaves_for"] == kernel

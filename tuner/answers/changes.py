@@ -1,4 +1,4 @@
-"""A scenario with something changed, as ``nccl-tuner diff`` and ``whatif`` take it in words such as nodes=4."""
+"""A scenario with something changed, as ``nccl-tuner diff`` takes it in words such as nodes=4."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +34,7 @@ def changed(scenario: Scenario, assignments: Sequence[str]) -> Scenario:
     """
     for several in _values_of_keys(assignments).values():
         if len(several) > 1:
-            raise BadInput(f"{' and '.join(several)}: valid: one of them, or 'nccl-tuner whatif', which compares each")
+            raise BadInput(f"{' and '.join(several)}: valid: one of them, or 'nccl-tuner diff', which compares each")
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or not value:

@@ -45,7 +45,7 @@ EXTRAS = (
     Extra("chakra", "schedule `format` chakra: execution traces for ASTRA-sim", {"google.protobuf": "protobuf"}),
     Extra(
         "oracle",
-        "check, oracle, memory, machines capture, fetch-nccl: the real libnccl on simulated GPUs",
+        "check, oracle, memory, graphs of libnccl, fetch-nccl: the real libnccl on simulated GPUs",
         _ELFTOOLS | _CFFI,
     ),
     Extra("gpu", "measure, on GPUs", {"cupy": "cupy-cuda12x", "pynvml": "nvidia-ml-py"} | _ELFTOOLS | _CFFI | _SCIPY),

@@ -12,7 +12,7 @@ import click
 from tuner.base import extras
 from tuner.base.errors import OracleFailed, TunerError
 from tuner.base.interrupts import interruptible, sigterm_interrupts
-from tuner.cli.command import LazyGroup
+from tuner.cli.command import Group
 
 SECTIONS = {
     "What NCCL picks, and why": {
@@ -20,30 +20,28 @@ SECTIONS = {
         "explain": "every number of a pick step by step, and why not another one",
         "edges": "the breakpoints: the exact sizes at which the pick changes",
         "scale": "which picks hold over which numbers of nodes, 1 to 16384",
-        "diff": "what another release, machine, node count or setting changes",
-        "whatif": "picks and times with other hardware, counts or variables",
-        "group": "what NCCL makes of several collectives in one group",
+        "diff": "what a release, a setting, hardware or a node count changes",
+        "group": "what NCCL makes of several calls in one group",
         "order": "in which order ranks are added; whether the bits are the same",
         "table": "NCCL's table of latencies and bandwidths, in its own layout",
-        "regressions": "upgrades after which people saw less performance",
     },
     "How long it takes": {
         "budget": "how long a job's collectives take, and where the time goes",
         "accept": "whether a cluster is as fast as it should be; floors for a gate",
         "fit": "constants, alpha and beta, a calibration; how far off it is",
-        "cost": "textbook models: bandwidths, alpha-beta, training steps",
+        "cost": "textbook models: alpha-beta, bandwidths, training steps",
     },
     "Machines, topologies and logs": {
         "diagnose": "what is wrong, from any log, topology, result or trace",
         "machines": "the machines known by name; complete or diagnose a topology",
         "graphs": "the channels that NCCL's search finds on a topology",
         "memory": "the device memory and the SMs that a communicator takes",
-        "log": "what a log of NCCL says: communicator, table and choices",
+        "log": "what a log of NCCL says, and whether the emulator agrees",
         "preflight": "whether all ranks of a job would choose the same",
     },
     "Compare with the real NCCL": {
-        "check": "the emulator against libnccl, a log, or what a job ran",
-        "oracle": "the answers of the real libnccl, on simulated GPUs",
+        "check": "the emulator against libnccl, or against what a job ran",
+        "oracle": "the real libnccl on simulated GPUs: picks, programs, learning",
         "fetch-nccl": "fetches a release's libnccl for the commands that ask it",
     },
     "Measure, and change the pick": {
@@ -57,29 +55,45 @@ SECTIONS = {
     "Pictures, pages and files": {
         "plot": "pictures: maps of picks, curves, changes, measured times",
         "report": "one HTML page of a machine: map, curves, tables and reasons",
-        "export": "picks and times in other programs' files: XLA, SimAI, JSON",
-        "schedule": "who sends which bytes to whom in a call: CSV, GOAL, Chakra",
+        "export": "picks, times and schedules in other programs' files",
     },
     "This installation": {
         "doctor": "what of nccl-tuner is installed, and what is missing",
         "completion": "completion of commands, options and names for a shell",
     },
 }
-FORMER = {
+FORMER = {  # what commands were called in 0.1.0 and before; each answers with a note, for one release
     "accuracy": "fit accuracy",
     "calibrate": "fit calibration",
-    "import-log": "log",
-    "check-log": "check log",
+    "check log": "log --check",
+    "check-log": "log --check",
     "check-run": "check run",
+    "cost busbw": "cost operation",
+    "cost crossover": "cost operation --crossovers",
+    "cost fit": "fit alpha-beta --sweep",
+    "cost overlap": "cost step",
+    "fit sweep": "fit alpha-beta --sweep",
+    "import-log": "log",
+    "machines capture": "machines search --libnccl",
+    "machines doctor": "machines diagnose",
+    "machines list": "machines show",
+    "machines nearest": "machines show --like",
+    "measured list": "measured show",
+    "oracle graphs": "graphs --libnccl",
+    "oracle group": "group --libnccl",
+    "oracle table": "table --libnccl",
+    "plugin metrics": "plugin stats --prometheus",
+    "plugin top": "plugin stats",
+    "plugin try": "plugin lint --libnccl",
+    "regressions": "diff --regressions",
+    "schedule": "export --format csv",
+    "whatif": "diff --bytes 8,1K,32K,256K,1M,4M,16M,64M,256M,1G",
 }
 # Python looks for garbage after each 700 new objects: while modules load that is often, and there is none.
 OBJECTS_BETWEEN_COLLECTIONS = 100_000
 LONGEST_MESSAGE = 3000  # letters: what is valid takes some hundreds, a broken file's own words any number
 BROKEN_PIPE = 141  # 128 + SIGPIPE
-MODULES = {
-    "regressions": "diff",
-    **dict.fromkeys(("doctor", "completion", "fetch-nccl"), "installation"),
-}
+MODULES = dict.fromkeys(("doctor", "completion", "fetch-nccl"), "installation")
 VERBS = {name: says for verbs in SECTIONS.values() for name, says in verbs.items()}
 
 
@@ -87,7 +101,7 @@ class NobodyReads(Exception):
     """Standard output is a pipe whose reader has gone, such as ``head``."""
 
 
-class Everything(LazyGroup):
+class Everything(Group):
     """All verbs. A broken pipe is :class:`NobodyReads`: click would end it with 1, which is the answer "no" here."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
@@ -116,7 +130,6 @@ def _reader_may_go() -> Iterator[None]:
     verbs=VERBS,
     sections=SECTIONS,
     former=FORMER,
-    package="tuner.cli",
     modules=MODULES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

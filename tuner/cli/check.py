@@ -5,25 +5,23 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, Op
 from tuner.cli import options
-from tuner.cli.command import LazyGroup
-from tuner.cli.log import LogOptions, log_options, read_log
+from tuner.cli.command import Group
 from tuner.cli.output import human_bytes, print_json, print_table, say, verdict
 from tuner.cli.trace_files import as_they_ran, communicators_options, count_or_part, read_files
 from tuner.jobs.traces.calls import number
 from tuner.machine import catalogue
-from tuner.oracle.conformance.check_log import KINDS as LOGGED_KINDS
-from tuner.oracle.conformance.check_log import LogComparison, compare
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:  # with what runs libnccl, or prices a job, which the others do without
     from tuner.jobs.check_run import CheckedCall, CheckedRun
+    from tuner.oracle.conformance.check_log import LogComparison
     from tuner.oracle.conformance.mismatches import MatchReport
 
 
@@ -123,41 +121,16 @@ def _share(report: "MatchReport", kind: str) -> str:
     return f"{report.matched.get(kind, 0)}/{report.compared.get(kind, 0)}"
 
 
-@click.command(name="log", cls=options.Command)
-@options.under(
-    "What a log seldom lacks", "--cpu-arch", "--cpu-vendor", "--nvswitch", "--nic-latency-us", "--slowest-path-gbs"
-)
-@log_options
-@options.call_options(buffers=False, in_place=False, windows=False)
-@options.json_option
-def log_command(call: options.CallOptions, as_json: bool, **given: Any) -> None:
-    """Says whether the emulator agrees with what the run that wrote FILE printed.
+def print_log(compared: "LogComparison") -> None:
+    """What was compared with a log, and what could not be."""
+    from tuner.oracle.conformance.check_log import KINDS
 
-    Compares, as the text NCCL prints, every cell of the tuning table, threads, thread thresholds, channels and
-    choices. --dtype and --op are of calls whose own the log does not say (NCCL_DEBUG_SUBSYS=COLL says them). Exit code
-    1 if anything differs, 2 if nothing can be compared.
-
-    \b
-    nccl-tuner check log nccl.log --comp-cap 8.0
-    """
-    imported = read_log(LogOptions(**given))
-    compared = compare(imported, call.dtype, call.op)
-    if not compared.report.compared:
-        raise BadInput(f"nothing to compare: {'; '.join(compared.missing + compared.not_compared)}")
-    if as_json:
-        print_json(compared)
-    else:
-        _print_log(compared)
-    sys.exit(1 if compared.report.mismatches else 0)
-
-
-def _print_log(compared: LogComparison) -> None:
     report = compared.report
     say(_verdict([report], "the log"))
     print_table(
         "matched / compared with the log",
-        ("communicator", *LOGGED_KINDS),
-        [(report.title, *(f"{report.matched.get(kind, 0)}/{report.compared.get(kind, 0)}" for kind in LOGGED_KINDS))],
+        ("communicator", *KINDS),
+        [(report.title, *(f"{report.matched.get(kind, 0)}/{report.compared.get(kind, 0)}" for kind in KINDS))],
     )
     for mismatch in report.mismatches:
         say(f"MISMATCH {mismatch.what} {mismatch.where}: emulator {mismatch.emulator}, log {mismatch.libnccl}")
@@ -254,24 +227,23 @@ def _row(one: "CheckedCall") -> tuple[object, ...]:
 
 VERBS = {
     "libnccl": "against the real library: every cell, pick, channel and thread",
-    "log": "against what the run of a log printed",
     "run": "against what a job's traces and counters say that ran",
 }
 
 
 @click.group(
     name="check",
-    cls=LazyGroup,
+    cls=Group,
     verbs=VERBS,
-    package="tuner.cli",
-    modules=dict.fromkeys(VERBS, "check"),
-    default=lambda arguments: ["libnccl", *arguments],
+    modules="check",
+    default="libnccl",
 )
 def command() -> None:
     """Compares the emulator, exactly. Exit code 1 if anything differs. 'check' alone means 'check libnccl'.
 
+    'log --check' compares it with a log.
+
     \b
     nccl-tuner check allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9
-    nccl-tuner check log nccl.log --comp-cap 8.0
     nccl-tuner check run trace.json.gz --log nccl.log
     """

@@ -10,7 +10,7 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -128,11 +128,13 @@ def hidden(*names: str) -> Callable[[F], F]:
 class Help(click.Command):
     """A command or group whose examples fit the width; a short help has the first of them."""
 
-    is_long = False  # whether the long help has more than the short one
+    @property
+    def is_long(self) -> bool:
+        """Whether the long help has more than the short one."""
+        return any(map(_heading, self.params))
 
     def __init__(self, *arguments: Any, **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)
-        self.is_long = any(map(_heading, self.params))
         self.params.append(
             click.Option(
                 ["--help-all"],
@@ -259,105 +261,108 @@ def _broken(line: str, width: int) -> Iterator[str]:
 
 
 class Group(Help, click.Group):
-    """A group that answers an unknown command with those that there are.
+    """A group whose commands are loaded when they are called; an unknown one is answered with those that there are.
 
-    ``former`` maps names that commands had to those that they have now, from the outermost group on, with options.
+    ``verbs`` maps a name to its one-liner. Its command is ``NAME_command`` of a module of ``tuner.cli``, or the only
+    one there, ``command``: the module of that name, that which ``modules`` has for it, or ``modules`` itself for all.
+    ``sections`` are the same verbs below the headings of the help. ``default`` is the command of arguments that begin
+    with none. ``former`` of the outermost group maps what commands were called, with the groups they were in, to what
+    they are called now, with options: such a name is answered with a note.
     """
 
     command_class = Command
 
-    def __init__(self, *args: Any, former: Mapping[str, str] | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        *args: Any,
+        verbs: Mapping[str, str],
+        modules: Mapping[str, str] | str | None = None,
+        sections: Mapping[str, Mapping[str, str]] | None = None,
+        default: str | None = None,
+        former: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.verbs = verbs
+        self.modules = dict.fromkeys(verbs, modules) if isinstance(modules, str) else modules or {}
+        self.sections = sections or {"Commands": verbs}
+        self.default = default
         self.former = former or {}
+        super().__init__(*args, **kwargs)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether there are commands in groups, which the long help shows."""
+        return len(self.sections) > 1
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses arguments as click does, after the default command has been put before them where none is named."""
+        own = {*self.verbs, *ctx.help_option_names, "--help-all"}
+        named = bool(args) and (args[0] in own or _name_now(ctx, args) is not None)
+        if self.default is not None and not named and (args or not self.no_args_is_help):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command of a name, of a former one with a note; BadParameter that says which there are for others."""
-        if args[0] in self.former:
-            return self._former(ctx, args)
+        """The command of a name, of a former one with a note; UsageError that says which there are for others."""
+        if (now := _name_now(ctx, args)) is not None:
+            note(_called(ctx, args[0]), now)
+            names = now.partition(" -")[0].split()
+            command: click.Command | None = ctx.find_root().command
+            for name in names:
+                assert isinstance(command, Group), now
+                command = command.get_command(ctx, name)
+            return " ".join(names), command, [*now.split()[len(names) :], *args[1:]]
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             valid = self.list_commands(ctx)
             raise click.UsageError(f"no command {args[0]!r}{did_you_mean(args[0], valid)}; {one_of(valid)}", ctx)
         return super().resolve_command(ctx, args)
 
-    def _former(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        path = [each.info_name or "" for each in _upwards(ctx)][::-1][1:]
-        now = self.former[args[0]]
-        note(" ".join([*path, args[0]]), now)
-        command: click.Command = ctx.find_root().command
-        names = [word for word in now.split() if not word.startswith("-")]
-        for name in names:
-            assert isinstance(command, click.Group)
-            found = command.get_command(ctx, name)
-            assert found is not None, now
-            command = found
-        return now, command, [*now.split()[len(names) :], *args[1:]]
-
-
-def _upwards(ctx: click.Context | None) -> list[click.Context]:
-    return [] if ctx is None else [ctx, *_upwards(ctx.parent)]
-
-
-class LazyGroup(Group):
-    """``verbs`` maps a name to its one-liner; the module of that name in ``package`` has it as ``command``.
-
-    A module that has several, named in ``modules``, has each as ``NAME_command``.
-
-    ``sections`` are the same verbs below the headings of the help. ``default`` completes arguments that begin with none
-    of the commands.
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        verbs: dict[str, str],
-        package: str,
-        sections: dict[str, dict[str, str]] | None = None,
-        modules: Mapping[str, str] | None = None,
-        default: Callable[[list[str]], list[str]] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self.verbs = verbs
-        self.package = package
-        self.modules = modules or {}
-        self.sections = sections or {"Commands": verbs}
-        self.default = default
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses arguments as click does, after the default command has been put before them where none is named."""
-        own = {*self.list_commands(ctx), *self.former, *ctx.help_option_names, "--help-all"}
-        if self.default is not None and args and args[0] not in own:
-            args = self.default(args)
-        return super().parse_args(ctx, args)
-
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), *self.verbs]
+        return [*self.verbs]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in self.verbs:
-            return super().get_command(ctx, name)
+            return None
         own = name.replace("-", "_")
         with _one_thread():
-            module = importlib.import_module(f"{self.package}.{self.modules.get(name, own)}")
+            module = importlib.import_module(f"tuner.cli.{self.modules.get(name, own)}")
         command: click.Command = vars(module).get(f"{own}_command") or module.command
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Completes as click does, but from the one-liners: click would import every command for its help."""
-        says = {name: command.get_short_help_str() for name, command in self.commands.items()} | self.verbs
-        names = [CompletionItem(name, help=text) for name, text in says.items() if name.startswith(incomplete)]
+        names = [CompletionItem(name, help=text) for name, text in self.verbs.items() if name.startswith(incomplete)]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        own = [(name, command.get_short_help_str(100)) for name, command in self.commands.items()]
-        width = max(map(len, [*self.verbs, *self.commands]))
-        for heading, verbs in self.sections.items():
+        """Commands below their headings; those in groups, too, where everything is asked for."""
+        inner = self._with_inner if ctx.meta.get(_ALL) else lambda _ctx, verbs: verbs
+        sections = {heading: inner(ctx, verbs) for heading, verbs in self.sections.items()}
+        width = max(len(name) for verbs in sections.values() for name in verbs)
+        for heading, verbs in sections.items():
             with formatter.section(bold(heading)):
-                rows = [(name.ljust(width), text) for name, text in [*own, *verbs.items()]]
-                formatter.write_dl(rows)
-            own = []
+                formatter.write_dl([(name.ljust(width), text) for name, text in verbs.items()])
+
+    def _with_inner(self, ctx: click.Context, verbs: Mapping[str, str]) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        for name, text in verbs.items():
+            command = self.get_command(ctx, name)
+            inside = command.verbs if isinstance(command, Group) else {"": text}
+            found |= {f"{name} {each}".rstrip(): says for each, says in inside.items()}
+        return found
+
+
+def _called(ctx: click.Context, name: str) -> str:
+    """The name with those of the groups it is in, but the outermost."""
+    return name if ctx.parent is None else _called(ctx.parent, f"{ctx.info_name} {name}")
+
+
+def _name_now(ctx: click.Context, args: Sequence[str]) -> str | None:
+    """The command that a former one is now, None for one that keeps its name."""
+    outermost = ctx.find_root().command
+    return outermost.former.get(_called(ctx, args[0])) if args and isinstance(outermost, Group) else None
 
 
 @contextlib.contextmanager

@@ -99,6 +99,7 @@ MEMBERS = "Some of the ranks"
 TOPOLOGY = "Completing and changing a topology"
 LOGGED = "What a log does not say"
 CONSTANTS = "Constants and calibrations"
+LIBNCCL = "The real libnccl"
 
 
 class Numbers(click.ParamType):  # type: ignore[type-arg]
@@ -169,6 +170,10 @@ class CommunicatorOptions:
     def but(self, **others: Any) -> "CommunicatorOptions":
         """A copy with ``others`` in place of what was given under their names."""
         return CommunicatorOptions({**self.given, **others})
+
+    def without(self, name: str) -> "CommunicatorOptions":
+        """A copy of a command that has no such option."""
+        return CommunicatorOptions({each: value for each, value in self.given.items() if each != name})
 
     def scenario(self, **others: Any) -> Scenario:
         """The scenario, with ``others`` in place of what was given; says on stderr what is assumed.
@@ -485,7 +490,7 @@ _BUILD = _own(
     type=click.Choice(BUILDS),
     default=BUILDS[0],
     show_default=True,
-    heading="Which libnccl",
+    heading=LIBNCCL,
     help="Which libnccl of the release: for CUDA 12 or CUDA 13.",
 )
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {  # by the kind of a file: what says more of it, and whether it wants what is known of the machine
     "topology": ("machines diagnose", False),
-    "listing of a node": ("machines nearest", False),
+    "listing of a node": ("machines show --like", False),
     "log of NCCL": ("log", False),
     "graphs of NCCL": ("", False),
     "preflight records": ("preflight check", False),

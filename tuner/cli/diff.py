@@ -1,10 +1,10 @@
-"""``nccl-tuner diff``: what changes between two communicators; ``regressions``: upgrades that cost people."""
+"""``nccl-tuner diff``: what a release, a setting, hardware or a number of nodes changes."""
 
 import math
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +12,15 @@ import click
 
 from tuner import release
 from tuner.answers.beyond import BY_LIBRARY, EMULATED, RECORDED, OtherChange, differences
+from tuner.answers.changes import KEYS, AtSize, at_sizes, each_of
 from tuner.answers.diff import PickChange, Side, diff, loss, share_changed
 from tuner.answers.symmetric import AnyPick, NonClassicPick
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective, PeerCall
+from tuner.base.records import json_form
 from tuner.cli import exchanges, options
 from tuner.cli.communicator_options import exact
-from tuner.cli.output import counted, folded, human_bytes, print_json, print_table, say, verdict, width_to_fit
+from tuner.cli.output import counted, folded, human_bytes, number, print_json, print_table, say, verdict, width_to_fit
 from tuner.emulator.request import Request
 from tuner.emulator.rules import registered
 from tuner.release import Release, learnt
@@ -27,7 +29,6 @@ from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
     from tuner.answers.calibrated import TimesWanted
-    from tuner.answers.changes import AtSize
     from tuner.answers.diff import CalibratedChange
 
 
@@ -100,7 +101,7 @@ def pick_changes(changes: Sequence[PickChange]) -> str:
     return f"the pick changes in {counted(counts.total(), 'range')} of sizes ({named})" if counts else ""
 
 
-def gains(changes: "Sequence[PickChange | AtSize]") -> str:
+def gains(changes: Sequence[PickChange | AtSize]) -> str:
     """Words for whether the side after is faster: by NCCL's own models, and by measurements where there are."""
     ratios = [change.ratio for change in changes if change.ratio is not None]
     if not ratios:
@@ -250,23 +251,11 @@ VERDICTS = {
 }
 
 
-@click.command(name="regressions", cls=options.Command)
-@click.argument("releases", nargs=-1, metavar="[BEFORE AFTER]")
-@options.json_option
-def regressions_command(releases: tuple[str, ...], as_json: bool) -> None:
-    """Upgrades after which people saw less performance: the thread, and what this tool says about it.
-
-    With two releases those that AFTER has and BEFORE does not. Each names commands to try, with a machine like the
-    thread's.
-
-    \b
-    nccl-tuner regressions
-    nccl-tuner regressions 2.22.3 2.27.7 --json
-    """
+def _show_regressions(releases: Sequence[str], as_json: bool) -> None:
+    """Upgrades after which people saw less performance; with two releases those that the later has alone."""
     if len(releases) not in (0, 2):
         raise BadInput(f"{len(releases)} releases; valid: none, or BEFORE AFTER")
-    before_after = [exact(name) for name in releases]
-    known = between(before_after[0], before_after[1]) if releases else list(regressions())
+    known = between(*releases) if releases else list(regressions())
     if as_json:
         print_json(known)
         return
@@ -295,17 +284,21 @@ class DiffWord(options.CallOrChange):
     """A collective, a change, or the release after that of ``--nccl BEFORE``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return exact(value) if release.is_spelled(str(value)) else super().convert(value, param, ctx)
+        names_release = "=" not in str(value) and release.is_spelled(str(value))
+        return exact(value) if names_release else super().convert(value, param, ctx)
 
 
 @click.command(name="diff", cls=options.Command)
 @options.under(
-    "What counts, and what else differs", "--whole", "--beyond", "--ask-libnccl", "--from", "--to", "--timeout"
+    "What counts, and what else differs", "--whole", "--beyond", "--regressions", "--change", "--from", "--to"
 )
 @click.argument(
     "words", nargs=-1, type=DiffWord(Collective, "collective"), metavar="[COLLECTIVE]... [RELEASE] [CHANGE]..."
 )
 @options.change_option
+@click.option(
+    "--bytes", "sizes", type=options.Sizes(), help="Picks and times at these sizes as well, before and after."
+)
 @click.option("--all-releases", is_flag=True, help="Every pair of the machine's releases instead.")
 @click.option("--whole", is_flag=True, help="Ranges whose channels or threads change count as well.")
 @click.option(
@@ -315,65 +308,90 @@ class DiffWord(options.CallOrChange):
     "object. [default: for two releases, without --json]",
 )
 @click.option(
-    "--ask-libnccl",
+    "--regressions",
+    "known",
     is_flag=True,
-    help="With what only libnccl knows: buffers, chunks, point-to-point channels, SMs, and of up to 16 ranks device "
-    "memory; implies --beyond.",
+    help="Instead upgrades after which people saw less performance: the thread, what this tool says about it, and "
+    "commands to try; with BEFORE AFTER those that AFTER has and BEFORE does not.",
 )
 @fail_above_option
 @options.range_options
-@options.communicator_options(tuner=True)
+@options.communicator_options(tuner=True, build=True)
 @options.call_options()
 @options.time_options("both")
-@options.timeout_option
+@options.libnccl_option(
+    "With what only libnccl knows: buffers, chunks, point-to-point channels, SMs, and of up to 16 ranks device memory.",
+    former="--ask-libnccl",
+)
 @options.json_option
 def command(
     words: tuple[Collective | PeerCall | str, ...],
     assignments: tuple[str, ...],
+    sizes: list[int] | None,
     all_releases: bool,
     whole: bool,
     beyond: bool,
-    ask_libnccl: bool,
+    known: bool,
     fail_above: float | None,
     low: int | None,
     high: int,
     call: options.CallOptions,
     times: "TimesWanted | None",
-    timeout_s: float,
+    libnccl: float | None,
     as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
     """The size ranges in which NCCL's choice for COLLECTIVE (default: all five) changes, and what that gains or loses.
 
-    Before is what the options describe, after is the same with RELEASE or each CHANGE, KEY=VALUE as in whatif. Of two
-    releases also what differs beside the picks, and regressions that others saw.
+    Before is what the options describe, after is the same with RELEASE or each CHANGE, KEY=VALUE. Of every node:
+    nic-gbps (speed of adapters, 1e9 bits per second), nic-latency-us, nics (how many of the adapters), add-nic,
+    move-nic, remove-nic, gpudirect, nvlinks (links per GPU), pcie (generation of links, and lanes, as in 5 or 4x8),
+    move-gpu, remove-gpu, sockets, p2p, and what 'machines diagnose' repairs with: add-cpu, add-switch, move-switch,
+    order, nvswitch (links of a GPU to NVSwitches), link-gpus, ids, new-guid, keep, sm; @ names single devices, as in
+    nic-gbps=100@mlx5_0. The graphs are then searched anew. Otherwise: nccl, machine, nodes, gpus-per-node, trays,
+    gpus-per-tray, hosts-per-domain, ranks-per-gpu, constants, unset, or a NCCL variable. Several values of one key
+    (nodes=4 nodes=8) are compared one by one, with --json as a list; changes of devices by name add up. Of two releases
+    also what differs beside the picks, and regressions that others saw.
 
     \b
     nccl-tuner diff --machine dgx-h100 --nodes 2 --nccl 2.22.3 2.25.1
     nccl-tuner diff allreduce nodes=4 NCCL_PROTO=Simple --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    nccl-tuner diff allreduce nic-gbps=200 --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 64K,64M
+    nccl-tuner diff allreduce remove-nic=mlx5_0 nvlinks=17@gpu:3 --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    nccl-tuner diff allreduce NCCL_CTA_POLICY=2 --machine dgx-h100 --nccl 2.30.7 --buffers window
+    nccl-tuner diff allreduce NCCL_ALGO=Ring --log nccl.log --gpu a100-sxm4-80gb
     nccl-tuner diff allreduce --machine dgx-h100 --nodes 2 --all-releases
     nccl-tuner diff --machine dgx-h100 --nodes 2 --nccl 2.22.3 2.25.1 --fail-above 5%
     nccl-tuner diff allreduce --machine dgx-h100 --nccl 2.27.7 2.30.7 --buffers window
+    nccl-tuner diff --regressions 2.22.3 2.27.7
     """
     collectives = [word for word in words if isinstance(word, Collective)]
     others = [word for word in words if not isinstance(word, Collective | PeerCall)]
     releases = [word for word in others if "=" not in word]
     assignments = (*(word for word in others if "=" in word), *assignments)
+    if known:
+        if collectives or assignments:
+            raise BadInput("--regressions: of upgrades; valid with it: BEFORE AFTER, or nothing")
+        _show_regressions([each for each in (communicator["nccl"], *releases) if each], as_json)
+        return
     exchanged = exchanges.alone(word for word in words if isinstance(word, Collective | PeerCall))
     described = communicator.scenario()
     like = call.request()
     if exchanged:
         exchanges.check_plain(exchanged, like)
-    if exchanged and (all_releases or beyond or ask_libnccl or fail_above is not None or times_given(times)):
+    if exchanged and (all_releases or beyond or libnccl is not None or fail_above is not None or times_given(times)):
         raise BadInput(
             f"{exchanged[0].name}: valid with --nccl BEFORE AFTER and --change, without --all-releases, --beyond, "
-            "--ask-libnccl, --fail-above, --time"
+            "--libnccl, --fail-above, --time"
         )
     if all_releases:
         if releases or assignments or communicator["nccl"]:
             raise BadInput("--all-releases compares every release; valid with it: neither --nccl nor --change")
-        if beyond or ask_libnccl or fail_above is not None:
-            raise BadInput("--all-releases compares picks; valid with --beyond, --fail-above: --nccl BEFORE AFTER")
+        if beyond or libnccl is not None or fail_above is not None or sizes is not None:
+            raise BadInput(
+                "--all-releases compares ranges of picks; valid with --beyond, --libnccl, --fail-above, --bytes: "
+                "--nccl BEFORE AFTER"
+            )
         if times is not None and (times.calibration or not times.beside_nccl):
             raise BadInput("--all-releases has NCCL's own times only; valid with it: neither --time nor --calibration")
         sides = [Side(one, low, high, whole) for one in releases_of(described, call.buffers)]
@@ -383,46 +401,134 @@ def command(
         return
     if len(releases) > 1:
         raise BadInput(f"releases {', '.join(releases)}: one comes after; valid: --nccl BEFORE AFTER")
-    after = options.after(described, [*(f"nccl={name}" for name in releases), *assignments])
-    if after == described:
-        raise BadInput("nothing differs; valid: --nccl BEFORE AFTER, --change KEY=VALUE, --all-releases")
+    query = DiffQuery(low, high, whole, sizes, times, beyond or (bool(releases) and not as_json), libnccl)
+    ways, compared = [], []
+    for changes in each_of([*(f"nccl={name}" for name in releases), *assignments]):
+        after = options.after(described, changes)
+        if after == described:
+            raise BadInput(
+                f"nothing differs; valid: --nccl BEFORE AFTER, --all-releases, or KEY=VALUE: {', '.join(KEYS)}"
+            )
+        if exchanged:
+            ways.append(exchanges.compared(described, after, exchanged, sizes or (), (low or 1, high)))
+            continue
+        old, new = Side(described, low, high, whole), Side(after, low, high, whole)
+        requests = options.runnable({"before": old.selection, "after": new.selection}, collectives, like)
+        compared.append(_compared(old, new, requests, query))
     if exchanged:
-        found_changes = exchanges.compared(described, after, exchanged, (), (low or 1, high))
-        exchanges.show_changes([found_changes], as_json)
+        exchanges.show_changes(ways, as_json)
         return
-    old, new = Side(described, low, high, whole), Side(after, low, high, whole)
-    requests = options.runnable({"before": old.selection, "after": new.selection}, collectives, like)
-    changes_of = {request.collective: diff(old, new, request) for request in requests}
-    if times is not None:
+    if as_json:
+        several = len(compared) > 1
+        answers = [one.answer(several or sizes is not None) for one in compared]
+        print_json(answers if several else answers[0])
+    else:
+        for one in compared:
+            _print(one, fail_above)
+    fail_on_losses([change for one in compared for change in one.every_change], fail_above)
+
+
+@dataclass(frozen=True, slots=True)
+class DiffQuery:
+    """What of two sides is compared: from which size to which, and at which; ``library_timeout_s`` None: no libnccl."""
+
+    low: int | None
+    high: int
+    whole: bool
+    sizes: Sequence[int] | None
+    times: "TimesWanted | None"
+    beyond: bool
+    library_timeout_s: float | None
+
+    @property
+    def by_nccl(self) -> bool:
+        """Whether NCCL's own times are shown."""
+        return self.times is None or self.times.beside_nccl
+
+
+@dataclass(frozen=True, slots=True)
+class WhatChanges:
+    """Both sides in words, what the sizes get, and where the pick changes, of one collective after the other."""
+
+    before: str
+    after: str
+    sizes: list[AtSize] | None = field(metadata=json_form(optional=True))
+    changes: list[PickChange]
+    beyond: list[OtherChange] | None = field(metadata=json_form(optional=True))
+    selection_identical: bool | None = field(metadata=json_form(optional=True))
+    known_regressions: list[Regression] | None = field(metadata=json_form(optional=True))
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedSides:
+    """Two sides with all that was compared of them."""
+
+    old: Side
+    new: Side
+    query: DiffQuery
+    changes: Mapping[Request, list[PickChange]]
+    sizes: Mapping[Request, list[AtSize]]
+    upgrade: Upgrade | None
+
+    @property
+    def every_change(self) -> list[PickChange]:
+        """The changes of all collectives."""
+        return list(chain(*self.changes.values()))
+
+    def answer(self, whole: bool) -> "list[PickChange] | Upgrade | WhatChanges":
+        """What JSON has: ``whole`` with both sides in words, else the changes alone, or what differs beside them."""
+        if not whole:
+            return self.upgrade or self.every_change
+        more = self.upgrade
+        beside = (None, None, None) if more is None else (more.beyond, more.selection_identical, more.known_regressions)
+        return WhatChanges(
+            self.old.scenario.heading,
+            self.new.scenario.heading,
+            list(chain(*self.sizes.values())) if self.query.sizes is not None else None,
+            self.every_change,
+            *beside,
+        )
+
+
+def _compared(old: Side, new: Side, requests: Sequence[Request], query: DiffQuery) -> ComparedSides:
+    changes = {request: diff(old, new, request) for request in requests}
+    sizes: dict[Request, list[AtSize]] = {}
+    if query.sizes is not None:
+        sizes = {request: at_sizes(old, new, request, query.sizes) for request in requests}
+    if query.times is not None:
         from tuner.answers.diff import CalibratedSides
 
-        calibrated = CalibratedSides(times, old, new, call.buffers)
-        changes_of = {
-            request.collective: calibrated.changes(request, changes_of[request.collective]) for request in requests
-        }
-    every_change = [change for changes in changes_of.values() for change in changes]
+        calibrated = CalibratedSides(query.times, old, new, requests[0].buffers)
+        sizes = {request: calibrated.sizes(request, ones) for request, ones in sizes.items()}
+        changes = {request: calibrated.changes(request, ones) for request, ones in changes.items()}
     found = None
-    if beyond or ask_libnccl or (releases and not as_json):
-        by_request = {request: changes_of[request.collective] for request in requests}
-        found = upgrade(old, new, by_request, timeout_s if ask_libnccl else None)
-    if as_json:
-        print_json(found or every_change)
-        fail_on_losses(every_change, fail_above)
-        return
-    say(verdict_of(every_change, found is not None and found.selection_identical, fail_above))
+    if query.beyond or query.library_timeout_s is not None:
+        found = upgrade(old, new, changes, query.library_timeout_s)
+    return ComparedSides(old, new, query, changes, sizes, found)
+
+
+def _print(one: ComparedSides, limit: float | None) -> None:
+    old, new, by_nccl, found = one.old.scenario, one.new.scenario, one.query.by_nccl, one.upgrade
+    sizes = list(chain(*one.sizes.values()))
+    if sizes and limit is None:
+        say(f"{pick_changes(one.every_change) or 'no pick changes'}; at the sizes below {gains(sizes)}")
+    else:
+        say(verdict_of(one.every_change, found is not None and found.selection_identical, limit))
     if found is not None and found.known_regressions:
         known = counted(len(found.known_regressions), "regression")
-        say(f"{known} known of such an upgrade: nccl-tuner regressions {described.nccl} {after.nccl}")
-    say(f"before: {described.heading}\nafter:  {after.heading}\n")
-    print_whose([change.calibrated for changes in changes_of.values() for change in changes])
-    for collective, changes in changes_of.items():
-        print_changes(collective.name, changes, by_nccl=times is None or times.beside_nccl)
+        say(f"{known} known of such an upgrade: nccl-tuner diff --regressions {old.nccl} {new.nccl}")
+    say(f"before: {old.heading}\nafter:  {new.heading}\n")
+    for request, changes in one.changes.items():
+        name = request.collective.name
+        if sizes:
+            _print_sizes(name, one.sizes[request], by_nccl)
+        print_changes(f"{name}: where the pick changes" if sizes else name, changes, by_nccl=by_nccl)
+    print_whose([*(each.calibrated for each in sizes), *(each.calibrated for each in one.every_change)])
     if found:
         print_upgrade(found)
-    print_learnt(*(side.scenario.resolve().release for side in (old, new)))
-    if alike := [collective.name for collective in changes_of if not changes_of[collective]]:
-        say(f"{SAME if whole else SAME_COMBINATION} at every size: {', '.join(alike)}")
-    fail_on_losses(every_change, fail_above)
+    print_learnt(*(side.resolve().release for side in (old, new)))
+    if alike := [request.collective.name for request, changes in one.changes.items() if not changes]:
+        say(f"{SAME if one.query.whole else SAME_COMBINATION} at every size: {', '.join(alike)}")
 
 
 def times_given(times: "TimesWanted | None") -> bool:
@@ -513,3 +619,24 @@ def print_learnt(before: Release, after: Release) -> None:
     say(f"constants and rules: {len(differing)} differ")
     for each in differing:
         say(f"  {each.key}: {each.before} -> {each.after}")
+
+
+def _print_sizes(title: str, ones: Sequence[AtSize], by_nccl: bool) -> None:
+    shown = shown_times(by_nccl, [one.calibrated for one in ones])
+    measured = BY_NCCL not in shown
+    busbws = () if measured else ("before busbw GB/s", "after busbw GB/s")
+    rows = []
+    for one in ones:
+        picks = pick_name(one.before), pick_name(one.after)
+        nccl_us = (number(one.before.time_us, 2), number(one.after.time_us, 2))
+        times_us = _measured_us(one) if measured else nccl_us
+        cells = [human_bytes(one.bytes), *picks, *times_us, *times_row(one.ratio, one.calibrated, shown)]
+        rows.append([*cells, *([] if measured else [number(one.busbw_gbs_before, 3), number(one.busbw_gbs_after, 3)])])
+    print_table(title, ["size", "before", "after", "before us", "after us", *shown, *busbws], rows, busbws)
+
+
+def _measured_us(one: AtSize) -> tuple[str, str]:
+    from tuner.cli import times
+
+    calibrated = one.calibrated
+    return (times.central(calibrated.before), times.central(calibrated.after)) if calibrated else ("-", "-")

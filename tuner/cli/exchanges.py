@@ -1,7 +1,7 @@
-"""Sends and receives, and what NCCL makes of them, as ``pick``, ``group``, ``diff`` and ``whatif`` print them."""
+"""Sends and receives, and what NCCL makes of them, as ``pick``, ``group`` and ``diff`` print them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tuner.answers import exchanges, mixed
@@ -20,12 +20,9 @@ from tuner.answers.mixed import CallInKernel, MixedAnswer
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, DataType, PeerCall
 from tuner.cli import times
-from tuner.cli.options import GivenCall
 from tuner.cli.output import counted, human_bytes, print_json, print_table, say
-from tuner.emulator.group import Operation
 from tuner.emulator.p2p.plan import POINT_TO_POINT
 from tuner.emulator.request import Request
-from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 from tuner.scenario.p2p import p2p_context
 from tuner.scenario.resolved import ResolvedScenario
@@ -104,30 +101,7 @@ def show_uneven(scenario: Scenario, parts: Sequence[int], dtype: DataType, rank:
     if as_json:
         print_json(answer)
         return
-    _print_group(f"{PeerCall.AllToAll.name} with unequal parts on {scenario.title}, rank {rank}", answer)
-
-
-def show_group(scenario: Scenario, calls: Sequence[GivenCall], like: Request, rank: int, as_json: bool) -> None:
-    """A group with sends and receives of a rank; types and operations that are not given are those of ``like``."""
-    where = p2p_context(ResolvedScenario(scenario), rank)
-    Selection(where.communicator).check_buffers(like.buffers, like.windows)
-    operations, exchanged = [], []
-    for call in calls:
-        dtype = like.dtype if call.dtype is None else call.dtype
-        if isinstance(call.function, PeerCall):
-            peer = call.peer_of(rank, where.communicator.ranks)
-            asked = ExchangeQuery(call.function, (), dtype, rank, peer, like.buffers, like.windows)
-            made = exchanges.calls_of(asked, call.bytes, where)
-            exchanges.check_not_copied(where, asked, made)
-            exchanged += made
-        else:
-            request = replace(like, collective=call.function, dtype=dtype, op=like.op if call.op is None else call.op)
-            operations.append(Operation(request, call.bytes, call.peer_of(rank, where.communicator.ranks)))
-    answer = mixed.mixed_from_emulator(scenario, where, operations, exchanged, like.buffers)
-    if as_json:
-        print_json(answer)
-        return
-    _print_group(f"A group of {counted(len(calls), 'call')} on {scenario.title}, rank {rank}", answer)
+    print_mixed(f"{PeerCall.AllToAll.name} with unequal parts on {scenario.title}, rank {rank}", answer)
 
 
 KERNELS = ("kernel", "function", "channels", "threads", "collectives", "sends", "receives")
@@ -135,7 +109,8 @@ COLLECTIVES = ("kernel", "collective", "bytes", "type", "pick", "channels", "fro
 TRANSFERS = ("kernel", "round", "", "peer", "bytes", "protocol", "channels", "part", "chunk", "by")
 
 
-def _print_group(title: str, answer: MixedAnswer) -> None:
+def print_mixed(title: str, answer: MixedAnswer) -> None:
+    """Kernels, then their collectives, sends and receives."""
     kernels = list(enumerate(answer.kernels))
     sent = [sum(each.sends for each in kernel.transfers) for _, kernel in kernels]
     rows = [
@@ -213,24 +188,27 @@ def compared(
     return ExchangeComparison(before.heading, after.heading, at, changes)
 
 
+SAME_WAY = "every message goes the same way at every size"
+
+
 def show_changes(found: Sequence[ExchangeComparison], as_json: bool) -> None:
     """Every comparison."""
     if as_json:
         print_json(found[0] if len(found) == 1 else found)
         return
     for one in found:
+        ranges = counted(len(one.changes), "range")
+        say(f"messages go another way in {ranges} of sizes" if one.changes else SAME_WAY)
         say(f"before: {one.before}\nafter:  {one.after}\n")
         if one.sizes:
-            rows = [(each.call.name, human_bytes(each.bytes), *_both(each)) for each in one.sizes]
-            print_table("by size", ("call", "size", "before", "after"), rows)
-        ranges = [
+            by_size = [(each.call.name, human_bytes(each.bytes), *_both(each)) for each in one.sizes]
+            print_table("by size", ("call", "size", "before", "after"), by_size)
+        rows = [
             (each.call.name, human_bytes(each.from_bytes), human_bytes(each.to_bytes), *_both(each))
             for each in one.changes
         ]
-        if ranges:
-            print_table("where messages go another way", ("call", "from", "to", "before", "after"), ranges)
-        else:
-            say("every message goes the same way at every size")
+        if rows:
+            print_table("where messages go another way", ("call", "from", "to", "before", "after"), rows)
         say(NO_TIMES)
 
 

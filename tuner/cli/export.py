@@ -1,38 +1,54 @@
-"""``nccl-tuner export``: NCCL's picks and their times in the files that other programs read."""
+"""``nccl-tuner export``: NCCL's picks, their times and schedules in the files that other programs read."""
 
+import contextlib
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from tuner.answers.exports.timed import Times
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.files import write_text
-from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
+from tuner.base.sizes import size_list
 from tuner.cli import options
+from tuner.cli.options import ROOTED, ROOTED_WORDS
 from tuner.cli.output import print_json
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
     from tuner.answers.calibrated import TimesWanted
 
-FORMATS = ("xla", "xla-iota", "choices", "compiled", "simai")
+SCHEDULES = ("csv", "goal", "chakra")
+FORMATS = ("xla", "xla-iota", "choices", "compiled", "simai", *SCHEDULES)
+XLA_SIZES = "1K..1G*2"
+
+
+OF_PICKS = ("low", "high", "nvlink_gbs", "nics_gbs", "time", "calibration", "tuner", "buffers", "in_place")
+OF_SCHEDULES = ("wire", "root", "rank", "peer")
 
 
 @click.command(name="export", cls=options.Command)
 @options.under("SimAI", "--nvlink-gbs", "--nics-gbs")
 @options.under("Sizes of choices", "--from", "--to")
-@click.argument("collectives", nargs=-1, type=options.Named(Collective, "collective"), metavar="[COLLECTIVE]...")
+@options.under("Schedules of one call", "--wire", "--root", "--rank", "--peer")
+@click.argument("collectives", nargs=-1, type=options.AnyCall(Collective, "collective"), metavar="[COLLECTIVE]...")
 @click.option("--format", "kind", type=click.Choice(FORMATS), required=True, help="Whose file.")
 @click.option(
     "--bytes",
     "sizes",
     type=options.Sizes(),
-    default="1K..1G*2",
-    show_default=True,
-    help="Sizes of xla, NCCL's nBytes.",
+    help=f"Sizes of xla, NCCL's nBytes. [default: {XLA_SIZES}] The size of a schedule.",
 )
+@click.option("--wire", is_flag=True, help="Bytes with the flags that LL and LL128 send along; csv has both.")
+@click.option("--root", type=int, default=0, metavar="RANK", help=f"Of {ROOTED_WORDS}. [default: 0]")
+@click.option("--rank", type=int, default=0, help="Of send and recv: whose. [default: 0]")
+@click.option("--peer", type=int, default=1, help="Of send and recv: the other rank. [default: 1]")
 @click.option("--nvlink-gbs", type=float, help="simai: what NVLink carries of a GPU in one direction, in GB/s.")
 @click.option("--nics-gbs", type=float, help="simai: the same of all adapters of a node together.")
 @options.range_options
@@ -41,31 +57,55 @@ FORMATS = ("xla", "xla-iota", "choices", "compiled", "simai")
 @options.time_options("nccl")
 @click.option("-o", "--out", type=click.Path(path_type=Path), metavar="FILE", help="Instead of standard output.")
 def command(
-    collectives: tuple[Collective, ...],
+    collectives: tuple[Collective | PeerCall, ...],
     kind: str,
-    sizes: list[int],
+    sizes: list[int] | None,
     nvlink_gbs: float | None,
     nics_gbs: float | None,
     low: int | None,
     high: int,
     call: options.CallOptions,
     times: "TimesWanted | None",
+    wire: bool,
+    root: int,
+    rank: int,
+    peer: int,
     out: Path | None,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """Writes NCCL's picks, or their times, as another program reads them. Each file says whose times it has.
+    """Writes NCCL's picks, their times, or who sends what to whom, as another program reads them.
 
-    xla: XLA's collective performance table, a text proto (AllReduce, AllGather, ReduceScatter; float32); xla-iota the
-    same for XLA that has the devices in iota_collective_device_list. choices: sizes and picks as JSON, of --from to
-    --to; compiled: the same with times, as a binary file to look up in. simai: SimAI's table of ratios of one
-    collective (AllReduce where none is named), for 1 to 128 nodes.
+    Each file says whose times it has. xla: XLA's collective performance table, a text proto (AllReduce, AllGather,
+    ReduceScatter; float32); xla-iota the same for XLA that has the devices in iota_collective_device_list. choices:
+    sizes and picks as JSON, of --from to --to; compiled: the same with times, as a binary file to look up in. simai:
+    SimAI's table of ratios of one collective (AllReduce where none is named), for 1 to 128 nodes.
+
+    Schedules of one COLLECTIVE as NCCL launches it, each rank's sends and receives, by channel and step: csv has a row
+    for each range of bytes at each end of each message; the switch of NVLS and the network of CollNet are peers, too.
+    goal: the text of LogGOPSim and ATLAHS. chakra: execution traces, FILE.0.et, FILE.1.et, one a rank, as ASTRA-sim
+    reads them (nccl-tuner[chakra]). The last two know ranks alone.
 
     \b
     nccl-tuner export --format xla --machine dgx-h100 --nodes 2 --out h100.pbtxt
     nccl-tuner export allreduce --format choices --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner export allreduce --format choices --machine dgx-h100 --nccl 2.30.7 --buffers window
     nccl-tuner export --format simai --machine dgx-h100 --nvlink-gbs 450 --nics-gbs 400 --time calibrated
+    nccl-tuner export allreduce --format csv --bytes 1M --machine dgx-h100 --nccl 2.28.9 --env NCCL_ALGO=Ring
+    nccl-tuner export allgather --format goal --bytes 64M --machine dgx-h100 --nodes 2 -o allgather.goal
+    nccl-tuner export allreduce --format chakra --bytes 16M --machine dgx-a100 --nodes 4 -o traces/allreduce
+    nccl-tuner export alltoall --format goal --bytes 16M --machine dgx-h100 --nodes 2 -o alltoall.goal
     """
+    if kind in SCHEDULES:
+        options.refuse("another format than csv, goal and chakra", OF_PICKS)
+        if len(collectives) != 1 or sizes is None or len(sizes) != 1:
+            raise BadInput(f"{kind}: the schedule of one call; valid with it: one COLLECTIVE, and --bytes SIZE")
+        query = ScheduleQuery(collectives[0], sizes[0], call, root, rank, peer)
+        _schedule(communicator.without("tuner").scenario(), query, kind, wire, out)
+        return
+    options.refuse("the formats csv, goal and chakra", OF_SCHEDULES)
+    for each in collectives:  # which says why, of others
+        options.Named(Collective, "collective").convert(each.name, None, None)
+    named = tuple(each for each in collectives if isinstance(each, Collective))
     described, wanted = communicator.scenario(), Times(times)
     if times is not None and times.beside_nccl:
         raise BadInput("--time both: an export has one; valid: --time nccl, --time calibrated")
@@ -74,9 +114,9 @@ def command(
             raise BadInput(f"{kind}: picks with NCCL's own times; valid: without --time calibrated")
         like = call.request()
         if kind == "compiled":
-            _compiled(described, like, collectives, out)
+            _compiled(described, like, named, out)
             return
-        _choices(described, like, collectives, (low, high), out)
+        _choices(described, like, named, (low, high), out)
         return
     if call.buffers is not Buffers.plain or call.in_place:
         raise BadInput(f"{kind}: a table of times, which NCCL has of plain buffers; valid with --buffers: choices")
@@ -87,20 +127,29 @@ def command(
 
         if nvlink_gbs is None or nics_gbs is None:
             raise BadInput("simai: ratios to the links' bandwidths; valid with it: --nvlink-gbs and --nics-gbs")
-        if len(collectives) > 1:
-            raise BadInput(f"simai: {len(collectives)} collectives; valid: one")
+        if len(named) > 1:
+            raise BadInput(f"simai: {len(named)} collectives; valid: one")
         links = timed.LinkRates(nvlink_gbs, nics_gbs)
-        text, whose = timed.table(described, (collectives or (Collective.AllReduce,))[0], links, wanted)
+        text, whose = timed.table(described, (named or (Collective.AllReduce,))[0], links, wanted)
         click.echo(f"times {'; '.join(whose)}", err=True)  # the file has no place for it
         _write(text, out)
         return
     from tuner.answers.exports.timed import OPCODES, XlaTable
 
-    _write(XlaTable(described, sizes, wanted, kind == "xla-iota").text(collectives or tuple(OPCODES)), out)
+    _write(
+        XlaTable(described, size_list(XLA_SIZES) if sizes is None else sizes, wanted, kind == "xla-iota").text(
+            named or tuple(OPCODES)
+        ),
+        out,
+    )
 
 
 def _choices(
-    described: Any, like: Request, collectives: tuple[Collective, ...], ends: tuple[int | None, int], out: Path | None
+    described: Scenario,
+    like: Request,
+    collectives: tuple[Collective, ...],
+    ends: tuple[int | None, int],
+    out: Path | None,
 ) -> None:
     import json
 
@@ -115,7 +164,7 @@ def _choices(
         write_text(out, json.dumps(to_json(found), indent=1) + "\n")
 
 
-def _compiled(described: Any, like: Request, collectives: tuple[Collective, ...], out: Path | None) -> None:
+def _compiled(described: Scenario, like: Request, collectives: tuple[Collective, ...], out: Path | None) -> None:
     from tuner.answers.exports.choices import compiled
 
     if out is None:
@@ -129,3 +178,60 @@ def _write(text: str, out: Path | None) -> None:
         click.echo(text, nl=False)
     else:
         write_text(out, text)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleQuery:
+    """One call whose schedule is asked for; root, rank and peer as its kind has them."""
+
+    function: Collective | PeerCall
+    bytes: int
+    call: options.CallOptions
+    root: int
+    rank: int
+    peer: int
+
+
+def _schedule(described: Scenario, query: ScheduleQuery, kind: str, wire: bool, out: Path | None) -> None:
+    from tuner.answers import alone
+    from tuner.answers.exchanges import ExchangeQuery
+    from tuner.answers.exports import schedules
+    from tuner.emulator.p2p.plan import POINT_TO_POINT
+
+    function, call = query.function, query.call
+    if query.root and function not in (*ROOTED, PeerCall.Gather, PeerCall.Scatter):
+        raise BadInput(f"--root: {function.name} has none; valid: of {ROOTED_WORDS}")
+    if (query.rank, query.peer) != (0, 1) and function not in POINT_TO_POINT:
+        raise BadInput(f"--rank, --peer: of send and recv; valid for {function.name}: without, all ranks are in it")
+    if isinstance(function, Collective):
+        made = alone.of_collective(described, Request(function, call.dtype, call.op), query.bytes, query.root)
+    else:
+        ends = (query.rank, query.peer) if function in POINT_TO_POINT else (0, query.root)
+        made = alone.of_exchange(described, ExchangeQuery(function, [query.bytes], call.dtype, *ends))
+    if wire and kind == "csv":
+        raise BadInput("csv: has bytes and wire_bytes; valid: without --wire")
+    if kind == "chakra":
+        if out is None:
+            raise BadInput("chakra: a file a rank; valid with it: --out")
+        schedules.write_chakra(made, out, wire)
+    elif kind == "goal":
+        schedules.check_ranks_only(made, kind)
+        with _opened(out) as file:
+            schedules.write_goal(made, file, wire)
+    else:
+        with _opened(out) as file:
+            schedules.write_csv(made, file)
+    click.echo(made.title, err=True)
+
+
+@contextlib.contextmanager
+def _opened(out: Path | None) -> Iterator[TextIO]:
+    """The file, or standard output: what is written goes there at once, as a schedule may be larger than memory."""
+    if out is None:
+        yield sys.stdout
+        return
+    try:
+        with out.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+    except OSError as error:
+        raise BadInput(f"{out}: {error.strerror}") from error

@@ -11,7 +11,7 @@ from tuner.base.files import write_text
 from tuner.base.names import Collective
 from tuner.base.records import to_json
 from tuner.cli import options
-from tuner.cli.command import LazyGroup, note
+from tuner.cli.command import Group
 from tuner.cli.communicator_options import release_option
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import (
@@ -185,7 +185,12 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more (--json)" if len(names) > 4 else "")
 
 
+_ALGORITHMS = sorted({name for collective in Collective for name in FORMULAS[CostOperation[collective.name]]})
+ONLY_SWEPT = ("collective", "ranks", "algorithm")
+
+
 @click.command(name="alpha-beta", cls=options.Command)
+@options.under("A sweep over sizes", "--sweep", "--collective", "--ranks", "--algorithm")
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path))
 @place_options
 @click.option(
@@ -195,15 +200,52 @@ def _few(names: Sequence[str]) -> str:
     help="Write the times as `cost` rows of a decision table, for the plugin.",
 )
 @library_option
+@click.option(
+    "--sweep",
+    "swept",
+    is_flag=True,
+    help="Each FILE is a run of the same over sizes instead, what nccl-tests prints or writes with -J or 'measure' "
+    "wrote, with NCCL's own choices: alpha of a step and beta of a link, as in the textbook.",
+)
+@click.option(
+    "--collective",
+    type=options.Named(Collective, "collective"),
+    help="Of a file with several, or one that does not say.",
+)
+@click.option("--ranks", type=int, help="Of files that do not say.")
+@click.option(
+    "--algorithm",
+    type=click.Choice(_ALGORITHMS),
+    metavar="NAME",
+    help=f"Whose steps and bytes the times are taken for: {', '.join(_ALGORITHMS)}. "
+    "[default: ring; of Broadcast and Reduce tree]",
+)
 @options.json_option
-def alpha_beta_command(files: tuple[Path, ...], cost_table: Path | None, as_json: bool, **given: Any) -> None:
-    """Fits a latency and a bandwidth to each algorithm and protocol that FILEs measured apart.
+def alpha_beta_command(
+    files: tuple[Path, ...],
+    cost_table: Path | None,
+    swept: bool,
+    collective: Collective | None,
+    ranks: int | None,
+    algorithm: str | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Fits a latency and a bandwidth to each algorithm and protocol that FILEs measured apart, or to a sweep of sizes.
 
     FILEs are those that 'fit constants' takes, of one machine and release. Every fourth size is held out.
 
     \b
     nccl-tuner fit alpha-beta two-nodes.jsonl --cost-table pod.table
+    nccl-tuner fit alpha-beta --sweep run1.txt run2.txt run3.txt
     """
+    if swept:
+        options.refuse_others("--sweep", ("swept", *ONLY_SWEPT, "as_json"))
+        if not files:
+            raise click.UsageError("Missing argument 'FILE...'.")
+        _show_sweep(files, collective, ranks, algorithm, as_json)
+        return
+    options.refuse("--sweep", ONLY_SWEPT)
     read, files = measured_files(files, given)
     fits = fit_alpha_beta(files, cost_table=cost_table, command=command_line(), measured=read)
     if as_json:
@@ -255,36 +297,9 @@ def _print_alpha_beta(report: AlphaBetaReport, cost_table: Path | None) -> None:
         say(f"{cost_table}: {sum(one.known for one in report.fits)} rows")
 
 
-_ALGORITHMS = sorted({name for collective in Collective for name in FORMULAS[CostOperation[collective.name]]})
-
-
-@click.command(name="sweep", cls=options.Command)
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--collective",
-    type=options.Named(Collective, "collective"),
-    help="Of a file with several, or one that does not say.",
-)
-@click.option("--ranks", type=int, help="Of files that do not say.")
-@click.option(
-    "--algorithm",
-    type=click.Choice(_ALGORITHMS),
-    metavar="NAME",
-    help=f"Whose steps and bytes the times are taken for: {', '.join(_ALGORITHMS)}. "
-    "[default: ring; of Broadcast and Reduce tree]",
-)
-@options.json_option
-def sweep_command(
+def _show_sweep(
     files: tuple[Path, ...], collective: Collective | None, ranks: int | None, algorithm: str | None, as_json: bool
 ) -> None:
-    """Alpha of a step and beta of a link from the times over sizes in FILEs, each a run of the same.
-
-    FILEs are what nccl-tests prints or writes with -J, or what 'nccl-tuner measure' wrote, with NCCL's own choices.
-    'nccl-tuner fit alpha-beta' fits each algorithm and protocol that was measured apart.
-
-    \b
-    nccl-tuner fit sweep run1.txt run2.txt run3.txt
-    """
     sweeps = [sweep.read(path, collective) for path in files]
     algorithm = algorithm or algorithms.names(CostOperation[sweeps[0].collective.name])[0]
     terms = sweep.terms_of(sweeps, algorithm, ranks)
@@ -402,7 +417,7 @@ def accuracy_command(
     """How far off calibrated times are: on a FILE of measured times, or on the frozen splits.
 
     FILE has the columns of tables/measured, or those of nccl-tests collections: collective, dtype, gpus, bytes,
-    time_us; or it is the name of a shipped table ('nccl-tuner measured list'). Without FILE all frozen splits are run,
+    time_us; or it is the name of a shipped table ('nccl-tuner measured'). Without FILE all frozen splits are run,
     a few minutes: fitted to some measured times, predicting others, beside simpler models.
 
     \b
@@ -410,7 +425,7 @@ def accuracy_command(
     nccl-tuner fit accuracy
     """
     if file is None:
-        accuracy = of_splits(lambda done, of: click.echo(f"\rsplit {done} of {of}", err=True, nl=done == of))
+        accuracy = of_splits(_split_done)
         if as_json:
             print_json(accuracy)
         else:
@@ -421,6 +436,12 @@ def accuracy_command(
         print_json(held.as_json())
     else:
         _print_file(held)
+
+
+def _split_done(done: int, of: int) -> None:
+    """Progress on a terminal."""
+    if sys.stderr.isatty():
+        click.echo(f"\rsplit {done} of {of}", err=True, nl=done == of)
 
 
 def _print_file(held: FileAccuracy) -> None:
@@ -473,24 +494,13 @@ def _percent(share: float | None) -> str:
 
 VERBS = {
     "constants": "the constants of NCCL's model, for --constants",
-    "alpha-beta": "a latency and a bandwidth for each algorithm and protocol",
-    "sweep": "alpha and beta of a sweep over sizes, as in the textbook",
+    "alpha-beta": "a latency and a bandwidth for each combination, or of a sweep",
     "calibration": "calibrated times of one's own machine, for --calibration",
     "accuracy": "how far off calibrated times are, on a file or frozen splits",
 }
 
 
-def _as_before(arguments: list[str]) -> list[str]:
-    """The command that arguments without one mean, as ``fit`` took them before it had commands."""
-    model = next((each for each in ("alpha-beta", "nccl") if each in arguments), None)
-    chosen = "alpha-beta" if model == "alpha-beta" else "constants"
-    note(f"fit{f' --model {model}' if model else ''}", f"fit {chosen}")
-    return [chosen, *(each for each in arguments if each not in ("--model", model, f"--model={model}"))]
-
-
-@click.group(
-    name="fit", cls=LazyGroup, verbs=VERBS, package="tuner.cli", modules=dict.fromkeys(VERBS, "fit"), default=_as_before
-)
+@click.group(name="fit", cls=Group, verbs=VERBS, modules="fit")
 def command() -> None:
     """Fits to measured times. 'fit accuracy' says how far off a calibration is.
 

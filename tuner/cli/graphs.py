@@ -23,6 +23,7 @@ from tuner.graphs.explain.records import GraphExplanation, SearchTried
 from tuner.graphs.explain.runs import PATHS, of_found
 from tuner.graphs.system import HOST_BIT
 from tuner.machine.graphs import COLLNET_GRAPHS, Graph, OrderedGraph
+from tuner.scenario import Scenario
 
 WIDTH = 80
 LINK_KINDS = frozenset({"adapter", "pcie", "nvlink", "c2c", "sockets"})
@@ -224,21 +225,8 @@ COLLNET, OF_COLLNET = "collnet", "collnet_direct"  # the short name is the graph
 GRAPHS = ("ring", "tree", "nvls", *COLLNET_GRAPHS)
 
 
-svg_option = click.option(
-    "--svg",
-    type=click.Path(path_type=Path),
-    metavar="FILE.svg",
-    help="Draw the machine: each link with what the channels of a graph take of it (--explain, else the ring).",
-)
-across_option = click.option(
-    "--across",
-    is_flag=True,
-    help="Instead (in JSON besides) the channels of all ranks across nodes: rings, trees, heads, and their adapters.",
-)
-
-
 @click.command(name="graphs", cls=options.Command)
-@options.communicator_options(changes=True)
+@options.communicator_options(changes=True, build=True)
 @click.option(
     "--dump",
     type=click.Path(path_type=Path),
@@ -251,18 +239,29 @@ across_option = click.option(
     type=click.Choice((*GRAPHS, COLLNET)),
     help="Instead, why one graph has these channels: what refused more, what limits it, and what would lift that.",
 )
-@svg_option
-@across_option
+@click.option(
+    "--svg",
+    type=click.Path(path_type=Path),
+    metavar="FILE.svg",
+    help="Draw the machine: each link with what the channels of a graph take of it (--explain, else the ring).",
+)
+@click.option(
+    "--across",
+    is_flag=True,
+    help="Instead (in JSON besides) the channels of all ranks across nodes: rings, trees, heads, and their adapters.",
+)
+@options.libnccl_option("The graphs that libnccl finds instead, with exact bandwidths.")
 @options.json_option
 def command(
     dump: Path | None,
     explained: str | None,
     svg: Path | None,
     across: bool,
+    libnccl: float | None,
     as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """The graphs that NCCL's search finds on a node, every channel with its GPUs and adapters; without libnccl.
+    """The graphs that NCCL's search finds on a node, every channel with its GPUs and adapters.
 
     \b
     nccl-tuner graphs --machine dgx-h100 --nodes 2 --nccl 2.28.9
@@ -270,12 +269,18 @@ def command(
     nccl-tuner graphs --machine dgx-h100 --nodes 2 --nccl 2.28.9 --explain ring --svg ring.svg
     nccl-tuner graphs --machine dgx-h100 --nodes 3 --nccl 2.28.9 --across
     nccl-tuner graphs --machine dgx-h100 --nodes 2 --nccl 2.28.9 --change remove-nic=mlx5_0
+    nccl-tuner graphs --machine dgx-h100 --nodes 3 --nccl 2.28.9 --across --libnccl
     """
     if across and any(each is not None for each in (dump, explained, svg)):
         raise BadInput("--across cannot be combined with --dump, --explain or --svg, which show one node")
     if dump is not None and explained is not None:
         raise BadInput("graphs: --explain writes no graphs to a file; valid: --dump or --explain")
     described = communicator.scenario()
+    if libnccl is not None:
+        if any(each is not None for each in (dump, explained, svg)):
+            raise BadInput("--libnccl: its graphs alone; valid: without --dump, --explain and --svg")
+        _show_libnccl(described, libnccl, across, as_json)
+        return
     graph = OF_COLLNET if explained == COLLNET else explained
     explanation = None if graph is None else graphs.explained(described, graph)
     if svg is not None:
@@ -302,6 +307,17 @@ def command(
     elif dump is None:
         print_graphs(f"Graphs of {described.title}", found)
         print_channels(found)
+
+
+def _show_libnccl(described: Scenario, timeout_s: float, across: bool, as_json: bool) -> None:
+    from tuner.answers import library
+
+    if across:
+        print_with_across(described.title, library.with_across(described, timeout_s), as_json)
+    elif as_json:
+        print_json(library.graphs(described, timeout_s))
+    else:
+        print_graphs(f"Graphs of {described.title}", library.graphs(described, timeout_s))
 
 
 def print_with_across(title: str, answer: GraphsAcross, as_json: bool) -> None:

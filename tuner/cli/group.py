@@ -1,7 +1,8 @@
 """``nccl-tuner group``: what NCCL picks for several collectives in one group."""
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -11,10 +12,12 @@ import click
 
 from tuner.answers import mixed
 from tuner.answers.mixed import GroupAnswer
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
+from tuner.base.files import read_bytes
 from tuner.base.names import Collective, DataType, Op, PeerCall
 from tuner.cli import options
-from tuner.cli.options import MOST_CALLS, AnyCalls, GivenCall
+from tuner.cli.options import ROOTED, ROOTED_WORDS
 from tuner.cli.output import counted, human_bytes, print_json, print_table, say
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
@@ -25,51 +28,122 @@ if TYPE_CHECKING:
     from tuner.answers.launches import Launches
 
 
-_CALL = re.compile(
-    r"(?P<collective>[^:*]+):(?P<bytes>[^:*]+)(:(?P<dtype>[^:*]+))?(:(?P<op>[^:*]+))?(\*(?P<times>[1-9]\d{0,5}))?"
+_CALL_WORD = re.compile(
+    r"(?P<call>[^:*@]+)(@(?P<peer>[+-]?\d+))?:(?P<bytes>[^:*]+)(:(?P<type>[^:*]+))?(:(?P<op>[^:*]+))?"
+    r"(\*(?P<times>[1-9]\d{0,5}))?"
 )
+CALL_FORM = "CALL[@PEER]:BYTES[:TYPE[:OP]][*TIMES], as in allreduce:25M*4 or send@3:1M"
+CALL_KEYS = ("call", "peer", "bytes", "type", "op", "times")
+MOST_CALLS = 10_000
 
 
-class GroupCalls(click.ParamType):  # type: ignore[type-arg]
-    """``COLLECTIVE:BYTES[:TYPE[:OP]][*TIMES]``, comma-separated; types and operations may be left to the options."""
+@dataclass(frozen=True, slots=True)
+class GivenCall:
+    """One call as it is written; ``relative``: the peer counts from the rank that calls."""
+
+    function: Collective | PeerCall
+    bytes: int
+    dtype: DataType | None
+    op: Op | None
+    peer: int | None
+    relative: bool
+
+    def operation(self, like: Request, root: int = 0) -> Operation:
+        """The collective, with a type and an operation that are not given as those of ``like``."""
+        assert isinstance(self.function, Collective)
+        dtype, op = like.dtype if self.dtype is None else self.dtype, like.op if self.op is None else self.op
+        return Operation(replace(like, collective=self.function, dtype=dtype, op=op), self.bytes, root)
+
+    def peer_of(self, rank: int, ranks: int) -> int:
+        """The peer, or the root; the root is rank 0 where none is given."""
+        if self.peer is None:
+            return 0
+        return (rank + self.peer) % ranks if self.relative else self.peer
+
+
+class AnyCalls(click.ParamType):  # type: ignore[type-arg]
+    """``CALL[@PEER]:BYTES[:TYPE[:OP]][*TIMES]``, comma-separated, or ``@FILE``, a JSON list of objects."""
 
     name = "calls"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, list):
             return value
-        calls: list[Any] = []
-        for word in str(value).split(","):
-            match = _CALL.fullmatch(word.strip())
-            if match is None:
-                raise BadInput(f"call {word!r}; valid: COLLECTIVE:BYTES[:TYPE[:OP]][*TIMES], as in allreduce:25M*4")
-            name, at, peer = match["collective"].partition("@")
-            collective = options.Named(Collective, "collective").convert(name, param, ctx)
-            if at:
-                raise BadInput(f"{collective.name} with root {peer!r}: libnccl is asked with root 0; valid: {name}")
-            dtype = match["dtype"] and options.Named(DataType, "type").convert(match["dtype"], param, ctx)
-            op = match["op"] and options.Named(Op, "operation").convert(match["op"], param, ctx)
-            calls += [(collective, options.size_bytes(match["bytes"]), dtype, op)] * int(match["times"] or 1)
-        if len(calls) > MOST_CALLS:
-            raise BadInput(f"{len(calls)} calls in a group; valid: up to {MOST_CALLS}")
+        text = str(value)
+        rows = _of_file(Path(text[1:])) if text.startswith("@") else _of_words(text)
+        calls: list[GivenCall] = []
+        for where, row in rows:
+            calls += [_call(where, row)] * _times(where, row)
+            if len(calls) > MOST_CALLS:
+                raise BadInput(f"{where}: more than {MOST_CALLS} calls in a group; valid: up to {MOST_CALLS}")
+        if not calls:
+            raise BadInput(f"{text}: no call; valid: one or more")
         return calls
 
 
-calls_argument = click.argument("calls", type=GroupCalls())
+def _of_words(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for word in text.split(","):
+        match = _CALL_WORD.fullmatch(word.strip())
+        if match is None:
+            raise BadInput(f"call {word!r}; valid: {CALL_FORM}")
+        yield repr(word), match.groupdict()
 
 
-def operations_of(calls: list[Any], like: Request) -> list[Operation]:
-    """The calls with what is left to the options, which ``like`` has."""
-    operations = []
-    for collective, nbytes, own_dtype, own_op in calls:
-        dtype, op = own_dtype if own_dtype is not None else like.dtype, own_op if own_op is not None else like.op
-        operations.append(Operation(replace(like, collective=collective, dtype=dtype, op=op), nbytes))
-    return operations
+def _of_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    try:
+        rows = json.loads(read_bytes(path, BadInput))
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{path}: not JSON: {error}") from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise BadInput(f"{path}: valid: a list of objects with the keys {', '.join(CALL_KEYS)}")
+    for number, row in enumerate(rows, start=1):
+        if unknown := sorted(set(row) - set(CALL_KEYS)):
+            raise BadInput(f"{path}: object {number}: unknown key {unknown[0]!r}; valid: {', '.join(CALL_KEYS)}")
+        yield f"{path}: object {number}", row
+
+
+def _times(where: str, row: Mapping[str, Any]) -> int:
+    given = row.get("times")
+    if given is None:
+        return 1
+    text = str(given)
+    if not text.isdecimal() or len(text) > 6 or isinstance(given, bool) or int(text) < 1:
+        raise BadInput(f"{where}: times {given!r}; valid: a whole number, 1 to {MOST_CALLS}")
+    return int(text)
+
+
+def _call(where: str, row: Mapping[str, Any]) -> GivenCall:
+    if row.get("call") is None or row.get("bytes") is None:
+        raise BadInput(f"{where}: without a call or bytes; valid: {CALL_FORM}")
+    function = options.AnyCall(Collective, "collective").convert(row["call"], None, None)
+    dtype = None if row.get("type") is None else options.Named(DataType, "type").convert(row["type"], None, None)
+    op = None if row.get("op") is None else options.Named(Op, "operation").convert(row["op"], None, None)
+    peer = row.get("peer")
+    text = "" if peer is None else str(peer)
+    if text and not re.fullmatch(r"[+-]?\d{1,9}", text):
+        raise BadInput(f"{where}: peer {peer!r}; valid: a rank, or +1, -1 from the rank that calls")
+    if function in (PeerCall.Send, PeerCall.Recv) and not text:
+        raise BadInput(f"{where}: {function.name} without a peer; valid: send@3:1M, recv@-1:1M")
+    if text and isinstance(function, Collective) and function not in ROOTED:
+        raise BadInput(f"{where}: {function.name} with a peer; valid: of send, recv, and as the root of {ROOTED_WORDS}")
+    relative = text[:1] in ("+", "-")
+    return GivenCall(function, options.size_bytes(str(row["bytes"])), dtype, op, int(text) if text else None, relative)
+
+
+def of_libnccl(calls: Sequence[GivenCall], like: Request) -> list[Operation]:
+    """The calls as libnccl is asked for them, with what is left to the options. BadInput for any but a collective."""
+    for call in calls:
+        if isinstance(call.function, PeerCall):
+            options.Named(Collective, "collective").convert(call.function.name, None, None)  # which says why
+        if call.peer is not None:
+            name = call.function.name
+            raise BadInput(f"{name} with root {call.peer}: libnccl is asked with root 0; valid: {name.lower()}")
+    return [call.operation(like) for call in calls]
 
 
 @click.command(name="group", cls=options.Command)
 @click.argument("calls", type=AnyCalls())
-@options.communicator_options(tuner=True)
+@options.communicator_options(tuner=True, build=True)
 @options.call_options()
 @click.option("--rank", type=int, default=0, help="Whose sends and receives, or launch, these are. [default: 0]")
 @click.option(
@@ -79,6 +153,7 @@ def operations_of(calls: list[Any], like: Request) -> list[Operation]:
     help="With the tuner plugin and this decision table; NCCL 2.21 and later.",
 )
 @options.launch_option
+@options.libnccl_option("What libnccl launches instead: of the five collectives, of root 0.")
 @options.json_option
 def command(
     calls: list[GivenCall],
@@ -86,6 +161,7 @@ def command(
     rank: int,
     table: Path | None,
     in_full: bool,
+    libnccl: float | None,
     as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
@@ -103,8 +179,12 @@ def command(
     nccl-tuner group allreduce:25M*4,allgather:64M --machine dgx-h100 --nccl 2.30.7 --buffers window
     nccl-tuner group allgather:64M,allgather:4M --machine dgx-h100 --nccl 2.30.7 --buffers window --windows receive
     nccl-tuner group reduce@3:4M,allgather:1M --machine dgx-h100 --nodes 2 --launch --rank 8
+    nccl-tuner group allreduce:25M*4,allgather:4M --machine dgx-h100 --nodes 2 --nccl 2.28.9 --libnccl
     """
     described = communicator.scenario()
+    if libnccl is not None:
+        _show_libnccl(described, calls, call.request(), libnccl, as_json)
+        return
     launches = _launches(described, rank) if in_full else None
     like = call.request()
     exchanged = any(isinstance(call.function, PeerCall) for call in calls)
@@ -113,16 +193,11 @@ def command(
     if exchanged or (not in_full and any(call.peer is not None for call in calls)):
         if table is not None:
             raise BadInput("--table: sends and receives ask no tuner plugin; valid: of collectives without roots alone")
-        from tuner.cli import exchanges
-
-        exchanges.show_group(described, calls, like, rank, as_json)
+        _show_mixed(described, calls, like, rank, as_json)
         return
     if rank != 0 and not in_full:
         raise BadInput("--rank: whose sends and receives these are; valid for collectives alone: 0, or with --launch")
-    given = [(call.function, call.bytes, call.dtype, call.op) for call in calls]
-    roots = [call.peer_of(rank, described.ranks) for call in calls]
-    of_rank_0 = operations_of(given, like)
-    operations = [replace(each, root=root) for each, root in zip(of_rank_0, roots, strict=True)]
+    operations = [each.operation(like, each.peer_of(rank, described.ranks)) for each in calls]
     if table is None:
         answer = mixed.from_emulator(described, operations)
         answer = replace(answer, launch=launches.of(operations)) if launches else answer
@@ -144,6 +219,45 @@ def command(
             from tuner.cli.launches import print_launch
 
             print_launch(title[0].lower() + title[1:], answer.launch)
+
+
+def _show_mixed(scenario: Scenario, calls: Sequence[GivenCall], like: Request, rank: int, as_json: bool) -> None:
+    """A group with sends and receives of a rank; types and operations that are not given are those of ``like``."""
+    from tuner.answers import exchanges
+    from tuner.cli.exchanges import print_mixed
+    from tuner.scenario.p2p import p2p_context
+    from tuner.scenario.resolved import ResolvedScenario
+
+    where = p2p_context(ResolvedScenario(scenario), rank)
+    Selection(where.communicator).check_buffers(like.buffers, like.windows)
+    operations, exchanged = [], []
+    for call in calls:
+        dtype = like.dtype if call.dtype is None else call.dtype
+        if isinstance(call.function, PeerCall):
+            peer = call.peer_of(rank, where.communicator.ranks)
+            asked = exchanges.ExchangeQuery(call.function, (), dtype, rank, peer, like.buffers, like.windows)
+            made = exchanges.calls_of(asked, call.bytes, where)
+            exchanges.check_not_copied(where, asked, made)
+            exchanged += made
+        else:
+            operations.append(call.operation(like, call.peer_of(rank, where.communicator.ranks)))
+    answer = mixed.mixed_from_emulator(scenario, where, operations, exchanged, like.buffers)
+    if as_json:
+        print_json(answer)
+        return
+    print_mixed(f"A group of {counted(len(calls), 'call')} on {scenario.title}, rank {rank}", answer)
+
+
+def _show_libnccl(
+    described: Scenario, calls: Sequence[GivenCall], like: Request, timeout_s: float, as_json: bool
+) -> None:
+    from tuner.answers import library
+
+    made = library.of_group(described, of_libnccl(calls, like), timeout_s)
+    if as_json:
+        print_json(made)
+    else:
+        print_group(f"A group of {counted(len(calls), 'call')} on {described.title}: the real libnccl", made)
 
 
 def _launches(scenario: Scenario, rank: int) -> "Launches":

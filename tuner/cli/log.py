@@ -1,16 +1,17 @@
-"""``nccl-tuner log``: what a NCCL log says of a communicator."""
+"""``nccl-tuner log``: what a NCCL log says of a communicator, and whether the emulator agrees."""
 
-from dataclasses import dataclass
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from tuner.base.errors import BadInput
 from tuner.base.names import Collective, Protocol
 from tuner.base.records import to_json
 from tuner.base.sizes import plural
 from tuner.cli import options
-from tuner.cli.command import F, option, stacked
+from tuner.cli.command import option, stacked
 from tuner.cli.communicator_options import fact_options, release_option
 from tuner.cli.options import Named
 from tuner.cli.output import human_bytes, print_json, print_table, say
@@ -18,88 +19,6 @@ from tuner.machine import graphs, topology
 from tuner.release.environment import parse_assignments
 from tuner.scenario.logs import importer
 from tuner.scenario.logs.imported import Imported, LogAdditions, LoggedChoice, NodeFacts
-
-
-def log_options(function: F) -> F:
-    """The argument FILE, and the options that :func:`read_log` takes."""
-    return stacked(
-        function,
-        click.argument("file", type=click.Path(path_type=Path)),
-        click.option("--communicator", metavar="ID", help="Its commId in the log. [default: the largest]"),
-        release_option("Release, instead of the log's line 'NCCL version'.", only_known=False),
-        click.option("--nodes", type=click.IntRange(1), help="Number of nodes."),
-        *fact_options(option, heading=None),
-        option(
-            "--nic-latency-us",
-            "net_latency_us",
-            former="--net-latency-us",
-            type=click.FloatRange(0, 1e6),
-            metavar="US",
-            help="Latency that the network plugin reports.",
-        ),
-        click.option(
-            "--topology",
-            type=click.Path(path_type=Path),
-            metavar="FILE.xml",
-            help="A node's dump (NCCL_TOPO_DUMP_FILE): compute capability, CPU, NVSwitch.",
-        ),
-        option(
-            "--topo-graphs",
-            "graphs",
-            former="--graphs",
-            type=click.Path(path_type=Path),
-            metavar="FILE.xml",
-            help="A node's graphs (NCCL_GRAPH_DUMP_FILE), instead of the log's.",
-        ),
-        click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable the log does not show."),
-        click.option(
-            "--collective",
-            type=Named(Collective, "collective"),
-            help="The collective of all choices that do not name theirs (2.20 to 2.22).",
-        ),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogOptions:
-    """What :func:`log_options` hands a command, by the names of the options."""
-
-    file: Path
-    communicator: str | None
-    nccl: str | None
-    comp_cap: tuple[int, ...]
-    nodes: int | None
-    cpu_arch: str | None
-    cpu_vendor: str | None
-    nvswitch: bool | None
-    net_latency_us: float | None
-    net_gbs: float | None
-    topology: Path | None
-    graphs: Path | None
-    env: tuple[str, ...]
-    collective: Collective | None
-
-
-def read_log(options: LogOptions) -> Imported:
-    """What FILE and the options say together."""
-    return importer.read(
-        options.file,
-        LogAdditions(
-            communicator=options.communicator,
-            release=options.nccl,
-            nodes=options.nodes,
-            comp_caps=options.comp_cap,
-            cpu_arch=options.cpu_arch,
-            cpu_vendor=options.cpu_vendor,
-            nvswitch=options.nvswitch,
-            net_latency_us=options.net_latency_us,
-            net_gbs=options.net_gbs,
-            environment=parse_assignments(options.env),
-            collective=options.collective,
-            topology=_topology(options.topology),
-            graphs=_graphs(options.graphs),
-        ),
-    )
 
 
 def _topology(path: Path | None) -> topology.Topology | None:
@@ -114,22 +33,100 @@ def _graphs(path: Path | None) -> graphs.Graphs | None:
 @options.under(
     "What a log seldom lacks", "--cpu-arch", "--cpu-vendor", "--nvswitch", "--nic-latency-us", "--slowest-path-gbs"
 )
-@log_options
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--check", "checked", is_flag=True, help="Compare the emulator with what the run printed.")
+@click.option("--communicator", metavar="ID", help="Its commId in the log. [default: the largest]")
+@release_option("Release, instead of the log's line 'NCCL version'.", only_known=False)
+@click.option("--nodes", type=click.IntRange(1), help="Number of nodes.")
+@lambda function: stacked(function, *fact_options(option, heading=None))
+@option(
+    "--nic-latency-us",
+    "net_latency_us",
+    former="--net-latency-us",
+    type=click.FloatRange(0, 1e6),
+    metavar="US",
+    help="Latency that the network plugin reports.",
+)
+@click.option(
+    "--topology",
+    type=click.Path(path_type=Path),
+    metavar="FILE.xml",
+    help="A node's dump (NCCL_TOPO_DUMP_FILE): compute capability, CPU, NVSwitch.",
+)
+@option(
+    "--topo-graphs",
+    "graphs",
+    former="--graphs",
+    type=click.Path(path_type=Path),
+    metavar="FILE.xml",
+    help="A node's graphs (NCCL_GRAPH_DUMP_FILE), instead of the log's.",
+)
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable the log does not show.")
+@click.option(
+    "--collective",
+    type=Named(Collective, "collective"),
+    help="The collective of all choices that do not name theirs (2.20 to 2.22).",
+)
+@options.call_options(buffers=False, in_place=False, windows=False)
 @options.json_option
-def command(as_json: bool, **given: Any) -> None:
+def command(
+    file: Path,
+    checked: bool,
+    call: options.CallOptions,
+    topology: Path | None,
+    graphs: Path | None,
+    nccl: str | None,
+    comp_cap: tuple[int, ...],
+    env: tuple[str, ...],
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Reads FILE, a log of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING,ENV, of any release and all ranks.
 
     Prints the communicator, its tables and its choices, and names what the log does not say. --json prints everything.
+    With --check it says whether the emulator agrees: compared, as the text NCCL prints, are every cell of the tuning
+    table, threads, thread thresholds, channels and choices. --dtype and --op are of calls whose own the log does not
+    say (NCCL_DEBUG_SUBSYS=COLL says them). Exit code 1 if anything differs, 2 if nothing can be compared.
 
     \b
     nccl-tuner log nccl.log
     nccl-tuner log nccl.log --communicator 0x54fe282d32a87d85 --json
+    nccl-tuner log nccl.log --check --comp-cap 8.0
     """
-    imported = read_log(LogOptions(**given))
+    imported = importer.read(
+        file,
+        LogAdditions(
+            release=nccl,
+            comp_caps=comp_cap,
+            environment=parse_assignments(env),
+            topology=_topology(topology),
+            graphs=_graphs(graphs),
+            **given,
+        ),
+    )
+    if checked:
+        _check(imported, call, as_json)
+        return
+    if call != options.CallOptions():
+        raise BadInput("--dtype, --op: of what is compared; valid: with --check")
     if as_json:
         print_json(_record(imported))
     else:
         _print(imported)
+
+
+def _check(imported: Imported, call: options.CallOptions, as_json: bool) -> None:
+    from tuner.cli.check import print_log
+    from tuner.oracle.conformance.check_log import compare
+
+    compared = compare(imported, call.dtype, call.op)
+    if not compared.report.compared:
+        raise BadInput(f"nothing to compare: {'; '.join(compared.missing + compared.not_compared)}")
+    if as_json:
+        print_json(compared)
+    else:
+        print_log(compared)
+    sys.exit(1 if compared.report.mismatches else 0)
 
 
 def _print(imported: Imported) -> None:

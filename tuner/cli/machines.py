@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MOST_SHOWN = 5
 
 
-@click.command(cls=options.Command)
+@click.command(name="complete", cls=options.Command)
 @click.argument("file", type=click.Path(path_type=Path))
 @options.skeleton_options()
 @click.option(
@@ -49,7 +49,7 @@ MOST_SHOWN = 5
 @release_option("For earlier scripts: all releases complete it alike.")
 @options.out_option("OUT.xml", "Write there, not to stdout.", former="--output", required=False)
 @options.json_option
-def complete(
+def complete_command(
     file: Path,
     gpu: str | None,
     net_gbps: float | None,
@@ -84,19 +84,8 @@ def complete(
     click.echo(made.topology if out is None else f"wrote {out}", nl=out is not None)
 
 
-@click.command(cls=options.Command)
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--gpu", metavar="MODEL", help="The GPU model, where FILE does not name it, such as h100-sxm.")
-@options.json_option
-def nearest(file: Path, gpu: str | None, as_json: bool) -> None:
-    """The machines of the catalogue nearest to FILE: what agrees, what differs, and what FILE does not say.
-
-    FILE is what 'nvidia-smi topo -m' printed, what 'lstopo --of xml' wrote, or a topology in NCCL's format. With
-    --json every machine is listed, the nearest first.
-
-    \b
-    nccl-tuner machines nearest topo.txt --gpu h100-sxm
-    """
+def _print_nearest(file: Path, gpu: str | None, as_json: bool) -> None:
+    """The machines of the catalogue nearest to FILE: what agrees, what differs, and what FILE does not say."""
     from tuner.machine.listings.nearest import ranked
 
     every = ranked(_shape(file, gpu))
@@ -133,7 +122,7 @@ MOST_CHANGES = 6  # of a finding that are shown; --json has all
 WIDTH = 100  # of text, at most
 
 
-@click.command(cls=options.Command)
+@click.command(name="diagnose", cls=options.Command)
 @click.argument("file", type=click.Path(path_type=Path))
 @options.skeleton_options()
 @click.option("--like", metavar="MACHINE", help="The machine to hold it against. [default: the nearest, if any]")
@@ -144,7 +133,7 @@ WIDTH = 100  # of text, at most
 @options.out_option("OUT.xml", "Write the repaired topology there.", required=False)
 @options.json_option
 @click.pass_context
-def diagnose(
+def diagnose_command(
     ctx: click.Context,
     file: Path,
     gpu: str | None,
@@ -161,7 +150,7 @@ def diagnose(
     Parts are known by their PCI ids, and FILE is held against the nearest machine of the catalogue: switches and NUMA
     nodes that a virtual machine hides, PCIe links without speed or slower than usual, NVLinks fewer than the model has,
     GPUDirect RDMA off, adapters that NCCL takes for one, drops, or that no GPU is near. Each repair is a change that
-    'nccl-tuner whatif' takes, too. Exit code 1: something is wrong, by physics, by the part's own data, by the other
+    'nccl-tuner diff' takes, too. Exit code 1: something is wrong, by physics, by the part's own data, by the other
     devices, or because the same machine has it otherwise; what is unlike another machine may be as it is.
 
     \b
@@ -268,120 +257,133 @@ def paragraph(text: str, indent: int = 0) -> None:
     )
 
 
-@click.group(name="machines", cls=Group, invoke_without_command=True, former={"doctor": "machines diagnose"})
+@click.command(name="show", cls=options.Command)
+@options.under(None, "--change")
+@click.argument("name", required=False, metavar="[NAME]")
+@options.of_nodes_option
+@click.option(
+    "--like",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The machines nearest to FILE instead: what agrees, what differs, and what FILE does not say. It is what "
+    "'nvidia-smi topo -m' printed, what 'lstopo --of xml' wrote, or a topology in NCCL's format.",
+)
+@click.option("--gpu", metavar="MODEL", help="The GPU model, where FILE does not name it, such as h100-sxm.")
 @options.json_option
-@click.pass_context
-def command(ctx: click.Context, as_json: bool) -> None:
-    """The machines known by name: their parts, topologies and graphs.
+def show_command(name: str | None, changes: tuple[str, ...], like: Path | None, gpu: str | None, as_json: bool) -> None:
+    """The machines known by name; of NAME the topology XML, with the source of every fact, after changes as it then is.
 
     \b
     nccl-tuner machines
-    nccl-tuner machines show dgx-h100
-    """
-    if ctx.invoked_subcommand is not None:
-        return
-    records = [_listed(catalogue.load(name)) for name in catalogue.names()]
-    if as_json:
-        print_json(to_json(records))
-    else:
-        columns = ("name", "title", "GPUs", "compute capability", "NICs", "CPU")
-        print_table(
-            "Machines",
-            columns,
-            [(r.name, r.title, r.gpus_per_node, r.compute_capability, r.nics, r.cpu) for r in records],
-        )
-
-
-@command.command()
-@options.under(None, "--change")
-@click.argument("name")
-@options.of_nodes_option
-@options.json_option
-def show(name: str, changes: tuple[str, ...], as_json: bool) -> None:
-    """Prints the topology XML of NAME, with the source of every fact; after changes as it then is.
-
-    \b
     nccl-tuner machines show dgx-h100 > topology.xml
     nccl-tuner machines show dgx-h100 --change sockets=1 > one-socket.xml
+    nccl-tuner machines show --like topo.txt --gpu h100-sxm
     """
-    machine = catalogue.load(name)
-    options.say_whose_parts([name])
-    if changes:
+    if (like is None and gpu is not None) or (like is not None and (name is not None or changes)):
+        raise BadInput("--like FILE: the machines nearest to it; valid with it: --gpu, without NAME and --change")
+    if changes and name is None:
+        raise BadInput("--change: of which machine? valid: with NAME")
+    if like is not None:
+        _print_nearest(like, gpu, as_json)
+    elif name is None:
+        _print_all(as_json)
+    elif changes:
+        machine = catalogue.load(name)
+        options.say_whose_parts([name])
         topology = changed(Scenario(machine.releases[-1], 1, machine.name), changes).resolve().own.topology_xml
         if as_json:
             print_json({"name": machine.name, "changes": changes, "topology": topology})
         else:
             click.echo(topology, nl=False)
-    elif as_json:
-        sources = to_json(machine.sources)
-        listed = to_json(_listed(machine))
-        print_json({**listed, "notes": machine.notes, "sources": sources, "topology": machine.topology_xml})
     else:
-        click.echo(machine.topology_xml, nl=False)
+        machine = catalogue.load(name)
+        options.say_whose_parts([name])
+        if as_json:
+            sources = to_json(machine.sources)
+            print_json(
+                {
+                    **to_json(_listed(machine)),
+                    "notes": machine.notes,
+                    "sources": sources,
+                    "topology": machine.topology_xml,
+                }
+            )
+        else:
+            click.echo(machine.topology_xml, nl=False)
 
 
-for each in (diagnose, complete, nearest):
-    command.add_command(each)
+def _print_all(as_json: bool) -> None:
+    records = [_listed(catalogue.load(name)) for name in catalogue.names()]
+    if as_json:
+        print_json(to_json(records))
+        return
+    columns = ("name", "title", "GPUs", "compute capability", "NICs", "CPU")
+    rows = [(r.name, r.title, r.gpus_per_node, r.compute_capability, r.nics, r.cpu) for r in records]
+    print_table("Machines", columns, rows)
 
-releases_option = release_option("Release that searches; may be repeated.", "releases", multiple=True)
-every_option = click.option("--all", "every", is_flag=True, help="All releases that run there.")
 
-
-@command.command()
+@click.command(name="search", cls=options.Command)
 @click.argument("name")
-@releases_option
-@every_option
+@release_option("Release that searches; may be repeated.", "releases", multiple=True)
+@click.option("--all", "every", is_flag=True, help="All releases that run there.")
+@click.option("--libnccl", is_flag=True, help="Have libnccl search them, to compare with; into a file of its own.")
+@options.out_option(
+    "FILE.toml",
+    "The file of --libnccl to write; releases that it has stay. [default: NAME.graphs.toml]",
+    required=False,
+)
 @options.json_option
-def search(name: str, releases: tuple[str, ...], every: bool, as_json: bool) -> None:
+def search_command(
+    name: str, releases: tuple[str, ...], every: bool, libnccl: bool, out: Path | None, as_json: bool
+) -> None:
     """Searches the graphs of NAME for every number of GPUs and keeps them in its folder, for fast answers later.
 
     Needs no libnccl. What was searched before is remembered, so that it goes on where it was interrupted.
 
     \b
     nccl-tuner machines search dgx-h100 --all
+    nccl-tuner machines search dgx-h100 --all --libnccl -o tests/golden/graphs/dgx-h100.toml
     """
-    from tuner.graphs import cached
-
     machine = catalogue.load(name)
-    names = _releases(machine, releases, every)
-    start = time.monotonic()
-    file = Path(str(catalogue.folder())) / machine.name / catalogue.GRAPHS_FILE
-    write_text(file, graphs.to_json(cached.find_all(machine, names)))
+    start, names = time.monotonic(), _releases(machine, releases, every)
+    if libnccl:
+        from tuner.oracle.conformance.capture import capture
+
+        file, of_machine = out or Path(f"{machine.name}.graphs.toml"), name
+        check_writable(file)
+        for nccl in names:
+            begun = time.monotonic()
+            capture(name, nccl, file)
+            click.echo(f"{name}, NCCL {nccl}: {time.monotonic() - begun:.0f} s", err=True)
+    elif out is not None:
+        raise BadInput("--out: graphs go into the machine's folder; valid: with --libnccl")
+    else:
+        from tuner.graphs import cached
+
+        file, of_machine = Path(str(catalogue.folder())) / machine.name / catalogue.GRAPHS_FILE, machine.name
+        write_text(file, graphs.to_json(cached.find_all(machine, names)))
     if as_json:
-        print_json([{"machine": machine.name, "nccl": nccl, "file": str(file)} for nccl in names])
+        print_json([{"machine": of_machine, "nccl": nccl, "file": str(file)} for nccl in names])
     else:
         click.echo(f"wrote {file} in {time.monotonic() - start:.0f} s")
 
 
-@command.command()
-@click.argument("name")
-@releases_option
-@every_option
-@options.out_option(
-    "FILE.toml", "The file to write; releases that it has stay. [default: NAME.graphs.toml]", required=False
-)
-@options.json_option
-def capture(name: str, releases: tuple[str, ...], every: bool, out: Path | None, as_json: bool) -> None:
-    """Has libnccl search the graphs of NAME for every number of GPUs and writes them to a file, to compare with.
+VERBS = {
+    "show": "the machines known by name; of one its topology, or those nearest to a file",
+    "complete": "a topology from what nvidia-smi, lstopo or a cloud say of a node",
+    "diagnose": "what is wrong in a topology, what that costs, and its repair",
+    "search": "graphs of a machine for every number of GPUs, kept for later",
+}
+
+
+@click.group(name="machines", cls=Group, verbs=VERBS, modules="machines", default="show", no_args_is_help=False)
+def command() -> None:
+    """The machines known by name, and topologies. 'machines' alone lists them.
 
     \b
-    nccl-tuner machines capture dgx-h100 --nccl 2.28.9
-    nccl-tuner machines capture dgx-h100 --all -o tests/golden/graphs/dgx-h100.toml
+    nccl-tuner machines
+    nccl-tuner machines show dgx-h100
     """
-    from tuner.oracle.conformance.capture import capture as write_graphs
-
-    machine = catalogue.load(name)
-    file, written = out or Path(f"{machine.name}.graphs.toml"), []
-    check_writable(file)
-    for nccl in _releases(machine, releases, every):
-        start = time.monotonic()
-        write_graphs(name, nccl, file)
-        written.append({"machine": name, "nccl": nccl, "file": str(file)})
-        click.echo(f"{name}, NCCL {nccl}: {time.monotonic() - start:.0f} s", err=True)
-    if as_json:
-        print_json(written)
-    else:
-        click.echo(f"wrote {file}")
 
 
 def _releases(machine: catalogue.Machine, named: tuple[str, ...], every: bool) -> tuple[str, ...]:

@@ -23,26 +23,50 @@ from tuner.times.readers.measured_table import Given
 LAUNCHES = {launch.name.replace("_", "-"): launch for launch in MeasuredLaunch}
 
 
-@click.group(name="measured", cls=Group)
+VERBS = {
+    "show": "the tables that are shipped; of one its source, licence and traps",
+    "import": "one table of files of nccl-tests, runs of measure, or columns",
+    "check": "what is wrong with measured times: units, labels, curves, faulty runs",
+}
+
+
+@click.group(name="measured", cls=Group, verbs=VERBS, modules="measured", default="show", no_args_is_help=False)
 def command() -> None:
-    """Measured times as tables: the public ones that are shipped, and one's own in the same form.
+    """Measured times as tables: the public ones that are shipped, which 'measured' alone lists, and one's own.
 
     \b
-    nccl-tuner measured list
+    nccl-tuner measured
     nccl-tuner measured import all_reduce.log --machine dgx-h100 --nccl 2.28.9 --source "our cluster" -o h100.csv
     """
 
 
-@command.command(name="list")
-@click.option("--machine", metavar="NAME", help="Of this machine only.")
+@click.command(name="show", cls=options.Command)
+@click.argument("name", required=False, metavar="[NAME]")
+@click.option("--machine", metavar="NAME", help="Of this machine only, without NAME.")
 @options.json_option
-def list_tables(machine: str | None, as_json: bool) -> None:
-    """The tables that are shipped: machine, release, nodes, rows and source of each.
+def show_command(name: str | None, machine: str | None, as_json: bool) -> None:
+    """The tables that are shipped: machine, release, nodes, rows and source of each; of NAME all that is known.
+
+    That is source, licence, how it was measured, variables, traps; --json has its rows.
 
     \b
-    nccl-tuner measured list
-    nccl-tuner measured list --machine dgx-b200 --json
+    nccl-tuner measured show --machine dgx-b200 --json
+    nccl-tuner measured show b200-8x-64n__2.29.7__together
     """
+    if name is None:
+        _print_tables(machine, as_json)
+        return
+    if machine is not None:
+        raise BadInput("NAME and --machine; valid: one of both")
+    table = measured.load(name)
+    if as_json:
+        print_json(to_json(table))
+        return
+    for line in measured.text(table).partition("\ncollective,")[0].splitlines():
+        click.echo(line.removeprefix("#").removeprefix(" "))
+
+
+def _print_tables(machine: str | None, as_json: bool) -> None:
     name = None if machine is None else catalogue.load(machine).name
     tables = [table for table in map(measured.load, measured.names()) if name in (None, table.header.machine)]
     if as_json:
@@ -68,29 +92,12 @@ def list_tables(machine: str | None, as_json: bool) -> None:
     )
 
 
-@command.command()
-@click.argument("name")
-@options.json_option
-def show(name: str, as_json: bool) -> None:
-    """What is known of a shipped table: source, licence, how it was measured, variables, traps; --json has its rows.
-
-    \b
-    nccl-tuner measured show b200-8x-64n__2.29.7__together
-    """
-    table = measured.load(name)
-    if as_json:
-        print_json(to_json(table))
-        return
-    for line in measured.text(table).partition("\ncollective,")[0].splitlines():
-        click.echo(line.removeprefix("#").removeprefix(" "))
-
-
-@command.command()
+@click.command(name="check", cls=options.Command)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--machine", metavar="NAME", help="The machine, whose links bound what can be true.")
 @click.option("--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="The same as a topology.")
 @options.json_option
-def check(files: tuple[Path, ...], machine: str | None, topology: Path | None, as_json: bool) -> None:
+def check_command(files: tuple[Path, ...], machine: str | None, topology: Path | None, as_json: bool) -> None:
     """What is wrong with the measured times in FILE, with the lines: units, labels, repeated rows, curves, faulty runs.
 
     Exit code 1 where rows cannot be used.
@@ -118,7 +125,7 @@ def check(files: tuple[Path, ...], machine: str | None, topology: Path | None, a
         click.get_current_context().exit(1)
 
 
-@command.command(name="import")
+@click.command(name="import", cls=options.Command)
 @options.under(
     "Where the times are from",
     "--machine-note",
@@ -156,7 +163,7 @@ def check(files: tuple[Path, ...], machine: str | None, topology: Path | None, a
 @click.option("--collective", metavar="NAME", default="", help="What was run, where FILE does not name its program.")
 @options.out_option("OUT.csv", "The table.", former="--output")
 @options.json_option
-def import_files(
+def import_command(
     files: tuple[Path, ...],
     machine: str | None,
     machine_note: str | None,

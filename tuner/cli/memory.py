@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import click
 
 from tuner.cli import options
 from tuner.cli.communicator_options import of_all_ranks
-from tuner.cli.group import GroupCalls, operations_of
+from tuner.cli.group import AnyCalls, GivenCall, of_libnccl
 from tuner.cli.output import human_bytes, print_json, print_table, say, span
 from tuner.oracle import bill
 from tuner.oracle.bill import MemoryStage
@@ -16,18 +15,18 @@ from tuner.oracle.bill import MemoryStage
 WHOSE = """\
 What the real libnccl asks simulated devices for, of each rank: without CUDA's
 own contexts and kernels, and without user buffers."""
-FIRST_CALLS = GroupCalls().convert("allreduce:8,allreduce:1M,allreduce:1G", None, None)
+FIRST_CALLS = AnyCalls().convert("allreduce:8,allreduce:1M,allreduce:1G", None, None)
 
 
 @click.command(name="memory", cls=options.Command)
-@click.argument("calls", type=GroupCalls(), required=False)
+@click.argument("calls", type=AnyCalls(), required=False)
 @of_all_ranks
 @options.communicator_options(without=["constants"], build=True)
 @options.call_options(buffers=False, in_place=False, windows=False)
 @options.timeout_option
 @options.json_option
 def command(
-    calls: list[Any] | None,
+    calls: list[GivenCall] | None,
     call: options.CallOptions,
     timeout_s: float,
     as_json: bool,
@@ -46,7 +45,7 @@ def command(
     described = communicator.scenario()
     if calls is None:
         calls = FIRST_CALLS if described.resolve().ranks > 1 else []
-    asked = [(one.request, one.bytes) for one in operations_of(calls, call.request())]
+    asked = [(one.request, one.bytes) for one in of_libnccl(calls, call.request())]
     stages = bill.bill(described.oracle_configuration(), asked, timeout_s)
     if as_json:
         print_json(stages)

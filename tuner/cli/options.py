@@ -1,19 +1,17 @@
 """Options that several commands share, and the parsers of their values."""
 
-import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tuner.answers.changes import KEYS
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, did_you_mean, one_of
-from tuner.base.files import read_bytes
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall, by_name, peer_call
 from tuner.base.sizes import size_bytes as size_bytes
 from tuner.base.sizes import size_list
@@ -23,7 +21,7 @@ from tuner.cli.command import F, stacked
 from tuner.cli.command import hidden as hidden
 from tuner.cli.command import option as option
 from tuner.cli.command import under as under
-from tuner.cli.communicator_options import CONSTANTS, Change
+from tuner.cli.communicator_options import CONSTANTS, LIBNCCL, Change
 from tuner.cli.communicator_options import CommunicatorOptions as CommunicatorOptions
 from tuner.cli.communicator_options import Numbers as Numbers
 from tuner.cli.communicator_options import after as after
@@ -38,7 +36,9 @@ if TYPE_CHECKING:
     from tuner.answers.calibrated import TimesWanted
 
 
-TAKING_ANY_CALL = "pick, group, diff, whatif, schedule"
+TAKING_ANY_CALL = "pick, group, diff, export"
+ROOTED = (Collective.Broadcast, Collective.Reduce)
+ROOTED_WORDS = "broadcast, reduce, gather and scatter"
 
 
 class Named(click.ParamType):  # type: ignore[type-arg]
@@ -278,6 +278,29 @@ change_option = click.option(
 timeout_option = click.option(
     "--timeout", "timeout_s", type=float, default=120.0, show_default=True, help="Seconds a libnccl answer may take."
 )
+
+
+def libnccl_option(says: str, former: str | None = None) -> Callable[[F], F]:
+    """``--libnccl`` and ``--timeout``, as the parameter ``libnccl``: seconds an answer may take, None without it."""
+
+    def decorated(function: F) -> F:
+        @wraps(function)
+        def asking(*given: Any, libnccl: bool, timeout_s: float, **others: Any) -> Any:
+            source = click.get_current_context().get_parameter_source
+            for name in () if libnccl else ("timeout_s", "build"):
+                if source(name) is ParameterSource.COMMANDLINE:
+                    raise BadInput(
+                        f"--{name.removesuffix('_s')}: of libnccl, which is not asked; valid: with --libnccl"
+                    )
+            return function(*given, libnccl=timeout_s if libnccl else None, **others)
+
+        made: F = asking  # type: ignore[assignment]
+        stacked(made, option("--libnccl", is_flag=True, heading=LIBNCCL, former=former, help=says), timeout_option)
+        return under(LIBNCCL, "--timeout")(made)
+
+    return decorated
+
+
 csv_option = option(
     "--csv", "as_csv", is_flag=True, heading=OUTPUT, help="Print comma-separated values, for a spreadsheet."
 )
@@ -289,6 +312,29 @@ launch_option = option(
     help="Besides what each block and proxy is handed: elements, chunks, steps, kernels, rings and trees.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def refuse(other: str, names: Collection[str]) -> None:
+    """Refuses those of these parameters that are given: they have no meaning without ``other``. Raises BadInput."""
+    if given := [_spelled(each) for each in _given() if each.name in names]:
+        raise BadInput(f"{', '.join(given)}: of {other}; remove {'it' if len(given) == 1 else 'them'}, or add that")
+
+
+def refuse_others(option: str, valid: Collection[str]) -> None:
+    """Refuses options that are given and are not among these parameters, beside ``option``. Raises BadInput."""
+    if given := [_spelled(each) for each in _given() if each.name not in valid]:
+        known = [_spelled(each) for each in click.get_current_context().command.params if each.name in valid]
+        raise BadInput(f"{', '.join(given)}: no meaning with {option}; valid with it: {', '.join(known)}")
+
+
+def _given() -> list[click.Option]:
+    ctx = click.get_current_context()
+    options = (each for each in ctx.command.params if isinstance(each, click.Option) and each.name is not None)
+    return [each for each in options if ctx.get_parameter_source(str(each.name)) is ParameterSource.COMMANDLINE]
+
+
+def _spelled(parameter: click.Parameter) -> str:
+    return max(parameter.opts, key=len)
 
 
 def range_options(function: F) -> F:
@@ -329,101 +375,3 @@ def runnable(
         if request not in left:
             click.echo(f"{request.collective.name}: nothing can run it {' and '.join(refused[request])}", err=True)
     return left
-
-
-_CALL_WORD = re.compile(
-    r"(?P<call>[^:*@]+)(@(?P<peer>[+-]?\d+))?:(?P<bytes>[^:*]+)(:(?P<type>[^:*]+))?(:(?P<op>[^:*]+))?"
-    r"(\*(?P<times>[1-9]\d{0,5}))?"
-)
-CALL_FORM = "CALL[@PEER]:BYTES[:TYPE[:OP]][*TIMES], as in allreduce:25M*4 or send@3:1M"
-CALL_KEYS = ("call", "peer", "bytes", "type", "op", "times")
-MOST_CALLS = 10_000
-ROOTED = (Collective.Broadcast, Collective.Reduce)
-ROOTED_WORDS = "broadcast, reduce, gather and scatter"
-
-
-@dataclass(frozen=True, slots=True)
-class GivenCall:
-    """One call as it is written; ``relative``: the peer counts from the rank that calls."""
-
-    function: Collective | PeerCall
-    bytes: int
-    dtype: DataType | None
-    op: Op | None
-    peer: int | None
-    relative: bool
-
-    def peer_of(self, rank: int, ranks: int) -> int:
-        """The peer, or the root; the root is rank 0 where none is given."""
-        if self.peer is None:
-            return 0
-        return (rank + self.peer) % ranks if self.relative else self.peer
-
-
-class AnyCalls(click.ParamType):  # type: ignore[type-arg]
-    """``CALL[@PEER]:BYTES[:TYPE[:OP]][*TIMES]``, comma-separated, or ``@FILE``, a JSON list of objects."""
-
-    name = "calls"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, list):
-            return value
-        text = str(value)
-        rows = _of_file(Path(text[1:])) if text.startswith("@") else _of_words(text)
-        calls: list[GivenCall] = []
-        for where, row in rows:
-            calls += [_call(where, row)] * _times(where, row)
-            if len(calls) > MOST_CALLS:
-                raise BadInput(f"{where}: more than {MOST_CALLS} calls in a group; valid: up to {MOST_CALLS}")
-        if not calls:
-            raise BadInput(f"{text}: no call; valid: one or more")
-        return calls
-
-
-def _of_words(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for word in text.split(","):
-        match = _CALL_WORD.fullmatch(word.strip())
-        if match is None:
-            raise BadInput(f"call {word!r}; valid: {CALL_FORM}")
-        yield repr(word), match.groupdict()
-
-
-def _of_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    try:
-        rows = json.loads(read_bytes(path, BadInput))
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"{path}: not JSON: {error}") from None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise BadInput(f"{path}: valid: a list of objects with the keys {', '.join(CALL_KEYS)}")
-    for number, row in enumerate(rows, start=1):
-        if unknown := sorted(set(row) - set(CALL_KEYS)):
-            raise BadInput(f"{path}: object {number}: unknown key {unknown[0]!r}; valid: {', '.join(CALL_KEYS)}")
-        yield f"{path}: object {number}", row
-
-
-def _times(where: str, row: Mapping[str, Any]) -> int:
-    given = row.get("times")
-    if given is None:
-        return 1
-    text = str(given)
-    if not text.isdecimal() or len(text) > 6 or isinstance(given, bool) or int(text) < 1:
-        raise BadInput(f"{where}: times {given!r}; valid: a whole number, 1 to {MOST_CALLS}")
-    return int(text)
-
-
-def _call(where: str, row: Mapping[str, Any]) -> GivenCall:
-    if row.get("call") is None or row.get("bytes") is None:
-        raise BadInput(f"{where}: without a call or bytes; valid: {CALL_FORM}")
-    function = AnyCall(Collective, "collective").convert(row["call"], None, None)
-    dtype = None if row.get("type") is None else Named(DataType, "type").convert(row["type"], None, None)
-    op = None if row.get("op") is None else Named(Op, "operation").convert(row["op"], None, None)
-    peer = row.get("peer")
-    text = "" if peer is None else str(peer)
-    if text and not re.fullmatch(r"[+-]?\d{1,9}", text):
-        raise BadInput(f"{where}: peer {peer!r}; valid: a rank, or +1, -1 from the rank that calls")
-    if function in (PeerCall.Send, PeerCall.Recv) and not text:
-        raise BadInput(f"{where}: {function.name} without a peer; valid: send@3:1M, recv@-1:1M")
-    if text and isinstance(function, Collective) and function not in ROOTED:
-        raise BadInput(f"{where}: {function.name} with a peer; valid: of send, recv, and as the root of {ROOTED_WORDS}")
-    relative = text[:1] in ("+", "-")
-    return GivenCall(function, size_bytes(str(row["bytes"])), dtype, op, int(text) if text else None, relative)

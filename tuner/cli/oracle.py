@@ -2,20 +2,16 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tuner.answers import library
-from tuner.answers.tables import cells
 from tuner.base.names import Collective
 from tuner.cli import options
 from tuner.cli.command import Group
-from tuner.cli.graphs import across_option, print_graphs, print_with_across
-from tuner.cli.group import calls_argument, operations_of, print_group
-from tuner.cli.output import counted, print_json
+from tuner.cli.output import print_json
 from tuner.cli.pick import print_answers
-from tuner.emulator import model
 
 if TYPE_CHECKING:
     from tuner.oracle.conformance.learn import Learning
@@ -23,23 +19,32 @@ if TYPE_CHECKING:
 TABLES = ("NCCL_TUNER_TABLE", "NCCL_TUNER_CONFIG_FILE")
 
 
-@click.group(name="oracle", cls=Group)
+VERBS = {
+    "pick": "what libnccl picks, as launched, in the form of pick",
+    "run": "a program that calls NCCL, as it is, on simulated GPUs",
+    "learn": "a libnccl that has no file here: its constants and rules",
+}
+
+
+@click.group(name="oracle", cls=Group, verbs=VERBS, modules="oracle")
 def command() -> None:
-    """Asks the real libnccl of a release, run without a GPU on simulated devices.
+    """The real libnccl of a release, run without a GPU on simulated devices.
+
+    graphs, group and table ask it with --libnccl, and diff for what only it knows.
 
     \b
     nccl-tuner oracle pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB
     """
 
 
-@command.command()
+@click.command(name="pick", cls=options.Command)
 @options.collective_argument
 @options.bytes_option
 @options.communicator_options(without=["constants"], build=True)
 @options.call_options()
 @options.timeout_option
 @options.json_option
-def pick(
+def pick_command(
     collective: Collective,
     sizes: list[int],
     call: options.CallOptions,
@@ -57,7 +62,8 @@ def pick(
     for name in TABLES:
         if os.environ.get(name) or any(text.startswith(f"{name}=") for text in communicator["env"]):
             click.echo(
-                f"note: {name} is set, and no plugin reads it here; `nccl-tuner plugin try` loads a table", err=True
+                f"note: {name} is set, and no plugin reads it here; `nccl-tuner plugin lint --libnccl` loads a table",
+                err=True,
             )
     answers = library.of_sizes(described, call.request(collective), sizes, timeout_s)
     if as_json:
@@ -66,79 +72,7 @@ def pick(
         print_answers(f"{collective.name} on {described.title}: the real libnccl", answers)
 
 
-@command.command()
-@calls_argument
-@options.communicator_options(without=["constants"], build=True)
-@options.call_options()
-@options.timeout_option
-@options.json_option
-def group(
-    calls: list[Any],
-    call: options.CallOptions,
-    timeout_s: float,
-    as_json: bool,
-    communicator: options.CommunicatorOptions,
-) -> None:
-    """What libnccl makes of a group, as launched: the form of `nccl-tuner group`.
-
-    CALLS is COLLECTIVE:BYTES[:TYPE[:OP]][*TIMES], separated by commas: the five collectives, of root 0.
-
-    \b
-    nccl-tuner oracle group allreduce:25M*4,allgather:4M --machine dgx-h100 --nodes 2 --nccl 2.28.9
-    nccl-tuner oracle group allreduce:25M*4,allgather:4M --machine dgx-h100 --nccl 2.30.7 --buffers window
-    """
-    described = communicator.scenario()
-    like = call.request()
-    made = library.of_group(described, operations_of(calls, like), timeout_s)
-    if as_json:
-        print_json(made)
-    else:
-        print_group(f"A group of {counted(len(calls), 'call')} on {described.title}: the real libnccl", made)
-
-
-@command.command()
-@options.communicator_options(without=["constants"], build=True)
-@options.timeout_option
-@options.json_option
-def table(as_json: bool, timeout_s: float, communicator: options.CommunicatorOptions) -> None:
-    """libnccl's own tuning table.
-
-    \b
-    nccl-tuner oracle table --machine dgx-h100 --nodes 2 --nccl 2.28.9
-    """
-    tables = library.tables(communicator.scenario(), timeout_s)
-    algorithms = len(tables.max_threads)
-    if as_json:
-        print_json(cells(tables, algorithms))
-        return
-    numbers = model.PrintedNumbers(tables.latency_us, tables.bandwidth_gbs, tables.max_threads)
-    click.echo("\n".join(model.lines(numbers, algorithms)))
-
-
-@command.command()
-@options.communicator_options(without=["constants"], build=True)
-@options.timeout_option
-@across_option
-@options.json_option
-def graphs(as_json: bool, timeout_s: float, across: bool, communicator: options.CommunicatorOptions) -> None:
-    """The channel graphs libnccl finds, with exact bandwidths.
-
-    \b
-    nccl-tuner oracle graphs --topology topology.xml --nodes 2 --nccl 2.28.9
-    nccl-tuner oracle graphs --machine dgx-h100 --nodes 3 --nccl 2.28.9 --across
-    """
-    described = communicator.scenario()
-    if across:
-        print_with_across(described.title, library.with_across(described, timeout_s), as_json)
-        return
-    searched = library.graphs(described, timeout_s)
-    if as_json:
-        print_json(searched)
-        return
-    print_graphs(f"Graphs of {described.title}", searched)
-
-
-@command.command(context_settings={"ignore_unknown_options": True})
+@click.command(name="run", cls=options.Command, context_settings={"ignore_unknown_options": True})
 @options.communicator_options(without=["graphs", "constants", "ranks", "shared"], build=True)
 @click.option(
     "--processes-per-node",
@@ -147,7 +81,7 @@ def graphs(as_json: bool, timeout_s: float, across: bool, communicator: options.
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; the program's own output goes to stderr.")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(
+def run_command(
     program: tuple[str, ...],
     processes_per_node: int | None,
     as_json: bool,
@@ -165,10 +99,10 @@ def run(
     click.get_current_context().exit(ended.exit_code)
 
 
-@command.command()
+@click.command(name="learn", cls=options.Command)
 @click.argument("path", metavar="LIBNCCL", type=click.Path(path_type=Path))
 @options.json_option
-def learn(path: Path, as_json: bool) -> None:
+def learn_command(path: Path, as_json: bool) -> None:
     """Learns a libnccl that has no file here: a new release, a vendor's build, your own patch.
 
     The nearest known release, tables that the library has as data, and values and rules that make the emulator give
@@ -178,9 +112,9 @@ def learn(path: Path, as_json: bool) -> None:
     \b
     nccl-tuner oracle learn /usr/lib/x86_64-linux-gnu/libnccl.so.2
     """
-    from tuner.oracle.conformance.learn import learn as learn_library
+    from tuner.oracle.conformance.learn import learn
 
-    learning = learn_library(path, progress=lambda text: click.echo(text, err=True))
+    learning = learn(path, progress=lambda text: click.echo(text, err=True))
     if as_json:
         print_json(learning)
     else:

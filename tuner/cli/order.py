@@ -81,7 +81,7 @@ def command(
 
     With --range by ranges of sizes: in which of them every element has one order whatever the size.
     Several sizes are compared at the same offsets, rows wherever they are; --change compares with another release,
-    setting or machine, as in whatif. With --group the sizes are calls between ncclGroupStart and ncclGroupEnd.
+    setting or machine, as in diff. With --group the sizes are calls between ncclGroupStart and ncclGroupEnd.
 
     \b
     nccl-tuner order allreduce --machine dgx-h100 --nccl 2.28.9 --bytes 64K --env NCCL_ALGO=Ring

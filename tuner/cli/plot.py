@@ -18,7 +18,6 @@ from tuner.base.numerics import SizeArray, shortest
 from tuner.base.records import json_form
 from tuner.bench.verify import Series, series
 from tuner.cli import options
-from tuner.cli.command import F, LazyGroup, stacked
 from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.measured_options import arm_option, runs_there
 from tuner.cli.output import print_json
@@ -40,74 +39,11 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 1024
 
-out_option = options.out_option("FILE", "The picture to write: .png, .svg or .pdf.", required=False)
-
-
-def size_options(function: F) -> F:
-    """Parameters ``from_bytes``, ``to_bytes`` and ``points``."""
-    return stacked(
-        function,
-        click.option(
-            "--from",
-            "from_bytes",
-            type=options.size_bytes,
-            default="8",
-            show_default=True,
-            metavar="SIZE",
-            help="The smallest size.",
-        ),
-        click.option(
-            "--to",
-            "to_bytes",
-            type=options.size_bytes,
-            default="16G",
-            show_default=True,
-            metavar="SIZE",
-            help="The largest size.",
-        ),
-        click.option(
-            "--points",
-            type=click.IntRange(2, 100_000),
-            default=400,
-            show_default=True,
-            help="Sizes between them, at equal ratios.",
-        ),
-    )
-
 
 def sizes_of(from_bytes: int, to_bytes: int, points: int) -> SizeArray:
     if from_bytes >= to_bytes:
         raise BadInput(f"--from {from_bytes} --to {to_bytes}: valid: --from below --to")
     return np.unique(np.geomspace(from_bytes, to_bytes, points).round().astype(np.uint64))
-
-
-def node_options(function: F) -> F:
-    """Parameters ``to_nodes`` and ``nodes_list``."""
-    return stacked(
-        function,
-        click.option(
-            "--to-nodes",
-            type=click.IntRange(1, MOST_ROWS),
-            metavar="N",
-            help="Every number of nodes up to this one. [default: 64]",
-        ),
-        click.option("--nodes-list", metavar="N,N,...", help="These numbers of nodes instead: 1,2,4,8,512."),
-    )
-
-
-def over_nodes(function: F) -> F:
-    """What a picture over sizes and node counts takes: parameters ``out``, ``as_json``, and those of :func:`asked`."""
-    return stacked(
-        function,
-        options.collective_argument,
-        size_options,
-        node_options,
-        of_all_ranks,
-        options.communicator_options(without=["nodes", "node"]),
-        options.call_options(in_place=False, windows=False),
-        out_option,
-        options.json_option,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +57,7 @@ class PlotOptions:
 
 
 def asked(given: Mapping[str, Any]) -> PlotOptions:
-    """From the parameters of :func:`over_nodes`. Errors: BadInput for sizes or node counts that are none."""
+    """From the command's parameters. Errors: BadInput for sizes or node counts that are none."""
     communicator: options.CommunicatorOptions = given["communicator"]
     call: options.CallOptions = given["call"]
     described = communicator.scenario()
@@ -341,27 +277,8 @@ def known(values: NDArray[Any]) -> list[float | None]:
     return [shortest(value) if np.isfinite(value) else None for value in values]
 
 
-@click.command(name="map", cls=options.Command)
-@options.under("Sizes and nodes", "--points", "--nodes-list")
-@over_nodes
-@click.option(
-    "--measured",
-    metavar="NAME|FILE",
-    help="Mark the points at which a measured table has the pick and something else forced, with what the pick loses.",
-)
-def map_command(
-    measured: str | None,
-    out: Path | None,
-    as_json: bool,
-    **given: Any,
-) -> None:
-    """What NCCL picks for COLLECTIVE over sizes and node counts: algorithm as colour, protocol as hatch.
-
-    \b
-    nccl-tuner plot map allreduce --machine dgx-h100 --nccl 2.28.9 --to-nodes 64 --out map.png
-    nccl-tuner plot map allgather --machine dgx-h100 --nodes-list 1,2,4,8,16 --from 1K --to 1G --points 100 --json
-    nccl-tuner plot map allreduce --machine dgx-b200 --measured b200-8x-64n__2.29.7__together --out map.png
-    """
+def _map(measured: str | None, out: Path | None, as_json: bool, given: Mapping[str, Any]) -> None:
+    """What NCCL picks over sizes and node counts: algorithm as colour, protocol as hatch."""
     query = asked(given)
     described, request = query.scenario, query.request
     with bar_of_nodes(query.nodes) as bar:
@@ -406,31 +323,11 @@ def _marks(measured: str, nodes: Sequence[int], collective: Collective) -> "list
     return marks
 
 
-@click.command(name="curves", cls=options.Command)
-@options.collective_argument
-@size_options
-@of_all_ranks
-@options.communicator_options()
-@options.call_options(in_place=False, windows=False)
-@out_option
-@options.json_option
-def curves_command(
-    collective: Collective,
-    from_bytes: int,
-    to_bytes: int,
-    points: int,
-    call: options.CallOptions,
-    out: Path | None,
-    as_json: bool,
-    communicator: options.CommunicatorOptions,
-) -> None:
-    """Predicted time and bus bandwidth of every combination that COLLECTIVE may use, and NCCL's pick.
-
-    \b
-    nccl-tuner plot curves allreduce --machine dgx-h100 --nodes 4 --nccl 2.28.9 --out curves.svg
-    """
-    described, request = communicator.scenario(), call.request(collective)
-    drawn = curves(described, request, sizes_of(from_bytes, to_bytes, points))
+def _curves(out: Path | None, as_json: bool, given: Mapping[str, Any]) -> None:
+    """Predicted time and bus bandwidth of every combination, and NCCL's pick."""
+    communicator: options.CommunicatorOptions = given["communicator"]
+    described, request = communicator.scenario(), given["call"].request(given["collective"])
+    drawn = curves(described, request, sizes_of(given["from_bytes"], given["to_bytes"], given["points"]))
 
     def record() -> PicturedCurves:
         return PicturedCurves(
@@ -456,22 +353,8 @@ def curves_command(
     deliver(out, as_json, record, draw, says)
 
 
-@click.command(name="diff", cls=options.Command)
-@options.under("Sizes and nodes", "--points", "--nodes-list", "--from", "--to")
-@options.change_option
-@over_nodes
-def diff_command(
-    assignments: tuple[str, ...],
-    out: Path | None,
-    as_json: bool,
-    **given: Any,
-) -> None:
-    """Where another release or setting changes what NCCL picks for COLLECTIVE: before, after, and the predicted times.
-
-    \b
-    nccl-tuner plot diff allreduce --machine dgx-h100 --nccl 2.18.1 --change nccl=2.28.9 --out diff.png
-    nccl-tuner plot diff allreduce --machine dgx-h100 --nccl 2.28.9 --change NCCL_ALGO=Ring --to-nodes 16 --json
-    """
+def _diff(assignments: tuple[str, ...], out: Path | None, as_json: bool, given: Mapping[str, Any]) -> None:
+    """Where another release or setting changes the pick: before, after, and the predicted times."""
     query = asked(given)
     first, request, sizes, nodes = query.scenario, query.request, query.sizes, query.nodes
     second = options.after(first, assignments)
@@ -506,19 +389,7 @@ def diff_command(
     deliver(out, as_json, record, draw, says)
 
 
-@click.command(name="measured", cls=options.Command)
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
-@click.option(
-    "--collective",
-    type=options.Named(Collective, "collective"),
-    help="Only this collective; also the collective of a nccl-tests text that does not name it. [default: all]",
-)
-@arm_option
-@of_all_ranks
-@options.communicator_options()
-@out_option
-@options.json_option
-def measured_command(
+def _measured(
     files: tuple[Path, ...],
     labelled: tuple[tuple[str, Path], ...],
     collective: Collective | None,
@@ -526,17 +397,7 @@ def measured_command(
     as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """Times in FILEs, of 'nccl-tuner measure' or nccl-tests, against what NCCL's model predicts, and their ratio.
-
-    A file of nccl-tests does not say where it was measured: --machine, --topology or --log, --nodes and --nccl do.
-    Several FILEs, and those of --arm, are runs of one communicator; each says by NCCL_ALGO and NCCL_PROTO, or by NAME,
-    what it forced.
-
-    \b
-    nccl-tuner plot measured run.jsonl --collective allreduce --out measured.png
-    nccl-tuner plot measured all_reduce_perf.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --out measured.svg
-    nccl-tuner plot measured plain.log --arm Ring=ring.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --out arms.svg
-    """
+    """Measured times against what NCCL's model predicts, and their ratio."""
     if not files and not labelled:
         raise click.UsageError("Missing argument 'FILE...'.")
     file, described, measurements = _read(files, labelled, collective, communicator)
@@ -618,18 +479,117 @@ def _pictured(scenario: Scenario, kind: Point, drawn: list[Series]) -> PicturedM
     )
 
 
-VERBS = {
-    "map": "what NCCL picks, over sizes and node counts",
-    "curves": "predicted time and bus bandwidth of every combination, over sizes",
-    "diff": "where another release or setting changes the pick, over sizes and node counts",
-    "measured": "measured times against those that the model predicts",
+SIZES = ("from_bytes", "to_bytes", "points")
+NODES = ("to_nodes", "nodes_list")
+CALL = ("dtype", "op", "buffers")
+MEANINGLESS = {  # parameters of other kinds of pictures
+    "map": ("assignments", "labelled", "of_collective", "nodes", "node"),
+    "curves": ("assignments", "labelled", "of_collective", "measured", *NODES),
+    "diff": ("labelled", "of_collective", "measured", "nodes", "node"),
+    "measured": ("assignments", "measured", *SIZES, *NODES, *CALL),
 }
 
 
-@click.group(name="plot", cls=LazyGroup, verbs=VERBS, package="tuner.cli", modules=dict.fromkeys(VERBS, "plot"))
-def command() -> None:
+@click.command(name="plot", cls=options.Command)
+@options.under("Maps: map and diff", "--to-nodes", "--nodes-list", "--measured", "--change")
+@options.under("Sizes of map, curves and diff", "--from", "--to", "--points")
+@options.under("Measured times", "--collective", "--arm")
+@click.argument("kind", type=click.Choice(tuple(MEANINGLESS)), metavar="KIND")
+@click.argument("words", nargs=-1, metavar="COLLECTIVE|FILE...")
+@click.option(
+    "--from",
+    "from_bytes",
+    type=options.size_bytes,
+    default="8",
+    show_default=True,
+    metavar="SIZE",
+    help="The smallest size.",
+)
+@click.option(
+    "--to",
+    "to_bytes",
+    type=options.size_bytes,
+    default="16G",
+    show_default=True,
+    metavar="SIZE",
+    help="The largest size.",
+)
+@click.option(
+    "--points",
+    type=click.IntRange(2, 100_000),
+    default=400,
+    show_default=True,
+    help="Sizes between them, at equal ratios.",
+)
+@click.option(
+    "--to-nodes",
+    type=click.IntRange(1, MOST_ROWS),
+    metavar="N",
+    help="Every number of nodes up to this one. [default: 64]",
+)
+@click.option("--nodes-list", metavar="N,N,...", help="These numbers of nodes instead: 1,2,4,8,512.")
+@click.option(
+    "--measured",
+    metavar="NAME|FILE",
+    help="map: mark the points at which a measured table has the pick and something else forced, with what the pick "
+    "loses.",
+)
+@options.change_option
+@click.option(
+    "--collective",
+    "of_collective",
+    type=options.Named(Collective, "collective"),
+    help="Only this collective; also the collective of a nccl-tests text that does not name it. [default: all]",
+)
+@arm_option
+@of_all_ranks
+@options.communicator_options()
+@options.call_options(in_place=False, windows=False)
+@options.out_option("FILE", "The picture to write: .png, .svg or .pdf.", required=False)
+@options.json_option
+def command(
+    kind: str,
+    words: tuple[str, ...],
+    measured: str | None,
+    assignments: tuple[str, ...],
+    of_collective: Collective | None,
+    labelled: tuple[tuple[str, Path], ...],
+    out: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Pictures of choices and times; --out FILE.png or FILE.svg draws one, --json prints what it shows.
+
+    KIND is map: what NCCL picks for COLLECTIVE over sizes and node counts, algorithm as colour, protocol as hatch.
+    curves: predicted time and bus bandwidth of every combination that COLLECTIVE may use, and NCCL's pick. diff: where
+    another release or setting (--change) changes the pick, over sizes and node counts. measured: times in FILEs, of
+    'nccl-tuner measure' or nccl-tests, against what NCCL's model predicts, and their ratio.
+
+    A file of nccl-tests does not say where it was measured: --machine, --topology or --log, --nodes and --nccl do.
+    Several FILEs, and those of --arm, are runs of one communicator; each says by NCCL_ALGO and NCCL_PROTO, or by NAME,
+    what it forced.
 
     \b
     nccl-tuner plot map allreduce --machine dgx-h100 --nccl 2.28.9 --to-nodes 64 --out map.png
+    nccl-tuner plot map allgather --machine dgx-h100 --nodes-list 1,2,4,8,16 --from 1K --to 1G --points 100 --json
+    nccl-tuner plot map allreduce --machine dgx-b200 --measured b200-8x-64n__2.29.7__together --out map.png
+    nccl-tuner plot curves allreduce --machine dgx-h100 --nodes 4 --nccl 2.28.9 --out curves.svg
+    nccl-tuner plot diff allreduce --machine dgx-h100 --nccl 2.18.1 --change nccl=2.28.9 --out diff.png
+    nccl-tuner plot diff allreduce --machine dgx-h100 --nccl 2.28.9 --change NCCL_ALGO=Ring --to-nodes 16 --json
+    nccl-tuner plot measured run.jsonl --collective allreduce --out measured.png
+    nccl-tuner plot measured all_reduce_perf.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --out measured.svg
+    nccl-tuner plot measured plain.log --arm Ring=ring.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --out arms.svg
     """
+    options.refuse(f"another picture than {kind}", MEANINGLESS[kind])
+    if kind == "measured":
+        _measured(tuple(map(Path, words)), labelled, of_collective, out, as_json, given["communicator"])
+        return
+    if len(words) != 1:
+        raise BadInput(f"{kind}: of which collective? valid: one of {', '.join(each.name for each in Collective)}")
+    given["collective"] = options.Named(Collective, "collective").convert(words[0], None, None)
+    if kind == "map":
+        _map(measured, out, as_json, given)
+    elif kind == "curves":
+        _curves(out, as_json, given)
+    else:
+        _diff(assignments, out, as_json, given)

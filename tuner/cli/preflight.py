@@ -12,7 +12,7 @@ import click
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective
 from tuner.cli import options
-from tuner.cli.command import LazyGroup
+from tuner.cli.command import Group
 from tuner.cli.output import human_bytes, print_json, print_table, say, span, verdict
 from tuner.jobs.preflight import collect
 from tuner.jobs.preflight.alone import SizeBounds
@@ -226,9 +226,7 @@ VERBS = {
 }
 
 
-@click.group(
-    name="preflight", cls=LazyGroup, verbs=VERBS, package="tuner.cli", modules=dict.fromkeys(VERBS, "preflight")
-)
+@click.group(name="preflight", cls=Group, verbs=VERBS, modules="preflight")
 def command() -> None:
     """Whether all ranks would choose the same: ranks that do not, hang.
 

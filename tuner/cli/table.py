@@ -27,7 +27,7 @@ DEFAULT_SIZES = "1K,16K,64K,256K,1M,16M,256M,1G"
 
 
 @click.command(name="table", cls=options.Command)
-@options.communicator_options()
+@options.communicator_options(build=True)
 @options.call_options(in_place=False, windows=False)
 @click.option(
     "--bytes",
@@ -36,11 +36,13 @@ DEFAULT_SIZES = "1K,16K,64K,256K,1M,16M,256M,1G"
     help=f"With --buffers window the columns: NCCL's nBytes, as in pick. [default: {DEFAULT_SIZES}]",
 )
 @options.time_options("nccl")
+@options.libnccl_option("libnccl's own table instead.")
 @options.json_option
 def command(
     call: options.CallOptions,
     sizes: list[int] | None,
     times: "TimesWanted | None",
+    libnccl: float | None,
     as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
@@ -52,8 +54,16 @@ def command(
     \b
     nccl-tuner table --machine dgx-h100 --nodes 2 --nccl 2.28.9
     nccl-tuner table --machine dgx-b200 --nccl 2.32.3 --buffers window --bytes 1K,64K,1M,64M
+    nccl-tuner table --machine dgx-h100 --nodes 2 --nccl 2.28.9 --libnccl
     """
     described = communicator.scenario()
+    if libnccl is not None:
+        if call != options.CallOptions() or sizes is not None or times is not None:
+            raise BadInput(
+                "--libnccl: the table is of all calls; valid: without --bytes, --dtype, --op, --buffers, --time"
+            )
+        _show_libnccl(described, libnccl, as_json)
+        return
     if call.buffers is Buffers.window:
         if times is not None:
             raise BadInput(
@@ -74,6 +84,18 @@ def command(
             click.echo("\n".join(model.lines(model.printed(made, tables), algorithms)))
     if times is not None:
         _print_calibrated(_records(tables, algorithms, described.fitted_constants), described, times, as_json)
+
+
+def _show_libnccl(described: Scenario, timeout_s: float, as_json: bool) -> None:
+    from tuner.answers import library
+
+    tables = library.tables(described, timeout_s)
+    algorithms = len(tables.max_threads)
+    if as_json:
+        print_json(cells(tables, algorithms))
+        return
+    numbers = model.PrintedNumbers(tables.latency_us, tables.bandwidth_gbs, tables.max_threads)
+    click.echo("\n".join(model.lines(numbers, algorithms)))
 
 
 def _windows(described: Scenario, like: Request, sizes: list[int] | None, as_json: bool) -> None:

@@ -117,7 +117,7 @@ def _split(file: str, text: str, asked: DoctorOptions) -> Iterator[Finding]:
 
 
 def after(text: str, changes: Sequence[str]) -> str:
-    """The text after changes in the words of ``whatif``, in their order; those of links go by names that stay."""
+    """The text after changes in the words of ``diff``, in their order; those of links go by names that stay."""
     pairs = [(key, value) for key, _, value in (change.partition("=") for change in changes)]
     for key, alike in groupby(pairs, key=itemgetter(0)):
         values = [value for _, value in alike]

@@ -107,7 +107,7 @@ WRONG, UNLIKE, NOTE = "wrong", "unlike", "note"
 class Finding:
     """One thing: of which ``kind``, ``wrong``, ``unlike`` something or a ``note``, in words, on which devices.
 
-    ``changes`` repair it, or make it like ``unlike``, in the words of ``whatif``; empty where only the machine can.
+    ``changes`` repair it, or make it like ``unlike``, in the words of ``diff``; empty where only the machine can.
     ``do`` is what to do there. ``busbw_gbs_left`` is predicted where all else is repaired and this is not, at the last
     size that is asked for.
     """

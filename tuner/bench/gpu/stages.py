@@ -198,7 +198,7 @@ class Stages:
             raise
 
     def _without_repeats(self, path: Path) -> bytes:
-        """A log with the first of each of its lines: repeated calls say the same, and 'check-log' takes it once."""
+        """A log with the first of each of its lines: repeated calls say the same, and 'log --check' takes it once."""
         status = path.stat()
         key = (status.st_size, status.st_mtime_ns)
         if path not in self._packed or self._packed[path][0] != key:

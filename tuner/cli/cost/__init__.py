@@ -2,36 +2,30 @@
 
 import click
 
-from tuner.cli.command import LazyGroup
+from tuner.cli.command import Group
 
 VERBS = {
-    "operation": "a time by alpha and beta; 'cost allreduce' alone means it",
-    "busbw": "algorithm and bus bandwidth from a time, and the time from a bandwidth",
+    "operation": "a time by alpha and beta, bandwidths of a time, crossovers of algorithms",
     "ideal": "the ideal bus bandwidth of nodes, and how much of it was reached",
-    "crossover": "the sizes at which algorithms are equally fast",
     "measuring": "how to measure alpha and beta inside nodes and between them",
-    "step": "what a training step communicates, and how long it takes",
-    "overlap": "communication behind computation, and what it speeds up",
+    "step": "what a training step communicates, how long it takes, and what hides it",
     "projection": "scale-up and scale-out of nodes with tiled GPUs",
     "report": "measured times against NCCL, alpha-beta, the ideal and the links",
 }
-
-
 MODULES = {
-    "operation": "collective",
-    **dict.fromkeys(("busbw", "ideal", "crossover", "measuring"), "bandwidths"),
-    **dict.fromkeys(("step", "overlap", "projection"), "training"),
+    "operation": "cost.collective",
+    **dict.fromkeys(("ideal", "measuring"), "cost.bandwidths"),
+    **dict.fromkeys(("step", "projection"), "cost.training"),
+    "report": "cost.report",
 }
 
 
 @click.group(
     name="cost",
-    cls=LazyGroup,
+    cls=Group,
     verbs=VERBS,
-    package="tuner.cli.cost",
     modules=MODULES,
-    former={"fit": "fit sweep"},
-    default=lambda arguments: ["operation", *arguments],
+    default="operation",
 )
 def command() -> None:
     """How fast could a collective be, how fast should it be, and how good is what was measured.

@@ -1,20 +1,22 @@
-"""``nccl-tuner cost allreduce`` and the other operations: a time by the alpha-beta model."""
+"""``nccl-tuner cost allreduce`` and the other operations: times by alpha and beta, bandwidths, crossovers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import click
 
 from tuner.base.errors import BadInput, one_of
+from tuner.base.names import DataType
 from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_table
-from tuner.times.costmodels import algorithms, line
+from tuner.times.costmodels import algorithms, line, operations, wires
 from tuner.times.costmodels.algorithms import USUAL, Overheads, overheads
-from tuner.times.costmodels.operations import CostOperation
+from tuner.times.costmodels.alphabeta import crossover_bytes, fastest
+from tuner.times.costmodels.operations import CostOperation, size_bytes
 
 
 def _usual(factor: str) -> str:
@@ -22,15 +24,39 @@ def _usual(factor: str) -> str:
     return f"{least:g} to {most:g} are usual"
 
 
+NETWORK = ("alpha_us", "beta_gbs", "inter_alpha_us", "inter_beta_gbs")
+OF_CROSSOVERS = ("ranks", "gpus_per_node", "crossovers", "as_json", *NETWORK)
+OF_MEASURED = (
+    *("ranks", "sizes", "count", "dtype", "time_us", "busbw_gbs", "as_json"),
+    *("peak_gbs", "peak_gbps", "algorithm", "gpus_per_node", "ranks_per_switch"),
+)
+ONLY_MEASURED = ("count", "dtype", "peak_gbs", "peak_gbps", "ranks_per_switch")
+
+
 @click.command(name="operation", cls=options.Command)
 @options.under(
     "What comes on top of alpha and beta",
     *("--overhead-us", "--gap-us", "--software-us", "--protocol", "--contention", "--copy-gbs", "--straggler"),
 )
+@options.under(
+    "Bandwidths of measured calls",
+    *("--time-us", "--busbw-gbs", "--count", "--dtype", "--peak-gbs", "--peak-gbps", "--ranks-per-switch"),
+)
+@options.under("Between nodes", "--inter-alpha-us", "--inter-beta-gbs")
 @values.operation_argument
-@click.option("--algorithm", metavar="NAME", help="Of the textbook. [default: ring where the operation has one]")
+@click.option(
+    "--algorithm",
+    metavar="NAME",
+    help="Of the textbook. [default: ring where the operation has one] With --time-us and --busbw-gbs what ran: ring, "
+    "tree, nvls, nvlstree, pat; adds what the wires carried.",
+)
 @values.ranks_option
-@values.sizes_option
+@click.option(
+    "--bytes",
+    "sizes",
+    type=options.Sizes(),
+    help="nccl-tests' size: the whole array. 1GB is 1e9 bytes, 1GiB and 1G are 2**30.",
+)
 @values.level_options
 @click.option(
     "--overhead-us",
@@ -74,40 +100,84 @@ def _usual(factor: str) -> str:
     help=f"How much longer the slowest rank takes; {_usual('straggler')}.",
 )
 @click.option("--measured-us", type=values.POSITIVE, metavar="US", help="A measured time, for the model's error.")
+@click.option("--crossovers", is_flag=True, help="The sizes at which two algorithms are equally fast instead.")
+@click.option("--time-us", type=values.POSITIVES, help="Measured times, for bandwidths; several with commas.")
+@click.option("--busbw-gbs", type=values.POSITIVES, help="Instead of --time-us: bus bandwidths, for the times.")
+@click.option("--count", type=int, help="Instead of --bytes, NCCL's count argument, of --dtype.")
+@click.option("--dtype", type=options.Named(DataType, "type"), default="float32", show_default=True, help="Its type.")
+@click.option(
+    "--peak-gbs", type=values.POSITIVE, metavar="GBS", help="Peak of the hardware in one direction, for an efficiency."
+)
+@click.option(
+    "--peak-gbps", type=values.POSITIVE, metavar="GBPS", help="The same in 1e9 bits per second, as networks are sold."
+)
+@click.option(
+    "--ranks-per-switch",
+    type=int,
+    help="With --algorithm ring or pat: adds the uplinks of switches to so many neighbouring ranks.",
+)
 @options.json_option
 def operation_command(
     operation: CostOperation,
     algorithm: str | None,
     ranks: list[int],
-    sizes: list[int],
-    as_json: bool,
+    sizes: list[int] | None,
+    crossovers: bool,
+    time_us: list[float] | None,
+    busbw_gbs: list[float] | None,
     measured_us: float | None,
+    as_json: bool,
     **given: Any,
 ) -> None:
     """Time of OPERATION by the alpha-beta model: steps of alpha, and a share of the size over beta.
 
-    'cost allreduce' alone means 'cost operation allreduce'.
+    With --time-us or --busbw-gbs the algorithm and bus bandwidth of measured calls, as nccl-tests defines them. With
+    --crossovers the sizes at which two algorithms are equally fast, and which is the fastest from where on; times are
+    linear in the size, so they are solved, not searched. 'cost allreduce' alone means 'cost operation allreduce'.
 
     \b
     nccl-tuner cost allreduce --algorithm ring --ranks 16 --bytes 100MB --alpha-us 10 --beta-gbs 100
     nccl-tuner cost alltoall --ranks 16 --bytes 100MB --alpha-us 10 --beta-gbs 100
+    nccl-tuner cost allreduce --ranks 64 --crossovers --alpha-us 5 --beta-gbs 50
+    nccl-tuner cost allreduce --ranks 64 --crossovers --gpus-per-node 8 --alpha-us 1 --beta-gbs 300 \
+        --inter-alpha-us 5 --inter-beta-gbs 50
+    nccl-tuner cost allreduce --ranks 8 --bytes 1GB --time-us 80000 --peak-gbps 400
+    nccl-tuner cost allreduce --ranks 8 --bytes 1GB --busbw-gbs 480 --algorithm nvls
     """
-    names = algorithms.names(operation)
-    if algorithm is not None and algorithm not in names:
-        raise BadInput(f"--algorithm {algorithm}: {operation.name} has none such; {one_of(names)}")
-    network = {each.name: given.pop(each.name) for each in fields(values.LevelValues)}
-    model = _Model(
-        operation,
-        algorithm or names[0],
-        values.LevelValues(**network),
-        LogP(given.pop("overhead_us"), given.pop("gap_us")),
-        overheads(**given),
-    )
-    predicted = [model.predict(count, size, measured_us) for count, size in product(ranks, sizes)]
-    if as_json:
-        values.print_records(predicted)
+    network = values.LevelValues(**{each.name: given.pop(each.name) for each in fields(values.LevelValues)})
+    measured = {name: given.pop(name) for name in ONLY_MEASURED}
+    if crossovers:
+        options.refuse_others("--crossovers", OF_CROSSOVERS)
+        levels = network.levels()
+        _show_crossovers([_crossovers(operation, each, network.gpus_per_node, levels) for each in ranks], as_json)
+    elif time_us is not None or busbw_gbs is not None:
+        options.refuse_others("--time-us and --busbw-gbs", OF_MEASURED)
+        if (sizes is None) == (measured["count"] is None):
+            raise BadInput("--bytes or --count; valid: one of them")
+        if time_us is not None and busbw_gbs is not None:
+            raise BadInput("--time-us or --busbw-gbs; valid: one of them")
+        count, dtype = measured.pop("count"), measured.pop("dtype")
+        hardware = _Hardware(algorithm=algorithm, gpus_per_node=network.gpus_per_node, **measured)
+        records = []
+        for n in ranks:
+            for size in sizes or [int(size_bytes(operation, count or 0, dtype.size_bytes, n))]:
+                times = time_us or [float(operations.time_us(operation, size, gbs, n)) for gbs in busbw_gbs or ()]
+                records += [_bandwidths(_Call(operation, n, size, time), hardware) for time in times]
+        _show_bandwidths(operation, records, as_json)
     else:
-        _print(operation, predicted)
+        options.refuse("--time-us or --busbw-gbs", ONLY_MEASURED)
+        if sizes is None:
+            raise BadInput("--bytes: of which size? valid: --bytes SIZE, or --crossovers")
+        names = algorithms.names(operation)
+        if algorithm is not None and algorithm not in names:
+            raise BadInput(f"--algorithm {algorithm}: {operation.name} has none such; {one_of(names)}")
+        logp = LogP(given.pop("overhead_us"), given.pop("gap_us"))
+        model = _Model(operation, algorithm or names[0], network, logp, overheads(**given))
+        predicted = [model.predict(each, size, measured_us) for each, size in product(ranks, sizes)]
+        if as_json:
+            values.print_records(predicted)
+        else:
+            _print(operation, predicted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,3 +292,200 @@ def _parts(record: Predicted) -> str:
     parts = [f"{name} {us:.2f}" for name, us in two_level.phases_us.items()]
     longer = two_level.flat_us / record.parts_us["model"]
     return ", ".join([*parts, f"flat {two_level.flat_us:.2f} ({longer:.2f} times as long)", *added])
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    operation: CostOperation
+    ranks: int
+    bytes: int
+    time_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Hardware:
+    """The options that say what ran on what. BadInput for some that do not go together."""
+
+    peak_gbs: float | None
+    peak_gbps: float | None
+    algorithm: str | None
+    gpus_per_node: int | None
+    ranks_per_switch: int | None
+
+    def __post_init__(self) -> None:
+        if self.peak_gbs is not None and self.peak_gbps is not None:
+            raise BadInput("--peak-gbs and --peak-gbps; valid: one of them")
+        for name in ("gpus_per_node", "ranks_per_switch"):
+            if getattr(self, name) is not None and self.algorithm is None:
+                raise BadInput(f"--{name.replace('_', '-')} without --algorithm; valid: with the one that ran")
+
+
+@dataclass(frozen=True, slots=True)
+class OfPeak:
+    """How much of the hardware's peak was reached, of 1."""
+
+    peak_gbs: float
+    efficiency: float
+
+
+@dataclass(frozen=True, slots=True)
+class OnWires:
+    """What an algorithm makes the wires carry: as a share of algorithm bandwidth, and in GB/s."""
+
+    algorithm: str
+    gpus_per_node: int
+    gpu_share: float
+    gpu_wire_gbs: float
+    node_share: float
+    node_wire_gbs: float
+
+
+@dataclass(frozen=True, slots=True)
+class OnUplinks:
+    """The same on a switch's uplinks."""
+
+    uplink_share: float
+    uplink_wire_gbs: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidths:
+    """Algorithm and bus bandwidth of a call, GB/s (1e9 bytes per second)."""
+
+    operation: CostOperation
+    ranks: int
+    bytes: int
+    time_us: float
+    algbw_gbs: float
+    busbw_gbs: float
+    bus_factor: float
+    of_peak: OfPeak | None = field(metadata=json_form(merged=True, optional=True))
+    on_wires: OnWires | None = field(metadata=json_form(merged=True, optional=True))
+    on_uplinks: OnUplinks | None = field(metadata=json_form(merged=True, optional=True))
+
+
+def _bandwidths(call: _Call, hardware: _Hardware) -> Bandwidths:
+    algbw_gbs = float(operations.algorithm_gbs(call.bytes, call.time_us))
+    busbw_gbs = float(operations.bus_gbs(call.operation, call.bytes, call.time_us, call.ranks))
+    peak_gbs = hardware.peak_gbs if hardware.peak_gbps is None else float(operations.of_bits(hardware.peak_gbps))
+    return Bandwidths(
+        operation=call.operation,
+        ranks=call.ranks,
+        bytes=call.bytes,
+        time_us=call.time_us,
+        algbw_gbs=algbw_gbs,
+        busbw_gbs=busbw_gbs,
+        bus_factor=float(operations.bus_factor(call.operation, call.ranks)),
+        of_peak=None if peak_gbs is None else OfPeak(peak_gbs, busbw_gbs / peak_gbs),
+        on_wires=_on_wires(call, hardware, algbw_gbs),
+        on_uplinks=_on_uplinks(call, hardware, algbw_gbs),
+    )
+
+
+def _on_wires(call: _Call, hardware: _Hardware, algbw_gbs: float) -> OnWires | None:
+    if hardware.algorithm is None:
+        return None
+    gpus, nodes = values.shape(call.ranks, hardware.gpus_per_node)
+    loads = wires.loads(call.operation, hardware.algorithm, gpus, nodes)
+    return OnWires(
+        algorithm=hardware.algorithm,
+        gpus_per_node=gpus,
+        gpu_share=float(loads.gpu_share),
+        gpu_wire_gbs=float(algbw_gbs * loads.gpu_share),
+        node_share=float(loads.node_share),
+        node_wire_gbs=float(algbw_gbs * loads.node_share),
+    )
+
+
+def _on_uplinks(call: _Call, hardware: _Hardware, algbw_gbs: float) -> OnUplinks | None:
+    if hardware.algorithm is None or hardware.ranks_per_switch is None:
+        return None
+    share = wires.uplink_share(call.operation, hardware.algorithm, call.ranks, hardware.ranks_per_switch)
+    return OnUplinks(float(share), float(algbw_gbs * share))
+
+
+def _show_bandwidths(operation: CostOperation, records: list[Bandwidths], as_json: bool) -> None:
+    if as_json:
+        values.print_records(records)
+        return
+    columns = ["ranks", "size", "time us", "algbw GB/s", "busbw GB/s"]
+    columns += ["efficiency"] if records[0].of_peak else []
+    columns += ["on a GPU's links", "on a node's network"] if records[0].on_wires else []
+    columns += ["on a switch's uplink"] if records[0].on_uplinks else []
+    title = f"{operation.name}: bandwidths in 1e9 bytes per second"
+    print_table(title, columns, [tuple(_cells(record)) for record in records])
+
+
+def _cells(record: Bandwidths) -> Iterator[object]:
+    yield from (record.ranks, values.named_bytes(record.bytes), f"{record.time_us:.2f}")
+    yield from (f"{record.algbw_gbs:.3f}", f"{record.busbw_gbs:.3f}")
+    if record.of_peak:
+        yield f"{100 * record.of_peak.efficiency:.2f} %"
+    if record.on_wires:
+        yield from (f"{record.on_wires.gpu_wire_gbs:.3f}", f"{record.on_wires.node_wire_gbs:.3f}")
+    if record.on_uplinks:
+        yield f"{record.on_uplinks.uplink_wire_gbs:.3f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fastest:
+    """The algorithm that is the fastest from a size on."""
+
+    from_bytes: float
+    algorithm: str
+
+
+@dataclass(frozen=True, slots=True)
+class EqualTimes:
+    """The size at which two algorithms are equally fast, and their time there; None where there is none."""
+
+    between: tuple[str, str]
+    bytes: float | None
+    time_us: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Crossovers:
+    """Those of an operation over so many ranks."""
+
+    operation: CostOperation
+    ranks: int
+    gpus_per_node: int
+    nodes: int
+    fastest: tuple[Fastest, ...]
+    crossovers: tuple[EqualTimes, ...]
+
+
+def _crossovers(
+    operation: CostOperation, ranks: int, gpus_per_node: int | None, levels: algorithms.Levels
+) -> Crossovers:
+    gpus, nodes = values.shape(ranks, gpus_per_node)
+    costs = algorithms.costs(operation, gpus, nodes, levels)
+    crossovers = []
+    for one, other in combinations(costs, 2):
+        at = float(crossover_bytes(costs[one], costs[other]))
+        known = at == at  # not "not a number"
+        time_us = float(costs[one].time_us(at)) if known else None
+        crossovers.append(EqualTimes((one, other), at if known else None, time_us))
+    ranges = tuple(Fastest(at, name) for at, name in fastest(costs))
+    return Crossovers(operation, ranks, gpus, nodes, ranges, tuple(crossovers))
+
+
+def _show_crossovers(records: list[Crossovers], as_json: bool) -> None:
+    if as_json:
+        values.print_records(records)
+        return
+    for record in records:
+        title = f"{record.operation.name} over {record.ranks} ranks"
+        rows = [(values.named_bytes(each.from_bytes), each.algorithm) for each in record.fastest]
+        print_table(f"{title}: fastest", ("from", "algorithm"), rows)
+        pairs = [
+            (
+                *each.between,
+                "-" if each.bytes is None else values.named_bytes(each.bytes),
+                "-" if each.time_us is None else f"{each.time_us:.2f}",
+            )
+            for each in record.crossovers
+        ]
+        if pairs:
+            print_table(f"{title}: equally fast", ("one", "other", "at", "time us"), pairs)

@@ -1,4 +1,4 @@
-"""``nccl-tuner cost step``, ``overlap``, ``projection``: communication of training steps, and what hides it."""
+"""``nccl-tuner cost step``, ``projection``: communication of training steps, and what hides it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,8 @@ from tuner.times.costmodels.step import Cluster, Model, Parallelism
     "Parallelism in detail", "--sp", "--zero", "--micro-batches", "--micro-batch-sequences", "--gpus-per-node"
 )
 @options.under("Alpha and beta", "--alpha-us", "--beta-gbs", "--inter-alpha-us", "--inter-beta-gbs")
-@options.under("Output", "--time", "--overlap")
+@options.under("Output", "--time")
+@options.under("Computation beside it", "--compute-us", "--overlap", "--communication-us")
 @click.argument("name", required=False, metavar="[MODEL]")
 @click.option("--parameters", type=values.Count(positive), help="Of the whole model, such as 70B or 70e9.")
 @click.option("--layers", type=int, help="Layers of the model.")
@@ -92,10 +93,15 @@ from tuner.times.costmodels.step import Cluster, Model, Parallelism
 @click.option(
     "--overlap",
     "overlapped",
-    type=values.PART,
-    default=0.0,
-    show_default=True,
-    help="Share of the communication that runs beside the computation; with nccl also the SMs that its calls take.",
+    type=values.PARTS,
+    help="Share of the communication that runs beside the computation; with nccl also the SMs that its calls take. "
+    "[default: 0; with --communication-us 0,0.5,0.8,1]",
+)
+@click.option(
+    "--communication-us",
+    type=values.POSITIVE,
+    metavar="US",
+    help="Instead of a model: the communication of a step, for its time at each share of --overlap.",
 )
 @options.time_options("both")
 @options.json_option
@@ -131,7 +137,8 @@ def step_command(
     machine: str | None,
     nccl: str | None,
     compute_us: float | None,
-    overlapped: float,
+    overlapped: list[float] | None,
+    communication_us: float | None,
     times: TimesWanted | None,
     as_json: bool,
 ) -> None:
@@ -143,7 +150,17 @@ def step_command(
     nccl-tuner cost step llama-3-70b --tp 8 --pp 4 --nodes 16 --model nccl --machine dgx-h100
     nccl-tuner cost step --parameters 70e9 --layers 80 --hidden 8192 --sequence 4096 --tp 8 --dp 8 --pp 8 \
         --micro-batches 8 --compute-us 1500000 --model nccl --machine dgx-h100 --nccl 2.28.9
+    nccl-tuner cost step --communication-us 600000 --compute-us 2000000 --overlap 0,0.8,1
     """
+    if communication_us is not None:
+        options.refuse_others("--communication-us", ("communication_us", "compute_us", "overlapped", "as_json"))
+        if compute_us is None or name is not None:
+            raise BadInput("--communication-us: a step that is known; valid with it: --compute-us, without MODEL")
+        _show_overlap(compute_us, communication_us, overlapped or SHARES, as_json)
+        return
+    share, *more = overlapped or [0.0]
+    if more:
+        raise BadInput("--overlap: several shares; valid: one, or with --communication-us")
     if model_name is not None and (model_name == "nccl") != (machine is not None):
         raise BadInput("--model nccl and --machine belong together; valid: both or neither")
     if nccl is not None and machine is None:
@@ -152,7 +169,7 @@ def step_command(
         raise BadInput(
             "calibrated times are a machine's; valid: --time and --calibration with --model nccl and --machine"
         )
-    if overlapped and compute_us is None:
+    if share and compute_us is None:
         raise BadInput("--overlap without the computation to hide behind; valid: with --compute-us")
     scenario = options.CommunicatorOptions({"machine": machine, "nccl": nccl}).scenario() if machine else None
     counts = {"--tp": tp, "--pp": pp, "--nodes": nodes, "--gpus-per-node": gpus_per_node}
@@ -195,13 +212,13 @@ def step_command(
         gradient_bytes=gradient_bytes and gradient_bytes[0],
     )
     rows = training_step.rows(step.traffic(model, plan), cluster, types, scenario, times)
-    computation = None if compute_us is None else Computation(compute_us, overlapped)
+    computation = None if compute_us is None else Computation(compute_us, share)
     answer = report(rows, plan, cluster, computation, scenario.nccl if scenario else None)
     if as_json:
         print_json(answer)
     else:
         _print(answer, f", NCCL on {scenario.name}, {scenario.nccl}" if scenario else "")
-        _print_whose(rows, overlapped)
+        _print_whose(rows, share)
 
 
 def _copies(gpus: int, tp: int, pp: int) -> int:
@@ -226,6 +243,7 @@ def _print_whose(rows: list[StepRow], overlapped: float) -> None:
         say(f"a call takes {taken} SMs of each GPU from compute, one a channel; {calibrated_times.COST_UNKNOWN}")
 
 
+SHARES = (0.0, 0.5, 0.8, 1.0)
 CALIBRATED = ("calibrated ms", f"{calibrated_times.INTERVAL} ms")
 SPARE = ("alpha-beta ms", "difference", CALIBRATED[1], "GPUs x nodes", "NCCL's pick", CALIBRATED[0], "calls")
 
@@ -287,23 +305,8 @@ def _print(answer: StepReport, by: str) -> None:
         )
 
 
-@click.command(name="overlap", cls=options.Command)
-@click.option("--compute-us", type=values.POSITIVE, required=True, metavar="US", help="Computation of a step.")
-@click.option("--communication-us", type=values.POSITIVE, required=True, metavar="US", help="Communication of a step.")
-@click.option(
-    "--hidden",
-    type=values.PARTS,
-    default="0,0.5,0.8,1",
-    show_default=True,
-    help="Shares of the communication that run beside the computation; several with commas.",
-)
-@options.json_option
-def overlap_command(compute_us: float, communication_us: float, hidden: list[float], as_json: bool) -> None:
-    """The time of a step whose communication is partly hidden, and the speed-up over one after the other.
-
-    \b
-    nccl-tuner cost overlap --compute-us 2000000 --communication-us 600000 --hidden 0,0.8,1
-    """
+def _show_overlap(compute_us: float, communication_us: float, hidden: Sequence[float], as_json: bool) -> None:
+    """The time of a step whose communication is partly hidden, and the speed-up over one after the other."""
     times = compute_us, communication_us
     records = [
         {

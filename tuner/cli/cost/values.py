@@ -74,13 +74,6 @@ POSITIVES, PARTS, WHOLES = CheckedNumbers(positive), CheckedNumbers(part), Check
 
 
 operation_argument = click.argument("operation", type=options.Named(CostOperation, "operation"), metavar="OPERATION")
-sizes_option = click.option(
-    "--bytes",
-    "sizes",
-    type=options.Sizes(),
-    required=True,
-    help="nccl-tests' size: the whole array. 1GB is 1e9 bytes, 1GiB and 1G are 2**30.",
-)
 ranks_option = click.option(
     "--ranks", type=CheckedNumbers(partial(whole, least=2), int), required=True, help="Ranks; several with commas."
 )

@@ -1,47 +1,32 @@
 """``nccl-tuner plugin``: the tuner plugin."""
 
-import os
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
-
 import click
 
-from tuner import plugin, release
-from tuner.base.errors import BadInput, one_of
-from tuner.cli import options
-from tuner.cli.command import LazyGroup
-from tuner.cli.communicator_options import release_option
-from tuner.cli.output import print_json
-from tuner.plugin import headers, loading, rollout
-from tuner.plugin.formats import convert as formats
-from tuner.plugin.table.values import VALID
+from tuner.cli.command import Group
 
 VERBS = {
+    "env": "the variables that make NCCL load the plugin, for a shell",
+    "path": "the plugin's shared object, for NCCL_TUNER_PLUGIN",
+    "switch": "the plugin's table off or on, for jobs that begin from now on",
     "convert": "a decision table from or to NVIDIA's and NCCLX's formats",
-    "lint": "what is wrong with a decision table, by itself and on a communicator",
-    "dry-run": "what a decision table makes of sizes, through the plugin's own code",
-    "try": "a decision table in the real libnccl: what every row does there",
-    "compile": "a decision table that picks as another release does, or by measurements",
-    "top": "which rows decide in jobs that run now, on which ranks, and which do not",
-    "stats": "what the plugin counted in a job: rows, sizes that no row decides, ranks that disagree",
+    "lint": "what is wrong with a decision table: by itself, there, in libnccl",
+    "dry-run": "what a table makes of sizes, through the plugin's own code",
+    "compile": "a table that picks as another release does, or by measurements",
+    "stats": "which rows decide, in jobs that ended or run, and where ranks differ",
 }
-
-
 MODULES = {
-    **dict.fromkeys(("convert", "lint", "compile"), "tables"),
-    **dict.fromkeys(("dry-run", "try"), "trials"),
-    **dict.fromkeys(("top", "stats"), "counters"),
+    **dict.fromkeys(("env", "path", "switch"), "plugin.rollout"),
+    **dict.fromkeys(("convert", "lint", "compile"), "plugin.tables"),
+    "dry-run": "plugin.trials",
+    "stats": "plugin.counters",
 }
 
 
 @click.group(
     name="plugin",
-    cls=LazyGroup,
+    cls=Group,
     verbs=VERBS,
-    package="tuner.cli.plugin",
     modules=MODULES,
-    former={"metrics": "plugin top --prometheus"},
 )
 def command() -> None:
     """The tuner plugin that NCCL loads to apply a decision table.
@@ -49,138 +34,3 @@ def command() -> None:
     \b
     NCCL_TUNER_PLUGIN=$(nccl-tuner plugin path) NCCL_TUNER_TABLE=$PWD/my.table torchrun train.py
     """
-
-
-@command.command()
-@options.json_option
-def path(as_json: bool) -> None:
-    """Prints the path of the plugin's shared object, for NCCL_TUNER_PLUGIN.
-
-    \b
-    export NCCL_TUNER_PLUGIN=$(nccl-tuner plugin path)
-    """
-    installed = str(plugin.path())
-    if as_json:
-        print_json({"path": installed})
-    else:
-        click.echo(installed)
-
-
-@command.command(cls=options.Command)
-@options.under(
-    "Rolled out, decided once for the job",
-    "--switch",
-    "--canary",
-    "--percent",
-    "--canary-jobs",
-    "--canary-hosts",
-    "--job",
-    "--job-hosts",
-    "--signature",
-    "--signers",
-    "--identity",
-)
-@release_option("NCCL release. [default: the installed nvidia-nccl wheel's; without one, the newest]")
-@click.option("--table", type=click.Path(path_type=Path), metavar="FILE", help="The decision table to apply.")
-@click.option("--strict", is_flag=True, help="A table that cannot be read fails the communicator.")
-@click.option(
-    "--next", "following", metavar="TUNER", help="The tuner to ask where no row matches: a path, a name, or none."
-)
-@click.option("--live", type=click.Path(path_type=Path), metavar="DIR", help="A folder for counts while the job runs.")
-@click.option("--switch", type=click.Path(path_type=Path), metavar="FILE", help="The switch that all ranks see.")
-@click.option("--canary", type=click.Path(path_type=Path), metavar="FILE", help="The table that some jobs get instead.")
-@click.option("--percent", type=float, default=0.0, help="Of how many jobs in a hundred, by the job's name.")
-@click.option("--canary-jobs", type=click.Path(path_type=Path), metavar="FILE", help="Names of jobs that get it.")
-@click.option("--canary-hosts", type=click.Path(path_type=Path), metavar="FILE", help="Hosts whose jobs get it.")
-@click.option("--job", metavar="NAME", help="The job, as all its ranks know it. [default: Slurm's, torchrun's ...]")
-@click.option("--job-hosts", metavar="NAMES", default="", help="The job's hosts, with blanks between.")
-@click.option("--signature", type=click.Path(path_type=Path), metavar="FILE", help="The table's signature.")
-@click.option("--signers", type=click.Path(path_type=Path), metavar="FILE", help="Allowed signers, or a public key.")
-@click.option("--identity", metavar="NAME", help="Whose signature it has to be, of the allowed signers.")
-@options.json_option
-def env(nccl: str | None, table: Path | None, strict: bool, following: str | None, as_json: bool, **given: Any) -> None:
-    """Prints the variables that make a release of NCCL load the plugin, as lines for a shell.
-
-    With --table also the SHA-256 of its content: the plugin then takes no other. Run it once for a job, in the script
-    whose variables all ranks share: which table a canary gives a job, and when the job began, is decided here. Exit
-    code 1, and no lines, where a signature is not good.
-
-    \b
-    eval "$(nccl-tuner plugin env --table my.table)"
-    """
-    chosen = release.load(nccl or _installed() or release.names()[-1])
-    table, why = _table_of_job(table, **given)
-    if why:
-        click.echo(f"note: {table}: {why}", err=True)
-    if given["signature"] is not None and table is not None:
-        _check_signature(table, given["signature"], given["signers"], given["identity"])
-    timed = False
-    if table is not None:
-        read = formats.read(table)
-        if read.format not in formats.OF_THE_PLUGIN:
-            raise BadInput(f"{table}: the plugin does not read {read.format} ({one_of(formats.OF_THE_PLUGIN)})")
-        timed = VALID in read.table.provenance
-        for finding in (*headers.check_release(read.table, chosen.name), *headers.check_who_asks(read.table, chosen)):
-            click.echo(f"{read.place(finding.line)}: {finding.severity}: {finding.reason}", err=True)
-    variables = loading.environment(chosen, plugin.path(), table, strict, following)
-    variables.set.update(loading.job_settings(given["live"], given["switch"], timed))
-    if as_json:
-        print_json({"release": chosen.name, "set": variables.set, "prepend": variables.prepend})
-    else:
-        click.echo("\n".join(variables.exports()))
-
-
-def _table_of_job(
-    table: Path | None,
-    canary: Path | None,
-    percent: float,
-    canary_jobs: Path | None,
-    canary_hosts: Path | None,
-    job: str | None,
-    job_hosts: str,
-    **_: Any,
-) -> tuple[Path | None, str | None]:
-    if canary is None:
-        return table, None
-    name = job or rollout.job_name(os.environ)
-    if name is None:
-        known = one_of(rollout.JOB_VARIABLES)
-        raise BadInput(f"a canary is by the job's name, which all ranks are told: --job NAME, or {known}")
-    jobs, hosts = (rollout.names(path) if path else () for path in (canary_jobs, canary_hosts))
-    why = rollout.gets_canary(rollout.Canary(canary, percent, jobs, hosts), rollout.Job(name, tuple(job_hosts.split())))
-    return (canary, why) if why else (table, None)
-
-
-def _check_signature(table: Path, signature: Path, signers: Path | None, identity: str | None) -> None:
-    if signers is None:
-        raise BadInput("--signature needs --signers")
-    if wrong := rollout.verify(table, signature, signers, identity):
-        click.echo(f"nccl-tuner: {table}: {wrong}", err=True)
-        raise SystemExit(1)
-
-
-@command.command(name="switch")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.argument("state", type=click.Choice(["off", "on"]))
-@click.option(
-    "--margin", "margin_s", type=int, default=rollout.LEAST_MARGIN_S, show_default=True,
-    help="Seconds from now on: until all nodes see the file, and what clocks differ by.",
-)  # fmt: skip
-@click.option("--reason", "why", default="", help="One line that stands in the file.")
-def switch(file: Path, state: str, margin_s: int, why: str) -> None:
-    """Has jobs that begin from now on go without the plugin's table (off), or with it again (on).
-
-    FILE is what NCCL_TUNER_SWITCH names, which all nodes see; it has to be there before the first job. Jobs that run
-    keep what they have, for ranks that looked at different moments would part: restart those that must not.
-
-    \b
-    nccl-tuner plugin switch /shared/nccl-tuner.switch off --reason "all-to-all slower since Monday"
-    """
-    since_s = rollout.switch(file, state == "off", margin_s, why)
-    click.echo(f"{file}: {state} for jobs that begin from {datetime.fromtimestamp(since_s, UTC):%Y-%m-%dT%H:%M:%SZ} on")
-
-
-def _installed() -> str | None:
-    from tuner.oracle import library
-
-    return library.installed_release()

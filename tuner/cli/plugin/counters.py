@@ -1,4 +1,4 @@
-"""``nccl-tuner plugin stats``, ``top``: counts that the plugin kept."""
+"""``nccl-tuner plugin stats``: counts that the plugin kept, of jobs that ended and of those that run."""
 
 import os
 from pathlib import Path
@@ -12,21 +12,48 @@ from tuner.cli import options
 from tuner.cli.output import print_json, print_table, verdict
 from tuner.plugin import live, stats
 
+MOST_SHOWN = 12
+
 
 @click.command(name="stats", cls=options.Command)
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", metavar="FILE|DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--prometheus", is_flag=True, help="Counts of a DIR as Prometheus reads them; exit code 0.")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE.prom",
+    help="With --prometheus: a file that is replaced at once, in the folder of the node exporter's textfile collector.",
+)
 @options.json_option
-def stats_command(files: tuple[Path, ...], as_json: bool) -> None:
+def stats_command(files: tuple[Path, ...], prometheus: bool, out: Path | None, as_json: bool) -> None:
     """Sums what the plugin counted: which rows decide, which never match, which sizes no row decides.
 
-    FILE are those that NCCL_TUNER_STATS named in the job, of all ranks. Exit code 1 where ranks of one communicator
-    had different tables, or one of them none.
+    FILE are those that NCCL_TUNER_STATS named in a job, of all ranks, written at its end. DIR is what NCCL_TUNER_LIVE
+    names in a job that runs: which rows decide in it now, and on which ranks. The counts of a process that was killed
+    stay there. Exit code 1 where ranks of one communicator had different tables, or one of them none.
 
     \b
     NCCL_TUNER_STATS=$PWD/stats.%h.%p.%c torchrun train.py
     nccl-tuner plugin stats stats.*
+    NCCL_TUNER_LIVE=/dev/shm/nccl-tuner torchrun train.py &
+    nccl-tuner plugin stats /dev/shm/nccl-tuner
+    nccl-tuner plugin stats /dev/shm/nccl-tuner --prometheus --out /var/lib/node_exporter/nccl_tuner.prom
     """
-    counts = stats.read(files)
+    if (out is not None and not prometheus) or (prometheus and as_json):
+        raise BadInput("--out is of --prometheus, which has no --json; valid: --json, or --prometheus with --out")
+    folders = [each for each in files if each.is_dir()]
+    if folders and len(folders) < len(files):
+        raise BadInput("FILEs of jobs that ended beside DIRs of jobs that run; valid: either alone")
+    if folders:
+        _show_live(live.read(folders), prometheus, out, as_json)
+    elif prometheus:
+        raise BadInput("--prometheus: of jobs that run; valid: with DIR, what NCCL_TUNER_LIVE names")
+    else:
+        _show_ended(stats.read(files), as_json)
+
+
+def _show_ended(counts: stats.Stats, as_json: bool) -> None:
     if as_json:
         print_json(to_json(counts))
     else:
@@ -65,34 +92,7 @@ def _table(table: stats.TableStats) -> list[str]:
     return lines
 
 
-MOST_SHOWN = 12
-
-
-@click.command(name="top", cls=options.Command)
-@click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--prometheus", is_flag=True, help="The counts as Prometheus reads them; exit code 0.")
-@click.option(
-    "-o",
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="FILE.prom",
-    help="With --prometheus: a file that is replaced at once, in the folder of the node exporter's textfile collector.",
-)
-@options.json_option
-def top_command(folders: tuple[Path, ...], prometheus: bool, out: Path | None, as_json: bool) -> None:
-    """Says which rows decide in the jobs whose counts lie in DIR, on which ranks, and which rows nothing matched.
-
-    DIR is what NCCL_TUNER_LIVE names in the job. The counts of a process that was killed stay there. Exit code 1 where
-    ranks of a communicator have different tables, or one goes without its own.
-
-    \b
-    NCCL_TUNER_LIVE=/dev/shm/nccl-tuner torchrun train.py &
-    nccl-tuner plugin top /dev/shm/nccl-tuner
-    nccl-tuner plugin top /dev/shm/nccl-tuner --prometheus --out /var/lib/node_exporter/nccl_tuner.prom
-    """
-    counts = live.read(folders)
-    if (out is not None and not prometheus) or (prometheus and as_json):
-        raise BadInput("--out is of --prometheus, which has no --json; valid: --json, or --prometheus with --out")
+def _show_live(counts: list[live.LiveCounts], prometheus: bool, out: Path | None, as_json: bool) -> None:
     if prometheus:
         _write_metrics(counts, out)
         return

@@ -61,11 +61,20 @@ def convert_command(file: Path, out: Path, target: str, as_json: bool) -> None:
 
 @click.command(name="lint", cls=options.Command)
 @click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="FILE...")
-@options.communicator_options()
+@options.communicator_options(build=True)
 @options.call_options(buffers=False, in_place=False, windows=False)
+@options.libnccl_option(
+    "Load one FILE into the real libnccl instead, on simulated GPUs, and say of every row whether it takes effect: at "
+    "a size of each, what is launched without the table, and with it. Exit code 1 where a row for this communicator "
+    "has no effect: another row takes all its calls, or NCCL cannot run what it names."
+)
 @options.json_option
 def lint_command(
-    files: tuple[Path, ...], call: options.CallOptions, as_json: bool, communicator: options.CommunicatorOptions
+    files: tuple[Path, ...],
+    call: options.CallOptions,
+    libnccl: float | None,
+    as_json: bool,
+    communicator: options.CommunicatorOptions,
 ) -> None:
     """What is wrong with each decision table FILE, of any format that convert reads.
 
@@ -77,7 +86,15 @@ def lint_command(
     \b
     nccl-tuner plugin lint my.table
     nccl-tuner plugin lint my.table --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
+    nccl-tuner plugin lint my.table --machine dgx-h100 --nodes 2 --nccl 2.28.9 --libnccl
     """
+    if libnccl is not None:
+        if len(files) > 1 or call != options.CallOptions():
+            raise BadInput("--libnccl: of one FILE, whose rows say the types; valid: without others, --dtype and --op")
+        from tuner.cli.plugin.trials import show_tried
+
+        show_tried(files[0], communicator.scenario(), libnccl, as_json)
+        return
     tables = [(file, convert.read(file)) for file in files]
     linted = []
     checks: dict[str | None, list[Callable[[Table], list[TableFinding]]]] = {}

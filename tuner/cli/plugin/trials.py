@@ -1,4 +1,4 @@
-"""``nccl-tuner plugin dry-run``, ``try``: decision tables in the plugin, and in the real libnccl."""
+"""``nccl-tuner plugin dry-run``: decision tables in the plugin; what they do in the real libnccl."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from tuner.plugin import trial
 from tuner.plugin.dry_run import WARN
 from tuner.plugin.trial import Bypass
 from tuner.release.environment import parse_assignments
+from tuner.scenario import Scenario
 
 
 @click.command(name="dry-run", cls=options.Command)
@@ -141,21 +142,8 @@ def _lines(each: trial.TableTrial) -> str:
 MOST_SHOWN = 40
 
 
-@click.command(name="try", cls=options.Command)
-@click.argument("table", type=click.Path(path_type=Path))
-@options.communicator_options(without=["constants"], build=True)
-@options.timeout_option
-@options.json_option
-def try_command(table: Path, timeout_s: float, as_json: bool, communicator: options.CommunicatorOptions) -> None:
-    """Loads TABLE into the real libnccl, on simulated GPUs, and says of every row whether it takes effect.
-
-    At a size of each row: what is launched without the table, and with it. Exit code 1 where a row for this
-    communicator has no effect: another row takes all its calls, or NCCL cannot run what it names.
-
-    \b
-    nccl-tuner plugin try my.table --machine dgx-h100 --nodes 2 --nccl 2.28.9
-    """
-    described = communicator.scenario()
+def show_tried(table: Path, described: Scenario, timeout_s: float, as_json: bool) -> None:
+    """Every row's effect in the real libnccl; exit code 1 where one has none."""
     rows = tried.run(table, described, timeout_s)
     idle = [row for row in rows if row.effect in tried.NO_EFFECT]
     if as_json:

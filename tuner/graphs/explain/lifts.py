@@ -158,7 +158,7 @@ def more_adapters(topology: str, places: Mapping[str, list[str]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Idea:
-    """A change that may help, in words and as the changes that ``whatif`` takes: named edits, or variables."""
+    """A change that may help, in words and as the changes that ``diff`` takes: named edits, or variables."""
 
     change: str
     edits: Mapping[str, str] = field(default_factory=dict)  # in the words of tuner.machine.topology.edit

@@ -78,7 +78,7 @@ class Lift:
     """A change of the machine or of a variable, searched again; ``topology`` is the text of the changed file."""
 
     change: str  # in words
-    changes: tuple[str, ...]  # KEY=VALUE, as ``whatif`` and ``--change`` take them
+    changes: tuple[str, ...]  # KEY=VALUE, as ``diff`` and ``--change`` take them
     found: Found
     more: bool  # than without the change
     environment: dict[str, str] = field(default_factory=dict)

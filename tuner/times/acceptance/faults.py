@@ -1,7 +1,7 @@
 """Single faults of a machine, as what NCCL's search would find with them: graphs with less bandwidth, or without NVLS.
 
 A share is what is left of a bandwidth. Libnccl itself is not asked: what its search finds on a changed topology is the
-business of ``nccl-tuner whatif``; benchmarks/accept.py plants that as the truth and counts how often the fault that is
+business of ``nccl-tuner diff``; benchmarks/accept.py plants that as the truth and counts how often the fault that is
 named here is the one that was planted.
 """
 

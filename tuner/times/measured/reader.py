@@ -350,7 +350,7 @@ def _cells_of(row: MeasuredRow) -> tuple[object, ...]:
     )
 
 
-_WHERE = "; 'nccl-tuner measured list' shows the tables"
+_WHERE = "; 'nccl-tuner measured' shows the tables"
 
 
 def names() -> tuple[str, ...]:

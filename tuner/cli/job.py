@@ -1,0 +1,245 @@
+"""``nccl-tuner job``: collectives of a job, measured while it runs."""
+
+import hashlib
+import sys
+from pathlib import Path
+
+import click
+
+from tuner.base.errors import BadInput
+from tuner.cli import options
+from tuner.cli.command import Group
+from tuner.cli.output import counted, human_bytes, print_json, print_table, say, verdict
+from tuner.jobs.inside import decide, joined, plan, report
+from tuner.plugin.table.parse import from_text, to_text, write
+from tuner.scenario import Scenario
+from tuner.scenario.describe import describe
+from tuner.times.records.samples import Writer
+
+MOST_SHOWN = 20  # kinds of calls, and stragglers
+MOST_ARMS = 30
+COLUMNS = ("ranks", "call", "size", "executed", "calls", "us", "+-", "waiting")
+
+
+@click.command(name="read", cls=options.Command)
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.option("--machine", metavar="NAME", help="What the nodes are, for the measured times of --out.")
+@options.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE.jsonl",
+    help="Write the times as 'measure' does, for verify, fit, accept and decide.",
+)
+@click.option("--parquet", type=click.Path(path_type=Path), metavar="OUT", help="Write every joined call, partitioned.")
+@options.json_option
+def read_command(folder: Path, machine: str | None, out: Path | None, parquet: Path | None, as_json: bool) -> None:
+    """Joins the files of all ranks in DIR, the folder that NCCL_TUNER_JOB named while the job ran.
+
+    Of a call the least time over the ranks is its transfer; the rest of a rank's time it waited for the last one.
+    Exit code 1 where ranks ran something else than others, 3 where no call has a record of every rank.
+
+    \b
+    nccl-tuner job read /shared/job
+    nccl-tuner job read /shared/job --machine dgx-h100 --out job.jsonl
+    """
+    files = joined.read_folder(folder)
+    calls = list(joined.joined(files))
+    found = report.report(files, calls)
+    if parquet is not None:
+        report.write_parquet(parquet, calls)
+    if out is not None:
+        _write(out, machine, files, calls)
+    if as_json:
+        print_json(found)
+    else:
+        _print_read(found)
+    sys.exit(1 if found.parted else 3 if not found.calls else 0)
+
+
+def _write(out: Path, machine: str | None, files: joined.JobFolder, calls: list[joined.JoinedCalls]) -> None:
+    if out.exists() and out.stat().st_size:
+        raise BadInput(f"{out} is there already; valid: another file")
+    scenario = None if machine is None else scenario_of(machine, files, calls)
+    measured = report.measurements(calls, scenario)
+    with Writer(out, measured.header) as writer:
+        for block in measured.blocks:
+            writer.add(block)
+
+
+def say_left_out(files: joined.JobFolder) -> None:
+    """Prints what of a job's files is not read, to standard error."""
+    for note in files.left_out[:MOST_SHOWN]:
+        say(f"note: {note}", err=True)
+    if len(files.left_out) > MOST_SHOWN:
+        say(f"note: and {len(files.left_out) - MOST_SHOWN} more", err=True)
+
+
+def scenario_of(machine: str, files: joined.JobFolder, calls: list[joined.JoinedCalls]) -> Scenario:
+    """The communicator that has most time, on nodes of this kind. Errors: those of ``describe``."""
+    if not calls:
+        raise BadInput("no call has a record of every rank")
+    most = max(calls, key=lambda each: float(each.transfer_us.sum())).communicator
+    nodes = most.nodes or 1
+    release = files.releases[0] if files.releases else None
+    return describe(machine=machine, nodes=nodes, gpus_per_node=most.ranks // nodes, nccl=release)
+
+
+def _print_read(found: report.JobReport) -> None:
+    if found.parted:
+        say(verdict(f"ranks part: {counted(found.parted, 'call')} ran something else on some ranks", False))
+    elif not found.calls:
+        say(verdict("no call has a record of every rank", None))
+    else:
+        say(verdict(f"{100 * found.waiting:.0f} % of the time of collectives is waiting for the last rank", True))
+    releases = f", NCCL {', '.join(found.releases)}" if found.releases else ""
+    say(
+        f"{counted(found.processes, 'process').replace('processs', 'processes')}, "
+        f"{counted(found.communicators, 'communicator')}, {counted(found.calls, 'call')}{releases}: "
+        f"{found.transfer_s:.3g} s of transfer, {found.waiting_s:.3g} s of waiting, over all ranks"
+    )
+    rows = [
+        (
+            row.ranks,
+            row.call.collective.name,
+            human_bytes(row.call.bytes),
+            row.call.executed or "-",
+            row.calls,
+            f"{row.transfer_us:.1f}",
+            f"{row.spread_us:.1f}",
+            f"{100 * row.waiting:.0f} %",
+        )
+        for row in found.rows[:MOST_SHOWN]
+    ]
+    if rows:
+        print_table("", COLUMNS, rows)
+    if len(found.rows) > MOST_SHOWN:
+        say(f"and {len(found.rows) - MOST_SHOWN} kinds of calls more, which take less")
+    for late in found.stragglers[:MOST_SHOWN]:
+        say(
+            f"straggler: {late.name} came last in {100 * late.last / late.calls:.0f} % of {late.calls} calls, "
+            f"where {100 * late.share:.1f} % is its share; others waited {late.waiting_s:.3g} s in them"
+        )
+    for note in found.notes:
+        say(f"note: {note}")
+
+
+@click.command(name="plan", cls=options.Command)
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.option("--machine", metavar="NAME", required=True, help="What the nodes are.")
+@options.out_option("TABLE", "The table to write.")
+@options.json_option
+def plan_command(folder: Path, machine: str, out: Path, as_json: bool) -> None:
+    """Writes a table with arms for the calls that most time of the job in DIR is in, and says what exploring costs.
+
+    Of each call NCCL's own choice and up to three others that NCCL's model takes for at most half as slow again. The
+    shares are such that all of it is predicted to cost at most 1 % of the time in collectives.
+
+    \b
+    nccl-tuner job plan /shared/job --machine dgx-h100 --out explore.table
+    """
+    files = joined.read_folder(folder)
+    say_left_out(files)
+    calls = list(joined.joined(files))
+    found = plan.plan(calls, scenario_of(machine, files, calls), {"explores": f"the calls of {folder}"})
+    from_text(to_text(found.table))  # what its own reader refuses is not written
+    write(out, found.table)
+    if as_json:
+        print_json(found)
+        return
+    say(
+        verdict(f"{counted(len(found.calls), 'row')} in {out}: ", True)
+        + f"exploring is predicted to cost {100 * found.cost:.2g} % of the time in collectives, "
+        f"{100 * found.cost_of_job:.2g} % of the job's"
+    )
+    rows = [
+        (
+            call.point.collective.name,
+            human_bytes(call.point.bytes),
+            f"{100 * call.share:.0f} %",
+            f"{call.usual.algorithm.name}/{call.usual.protocol.name}",
+            ", ".join(f"{arm} {factor:.2f}" for arm, factor in call.factors),
+        )
+        for call in found.calls
+    ]
+    print_table("", ("call", "size", "time", "now", "arms, by NCCL's model over what runs now"), rows)
+    say(f"one block of {found.block} calls in {found.every} is of an arm; it ends after {found.days:.2g} days")
+
+
+@click.command(name="decide", cls=options.Command)
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR...")
+@options.out_option("TABLE", "The table to write.")
+@options.json_option
+def decide_command(folders: tuple[Path, ...], out: Path, as_json: bool) -> None:
+    """Judges the arms that the job in DIR explored (several DIRs: its restarts), and writes a table of those that stay.
+
+    An arm stays where it gains more than 2 % over the calls around its blocks, with an error of at most 0.025 for all
+    arms together, and the job itself is not slower in them. Nothing changes while the job runs.
+    Exit code 0 with rows, 1 where NCCL's own choices stay, 3 where no arm has blocks enough.
+
+    \b
+    nccl-tuner job decide /shared/job --out pod.table
+    """
+    calls: list[joined.JoinedCalls] = []
+    for folder in folders:
+        files = joined.read_folder(folder)
+        say_left_out(files)
+        calls += joined.joined(files)
+    found = decide.decide(calls, {"from": "what " + ", ".join(map(str, folders)) + " measured in the job"})
+    if found.kept:
+        from_text(to_text(found.table))  # what its own reader refuses is not written
+        write(out, found.table)
+    if as_json:
+        print_json(found)
+    else:
+        _print_decided(found, out)
+    sys.exit(0 if found.kept else 1 if any(arm.judged for arm in found.arms) else 3)
+
+
+def _print_decided(found: decide.JobDecision, out: Path) -> None:
+    if found.kept:
+        saved = sum(arm.saved_s for arm in found.kept)
+        rows = counted(len(found.table.decisions), "row")
+        say(verdict(f"{rows} in {out}: {saved:.3g} s a day less in collectives, on each rank", True))
+    elif any(arm.judged for arm in found.arms):
+        say(verdict("no arm is faster: NCCL's own choices stay", False))
+    else:
+        say(verdict("no arm has blocks enough to be judged", None))
+    shown = [
+        (
+            arm.ranks,
+            arm.point.collective.name,
+            human_bytes(arm.point.bytes),
+            arm.usual,
+            arm.arm,
+            f"{100 * arm.gain:.1f} %",
+            f"{100 * arm.interval[0]:.1f} to {100 * arm.interval[1]:.1f} %" if arm.judged else "-",
+            "-" if arm.job_gain is None else f"{100 * arm.job_gain:.1f} %",
+            arm.why_not or "stays",
+        )
+        for arm in found.arms[:MOST_ARMS]
+    ]
+    print_table("", ("ranks", "call", "size", "now", "arm", "gain", "95 %", "job", "verdict"), shown)
+    if found.kept:
+        say("start the job again with:")
+        say(f"export NCCL_TUNER_TABLE={out.resolve()}")
+        say(f"export NCCL_TUNER_TABLE_SHA256={hashlib.sha256(out.read_bytes()).hexdigest()}")
+
+
+VERBS = {
+    "read": "joins what the ranks of a job measured: transfer, waiting, stragglers",
+    "plan": "a table whose arms a job explores: few, where most of its time is",
+    "decide": "which arms are faster in the job, and the table of those",
+}
+
+
+@click.group(name="job", cls=Group, verbs=VERBS, modules="job")
+def command() -> None:
+    """Collectives of a job, measured while it runs by the profiler that is in the tuner plugin.
+
+    \b
+    export NCCL_PROFILER_PLUGIN=$NCCL_TUNER_PLUGIN NCCL_TUNER_JOB=/shared/job
+    nccl-tuner job read /shared/job
+    nccl-tuner job plan /shared/job --machine dgx-h100 --out explore.table
+    nccl-tuner job decide /shared/job --out pod.table
+    """

@@ -1,0 +1,154 @@
+"""``nccl-tuner plugin env``, ``path``, ``switch``: how jobs load the plugin, and its table."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tuner import plugin, release
+from tuner.base.errors import BadInput, one_of
+from tuner.cli import options
+from tuner.cli.communicator_options import release_option
+from tuner.cli.output import print_json
+from tuner.plugin import headers, loading, rollout
+from tuner.plugin.formats import convert as formats
+from tuner.plugin.table.values import VALID
+
+
+@click.command(name="path", cls=options.Command)
+@options.json_option
+def path_command(as_json: bool) -> None:
+    """Prints the path of the plugin's shared object, for NCCL_TUNER_PLUGIN.
+
+    \b
+    export NCCL_TUNER_PLUGIN=$(nccl-tuner plugin path)
+    """
+    installed = str(plugin.path())
+    if as_json:
+        print_json({"path": installed})
+    else:
+        click.echo(installed)
+
+
+@click.command(name="env", cls=options.Command)
+@options.under(
+    "Rolled out, decided once for the job",
+    "--switch",
+    "--canary",
+    "--percent",
+    "--canary-jobs",
+    "--canary-hosts",
+    "--job",
+    "--job-hosts",
+    "--signature",
+    "--signers",
+    "--identity",
+)
+@release_option("NCCL release. [default: the installed nvidia-nccl wheel's; without one, the newest]")
+@click.option("--table", type=click.Path(path_type=Path), metavar="FILE", help="The decision table to apply.")
+@click.option("--strict", is_flag=True, help="A table that cannot be read fails the communicator.")
+@click.option(
+    "--next", "following", metavar="TUNER", help="The tuner to ask where no row matches: a path, a name, or none."
+)
+@click.option("--live", type=click.Path(path_type=Path), metavar="DIR", help="A folder for counts while the job runs.")
+@click.option("--switch", type=click.Path(path_type=Path), metavar="FILE", help="The switch that all ranks see.")
+@click.option("--canary", type=click.Path(path_type=Path), metavar="FILE", help="The table that some jobs get instead.")
+@click.option("--percent", type=float, default=0.0, help="Of how many jobs in a hundred, by the job's name.")
+@click.option("--canary-jobs", type=click.Path(path_type=Path), metavar="FILE", help="Names of jobs that get it.")
+@click.option("--canary-hosts", type=click.Path(path_type=Path), metavar="FILE", help="Hosts whose jobs get it.")
+@click.option("--job", metavar="NAME", help="The job, as all its ranks know it. [default: Slurm's, torchrun's ...]")
+@click.option("--job-hosts", metavar="NAMES", default="", help="The job's hosts, with blanks between.")
+@click.option("--signature", type=click.Path(path_type=Path), metavar="FILE", help="The table's signature.")
+@click.option("--signers", type=click.Path(path_type=Path), metavar="FILE", help="Allowed signers, or a public key.")
+@click.option("--identity", metavar="NAME", help="Whose signature it has to be, of the allowed signers.")
+@options.json_option
+def env_command(
+    nccl: str | None, table: Path | None, strict: bool, following: str | None, as_json: bool, **given: Any
+) -> None:
+    """Prints the variables that make a release of NCCL load the plugin, as lines for a shell.
+
+    With --table also the SHA-256 of its content: the plugin then takes no other. Run it once for a job, in the script
+    whose variables all ranks share: which table a canary gives a job, and when the job began, is decided here. Exit
+    code 1, and no lines, where a signature is not good.
+
+    \b
+    eval "$(nccl-tuner plugin env --table my.table)"
+    """
+    chosen = release.load(nccl or _installed() or release.names()[-1])
+    table, why = _table_of_job(table, **given)
+    if why:
+        click.echo(f"note: {table}: {why}", err=True)
+    if given["signature"] is not None and table is not None:
+        _check_signature(table, given["signature"], given["signers"], given["identity"])
+    timed = False
+    if table is not None:
+        read = formats.read(table)
+        if read.format not in formats.OF_THE_PLUGIN:
+            raise BadInput(f"{table}: the plugin does not read {read.format} ({one_of(formats.OF_THE_PLUGIN)})")
+        timed = VALID in read.table.provenance
+        for finding in (*headers.check_release(read.table, chosen.name), *headers.check_who_asks(read.table, chosen)):
+            click.echo(f"{read.place(finding.line)}: {finding.severity}: {finding.reason}", err=True)
+    variables = loading.environment(chosen, plugin.path(), table, strict, following)
+    variables.set.update(loading.job_settings(given["live"], given["switch"], timed))
+    if as_json:
+        print_json({"release": chosen.name, "set": variables.set, "prepend": variables.prepend})
+    else:
+        click.echo("\n".join(variables.exports()))
+
+
+def _table_of_job(
+    table: Path | None,
+    canary: Path | None,
+    percent: float,
+    canary_jobs: Path | None,
+    canary_hosts: Path | None,
+    job: str | None,
+    job_hosts: str,
+    **_: Any,
+) -> tuple[Path | None, str | None]:
+    if canary is None:
+        return table, None
+    name = job or rollout.job_name(os.environ)
+    if name is None:
+        known = one_of(rollout.JOB_VARIABLES)
+        raise BadInput(f"a canary is by the job's name, which all ranks are told: --job NAME, or {known}")
+    jobs, hosts = (rollout.names(path) if path else () for path in (canary_jobs, canary_hosts))
+    why = rollout.gets_canary(rollout.Canary(canary, percent, jobs, hosts), rollout.Job(name, tuple(job_hosts.split())))
+    return (canary, why) if why else (table, None)
+
+
+def _check_signature(table: Path, signature: Path, signers: Path | None, identity: str | None) -> None:
+    if signers is None:
+        raise BadInput("--signature needs --signers")
+    if wrong := rollout.verify(table, signature, signers, identity):
+        click.echo(f"nccl-tuner: {table}: {wrong}", err=True)
+        raise SystemExit(1)
+
+
+@click.command(name="switch", cls=options.Command)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("state", type=click.Choice(["off", "on"]))
+@click.option(
+    "--margin", "margin_s", type=int, default=rollout.LEAST_MARGIN_S, show_default=True,
+    help="Seconds from now on: until all nodes see the file, and what clocks differ by.",
+)  # fmt: skip
+@click.option("--reason", "why", default="", help="One line that stands in the file.")
+def switch_command(file: Path, state: str, margin_s: int, why: str) -> None:
+    """Has jobs that begin from now on go without the plugin's table (off), or with it again (on).
+
+    FILE is what NCCL_TUNER_SWITCH names, which all nodes see; it has to be there before the first job. Jobs that run
+    keep what they have, for ranks that looked at different moments would part: restart those that must not.
+
+    \b
+    nccl-tuner plugin switch /shared/nccl-tuner.switch off --reason "all-to-all slower since Monday"
+    """
+    since_s = rollout.switch(file, state == "off", margin_s, why)
+    click.echo(f"{file}: {state} for jobs that begin from {datetime.fromtimestamp(since_s, UTC):%Y-%m-%dT%H:%M:%SZ} on")
+
+
+def _installed() -> str | None:
+    from tuner.oracle import library
+
+    return library.installed_release()
