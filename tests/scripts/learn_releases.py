@@ -20,8 +20,7 @@ from tuner.release import learnt
 
 PAGE = Path(__file__).parents[2] / "docs" / "releases.md"
 BETWEEN = re.compile(r"(<!-- learnt: [^>]*-->\n).*?(<!-- end of learnt -->)", re.DOTALL)
-COLUMNS = ["learnt", "nearest before", "graphs", "cells", "picks, launches", "groups"]
-HEAD = f"| {' | '.join(COLUMNS)} |\n|---|---|--:|--:|--:|--:|\n"
+KINDS = ("graphs", "cells", "picks and launches", "groups")
 PICKS = ("picks", "channels", "threads")
 MOST_RULES = 4  # that are named in the table
 LIMIT_S = 90.0  # of trials
@@ -30,7 +29,7 @@ LIMIT_S = 90.0  # of trials
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(release.names()), metavar="[RELEASE]...")
 def main(names: tuple[str, ...]) -> None:
-    rows, whole = [], []
+    others, whole = [], []
     for name in names or release.names()[1:]:
         known = release.names()
         path = library.find(name).path
@@ -40,9 +39,11 @@ def main(names: tuple[str, ...]) -> None:
         if set(shares(learning)) == {"100 %"}:
             whole.append(name)
         else:
-            rows.append(row(name, learning))
+            others.append([float(share.split()[0]) for share in shares(learning)])
     if not names:
-        text = f"All answers are equal of {', '.join(whole)}. Of the others:\n\n{HEAD}" + "\n".join(rows) + "\n"
+        columns = zip(KINDS, zip(*others, strict=True), strict=True)
+        ranges = ", ".join(f"{min(those):.0f} to {max(those):.0f} % of {kind}" for kind, those in columns)
+        text = f"All answers are equal of {', '.join(whole)}.\nOf {len(others)} others: {ranges}.\n"
         PAGE.write_text(BETWEEN.sub(lambda found: found[1] + text + found[2], PAGE.read_text()))
 
 
