@@ -5,7 +5,6 @@ import itertools
 import json
 import re
 import tomllib
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
@@ -90,25 +89,21 @@ def by_build() -> str:
 def by_arm() -> str:
     """Differences of libnccl for aarch64 from that for x86-64."""
     rows = recorded.read("arm")
-    lines = ["| compared in all releases | number | different |", "|---|--:|--:|"]
-    for what in ("constants", "variables", "latencies", "times", "picks"):
-        numbers = [sum(row[key] for row in rows.values()) for key in (what, f"{what}_different")]
-        lines.append(f"| {what} | {' | '.join(f'{number:,}' for number in numbers)} |")
+    said = []
+    for what in ("constants", "variables", "picks", "latencies", "times"):
+        compared, different = (sum(row[key] for row in rows.values()) for key in (what, f"{what}_different"))
+        said.append(f"{different:,} of {compared:,} {what}")
     first, *_, last = rows
-    return "\n".join(lines) + f"\n\n{len(rows)} releases, {first} to {last}.\n"
+    return f"In {len(rows)} releases, {first} to {last}, these differ: {', '.join(said)}.\n"
 
 
 def by_random() -> str:
-    """Random topologies by group of releases, and each one that is not equal."""
-    lines = ["| NCCL | random topologies | graphs equal | refused by both |", "|---|--:|--:|--:|"]
-    listed = []
-    for row in recorded.read("random").values():
-        names = row["releases"]
-        equal = share(row["equal"], row["compared"])
-        lines.append(f"| {names[0]} to {names[-1]} | {row['compared']:,} | {equal} | {row['refused_by_both']:,} |")
-        listed += [f"{each['seed']} of {each['release']}" for each in row.get("differs", [])]
-    not_equal = f"Not equal: {', '.join(listed)} (`docs/random.toml` says how).\n" if listed else ""
-    return "\n".join(lines) + f"\n\n{not_equal}"
+    """Random topologies of all releases, and each one that is not equal."""
+    rows = list(recorded.read("random").values())
+    compared, equal, refused = (sum(row[key] for row in rows) for key in ("compared", "equal", "refused_by_both"))
+    listed = [f"{each['seed']} of {each['release']}" for row in rows for each in row.get("differs", [])]
+    not_equal = f"; not so {', '.join(listed)} (`docs/random.toml` says how)" if listed else ""
+    return f"{equal:,} of {compared:,} topologies have the same graphs{not_equal}; {refused} are refused by both.\n"
 
 
 def share(matched: int, compared: int) -> str:
@@ -127,9 +122,7 @@ def changes() -> str:
 def _changed(before: str, after: str) -> str:
     found = [each.key for each in release.differences(release.load(before), release.load(after))]
     rules = dict.fromkeys(key.split(".")[1] for key in found if key.startswith("rules."))
-    values = Counter(key.split(".")[0] for key in found if not key.startswith("rules."))
-    counted = ", ".join(name if count == 1 else f"{name} {count}" for name, count in values.items())
-    return f"| {after} | {', '.join(rules) or '-'} | {counted or '-'} | {_graphs(before, after) or '-'} |"
+    return f"| {after} | {', '.join(rules) or '-'} | {_graphs(before, after) or '-'} |"
 
 
 def _graphs(before: str, after: str) -> str:
