@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests.support import check_launch, launch_records
+from tests.support import launch_records
 from tuner import release
 from tuner.base.names import Algorithm
 from tuner.emulator import full_launch
 from tuner.emulator.selection import Selection
+from tuner.oracle.conformance import launched_values
 from tuner.scenario.p2p import heads_of
 
 load = cache(launch_records.load)
@@ -53,7 +54,7 @@ def compared(cases: list[launch_records.Case], golden: dict[str, Any]) -> tuple[
         for operation, found in zip(case.operations, golden["launches"][case.name], strict=True):
             ours = full_launch.launch(selection, [operation], lambda resolved=resolved: heads_of(resolved))
             algorithms |= {work.algorithm for kernel in ours.kernels for work in kernel.works}
-            values = check_launch.compare(ours, launch_records.read(found))
+            values = launched_values.compare(ours, launch_records.read(found))
             differing += [
                 f"{case.name} {operation}: {what} {both}" for what, both in values.items() if both[0] != both[1]
             ]

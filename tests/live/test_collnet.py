@@ -240,3 +240,16 @@ def test_a_plugin_that_is_not_asked_for(name: str, machine: str, nodes: int, gpu
         one_rail = release.load(name).search.reading.collnet_is_one_rail
         without = replace(scenario, collnet=False)
         assert (scenario.resolve().connected != without.resolve().connected) == one_rail
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("name", HERE)
+def test_a_communicator_that_is_split_off(name: str) -> None:
+    """It has CollNet of its own on fewer nodes than the whole; on as many only up to 2.21.5."""
+    exact(describe(machine="dgx-h100", gpus_per_node=2, nodes=3, ranks="0-3", nccl=name, collnet=True, env=ON))
+    as_many = describe(machine="dgx-h100", gpus_per_node=2, nodes=2, ranks="0-2", nccl=name, collnet=True, env=ON)
+    if release.load(name).connect.split_keeps_collnet:
+        exact(as_many)
+    else:
+        with pytest.raises(BadInput, match="on as many nodes NCCL"):
+            as_many.communicator()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import check_launch
 from tests.support.available_releases import HERE, WITH_PLUGINS
 from tests.support.draws import Draws
 from tests.support.plugin_tables import interface, table_of
@@ -29,6 +28,7 @@ from tuner.emulator.rules.registered import missing
 from tuner.emulator.selection import Selection
 from tuner.emulator.tuner_plugin import CHUNKS_SINCE
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance import launched_values
 from tuner.scenario import Scenario
 
 pytestmark = pytest.mark.live
@@ -201,7 +201,7 @@ def test_chunks_that_a_tuner_names_are_those_of_libnccl(nccl: str, tmp_path: Pat
             operation = Operation(Request(collective, DataType.float32, Op.sum), size)
             alone, ours = (full_launch.launch(each, [operation], lambda: full_launch.NO_HEADS) for each in selections)
             (theirs,) = oracle.launch_groups_in_full([[issued(selections[0], operation)]])
-            values = check_launch.compare(ours, theirs)
+            values = launched_values.compare(ours, theirs)
             assert {what: both for what, both in values.items() if both[0] != both[1]} == {}
             found.append(ours.kernels[0].works[0].shares[0].chunk == alone.kernels[0].works[0].shares[0].chunk)
     assert not any(found[at] for at in (0, 1, 2, 5))

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tests.support import check_launch
 from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.oracle.conformance import launched_values
 from tuner.oracle.conformance.check import reachable
 from tuner.oracle.launches import LaunchInFull, RecordedKernel
 from tuner.oracle.messages import Batch, KernelWorks
@@ -135,7 +135,7 @@ def written(launch: LaunchInFull) -> dict[str, Any]:
 
 ADDRESSES = ("sendbuff", "recvbuff", "sendbuffOffset", "recvbuffOffset", "sendbuffRmtAddrs", "recvbuffRmtAddrs")
 WANTED = {"channelId", "pattern", "protocol", "dtype", "root", "redOp", "coll", "collAPI", "algorithm", "nPeers", "reg"}
-WANTED |= check_launch.OF_OPERATION.keys()
+WANTED |= launched_values.OF_OPERATION.keys()
 
 
 def _plain(struct: dict[str, int]) -> dict[str, int]:

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from tests.support import check_launch
 from tests.support.planned_communicators import hosts
 from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm, TunerError
@@ -18,6 +17,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance import launched_values
 from tuner.oracle.conformance.check import reachable
 from tuner.oracle.launches import IssuedCall
 from tuner.scenario import Scenario
@@ -105,7 +105,7 @@ def drawn(nccl: str, seed: str, alone: int, groups: int, buffers: Buffers = Buff
         yield Drawn(scenario, rank, selection, calls, tuple(in_groups))
 
 
-def compared(communicator: Drawn) -> Iterator[tuple[tuple[Operation, ...], Launch, dict[str, check_launch.Both]]]:
+def compared(communicator: Drawn) -> Iterator[tuple[tuple[Operation, ...], Launch, dict[str, launched_values.Both]]]:
     """Each call and each group with what it is launched as here, and every value, here and in libnccl.
 
     What copy engines do is left out, and groups that are refused; libnccl never returns from some, and would
@@ -124,7 +124,7 @@ def compared(communicator: Drawn) -> Iterator[tuple[tuple[Operation, ...], Launc
                 of.windows,
             )
             for (operations, ours), theirs in zip(returning.items(), launched, strict=True):
-                yield operations, ours, check_launch.compare(ours, theirs)
+                yield operations, ours, launched_values.compare(ours, theirs)
 
 
 def _launch(communicator: Drawn, group: tuple[Operation, ...], heads: full_launch.HeadsOf) -> Launch | None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from tests.support import check_launch
 from tests.support.plugin_tables import table_of
 from tests.support.random_launches import AT_ONCE, Drawn, in_batches, issued
 from tuner import plugin
@@ -17,6 +16,7 @@ from tuner.emulator.launches import Launch
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance import launched_values
 from tuner.plugin.asked import AskedPlugin, opened
 from tuner.scenario.p2p import heads_of
 
@@ -30,7 +30,7 @@ class Compared:
     """Calls of one group, and every value, here and in libnccl; ``named``: whether a row named channels of any."""
 
     operations: tuple[Operation, ...]
-    values: dict[str, check_launch.Both]
+    values: dict[str, launched_values.Both]
     named: bool
 
 
@@ -72,7 +72,7 @@ def compared(communicator: Drawn, rows: Sequence[str], folder: Path) -> Iterator
                 communicator.rank,
             )
             for (operations, ours), theirs in zip(returning.items(), real, strict=True):
-                yield Compared(operations, check_launch.compare(ours, theirs), tuners[operations].named)
+                yield Compared(operations, launched_values.compare(ours, theirs), tuners[operations].named)
 
 
 class _Tuner:

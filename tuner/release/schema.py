@@ -180,6 +180,7 @@ class Connect:
     nvls_adapters: Literal["first", "in_turn"]  # of a head at which several channels begin
     # Where PAT is connected as a communicator is made, if that is not left to the first call.
     pat_at_once: Literal["one_rank_per_node", "or_with_nvls"]
+    split_keeps_collnet: bool  # where it has as many nodes as the whole and shares nothing; else it has none
 
 
 T = TypeVar("T")

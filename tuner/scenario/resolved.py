@@ -1,7 +1,7 @@
 """A scenario resolved: its kinds of nodes, its communicator for the emulator, its configuration for libnccl."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, groupby, repeat
@@ -127,7 +127,18 @@ class ResolvedScenario:
             if self.ranks_share_processes or self.scenario.tuner:
                 view = replace(view, ranks_share_processes=self.ranks_share_processes, tuner=self.scenario.tuner)
             of_node[first] = view
+        self._check_split(of_node.values())
         return tuple(of_node[id(node)] for node in nodes)
+
+    def _check_split(self, views: Iterable[Communicator]) -> None:
+        """BadInput where CollNet goes by how a communicator of some ranks is made."""
+        if self.scenario.members is None or self.release.connect.split_keeps_collnet:
+            return
+        if any(view.collnet and view.nodes == self.whole.views[0].nodes for view in views):
+            raise BadInput(
+                f"`ranks` with CollNet: on as many nodes NCCL {self.release.name} has it where it is made "
+                "from nothing, and not where the communicator is split off; valid: NCCL_COLLNET_ENABLE=0"
+            )
 
     @cached_property
     def gpus_per_process(self) -> int:

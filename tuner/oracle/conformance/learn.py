@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ from tuner.base.errors import OracleUnavailable, TunerError
 from tuner.base.files import sha256
 from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.base.numerics import shortest
+from tuner.emulator import full_launch
 from tuner.emulator.build import build
+from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.graphs import searched
@@ -34,6 +37,7 @@ from tuner.machine.graphs import OrderedGraph
 from tuner.oracle import library
 from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
+from tuner.oracle.conformance import launched_values
 from tuner.oracle.conformance.check import (
     ALL_COLLECTIVES,
     as_ranks_go_on,
@@ -45,12 +49,14 @@ from tuner.oracle.conformance.check import (
 from tuner.oracle.conformance.check import name as check_name
 from tuner.oracle.conformance.mismatches import Comparing, MatchReport, Mismatch
 from tuner.oracle.facts import Facts, OracleTables
+from tuner.oracle.launches import IssuedCall, LaunchInFull
 from tuner.oracle.search import net_gbs, ordered_graphs
 from tuner.oracle.symbols import opened, own_name
 from tuner.release import ALGORITHM_KEYS, HARDWARE, PROTOCOL_KEYS, Release, learnt, reader
 from tuner.release.convert import WrongValue
 from tuner.release.environment import Environment
 from tuner.scenario import Scenario
+from tuner.scenario.p2p import heads_of
 
 # Machine, nodes, GPUs of each: every generation and processor, one node and several, one rank per node.
 PROBES = (
@@ -77,6 +83,8 @@ EIGHT_BITS = Request(Collective.AllReduce, DataType.float8e4m3, Op.sum)
 LIMIT_S = 420.0  # of trials
 ANSWER_S = 60.0  # for each of the library's answers
 ASKED_IN_VAIN = 2  # communicators, if they are the first: the others would end so, too
+REACHING_S = 60.0  # beyond, to find what the answers that still differ go by
+FAILED = 1 << 30  # differences of a trial with values that cannot be together
 MOST_KEPT = 4  # of the changes that mend one communicator, to be tried on all
 Progress = Callable[[str], None]
 
@@ -93,6 +101,7 @@ class Probe:
     cost_tables: Mapping[Request, NDArray[np.float32]]  # [S, A, 3], us
     launches: Mapping[Request, list[OracleLaunch]]
     sizes: Mapping[Request, list[int]]
+    in_full: Mapping[Operation, LaunchInFull]  # chunks and all else that a launch is handed, of some of the sizes
 
     def costs(self, request: Request, sizes: Sequence[int]) -> NDArray[np.float32]:
         """Cost tables of the sizes that were asked, float32 [S, A, 3] in us."""
@@ -166,8 +175,9 @@ def learn(
     nearest = _nearest(said)
     best = min(candidates, key=lambda each: (each.score(probes[:QUICK]), nearest(each)))
     progress(f"nearest: {best.parent}, {best.score(probes)} of {_asked(probes)} answers differ")
-    best = _searching(best, candidates, probes, began + limit_s / 2, progress)
-    best = _descend(best, known, probes, began + limit_s, progress)
+    best = _searching(best, candidates, probes, began + limit_s / 3, progress)
+    for part, until in (OF_SEARCH, limit_s / 2), (OF_MODEL, limit_s), (OF_LAUNCHES, limit_s):
+        best = _descend(best, known, probes, began + until, progress, part)
     nccl = best.release(name)
     reports: list[tuple[Probe | None, MatchReport]] = [(probe, _compare(nccl, probe)) for probe in probes]
     learnt.keep(name, learnt.text(name, best.parent, learnt.LearntFrom(str(path), digest, 0, 0), best.changes))
@@ -181,7 +191,7 @@ def learn(
     origin = learnt.LearntFrom(str(path), digest, compared.total(), matched.total())
     file = learnt.keep(name, learnt.text(name, best.parent, origin, best.changes))
     reader.forget()
-    differing = tuple(_differing(nccl, reports))
+    differing = tuple(_differing(nccl, reports, partial(_reaching, best, known, began + limit_s + REACHING_S)))
     seconds = time.monotonic() - began
     data = sum(key in best.data for key in best.changes)
     return Learning(
@@ -255,15 +265,29 @@ def _probe(scenario: Scenario, oracle: Oracle) -> Probe:
         except TunerError:  # of a type that it has not, or nothing does it
             costs.pop(request, None)
     ordered = ordered_graphs(oracle)
-    return Probe(scenario, oracle.tables, oracle.facts, ordered, net_gbs(oracle), costs, launches, sizes)
+    in_full = _in_full_of(oracle, ranks, sizes)
+    return Probe(scenario, oracle.tables, oracle.facts, ordered, net_gbs(oracle), costs, launches, sizes, in_full)
+
+
+def _in_full_of(oracle: Oracle, ranks: int, sizes: Mapping[Request, list[int]]) -> dict[Operation, LaunchInFull]:
+    """Launches of every third size; none where the library cannot be read so far."""
+    operations = [Operation(each, size, 0) for each, asked in sizes.items() for size in asked[::3]]
+    issued = [(each.request, each.bytes // each.request.unit_bytes(ranks)) for each in operations]
+    calls = [[IssuedCall(each.collective, each.dtype, count, 0, each.op)] for each, count in issued]
+    try:
+        return dict(zip(operations, oracle.launch_groups_in_full(calls), strict=True))
+    except TunerError:
+        return {}
 
 
 # Comparing a release with what was answered.
 
-ALL_PARTS = ("graphs", "tables", "cells", "picks")
+LAUNCHED_ALIKE = ("kernels", ": symbol", ": blocks", ": threads")  # else picks and channels differ, which says it
+
+CHOICES = ("graphs", "tables", "cells", "picks")
 
 
-def _compare(nccl: Release, probe: Probe, parts: Sequence[str] = ALL_PARTS) -> MatchReport:
+def _compare(nccl: Release, probe: Probe, parts: Sequence[str] = (*CHOICES, "launches")) -> MatchReport:
     """The release's answers from the library's own graphs, so that the search's differences are seen alone."""
     comparing = Comparing()
     with learnt.trying(nccl):
@@ -289,7 +313,24 @@ def _compare(nccl: Release, probe: Probe, parts: Sequence[str] = ALL_PARTS) -> M
             except TunerError as error:
                 refused = Mismatch("picks", check_name(request), str(error), "answered")
                 comparing.add("picks", len(sizes), [refused] * len(sizes))
+        if "launches" in parts:
+            _compare_in_full(comparing, selection, scenario, probe)
         return comparing.report(scenario.title)
+
+
+def _compare_in_full(comparing: Comparing, selection: Selection, scenario: Scenario, probe: Probe) -> None:
+    """Compares arguments of kernels and proxies, of calls that are launched alike but for these."""
+    heads = cache(lambda: heads_of(scenario.resolve()))
+    for operation, theirs in probe.in_full.items():
+        where = f"{check_name(operation.request)} {operation.bytes} B"
+        try:
+            values = launched_values.compare(full_launch.launch(selection, [operation], heads), theirs)
+        except TunerError as error:
+            comparing.compare("launches", where, str(error), "launched")
+            continue
+        alike = all(ours == real for key, (ours, real) in values.items() if key.endswith(LAUNCHED_ALIKE))
+        for key, (ours, real) in values.items() if alike else ():
+            comparing.compare("launches", f"{where}: {key}", ours, real)
 
 
 def _selection(nccl: Release, scenario: Scenario, probe: Probe) -> Selection:
@@ -358,7 +399,7 @@ class _Candidate:
             place[last] = value
         return replace(release.changed(release.load(self.parent), nested), name=name)
 
-    def score(self, probes: Sequence[Probe], parts: Sequence[str] = ALL_PARTS) -> int:
+    def score(self, probes: Sequence[Probe], parts: Sequence[str] = CHOICES) -> int:
         """Number of answers that differ."""
         return sum(_differ(self, probe, tuple(parts)) for probe in probes)
 
@@ -375,7 +416,7 @@ def _differ(candidate: _Candidate, probe: Probe, parts: tuple[str, ...]) -> int:
             with np.errstate(all="ignore"):  # of values that no release has together
                 _scores[key] = len(_compare(nccl, probe, parts).mismatches)
         except (TunerError, WrongValue, KeyError, TypeError, IndexError, ValueError, ArithmeticError, StopIteration):
-            _scores[key] = 1 << 30
+            _scores[key] = FAILED
     return _scores[key]
 
 
@@ -423,16 +464,35 @@ def _searching(
 
 # Values and rules, one by one.
 
-TRIED = ("rules.", "limits.", "threads.", "thread_threshold_bytes.", "nvls_channels.", "ring_plateau.", "net_overhead")
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Answers that are compared together, and the values and rules that they may go by."""
+
+    compared: tuple[str, ...]
+    keys: tuple[str, ...]  # as they begin
+
+
+OF_SEARCH = _Part(("graphs",), ("search.",))
+OF_MODEL = _Part(
+    ("tables", "cells", "picks"),
+    ("rules.", "limits.", "threads.", "thread_threshold_bytes.", "nvls_channels.", "ring_plateau.", "net_overhead"),
+)
+OF_LAUNCHES = _Part(("launches",), ("rules.", "limits.", "nvls_", "registration.", "threads_divide"))  # chunks among it
 NOT_COMPARED = ("rules.symmetric", "rules.windows", "rules.printed", "rules.cta_policy", "rules.domains", "rules.group")
 SOLVED = ("ring_plateau.", "net_overhead_us.", "nvls_channels.", "thread_threshold_bytes.", "limits.min_")
 
 
 def _descend(
-    best: _Candidate, known: Sequence[str], probes: Sequence[Probe], until: float, progress: Progress
+    best: _Candidate,
+    known: Sequence[str],
+    probes: Sequence[Probe],
+    until: float,
+    progress: Progress,
+    part: _Part,
 ) -> _Candidate:
     """The candidate with every single change that leaves fewer differences, the best first, until none does."""
-    parts = ("tables", "cells", "picks")
+    parts = part.compared
     while least := best.score(probes, parts):
         differing = sorted((each for each in probes if best.score([each], parts)), key=lambda each: each.scenario.ranks)
         chosen, left = None, least
@@ -440,7 +500,8 @@ def _descend(
             if time.monotonic() > until:
                 progress("the time for trials is over, the rest is not tried")
                 return best
-            trials = sorted(_trials(best, known, probe), key=lambda each: each.score([probe], parts))[:MOST_KEPT]
+            tried = (trial for _, trial in _trials(best, known, probe, part))
+            trials = sorted(tried, key=lambda each: each.score([probe], parts))[:MOST_KEPT]
             better = [each for each in trials if each.score([probe], parts) < best.score([probe], parts)]
             chosen = min(better, key=lambda each: each.score(probes, parts), default=None)
             if chosen is not None and (left := chosen.score(probes, parts)) < least:
@@ -455,20 +516,20 @@ def _descend(
     return best
 
 
-def _trials(best: _Candidate, known: Sequence[str], probe: Probe) -> Iterator[_Candidate]:
-    """One change each: what any release has, then numbers that a cell of the library asks for."""
+def _trials(best: _Candidate, known: Sequence[str], probe: Probe, part: _Part) -> Iterator[tuple[str, _Candidate]]:
+    """One change each with its key: what any release has, then numbers that a cell of the library asks for."""
     now = {**_flat_of(best.parent), **best.changes}
     seen = set[str]()
     for name in known:
         for key, value in _flat_of(name).items():
-            if not key.startswith(TRIED) or key.startswith(NOT_COMPARED) or _same(now.get(key), value):
+            if not key.startswith(part.keys) or key.startswith(NOT_COMPARED) or _same(now.get(key), value):
                 continue
             if (said := f"{key}={value!r}") not in seen:
                 seen.add(said)
-                yield best.with_change(key, value)
-    for key, value in now.items():
+                yield key, best.with_change(key, value)
+    for key, value in now.items() if part is OF_MODEL else ():
         if key.startswith(SOLVED) and isinstance(value, int | float) and not isinstance(value, bool):
-            yield from (best.with_change(key, each) for each in _solved(best, key, value, probe))
+            yield from ((key, best.with_change(key, each)) for each in _solved(best, key, value, probe))
 
 
 def _solved(best: _Candidate, key: str, value: float, probe: Probe) -> Iterator[float]:
@@ -513,10 +574,24 @@ def _cost_tables(nccl: Release, probe: Probe) -> Iterator[NDArray[np.float32]]:
 
 # What no change explains.
 
+Reaching = Callable[[Probe, _Part], tuple[str, ...]]
 
-def _differing(nccl: Release, reports: Sequence[tuple[Probe | None, MatchReport]]) -> Iterator[Differing]:
+
+def _reaching(best: _Candidate, known: Sequence[str], until: float, probe: Probe, part: _Part) -> tuple[str, ...]:
+    """The keys by which answers go that differ on a communicator: those of which any other value changes them."""
+    own, keys = best.score([probe], part.compared), dict[str, None]()
+    for key, trial in _trials(best, known, probe, part):
+        if key not in keys and time.monotonic() < until and trial.score([probe], part.compared) not in (own, FAILED):
+            keys[key] = None
+    return tuple(keys)
+
+
+def _differing(
+    nccl: Release, reports: Sequence[tuple[Probe | None, MatchReport]], reaching: Reaching
+) -> Iterator[Differing]:
     """One case for each part that differs, the fewest ranks and the smallest size first."""
     seen = dict[tuple[str, str], Differing]()
+    named = dict[str, tuple[str, ...]]()
     for probe, report in sorted(reports, key=lambda pair: pair[0].scenario.ranks if pair[0] else math.inf):
         for each in report.mismatches:
             part, cell = _part_of(each)
@@ -525,6 +600,10 @@ def _differing(nccl: Release, reports: Sequence[tuple[Probe | None, MatchReport]
                 seen[part, cell] = replace(old, cases=old.cases + 1)
                 continue
             own = _of_cell(nccl, probe, each) if probe and each.what == "cells" else {}
+            if probe and each.what in ("graphs", "launches"):
+                if part not in named:
+                    named[part] = reaching(probe, OF_SEARCH if each.what == "graphs" else OF_LAUNCHES)
+                own = {"rules": named[part]}
             communicator = report.title.partition(", NCCL")[0]
             ours, theirs = str(each.emulator), str(each.libnccl)
             seen[part, cell] = Differing(communicator, part, each.where, 1, ours, theirs, **own)
@@ -538,6 +617,8 @@ def _part_of(each: Mismatch) -> tuple[str, str]:
         return "the model of times", each.where.split()[-1]
     if each.what == "tables":
         return "the model's tables", each.where.partition("[")[0]
+    if each.what == "launches":
+        return "what a launch is handed", ""
     launched = {"channels": "channels of a launch", "threads": "threads of a launch", "groups": "groups of calls"}
     return launched.get(each.what, "the pick"), ""
 

@@ -61,7 +61,7 @@ def compare(ours: Launch, theirs: LaunchInFull) -> dict[str, Both]:
 
 
 def _symmetric(at: str, our: SymmetricLaunch | None, their: SymmetricWorks | None) -> Iterator[tuple[str, Both]]:
-    """What a symmetric kernel is handed: its works, and where the part of each block that it has ends."""
+    """Works of a symmetric kernel, and where the part of each block that it has ends."""
     yield f"{at}: symmetric", (our is not None, their is not None)
     if our is None or their is None:
         return
@@ -119,7 +119,7 @@ def _fields(work: Work, share: ChannelShare, batch: Batch, struct: Mapping[str, 
 
 
 def _of_ranges(work: Work) -> Values:
-    """Of a structure that all channels of a work share, from 2.22 on."""
+    """Members of a structure that all channels of a work share, from 2.22 on."""
     first, last = work.shares[0], work.shares[-1]
     if work.sharing is Sharing.turns:
         return {"collnet.count": work.count, "collnet.chunkCount": first.chunk}
@@ -140,7 +140,7 @@ def _of_ranges(work: Work) -> Values:
 
 
 def _operations(ours: Launch, theirs: LaunchInFull) -> Iterator[tuple[str, Both]]:
-    """In NCCL's order: of each kernel the works one after the other, of each its channels by their turn."""
+    """Operations in NCCL's order: of each kernel the works one after the other, of each its channels by their turn."""
     expected = [
         (f"kernel {number} call {work.place} channel {share.channel}", work, share)
         for number, kernel in enumerate(ours.kernels)
@@ -168,7 +168,7 @@ def _operations(ours: Launch, theirs: LaunchInFull) -> Iterator[tuple[str, Both]
 
 
 def _constants(work: Work, known: Container[str]) -> dict[str, object]:
-    """What follows from the call and its algorithm alone."""
+    """Members that follow from the call and its algorithm alone."""
     values: dict[str, object] = {
         "coll": int(work.collective),
         "collAPI": int(work.collective),
