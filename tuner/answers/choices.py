@@ -67,10 +67,11 @@ def choices(
     return Choices(tuple(nodes), sizes, *(np.stack([getattr(row, name) for row in rows]) for name in names))
 
 
-def picks(selection: Selection, request: Request, sizes: SizeArray) -> Picks:
+def picks(selection: Selection, request: Request, sizes: SizeArray, table_us: FloatArray | None = None) -> Picks:
     """The picks of ``sizes`` (ascending, at least one); where there is nothing to run as in :class:`Choices`.
 
     There is nothing below one element in each part of nBytes, nor beyond the largest size that NCCL takes.
+    ``table_us``: the cost table of the sizes from one element on, if known.
     """
     shape = sizes.shape
     made = Picks(
@@ -82,7 +83,7 @@ def picks(selection: Selection, request: Request, sizes: SizeArray) -> Picks:
         np.zeros(shape, np.int64),
     )
     first = int(np.searchsorted(sizes, np.uint64(request.unit_bytes(selection.communicator.ranks))))
-    picked = _picked(selection, request, sizes[first:])
+    picked = _picked(selection, request, sizes[first:], table_us)
     if picked is None:
         most = largest(selection, request, int(sizes[-1]))
         last = int(np.searchsorted(sizes, np.uint64(most + 1)))
@@ -93,12 +94,14 @@ def picks(selection: Selection, request: Request, sizes: SizeArray) -> Picks:
     return made
 
 
-def _picked(selection: Selection, request: Request, sizes: SizeArray) -> Picks | None:
+def _picked(selection: Selection, request: Request, sizes: SizeArray, table_us: FloatArray | None) -> Picks | None:
     """None where there is none of a size, and of buffers that not every size can be asked with."""
     if not len(sizes) or request.symmetric:
         return None
     try:
-        return selection.pick(request, sizes)
+        if table_us is None or selection.may_leave_classic_path(request):
+            return selection.pick(request, sizes)
+        return selection.model_pick(request, sizes, table_us)
     except NoAlgorithm:
         return None
 

@@ -59,7 +59,7 @@ def tracing(nccl: str) -> Iterator[list[TraceStep]]:
     seen: list[TraceStep] = []
 
     def listen(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
-        source = source_of(rule, nccl).text(nccl)
+        source = _source_text(rule, nccl)
         seen.append(TraceStep(quantity, rule.__name__, _number(before), _number(after), unit, _says(rule), source))
 
     with _reporting_to(listen):
@@ -68,12 +68,15 @@ def tracing(nccl: str) -> Iterator[list[TraceStep]]:
 
 @contextmanager
 def tracing_sizes(nccl: str, count: int) -> Iterator[list[Steps]]:
-    """Trace of computations of ``count`` sizes."""
+    """Trace of computations of ``count`` sizes: of the steps those that change the number of a size."""
     seen: list[Steps] = []
 
     def listen(quantity: str, unit: str, rule: Callable[..., Any], before: Any, after: Any) -> None:
-        first, then = (_of_each(value, count) for value in (before, after))
-        source = source_of(rule, nccl).text(nccl)
+        changed = before != after
+        if not (changed.any() if isinstance(changed, np.ndarray) else changed):
+            return
+        first, then = _of_each(before, count), _of_each(after, count)
+        source = _source_text(rule, nccl)
         seen.append(Steps(quantity, rule.__name__, first, then, unit, _says(rule), source))
 
     with _reporting_to(listen):
@@ -83,7 +86,11 @@ def tracing_sizes(nccl: str, count: int) -> Iterator[list[Steps]]:
 def _of_each(value: Any, count: int) -> NDArray[Any]:
     """A copy of numbers [count], or of one number for each."""
     numbers = np.asarray(value)
-    return numbers.copy() if numbers.shape == (count,) else np.full(count, numbers)
+    if numbers.shape == (count,):
+        return numbers.copy()
+    each = np.empty(count, numbers.dtype)
+    each[:] = numbers
+    return each
 
 
 @contextmanager
@@ -114,6 +121,11 @@ def _number(value: Any) -> float | int:
     if number.dtype != np.float32:
         return int(number[0])
     return shortest(number[0]) if np.isfinite(number[0]) else float(number[0])
+
+
+@cache
+def _source_text(rule: Callable[..., Any], nccl: str) -> str:
+    return source_of(rule, nccl).text(nccl)
 
 
 @cache

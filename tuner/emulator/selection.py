@@ -101,6 +101,7 @@ class Selection:
     def __init__(self, communicator: Communicator) -> None:
         self.communicator = communicator
         self._refusals: dict[Request, dict[Algorithm, str | None]] = {}
+        self._usable: dict[Request, dict[AlgoProto, Float]] = {}
         self._asks_a_tuner = False
 
     @cached_property
@@ -445,7 +446,12 @@ class Selection:
         return Call(self.communicator, request, algo_proto)
 
     def _bandwidths(self, request: Request) -> dict[AlgoProto, Float]:
-        """Bandwidth of every cell the call may use; those of Ring's backup where there is no other."""
+        """Bandwidth of every cell the call may use, those of Ring's backup where there is no other; kept unchanged."""
+        if (known := self._usable.get(request)) is None:
+            known = self._usable[request] = self._usable_gbs(request)
+        return known
+
+    def _usable_gbs(self, request: Request) -> dict[AlgoProto, Float]:
         tables, collective = self.tables_of(request.collective), request.collective
         bandwidths_gbs = tables.bandwidth_gbs[collective]
         usable = [each for each in ALGO_PROTOS if bandwidths_gbs[each] and not self._not_a_candidate(request, each[0])]
@@ -474,13 +480,13 @@ class Selection:
 
     def _not_a_candidate(self, request: Request, algorithm: Algorithm) -> str | None:
         """Why such calls may not use the algorithm, whatever the protocol and the size: asked once for each request."""
-        if request not in self._refusals:
+        if (known := self._refusals.get(request)) is None:
             rules = self.communicator.rules.candidate
-            self._refusals[request] = {
+            known = self._refusals[request] = {
                 each: next(filter(None, (rule(self.communicator, request, each) for rule in rules)), None)
                 for each in Algorithm
             }
-        return self._refusals[request][algorithm]
+        return known[algorithm]
 
     def check_buffers(self, buffers: Buffers, windows: Windows = SYMMETRIC) -> None:
         """BadInput for buffers that the release does not have or refuses, or that are not emulated here."""

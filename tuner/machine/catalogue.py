@@ -189,7 +189,12 @@ def newest_release(machines: Iterable[str]) -> str:
 
 def names() -> tuple[str, ...]:
     """Every machine of ``tables/machines``."""
-    return tuple(sorted(entry.name for entry in folder().iterdir() if entry.joinpath("machine.toml").is_file()))
+    return _names_in(folder())
+
+
+@cache
+def _names_in(place: Path) -> tuple[str, ...]:
+    return tuple(sorted(entry.name for entry in place.iterdir() if entry.joinpath("machine.toml").is_file()))
 
 
 @cache

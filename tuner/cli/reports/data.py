@@ -3,8 +3,8 @@
 import json
 import zlib
 from base64 import b64encode
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -21,7 +21,8 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.scenario import Scenario
 from tuner.times.costmodels.operations import bus_factor
-from tuner.times.timemodel.predict import TimeModel
+from tuner.times.timemodel import features
+from tuner.times.timemodel.predict import CalibratedTimes, TimeModel, joined_times
 
 # Powers of two and what lies half way, so that every size and count has a short name.
 SIZES = np.array([part << shift for shift in range(32) for part in (8, 12)][:-1], np.uint64)
@@ -62,6 +63,7 @@ class PageData:
     nodes: tuple[int, ...]
     sizes: SizeArray
     lines: dict[tuple[str, Collective, int], Line]
+    selections: dict[tuple[str, int], Selection]  # by release and number of nodes
 
     def bus_factor(self, collective: Collective, nodes: int) -> float:
         """What turns algorithm into bus bandwidth on so many nodes."""
@@ -82,11 +84,16 @@ def collect(
     """
     if scenario.others or scenario.graphs:
         raise BadInput("report: --node and --graphs are of one number of nodes; valid: --machine, --topology")
-    nodes = nodes_of(scenario)
-    collected = (
-        line for name in along(releases) for line in lines(replace(scenario, nccl=name), dtype, op, nodes, SIZES)
-    )
-    return PageData(scenario, dtype, op, tuple(releases), nodes, SIZES, dict(collected))
+    nodes, lines = nodes_of(scenario), dict[tuple[str, Collective, int], Line]()
+    selections = dict[tuple[str, int], Selection]()
+    for name in along(releases):
+        for count in nodes:
+            described = replace(scenario, nccl=name).with_nodes(count)
+            selection = selections[name, count] = Selection(described.communicator())
+            for collective in Collective:
+                request = Request(collective, dtype, op)
+                lines[name, collective, count] = _line(described, selection, request, SIZES)
+    return PageData(scenario, dtype, op, tuple(releases), nodes, SIZES, lines, selections)
 
 
 def nodes_of(scenario: Scenario) -> tuple[int, ...]:
@@ -96,23 +103,11 @@ def nodes_of(scenario: Scenario) -> tuple[int, ...]:
     return tuple(count for count in counts if count * scenario.local_ranks() > 1)
 
 
-def lines(
-    scenario: Scenario, dtype: DataType, op: Op, nodes: Sequence[int], sizes: SizeArray
-) -> Iterator[tuple[tuple[str, Collective, int], Line]]:
-    """The lines of the scenario's release, one for each number of nodes and collective; ``sizes`` are bytes.
-
-    Errors: BadInput for what the emulator refuses.
-    """
-    for count in nodes:
-        described = scenario.with_nodes(count)
-        selection = Selection(described.communicator())
-        for collective in Collective:
-            yield (scenario.nccl, collective, count), _line(described, selection, Request(collective, dtype, op), sizes)
-
-
 def _line(scenario: Scenario, selection: Selection, request: Request, sizes: SizeArray) -> Line:
-    least_bytes, picked = request.unit_bytes(scenario.ranks), picks(selection, request, sizes)
+    least_bytes = request.unit_bytes(scenario.ranks)
     small = int(np.searchsorted(sizes, np.uint64(least_bytes)))
+    table = selection.cost_table(request, sizes[small:])
+    picked = picks(selection, request, sizes, table)
     end = small + np.count_nonzero(picked.algorithm != NOTHING)
     candidates = tuple(selection.candidates(request)) if selection.usable(request) else ()
     line = Line(
@@ -128,7 +123,6 @@ def _line(scenario: Scenario, selection: Selection, request: Request, sizes: Siz
         first=small,
         steps={},
     )
-    table = selection.cost_table(request, sizes[small:])
     for row, algo_proto in enumerate(candidates):
         times_us = table[:, algo_proto[0], algo_proto[1]]
         line.times_us[row, small:] = np.where(times_us < 0, np.float32(np.nan), times_us)
@@ -171,26 +165,23 @@ def collect_calibrated(
     report: PageData, wanted: TimesWanted, along: Callable[[Sequence[str]], Iterable[str]] = iter
 ) -> CalibratedLines:
     """Of each line of the report. Errors: those of :func:`tuner.answers.calibrated.answering`."""
-    return dict(pair for release in along(report.releases) for pair in _lines(report, release, wanted))
-
-
-def _lines(
-    report: PageData, release: str, wanted: TimesWanted
-) -> Iterator[tuple[tuple[str, Collective, int], CalibratedLine]]:
-    for count in report.nodes:
-        scenario = replace(report.scenario, nccl=release, nodes=count)
-        selection = Selection(scenario.communicator())
-        model = calibrated.answering(wanted, scenario, selection)
-        for collective in Collective:
-            line = report.lines[release, collective, count]
-            yield (
-                (release, collective, count),
-                _calibrated_line(report, Request(collective, report.dtype, report.op), line, model),
-            )
+    lines, known = CalibratedLines(), dict[tuple[Any, ...], CalibratedTimes]()
+    for release in along(report.releases):
+        for count in report.nodes:
+            scenario = replace(report.scenario, nccl=release, nodes=count)
+            model = calibrated.answering(wanted, scenario, report.selections[release, count])
+            for collective in Collective:
+                request, at = Request(collective, report.dtype, report.op), (release, collective, count)
+                lines[at] = _calibrated_line(report, request, report.lines[at], model, known)
+    return lines
 
 
 def _calibrated_line(
-    report: PageData, request: Request, line: Line, model: TimeModel | NoCalibration
+    report: PageData,
+    request: Request,
+    line: Line,
+    model: TimeModel | NoCalibration,
+    known: dict[tuple[Any, ...], CalibratedTimes],
 ) -> CalibratedLine:
     shape = report.sizes.shape
     times_us, measured = np.full((3, *shape), np.nan), np.zeros(shape, np.bool_)
@@ -200,14 +191,28 @@ def _calibrated_line(
         number = line.pick[there]
         algorithm, protocol = np.array(ALGO_PROTOS, np.int8)[number].T
         launched = line.channels[there], line.threads[there]
-        answer = model.of_picks(
-            request, Picks(report.sizes[there], algorithm, protocol, line.pick_us[there], *launched)
-        )
+        picked = Picks(report.sizes[there], algorithm, protocol, line.pick_us[there], *launched)
+        answer = _times(model, request, picked, known)
         times_us[:, there] = answer.time_us, answer.low_us, answer.high_us
         measured[there] = answer.measured
         used = replace(used, carried_over=tuple(kind.value for kind in answer.carried_over))
     time_us, low_us, high_us = map(_few_digits, times_us)
     return CalibratedLine(time_us, low_us, high_us, measured, used)
+
+
+def _times(
+    model: TimeModel, request: Request, picked: Picks, known: dict[tuple[Any, ...], CalibratedTimes]
+) -> CalibratedTimes:
+    """:meth:`TimeModel.of_picks`; what releases have alike is computed once and then ``known``."""
+    communicator, parts = model.selection.communicator, []
+    by = model.calibration.name, model.same_machine, model.adapters_gbs, communicator.nodes, communicator.local_ranks
+    release = communicator.release.name if communicator.nodes == 1 else ""  # between nodes it does not matter
+    for where, calls in features.by_combination(model.selection, request, picked):
+        key = *by, release, *(getattr(calls, each.name).tobytes() for each in fields(calls))
+        if key not in known:
+            known[key] = model.times(request, calls)
+        parts.append((where, known[key]))
+    return joined_times(parts, len(picked.bytes))
 
 
 def _few_digits(values: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -256,7 +261,7 @@ class Packer:
         self.shorts: Once[bytes] = Once()
         self.numbers: Once[tuple[Any, ...]] = Once()
         self.texts: Once[str] = Once()
-        self.steps: Once[tuple[int, ...]] = Once()
+        self.steps: Once[tuple[str, ...]] = Once()
         self.traces: Once[tuple[Any, ...]] = Once()
         self.excluded: Once[tuple[tuple[int, int], ...]] = Once()
         self.lines: Once[tuple[Any, ...]] = Once()
@@ -283,7 +288,7 @@ class Packer:
             "lines": self.lines.values,
             "excluded": self.excluded.values,
             "traces": self.traces.values,
-            "steps": self.steps.values,
+            "steps": [tuple(map(self.texts.place, texts)) for texts in self.steps.values],
             "texts": self.texts.values,
         }
         # In planes, bytes that are alike lie together.
@@ -332,13 +337,11 @@ class Packer:
         )
 
     def _trace(self, line: Line, steps: list[Steps]) -> int:
-        """The steps that change anything: what describes each, then before and after."""
+        """The steps: what describes each, then before and after."""
         rows = []
         for one in steps:
-            if (one.before != one.after).any():
-                texts = (one.quantity, one.name, one.unit, one.says, one.source)
-                values = self._values(line, one.before), self._values(line, one.after)
-                rows.append((self.steps.place(tuple(map(self.texts.place, texts))), *values))
+            texts = (one.quantity, one.name, one.unit, one.says, one.source)
+            rows.append((self.steps.place(texts), self._values(line, one.before), self._values(line, one.after)))
         return self.traces.place(tuple(rows))
 
     def _values(self, line: Line, values: NDArray[Any]) -> float | tuple[int]:

@@ -109,6 +109,7 @@ class Calibration:
         return any((place.collective, place.algo_proto) == (collective, algo_proto) for place in self.scope)
 
 
+@cache
 def names() -> tuple[str, ...]:
     """The shipped calibrations."""
     folder = _folder()
