@@ -61,21 +61,27 @@ def _counted(row: dict[str, Any], what: str) -> int:
 
 
 def by_release() -> str:
+    """What was compared, by minor release and by what its releases have."""
     lines = [
         "| NCCL | wheels | tuner plugins | communicators | graphs, rings, trees | cost cells | "
         "picks, channels, threads | matched |",
         "|---|---|---|--:|--:|--:|--:|--:|",
-        *(_line(name, row) for name, row in recorded.read("releases").items()),
     ]
+    for (_, wheels, plugin), several in itertools.groupby(recorded.read("releases").items(), key=_has):
+        same = dict(several)
+        compared, matched = (sum(_counted(row, what) for row in same.values()) for what in ("compared", "matched"))
+        counts = [sum(row["communicators"] for row in same.values())]
+        counts += [sum(row[kind]["compared"] for row in same.values()) for kind in ("graphs", "cells", "picks")]
+        cells = (", ".join(same), wheels, plugin, *(f"{count:,}" for count in counts), share(matched, compared))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def _line(name: str, row: dict[str, Any]) -> str:
-    compared, matched = (_counted(row, what) for what in ("compared", "matched"))
-    graphs, cells, picks = (f"{row[kind]['compared']:,}" for kind in ("graphs", "cells", "picks"))
-    nccl = release.load(name)
-    head = f"{name} | {', '.join(nccl.library)} | {f'v{nccl.plugin.api}' if nccl.plugin else 'none'}"
-    return f"| {head} | {row['communicators']} | {graphs} | {cells} | {picks} | {share(matched, compared)} |"
+def _has(item: tuple[str, Any]) -> tuple[str, str, str]:
+    """Minor release, wheels and interface of tuner plugins."""
+    nccl = release.load(item[0])
+    plugin = f"v{nccl.plugin.api}" if nccl.plugin else "none"
+    return item[0].rpartition(".")[0], ", ".join(nccl.library), plugin
 
 
 def by_build() -> str:
@@ -115,14 +121,30 @@ def share(matched: int, compared: int) -> str:
 def changes() -> str:
     """Each release's changes since the one before, newest first: rules by name, counted values, and graphs."""
     names = release.names()
-    lines = [_changed(*pair) for pair in reversed(list(itertools.pairwise(names)))]
-    return "\n".join(["| NCCL | rules | values | other graphs on |", "|---|---|---|---|", *lines]) + "\n"
+    found = {after: _changed(before, after) for before, after in reversed(list(itertools.pairwise(names)))}
+    alike = [name for name, changed in found.items() if changed == ("", "")]
+    lines = [
+        f"| {name} | {rules or '-'} | {graphs or '-'} |" for name, (rules, graphs) in found.items() if rules or graphs
+    ]
+    return (
+        "\n".join(
+            [
+                "| NCCL | rules | other graphs on |",
+                "|---|---|---|",
+                *lines,
+                "",
+                f"No rule and no graph changed in: {', '.join(alike)}.",
+            ]
+        )
+        + "\n"
+    )
 
 
-def _changed(before: str, after: str) -> str:
+def _changed(before: str, after: str) -> tuple[str, str]:
+    """The kinds of rules that differ, and the machines with other graphs."""
     found = [each.key for each in release.differences(release.load(before), release.load(after))]
     rules = dict.fromkeys(key.split(".")[1] for key in found if key.startswith("rules."))
-    return f"| {after} | {', '.join(rules) or '-'} | {_graphs(before, after) or '-'} |"
+    return ", ".join(rules), _graphs(before, after)
 
 
 def _graphs(before: str, after: str) -> str:
