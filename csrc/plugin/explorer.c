@@ -17,13 +17,12 @@
 #include "log.h"
 #include "table.h"
 
-enum {
-    FIRST_CALL = 512,
-    GROWTH = 4,
-    MOST_ROUNDS = 10,
-    LONGEST_WAIT_S = 600 /* a shorter one could part ranks where files of other hosts show late */,
-    PATH = 3400
-};
+enum { FIRST_CALL = 512, GROWTH = 4, MOST_ROUNDS = 10, SAYS_AFTER_MS = 10000, PATH = 3400 };
+
+/* Calls that have to end beyond half way before a rank takes it that rank 0 is past it; one would do. */
+enum { MARGIN = 64 };
+
+_Static_assert(FIRST_CALL / 2 > MARGIN, "they end before the call itself");
 
 static _Atomic(struct explorer *) newest; /* of a list of all, none of which is ever freed */
 
@@ -50,6 +49,7 @@ void explorer_start(struct explorer *explorer, uint64_t communicator, int rank, 
     *explorer = (struct explorer){.communicator = communicator, .rank = rank, .ranks = ranks, .logger = logger};
     explorer->round = 1;
     atomic_init(&explorer->bound_at, UINT64_MAX);
+    atomic_init(&explorer->closes_at, UINT64_MAX);
     atomic_init(&explorer->from, UINT64_MAX);
     explorer->thread = syscall(SYS_gettid);
     explorer->file = -1;
@@ -71,8 +71,10 @@ struct explorer *explorer_open(uint64_t communicator, const char *table, const c
         return NULL;
     }
     if (explorer->again) {
-        log_warn(explorer->logger, "a communicator of the same id was here before: this one does not explore");
-        return NULL;
+        log_info(explorer->logger,
+                 "this process had a communicator of the same id, whose words could be taken for those of "
+                 "this one: it does not explore");
+        return explorer;
     }
     explorer->table = hash(hash(0xcbf29ce484222325u, table), build);
     atomic_store_explicit(&explorer->wanted, true, memory_order_release);
@@ -89,6 +91,12 @@ static int collective_of(const char *function) {
         }
     }
     return -1;
+}
+
+bool explorer_is_of_all(const char *function) {
+    int collective = collective_of(function);
+    return collective == COLLECTIVE_ALL_REDUCE || collective == COLLECTIVE_ALL_GATHER ||
+           collective == COLLECTIVE_REDUCE_SCATTER;
 }
 
 void explorer_call(struct explorer *explorer, const char *function, const void *group, bool captured) {
@@ -117,7 +125,10 @@ void explorer_launch(struct explorer *explorer, const void *group) {
         all += explorer->pending[collective];
         explorer->pending[collective] = 0;
     }
-    atomic_store(&explorer->all, all); /* before bound_at is looked at: see stand() */
+    atomic_store(&explorer->all, all); /* before bound_at and writing are looked at: see stand() and write_yes() */
+    if (__builtin_expect(all >= atomic_load(&explorer->closes_at), 0) && atomic_load(&explorer->writing)) {
+        explorer_wait(explorer);
+    }
 }
 
 /* --- agreeing --- */
@@ -144,6 +155,7 @@ struct arrival {
 };
 
 enum { NO = 1, YES = 2, ARRIVALS = 256 };
+enum { AGREED = UINT16_MAX }; /* what a rank says of rounds once it explores: it needs the files no more */
 
 /* What the file of a start begins with: its rounds' decisions. Then a struct said of each rank. */
 struct decisions {
@@ -248,9 +260,11 @@ static void repeat(const struct explorer *explorer, const char *folder) {
     struct arrival arrivals[ARRIVALS];
     struct said said;
     int meeting = open_meeting(explorer, folder, 0);
+    bool there = false; /* another start may have removed it */
     for (int first = 0; meeting >= 0 && first < explorer->ranks; first += ARRIVALS) {
         ssize_t got = pread(meeting, arrivals, sizeof arrivals, first * (off_t)sizeof *arrivals);
         int count = got > 0 ? (int)((size_t)got / sizeof *arrivals) : 0;
+        there = there || (first == 0 && count > 0 && arrivals[0].number == explorer->number);
         for (int i = first == 0; i < count && first + i < explorer->ranks; i++) {
             off_t at = place_of(first + i);
             if (pread(explorer->file, &said, sizeof said, at) == sizeof said && said.number != arrivals[i].number) {
@@ -260,6 +274,9 @@ static void repeat(const struct explorer *explorer, const char *folder) {
     }
     if (meeting >= 0) {
         close(meeting);
+    }
+    if (!there) {
+        arrive(explorer, folder);
     }
 }
 
@@ -316,16 +333,11 @@ static off_t place_of_decision(const struct explorer *explorer) {
     return (off_t)(explorer->round * sizeof(uint64_t));
 }
 
-static bool is_decided(const struct explorer *explorer, const char *folder, uint64_t as) {
-    uint64_t decided;
-    return get(explorer, folder, &decided, sizeof decided, place_of_decision(explorer)) && decided == as;
-}
-
 static bool write_decision(const struct explorer *explorer, uint64_t decided) {
     return put(explorer->file, &decided, sizeof decided, place_of_decision(explorer));
 }
 
-static void leave_files(struct explorer *explorer) {
+static void close_files(struct explorer *explorer) {
     atomic_store_explicit(&explorer->wanted, false, memory_order_relaxed);
     if (explorer->file >= 0) {
         close(explorer->file);
@@ -333,37 +345,83 @@ static void leave_files(struct explorer *explorer) {
     }
 }
 
+/* Whoever misses itself where ranks meet says that it is there once more: so any rank may remove that, and rank 0 the file
+ * of its start, in which nobody who is left still has to read. */
+static void remove_files(struct explorer *explorer, const char *folder) {
+    struct arrival own;
+    char path[PATH];
+    int meeting = open_meeting(explorer, folder, 0);
+    if (meeting >= 0 && pread(meeting, &own, sizeof own, explorer->rank * (off_t)sizeof own) == sizeof own &&
+        own.number == explorer->number) {
+        snprintf(path, PATH, "%s/.explore.%016" PRIx64, folder, explorer->communicator);
+        unlink(path);
+    }
+    if (meeting >= 0) {
+        close(meeting);
+    }
+    if (explorer->rank == 0) {
+        start_path(explorer, folder, explorer->number, path);
+        unlink(path);
+    }
+}
+
 static void go_on(struct explorer *explorer) {
     explorer->round++;
     if (explorer->round > MOST_ROUNDS) {
-        leave_files(explorer);
+        atomic_store_explicit(&explorer->wanted, false, memory_order_relaxed);
         log_warn(explorer->logger, "ranks have not agreed to explore: every choice there is NCCL's own");
     }
+    atomic_store_explicit(&explorer->closes_at, UINT64_MAX, memory_order_release);
     atomic_store_explicit(&explorer->bound_at, UINT64_MAX, memory_order_release);
 }
 
 static void begin(struct explorer *explorer) {
-    leave_files(explorer);
-    atomic_store_explicit(&explorer->from, call_of_round(explorer->round), memory_order_release);
+    uint64_t call = call_of_round(explorer->round);
+    atomic_store_explicit(&explorer->from, call, memory_order_release);
+    atomic_store_explicit(&explorer->closes_at, UINT64_MAX, memory_order_release);
     atomic_store_explicit(&explorer->bound_at, UINT64_MAX, memory_order_release);
     log_info(explorer->logger, "all %d ranks explore, from call %" PRIu64 " of the communicator on", explorer->ranks,
-             call_of_round(explorer->round));
+             call);
+    explorer->agreed = true;
+    explorer->round = AGREED;
+    say(explorer); /* else the files stay, which nobody waits for */
+    if (explorer->rank > 0) {
+        close_files(explorer);
+    }
 }
 
-/* Rank 0 decides. What it could not write as yes is no from then on: nobody can find it to be yes later. Whoever is bound
- * waits until no is written. */
+static bool is_closed(struct explorer *explorer) {
+    return atomic_load(&explorer->all) >= atomic_load(&explorer->closes_at);
+}
+
+/* Never once this rank is half way; from there on it waits until others can surely read a yes that they may be able to
+ * read. False: none of them ever will. */
+static bool write_yes(struct explorer *explorer) {
+    const uint64_t yes = YES;
+    atomic_store(&explorer->closes_at, call_of_round(explorer->round) / 2);
+    atomic_store(&explorer->writing, true);
+    if (is_closed(explorer) ||
+        pwrite(explorer->file, &yes, sizeof yes, place_of_decision(explorer)) != (ssize_t)sizeof yes) {
+        atomic_store(&explorer->closes_at, 0);
+        atomic_store(&explorer->writing, false);
+        return false;
+    }
+    return true;
+}
+
+/* Rank 0 decides. */
 static void decide(struct explorer *explorer, const char *folder) {
-    bool bound = explorer->said_round == explorer->round;
-    int rank = missing(explorer, folder, explorer->ranks);
-    if (bound && rank < 0 && !explorer->refused) {
+    bool bound = explorer->said_round == explorer->round, written = atomic_load(&explorer->writing);
+    int rank = written ? -1 : missing(explorer, folder, explorer->ranks);
+    if (written || (bound && rank < 0 && !is_closed(explorer) && write_yes(explorer))) {
         if (write_decision(explorer, YES)) {
+            atomic_store(&explorer->writing, false);
             begin(explorer);
-        } else {
-            explorer->refused = true;
         }
-    } else if (!bound || explorer->refused || calls_of(explorer) >= call_of_round(explorer->round) / 2) {
+    } else if (!bound || is_closed(explorer) || calls_of(explorer) >= call_of_round(explorer->round) / 2) {
         if (write_decision(explorer, NO)) {
-            log_info(explorer->logger, "round %" PRIu32 ": rank %d is not there to explore", explorer->round, rank);
+            log_info(explorer->logger, "round %" PRIu32 ": %s", explorer->round,
+                     rank < 0 ? "too late, or it cannot be written" : "not all ranks are there to explore");
             go_on(explorer);
         }
     }
@@ -373,7 +431,7 @@ static void decide(struct explorer *explorer, const char *folder) {
 enum standing { STANDS_OPEN, STANDS_BOUND, STANDS_PAST };
 
 /* It binds itself before others can read that it is, and only where there is a rank 0 that will decide: it has bound itself
- * to the same round. */
+ * to the same round. Rank 0 is not bound: it is the one that decides. */
 static enum standing stand(struct explorer *explorer, const char *folder) {
     uint64_t call = call_of_round(explorer->round);
     if (explorer->said_round == explorer->round) {
@@ -382,7 +440,7 @@ static enum standing stand(struct explorer *explorer, const char *folder) {
     if (explorer->rank > 0 && calls_of(explorer) < call && (explorer->file < 0 || missing(explorer, folder, 1) >= 0)) {
         return STANDS_OPEN;
     }
-    atomic_store(&explorer->bound_at, call);
+    atomic_store(&explorer->bound_at, explorer->rank > 0 ? call : UINT64_MAX);
     if (atomic_load(&explorer->all) >= call) { /* it may be past it already, unbound */
         atomic_store(&explorer->bound_at, UINT64_MAX);
         return STANDS_PAST;
@@ -394,14 +452,40 @@ static enum standing stand(struct explorer *explorer, const char *folder) {
     return STANDS_BOUND;
 }
 
-void explorer_end(struct explorer *explorer) {
-    if (atomic_load_explicit(&explorer->wanted, memory_order_acquire)) {
-        leave_files(explorer);
+void explorer_stop(struct explorer *explorer) {
+    atomic_store_explicit(&explorer->gone, true, memory_order_release);
+}
+
+void explorer_end(struct explorer *explorer, const char *folder) {
+    if (explorer->left) {
+        return;
+    }
+    if (atomic_load_explicit(&explorer->wanted, memory_order_acquire) || explorer->file >= 0) {
+        remove_files(explorer, folder);
+    }
+    explorer->left = true;
+    close_files(explorer);
+}
+
+/* What a rank that is bound to a round learns of it: a decision, or that there will be none. What is read counts only where
+ * it was read after enough kernels have ended. */
+static void learn(struct explorer *explorer, const char *folder) {
+    uint64_t ended = atomic_load_explicit(&explorer->ended, memory_order_acquire), decided;
+    if (!get(explorer, folder, &decided, sizeof decided, place_of_decision(explorer))) {
+        return;
+    }
+    if (decided == YES) {
+        begin(explorer);
+    } else if (decided == NO || ended >= call_of_round(explorer->round) / 2 + MARGIN) {
+        go_on(explorer);
     }
 }
 
 void explorer_agree(struct explorer *explorer, const char *folder) {
-    if (!atomic_load_explicit(&explorer->wanted, memory_order_acquire)) {
+    if (explorer->agreed && explorer->rank == 0 && !explorer->left && missing(explorer, folder, explorer->ranks) < 0) {
+        explorer_end(explorer, folder);
+    }
+    if (explorer->agreed || !atomic_load_explicit(&explorer->wanted, memory_order_acquire)) {
         return;
     }
     bool joined = explorer->file >= 0 || (explorer->rank == 0 ? make_start : find_start)(explorer, folder);
@@ -419,24 +503,25 @@ void explorer_agree(struct explorer *explorer, const char *folder) {
         decide(explorer, folder);
     } else if (standing == STANDS_PAST) { /* it has not said so: it was, or will be, decided against */
         go_on(explorer);
-    } else if (standing == STANDS_OPEN) {
-        return;
-    } else if (is_decided(explorer, folder, YES)) {
-        begin(explorer);
-    } else if (is_decided(explorer, folder, NO)) {
-        go_on(explorer);
+    } else if (standing == STANDS_BOUND) {
+        learn(explorer, folder);
     }
+}
+
+static bool is_held(struct explorer *explorer) {
+    uint64_t all = atomic_load(&explorer->all);
+    return atomic_load(&explorer->bound_at) <= all ||
+           (atomic_load(&explorer->closes_at) <= all && atomic_load(&explorer->writing));
 }
 
 __attribute__((cold, noinline)) void explorer_wait(struct explorer *explorer) {
     const struct timespec pause = {0, 1000000};
-    for (long waited_ms = 0; atomic_load_explicit(&explorer->bound_at, memory_order_acquire) <= calls_of(explorer);) {
-        if (++waited_ms > LONGEST_WAIT_S * 1000L) {
-            log_warn(explorer->logger, "no decision of rank 0 whether to explore can be read: it is taken for no");
-            atomic_store(&explorer->wanted, false);
-            atomic_store(&explorer->bound_at, UINT64_MAX);
-            return;
+    atomic_store(&explorer->waiting, true);
+    for (long waited_ms = 0; is_held(explorer) && !atomic_load(&explorer->gone); waited_ms++) {
+        if (waited_ms == SAYS_AFTER_MS) {
+            log_warn(explorer->logger, "a call waits until the files of NCCL_TUNER_JOB say whether all ranks explore");
         }
         nanosleep(&pause, NULL);
     }
+    atomic_store(&explorer->waiting, false);
 }

@@ -29,7 +29,8 @@ __asm__(".symver pthread_create,pthread_create@GLIBC_2.17");
 
 /* Calls under way of a communicator, and calls that ended and wait for the writer, which looks four times a second. What
  * is more than these is counted as lost. */
-enum { CONTEXT_BITS = 10, SLOT_BITS = 10, SLOTS = 1 << SLOT_BITS, RING = 4096, PAUSE_NS = 250000000 };
+enum { CONTEXT_BITS = 10, SLOT_BITS = 10, SLOTS = 1 << SLOT_BITS, RING = 4096 };
+enum { PAUSE_NS = 250000000, SHORT_PAUSE_NS = 5000000 /* while a call waits for the explorer */ };
 enum { SECONDS = 60 };
 
 _Static_assert(1 << CONTEXT_BITS == MOST_COMMUNICATORS, "a handle has room for each");
@@ -40,10 +41,13 @@ _Static_assert(1 << CONTEXT_BITS == MOST_COMMUNICATORS, "a handle has room for e
 struct slot {
     _Atomic(uint64_t) state;
     uint64_t sequence;
-    uint32_t kind;
+    uint32_t kind; /* NO_KIND: there are too many, and it is only seen to end */
     uint32_t channels, begun, ended;
+    bool of_all; /* ranks */
     uint64_t first_ns, last_ns;
 };
+
+enum { NO_KIND = UINT32_MAX };
 
 struct ended {
     uint64_t sequence, time_ns, at_ns;
@@ -88,6 +92,7 @@ enum { FREE, TAKEN, READY };
 
 struct kind {
     _Atomic(uint32_t) state;
+    bool of_all;
     struct key key;
 };
 
@@ -161,6 +166,7 @@ static int64_t kind_of(const struct key *key) {
         uint32_t state = atomic_load_explicit(&kind->state, memory_order_acquire);
         if (state == FREE && atomic_compare_exchange_strong(&kind->state, &state, TAKEN)) {
             kind->key = *key;
+            kind->of_all = explorer_is_of_all(key->function);
             atomic_store_explicit(&kind->state, READY, memory_order_release);
             return kind - job.kinds;
         }
@@ -197,7 +203,7 @@ static void *begin(struct context *context, uint64_t sequence, const struct key 
     struct slot *slot = &room->slots[number & (SLOTS - 1)];
     uint64_t state = atomic_load_explicit(&slot->state, memory_order_acquire);
     int64_t kind = kind_of(key);
-    if (kind < 0 || key->shape >> 8 == 0) {
+    if (key->shape >> 8 == 0) {
         lose(context);
         return NULL;
     }
@@ -205,7 +211,8 @@ static void *begin(struct context *context, uint64_t sequence, const struct key 
         lose(context);
     }
     slot->sequence = sequence;
-    slot->kind = (uint32_t)kind;
+    slot->kind = kind < 0 ? NO_KIND : (uint32_t)kind;
+    slot->of_all = kind < 0 ? explorer_is_of_all(key->function) : job.kinds[kind].of_all;
     slot->channels = key->shape >> 8;
     slot->begun = slot->ended = 0;
     slot->first_ns = UINT64_MAX;
@@ -240,7 +247,10 @@ static void end_kernel(const void *handle, uint64_t stop_ns) {
     if (slot->ended < slot->channels) {
         return;
     }
-    if (slot->last_ns >= slot->first_ns) {
+    if (slot->of_all) {
+        explorer_end_call(&context->explorer);
+    }
+    if (slot->last_ns >= slot->first_ns && slot->kind != NO_KIND) {
         push(context, room, slot, slot->last_ns - slot->first_ns);
     } else {
         lose(context);
@@ -425,22 +435,26 @@ static void take(struct context *context, struct job_file *file) {
     }
 }
 
-static void take_all(struct job_file *file) {
+/* Whether a call waits for what is agreed on here. */
+static bool take_all(struct job_file *file) {
+    bool waiting = false;
     file->head.lost = 0;
     for (uint32_t i = 0; i < MOST_COMMUNICATORS; i++) {
         struct context *context = atomic_load_explicit(&job.contexts[i], memory_order_acquire);
         if (context) {
             take(context, file);
             if (atomic_load_explicit(&context->gone, memory_order_acquire)) {
-                explorer_end(&context->explorer);
+                explorer_end(&context->explorer, file->folder);
             } else {
                 explorer_agree(&context->explorer, file->folder);
+                waiting = waiting || explorer_is_waiting(&context->explorer);
             }
             describe(&file->communicators[i], context);
             file->head.communicators = i + 1;
             file->head.lost += file->communicators[i].lost;
         }
     }
+    return waiting;
 }
 
 /* One at a time: the thread, or the end of the process. */
@@ -453,13 +467,14 @@ static void leave(void) {
     atomic_store_explicit(&job.filing, 0, memory_order_release);
 }
 
-static void go_on(bool write) {
+/* Whether a call waits. */
+static bool go_on(bool write) {
     struct job_file *file = &job.file;
     struct timespec now;
     if (!enter()) {
-        return;
+        return false;
     }
-    take_all(file);
+    bool waiting = take_all(file);
     clock_gettime(CLOCK_MONOTONIC, &now);
     bool over = jobfile_is_over(file, jobfile_now_ns());
     if (write || over || now.tv_sec - job.wrote.tv_sec >= (time_t)file->head.seconds) {
@@ -471,14 +486,15 @@ static void go_on(bool write) {
         jobfile_begin(file);
     }
     leave();
+    return waiting;
 }
 
 static void *write_on(void *nothing) {
     (void)nothing;
-    for (;;) {
-        struct timespec pause = {0, PAUSE_NS};
+    for (bool waiting = false;;) {
+        struct timespec pause = {0, waiting ? SHORT_PAUSE_NS : PAUSE_NS};
         nanosleep(&pause, NULL);
-        go_on(false);
+        waiting = go_on(false);
     }
     return NULL;
 }
@@ -491,6 +507,13 @@ __attribute__((destructor)) static void end(void) {
             nanosleep(&pause, NULL);
         }
         go_on(true);
+        for (uint32_t i = 0; i < MOST_COMMUNICATORS && enter(); i++) {
+            struct context *context = atomic_load_explicit(&job.contexts[i], memory_order_acquire);
+            if (context) {
+                explorer_end(&context->explorer, job.file.folder);
+            }
+            leave();
+        }
     }
 }
 
@@ -606,6 +629,7 @@ static int init_v5(void **context, uint64_t communicator, int *mask, const char 
 static int finalize(void *given) {
     struct context *context = given;
     if (context) {
+        explorer_stop(&context->explorer);
         atomic_store_explicit(&context->gone, true, memory_order_release);
     }
     return RESULT_SUCCESS;

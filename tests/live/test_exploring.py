@@ -1,6 +1,7 @@
 """Arms of a table inside a job, under the real libnccl: what runs is what the schedule says, on every rank."""
 
 import os
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,6 +25,7 @@ ARMS = [TREE, RING, None]
 ARMS_TEXT = "tree/simple channels=8 | ring/ll128 channels=16 | nccl"
 ROW = f"allreduce bytes=1M.. -> explore {ARMS_TEXT} every={EVERY} block={BLOCK}"
 LARGE = 1 << 20  # elements: 4 MiB
+AGREE = "sleep 2.0"  # ranks do by the first of their rounds then, however busy this computer is
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -40,8 +42,7 @@ def explored(folder: Path, script: list[str] | Mapping[int, list[str]], name: st
     table = folder / "explore.table"
     table.write_text(f"nccl-tuner-table 1\n{ROW}\n")
     ranks = int(given.pop("ranks", 3))  # type: ignore[call-overload]
-    agree = ["sleep 2.0"]  # ranks do by the first of their rounds then, however busy this computer is
-    script = {rank: agree + own for rank, own in script.items()} if isinstance(script, Mapping) else agree + script
+    script = {rank: [AGREE, *own] for rank, own in script.items()} if isinstance(script, Mapping) else [AGREE, *script]
     variables = {"NCCL_TUNER_TABLE": str(table)}
     return training_job.run(folder, name, ranks, script, Planted(skew_us=20), **{**variables, **given})  # type: ignore[arg-type]
 
@@ -112,7 +113,7 @@ def test_groups_estimates_and_other_calls_do_not_part_ranks(tmp_path: Path) -> N
 def test_communicators_of_some_ranks_explore_by_their_own_counts(tmp_path: Path) -> None:
     """Also where ranks make other calls than others between: each communicator counts for itself."""
     script = {
-        rank: ["split 2", f"allreduce {LARGE} {700 if rank % 2 else 900}", "world", f"allreduce {LARGE} 600"]
+        rank: ["split 2", AGREE, f"allreduce {LARGE} {700 if rank % 2 else 900}", "world", f"allreduce {LARGE} 600"]
         for rank in range(4)
     }
     done = explored(tmp_path, script, ranks=4)
@@ -160,6 +161,7 @@ def test_a_rank_without_something_has_nobody_explore(missing: str, rank: int, tm
     files = ran(tmp_path)
     assert len(files) >= (1 if missing == "folder" else 2)
     assert not any(arms_of(calls) for calls in files.values())
+    assert not list((tmp_path / "job").glob(".explore.*")) or (missing, rank) == ("folder", 0)
 
 
 def test_nothing_that_an_earlier_start_left_is_believed(tmp_path: Path) -> None:
@@ -176,9 +178,9 @@ def test_nothing_that_an_earlier_start_left_is_believed(tmp_path: Path) -> None:
     files = ran(tmp_path)
     assert len(files) == 3
     assert not any(map(arms_of, files.values()))
-    (meeting,) = (file for file in (tmp_path / "job").glob(".explore.*") if file.name.count(".") == 2)
-    meeting.unlink()
-    os.mkfifo(meeting)  # a pipe holds nobody either
+    assert not list((tmp_path / "job").glob(".explore.*")), "what ranks agree by is left"
+    (communicator,) = {communicator for communicator, _ in files}
+    os.mkfifo(tmp_path / "job" / f".explore.{communicator:016x}")  # a pipe holds nobody either
     done = explored(tmp_path, script, **same)
     assert done.codes == [0] * 3, done.outputs
     assert "no room to agree on exploring" in done.outputs[0]
@@ -205,7 +207,8 @@ def test_a_release_that_does_not_say_enough_does_not_explore(name: str, tmp_path
 
 def test_a_rank_that_is_killed_leaves_files_that_can_be_read(tmp_path: Path) -> None:
     script = {
-        rank: [f"allreduce {LARGE} 900", "sleep 1.5", "kill 2", *(["sleep 1.5"] * (rank < 2))] for rank in range(3)
+        rank: [f"allreduce {LARGE} 900", "sleep 1.5", "kill 2", *(["sleep 1.5", "leave"] * (rank < 2))]
+        for rank in range(3)
     }
     done = explored(tmp_path, script, timeout_s=60)
     assert done.codes[2] == -9
@@ -214,16 +217,77 @@ def test_a_rank_that_is_killed_leaves_files_that_can_be_read(tmp_path: Path) -> 
     assert len(arms_of(calls)) > 50
 
 
+def test_a_communicator_that_was_aborted_and_made_anew_explores_again(tmp_path: Path) -> None:
+    """As after an asynchronous error: all ranks abort in the middle of exploring, and begin anew."""
+    script = [f"allreduce {LARGE} 700", "abort", "again", AGREE, f"allreduce {LARGE} 650", "sleep 0.2"]
+    done = explored(tmp_path, script)
+    assert done.codes == [0] * 3, done.outputs
+    found = sorted(same_on_all_ranks(tmp_path).values(), key=len)
+    assert [len(calls) for calls in found] == [650, 700]
+    for calls in found:
+        assert arms_of(calls) == [(n, arm) for n in range(FIRST, len(calls)) if (arm := scheduled(n)) is not None]
+
+
+def test_an_abort_while_ranks_agree_holds_nobody(tmp_path: Path) -> None:
+    """Rank 1 is bound and knows nothing yet: its files cannot be read."""
+    script = ["sleep 0.6", "abort", "again", f"allreduce {LARGE} 50", "sleep 0.2"]
+    done = explored(tmp_path, script, timeout_s=60)
+    assert done.codes == [0] * 3, done.outputs
+
+
+@pytest.fixture(scope="module")
+def hostile_files(tmp_path_factory: pytest.TempPathFactory) -> str:
+    to = tmp_path_factory.mktemp("hostile") / "hostile_files.so"
+    source = Path(training_job.__file__).parent / "hostile_files.c"
+    subprocess.run(["cc", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", source, "-o", to, "-ldl"], check=True)
+    return str(to)
+
+
+@pytest.mark.parametrize(
+    ("rank", "how", "explores"),
+    [
+        (0, "hang 600", False),  # as long as the job: nobody waits for it
+        (0, "full", False),
+        (0, "yes 5", True),  # all wait for rank 0, whose word others may have read or not
+        (0, "unsure 5", True),
+        (1, "hang 5", True),  # it does not go on before it knows
+    ],
+)
+def test_ranks_do_not_part_where_files_fail_in_the_middle(
+    rank: int, how: str, explores: bool, hostile_files: str, tmp_path: Path
+) -> None:
+    script = [f"allreduce {LARGE} 900", "sleep 0.2"]
+    done = explored(tmp_path, script, each={rank: {"LD_PRELOAD": hostile_files, "HOSTILE_FILES": how}})
+    assert done.codes == [0] * 3, done.outputs
+    files = list(ran(tmp_path).values())
+    if how != "hang 600":  # whose thread writes nothing any more
+        assert len(files) == 3
+    assert all(calls == files[0] for calls in files), "ranks part"
+    expected = [(n, arm) for n in range(FIRST, 900) if (arm := scheduled(n)) is not None]
+    assert arms_of(files[0]) == (expected if explores else [])
+
+
+def test_communicators_made_in_another_order_explore_by_their_own_counts(tmp_path: Path) -> None:
+    """Of two halves of the ranks one makes its own communicator before that of all, the other one after it."""
+    own, world = ["again 2", AGREE, f"allreduce {LARGE} 600"], ["again", AGREE, f"allreduce {LARGE} 650"]
+    done = explored(tmp_path, {rank: own + world if rank % 2 else world + own for rank in range(4)}, ranks=4)
+    assert done.codes == [0] * 4, done.outputs
+    found = same_on_all_ranks(tmp_path).values()
+    assert sorted(map(len, found)) == [600, 600, 650]
+    for calls in found:
+        assert arms_of(calls) == [(n, arm) for n in range(FIRST, len(calls)) if (arm := scheduled(n)) is not None]
+
+
 def test_the_decision_finds_what_was_planted(tmp_path: Path) -> None:
     """As if beside computation: Tree is a tenth faster there than what NCCL picks."""
     times = {(-1, 0, 2): (90.0, 9.0), (-1, 1, 1): (105.0, 10.5), (-1, -1, -1): (100.0, 10.0)}
     table = tmp_path / "explore.table"
     table.write_text(f"nccl-tuner-table 1\n{ROW}\n")
     planted = Planted(times, skew_us=30, noise_percent=10)
-    script = [f"allreduce {LARGE} 3000", "sleep 0.2"]
+    script = [AGREE, f"allreduce {LARGE} 3000", "sleep 0.2"]
     done = training_job.run(tmp_path, NEWEST, 3, script, planted, NCCL_TUNER_TABLE=str(table))
     assert done.codes == [0] * 3, done.outputs
     decision = decide(list(joined.joined(joined.read_folder(tmp_path / "job"))), {})
-    assert [arm.arm for arm in decision.kept] == [TREE]
+    assert [arm.arm for arm in decision.kept] == [TREE], decision.arms
     (tree,) = decision.kept
     assert tree.interval[0] < 140 / 126 - 1 < tree.interval[1]

@@ -9,12 +9,17 @@ rank: it makes the calls that its script names, one a line:
     capture ELEMENTS              inside a CUDA graph
     split COLOUR_OF_RANK_MODULO   a communicator of some ranks, which calls are of from here on
     world                         calls are of all ranks again
+    abort                         this rank aborts its communicator, and makes calls of all ranks again
+    again [MODULO]                another communicator, of all ranks or of those alike by it, for calls from here on
     sleep SECONDS
     kill RANK                     this rank dies
     leave                         all end without ending their communicators
+
+No rank goes past a call before all ranks of its communicator have launched it: simulated kernels end without them.
 """
 
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -23,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from ctypes import CDLL, Structure, byref, c_char, c_float, c_int, c_size_t, c_uint, c_void_p, memmove
 from dataclasses import dataclass, field
 from functools import cache
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +38,7 @@ from tuner.oracle.preloaded import preloaded
 from tuner.scenario.describe import describe
 
 FLOAT32, SUM = 7, 0
+MOST_WAITED_S = 30.0  # for the other ranks of a call
 
 
 @dataclass(frozen=True)
@@ -152,24 +159,58 @@ def _check(result: int) -> None:
         sys.exit(f"result {result}")
 
 
+class _Calls:
+    """Numbers of calls that the ranks of a communicator have launched, in a file that they share."""
+
+    def __init__(self, file: Path, ranks: int, members: Sequence[int]) -> None:
+        with file.open("a+b") as opened:
+            opened.truncate(8 * ranks)
+            self.numbers = mmap(opened.fileno(), 8 * ranks)
+        self.members = members
+
+    def number(self, rank: int) -> int:
+        return int(struct.unpack_from("Q", self.numbers, 8 * rank)[0])
+
+    def launched(self, rank: int, count: int) -> None:
+        """Returns when all have launched as many."""
+        own = self.number(rank) + count
+        struct.pack_into("Q", self.numbers, 8 * rank, own)
+        until = time.monotonic() + MOST_WAITED_S
+        while any(self.number(each) < own for each in self.members):
+            time.sleep(0.0002)
+            if time.monotonic() > until:
+                sys.exit("a rank does not come")
+
+
 class _Rank:
     def __init__(self, rank: int, ranks: int, per_node: int, meeting: Path) -> None:
-        self.here, self.rank = CDLL(None), rank
+        self.here, self.rank, self.ranks, self.meeting = CDLL(None), rank, ranks, meeting
         self.graphs: list[c_void_p] = []
-        self.world, self.comm, self.buffer, self.stream = c_void_p(), c_void_p(), c_void_p(), c_void_p()
-        identity = _Id()
+        self.world, self.buffer, self.stream = c_void_p(), c_void_p(), c_void_p()
+        self.made: dict[int, int] = {}
         _check(self.here.cudaSetDevice(rank % per_node))
-        if rank == 0:
-            _check(self.here.ncclGetUniqueId(byref(identity)))
-            (meeting / "begun").write_bytes(bytes(identity))
-            (meeting / "begun").rename(meeting / "id")
-        while not (meeting / "id").exists():
-            time.sleep(0.01)
-        memmove(byref(identity), (meeting / "id").read_bytes(), 128)
-        _check(self.here.ncclCommInitRank(byref(self.world), ranks, identity, rank))
-        self.comm = self.world
         _check(self.here.cudaMalloc(byref(self.buffer), c_size_t(1 << 30)))
         _check(self.here.cudaStreamCreate(byref(self.stream)))
+        self.do_again()
+
+    def do_again(self, modulo: int = 1) -> None:
+        """A communicator by an id of its own; the first one of all ranks is made by this, too."""
+        colour, number = self.rank % modulo, self.made.get(modulo, 0)
+        self.made[modulo] = number + 1
+        identity, file = _Id(), self.meeting / f"id{modulo}.{colour}.{number}"
+        members = range(colour, self.ranks, modulo)
+        if self.rank == colour:
+            _check(self.here.ncclGetUniqueId(byref(identity)))
+            (self.meeting / f"begun{self.rank}").write_bytes(bytes(identity))
+            (self.meeting / f"begun{self.rank}").rename(file)
+        while not file.exists():
+            time.sleep(0.01)
+        memmove(byref(identity), file.read_bytes(), 128)
+        self.comm = c_void_p()
+        _check(self.here.ncclCommInitRank(byref(self.comm), len(members), identity, self.rank // modulo))
+        self.calls = _Calls(self.meeting / f"calls-{file.name}", self.ranks, members)
+        if modulo == 1:
+            self.world, self.calls_of_world = self.comm, self.calls
 
     def call(self, elements: int) -> None:
         _check(
@@ -184,6 +225,7 @@ class _Rank:
     def do_allreduce(self, elements: int, times: int = 1) -> None:
         for _ in range(times):
             self.call(elements)
+            self.calls.launched(self.rank, 1)
             time.sleep(0.001)  # a kernel's counters hold 64 calls, and NCCL's thread has to see each
 
     def do_group(self, count: int, elements: int) -> None:
@@ -191,6 +233,7 @@ class _Rank:
         for _ in range(count):
             self.call(elements)
         _check(self.here.ncclGroupEnd())
+        self.calls.launched(self.rank, count)
 
     def do_simulate(self, elements: int) -> None:
         info = _Config(24, 0x74685283, 22200, 0.0)
@@ -209,9 +252,17 @@ class _Rank:
         made = c_void_p()
         _check(self.here.ncclCommSplit(self.world, c_int(self.rank % modulo), self.rank, byref(made), None))
         self.comm = made
+        self.made[-modulo] = self.made.get(-modulo, 0) + 1
+        members = range(self.rank % modulo, self.ranks, modulo)
+        name = f"calls-split{modulo}.{members.start}.{self.made[-modulo]}"
+        self.calls = _Calls(self.meeting / name, self.ranks, members)
 
     def do_world(self) -> None:
-        self.comm = self.world
+        self.comm, self.calls = self.world, self.calls_of_world
+
+    def do_abort(self) -> None:
+        _check(self.here.ncclCommAbort(self.comm))
+        self.do_world()
 
     def do_sleep(self, seconds: float) -> None:
         time.sleep(seconds)
