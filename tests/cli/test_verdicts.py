@@ -21,6 +21,16 @@ VERDICTS = {
     "verify": (("verify", *ARMS, *ON), 0, "regret: mean"),
     "accept": (("accept", ARMS[0], *ON), 1, "FAIL: 5 of 18 sizes fail"),
     "order": (("order", "allreduce", *ON, "--bytes", "1M", "--change", "nodes=2"), 0, "Same bits: no"),
+    "scale over GPUs": (
+        ("scale", "allreduce", *ON, "--over", "gpus-per-node", "--nccl", "2.28.9", "--bytes", "1M"),
+        0,
+        "one pick for every number of GPUs per node",
+    ),
+    "diff of messages": (
+        ("diff", "alltoall", "nodes=8", *ON, "--nodes", "2", "--nccl", "2.28.9"),
+        0,
+        "messages go another way in 9 ranges of sizes",
+    ),
     "preflight": (("preflight", "check", str(EXAMPLES / "preflight")), 0, "all ranks choose the same"),
 }
 

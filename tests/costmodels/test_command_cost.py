@@ -460,7 +460,7 @@ def test_a_report_of_a_real_run_has_its_bandwidths(run: Run, kind: str, log: str
     found = json.loads(run("report", *asked))["sizes"]
     printed = {int(size): float(busbw) for size, _, _, busbw, *_ in csv.reader(lines)}
     assert {row["bytes"]: row["busbw_gbs"] for row in found} == pytest.approx(printed, rel=1e-3)  # as printed
-    assert {(row["ran"], row["pick"]) for row in found} == {("Ring/Simple", "Ring/Simple")}
+    assert {(row["executed"], row["pick"]) for row in found} == {("Ring/Simple", "Ring/Simple")}
     assert [row["link_busbw_gbs"] for row in found] == pytest.approx([links] * len(found))
 
 
@@ -502,7 +502,7 @@ def test_a_network_that_limits_is_named(run: Run, tmp_path: Path) -> None:
     file = nccltests_text.write(tmp_path / "run.txt", [(1 << 30, 100_000.0)], nodes=2)
     asked = ("report", str(file), "--machine", "dgx-h100", "--nodes", "2", "--inter-gbs", "50", "--json")
     (row,) = json.loads(run(*asked))["sizes"]
-    assert "ran" in row
+    assert "executed" in row
     assert row["limit"] == efficiency.INTER
     assert row["ideal_busbw_gbs"] == pytest.approx(50 * 15 * 2 / 16)
     assert row["verdict"] == "below what is usual"

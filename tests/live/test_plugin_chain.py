@@ -101,6 +101,9 @@ class NextTuner:
     def may_flicker(self, communicator: Communicator, request: Request) -> bool:
         return False
 
+    def ignored_by(self, release: str) -> str | None:
+        return None
+
     def why_not(self, communicator: Communicator) -> str | None:
         return None
 

@@ -288,8 +288,22 @@ def test_lint_takes_the_release_that_a_table_names(of_other_release: Path) -> No
     assert "the table is for NCCL 2.29.2, not for 2.28.9" in run(*words, "--nccl", "2.28.9", code=1).stdout
 
 
+def test_headings_say_that_a_table_is_ignored(of_other_release: Path) -> None:
+    words = ("--machine", "dgx-h100", "--nodes", "2", "--nccl")
+    pick = ("pick", "allreduce", "--bytes", "4M", "--tuner", f"table:{of_other_release}", *words)
+    says = "which is IGNORED, as it is for NCCL 2.29.2"
+    out, _, _ = run(*pick, "2.28.9").stdout.partition("pick")
+    assert says in " ".join(out.split())
+    assert says not in " ".join(run(*pick, "2.29.2").stdout.split())
+    budget = ("budget", "docs/examples/step.csv", "--table", str(of_other_release), "--time", "nccl", *words)
+    assert "IGNORED, as it is for NCCL 2.29.2" in " ".join(run(*budget, "2.28.9").stdout.split())
+    assert "IGNORED" not in run(*budget, "2.29.2").stdout
+
+
 def test_a_group_says_that_its_table_is_ignored(of_other_release: Path) -> None:
     words = ("group", "allreduce:4M*2", "--machine", "dgx-h100", "--nccl", "2.28.9")
     ignored = run(*words, "--table", str(of_other_release), "--json")
     assert "and this is 2.28.9: the plugin ignores the whole table" in ignored.stderr
+    heading = " ".join(run(*words, "--table", str(of_other_release)).stdout.partition("kernel")[0].split())
+    assert "which is IGNORED" in heading
     assert json.loads(ignored.stdout)["kernels"] == json.loads(run(*words, "--json").stdout)["kernels"]

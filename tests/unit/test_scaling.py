@@ -227,8 +227,8 @@ def test_buffers_of_every_kind_get_what_each_count_gives_them(
 def test_the_command_names_what_takes_calls_on_windows() -> None:
     words = ("scale", "allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9", "--bytes", "1M", "--to-nodes", "3")
     (kernel, tree) = json.loads(run(*words, "--buffers", "window", "--json").stdout)["ranges"]
-    assert (kernel["algorithm"], kernel["leaves_for"]) == (None, "symmetric kernel AllReduce_RSxLDMC_AGxSTMC")
-    assert "leaves_for" not in tree
+    assert (kernel["algorithm"], kernel["bypass"]) == (None, "symmetric kernel AllReduce_RSxLDMC_AGxSTMC")
+    assert "bypass" not in tree
     assert "Times of symmetric kernels are by NCCL's own model" in run(*words, "--buffers", "window").stdout
     over = "--over", "gpus-per-node", "--buffers", "window"
     assert "valid: --buffers plain|registered|graph" in run(*words, *over, code=2).stderr

@@ -45,7 +45,7 @@ class EfficiencyRow:
     bytes: int
     measured_us: float
     busbw_gbs: float
-    executed: str | None = field(metadata=json_form(former="ran"))
+    executed: str | None
     pick: str
     nccl_us: float
     nccl_error: float

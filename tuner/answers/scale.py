@@ -53,7 +53,7 @@ class NodeRange:
     busbw_gbs_to: float | None
     calibrated_from: "CalibratedTime | None" = field(default=None, metadata=json_form(optional=True))
     calibrated_to: "CalibratedTime | None" = field(default=None, metadata=json_form(optional=True))
-    bypass_kernel: str | None = field(default=None, metadata=json_form("bypass", optional=True, former="leaves_for"))
+    bypass_kernel: str | None = field(default=None, metadata=json_form("bypass", optional=True))
 
     @property
     def name(self) -> str | None:

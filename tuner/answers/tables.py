@@ -31,7 +31,7 @@ class TableCell:
     max_threads: int
     thread_threshold_bytes: int
     reason: str | None
-    fitted: object = field(default=None, metadata=json_form(optional=True, former="layer"))
+    fitted: object = field(default=None, metadata=json_form(optional=True))
     calibrated: "CalibratedCell | None" = field(default=None, metadata=json_form(optional=True))
 
 

@@ -13,7 +13,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Collective, Op
 from tuner.cli import options
 from tuner.cli.command import Group
-from tuner.cli.output import human_bytes, print_json, print_table, say, verdict
+from tuner.cli.output import human_bytes, print_json, print_table, progress, say, verdict
 from tuner.cli.trace_files import as_they_ran, communicators_options, count_or_part, read_files
 from tuner.jobs.traces.calls import number
 from tuner.machine import catalogue
@@ -60,8 +60,7 @@ def libnccl_command(
     reports: list[MatchReport] = []
     try:
         for scenario in _scenarios(nodes_given, communicator):
-            if not as_json:
-                click.echo(f"{scenario.title} ...", err=True)
+            progress(scenario.title)
             reports.append(check(scenario, requests, sizes, timeout_s))
     finally:  # what was compared before one failed is not lost
         if reports:

@@ -22,7 +22,7 @@ from tuner.cli.measured_options import (
     measured_file_options,
     place_options,
 )
-from tuner.cli.output import command_line, human_bytes, print_json, print_table, say
+from tuner.cli.output import command_line, human_bytes, print_json, print_table, progress, say
 from tuner.times.calibration import calibrate, sweep
 from tuner.times.calibration.accuracy.evaluate import SplitResult, of_splits
 from tuner.times.calibration.accuracy.of_file import FileAccuracy, Held, of_path
@@ -104,19 +104,13 @@ def constants_command(
     nccl-tuner fit constants one-node.jsonl two-nodes.jsonl --out pod.toml
     """
     read, files = measured_files(files, given)
-    report = fit(files, out=out, command=command_line(), progress=_say, measured=read)
+    report = fit(files, out=out, command=command_line(), progress=progress, measured=read)
     if as_json:
         print_json(to_json(report))
     else:
         _print_constants(report)
         if out is not None:
             say(f"{out}: {len(report.fitted)} constants of NCCL {report.files.nccl}")
-
-
-def _say(step: str) -> None:
-    """On a terminal alone."""
-    if sys.stderr.isatty():
-        say(f"{step} ...", err=True)
 
 
 LL_ROWS = "cap_gbs.ll: with several nodes NCCL goes by the processors, row ampere for AMD or mixed, volta for others"

@@ -198,6 +198,7 @@ def command(
     if rank != 0 and not in_full:
         raise BadInput("--rank: whose sends and receives these are; valid for collectives alone: 0, or with --launch")
     operations = [each.operation(like, each.peer_of(rank, described.ranks)) for each in calls]
+    with_table = "" if table is None else f", with {table}"
     if table is None:
         answer = mixed.from_emulator(described, operations)
         answer = replace(answer, launch=launches.of(operations)) if launches else answer
@@ -208,13 +209,14 @@ def command(
         with opened(table, selection) as tuner:
             if tuner.ignored is not None:
                 say(f"note: {tuner.ignored}", err=True)
+                with_table += ", which is IGNORED"
             answer = mixed.described(described, plan(selection, operations, tuner))
             answer = replace(answer, launch=launches.of(operations, tuner)) if launches else answer
     if as_json:
         print_json(answer)
     else:
         title = f"A group of {counted(len(calls), 'call')} on {described.title}" + (f", rank {rank}" if rank else "")
-        print_group(title if table is None else f"{title}, with {table}", answer)
+        print_group(title + with_table, answer)
         if answer.launch is not None:
             from tuner.cli.launches import print_launch
 

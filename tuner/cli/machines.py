@@ -20,7 +20,7 @@ from tuner.base.sizes import human_bytes
 from tuner.cli import options
 from tuner.cli.command import Group
 from tuner.cli.communicator_options import release_option
-from tuner.cli.output import number, print_json, print_table, say, verdict, width_to_fit
+from tuner.cli.output import number, print_json, print_table, progress, say, verdict, width_to_fit
 from tuner.machine import catalogue, graphs
 from tuner.scenario import Scenario
 
@@ -352,9 +352,8 @@ def search_command(
         file, of_machine = out or Path(f"{machine.name}.graphs.toml"), name
         check_writable(file)
         for nccl in names:
-            begun = time.monotonic()
+            progress(f"{name}, NCCL {nccl}")
             capture(name, nccl, file)
-            click.echo(f"{name}, NCCL {nccl}: {time.monotonic() - begun:.0f} s", err=True)
     elif out is not None:
         raise BadInput("--out: graphs go into the machine's folder; valid: with --libnccl")
     else:

@@ -8,7 +8,7 @@ import click
 from tuner.cli import options
 from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.group import AnyCalls, GivenCall, of_libnccl
-from tuner.cli.output import human_bytes, print_json, print_table, say, span
+from tuner.cli.output import human_bytes, print_json, print_table, progress, say, span
 from tuner.oracle import bill
 from tuner.oracle.bill import MemoryStage
 
@@ -46,6 +46,7 @@ def command(
     if calls is None:
         calls = FIRST_CALLS if described.resolve().ranks > 1 else []
     asked = [(one.request, one.bytes) for one in of_libnccl(calls, call.request())]
+    progress(f"asking the libnccl of {described.title}")
     stages = bill.bill(described.oracle_configuration(), asked, timeout_s)
     if as_json:
         print_json(stages)

@@ -29,6 +29,7 @@ from tuner.cli.communicator_options import communicator_options as communicator_
 from tuner.cli.communicator_options import of_nodes_option as of_nodes_option
 from tuner.cli.communicator_options import say_whose_parts as say_whose_parts
 from tuner.cli.communicator_options import skeleton_options as skeleton_options
+from tuner.cli.output import progress
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 
@@ -286,6 +287,8 @@ def libnccl_option(says: str, former: str | None = None) -> Callable[[F], F]:
     def decorated(function: F) -> F:
         @wraps(function)
         def asking(*given: Any, libnccl: bool, timeout_s: float, **others: Any) -> Any:
+            if libnccl:
+                progress("asking the real libnccl")
             source = click.get_current_context().get_parameter_source
             for name in () if libnccl else ("timeout_s", "build"):
                 if source(name) is ParameterSource.COMMANDLINE:

@@ -10,7 +10,7 @@ from tuner.answers import library
 from tuner.base.names import Collective
 from tuner.cli import options
 from tuner.cli.command import Group
-from tuner.cli.output import print_json
+from tuner.cli.output import print_json, progress
 from tuner.cli.pick import print_answers
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def pick_command(
                 f"note: {name} is set, and no plugin reads it here; `nccl-tuner plugin lint --libnccl` loads a table",
                 err=True,
             )
+    progress(f"asking the libnccl of {described.title}")
     answers = library.of_sizes(described, call.request(collective), sizes, timeout_s)
     if as_json:
         print_json(answers)
@@ -114,7 +115,7 @@ def learn_command(path: Path, as_json: bool) -> None:
     """
     from tuner.oracle.conformance.learn import learn
 
-    learning = learn(path, progress=lambda text: click.echo(text, err=True))
+    learning = learn(path, progress=progress)
     if as_json:
         print_json(learning)
     else:

@@ -180,6 +180,12 @@ def say(text: str = "", err: bool = False) -> None:
     click.echo(folded(with_options(text)), err=err)
 
 
+def progress(text: str) -> None:
+    """A line on stderr, where that is a terminal, on what takes long."""
+    if sys.stderr.isatty():
+        say(f"{text} ...", err=True)
+
+
 def folded(text: str) -> str:
     """The text with its lines no longer than :func:`width_to_fit`, between words."""
     return "\n".join(_folded(line, width_to_fit()) for line in text.split("\n"))

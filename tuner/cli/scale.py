@@ -1,13 +1,13 @@
 """``nccl-tuner scale``: what NCCL picks as the number of nodes grows."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.answers.scale import TO_NODES, NodeCounts, NodeRange, Scale, over_gpus, scale, with_times
+from tuner.answers.scale import TO_NODES, GpuRange, NodeCounts, NodeRange, Scale, over_gpus, scale, with_times
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, Collective
 from tuner.cli import options
@@ -114,7 +114,7 @@ def command(
     measured = any(each.calibrated_from for each in scaled.ranges)
     by_nccl = not measured or times is None or times.beside_nccl
     columns = [*COLUMNS, *(BY_NCCL if by_nccl else ()), *(CALIBRATED if measured else ())]
-    say(_verdict(scaled))
+    say(_verdict(((one.collective, one.bytes, one.name) for one in scaled.ranges), "nodes"))
     for collective, ranges in groupby(scaled.ranges, key=lambda one: one.collective):
         gpus = f"{described.gpus()} GPUs each{described.resolve().own.sharing}{described.resolve().each_in_words}"
         tuner = f", tuner {described.tuner.title}" if described.tuner else ""
@@ -144,13 +144,14 @@ def _over_gpus(
     if as_json:
         print_json({"ranges": ranges})
         return
+    say(_verdict(((one.collective, one.bytes, _pick(one)) for one in ranges), "GPUs per node"))
     for collective, alike in groupby(ranges, key=lambda one: one.collective):
         rows = [
             (
                 human_bytes(one.bytes),
                 one.from_gpus_per_node,
                 one.to_gpus_per_node,
-                "-" if one.algorithm is None else f"{one.algorithm}/{one.protocol}",
+                _pick(one) or "-",
                 one.channels,
                 one.threads,
                 number(one.time_us_from, 2),
@@ -162,6 +163,10 @@ def _over_gpus(
         print_table(title, ("size", "GPUs per node", "to", "pick", "channels", "threads", "NCCL us", "to"), rows)
 
 
+def _pick(one: GpuRange) -> str | None:
+    return None if one.algorithm is None else f"{one.algorithm}/{one.protocol}"
+
+
 SYMMETRIC_TIMES = (
     "Times of symmetric kernels are by NCCL's own model of them, which is another than that of algorithms.\n"
 )
@@ -171,14 +176,14 @@ BY_NCCL = ("NCCL us", "to", "busbw GB/s", "to")
 CALIBRATED = ("calibrated us", "90 % interval us", "to us", "90 % interval us")
 
 
-def _verdict(scaled: Scale) -> str:
-    """The answer in a line: of which collectives and at how many sizes the pick changes."""
+def _verdict(picks: Iterable[tuple[str, int, str | None]], over: str) -> str:
+    """The answer in a line: of which collectives and at how many sizes the pick changes; of each range its pick."""
     names: dict[str, dict[int, set[str | None]]] = {}
-    for one in scaled.ranges:
-        names.setdefault(str(one.collective), {}).setdefault(one.bytes, set()).add(one.name)
+    for collective, size, name in picks:
+        names.setdefault(collective, {}).setdefault(size, set()).add(name)
     changing = {name: sum(len(picks) > 1 for picks in by_size.values()) for name, by_size in names.items()}
     said = ", ".join(f"{name} at {count} of {len(names[name])} sizes" for name, count in changing.items() if count)
-    return f"the pick changes with the number of nodes: {said}\n" if said else "one pick for every number of nodes\n"
+    return f"the pick changes with the number of {over}: {said}\n" if said else f"one pick for every number of {over}\n"
 
 
 def _looked_at(scaled: Scale, low: int, high: int, every: bool) -> str:

@@ -32,9 +32,9 @@ def change(times: CalibratedRatio | None) -> str | NotedCell:
 
 
 def change_between(low: float, high: float) -> str:
-    """The same of both bounds as parts of 1; in words, where nothing may have changed."""
+    """The same of both bounds as parts of 1; where it may be either way, that it cannot be told."""
     both = f"{100 * low:+.1f} %" if low == high else f"{100 * low:+.1f} to {100 * high:+.1f} %"
-    return f"{both}, maybe none" if low < 0 < high else both
+    return f"cannot be told: {both}" if low < 0 < high else both
 
 
 def whose(used: CalibrationUsed) -> str:

@@ -1,6 +1,5 @@
 """Reading the files of a job's collectives, with a line on a terminal for large ones."""
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import click
 from tuner.base.errors import BadInput
 from tuner.cli.command import F, stacked
 from tuner.cli.communicator_options import CommunicatorOptions, Ranks
-from tuner.cli.output import human_bytes, say
+from tuner.cli.output import human_bytes, progress, say
 from tuner.jobs.traces.calls import CallList
 from tuner.jobs.traces.read import read
 from tuner.scenario import Scenario
@@ -70,7 +69,7 @@ def read_files(files: Sequence[Path], ranks: int) -> list[CallList]:
     lists = []
     for number, path in enumerate(files, start=1):
         size = path.stat().st_size if path.is_file() else 0
-        if size >= LARGE_BYTES and sys.stderr.isatty():
-            click.echo(f"reading {path}, {human_bytes(size)} (file {number} of {len(files)}) ...", err=True)
+        if size >= LARGE_BYTES:
+            progress(f"reading {path}, {human_bytes(size)} (file {number} of {len(files)})")
         lists.append(read(path, ranks))
     return lists

@@ -111,6 +111,9 @@ class TunerPlugin(Protocol):
     def why_not(self, communicator: "Communicator") -> str | None:
         """The reason for which NCCL's own picks stay, whatever the call; None where the tuner has a say."""
 
+    def ignored_by(self, release: str) -> str | None:
+        """Releases that it is for, where its answers are ignored with this one; None where they are not."""
+
     def chunk_bytes(self, question: ChunkQuestion) -> int | None:
         """The chunk size that it names; None where NCCL does not ask it."""
 

@@ -59,13 +59,19 @@ def of_other_releases(table: Path, running: str) -> str | None:
 
     None where it does not, and for a file that cannot be read, of which the plugin says what is wrong.
     """
+    others = other_releases(table, running)
+    if others is None:
+        return None
+    return f"{table} is for NCCL {others}, and this is {running}: the plugin ignores the whole table"
+
+
+def other_releases(table: Path, running: str) -> str | None:
+    """Releases that a table names, where this one is not among them; None where it is, or nothing is named or read."""
     try:
-        comments = convert.read(table).table.provenance
+        named = convert.read(table).table.provenance.get(headers.NCCL)
     except BadTable:
         return None
-    if not comments.get(headers.NCCL) or running in [word.strip() for word in comments[headers.NCCL].split(",")]:
-        return None
-    return f"{table} is for NCCL {comments[headers.NCCL]}, and this is {running}: the plugin ignores the whole table"
+    return None if not named or running in [word.strip() for word in named.split(",")] else named
 
 
 def strict(table: Path) -> dict[str, str]:
@@ -216,8 +222,12 @@ class FileTuner:
         return following is not None and following.may_flicker(communicator, request)
 
     def why_not(self, communicator: Communicator) -> str | None:
-        """None: every communicator may have rows."""
-        return None
+        """The releases that the file is for, where this is another; else None: every communicator may have rows."""
+        return of_other_releases(self.file, communicator.release.name) if self.following is None else None
+
+    def ignored_by(self, release: str) -> str | None:
+        """Releases that the file is for, where the plugin ignores it with this one."""
+        return other_releases(self.file, release)
 
     def chunk_bytes(self, question: ChunkQuestion) -> int | None:
         """The chunk size of the row that chose, else of the tuner that follows; None where NCCL asks neither."""

@@ -117,6 +117,8 @@ class Scenario:
         processes = f", {of_process} GPUs per process" if of_process > 1 else ""
         constants = f", constants {self.fitted_constants.file}" if self.fitted_constants else ""
         tuner = f", tuner {self.tuner.title}" if self.tuner else ""
+        if self.tuner and (others := self.tuner.ignored_by(self.nccl)) is not None:
+            tuner += f", which is IGNORED, as it is for NCCL {others}"
         of_nodes = f"{self._members_in_words}{' + '.join(nodes)}{domains}{processes}"
         return f"{of_nodes}, NCCL {self.nccl}{build}{constants}{tuner}"
 

@@ -33,7 +33,7 @@ class ExportedChoice:
     channels: int
     threads: int
     time_us: tuple[float | None, float | None]
-    bypass_kernel: str | None = field(default=None, metadata=json_form("bypass", optional=True, former="leaves_for"))
+    bypass_kernel: str | None = field(default=None, metadata=json_form("bypass", optional=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,10 @@ class AwsTuner:
             return "it has no regions for so many ranks per node"
         return None
 
+    def ignored_by(self, release: str) -> str | None:
+        """None: it goes by NCCL's interface, whatever the release."""
+        return None
+
     def answers(self, question: TunerQuestion) -> TunerAnswers:
         """Cells and channels that NCCL takes. Errors: BadInput as of :meth:`loaded`."""
         communicator, sizes = question.communicator, len(question.nbytes)

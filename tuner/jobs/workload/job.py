@@ -16,6 +16,7 @@ from tuner.jobs.workload.count import count
 from tuner.jobs.workload.price import BudgetVariant
 from tuner.jobs.workload.priced import Budget
 from tuner.jobs.workload.regret import MeasuredRuns
+from tuner.plugin.asked import other_releases
 from tuner.release import names
 from tuner.scenario import Scenario
 
@@ -41,10 +42,16 @@ class BudgetComparison:
             for each in (
                 BudgetVariant(f"NCCL {one.nccl}", one),
                 *(BudgetVariant(f"NCCL {one.nccl} with {text}", _with(one, text)) for text in self.settings),
-                *(BudgetVariant(f"NCCL {one.nccl} with {path}", one, path) for path in self.tables),
+                *(BudgetVariant(f"NCCL {one.nccl} with {_said(path, one)}", one, path) for path in self.tables),
             )
         }
         return list(variants.values())
+
+
+def _said(table: Path, scenario: Scenario) -> str:
+    """The table, and that the plugin ignores it, where it is for other releases."""
+    others = other_releases(table, scenario.nccl)
+    return f"{table}" if others is None else f"{table}, IGNORED, as it is for NCCL {others}"
 
 
 def wanted_of(scenario: Scenario, ranks: int | None = None) -> WantedCalls:

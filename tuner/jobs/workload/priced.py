@@ -94,7 +94,7 @@ class PriceOf:
     share: float
     measured: MeasuredPrice | NotMeasured | None = field(default=None, metadata=json_form(optional=True))
     calibrated: CalibratedPrice | None = field(default=None, metadata=json_form(optional=True))
-    bypass_kernel: str | None = field(default=None, metadata=json_form("bypass", optional=True, former="leaves_for"))
+    bypass_kernel: str | None = field(default=None, metadata=json_form("bypass", optional=True))
 
     @property
     def name(self) -> str:
@@ -164,7 +164,7 @@ class OfCombination:
 class OfKernel:
     """A part of the calls: those that a symmetric kernel takes."""
 
-    bypass_kernel: str = field(metadata=json_form("bypass", former="leaves_for"))
+    bypass_kernel: str = field(metadata=json_form("bypass"))
 
     @property
     def name(self) -> str:

@@ -180,11 +180,6 @@ def _error(
 _DTYPES = {"ranks": np.int64, "nodes": np.int64, "calls": np.int64, "known": np.bool_}
 
 
-def _former_reasons(left_out: Mapping[str, int]) -> dict[str, int]:
-    """JSON's keys are older than the word."""
-    return {reason.replace("sample blocks", "visits"): count for reason, count in left_out.items()}
-
-
 @dataclass(frozen=True, slots=True)
 class FittedFiles:
     """What was read: the release, the communicators in words, how many calls; ``left_out`` counts others by reason.
@@ -196,7 +191,7 @@ class FittedFiles:
     nccl: str
     communicators: tuple[str, ...]
     calls: int
-    left_out: Mapping[str, int] = field(metadata=json_form(convert=_former_reasons))
+    left_out: Mapping[str, int]
     times: str
     floors: tuple[Floor, ...]
 
@@ -208,7 +203,7 @@ class FitReport(Framed):
     ``held_out`` are errors at sessions and communicators that a fit to the others did not see.
     """
 
-    out: Path | None = field(metadata=json_form(former="layer"))
+    out: Path | None
     files: FittedFiles = field(metadata=json_form(merged=True))
     fit: Fit = field(metadata=json_form(merged=True))
     held_out: tuple[HeldOut, ...]
