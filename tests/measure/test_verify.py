@@ -43,7 +43,7 @@ def test_a_gain_beyond_the_noise_is_significant_and_its_regret_right() -> None:
     (one,) = Comparison(Measurements(Header(), blocks({None: 11.0, LL: 11.0, SIMPLE: 10.0}, 6)), None).sizes
     assert (one.pick, one.best, one.significant) == (LL, SIMPLE, True)
     assert one.regret == pytest.approx(0.1, abs=0.02)
-    assert one.interval[0] < 0.1 < one.interval[1]
+    assert one.regret_low < 0.1 < one.regret_high
 
 
 def test_ties_noise_and_one_round_are_not_significant() -> None:

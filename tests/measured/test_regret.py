@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tuner
-from tests.support import nccl_tests_text
+from tests.support import kinks, nccl_tests_text
 from tuner.api import measure
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
@@ -19,7 +19,7 @@ from tuner.times.records.samples import Combination
 from tuner.times.regret import arms, judged, workflow
 from tuner.times.regret.arms import Arm, ArmCall, MeasuredArms, MeasuredCall
 from tuner.times.regret.judged import NoiseSource, Verdict
-from tuner.times.regret.workflow import Asked, MeasuredRegret
+from tuner.times.regret.workflow import MeasuredRegret, RunsQuery
 
 B200 = "b200-8x-64n__2.29.7__together"
 RING, NVLSTREE = Combination(Algorithm.Ring, Protocol.Simple), Combination(Algorithm.NVLSTree, Protocol.Simple)
@@ -29,7 +29,7 @@ LARGE = [(MIB << power, 100.0 * 2**power) for power in range(6, 12)]
 
 def of_files(*labelled: tuple[str, Path], **asked: object) -> MeasuredRegret:
     given = {"machine": "dgx-h100", "nccl": "2.28.9", **asked}
-    return workflow.of_arms(workflow.read(Asked(labelled=labelled, **given)))  # type: ignore[arg-type]
+    return workflow.of_arms(workflow.read(RunsQuery(labelled=labelled, **given)))  # type: ignore[arg-type]
 
 
 def log(path: Path, factor: float = 1.0, jitter: float = 0.0) -> Path:
@@ -41,7 +41,7 @@ def log(path: Path, factor: float = 1.0, jitter: float = 0.0) -> Path:
 
 @pytest.fixture(scope="module")
 def b200() -> MeasuredRegret:
-    return workflow.of_arms(workflow.read(Asked(tables=(B200,))))
+    return workflow.of_arms(workflow.read(RunsQuery(tables=(B200,))))
 
 
 def test_what_nccl_ran_on_the_b200_cluster_is_the_emulated_pick_wherever_it_can_be_known(b200: MeasuredRegret) -> None:
@@ -213,7 +213,7 @@ def test_a_text_that_names_its_variables_is_an_arm_of_these(tmp_path: Path) -> N
     ring, tree = log(tmp_path / "ring.log"), log(tmp_path / "tree.log")
     ring.write_text("mpirun -np 16 -x NCCL_ALGO=Ring -x NCCL_PROTO=Simple all_reduce_perf\n" + ring.read_text())
     tree.write_text("n:1:1 [0] NCCL INFO NCCL_ALGO set by environment to TREE\n" + tree.read_text())
-    found = workflow.read(Asked(files=(ring, tree), machine="dgx-h100", nccl="2.28.9"))
+    found = workflow.read(RunsQuery(files=(ring, tree), machine="dgx-h100", nccl="2.28.9"))
     assert [[arm.label for arm in one.forced] for one in found.calls] == [["Ring/Simple", "Tree"]] * len(found.calls)
     with pytest.raises(BadInput, match=r"ring\.log:\d+: Ring/Simple was forced; `arm` says Tree"):
         of_files(("Tree", ring))
@@ -233,18 +233,18 @@ def test_json_of_nccl_tests_names_its_variables(tmp_path: Path) -> None:
     }
     path = tmp_path / "ring.json"
     path.write_text(json.dumps(record))
-    (one,) = workflow.read(Asked(files=(path,), machine="dgx-h100")).calls
+    (one,) = workflow.read(RunsQuery(files=(path,), machine="dgx-h100")).calls
     assert [arm.label for arm in one.forced] == ["Ring"]
 
 
 def test_rows_that_log_what_ran_are_the_default() -> None:
-    found = workflow.of_arms(workflow.read(Asked(tables=("v100-8x__2.27.5__dgx1",))))
+    found = workflow.of_arms(workflow.read(RunsQuery(tables=("v100-8x__2.27.5__dgx1",))))
     (one,) = found.sizes
     assert (one.verdict, one.why) == (Verdict.unknown, "the noise is not known")
     assert one.executed is not None
     assert (one.executed.logged, one.executed.agrees, one.regret) == (True, True, pytest.approx(0.446, abs=0.001))
     assert str(one.best) == "Ring/LL channels=24"
-    known = workflow.of_arms(workflow.read(Asked(tables=("v100-8x__2.27.5__dgx1",), noise_percent=5.0)))
+    known = workflow.of_arms(workflow.read(RunsQuery(tables=("v100-8x__2.27.5__dgx1",), noise_percent=5.0)))
     assert [row.row for row in known.rows] == ["allreduce bytes=1600K ranks=8 nodes=1 -> ring/ll channels=24"]
 
 
@@ -252,7 +252,7 @@ def test_runs_of_measure_are_arms_with_their_rounds_as_repeats(tmp_path: Path) -
     run = tmp_path / "run.jsonl"
     machine = tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9")
     measure("allreduce", out=run, simulated=machine, seed=7, sizes=[65536, MIB, 16 * MIB], rounds=6)
-    found = workflow.of_arms(workflow.read(Asked(files=(run,))))
+    found = workflow.of_arms(workflow.read(RunsQuery(files=(run,))))
     assert [one.bytes for one in found.sizes] == [65536, MIB, 16 * MIB]
     assert {one.noise_source for one in found.sizes} == {"repeats"}
     assert all(len(arm.times_us) > 1 for one in found.sizes for arm in one.arms)
@@ -344,25 +344,25 @@ def curve(bend_at: int, change_at: int) -> list[MeasuredCall]:
 
 @pytest.mark.parametrize(("bend_at", "there"), [(6, 1), (2, 0), (10, 0)])
 def test_the_largest_kink_is_where_the_curve_bends(bend_at: int, there: int) -> None:
-    found = judged.kinks(curve(bend_at, change_at=6))
+    found = kinks.kinks(curve(bend_at, change_at=6))
     assert [(each.before, each.after) for each in found] == [
-        (judged.ANY, judged.ANY),
+        (kinks.ANY, kinks.ANY),
         ("Ring/Simple", "NVLSTree/Simple"),
     ]
     assert [(each.curves, each.largest_there, each.by_chance) for each in found] == [(1, there, 0.2)] * 2
-    again = judged.together([*found, *found])
+    again = kinks.together([*found, *found])
     assert [(each.curves, each.largest_there, each.by_chance) for each in again] == [(2, 2 * there, 0.4)] * 2
 
 
 def test_curves_of_few_sizes_or_without_a_change_have_no_kinks() -> None:
-    assert judged.kinks(curve(6, change_at=99)) == []
-    assert judged.kinks(curve(6, change_at=6)[3:10]) == []
+    assert kinks.kinks(curve(6, change_at=99)) == []
+    assert kinks.kinks(curve(6, change_at=6)[3:10]) == []
 
 
 def test_machine_and_release_are_asked_for(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="`machine`: no file says it"):
-        workflow.read(Asked(files=(log(tmp_path / "a.log"),)))
+        workflow.read(RunsQuery(files=(log(tmp_path / "a.log"),)))
     with pytest.raises(BadInput, match="files of several"):
-        workflow.read(Asked(tables=(B200, "h100-8x__2.29.2__aiconfigurator")))
+        workflow.read(RunsQuery(tables=(B200, "h100-8x__2.29.2__aiconfigurator")))
     with pytest.raises(BadInput, match="no row of 3 nodes; valid: 1, 2, 4"):
-        workflow.read(Asked(tables=(B200,), nodes=3))
+        workflow.read(RunsQuery(tables=(B200,), nodes=3))

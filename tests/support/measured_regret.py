@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import groupby
 
+from tests.support import kinks
 from tuner.base.errors import TunerError
 from tuner.base.sizes import human_bytes
 from tuner.times import measured
-from tuner.times.regret import judged, workflow
+from tuner.times.regret import workflow
 from tuner.times.regret.judged import JudgedPick, SplitGain, Verdict
-from tuner.times.regret.workflow import Asked, MeasuredRegret
+from tuner.times.regret.workflow import MeasuredRegret, RunsQuery
 
 B200 = "b200-8x-64n__2.29.7__together"
 GAIN = 0.1  # of splits that are shown
@@ -27,7 +28,7 @@ def of_table(name: str) -> MeasuredRegret | str:
     if not head.nccl:
         return "no release is stated"
     try:
-        return workflow.of_arms(workflow.read(Asked(tables=(name,))))
+        return workflow.of_arms(workflow.read(RunsQuery(tables=(name,))))
     except TunerError as error:
         return str(error).partition(": ")[2]
 
@@ -126,10 +127,10 @@ def kinks_by_change() -> str:
     """In how many curves of default runs the largest kink is where the pick changes."""
     said = []
     for nodes, several in (("one node", False), ("several", True)):
-        calls = ([one for one in found.measured.calls if (one.call.nodes > 1) is several] for _, found in answered())
-        every = judged.together(each for those in calls for each in judged.kinks(those))
-        (kinks,) = (each for each in every if each.before == "any")
-        said.append(f"on {nodes} in {kinks.largest_there} of {kinks.curves} curves ({kinks.by_chance:.1f} by chance)")
+        calls = ([one for one in each.measured.calls if (one.call.nodes > 1) is several] for _, each in answered())
+        every = kinks.together(each for those in calls for each in kinks.kinks(those))
+        (found,) = (each for each in every if each.before == "any")
+        said.append(f"on {nodes} in {found.largest_there} of {found.curves} curves ({found.by_chance:.1f} by chance)")
     return f"So it is {', '.join(said)}.\n"
 
 

@@ -375,7 +375,8 @@ def _regrets_held(backend: Planted, proposal: Proposal) -> list[bool]:
     for one in proposal.comparison.sizes:
         if one.best != one.pick:
             regret = backend.true_us(one.point, one.pick) / backend.true_us(one.point, one.best) - 1
-            found.append(one.interval[0] <= regret <= one.interval[1])
+            low, high = one.regret_low, one.regret_high
+            found.append((low is None or low <= regret) and (high is None or regret <= high))
     return found
 
 

@@ -19,7 +19,7 @@ from tuner.base.sizes import size_bytes
 from tuner.times.compared import (
     Comparison,
     Crossover,
-    Judged,
+    JudgedCall,
     ModelError,
     Skipped,
     Total,
@@ -31,37 +31,6 @@ from tuner.times.evidence import Evidence
 from tuner.times.records.samples import Combination, Point
 
 Histogram = Mapping[tuple[Collective, int], float]  # calls by collective and nBytes
-
-
-@dataclass(frozen=True, slots=True)
-class VerifiedSize:
-    """NCCL's pick against the measured best at one size, times in us.
-
-    ``regret`` is the pick's time over the best's, minus 1, None where nothing else was measured, or a single other
-    choice that is no faster; ``others`` counts them. ``regret_low`` and ``regret_high`` are its 95 % interval, None
-    where the rounds are too few for one; ``significant`` is one beyond the noise. ``emulated_pick`` is the emulator's,
-    None where it has none. ``bytes`` is NCCL's nBytes, ``ranks`` what the file says of them, if it does.
-    """
-
-    collective: Collective
-    bytes: int
-    pick: Combination = field(metadata=json_form(convert=str))
-    best: Combination = field(metadata=json_form(convert=str))
-    regret: float | None
-    significant: bool
-    pick_us: float
-    best_us: float
-    regret_low: float | None
-    regret_high: float | None
-    rounds: int
-    emulated_pick: Combination | None = field(metadata=json_form(convert=lambda pick: pick and str(pick)))
-    dtype: DataType
-    op: Op
-    in_place: bool
-    graph: bool
-    ranks: int | None
-    others: int
-    file: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +73,7 @@ class Verification(Framed):
 
     regret_mean: float | None
     regret_mean_beyond_noise: float | None
-    sizes: tuple[VerifiedSize, ...]
+    sizes: tuple[JudgedCall, ...]
     files: tuple[VerifiedFile, ...]
 
     def columns(self) -> dict[str, Column]:
@@ -144,11 +113,7 @@ def verify(files: Files, *, histogram: str | PathLike[str] | Histogram | None = 
     return Verification(
         mean,
         beyond,
-        tuple(
-            _size(path, comparison, one)
-            for path, comparison in zip(given, compared, strict=True)
-            for one in comparison.sizes
-        ),
+        tuple(one for comparison in compared for one in comparison.sizes),
         tuple(_file(path, comparison, calls) for path, comparison in zip(given, compared, strict=True)),
     )
 
@@ -174,31 +139,6 @@ def read_histogram(path: Path) -> dict[tuple[Collective, int], float]:
             raise BadMeasurement(f"{path}:{number}: not collective,bytes,count: {error}") from None
         histogram[key] = histogram.get(key, 0.0) + calls
     return histogram
-
-
-def _size(path: Path, comparison: Comparison, one: Judged) -> VerifiedSize:
-    point, (low, high) = one.point, one.interval
-    return VerifiedSize(
-        collective=point.collective,
-        bytes=point.bytes,
-        pick=one.pick,
-        best=one.best,
-        regret=one.regret if one.is_known else None,
-        significant=one.significant,
-        pick_us=one.pick_us,
-        best_us=one.best_us,
-        regret_low=low if one.rounds > 1 and abs(low) < float("inf") else None,
-        regret_high=high if high < float("inf") else None,
-        rounds=one.rounds,
-        emulated_pick=one.model_pick,
-        dtype=point.dtype,
-        op=point.op,
-        in_place=point.in_place,
-        graph=point.graph,
-        ranks=comparison.measurements.header.ranks,
-        others=one.others,
-        file=path,
-    )
 
 
 def _file(path: Path, comparison: Comparison, calls: Histogram | None) -> VerifiedFile:

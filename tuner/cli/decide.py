@@ -8,8 +8,7 @@ import click
 
 from tuner.base.errors import BadInput
 from tuner.base.records import to_json
-from tuner.bench.decide import Decided, DecidedRow, decide
-from tuner.bench.decide_arms import decide as decide_runs
+from tuner.bench.decide import Decided, DecidedRow, decide, decide_runs
 from tuner.bench.decision.gate import GateSettings
 from tuner.bench.decision.rows import interpolate as interpolated
 from tuner.bench.opened import OtherRank

@@ -16,7 +16,7 @@ from tuner.times.readers.measured_table import NCCL_TESTS, Given, MeasuredFile
 
 if TYPE_CHECKING:
     from tuner.times.regret.arms import MeasuredArms
-    from tuner.times.regret.workflow import Asked
+    from tuner.times.regret.workflow import RunsQuery
 
 
 def measured_file_options(function: F) -> F:
@@ -102,15 +102,15 @@ def is_asked(given: Mapping[str, Any]) -> bool:
     return any(value not in (None, "", ()) for value in given.values())
 
 
-def asked(files: tuple[Path, ...], given: Mapping[str, Any], **more: Any) -> "Asked":
+def asked(files: tuple[Path, ...], given: Mapping[str, Any], **more: Any) -> "RunsQuery":
     """What to read, by the parameters of :func:`place_options`; says what is assumed of a log."""
-    from tuner.times.regret.workflow import Asked
+    from tuner.times.regret.workflow import RunsQuery
 
     words = tuple((name, given[name]) for name in _WORDS if given.get(name) not in (None, ()))
     if dict(words).get("log") is not None:
         described = describe(given.get("machine"), topology=given.get("topology"), **dict(words))
         say_log(described)
-    return Asked(
+    return RunsQuery(
         labelled=tuple(given.get("labelled", ())),
         files=files,
         machine=given.get("machine"),

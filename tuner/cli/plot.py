@@ -312,7 +312,7 @@ def _marks(measured: str, nodes: Sequence[int], collective: Collective) -> "list
     from tuner.times.regret.judged import Verdict
 
     file = Path(measured)
-    sources = workflow.Asked(files=(file,)) if file.exists() else workflow.Asked(tables=(measured,))
+    sources = workflow.RunsQuery(files=(file,)) if file.exists() else workflow.RunsQuery(tables=(measured,))
     marks = [
         RegretMark(nodes.index(one.nodes), one.bytes, one.regret, one.verdict is Verdict.loses)
         for one in workflow.of_arms(workflow.read(sources)).sizes

@@ -15,10 +15,10 @@ from tuner.cli import options
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import asked, is_asked, place_options
 from tuner.cli.output import human_bytes, print_json, print_table, say, verdict
-from tuner.times.compared import Judged, ModelError, mean_regrets
+from tuner.times.compared import JudgedCall, ModelError, mean_regrets
 from tuner.times.regret import workflow
 from tuner.times.regret.judged import JudgedPick, SplitGain, Verdict
-from tuner.times.regret.workflow import Agreement, Asked, MeasuredRegret, NextRuns
+from tuner.times.regret.workflow import Agreement, MeasuredRegret, NextRuns, RunsQuery
 
 SPLITS_SHOWN = 10
 NEXT_SHOWN = 8
@@ -267,7 +267,7 @@ def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, 
             )
 
 
-def _arms(runs_of: Asked, wants_next: bool, calibration: str | None, as_json: bool) -> None:
+def _arms(runs_of: RunsQuery, wants_next: bool, calibration: str | None, as_json: bool) -> None:
     regret = workflow.of_arms(workflow.read(runs_of))
     runs = workflow.next_runs(regret.measured, calibration) if wants_next else None
     if as_json:
@@ -288,7 +288,7 @@ def _print(file: VerifiedFile) -> None:
             f"{one.pick_us:.2f}",
             one.best,
             f"{one.best_us:.2f}",
-            f"{100 * one.regret:.1f} %" if one.is_known else "unknown",
+            "unknown" if one.regret is None else f"{100 * one.regret:.1f} %",
             "yes" if one.significant else "",
         )
         for one in sizes
@@ -328,7 +328,7 @@ def _print(file: VerifiedFile) -> None:
     )
 
 
-def _missing(sizes: Sequence[Judged]) -> str:
+def _missing(sizes: Sequence[JudgedCall]) -> str:
     if not any(one.others for one in sizes):
         return "nothing but the picks was measured"
     return "a single other choice was measured, which is no faster, or none"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement, NoAlgorithm, one_of
-from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective, Protocol
+from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.records import json_form
 from tuner.emulator.selection import Selection
 from tuner.times.evidence import LEVEL, Evidence, collect
@@ -74,26 +74,43 @@ FEWEST_OTHERS = 2  # beside a pick, for the best of them to be called so
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """One size: ``regret`` is the pick's time over the best's, minus 1; ``significant`` is one beyond the noise.
+class JudgedCall:
+    """NCCL's pick against the measured best at one size, times in us.
 
-    ``pick`` is what NCCL ran by itself where that was measured, else the emulator's; ``model_pick`` the emulator's.
-    ``interval`` is the regret's, of 95 %. ``others`` counts what was measured beside the pick.
+    ``pick`` is what NCCL ran by itself where that was measured, else the emulator's, which is ``emulated_pick``; None
+    where it has none. ``regret`` is the pick's time over the best's, minus 1, None where that says nothing of the pick
+    (:attr:`is_known`). ``regret_low`` and ``regret_high`` are its 95 % interval, None where the rounds are too few for
+    one; ``significant`` is one beyond the noise. ``others`` counts what was measured beside the pick, ``possible`` what
+    else can run, by the model; ``alike`` are those that are not slower than the best beyond the noise. ``bytes`` is
+    NCCL's nBytes, ``ranks`` what the ``file`` says of them, if it does.
     """
 
-    point: Point
-    pick: Combination
-    best: Combination
+    collective: Collective
+    bytes: int
+    pick: Combination = field(metadata=json_form(convert=str))
+    best: Combination = field(metadata=json_form(convert=str))
+    regret: float | None
+    significant: bool
     pick_us: float
     best_us: float
-    regret: float
-    interval: tuple[float, float]
-    significant: bool
+    regret_low: float | None
+    regret_high: float | None
     rounds: int
-    alike: frozenset[Combination]
-    model_pick: Combination | None
+    emulated_pick: Combination | None = field(metadata=json_form(convert=lambda pick: pick and str(pick)))
+    dtype: DataType
+    op: Op
+    in_place: bool
+    graph: bool
+    ranks: int | None
     others: int
-    possible: int | None = None  # others that can run, by the model
+    file: Path | None
+    alike: frozenset[Combination] = field(metadata=json_form(omitted=True))
+    possible: int | None = field(metadata=json_form(omitted=True))
+
+    @property
+    def point(self) -> Point:
+        """The call."""
+        return Point(self.collective, self.bytes, self.dtype, self.op, self.in_place, self.graph)
 
     @property
     def is_known(self) -> bool:
@@ -117,7 +134,7 @@ class Skipped:
     reason: str
 
 
-def judge(point: Point, evidence: Evidence, model: Model | None) -> Judged | Skipped:
+def judge(point: Point, evidence: Evidence, model: Model | None) -> JudgedCall | Skipped:
     """The pick against everything else that was measured at this point."""
     modelled = model.pick(point) if model is not None else None
     pick = evidence.executed or modelled
@@ -133,21 +150,31 @@ def judge(point: Point, evidence: Evidence, model: Model | None) -> Judged | Ski
     # The best of many may be so by luck, and is then too fast, never too slow.
     gain = evidence.gain(best, column, len(contenders) / 2)
     alike = frozenset(name if other is None or other in same else other for other in contenders)
-    return Judged(
-        point,
-        name,
-        name if best == column else best or name,
-        float(np.exp(at[column])),
-        float(np.exp(at[best])),
+    low, high = (0.0, 0.0) if best == column else (float(np.expm1(gain.low)), float(np.expm1(gain.high)))
+    judged = JudgedCall(
+        collective=point.collective,
+        bytes=point.bytes,
+        pick=name,
+        best=name if best == column else best or name,
         regret=float(np.expm1(at[column] - at[best])),
-        interval=(0.0, 0.0) if best == column else (float(np.expm1(gain.low)), float(np.expm1(gain.high))),
         significant=best != column and gain.p * len(others) <= LEVEL,
+        pick_us=float(np.exp(at[column])),
+        best_us=float(np.exp(at[best])),
+        regret_low=low if evidence.rounds > 1 and abs(low) < float("inf") else None,
+        regret_high=high if high < float("inf") else None,
         rounds=evidence.rounds,
-        alike=alike,
-        model_pick=None if modelled is None else modelled.plain,
+        emulated_pick=None if modelled is None else modelled.plain,
+        dtype=point.dtype,
+        op=point.op,
+        in_place=point.in_place,
+        graph=point.graph,
+        ranks=None,
         others=len(others),
+        file=None,
+        alike=alike,
         possible=None if model is None else len(model.times_us(point).keys() - {pick.algo_proto}),
     )
+    return judged if judged.is_known else replace(judged, regret=None)
 
 
 def columns_of(pick: Combination, evidence: Evidence) -> list[Combination | None]:
@@ -224,6 +251,7 @@ class Comparison:
 
     measurements: Measurements
     model: Model | None
+    file: Path | None = None
 
     @cached_property
     def evidence(self) -> dict[Point, Evidence]:
@@ -231,13 +259,15 @@ class Comparison:
         return collect(self.measurements.blocks)
 
     @cached_property
-    def _judged(self) -> list[Judged | Skipped]:
+    def _judged(self) -> list[JudgedCall | Skipped]:
         return [judge(point, evidence, self.model) for point, evidence in self.evidence.items()]
 
     @cached_property
-    def sizes(self) -> list[Judged]:
+    def sizes(self) -> list[JudgedCall]:
         """The calls that were judged."""
-        return [one for one in self._judged if isinstance(one, Judged)]
+        ranks = self.measurements.header.ranks
+        judged = (one for one in self._judged if isinstance(one, JudgedCall))
+        return [replace(one, ranks=ranks, file=self.file) for one in judged]
 
     @property
     def skipped(self) -> list[Skipped]:
@@ -245,9 +275,9 @@ class Comparison:
         return [one for one in self._judged if isinstance(one, Skipped)]
 
     @cached_property
-    def kinds(self) -> dict[Point, list[Judged]]:
+    def kinds(self) -> dict[Point, list[JudgedCall]]:
         """Sizes by kind of call, which is a point of 0 bytes."""
-        by_kind: dict[Point, list[Judged]] = {}
+        by_kind: dict[Point, list[JudgedCall]] = {}
         for one in self.sizes:
             by_kind.setdefault(kind_of(one.point), []).append(one)
         return by_kind
@@ -356,20 +386,20 @@ class Total:
 def compare(path: Path) -> Comparison:
     """A file of any kind that has measurements, judged. BadMeasurement where nothing in it can be."""
     measurements = read_any(path)
-    comparison = Comparison(measurements, model_of(measurements))
+    comparison = Comparison(measurements, model_of(measurements), path)
     if not comparison.sizes:
         why = comparison.skipped[0].reason if comparison.skipped else "it has no times that count"
         raise BadMeasurement(f"{path}: nothing to judge: {why}")
     return comparison
 
 
-def mean_regrets(sizes: Sequence[Judged]) -> tuple[float, float] | None:
+def mean_regrets(sizes: Sequence[JudgedCall]) -> tuple[float, float] | None:
     """The mean of all at which enough else was measured, and what of it is beyond the noise; None without any."""
     known = [one for one in sizes if one.is_known]
     if not known:
         return None
-    beyond = sum(one.regret for one in known if one.significant)
-    return sum(one.regret for one in known) / len(known), beyond / len(known)
+    beyond = sum(one.regret or 0 for one in known if one.significant)
+    return sum(one.regret or 0 for one in known) / len(known), beyond / len(known)
 
 
 def fewest_segments(
@@ -387,7 +417,7 @@ def fewest_segments(
     return segments
 
 
-def _likeliest(sizes: Sequence[Judged], common: frozenset[Combination]) -> Combination:
+def _likeliest(sizes: Sequence[JudgedCall], common: frozenset[Combination]) -> Combination:
     """Of those that may be best at all of the sizes, the one that is at most of them."""
     bests = [one.best for one in sizes]
     return max(sorted(common), key=bests.count)

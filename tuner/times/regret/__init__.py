@@ -1,9 +1,7 @@
 """What NCCL's picks lose against the best that was measured, from forced runs of any origin and from default runs.
 
-``arms`` reads them: an arm is NCCL's own choice, or an algorithm, protocol or number of channels that was forced.
-``noise`` is what two times may differ by chance. ``judged`` holds the pick against the best arm by size, ``executed``
-says by its time which arm NCCL's own choice was, ``halves`` where two smaller calls would be faster, ``kinks`` whether
-measured curves bend where NCCL's pick changes, ``next_runs`` what to force to know more, ``rows`` which rows of a
-decision table the measurements support. ``workflow`` does all of it. ``measurements`` makes of arms what a file
-of ``measure`` holds, ``decide`` a decision table.
+``arms`` reads them: an arm is NCCL's own choice, or an algorithm, protocol or number of channels that was forced; it
+also makes of arms what a file of ``measure`` holds. ``judged`` holds the pick against the best arm by size, behind the
+noise that two times may differ by. ``workflow`` does all of it, with the rows of a decision table that the measurements
+support and what to force next.
 """

@@ -53,6 +53,12 @@ class RecommendedRow:
     gain_high: float
     surely: float
     dtypes: tuple[str, ...]
+    decision: Decision = field(metadata=json_form(omitted=True))
+
+    def holds(self, one: JudgedPick) -> bool:
+        """Whether a judged pick that something is known of is among the calls of the row."""
+        alike = self.collective is one.collective and one.verdict is not Verdict.unknown
+        return alike and self.low_bytes <= one.bytes <= self.high_bytes
 
 
 def recommended(judged: Sequence[JudgedPick]) -> list[RecommendedRow]:
@@ -102,6 +108,7 @@ def _row(choice: Combination, judged: Sequence[JudgedPick]) -> RecommendedRow:
         max(regrets),
         min(one.low for one in judged if one.low is not None),
         tuple(dict.fromkeys(one.dtype.name for one in judged)),
+        decision,
     )
 
 
@@ -165,7 +172,7 @@ def _agreement(judged: Sequence[JudgedPick]) -> Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RunsQuery:
     """What to read: ``labelled`` files by what they forced (``Ring``, ``default``), ``files`` that say so themselves,
     ``tables`` by their shipped name or path; ``nodes`` chooses rows of tables, and is said of files without ranks.
 
@@ -196,7 +203,7 @@ class Asked:
         return dict(self.words).get("log")
 
 
-def read(asked: Asked) -> MeasuredArms:
+def read(asked: RunsQuery) -> MeasuredArms:
     """The arms of one machine.
 
     Errors: BadInput where machine or release are missing, where a label is none, or a file forced something else than
@@ -243,7 +250,7 @@ def _topology(site: Site) -> Topology | None:
     return describe(None, topology=site.topology, nccl=site.nccl, **dict(site.words)).resolve().own.topology
 
 
-def _site(asked: Asked, tables: Sequence[MeasuredTable]) -> Site:
+def _site(asked: RunsQuery, tables: Sequence[MeasuredTable]) -> Site:
     described_otherwise = asked.topology or asked.log
     machine = asked.machine or (None if described_otherwise else _one("machine", tables))
     names = {table.header.nccl for table in tables if table.header.nccl}
