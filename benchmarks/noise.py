@@ -24,7 +24,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.support.planted_noise import GAIN, NOISES, Noise, Outcome, held, idle_gated, pipeline
-from tuner.bench.decision.gate import GateSettings, Verdict
+from tuner.bench.decision.gate import GateSettings, RowVerdict
 from tuner.bench.loop import Settings
 
 SEEDS = 200
@@ -58,7 +58,7 @@ class Figures:
         before, after = np.mean([(one.regret_before, one.regret_after) for one in self.runs], axis=0)
         return float(before), float(after)
 
-    def add_alone(self, alone: Sequence[Verdict], fewest: Sequence[Verdict]) -> None:
+    def add_alone(self, alone: Sequence[RowVerdict], fewest: Sequence[RowVerdict]) -> None:
         """Takes in what the gate says of rows that gain nothing, by default and in the fewest processes."""
         self.false_alone += any(one.why_not is None for one in alone)
         self.false_fewest += any(one.why_not is None for one in fewest)

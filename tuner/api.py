@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # what a pick does not need takes as long to load as all that
     from tuner.answers.mixed import GroupAnswer, GroupCall
     from tuner.answers.order import CallOrder
     from tuner.base.frames import Rows
-    from tuner.bench.workflow import Measured
+    from tuner.bench.workflow import MeasuringResult
     from tuner.emulator.connect import Across
     from tuner.jobs.workload.priced import Budget
 
@@ -417,7 +417,7 @@ def measure(
     out: Path | str,
     simulated: Communicator | None = None,
     **how: Unpack[Measuring],
-) -> "Measured | None":
+) -> "MeasuringResult | None":
     """Times ``collectives`` by every algorithm and protocol into the file ``out``, which is continued where it exists.
 
     On the GPUs at hand, or on a machine ``simulated`` as of a communicator, with hidden times of its own. ``how`` has

@@ -19,7 +19,7 @@ from tuner.times.acceptance.expected import NCCL_ERROR, Expectation, Whose
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import Judged, Verdict
 from tuner.times.calibration import calibrate, measured_calls
-from tuner.times.readers.measured_table import Given, MeasuredFile
+from tuner.times.readers.measured_table import Given, MeasurementFile
 from tuner.times.timemodel.features import Array
 
 SIZES = np.array([1 << power for power in range(13, 33)], np.uint64)
@@ -182,7 +182,7 @@ def test_rows_in_place_are_judged_where_there_are_no_others() -> None:
     scenario = EXPECTATION.scenario
     out_of_place, _ = curves.of_table(table, name, scenario)
     assert not any(each.kind.in_place for each in out_of_place)
-    assert list(drifts(MeasuredFile(Path(__file__)), table)) == []
+    assert list(drifts(MeasurementFile(Path(__file__)), table)) == []
 
 
 def of_rows(folder: Path, name: str, factor: float) -> Path:

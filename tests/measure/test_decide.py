@@ -15,7 +15,7 @@ from tests.support.simulated_runs import NOTHING, idle, measured
 from tests.support.table_search import find
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.bench.decision.gate import Verdict, verdict
+from tuner.bench.decision.gate import RowVerdict, verdict
 from tuner.bench.decision.rows import DecisionRow, assign, proposed, regrets
 from tuner.bench.loop import Loop, Settings, Wanted, points, tasks
 from tuner.bench.simulated import Simulated
@@ -83,7 +83,7 @@ POINTS = [Point(Collective.AllReduce, 1024 << power) for power in range(4)]
 ROW = DecisionRow(Collective.AllReduce, 1024, 8192, A, (1024, 2048, 4096, 8192))
 
 
-def judged(*gains: float, sigma: float = 0.01, executed: Combination = A) -> Verdict:
+def judged(*gains: float, sigma: float = 0.01, executed: Combination = A) -> RowVerdict:
     rng = np.random.default_rng(2)
     found = {point: rng.normal(gain, sigma, 20) for point, gain in zip(POINTS, gains, strict=True)}
     return verdict(ROW, POINTS, found, {point: {executed} for point in POINTS})

@@ -26,7 +26,7 @@ from tests.support.planted_noise import (
 )
 from tuner.base.errors import MeasuringFailed
 from tuner.base.names import Collective
-from tuner.bench.decision.gate import APART_BLOCKS, GateSettings, Verdict, gate, of_one_table, verdict
+from tuner.bench.decision.gate import APART_BLOCKS, GateSettings, RowVerdict, gate, of_one_table, verdict
 from tuner.bench.decision.rows import DecisionRow, Proposal, regrets
 from tuner.bench.loop import LEAST_ROUNDS, Loop, Settings, Wanted, tasks
 from tuner.times.evidence import collect
@@ -212,13 +212,13 @@ def test_intervals_are_no_narrower_than_the_steps_of_the_timer() -> None:
 def test_the_rows_of_a_table_share_one_level() -> None:
     row = DecisionRow(Collective.AllReduce, 1024, 8192, BETTER, (1024, 8192))
     chances = (0.0001, 0.02, 0.02, 0.9)
-    verdicts = of_one_table([Verdict(row, 0.05, 1 - chance, row.sizes, None) for chance in chances])
+    verdicts = of_one_table([RowVerdict(row, 0.05, 1 - chance, row.sizes, None) for chance in chances])
     assert [round(1 - one.probability, 6) for one in verdicts] == [0.0004, 0.06, 0.06, 0.9]
     assert [one.why_not is None for one in verdicts] == [True, False, False, False]
     assert "probability of improvement 0.940, below 0.975" in (verdicts[1].why_not or "")
-    (alone,) = of_one_table([Verdict(row, 0.05, 1 - 0.02, row.sizes, None)])
+    (alone,) = of_one_table([RowVerdict(row, 0.05, 1 - 0.02, row.sizes, None)])
     assert alone.why_not is None
-    (dropped,) = of_one_table([Verdict(row, 0.05, 1.0, row.sizes, "slower at 1K")])
+    (dropped,) = of_one_table([RowVerdict(row, 0.05, 1.0, row.sizes, "slower at 1K")])
     assert dropped.why_not == "slower at 1K"
 
 

@@ -14,7 +14,7 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
 from tuner.bench.verify import read_histogram
 from tuner.cli.verify import command
-from tuner.times.compared import Comparison, Model, compare, fewest_segments
+from tuner.times.compared import Comparison, EmulatedModel, compare, fewest_segments
 from tuner.times.records.header import Header
 from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock
 
@@ -93,7 +93,7 @@ def test_crossovers_are_as_few_as_the_measurements_allow() -> None:
     assert crossover.at_bytes == pytest.approx(1024 * 2**1.5, rel=0.05)
 
 
-class _Always(Model):
+class _Always(EmulatedModel):
     def __init__(self) -> None:
         pass
 

@@ -18,7 +18,7 @@ from tuner.times.placement import Site
 from tuner.times.records.samples import Combination
 from tuner.times.regret import arms, judged, workflow
 from tuner.times.regret.arms import Arm, ArmCall, MeasuredArms, MeasuredCall
-from tuner.times.regret.judged import NoiseSource, Verdict
+from tuner.times.regret.judged import NoiseSource, PickVerdict
 from tuner.times.regret.workflow import MeasuredRegret, RunsQuery
 
 B200 = "b200-8x-64n__2.29.7__together"
@@ -64,14 +64,14 @@ def test_what_the_b200_cluster_lost_is_recommended_only_beyond_the_published_noi
         (64, 4): 0.105,
         (64, 8): 0.353,
     }
-    assert {one.nodes for one in lost.values() if one.verdict is Verdict.loses} == {16, 32}
-    assert all(one.verdict is Verdict.tie for place, one in lost.items() if place[0] == 64)
+    assert {one.nodes for one in lost.values() if one.verdict is PickVerdict.loses} == {16, 32}
+    assert all(one.verdict is PickVerdict.tie for place, one in lost.items() if place[0] == 64)
     assert [row.row for row in b200.rows] == [
         "allreduce bytes=2G ranks=128 nodes=16 -> ring/simple",
         "allreduce bytes=2G ranks=256 nodes=32 -> ring/ll128",
         "allreduce bytes=4G ranks=256 nodes=32 -> ring/simple",
     ]
-    assert all(one.verdict is Verdict.unknown for one in b200.sizes if one.collective is Collective.AllGather)
+    assert all(one.verdict is PickVerdict.unknown for one in b200.sizes if one.collective is Collective.AllGather)
 
 
 def test_a_recommended_row_is_one_of_a_decision_table(b200: MeasuredRegret) -> None:
@@ -85,7 +85,7 @@ def test_a_pick_that_loses_beyond_the_noise_of_its_neighbours_is_named_with_the_
     default, ring = log(tmp_path / "plain.log", 1.3), log(tmp_path / "ring.log", 1.0)
     found = of_files(("default", default), ("Ring/Simple", ring))
     own = [one for one in found.sizes if not one.in_place]
-    assert {(one.pick, one.best, one.verdict) for one in own} == {(NVLSTREE, RING, Verdict.loses)}
+    assert {(one.pick, one.best, one.verdict) for one in own} == {(NVLSTREE, RING, PickVerdict.loses)}
     assert {one.noise_source for one in own} == {"neighbouring sizes"}
     assert own[0].regret == pytest.approx(0.3)
     (row,) = found.rows
@@ -96,7 +96,7 @@ def test_a_pick_that_loses_beyond_the_noise_of_its_neighbours_is_named_with_the_
 def test_a_gain_within_the_noise_is_a_tie_and_changes_nothing(tmp_path: Path) -> None:
     known = of_files(("default", log(tmp_path / "c.log", 1.2)), ("Ring", log(tmp_path / "dd.log")), noise_percent=25.0)
     assert {one.noise_source for one in known.sizes} == {"stated"}
-    assert {one.verdict for one in known.sizes} == {Verdict.tie}
+    assert {one.verdict for one in known.sizes} == {PickVerdict.tie}
     assert known.rows == ()
 
 
@@ -108,7 +108,7 @@ def test_where_nothing_is_to_be_gained_few_picks_lose(repeats: int) -> None:
         calls = tuple(planted(MIB << power, rng.normal(0, 0.04, (2, repeats))) for power in range(14))
         found = workflow.of_arms(MeasuredArms(Site("dgx-h100", "2.28.9"), calls, {}, {}))
         verdicts += [one.verdict for one in found.sizes]
-    assert 0 < verdicts.count(Verdict.loses) < 0.05 * len(verdicts)
+    assert 0 < verdicts.count(PickVerdict.loses) < 0.05 * len(verdicts)
 
 
 def planted(size: int, shakes: np.ndarray) -> MeasuredCall:
@@ -145,7 +145,7 @@ def test_no_row_is_recommended_that_would_lose_in_place_or_in_another_type() -> 
 
     for faster, rows in (((True, True), 1), ((True, False), 0)):
         found = workflow.of_arms(MeasuredArms(Site("dgx-h100", "2.28.9"), calls(*faster), {}, {"1": 5.0}))
-        assert [one.verdict is Verdict.loses for one in found.sizes] == list(faster)
+        assert [one.verdict is PickVerdict.loses for one in found.sizes] == list(faster)
         assert len(found.rows) == rows
 
 
@@ -186,18 +186,20 @@ def test_default_runs_without_nvls_are_an_arm_beside_those_with_it() -> None:
 
 def test_where_nothing_but_the_default_was_measured_the_answer_is_unknown(tmp_path: Path) -> None:
     found = of_files(("default", log(tmp_path / "a.log")))
-    assert {(one.verdict, one.regret, one.best) for one in found.sizes} == {(Verdict.unknown, None, None)}
+    assert {(one.verdict, one.regret, one.best) for one in found.sizes} == {(PickVerdict.unknown, None, None)}
     assert {one.why for one in found.sizes} == {"nothing else was measured"}
 
 
 def test_where_the_pick_was_not_measured_the_answer_is_unknown(tmp_path: Path) -> None:
     found = of_files(("Ring", log(tmp_path / "a.log")), ("Tree", log(tmp_path / "bb.log")))
-    assert {(one.verdict, one.why) for one in found.sizes} == {(Verdict.unknown, "NVLSTree/Simple was not measured")}
+    assert {(one.verdict, one.why) for one in found.sizes} == {
+        (PickVerdict.unknown, "NVLSTree/Simple was not measured")
+    }
 
 
 def test_the_pick_may_be_among_forced_runs_without_a_default(tmp_path: Path) -> None:
     found = of_files(("Ring", log(tmp_path / "a.log")), ("NVLSTree", log(tmp_path / "bb.log", 2.0)))
-    assert {one.verdict for one in found.sizes} == {Verdict.loses}
+    assert {one.verdict for one in found.sizes} == {PickVerdict.loses}
     assert [one.regret for one in found.sizes] == pytest.approx([1.0] * len(found.sizes))
 
 
@@ -206,7 +208,7 @@ def test_what_ran_unlike_the_emulated_pick_is_said(tmp_path: Path) -> None:
     found = of_files(*files, ("NVLSTree", log(tmp_path / "ccc.log", 1.5)))  # Ring's small lead is no loss: it ran
     assert found.agreement.clear == len(found.sizes)
     assert found.agreement.clear_agreeing == 0
-    assert {(one.executed.label, one.verdict) for one in found.sizes if one.executed} == {("Ring", Verdict.best)}
+    assert {(one.executed.label, one.verdict) for one in found.sizes if one.executed} == {("Ring", PickVerdict.best)}
 
 
 def test_a_text_that_names_its_variables_is_an_arm_of_these(tmp_path: Path) -> None:
@@ -240,7 +242,7 @@ def test_json_of_nccl_tests_names_its_variables(tmp_path: Path) -> None:
 def test_rows_that_log_what_ran_are_the_default() -> None:
     found = workflow.of_arms(workflow.read(RunsQuery(tables=("v100-8x__2.27.5__dgx1",))))
     (one,) = found.sizes
-    assert (one.verdict, one.why) == (Verdict.unknown, "the noise is not known")
+    assert (one.verdict, one.why) == (PickVerdict.unknown, "the noise is not known")
     assert one.executed is not None
     assert (one.executed.logged, one.executed.agrees, one.regret) == (True, True, pytest.approx(0.446, abs=0.001))
     assert str(one.best) == "Ring/LL channels=24"

@@ -20,7 +20,7 @@ from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
-from tuner.times.compared import Comparison, Model
+from tuner.times.compared import Comparison, EmulatedModel
 from tuner.times.readers.measured_table import read_any
 from tuner.times.records.header import Header
 from tuner.times.records.samples import Point, SampleBlock, Writer
@@ -396,7 +396,7 @@ def test_a_name_is_shown_as_it_is_and_what_moves_has_no_operation(tmp_path: Path
 def test_a_prediction_of_one_size_is_seen(tmp_path: Path) -> None:
     file = tmp_path / "run.log"
     file.write_text(RUN)
-    compared = Comparison(read_any(file), Model(Selection(replace(CASE, nodes=2).communicator())))
+    compared = Comparison(read_any(file), EmulatedModel(Selection(replace(CASE, nodes=2).communicator())))
     parts = measured_figures.measured([compared], ["run.log"]).subfigs
     predicted = [line for part in parts for line in part.axes[0].get_lines() if line.get_label() == "_predicted"]
     assert [(np.size(line.get_xdata()), line.get_marker()) for line in predicted] == 4 * [(1, "_")]

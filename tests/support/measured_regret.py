@@ -9,7 +9,7 @@ from tuner.base.errors import TunerError
 from tuner.base.sizes import human_bytes
 from tuner.times import measured
 from tuner.times.regret import workflow
-from tuner.times.regret.judged import JudgedPick, SplitGain, Verdict
+from tuner.times.regret.judged import JudgedPick, PickVerdict, SplitGain
 from tuner.times.regret.workflow import MeasuredRegret, RunsQuery
 
 B200 = "b200-8x-64n__2.29.7__together"
@@ -62,7 +62,9 @@ def by_table() -> str:
 
 
 def _table_line(name: str, found: MeasuredRegret) -> str:
-    counts = [found.count(verdict) for verdict in (Verdict.best, Verdict.tie, Verdict.loses, Verdict.unknown)]
+    counts = [
+        found.count(verdict) for verdict in (PickVerdict.best, PickVerdict.tie, PickVerdict.loses, PickVerdict.unknown)
+    ]
     regrets = [one.regret for one in found.sizes if one.regret is not None]
     mean = f"{100 * sum(regrets) / len(regrets):.1f} %" if regrets else "unknown"
     largest = f"{100 * max(regrets):.1f} %" if regrets else "unknown"
@@ -83,7 +85,7 @@ def b200() -> str:
         "| nodes | size | emulated pick | NCCL ran, by its time | Ring us | Tree us | NVLSTree us | default us "
         "| regret | 95 % interval | |",
         "|--:|--:|---|---|--:|--:|--:|--:|--:|---|---|",
-        *(_point(one) for one in found.sizes if one.executed is not None and one.verdict is not Verdict.best),
+        *(_point(one) for one in found.sizes if one.executed is not None and one.verdict is not PickVerdict.best),
     ]
     return "\n".join(lines) + "\n"
 
@@ -107,7 +109,7 @@ def sentence() -> str:
     found = of_table(B200)
     assert isinstance(found, MeasuredRegret)
     ran = found.agreement
-    lost = [100 * (one.regret or 0) for one in found.sizes if one.verdict is Verdict.loses]
+    lost = [100 * (one.regret or 0) for one in found.sizes if one.verdict is PickVerdict.loses]
     points = ran.clear + ran.nearest
     return (
         f"On clusters of 2 to 64 nodes of B200, what NCCL ran by itself is seen in public measured times at {points} "

@@ -14,7 +14,7 @@ from scipy.special import ndtri
 
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.bench.backend import Run
-from tuner.bench.decision.gate import GateSettings, Verdict, gate
+from tuner.bench.decision.gate import GateSettings, RowVerdict, gate
 from tuner.bench.decision.rows import DecisionRow, Proposal
 from tuner.bench.loop import Loop, Settings, Wanted, tasks
 from tuner.plugin.table.parse import from_text
@@ -279,8 +279,8 @@ class Outcome:
     ``held``: of the intervals of times and of regrets, whether each holds the truth.
     """
 
-    kept: tuple[Verdict, ...]
-    verdicts: tuple[Verdict, ...]
+    kept: tuple[RowVerdict, ...]
+    verdicts: tuple[RowVerdict, ...]
     regret_before: float
     regret_after: float
     rounds: int
@@ -310,7 +310,7 @@ def idle() -> list[DecisionRow]:
     return [DecisionRow(Collective.AllReduce, sizes[0], sizes[-1], choice, sizes) for choice, sizes in groups]
 
 
-def gated(backend: Planted, proposal: Proposal, settings: GateSettings) -> tuple[list[Verdict], int]:
+def gated(backend: Planted, proposal: Proposal, settings: GateSettings) -> tuple[list[RowVerdict], int]:
     """The gate's verdicts and how many sample blocks it took."""
     blocks: list[SampleBlock] = []
     return gate(backend, proposal, settings, blocks.append), len(blocks)
@@ -342,7 +342,7 @@ def pipeline(noise: Noise, seed: int, gain: float, settings: Settings, gate_sett
     )
 
 
-def idle_gated(noise: Noise, seed: int, gate_settings: GateSettings) -> list[Verdict]:
+def idle_gated(noise: Noise, seed: int, gate_settings: GateSettings) -> list[RowVerdict]:
     """The gate alone, on rows that gain nothing."""
     backend = Planted(noise, (seed, 3))
     blocks = [
@@ -355,7 +355,7 @@ def idle_gated(noise: Noise, seed: int, gate_settings: GateSettings) -> list[Ver
     return gated(backend, proposal, replace(gate_settings, seed=seed))[0]
 
 
-def held(verdicts: Sequence[Verdict], log_gain: float = 0.0) -> list[bool]:
+def held(verdicts: Sequence[RowVerdict], log_gain: float = 0.0) -> list[bool]:
     """Whether each interval of a row's gain holds the true one."""
     return [one.interval[0] <= np.expm1(log_gain) <= one.interval[1] for one in verdicts]
 
@@ -380,7 +380,7 @@ def _regrets_held(backend: Planted, proposal: Proposal) -> list[bool]:
     return found
 
 
-def _true_regret(backend: Planted, size: int, kept: Sequence[Verdict]) -> float:
+def _true_regret(backend: Planted, size: int, kept: Sequence[RowVerdict]) -> float:
     point = Point(Collective.AllReduce, size)
     row = next((one.row for one in kept if one.row.holds(size)), None)
     times_us = {each: backend.true_us(point, each) for each in COMBINATIONS}

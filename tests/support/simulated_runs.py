@@ -7,13 +7,13 @@ from functools import cache
 from typing import Any
 
 from tuner.base.names import AlgoProto, Collective
-from tuner.bench.decision.gate import GateSettings, Verdict, gate
+from tuner.bench.decision.gate import GateSettings, RowVerdict, gate
 from tuner.bench.decision.rows import DecisionRow, Proposal
 from tuner.bench.loop import Loop, Settings, Wanted, points, tasks
 from tuner.bench.simulated import Simulated
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
-from tuner.times.compared import Comparison, Model
+from tuner.times.compared import Comparison, EmulatedModel
 from tuner.times.records.samples import Measurements, Point, SampleBlock
 
 COLLECTIVES = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
@@ -25,8 +25,8 @@ def scenario(nodes: int = 2, gpus: int | None = None) -> Scenario:
 
 
 @cache
-def model(machine: Scenario) -> Model:
-    return Model(Selection(machine.communicator()))
+def model(machine: Scenario) -> EmulatedModel:
+    return EmulatedModel(Selection(machine.communicator()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ class Measured:
         executed = row.choice.algo_proto if row else self.pick(point)
         return times.get(executed, times[self.pick(point)]) / min(times.values()) - 1
 
-    def gated(self, seed: int, proposal: Proposal | None = None) -> list[Verdict]:
+    def gated(self, seed: int, proposal: Proposal | None = None) -> list[RowVerdict]:
         truth = None if self.backend.describe().truth == "of the seed" else NOTHING
         own = self.proposal
         again = Simulated(

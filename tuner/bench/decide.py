@@ -15,7 +15,7 @@ from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import Collective
 from tuner.base.provenance import Files, paths, sha256, today
 from tuner.base.records import json_form
-from tuner.bench.decision.gate import GateSettings, Verdict, of_one_table, tried
+from tuner.bench.decision.gate import GateSettings, RowVerdict, of_one_table, tried
 from tuner.bench.decision.rows import DecisionRow, Proposal, Regrets, proposed, regrets, table
 from tuner.bench.opened import OtherRank, again, serves
 from tuner.plugin.headers import NCCL
@@ -187,7 +187,7 @@ class _Decision:
 
     path: Path
     proposal: Proposal
-    verdicts: list[Verdict]
+    verdicts: list[RowVerdict]
 
     @property
     def rows(self) -> list[DecisionRow]:
@@ -214,7 +214,7 @@ class _Decision:
             origin=proposal.comparison.measurements.header.origin,
         )
 
-    def _row(self, verdict: Verdict) -> DecidedRow:
+    def _row(self, verdict: RowVerdict) -> DecidedRow:
         row, gated = verdict.row, verdict.gain == verdict.gain
         return DecidedRow(
             ranks=self.proposal.ranks,
@@ -242,15 +242,15 @@ def _beside(out: Path, proposal: Proposal, proposals: Sequence[Proposal]) -> Pat
     return out.with_name(".".join([*names, "ab.jsonl"]))
 
 
-def _not_gated(row: DecisionRow) -> Verdict:
-    return Verdict(row, float("nan"), float("nan"), row.sizes, None)
+def _not_gated(row: DecisionRow) -> RowVerdict:
+    return RowVerdict(row, float("nan"), float("nan"), row.sizes, None)
 
 
 def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _tried(path: Path, proposal: Proposal, beside: Path, settings: GateSettings) -> list[Verdict]:
+def _tried(path: Path, proposal: Proposal, beside: Path, settings: GateSettings) -> list[RowVerdict]:
     if not proposal.rows:
         return []
     measurements = proposal.comparison.measurements
@@ -308,12 +308,12 @@ def _rows(decisions: Sequence[_Decision], settings: GateSettings | None) -> dict
 
 
 def _by(command: str | None) -> dict[str, str]:
-    """What made a table, and when."""
+    """Provenance: the command that made a table, and the day."""
     return {"by": "nccl-tuner decide", "date": today(), **({} if command is None else {"command": command})}
 
 
 def _result(has_rows: bool) -> dict[str, str]:
-    """What a table says of the sizes without a row."""
+    """Provenance: why sizes have no row."""
     if has_rows:
         return {GAPS: "sizes without a row keep NCCL's own choice: nothing better is proven there"}
     return {"result": "no row: NCCL's default is the best that was found"}

@@ -47,7 +47,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WorkerAnswer:
     """What it returned, or the error it raised."""
 
     result: Any = None
@@ -80,11 +80,11 @@ class WorkerProcesses:
                 self._processes.append(begun(number, theirs.fileno() if number == 0 else -1))
 
     def ask(self, message: object, doing: str) -> Any:
-        """The Answer to a message. Errors: that of the answer; MeasuringFailed where there is none."""
+        """The WorkerAnswer to a message. Errors: that of the answer; MeasuringFailed where there is none."""
         return self._exchanged(doing, lambda: send(self._stream, message))
 
     def answer(self, doing: str) -> Any:
-        """The Answer that comes unasked. Errors: as of :meth:`ask`."""
+        """The WorkerAnswer that comes unasked. Errors: as of :meth:`ask`."""
         return self._exchanged(doing, lambda: None)
 
     def _exchanged(self, doing: str, say: Callable[[], None]) -> Any:
@@ -92,7 +92,7 @@ class WorkerProcesses:
             raise MeasuringFailed(f"{self._name} has ended")
         try:
             say()
-            answer: Answer = pickle.load(self._stream)
+            answer: WorkerAnswer = pickle.load(self._stream)
         except TimeoutError:
             self.end()
             raise MeasuringFailed(
@@ -139,7 +139,7 @@ def send(stream: Any, message: object) -> None:
     stream.flush()
 
 
-def answer_all(stream: Any, answered: Callable[[Question], Answer]) -> None:
+def answer_all(stream: Any, answered: Callable[[Question], WorkerAnswer]) -> None:
     """Answers until one of ``LAST`` is asked, or nobody asks any more."""
     with suppress(EOFError):
         while True:
@@ -282,18 +282,18 @@ def main() -> None:
         try:
             backend = pickle.load(stream)()
         except TunerError as error:
-            send(stream, Answer(error=error))
+            send(stream, WorkerAnswer(error=error))
             return
         if isinstance(backend, bool):  # it has served already
-            send(stream, Answer(backend))
+            send(stream, WorkerAnswer(backend))
             return
         with closing(backend):
-            send(stream, Answer(backend.ranks))
+            send(stream, WorkerAnswer(backend.ranks))
             answer_all(stream, partial(_answered, backend))
 
 
-def _answered(backend: Backend, question: Question) -> Answer:
+def _answered(backend: Backend, question: Question) -> WorkerAnswer:
     try:
-        return Answer(getattr(backend, question.name, backend.close)(*question.arguments))
+        return WorkerAnswer(getattr(backend, question.name, backend.close)(*question.arguments))
     except TunerError as error:
-        return Answer(error=error)
+        return WorkerAnswer(error=error)

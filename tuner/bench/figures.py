@@ -8,7 +8,7 @@ from matplotlib.ticker import NullLocator
 
 from tuner.answers.charts.parts import Look, NotebookFigure, grid, heading, legend, size_axis, style
 from tuner.bench.verify import Series, series
-from tuner.times.compared import Comparison, JudgedCall
+from tuner.times.compared import Comparison, VerifiedSize
 from tuner.times.records.samples import Point
 
 MEASURED_PICK: Look = {
@@ -59,7 +59,7 @@ def _panels(part: Any, comparison: Comparison, kind: Point, name: str) -> None:
     heading(part, panels[0], f"{kind.request.title}, {placed}: {marks}", name)
 
 
-def _times(axes: Any, drawn: Sequence[Series], judged: Sequence[JudgedCall], how: str) -> None:
+def _times(axes: Any, drawn: Sequence[Series], judged: Sequence[VerifiedSize], how: str) -> None:
     for one in sorted(drawn, key=lambda one: one.combination.channels > 0):
         combination = one.combination
         if combination.channels:

@@ -16,7 +16,7 @@ from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.bench.backend import Backend
 from tuner.times.records.samples import Combination, Point, SampleBlock, Task
 from tuner.times.results import noises
-from tuner.times.statistics import Blocks, Estimate, RunNoise, estimate
+from tuner.times.statistics import BlocksSummary, Estimate, RunNoise, estimate
 
 SIZES = tuple(1 << power for power in range(3, 31))
 
@@ -145,7 +145,7 @@ class End(StrEnum):
 
 
 @dataclass()
-class Known:
+class KnownTask:
     """What is known of one task, from all of its sample blocks."""
 
     state: State = State.open
@@ -174,7 +174,7 @@ class Known:
     def judge(self, noise: RunNoise) -> None:
         """What the blocks so far say, behind this noise of the run."""
         if self.medians_us:
-            known = Blocks.of(self.medians_us, self.processes, noise)
+            known = BlocksSummary.of(self.medians_us, self.processes, noise)
             self.estimate, self.sure_width = known.estimate(), known.estimate(SURE).half_width
             if self.runs is None or self.runs.samples != len(self.times_us):
                 self.runs = estimate(self.times_us)
@@ -192,7 +192,7 @@ class Loop:
         before: Iterable[SampleBlock] = (),
     ) -> None:
         self._backend, self._settings, self._add = backend, settings, add
-        self.known = {task: Known() for task in tasks}
+        self.known = {task: KnownTask() for task in tasks}
         self.round = self.process = self._since_renewed = 0
         self._offset_s = 0.0
         self._blocks = 0
@@ -221,7 +221,7 @@ class Loop:
         budget_s = self._settings.budget_s
         return max(share, min(1.0, self._spent_s() / budget_s)) if budget_s else share
 
-    def _blocks_left(self, known: Known) -> int:
+    def _blocks_left(self, known: KnownTask) -> int:
         most = max(0, self._settings.rounds - known.blocks)
         if known.estimate is None or not known.estimate.is_bounded:
             return min(most, LEAST_ROUNDS)
@@ -303,7 +303,7 @@ class Loop:
             if known.state is not State.precise:  # what is known well is not measured any more, and stays known
                 known.state = self._state(task, known, best_us.get(task.point, float("inf")))
 
-    def _state(self, task: Task, known: Known, best_us: float) -> State:
+    def _state(self, task: Task, known: KnownTask, best_us: float) -> State:
         if known.blocks < AFTER_ROUNDS:
             return State.open
         if known.replaced >= AFTER_ROUNDS:
@@ -317,7 +317,7 @@ class Loop:
         hopeless = task.requested is not None and known.runs.low_us > HOPELESS * best_us
         return State.hopeless if hopeless else State.open
 
-    def _is_precise(self, task: Task, known: Known) -> bool:
+    def _is_precise(self, task: Task, known: KnownTask) -> bool:
         beside = [self.known[each].sure_width for each in self._beside[task] if self.known[each].blocks >= LEAST_ROUNDS]
         typical = math.sqrt(sum(width**2 for width in beside) / max(1, len(beside)))
         sure = max(known.sure_width, typical) <= SURE_SHARE * self._settings.precision

@@ -159,7 +159,7 @@ _BETWEEN_RUNS_S = 2e-4  # what a block costs besides its runs
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class PlantedNoise:
     """What multiplies the true times; shares of 1 where the name has no unit."""
 
     sigma: float  # of every run, lognormal
@@ -193,7 +193,7 @@ class Planted:
     """What only tests may know of a simulated backend."""
 
     truth: Truth
-    noise: Noise
+    noise: PlantedNoise
     replaced: tuple[Replaced, ...]
 
 
@@ -345,7 +345,7 @@ class Simulated:
 
 
 @lru_cache
-def _after_switch(noise: Noise, runs: int, repeats: int) -> NDArray[np.float64]:
+def _after_switch(noise: PlantedNoise, runs: int, repeats: int) -> NDArray[np.float64]:
     """Factors on the times of runs that come after so many ``runs`` of the same call, [repeat]."""
     factors: NDArray[np.float64] = 1 + noise.switch * np.exp(-(runs + np.arange(repeats)) / noise.switch_runs)
     return factors
@@ -361,8 +361,8 @@ def from_header(header: Header, *, after: int = 0) -> Simulated:
     return Simulated(scenario_of(header), seed, None if truth == SEED else {}, after=after)
 
 
-def _noise(rng: np.random.Generator) -> Noise:
-    return Noise(
+def _noise(rng: np.random.Generator) -> PlantedNoise:
+    return PlantedNoise(
         sigma=rng.uniform(0.01, 0.03),
         spike_chance=rng.uniform(0.005, 0.02),
         spikes=(1.5, 5.0),

@@ -19,10 +19,10 @@ from tuner.base.sizes import size_bytes
 from tuner.times.compared import (
     Comparison,
     Crossover,
-    JudgedCall,
     ModelError,
     Skipped,
     Total,
+    VerifiedSize,
     compare,
     kind_of,
     mean_regrets,
@@ -73,7 +73,7 @@ class Verification(Framed):
 
     regret_mean: float | None
     regret_mean_beyond_noise: float | None
-    sizes: tuple[JudgedCall, ...]
+    sizes: tuple[VerifiedSize, ...]
     files: tuple[VerifiedFile, ...]
 
     def columns(self) -> dict[str, Column]:

@@ -35,7 +35,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuringResult:
     """What is in a file after it was measured into.
 
     ``ended`` says why measuring stopped: ``precise``, ``rounds``, ``budget`` or ``interrupted``. ``blocks`` are the
@@ -80,7 +80,7 @@ def gpus(options: Options | None = None) -> Opener:
 
 
 def topology_beside(out: Path) -> Path:
-    """Where NCCL's view of the machine is written: beside the file of measurements."""
+    """Path of NCCL's view of the machine, beside the file of measurements."""
     return out.with_name(f"{out.name}.topology.xml")
 
 
@@ -88,7 +88,7 @@ def _silent(loop: Loop) -> AbstractContextManager[Callable[[int], None]]:
     return nullcontext(lambda blocks: None)
 
 
-def measure(out: Path, opener: Opener, plan: Plan = Plan(), progress: Progress = _silent) -> Measured | None:
+def measure(out: Path, opener: Opener, plan: Plan = Plan(), progress: Progress = _silent) -> MeasuringResult | None:
     """Measures into ``out``, going on where the file ends; None on ranks other than 0, which only serve.
 
     Ctrl-C ends it as well: what was measured is kept. Errors: BadInput for what cannot be measured here,
@@ -115,7 +115,7 @@ def measure(out: Path, opener: Opener, plan: Plan = Plan(), progress: Progress =
             kept = samples.read(out).blocks  # not what the loop gave: Ctrl-C may come when a block is only in the file
     requested = set(calls)
     summaries = tuple(results(block for block in kept if block.point in requested))
-    return Measured(
+    return MeasuringResult(
         file=out,
         ended=ended,
         blocks=len(kept),

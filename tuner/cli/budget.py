@@ -46,7 +46,7 @@ from tuner.jobs.workload.priced import (
 )
 from tuner.jobs.workload.regret import NotMeasured
 from tuner.scenario import Scenario
-from tuner.times.readers.measured_table import MeasuredFile
+from tuner.times.readers.measured_table import MeasurementFile
 
 MOST_ROWS = 32  # of sizes one by one
 TOP = 10  # rows of what makes up a difference or a regret
@@ -627,10 +627,10 @@ def _measured(files: tuple[Path, ...], given: dict[str, Any], described: Scenari
     """The measured times: of one file as it is, of several and of nccl-tests as arms of the communicator."""
     if not files and not given["labelled"]:
         return None
-    if not given["labelled"] and len(files) == 1 and not MeasuredFile(files[0]).forces:
+    if not given["labelled"] and len(files) == 1 and not MeasurementFile(files[0]).forces:
         return regret.read(files[0], described)
     names = [*files, *(path for _, path in given["labelled"])]
-    said = any(MeasuredFile(path).release for path in names)
+    said = any(MeasurementFile(path).release for path in names)
     from tuner.times.regret.arms import of_communicator  # slow to load
 
     placed, _ = runs_there(files, {**given, "nccl": None if said else described.nccl})

@@ -12,7 +12,7 @@ from tuner.cli.command import F, stacked
 from tuner.cli.communicator_options import TOPOLOGY, described_by_log, release_option, say_log
 from tuner.scenario import MOST_NODES, Scenario
 from tuner.scenario.describe import describe
-from tuner.times.readers.measured_table import NCCL_TESTS, Given, MeasuredFile
+from tuner.times.readers.measured_table import NCCL_TESTS, Given, MeasurementFile
 
 if TYPE_CHECKING:
     from tuner.times.regret.arms import MeasuredArms
@@ -143,7 +143,7 @@ def runs_there(files: tuple[Path, ...], given: Mapping[str, Any]) -> "tuple[Meas
 def check_place(files: tuple[Path, ...]) -> None:
     """BadInput for a file of nccl-tests, where nothing says on which machine it was measured."""
     for path in files:
-        if path.is_file() and MeasuredFile(path).format in NCCL_TESTS:
+        if path.is_file() and MeasurementFile(path).format in NCCL_TESTS:
             raise BadInput(
                 f"{path} does not say where it was measured; valid: --machine NAME, --topology FILE.xml or --log FILE, "
                 "and --nccl RELEASE where it does not say that"

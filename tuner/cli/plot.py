@@ -25,8 +25,8 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import MOST_NODES, Scenario
 from tuner.scenario.description import ConstantsUsed
-from tuner.times.compared import Comparison, Model
-from tuner.times.readers.measured_table import MeasuredFile, read_any
+from tuner.times.compared import Comparison, EmulatedModel
+from tuner.times.readers.measured_table import MeasurementFile, read_any
 from tuner.times.records import header
 from tuner.times.records.samples import Measurements, Point
 from tuner.times.regret.arms import of_communicator
@@ -309,12 +309,12 @@ def _marks(measured: str, nodes: Sequence[int], collective: Collective) -> "list
     """The points of a measured table at the numbers of nodes that are drawn. Errors: BadInput where there is none."""
     from tuner.answers.charts.figures import RegretMark
     from tuner.times.regret import workflow
-    from tuner.times.regret.judged import Verdict
+    from tuner.times.regret.judged import PickVerdict
 
     file = Path(measured)
     sources = workflow.RunsQuery(files=(file,)) if file.exists() else workflow.RunsQuery(tables=(measured,))
     marks = [
-        RegretMark(nodes.index(one.nodes), one.bytes, one.regret, one.verdict is Verdict.loses)
+        RegretMark(nodes.index(one.nodes), one.bytes, one.regret, one.verdict is PickVerdict.loses)
         for one in workflow.of_arms(workflow.read(sources)).sizes
         if one.collective is collective and one.nodes in nodes and one.regret is not None
     ]
@@ -407,7 +407,7 @@ def _measured(
             raise BadMeasurement(f"{file}: no {collective.name} in it")
         measurements = replace(measurements, blocks=blocks)
     given = measurements.header
-    comparison = Comparison(measurements, Model(Selection(described.communicator())))
+    comparison = Comparison(measurements, EmulatedModel(Selection(described.communicator())))
     if not comparison.kinds:
         why = comparison.skipped[0].reason if comparison.skipped else "no times that count"
         raise BadMeasurement(f"{file}: nothing to draw: {why}")
@@ -437,7 +437,7 @@ def _read(
 ) -> tuple[Path, Scenario, Measurements]:
     """A file, the communicator, and the times; of several files together, and of one that forces something, by arms."""
     described_there = any(communicator[name] for name in ("machine", "topology", "log"))
-    if described_there and (labelled or len(files) > 1 or MeasuredFile(files[0]).forces):
+    if described_there and (labelled or len(files) > 1 or MeasurementFile(files[0]).forces):
         placed, described = runs_there(files, {**communicator.given, "labelled": labelled})
         return files[0] if files else labelled[0][1], described, of_communicator(placed, described)
     if labelled or len(files) > 1:

@@ -15,9 +15,9 @@ from tuner.cli import options
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import asked, is_asked, place_options
 from tuner.cli.output import human_bytes, print_json, print_table, say, verdict
-from tuner.times.compared import JudgedCall, ModelError, mean_regrets
+from tuner.times.compared import ModelError, VerifiedSize, mean_regrets
 from tuner.times.regret import workflow
-from tuner.times.regret.judged import JudgedPick, SplitGain, Verdict
+from tuner.times.regret.judged import JudgedPick, PickVerdict, SplitGain
 from tuner.times.regret.workflow import Agreement, MeasuredRegret, NextRuns, RunsQuery
 
 SPLITS_SHOWN = 10
@@ -99,7 +99,7 @@ def _row(one: JudgedPick) -> tuple[object, ...]:
         f"{one.best_us:.1f}",
         f"{100 * (one.regret or 0):.1f} %",
         interval,
-        one.why if one.verdict is Verdict.unknown else one.verdict,
+        one.why if one.verdict is PickVerdict.unknown else one.verdict,
         "" if ran is None else f"{ran.combination.plain}{'' if ran.is_clear else '?'}{'' if ran.agrees else ' (!)'}",
     )
 
@@ -168,7 +168,7 @@ def _print_total(regret: MeasuredRegret, known: Sequence[JudgedPick]) -> None:
         say(f"regret: unknown at all {unknown} sizes")
         return
     mean = sum(one.regret or 0 for one in known) / len(known)
-    loses = regret.count(Verdict.loses)
+    loses = regret.count(PickVerdict.loses)
     rest = f"; unknown at {unknown} more" if unknown else ""
     judged = f"not best at {loses} of {len(known)} sizes beyond the noise"
     say(verdict(f"regret: mean {100 * mean:.2f} %; {judged}{rest}", not loses) + _noise(known))
@@ -328,7 +328,7 @@ def _print(file: VerifiedFile) -> None:
     )
 
 
-def _missing(sizes: Sequence[JudgedCall]) -> str:
+def _missing(sizes: Sequence[VerifiedSize]) -> str:
     if not any(one.others for one in sizes):
         return "nothing but the picks was measured"
     return "a single other choice was measured, which is no faster, or none"

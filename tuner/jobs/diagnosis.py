@@ -42,7 +42,7 @@ from tuner.times.acceptance import accept as acceptance
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import Verdict
 from tuner.times.measured import Kind
-from tuner.times.readers.measured_table import NCCL_TESTS, Given, MeasuredFile
+from tuner.times.readers.measured_table import NCCL_TESTS, Given, MeasurementFile
 
 UNKNOWN_MACHINE = "the machine is not known; valid: `machine` NAME, or the topology of one with a name beside it"
 NVLINK = "NVL"  # NCCL's word for paths over it
@@ -170,7 +170,7 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
         return (FileKind.listing,)
     logged = (FileKind.log,) if b" NCCL INFO " in start or b" NCCL WARN " in start else ()
     try:
-        if MeasuredFile(file).format in NCCL_TESTS:
+        if MeasurementFile(file).format in NCCL_TESTS:
             return (*logged, FileKind.results)
     except TunerError:
         pass
@@ -312,7 +312,7 @@ def _results(file: Path, known: _Known) -> FileDiagnosis:
 
 def _such_machines(file: Path) -> Iterator[str]:
     """The GPUs that results name, and the machines of the catalogue that have as many of them."""
-    table = MeasuredFile(file).table(Given())
+    table = MeasurementFile(file).table(Given())
     counts = {row.gpus_per_node for row in table.rows if row.nodes}
     if not table.header.gpu or len(counts) != 1:
         return
@@ -331,7 +331,7 @@ def _such_machines(file: Path) -> Iterator[str]:
 def _given(file: Path, known: _Known) -> Given:
     """Release and nodes: the user's, else what other files show where this one does not say them itself."""
     nccl, nodes = known.given.nccl, known.given.nodes
-    measured, own = MeasuredFile(file), None
+    measured, own = MeasurementFile(file), None
     with suppress(TunerError):
         own = measured.release
     given = Given(nccl=nccl or (known.nccl if own is None else "") or "", nodes=nodes)

@@ -22,7 +22,7 @@ from tuner.times.records.samples import Combination, Measurements, Point
 WORD = 4  # bytes; sizes are whole numbers of these
 
 
-class Model:
+class EmulatedModel:
     """What the emulator says of the communicator that was measured."""
 
     def __init__(self, selection: Selection) -> None:
@@ -63,10 +63,10 @@ class Model:
         return self.selection.pick(kind.request, sizes).combinations
 
 
-def model_of(measurements: Measurements) -> Model | None:
+def model_of(measurements: Measurements) -> EmulatedModel | None:
     """The emulator for a file's header; None where the header has no communicator that can be emulated."""
     header = measurements.header
-    return None if header.scenario is None else Model(Selection(scenario_of(header).communicator()))
+    return None if header.scenario is None else EmulatedModel(Selection(scenario_of(header).communicator()))
 
 
 _NOT_SAID = "no log of NCCL's own choice, and the file does not say where it was measured; valid: with `machine` NAME"
@@ -74,7 +74,7 @@ FEWEST_OTHERS = 2  # beside a pick, for the best of them to be called so
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedCall:
+class VerifiedSize:
     """NCCL's pick against the measured best at one size, times in us.
 
     ``pick`` is what NCCL ran by itself where that was measured, else the emulator's, which is ``emulated_pick``; None
@@ -134,7 +134,7 @@ class Skipped:
     reason: str
 
 
-def judge(point: Point, evidence: Evidence, model: Model | None) -> JudgedCall | Skipped:
+def judge(point: Point, evidence: Evidence, model: EmulatedModel | None) -> VerifiedSize | Skipped:
     """The pick against everything else that was measured at this point."""
     modelled = model.pick(point) if model is not None else None
     pick = evidence.executed or modelled
@@ -151,7 +151,7 @@ def judge(point: Point, evidence: Evidence, model: Model | None) -> JudgedCall |
     gain = evidence.gain(best, column, len(contenders) / 2)
     alike = frozenset(name if other is None or other in same else other for other in contenders)
     low, high = (0.0, 0.0) if best == column else (float(np.expm1(gain.low)), float(np.expm1(gain.high)))
-    judged = JudgedCall(
+    judged = VerifiedSize(
         collective=point.collective,
         bytes=point.bytes,
         pick=name,
@@ -250,7 +250,7 @@ class Comparison:
     """A file of measurements, judged."""
 
     measurements: Measurements
-    model: Model | None
+    model: EmulatedModel | None
     file: Path | None = None
 
     @cached_property
@@ -259,14 +259,14 @@ class Comparison:
         return collect(self.measurements.blocks)
 
     @cached_property
-    def _judged(self) -> list[JudgedCall | Skipped]:
+    def _judged(self) -> list[VerifiedSize | Skipped]:
         return [judge(point, evidence, self.model) for point, evidence in self.evidence.items()]
 
     @cached_property
-    def sizes(self) -> list[JudgedCall]:
+    def sizes(self) -> list[VerifiedSize]:
         """The calls that were judged."""
         ranks = self.measurements.header.ranks
-        judged = (one for one in self._judged if isinstance(one, JudgedCall))
+        judged = (one for one in self._judged if isinstance(one, VerifiedSize))
         return [replace(one, ranks=ranks, file=self.file) for one in judged]
 
     @property
@@ -275,9 +275,9 @@ class Comparison:
         return [one for one in self._judged if isinstance(one, Skipped)]
 
     @cached_property
-    def kinds(self) -> dict[Point, list[JudgedCall]]:
+    def kinds(self) -> dict[Point, list[VerifiedSize]]:
         """Sizes by kind of call, which is a point of 0 bytes."""
-        by_kind: dict[Point, list[JudgedCall]] = {}
+        by_kind: dict[Point, list[VerifiedSize]] = {}
         for one in self.sizes:
             by_kind.setdefault(kind_of(one.point), []).append(one)
         return by_kind
@@ -393,7 +393,7 @@ def compare(path: Path) -> Comparison:
     return comparison
 
 
-def mean_regrets(sizes: Sequence[JudgedCall]) -> tuple[float, float] | None:
+def mean_regrets(sizes: Sequence[VerifiedSize]) -> tuple[float, float] | None:
     """The mean of all at which enough else was measured, and what of it is beyond the noise; None without any."""
     known = [one for one in sizes if one.is_known]
     if not known:
@@ -417,7 +417,7 @@ def fewest_segments(
     return segments
 
 
-def _likeliest(sizes: Sequence[JudgedCall], common: frozenset[Combination]) -> Combination:
+def _likeliest(sizes: Sequence[VerifiedSize], common: frozenset[Combination]) -> Combination:
     """Of those that may be best at all of the sizes, the one that is at most of them."""
     bests = [one.best for one in sizes]
     return max(sorted(common), key=bests.count)

@@ -149,7 +149,7 @@ def point_to_point_reason(collective: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _CallKind:
     """A call without its size, on a communicator with these variables."""
 
     nodes: int
@@ -166,7 +166,7 @@ class Placement(Generic[Key]):
 
     def __init__(self, site: Site) -> None:
         self._site, self._release, self._own = site, release.load(site.nccl), site.environment
-        self._kinds: dict[_Kind, list[tuple[int, Key]]] = defaultdict(list)
+        self._kinds: dict[_CallKind, list[tuple[int, Key]]] = defaultdict(list)
         self.skipped: Counter[str] = Counter()
 
     def add(self, row: MeasuredRow, of_run: Mapping[str, str], network: str, key: Key) -> None:
@@ -178,7 +178,7 @@ class Placement(Generic[Key]):
             return
         variables = variables_of(row, of_run, self._release, self._own, {})
         request = Request(collective, row.dtype, Op.sum)
-        kind = _Kind(row.nodes, row.gpus_per_node, tuple(sorted(variables.items())), request)
+        kind = _CallKind(row.nodes, row.gpus_per_node, tuple(sorted(variables.items())), request)
         self._kinds[kind].append((row.bytes, key))
 
     def picks(self) -> Iterator[tuple[Selection, Request, Picks, list[Key]]]:

@@ -52,7 +52,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class BlocksSummary:
     """What the sample blocks of one call say, as :func:`of_blocks` puts it, for any confidence.
 
     ``log_us`` is the logarithm of the time in us and ``error`` its deviation with this ``freedom`` (degrees of it),
@@ -199,7 +199,7 @@ def of_blocks(
     median of the sample blocks, with Student's interval of them: it says nothing of how processes differ. At least one
     sample block.
     """
-    return Blocks.of(medians_us, processes, noise).estimate(confidence)
+    return BlocksSummary.of(medians_us, processes, noise).estimate(confidence)
 
 
 def of_runs_or_blocks(

@@ -16,7 +16,7 @@ from tests.support.double.settings import STARTED, DoubleEnvironment, DoubleSett
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement, MeasuringFailed
 from tuner.bench.backend import Options, Run, options_of
-from tuner.bench.exchange import Answer, Question, WorkerProcesses
+from tuner.bench.exchange import Question, WorkerAnswer, WorkerProcesses
 from tuner.bench.gpu.rendezvous import RankAddress
 from tuner.times.records.header import DOUBLE, Header
 from tuner.times.records.samples import Combination, Point
@@ -32,7 +32,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class CountedAnswer(Answer):
+class CountedAnswer(WorkerAnswer):
     """``launched`` counts what libnccl launched in this process meanwhile."""
 
     launched: Mapping[tuple[Point, Combination], int] = field(default_factory=dict)

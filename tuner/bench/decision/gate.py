@@ -33,7 +33,7 @@ Times = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RowVerdict:
     """What the gate found of a row: its gain with the 95 % interval, and the probability of improvement, shares of 1.
 
     ``sizes`` are those that were tried, ``cut`` the measured ones that the row no longer has because it was slower
@@ -78,7 +78,7 @@ class GateSettings:
 
 def gate(
     backend: Backend, proposal: Proposal, settings: GateSettings, add: Callable[[SampleBlock], None]
-) -> list[Verdict]:
+) -> list[RowVerdict]:
     """An A/B run through the plugin, and what it says of each row of one table; ``add`` is handed every sample block.
 
     Errors: those of :func:`tried`.
@@ -88,7 +88,7 @@ def gate(
 
 def tried(
     backend: Backend, proposal: Proposal, settings: GateSettings, add: Callable[[SampleBlock], None]
-) -> list[Verdict]:
+) -> list[RowVerdict]:
     """The A/B run, and what it says of each row by itself.
 
     Each round runs every row's sizes with the table and without, in one random order; the side that is first in a round
@@ -110,7 +110,7 @@ def tried(
     ]
 
 
-def of_one_table(verdicts: Sequence[Verdict]) -> list[Verdict]:
+def of_one_table(verdicts: Sequence[RowVerdict]) -> list[RowVerdict]:
     """The verdicts of all rows of a table, whose probabilities are then of all of them together, as Holm has it.
 
     So of forty tables in which nothing is to be gained one keeps a row.
@@ -220,7 +220,7 @@ def verdict(
     log_gains: Mapping[Point, Times],
     executed: Mapping[Point, set[Combination]],
     rounding: Mapping[Point, float] = MappingProxyType({}),
-) -> Verdict:
+) -> RowVerdict:
     """What became of a row: ``log_gains`` are logarithms of ratios, numbers [process], whose variance is larger by
     ``rounding`` for the timer's steps alone.
 
@@ -254,7 +254,7 @@ def verdict(
         why_not = f"probability of improvement {probability:.3f}, below {PROBABILITY}"
     interval = float(np.expm1(found.low)), float(np.expm1(found.high))
     cut = tuple(size for size in measured if size not in row.sizes)
-    return Verdict(row, gain, probability, sizes, why_not, interval, cut)
+    return RowVerdict(row, gain, probability, sizes, why_not, interval, cut)
 
 
 def _is_slower(log_gains: Times, rounding: float) -> bool:

@@ -16,7 +16,7 @@ from tuner.emulator.selection import Selection
 from tuner.plugin.compile import CommunicatorShape, between
 from tuner.plugin.table.parse import choice_text, read, size_text, write
 from tuner.plugin.table.records import Choice, Decision, Interval, Table
-from tuner.times.compared import Comparison, Model, columns_of, compare, is_same, middle
+from tuner.times.compared import Comparison, EmulatedModel, columns_of, compare, is_same, middle
 from tuner.times.evidence import LEVEL, Evidence, by_size
 from tuner.times.records.header import scenario_of
 from tuner.times.records.samples import Combination, Point
@@ -148,7 +148,7 @@ class Proposal:
     comparison: Comparison
     ranks: int
     nodes: int
-    fitted: Model | None = None
+    fitted: EmulatedModel | None = None
 
     @cached_property
     def sizes(self) -> dict[Collective, list[Size]]:
@@ -275,7 +275,7 @@ def proposed(path: Path, constants: Path | None = None) -> Proposal:
     fitted = None
     if constants is not None:
         there = fitted_constants.read(constants)
-        fitted = Model(Selection(replace(scenario, fitted_constants=there).communicator()))
+        fitted = EmulatedModel(Selection(replace(scenario, fitted_constants=there).communicator()))
     return Proposal(comparison, scenario.ranks, scenario.communicator().nodes, fitted)
 
 

@@ -27,7 +27,7 @@ from tuner.times.acceptance.judge import Judged, Verdict
 from tuner.times.calibration import plausible
 from tuner.times.measured import Kind, MeasuredRow, MeasuredTable, Problem
 from tuner.times.measured.checks import named
-from tuner.times.readers.measured_table import WRONG, FileFormat, Given, MeasuredFile
+from tuner.times.readers.measured_table import WRONG, FileFormat, Given, MeasurementFile
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.features import Array
 
@@ -36,7 +36,7 @@ _SLOWER = 1.1  # the last third against the first, the median over points
 _MOST = 2 / 3  # of the points go the same way
 
 
-def drifts(file: MeasuredFile, table: MeasuredTable) -> Iterator[Problem]:
+def drifts(file: MeasurementFile, table: MeasuredTable) -> Iterator[Problem]:
     """Said where most points that were measured over and over take longer at the end, or shorter, by over 10 %.
 
     Single times are those of calls in nccl-tests' JSON, of samples in our own runs, or of rows that repeat a point.
@@ -62,7 +62,7 @@ def _last_to_first(times: Sequence[float]) -> float:
     return median(times[-third:]) / median(times[:third])
 
 
-def _series(file: MeasuredFile, table: MeasuredTable) -> Iterator[tuple[int, str, Sequence[float]]]:
+def _series(file: MeasurementFile, table: MeasuredTable) -> Iterator[tuple[int, str, Sequence[float]]]:
     """Line, name and times of each point, in their order."""
     if file.format is FileFormat.nccl_tests_json:
         for each in file.run().times:
@@ -115,7 +115,7 @@ def read_results(path: Path, given: Given, scenario: Scenario) -> ResultFile:
 
     BadMeasurement where it cannot be read, or says otherwise than ``given``.
     """
-    file = MeasuredFile(measured.file_of(path))
+    file = MeasurementFile(measured.file_of(path))
     table = file.table(given)
     executed: dict[int, str] = {}
     if file.format is FileFormat.nccl_tests_text:
@@ -147,7 +147,7 @@ def read_results(path: Path, given: Given, scenario: Scenario) -> ResultFile:
     )
 
 
-def _names_release(file: MeasuredFile, table: MeasuredTable, given: Given) -> bool:
+def _names_release(file: MeasurementFile, table: MeasuredTable, given: Given) -> bool:
     if not given.nccl or file.format is FileFormat.parquet:
         return bool(table.header.nccl)
     return bool(file.table(replace(given, nccl="")).header.nccl)

@@ -180,7 +180,7 @@ _VARIABLE = re.compile(r"\b((?:NCCL|FI)_[A-Z0-9_]+)=([^\s;,]*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class NotedRuns:
     """What notes tell: each row's run, the runs by name, and release and GPU where all rows agree on one."""
 
     of_rows: Sequence[str]
@@ -189,7 +189,7 @@ class Noted:
     gpu: str
 
 
-def runs_of_notes(noted: Iterable[tuple[str, str]]) -> Noted:
+def runs_of_notes(noted: Iterable[tuple[str, str]]) -> NotedRuns:
     """Runs that the sources and notes of rows tell of. Rows of one source with unlike notes are of unlike runs."""
     names: dict[tuple[str, str], str] = {}
     of_rows = []
@@ -201,7 +201,7 @@ def runs_of_notes(noted: Iterable[tuple[str, str]]) -> Noted:
         of_rows.append(names[source, own])
     named = {name: MeasuredRun(what=note, environment=variables_of_note(note)) for (_, note), name in names.items()}
     texts = [" ; ".join(key) for key in names]
-    return Noted(of_rows, named, _agreed(map(release_of_note, texts)), _agreed(map(gpu_of_note, texts)))
+    return NotedRuns(of_rows, named, _agreed(map(release_of_note, texts)), _agreed(map(gpu_of_note, texts)))
 
 
 def release_of_note(text: str) -> str:

@@ -69,7 +69,7 @@ class FileFormat(StrEnum):
 NCCL_TESTS = (FileFormat.nccl_tests_json, FileFormat.nccl_tests_text)
 
 
-class MeasuredFile:
+class MeasurementFile:
     """A file of any of these formats, recognized by its content and read once.
 
     BadMeasurement where it cannot be read. ``format`` is None for a file of none of them.
@@ -158,12 +158,12 @@ def read(path: Path, given: Given | None = None) -> MeasuredTable:
     where there is one the line, of what is wrong, or of what the file says otherwise than ``given``. BadInput where a
     package is missing that reads the file.
     """
-    return MeasuredFile(path).table(given or Given())
+    return MeasurementFile(path).table(given or Given())
 
 
 def read_any(path: Path, collective: Collective | None = None) -> Measurements:
-    """The sample blocks of a file of any format. Errors: as of :meth:`MeasuredFile.measurements`."""
-    return MeasuredFile(path).measurements(collective)
+    """The sample blocks of a file of any format. Errors: as of :meth:`MeasurementFile.measurements`."""
+    return MeasurementFile(path).measurements(collective)
 
 
 def _of_run(path: Path, run: NcclTestsRun, given: Given) -> MeasuredTable:

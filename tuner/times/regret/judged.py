@@ -176,7 +176,7 @@ def executed(measured: MeasuredCall, noise: Noise | None) -> Executed | None:
     )
 
 
-class Verdict(StrEnum):
+class PickVerdict(StrEnum):
     """What the measurements say of a pick."""
 
     best = "best"
@@ -209,7 +209,7 @@ class JudgedPick:
     regret: float | None
     low: float | None
     high: float | None
-    verdict: Verdict
+    verdict: PickVerdict
     why: str
     noise_percent: float | None
     noise_source: str
@@ -252,7 +252,7 @@ def judge(measured: MeasuredCall, noise: Noise | None) -> JudgedPick:
         executed=ran,
         arms=measured.arms,
         measured=measured,
-        faster=other if verdict is Verdict.loses else None,
+        faster=other if verdict is PickVerdict.loses else None,
     )
 
 
@@ -275,16 +275,16 @@ def _against(own: Arm | None, other: Arm | None, noise: Noise | None, comparison
     return _Against(ratio, float(np.expm1(ratio - half)), float(np.expm1(ratio + half)))
 
 
-def _verdict(measured: MeasuredCall, own: Arm | None, against: _Against | None) -> tuple[Verdict, str]:
+def _verdict(measured: MeasuredCall, own: Arm | None, against: _Against | None) -> tuple[PickVerdict, str]:
     if own is None:
-        return Verdict.unknown, f"{measured.pick.plain} was not measured"
+        return PickVerdict.unknown, f"{measured.pick.plain} was not measured"
     if against is None:
-        return Verdict.unknown, "nothing else was measured"
+        return PickVerdict.unknown, "nothing else was measured"
     if against.low is None or against.high is None:
-        return Verdict.unknown, "the noise is not known"
+        return PickVerdict.unknown, "the noise is not known"
     if against.low > 0:
-        return Verdict.loses, ""
-    return (Verdict.best if against.high < 0 else Verdict.tie), ""
+        return PickVerdict.loses, ""
+    return (PickVerdict.best if against.high < 0 else PickVerdict.tie), ""
 
 
 @dataclass(frozen=True, slots=True)

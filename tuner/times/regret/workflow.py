@@ -30,7 +30,7 @@ from tuner.times.readers.measured_table import Given
 from tuner.times.records.samples import Combination
 from tuner.times.regret import arms, judged
 from tuner.times.regret.arms import MeasuredArms, MeasuredCall, TableSource
-from tuner.times.regret.judged import JudgedPick, SplitGain, Verdict, judge, split_gains
+from tuner.times.regret.judged import JudgedPick, PickVerdict, SplitGain, judge, split_gains
 from tuner.times.timemodel import features, predict
 
 
@@ -57,7 +57,7 @@ class RecommendedRow:
 
     def holds(self, one: JudgedPick) -> bool:
         """Whether a judged pick that something is known of is among the calls of the row."""
-        alike = self.collective is one.collective and one.verdict is not Verdict.unknown
+        alike = self.collective is one.collective and one.verdict is not PickVerdict.unknown
         return alike and self.low_bytes <= one.bytes <= self.high_bytes
 
 
@@ -67,7 +67,7 @@ def recommended(judged: Sequence[JudgedPick]) -> list[RecommendedRow]:
     """
     sizes: list[list[JudgedPick]] = []
     for _, several in groupby(sorted(judged, key=_by_size), key=_by_size):
-        sizes.append([one for one in several if one.verdict is not Verdict.unknown])
+        sizes.append([one for one in several if one.verdict is not PickVerdict.unknown])
     rows: list[RecommendedRow] = []
     for _, of_communicator in groupby(filter(None, sizes), key=lambda its: _by_size(its[0])[:3]):
         for choice, run in groupby(of_communicator, key=_faster):
@@ -143,7 +143,7 @@ class MeasuredRegret:
     simulated: tuple[str, ...]
     measured: MeasuredArms = field(metadata=json_form(omitted=True))
 
-    def count(self, verdict: Verdict) -> int:
+    def count(self, verdict: PickVerdict) -> int:
         """Sizes with this verdict."""
         return sum(one.verdict is verdict for one in self.sizes)
 
