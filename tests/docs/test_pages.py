@@ -86,7 +86,10 @@ def test_python_prints_what_is_shown(block: sessions.Block) -> None:
     assert list(printed) == shown, "\n".join(difflib.unified_diff(shown, printed, f"{block}", "printed", lineterm=""))
 
 
-@pytest.mark.parametrize("page", sessions.PAGES, ids=lambda page: page.name)
+LINKING = [*sessions.PAGES, *(sessions.ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "csrc/README.md"))]
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: str(page.relative_to(sessions.ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for link in LINK.findall(page.read_text("utf-8")):
         file, _, anchor = link.partition("#")
