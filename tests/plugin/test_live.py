@@ -5,12 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 
 from tests.support.command_line import run
+from tests.support.operations import calls_of
 from tuner import plugin
 from tuner.base.names import Collective
 from tuner.plugin import live
@@ -41,7 +41,7 @@ def test_what_is_counted_shows_at_once(tmp_path: Path) -> None:
             one.ask(TunerCall(Collective.AllReduce, number), COSTS)
         one.ask(TunerCall(Collective.Reduce, 9), COSTS)
         (counts,) = live.read([folder])
-        assert (counts.decided, counts.costs) == ({2: 2, 3: 0}, {5: 1})
+        assert (counts.decided, counts.costs, counts.lines) == ({2: 2}, {5: 1}, {2, 3, 5})
         assert (counts.calls, counts.ranks, counts.nodes, counts.communicator) == (4, 16, 2, 1)
         assert (counts.pid, counts.rank, counts.runs, counts.refused) == (os.getpid(), 3, True, None)
         assert counts.build.startswith("nccl-tuner-plugin ")
@@ -112,9 +112,22 @@ def test_the_build_shows_in_the_object() -> None:
     assert b"nccl-tuner-plugin " in plugin.path().read_bytes()
 
 
-if __name__ == "__main__":  # python -m tests.plugin.test_live FOLDER: seconds of a look at 512 ranks
-    where = Path(sys.argv[1])
-    runs = [opened(where, table_in(where.parent), RANK=str(each)) for each in range(512)]
-    begun = time.perf_counter()
-    live.tables(live.read([where]))
-    print(time.perf_counter() - begun)
+def test_a_look_at_many_ranks_takes_no_longer_where_the_table_has_many_rows(tmp_path: Path) -> None:
+    def calls(rows: int) -> int:
+        table, alone, many = (tmp_path / f"{name}{rows}" for name in ("table", "alone", "many"))
+        lines = (f"allreduce bytes={at * 64}..{at * 64 + 63} -> ring/ll channels={at % 16 + 1}\n" for at in range(rows))
+        table.write_text("".join(["nccl-tuner-table 1\n", *lines]))
+        with opened(alone, table, RANK="3") as one:
+            for number in range(64, 640, 64):
+                one.ask(TunerCall(Collective.AllReduce, number), COSTS)
+            content = next(alone.iterdir()).read_bytes()
+        many.mkdir()
+        for rank in range(64):
+            (many / f"host.{rank}.0").write_bytes(content)
+        (found,) = live.tables(live.read([many]))
+        assert (found.calls, len(found.rows), len(found.never)) == (64 * 9, 9, rows - 9)
+        return calls_of(lambda: live.tables(live.read([many])))
+
+    few = calls(100)
+    assert few / 64 < 350
+    assert calls(10_000) < 1.05 * few

@@ -6,28 +6,33 @@ Layout: ``struct live_head`` in csrc/plugin/live.h, then lines of rows, then the
 import os
 import socket
 import struct
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.base.errors import BadInput
+from tuner.base.records import json_form
 
 _MAGIC, _REFUSED = b"ncclt01\0", 2
 _HEAD = struct.Struct("<8s8Qq3Q64s128s72s1024s512s")
 _COSTED_ALONE, _UNTUNED, _TOTALS = 1, 2, 3
 _OF_A_SIZE = 4  # calls, bytes, least, most
+MOST_MISSING = 8  # ranks that a row names
 
 
 @dataclass(frozen=True, slots=True)
 class LiveCounts:
     """One rank of one communicator, or one process whose table is not used (``refused`` says why).
 
-    ``decided``, ``could_not_run`` and ``costs`` are calls by line of the table; rows without any are there with 0.
-    ``rank`` is the launcher's, None where it said none. ``runs``: whether the process is there, None on another host.
+    ``decided``, ``could_not_run`` and ``costs`` are calls by line of the table, of the rows that had any; ``lines`` are
+    those of all its rows. ``rank`` is the launcher's, None where it said none. ``runs``: whether the process is there,
+    None on another host.
     """
 
     host: str
@@ -47,6 +52,7 @@ class LiveCounts:
     decided: dict[int, int]
     could_not_run: dict[int, int]
     costs: dict[int, int]
+    lines: frozenset[int] = field(default=frozenset(), metadata=json_form(omitted=True))
 
     @property
     def name(self) -> str:
@@ -62,7 +68,7 @@ class LiveRow:
     calls: int
     could_not_run: int
     on: int
-    missing: tuple[str, ...]  # ranks without it, where others have it
+    missing: tuple[str, ...]  # the first ranks without it, where others have it
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +140,7 @@ def metrics(counts: Sequence[LiveCounts]) -> str:
             ("nccl_tuner_row_costed_total", each.costs),
         ):
             for line, calls in by_line.items():
-                if calls:
-                    _sample(lines, name, calls, {**who, "line": line})
+                _sample(lines, name, calls, {**who, "line": line})
     return "".join(
         f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}\n" + "".join(samples)
         for name, samples in lines.items()
@@ -156,18 +161,22 @@ def _more(names: Sequence[str]) -> str:
 
 
 def _table(table: str, sha256: str, counts: Sequence[LiveCounts]) -> LiveTable:
-    lines = sorted({line for each in counts for line in (*each.decided, *each.costs)})
-    rows, never = [], []
-    for line in lines:
-        own = [each.decided.get(line, 0) + each.costs.get(line, 0) for each in counts]
-        stopped = sum(each.could_not_run.get(line, 0) for each in counts)
-        if not any(own) and not stopped:
-            never.append(line)
-            continue
-        missing = [each.name for each, calls in zip(counts, own, strict=True) if not calls]
-        rows.append(LiveRow(line, sum(own), stopped, len(counts) - len(missing), tuple(missing if any(own) else ())))
+    names = [each.name for each in counts]
+    by_line, stopped = defaultdict[int, dict[int, int]](dict), Counter[int]()
+    for rank, each in enumerate(counts):
+        for of_rank in (each.decided, each.costs):
+            for line, calls in of_rank.items():
+                by_line[line][rank] = by_line[line].get(rank, 0) + calls
+        stopped.update(each.could_not_run)
+    rows = []
+    for line in sorted(by_line.keys() | stopped.keys()):
+        own = by_line.get(line, {})
+        missing = (name for rank, name in enumerate(names) if rank not in own) if own else iter(())
+        rows.append(LiveRow(line, sum(own.values()), stopped[line], len(own), tuple(islice(missing, MOST_MISSING))))
     decided = sum(sum(each.decided.values()) for each in counts)
-    return LiveTable(table, sha256, len(counts), sum(each.calls for each in counts), decided, tuple(rows), tuple(never))
+    calls, every = sum(each.calls for each in counts), frozenset[int]().union(*{each.lines for each in counts})
+    never = tuple(sorted(every - {row.line for row in rows}))
+    return LiveTable(table, sha256, len(counts), calls, decided, tuple(rows), never)
 
 
 def _read(path: Path, here: str) -> LiveCounts | None:
@@ -185,10 +194,12 @@ def _read(path: Path, here: str) -> LiveCounts | None:
     if state == 0 or size != len(content):
         return None
     decided, stopped, costed, calls = dict[int, int](), dict[int, int](), dict[int, int](), 0
+    every = frozenset[int]()
     if state != _REFUSED:
         lines = np.frombuffer(content, "<u4", choices + costs, _HEAD.size)
         counts = np.frombuffer(content, "<u8", -1, counts_from)
         of_choices, rest = np.split(counts[_TOTALS:], [2 * choices])
+        every = _every(lines.tobytes())
         decided = _by_line(lines[:choices], of_choices[:choices])
         stopped = _by_line(lines[:choices], of_choices[choices:])
         costed = _by_line(lines[choices:], rest[:costs])
@@ -212,14 +223,24 @@ def _read(path: Path, here: str) -> LiveCounts | None:
         decided,
         stopped,
         costed,
+        every,
     )
 
 
+@cache
+def _every(lines: bytes) -> frozenset[int]:
+    """The lines of a table's rows: one set for all ranks that have it. 0 is no row's."""
+    return frozenset(np.frombuffer(lines, "<u4").tolist()) - {0}
+
+
 def _by_line(lines: NDArray[np.uint32], counts: NDArray[np.uint64]) -> dict[int, int]:
-    """Sums of the counts of each line; 0 is no row's."""
-    found, places = np.unique(lines, return_inverse=True)
-    sums = np.bincount(places, weights=counts.astype(np.float64), minlength=len(found))
-    return {int(line): int(calls) for line, calls in zip(found, sums, strict=True) if line}
+    """Sums of the counts of each line that has any; 0 is no row's."""
+    sums = dict[int, int]()
+    there = np.flatnonzero(counts)
+    for line, calls in zip(lines[there].tolist(), counts[there].tolist(), strict=True):
+        if line:
+            sums[line] = sums.get(line, 0) + calls
+    return sums
 
 
 def iterate_names(names: Sequence[str], most: int) -> Iterator[str]:
