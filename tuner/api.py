@@ -13,13 +13,13 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Op, PeerCall, Protocol, by_name, peer_call
 from tuner.base.numerics import FloatArray
 from tuner.base.sizes import whole
-from tuner.emulator.call_kind import CallKind as CallKind
-from tuner.emulator.call_kind import request as request
 from tuner.emulator.compiled import CompiledSelection, PickTable
 from tuner.emulator.group import Operation
 from tuner.emulator.model import Tables
 from tuner.emulator.ranges import FOLLOWED_BYTES, answers
+from tuner.emulator.request import CallKind as CallKind
 from tuner.emulator.request import Request
+from tuner.emulator.request import request as request
 from tuner.scenario import Scenario
 from tuner.scenario.describe import Description, describe
 

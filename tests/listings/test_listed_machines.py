@@ -9,7 +9,7 @@ from tests.support.listed_machines import lstopo, nvidia_smi
 from tuner.machine import catalogue, gpus
 from tuner.machine.gpus import GpuModel
 from tuner.machine.listings import Listing, ListingAdditions, completed, read
-from tuner.machine.listings.nearest import ranked
+from tuner.machine.listings.complete import ranked
 from tuner.machine.listings.shape import of_listing, of_topology
 from tuner.scenario import Scenario
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.scripts.record_defaults import asked
 from tests.support.available_releases import HERE
-from tuner.release.defaults import defaults
+from tuner.release.variables import defaults
 
 pytestmark = pytest.mark.live
 

@@ -18,7 +18,7 @@ import yaml
 from tests.support.available_releases import HERE
 from tests.support.plugin_tables import table_of
 from tuner import plugin
-from tuner.base.provenance import sha256
+from tuner.base.records import sha256
 from tuner.oracle import library
 from tuner.oracle.preloaded import preloaded
 from tuner.oracle.process import SIM

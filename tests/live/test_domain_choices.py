@@ -10,9 +10,8 @@ from tests.support.available_releases import HERE
 from tests.support.gb200_tray import tray
 from tuner import release
 from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.emulator.pick import of_picks
 from tuner.emulator.request import Request
-from tuner.emulator.selection import Selection
+from tuner.emulator.selection import Selection, of_picks
 from tuner.machine.topology import reader
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import ALL_COLLECTIVES, check

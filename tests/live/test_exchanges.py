@@ -14,14 +14,13 @@ from tests.support.random_groups import random_groups, rings_of_works
 from tests.support.random_windows import GIN_TYPE, drawn_windows
 from tuner.answers.exchanges import ExchangeQuery, answers, uneven
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
-from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
-from tuner.base.windows import SYMMETRIC, Windows
+from tuner.base.names import SYMMETRIC, Buffers, Collective, DataType, Op, PeerCall, Windows
 from tuner.emulator.group import Operation, not_emulated
 from tuner.emulator.p2p.mixed import plan
 from tuner.emulator.p2p.plan import ExchangeCall
 from tuner.emulator.request import Request
 from tuner.emulator.rules.registered import missing
-from tuner.emulator.rules.schedule.cells import NOT_DONE
+from tuner.emulator.rules.schedule.scheduler import NOT_DONE
 from tuner.emulator.rules.symmetric_variables import WITHOUT_WINDOWS
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle

@@ -16,8 +16,7 @@ from tests.support.random_groups import random_groups, rings_of_works
 from tests.support.random_windows import SYM_KERNEL, drawn_windows, of_groups
 from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
-from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
-from tuner.base.windows import SYMMETRIC, Sides, WindowFlag, Windows
+from tuner.base.names import SYMMETRIC, Buffers, Collective, DataType, Op, PeerCall, Sides, WindowFlag, Windows
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.p2p.plan import ExchangeCall
 from tuner.emulator.request import Request

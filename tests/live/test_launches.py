@@ -19,8 +19,7 @@ from tests.support.table_launches import rows_of, unforced
 from tuner import plugin, release
 from tuner.answers.tuners import with_tuner
 from tuner.base.errors import BadInput
-from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.base.windows import Sides, Windows
+from tuner.base.names import Buffers, Collective, DataType, Op, Sides, Windows
 from tuner.emulator import full_launch
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request

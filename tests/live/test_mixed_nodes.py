@@ -16,8 +16,7 @@ from tests.support.random_groups import random_groups
 from tests.support.split_hosts import UNEVEN
 from tuner import release
 from tuner.base.errors import BadInput, BadTopology
-from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.base.windows import Sides, WindowFlag, Windows
+from tuner.base.names import Buffers, Collective, DataType, Op, Sides, WindowFlag, Windows
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine import catalogue

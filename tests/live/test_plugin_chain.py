@@ -15,10 +15,9 @@ from tests.support.available_releases import HERE
 from tuner import plugin, release
 from tuner.base.errors import OracleFailed
 from tuner.base.names import Collective, DataType, Op
-from tuner.emulator.communicator import Communicator
-from tuner.emulator.pick import of_picks
+from tuner.emulator.communicator import Comm
 from tuner.emulator.request import Request
-from tuner.emulator.selection import Selection
+from tuner.emulator.selection import Selection, of_picks
 from tuner.emulator.tuner_plugin import ChunkQuestion, TunerAnswers, TunerQuestion
 from tuner.machine import catalogue
 from tuner.oracle.api import Oracle
@@ -95,22 +94,22 @@ class NextTuner:
             return TunerAnswers.none(len(question.nbytes))
         return TunerAnswers(np.where(question.nbytes >= 1 << 20, 5, 0), np.full(len(question.nbytes), 3))
 
-    def breaks(self, communicator: Communicator, request: Request) -> Sequence[int]:
+    def breaks(self, communicator: Comm, request: Request) -> Sequence[int]:
         return [1 << 20]
 
-    def may_flicker(self, communicator: Communicator, request: Request) -> bool:
+    def may_flicker(self, communicator: Comm, request: Request) -> bool:
         return False
 
     def ignored_by(self, release: str) -> str | None:
         return None
 
-    def why_not(self, communicator: Communicator) -> str | None:
+    def why_not(self, communicator: Comm) -> str | None:
         return None
 
     def chunk_bytes(self, question: ChunkQuestion) -> int | None:
         return 4242
 
-    def chunks_follow_choices(self, communicator: Communicator) -> bool:
+    def chunks_follow_choices(self, communicator: Comm) -> bool:
         return False
 
 

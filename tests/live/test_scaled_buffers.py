@@ -6,8 +6,7 @@ from tests.support.available_releases import HERE
 from tuner import release
 from tuner.answers.scale import NodeCounts, scale
 from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.emulator.call_kind import NonClassicPath
-from tuner.emulator.request import Request
+from tuner.emulator.request import NonClassicPath, Request
 from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle
 from tuner.scenario import Scenario

@@ -5,9 +5,8 @@ import pytest
 from tests.support.available_releases import HERE
 from tuner import release
 from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.ranges import answers
-from tuner.emulator.request import Request
+from tuner.emulator.request import NonClassicPath, Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle

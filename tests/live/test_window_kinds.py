@@ -10,10 +10,8 @@ from tests.support.random_windows import drawn, emulated
 from tuner import release
 from tuner.answers.exchanges import ExchangeQuery, answers
 from tuner.base.errors import BadInput, OracleFailed
-from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
-from tuner.base.windows import Sides, WindowFlag, Windows
-from tuner.emulator.call_kind import COPY_ENGINES
-from tuner.emulator.request import Request
+from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall, Sides, WindowFlag, Windows
+from tuner.emulator.request import COPY_ENGINES, Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import check

@@ -11,8 +11,7 @@ from tests.support.command_line import run
 from tests.support.tables_on_windows import observed
 from tuner import release
 from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.emulator.call_kind import COPY_ENGINES
-from tuner.emulator.request import Request
+from tuner.emulator.request import COPY_ENGINES, Request
 from tuner.emulator.selection import Selection
 from tuner.jobs.workload.count import Entry
 from tuner.jobs.workload.price import AnyPrice, BudgetVariant, Price, SymmetricPrice, Unpriced, prices

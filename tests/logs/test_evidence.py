@@ -10,7 +10,7 @@ from tests.support.cases import report
 from tests.support.command_line import run
 from tests.support.plain_logs import plain
 from tuner.emulator.connect import TreeOrder, summarize
-from tuner.scenario import nearest
+from tuner.scenario import from_log
 from tuner.scenario.describe import describe
 from tuner.scenario.logs import importer
 from tuner.scenario.logs.imported import Imported, LogAdditions
@@ -177,9 +177,9 @@ def test_trees_heads_and_adapters_are_read(tmp_path: Path) -> None:
     assert imported.evidence.nvls_heads == across.nvls_heads
     run: Any = {"nccl": "2.28.9", "nodes": 2, "gpus_per_node": 8, "env": {}}
     what = f"{len(across.trees)} trees", "adapters that ranks send over", f"{len(across.nvls_heads)} NVLS heads"
-    itself = nearest.compared("dgx-h100", imported, run, with_rings=True)
+    itself = from_log.compared("dgx-h100", imported, run, with_rings=True)
     assert set(what) <= set(itself.agrees)
-    other = nearest.compared("dgx-a100", imported, run, with_rings=True)
+    other = from_log.compared("dgx-a100", imported, run, with_rings=True)
     assert set(what[:2]) <= set(other.others)
 
 

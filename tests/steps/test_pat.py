@@ -13,6 +13,7 @@ from tests.support.ordered_calls import added
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.emulator.launches import ChannelShare, ProxyOperation, Sharing, Work
 from tuner.emulator.steps import pat
+from tuner.emulator.steps.orders import pat_term
 from tuner.emulator.steps.records import Schedule
 
 KINDS = {Collective.ReduceScatter: pat_steps.ReduceScatter, Collective.AllGather: pat_steps.AllGather}
@@ -54,7 +55,7 @@ def test_each_part_is_added_as_claimed(seed: int) -> None:
     inputs = [numbers(random, count * case.ranks) for _ in range(case.ranks)]
     results, _ = pat_steps.execute(pat_steps.ReduceScatter, case.sizes, inputs)
     for owner, result in enumerate(results):
-        term = pat.term(case.work, case.share, case.ranks, owner)
+        term = pat_term(case.work, case.share, case.ranks, owner)
         expected = added(term, inputs, slice(owner * count + low, owner * count + high))
         assert result[low:high].tobytes() == expected.tobytes()
 

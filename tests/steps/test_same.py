@@ -6,8 +6,7 @@ import pytest
 from tests.support import drawn_works
 from tuner.base.names import DataType
 from tuner.emulator.connect import summarize
-from tuner.emulator.steps.addition_order import Term
-from tuner.emulator.steps.orders import Orders, at_offsets, in_rows, orders
+from tuner.emulator.steps.orders import Orders, Term, at_offsets, in_rows, orders
 
 
 def drawn_orders(random: np.random.Generator, count: int) -> Orders:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.drawn_works import numbers
-from tuner.emulator.steps.addition_order import Term, add, add_all, of_ring, of_tree, ranks_of, text
+from tuner.emulator.steps.orders import Term, add, add_all, of_ring, of_tree, ranks_of, text
 
 RANKS = 6
 SUMS = st.recursive(st.integers(0, RANKS - 1), lambda inner: st.tuples(inner, inner), max_leaves=8)

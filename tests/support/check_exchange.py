@@ -3,14 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
-from tuner.base.names import Buffers, Collective, Protocol
-from tuner.base.windows import SYMMETRIC as SYMMETRIC_WINDOWS
-from tuner.base.windows import Windows
-from tuner.emulator.call_kind import COPY_ENGINES
+from tuner.base.names import SYMMETRIC as SYMMETRIC_WINDOWS
+from tuner.base.names import Buffers, Collective, Protocol, Windows
 from tuner.emulator.group import Operation
 from tuner.emulator.p2p.mixed import MixedKernel, plan
 from tuner.emulator.p2p.plan import ExchangeCall
 from tuner.emulator.p2p.records import ExchangeKernel, P2pContext, P2pWork, Transfer, WorkElement
+from tuner.emulator.request import COPY_ENGINES
 from tuner.emulator.selection import Selection
 from tuner.oracle.api import Oracle
 from tuner.oracle.launches import IssuedCall, RecordedKernel

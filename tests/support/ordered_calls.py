@@ -14,8 +14,7 @@ from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.emulator.connect import Connected, summarize
 from tuner.emulator.launches import ChannelShare, Sharing, Work
 from tuner.emulator.request import Request
-from tuner.emulator.steps.addition_order import Term
-from tuner.emulator.steps.orders import REDUCING, Orders, orders
+from tuner.emulator.steps.orders import REDUCING, Orders, Term, orders
 from tuner.oracle.api import Oracle
 from tuner.oracle.launches import IssuedCall, LaunchInFull
 from tuner.scenario import Scenario

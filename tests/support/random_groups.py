@@ -3,8 +3,7 @@
 import random
 from collections.abc import Iterator, Sequence
 
-from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.base.windows import SYMMETRIC, Windows
+from tuner.base.names import SYMMETRIC, Buffers, Collective, DataType, Op, Windows
 from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection

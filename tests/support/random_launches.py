@@ -8,8 +8,7 @@ from random import Random
 from tests.support.planned_communicators import hosts
 from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm, TunerError
-from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op
-from tuner.base.windows import SYMMETRIC, Sides, WindowFlag, Windows
+from tuner.base.names import SYMMETRIC, Algorithm, Buffers, Collective, DataType, Op, Sides, WindowFlag, Windows
 from tuner.emulator import full_launch
 from tuner.emulator.group import Operation, not_emulated
 from tuner.emulator.launches import Launch

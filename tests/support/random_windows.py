@@ -5,8 +5,7 @@ from random import Random
 
 from tuner import release
 from tuner.base.errors import BadInput, NoAlgorithm
-from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.base.windows import SYMMETRIC, Sides, WindowFlag, Windows
+from tuner.base.names import SYMMETRIC, Buffers, Collective, DataType, Op, Sides, WindowFlag, Windows
 from tuner.emulator.request import Request
 from tuner.emulator.rules.symmetric_variables import WITHOUT_WINDOWS
 from tuner.emulator.selection import Selection

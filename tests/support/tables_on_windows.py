@@ -7,8 +7,7 @@ from pathlib import Path
 
 from tests.support.plugin_tables import table_of
 from tuner import plugin
-from tuner.emulator.call_kind import NonClassicPath
-from tuner.emulator.request import Request
+from tuner.emulator.request import NonClassicPath, Request
 from tuner.emulator.selection import Selection
 from tuner.oracle.answers import OracleLaunch
 from tuner.oracle.api import Oracle

@@ -9,7 +9,7 @@ from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Pattern
 from tuner.emulator.build import build
-from tuner.emulator.communicator import Communicator, Node
+from tuner.emulator.communicator import Comm, Node
 from tuner.emulator.rules import init
 from tuner.machine.graphs import Graph
 from tuner.release.environment import Environment
@@ -58,7 +58,7 @@ OTHER = Node(
 )
 
 
-def built(*nodes: Node, nccl: str = "2.28.9") -> Communicator:
+def built(*nodes: Node, nccl: str = "2.28.9") -> Comm:
     return build(release.load(nccl), [(node, 1) for node in nodes], Environment({}))
 
 

@@ -15,8 +15,8 @@ from tuner.answers.symmetric import NonClassicPick
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.cli import everything
-from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
+from tuner.emulator.selection import Pick
 from tuner.scenario import Scenario
 
 CASE = Scenario("2.22.3", 2, "dgx-h100")

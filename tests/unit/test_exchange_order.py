@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 
-from tuner.emulator.p2p.peers import Pair, PeerOrder
+from tuner.emulator.p2p.records import Pair, PeerOrder
 from tuner.scenario import Scenario
 
 NODES = [[8], [8, 8, 8], [3, 3, 3, 3, 3], [1] * 9, [8, 4, 6], [2, 1, 2, 2, 1, 2, 2]]

@@ -21,8 +21,7 @@ from tuner.base.errors import BadInput
 from tuner.graphs import SearchRequest, cached
 from tuner.graphs.explain import GraphExplanation, explain
 from tuner.graphs.explain.explanation import RelaxedSearch, again
-from tuner.graphs.explain.lifts import more_nvlinks, twice_the_speed
-from tuner.graphs.explain.limits import BandwidthLimits
+from tuner.graphs.explain.lifts import BandwidthLimits, more_nvlinks, twice_the_speed
 from tuner.graphs.explain.links import LinkClass
 from tuner.graphs.explain.records import Found
 from tuner.graphs.explain.runs import Relaxation, loads

@@ -11,9 +11,8 @@ from tuner.answers.mixed import GroupCall
 from tuner.api import communicator
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.emulator.call_kind import COPY_ENGINES
 from tuner.emulator.group import GroupPlan, Operation, plan
-from tuner.emulator.request import Request
+from tuner.emulator.request import COPY_ENGINES, Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 

@@ -11,7 +11,7 @@ from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.emulator.rules.registered import Heads, NetworkUse
 from tuner.emulator.selection import Selection
-from tuner.machine.peer_links import AdapterAccess
+from tuner.machine.adapters import AdapterAccess
 from tuner.scenario import Scenario
 
 NOBODY = Tree(None, ())

@@ -4,8 +4,8 @@ import pytest
 
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType, PeerCall
-from tuner.emulator.p2p.peers import PeerChannels
 from tuner.emulator.p2p.plan import ExchangeCall, plan
+from tuner.emulator.p2p.records import PeerChannels
 from tuner.scenario import Scenario
 from tuner.scenario.p2p import p2p_context
 

@@ -21,7 +21,7 @@ from tests.support.two_ports import with_two_ports
 from tuner import plugin
 from tuner.base.errors import TunerError
 from tuner.base.names import Collective, DataType, Op
-from tuner.base.provenance import sha256
+from tuner.base.records import sha256
 from tuner.emulator.request import Request
 from tuner.jobs.preflight import collect
 from tuner.jobs.preflight.alone import SizeBounds

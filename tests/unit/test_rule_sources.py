@@ -14,7 +14,7 @@ from tuner.emulator import nccl_source
 from tuner.emulator.request import Request
 from tuner.emulator.rules import bandwidth, resolved
 from tuner.emulator.rules.resolved import Rules
-from tuner.emulator.rules.schedule.cells import Cells
+from tuner.emulator.rules.schedule.scheduler import Cells
 from tuner.scenario import Scenario
 
 Rule = Callable[..., Any]

@@ -19,9 +19,8 @@ from tuner.graphs import SearchRequest, cached, compiled, find, graph_file
 from tuner.graphs.adapters import mirrored
 from tuner.graphs.channels import ChannelSearch
 from tuner.graphs.explain import explain
-from tuner.graphs.graphs import search
+from tuner.graphs.graphs import prepared, search
 from tuner.graphs.load import GivenBack, Taken
-from tuner.graphs.prepare import prepared
 from tuner.graphs.system import DeviceKind
 from tuner.graphs.trial import Trial
 from tuner.machine import catalogue

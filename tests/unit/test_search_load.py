@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tuner import release
 from tuner.base.numerics import f32
 from tuner.graphs import SearchRequest
+from tuner.graphs.graphs import prepared
 from tuner.graphs.load import Load, given_by, in_thousandths, taken_by
-from tuner.graphs.prepare import prepared
 from tuner.graphs.system import DeviceKind
 from tuner.machine import catalogue
 from tuner.release.environment import Environment

@@ -10,7 +10,7 @@ from tests.support.command_line import run
 from tests.support.split_hosts import IN_TURN, SIXTEEN_L20, UNEVEN, two_sockets
 from tuner.base.errors import BadInput
 from tuner.emulator import group
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.selection import Selection
 from tuner.oracle.conformance.check import ALL_COLLECTIVES
 from tuner.scenario import Scenario
@@ -28,12 +28,12 @@ def _file(tmp_path: Path) -> Path:
     return tmp_path / "host.xml"
 
 
-def communicator(file: Path, xml: str, **described: Any) -> Communicator:
+def communicator(file: Path, xml: str, **described: Any) -> Comm:
     file.write_text(xml)
     return describe(nccl=NCCL, topology=file, **described).communicator()
 
 
-def shape(own: Communicator) -> tuple[int, int, int, int]:
+def shape(own: Comm) -> tuple[int, int, int, int]:
     return own.ranks, own.nodes, own.min_local_ranks, own.max_local_ranks
 
 

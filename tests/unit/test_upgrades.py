@@ -13,8 +13,8 @@ from tests.support.available_releases import is_here
 from tuner import release
 from tuner.answers.beyond import differences
 from tuner.cli import everything
-from tuner.release.defaults import changed_defaults, defaults
 from tuner.release.regressions import Regression, RegressionCommand, between, regressions
+from tuner.release.variables import changed_defaults, defaults
 from tuner.scenario import Scenario
 
 ROOT = Path(__file__).parents[2]

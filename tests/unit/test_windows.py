@@ -10,8 +10,18 @@ import nccl_tuner
 from tests.support.command_line import run
 from tuner.api import request
 from tuner.base.errors import BadInput
-from tuner.base.names import Buffers, Collective, DataType, Op
-from tuner.base.windows import SYMMETRIC, Sides, WindowFlag, Windows, flag_words, flags_of
+from tuner.base.names import (
+    SYMMETRIC,
+    Buffers,
+    Collective,
+    DataType,
+    Op,
+    Sides,
+    WindowFlag,
+    Windows,
+    flag_words,
+    flags_of,
+)
 from tuner.emulator.request import Request
 from tuner.emulator.rules.symmetric import weighed
 from tuner.emulator.selection import Selection

@@ -9,16 +9,14 @@ from tuner.answers.exchanges import ExchangeQuery, calls_of
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, PeerCall
 from tuner.base.sizes import human_bytes
-from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.connect import Across, summarize
 from tuner.emulator.full_launch import launch
 from tuner.emulator.group import Operation
 from tuner.emulator.launches import Work
 from tuner.emulator.p2p.plan import POINT_TO_POINT, plan
 from tuner.emulator.p2p.records import ExchangeKernel
-from tuner.emulator.pick import of_picks
-from tuner.emulator.request import Request
-from tuner.emulator.selection import Selection
+from tuner.emulator.request import NonClassicPath, Request
+from tuner.emulator.selection import Selection, of_picks
 from tuner.emulator.steps.records import Schedule
 from tuner.emulator.steps.schedule import schedule, schedule_of_exchanges
 from tuner.scenario import Scenario

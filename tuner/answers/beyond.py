@@ -19,7 +19,7 @@ from tuner.base.sizes import human_bytes
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.machine.graphs import Graph
-from tuner.release.defaults import changed_defaults
+from tuner.release.variables import changed_defaults
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:  # with what runs libnccl, which only few ask

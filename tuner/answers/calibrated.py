@@ -18,9 +18,8 @@ from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Buffers, Protocol
 from tuner.base.numerics import SizeArray
 from tuner.base.records import json_form
-from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
-from tuner.emulator.selection import Picks, Selection
+from tuner.emulator.selection import Pick, Picks, Selection
 from tuner.scenario import Scenario
 from tuner.times.timemodel import features, predict
 from tuner.times.timemodel.features import Array, Features

@@ -27,10 +27,9 @@ from tuner.base.frames import Rows
 from tuner.base.names import Buffers
 from tuner.base.numerics import SizeArray
 from tuner.base.records import json_form
-from tuner.emulator.pick import Pick
 from tuner.emulator.ranges import FOLLOWED_BYTES, Ranges, answers
 from tuner.emulator.request import Request
-from tuner.emulator.selection import Selection
+from tuner.emulator.selection import Pick, Selection
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from tuner.answers.calibrated import CalibratedTime, CalibrationUsed, NoCalibrat
 from tuner.base import breakpoints
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
-from tuner.base.names import Buffers, DataType, PeerCall, Protocol
+from tuner.base.names import SYMMETRIC, Buffers, DataType, PeerCall, Protocol, Sides, Windows
 from tuner.base.numerics import SizeArray
 from tuner.base.records import json_form
-from tuner.base.windows import SYMMETRIC, Sides, Windows
 from tuner.emulator.p2p.plan import POINT_TO_POINT, ExchangeCall, plan, written
 from tuner.emulator.p2p.records import ExchangeKernel, P2pContext, Transfer
 from tuner.emulator.rules import symmetric

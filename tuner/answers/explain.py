@@ -14,10 +14,9 @@ from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol, by_name
 from tuner.base.records import json_form
 from tuner.base.sizes import human_bytes
 from tuner.base.trace import TraceStep
-from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.ranges import FOLLOWED_BYTES, combinations
 from tuner.emulator.request import Request
-from tuner.emulator.selection import Selection
+from tuner.emulator.selection import Pick, Selection, of_picks
 from tuner.scenario import ConstantsUsed, Scenario
 from tuner.scenario.domain import what_hosts_are
 

@@ -9,13 +9,11 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers
 from tuner.base.records import json_form
 from tuner.emulator import full_launch
-from tuner.emulator.call_kind import COPY_ENGINES
 from tuner.emulator.connect import Across, RingOrder, TreeOrder, summarize
 from tuner.emulator.group import Operation, Tuner
 from tuner.emulator.launches import Launch
-from tuner.emulator.pick import Pick
-from tuner.emulator.request import Request
-from tuner.emulator.selection import Selection
+from tuner.emulator.request import COPY_ENGINES, Request
+from tuner.emulator.selection import Pick, Selection
 from tuner.scenario import Scenario
 from tuner.scenario.p2p import heads_of
 

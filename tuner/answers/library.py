@@ -16,12 +16,11 @@ from tuner.answers.symmetric import NonClassicPick
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective
 from tuner.base.numerics import shortest
-from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.connect import summarize
 from tuner.emulator.group import Operation
 from tuner.emulator.model import Tables
-from tuner.emulator.pick import Pick
-from tuner.emulator.request import Request
+from tuner.emulator.request import NonClassicPath, Request
+from tuner.emulator.selection import Pick
 from tuner.machine.graphs import OrderedGraph
 from tuner.oracle import search
 from tuner.oracle.answers import LoggedSymmetricKernel, OracleLaunch

@@ -11,12 +11,12 @@ from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Proto
 from tuner.base.numerics import shortest
 from tuner.base.records import json_form
 from tuner.base.sizes import whole
-from tuner.emulator.call_kind import CallKind, request
 from tuner.emulator.group import GroupPlan, Operation, plan
 from tuner.emulator.p2p import mixed
 from tuner.emulator.p2p.mixed import BroadcastKernel, MixedKernel
 from tuner.emulator.p2p.plan import ExchangeCall
 from tuner.emulator.p2p.records import P2pContext
+from tuner.emulator.request import CallKind, request
 from tuner.emulator.selection import Selection
 from tuner.scenario import ConstantsUsed, Scenario
 

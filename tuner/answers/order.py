@@ -13,20 +13,20 @@ from tuner.base.errors import BadInput, one_of
 from tuner.base.names import DataType
 from tuner.base.records import json_form
 from tuner.emulator import ranges
-from tuner.emulator.call_kind import NonClassicPath
-from tuner.emulator.request import Request
+from tuner.emulator.request import NonClassicPath, Request
 from tuner.emulator.selection import Selection
 from tuner.emulator.steps import orders as of_works
-from tuner.emulator.steps.addition_order import Term, text
 from tuner.emulator.steps.orders import (
     LAST_READ,
     REDUCING,
     Orders,
+    Term,
     any_order,
     orders,
     symmetric_not_claimed,
     symmetric_orders,
     terms_of_every_size,
+    text,
 )
 from tuner.scenario import Scenario
 

@@ -17,10 +17,9 @@ from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, Protocol
 from tuner.base.numerics import FloatArray, SizeArray, is_time, shortest
 from tuner.base.records import json_form
 from tuner.base.sizes import human_bytes
-from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.ranges import Ranges
 from tuner.emulator.request import Request
-from tuner.emulator.selection import Picks, Selection
+from tuner.emulator.selection import Pick, Picks, Selection, of_picks
 from tuner.scenario import ConstantsUsed, Scenario
 from tuner.times.costmodels.operations import algorithm_gbs, bus_factor, bus_gbs
 

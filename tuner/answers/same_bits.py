@@ -10,7 +10,7 @@ from tuner.base.numerics import shortest
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.emulator.steps import orders
-from tuner.emulator.steps.addition_order import short, text
+from tuner.emulator.steps.orders import short, text
 from tuner.scenario import Scenario
 
 YES, NO, NOT_CLAIMED = "yes", "no", "not claimed"

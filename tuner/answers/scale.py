@@ -17,9 +17,8 @@ from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.names import Algorithm, Protocol
 from tuner.base.numerics import FloatArray, SizeArray, is_time, shortest
 from tuner.base.records import json_form
-from tuner.emulator.pick import Pick
 from tuner.emulator.request import Request
-from tuner.emulator.selection import MAX_BYTES, Picks, Selection
+from tuner.emulator.selection import MAX_BYTES, Pick, Picks, Selection
 from tuner.scenario import Scenario
 from tuner.times.costmodels.operations import bus_gbs
 

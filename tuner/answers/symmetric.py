@@ -11,11 +11,9 @@ from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Collective
 from tuner.base.numerics import SizeArray, f32, is_time, shortest
 from tuner.base.records import json_form
-from tuner.emulator.call_kind import NonClassicPath
-from tuner.emulator.pick import Pick, of_picks
-from tuner.emulator.request import Request
+from tuner.emulator.request import NonClassicPath, Request
 from tuner.emulator.rules import symmetric
-from tuner.emulator.selection import Selection
+from tuner.emulator.selection import Pick, Selection, of_picks
 from tuner.scenario import Scenario
 
 

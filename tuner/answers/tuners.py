@@ -13,15 +13,14 @@ from tuner.base.errors import BadInput
 from tuner.base.records import json_form
 from tuner.emulator.aws_ofi_nccl import release as aws_release
 from tuner.emulator.aws_ofi_nccl.tuner import VARIABLES, AwsTuner
-from tuner.emulator.pick import Pick, of_picks
 from tuner.emulator.request import Request
-from tuner.emulator.selection import Selection
+from tuner.emulator.selection import Pick, Selection, of_picks
 from tuner.emulator.tuner_plugin import TunerPlugin
 from tuner.machine import catalogue
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
-    from tuner.emulator.communicator import Communicator
+    from tuner.emulator.communicator import Comm
     from tuner.scenario.from_log import FromLog
 
 
@@ -185,5 +184,5 @@ def word_of(selection: Selection, request: Request, size: int) -> TunerWord | No
     return TunerWord(tuner.title, f"{where} says {picked.name}{channels}", alone, number, platform)
 
 
-def _platform(tuner: AwsTuner, communicator: "Communicator") -> str:
+def _platform(tuner: AwsTuner, communicator: "Comm") -> str:
     return tuner.release.platform(tuner.product) or "any machine"

@@ -1,4 +1,4 @@
-"""Where an answer changes with the size, to the byte: breakpoints of a function that is constant in pieces."""
+"""Breakpoints of a function that is constant in pieces: sizes at which an answer changes, to the byte."""
 
 from collections.abc import Callable, Iterable
 

@@ -24,7 +24,7 @@ class Extra:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Its distributions that Python does not find here."""
+        """Distributions of it that Python does not find here."""
         return tuple(dict.fromkeys(name for module, name in self.modules.items() if not _found(module)))
 
 

@@ -101,7 +101,7 @@ def check_writable(path: Path) -> None:
 
 
 def cache_folder() -> Path:
-    """Where what takes long to get is kept: NCCL_TUNER_CACHE, or the user's cache folder.
+    """Folder of what takes long to get: NCCL_TUNER_CACHE, or the user's cache folder.
 
     A user without a home, such as a container's unknown one, has it below /, as the containers' tools have HOME.
     """

@@ -1,19 +1,23 @@
-"""Records as JSON: one function, which every ``--json`` goes through.
+"""Records as JSON: one function, which every ``--json`` goes through; the day and the files that records were made of.
 
 A record's keys are its fields' names, in their order. Where the form of the JSON is older than the record, the field
 says so with :func:`json_form`.
 """
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from functools import cache
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from tuner.base.dataclass import dataclass
+from tuner.base.errors import BadInput
 
 _METADATA = "json"
 _PLAIN = frozenset({type(None), bool, str, int, float})  # as JSON has them
@@ -21,7 +25,7 @@ _PLAIN = frozenset({type(None), bool, str, int, float})  # as JSON has them
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What :func:`json_form` says of a field."""
+    """Form of a field, as :func:`json_form` says it."""
 
     key: str | None
     convert: Callable[[Any], Any] | None
@@ -50,7 +54,7 @@ def json_form(
 
 
 def to_json(value: Any) -> Any:
-    """What ``json.dumps`` takes: records and mappings as dictionaries, sequences and arrays as lists.
+    """Value for ``json.dumps``: records and mappings as dictionaries, sequences and arrays as lists.
 
     Enumerations are their names (text enumerations their text), paths their text; None stays, and so do numbers, but
     for numpy's, which become Python's. TypeError for anything else.
@@ -101,3 +105,24 @@ def _forms(kind: Any) -> tuple[tuple[str, _Form], ...]:
 
 def _key(key: object) -> str:
     return key.name if isinstance(key, Enum) else str(key)
+
+
+Files: TypeAlias = str | PathLike[str] | Iterable[str | PathLike[str]]
+
+
+def today() -> str:
+    """The date, UTC, as in 2026-01-31."""
+    return datetime.now(UTC).date().isoformat()
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes. OSError where it cannot be read."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def paths(files: Files) -> tuple[Path, ...]:
+    """One file or several, as paths. BadInput for none."""
+    several = (Path(files),) if isinstance(files, str | PathLike) else tuple(map(Path, files))
+    if not several:
+        raise BadInput("no files; valid: one at least")
+    return several

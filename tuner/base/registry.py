@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Rule)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """Where NCCL has a rule from the release ``since`` on, up to the next source of the rule.
+    """Place of a rule in NCCL from the release ``since`` on, up to the next source of the rule.
 
     ``file`` and ``function`` are those of NCCL's tag ``v<release>-1`` of each of these releases. Braces stand for
     several of both, one to one, where NCCL has a rule once for each algorithm.
@@ -38,7 +38,7 @@ class FromBinary(Source):
     __slots__ = ()
 
     def text(self, nccl: str) -> str:
-        """What was read, and of which release."""
+        """Words for what was read, and of which release."""
         return f"{self.function}, read from the binary, {self.file} {nccl}"
 
 
@@ -48,7 +48,7 @@ class NotNccl(Source):
     __slots__ = ()
 
     def text(self, nccl: str) -> str:
-        """What adds the rule, in any release."""
+        """Words for who adds the rule, in any release."""
         return self.function
 
 

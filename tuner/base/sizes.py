@@ -126,10 +126,10 @@ def as_ranges(numbers: Sequence[int]) -> str:
 
 
 def plural(count: int, what: str) -> str:
-    """Such as ``1 channel`` and ``2 channels``."""
+    """Number and noun, such as ``1 channel`` and ``2 channels``."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def ranks_on_nodes(ranks: int, nodes: int) -> str:
-    """Such as ``8 ranks on 1 node``."""
+    """Numbers in words, such as ``8 ranks on 1 node``."""
     return f"{plural(ranks, 'rank')} on {plural(nodes, 'node')}"

@@ -13,8 +13,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement
 from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import Collective
-from tuner.base.provenance import Files, paths, sha256, today
-from tuner.base.records import json_form
+from tuner.base.records import Files, json_form, paths, sha256, today
 from tuner.bench.decision.gate import GateSettings, RowVerdict, of_one_table, tried
 from tuner.bench.decision.rows import DecisionRow, Proposal, Regrets, proposed, regrets, table
 from tuner.bench.opened import OtherRank, again, serves

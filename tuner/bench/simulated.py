@@ -20,7 +20,7 @@ from tuner.base.numerics import f32
 from tuner.bench.backend import Run
 from tuner.emulator import fitted_constants
 from tuner.emulator.build import with_release
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.request import MessageSizes, Request
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.call import Call
@@ -112,7 +112,7 @@ class Cost:
 class Truth:
     """Times of every combination on ``communicator`` if ``change`` were the truth about its release's constants."""
 
-    def __init__(self, communicator: Communicator, change: Mapping[str, Any]) -> None:
+    def __init__(self, communicator: Comm, change: Mapping[str, Any]) -> None:
         nccl = communicator.release
         self.change = dict(change)
         self._selection = Selection(with_release(communicator, fitted_constants.changed(nccl, change)))

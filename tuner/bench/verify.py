@@ -13,8 +13,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import Collective, DataType, Op, by_name
-from tuner.base.provenance import Files, paths
-from tuner.base.records import json_form
+from tuner.base.records import Files, json_form, paths
 from tuner.base.sizes import size_bytes
 from tuner.times.compared import (
     Comparison,

@@ -151,7 +151,7 @@ class Ranks(click.ParamType):  # type: ignore[type-arg]
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorOptions:
-    """Values of :func:`communicator_options`, by the names that :func:`tuner.scenario.describe.describe` takes.
+    """Values of :func:`communicator_options`, by the names that :func:`tuner.scenario.description.describe` takes.
 
     ``given`` also has ``changes`` of nodes, each KEY=VALUE; ``env`` is as on the command line, NAME=VALUE each. What
     was not given is None, empty or False.

@@ -86,7 +86,7 @@ def complete_command(
 
 def _print_nearest(file: Path, gpu: str | None, as_json: bool) -> None:
     """The machines of the catalogue nearest to FILE: what agrees, what differs, and what FILE does not say."""
-    from tuner.machine.listings.nearest import ranked
+    from tuner.machine.listings.complete import ranked
 
     every = ranked(_shape(file, gpu))
     if as_json:

@@ -12,10 +12,22 @@ from click.core import ParameterSource
 from tuner.answers.changes import KEYS
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, did_you_mean, one_of
-from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall, by_name, peer_call
+from tuner.base.names import (
+    Buffers,
+    Collective,
+    DataType,
+    Op,
+    PeerCall,
+    WindowFlag,
+    Windows,
+    by_name,
+    flag_words,
+    flags_of,
+    peer_call,
+    windows_of,
+)
 from tuner.base.sizes import size_bytes as size_bytes
 from tuner.base.sizes import size_list
-from tuner.base.windows import WindowFlag, Windows, flag_words, flags_of, windows_of
 from tuner.cli.command import Command as Command
 from tuner.cli.command import F, stacked
 from tuner.cli.command import hidden as hidden

@@ -17,8 +17,7 @@ from tuner.cli.output import human_bytes, print_json, print_table, say, verdict
 from tuner.emulator.ranges import goes_on
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
-from tuner.emulator.steps.addition_order import Term, short, text
-from tuner.emulator.steps.orders import LAST_READ
+from tuner.emulator.steps.orders import LAST_READ, Term, short, text
 from tuner.scenario import Scenario
 
 GOOD = {"yes": True, "no": False}

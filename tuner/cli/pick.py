@@ -17,7 +17,7 @@ from tuner.cli import options
 from tuner.cli.options import CALL, ROOTED
 from tuner.cli.output import human_bytes, number, print_csv, print_json, print_table, say
 from tuner.emulator.group import Operation
-from tuner.emulator.pick import Pick
+from tuner.emulator.selection import Pick
 
 if TYPE_CHECKING:
     from tuner.answers.calibrated import TimesWanted

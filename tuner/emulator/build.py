@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
-from tuner.emulator.communicator import Communicator, Node
+from tuner.emulator.communicator import Comm, Node
 from tuner.emulator.rules import collnet, init, resolved
 from tuner.machine.adapters import selecting
 from tuner.machine.graphs import EMPTY, OF_ALGORITHM, Graph, Graphs
@@ -19,8 +19,8 @@ def build(
     release: Release,
     alike: Sequence[tuple[Node, int]],
     environment: Environment,
-    whole: Communicator | None = None,
-) -> Communicator:
+    whole: Comm | None = None,
+) -> Comm:
     """The communicator as rank 0 sees it, the first GPU of the first node. ``alike``: nodes in the order of ranks, each
     with how many there are of it in a row. ``whole``: the communicator that it was split off, where it shares that
     one's resources.
@@ -67,7 +67,7 @@ def build(
         collnet_chain=graphs[Algorithm.CollNetChain] if network else None,
         shared=whole,
     )
-    communicator = Communicator(
+    communicator = Comm(
         release=release,
         environment=environment,
         ranks=ranks,
@@ -135,7 +135,7 @@ def _weakest(searched: Sequence[Graphs], release: Release) -> tuple[dict[Algorit
     return graphs, channels
 
 
-def with_release(communicator: Communicator, release: Release) -> Communicator:
+def with_release(communicator: Comm, release: Release) -> Comm:
     """The communicator with other constants and rules, such as fitted ones; what its init derived stays."""
     return replace(communicator, release=release, rules=resolved.rules_for(release))
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Pattern
 from tuner.emulator.rules.collnet import CollNet
+from tuner.machine.adapters import PeerLinks
 from tuner.machine.graphs import Graph, Graphs
-from tuner.machine.peer_links import PeerLinks
 from tuner.release import Generation, Release
 from tuner.release.environment import Environment
 
@@ -45,8 +45,8 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Communicator:
-    """One communicator as the tuning model sees it; ``channels`` is what "coll channels" in NCCL's log says.
+class Comm:
+    """One communicator (``struct ncclComm``) as the model sees it; ``channels``: "coll channels" in NCCL's log.
 
     ``coll_channels`` are those without the ones that aggregated operations may add.
     """
@@ -86,7 +86,7 @@ class Communicator:
     merges_adapters: Callable[[], bool] | None = field(default=None, repr=False)  # of rank 0's node, as of a Node
     network_reduces: bool = False  # a plugin for CollNet is loaded, whether or not it is asked for
     ranks_share_processes: bool = False  # a process of rank 0's node has several ranks
-    shared: "Communicator | None" = None  # whose resources this one shares, which was split off it
+    shared: "Comm | None" = None  # whose resources this one shares, which was split off it
     tuner: "TunerPlugin | None" = None  # that its NCCL has loaded
 
     @property

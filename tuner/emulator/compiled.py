@@ -25,10 +25,10 @@ from tuner.base.errors import TunerError
 from tuner.base.names import ALGO_PROTOS, AlgoProto, Protocol
 from tuner.base.numerics import FloatArray, SizeArray, ceil_div, f32
 from tuner.emulator import ranges
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.ranges import followed
 from tuner.emulator.request import MessageSizes, Request
-from tuner.emulator.rules import cta_policy
+from tuner.emulator.rules import registered
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.call import Call
 from tuner.emulator.selection import Picks, Selection
@@ -172,7 +172,7 @@ class PickTable:
 class CompiledSelection(Selection):
     """A selection that looks picks up, once so many were asked for that making a table has paid."""
 
-    def __init__(self, communicator: Communicator) -> None:
+    def __init__(self, communicator: Comm) -> None:
         super().__init__(communicator)
         self._pick_tables: dict[Request, PickTable | None] = {}
         self._asked_us: dict[Request, float] = {}
@@ -225,7 +225,7 @@ def pick_table(selection: Selection, request: Request, *, with_launches: bool = 
     if communicator.tuner is not None and communicator.tuner.may_flicker(communicator, request):
         return None
     try:
-        if cta_policy.multicast_channels(communicator, selection.tables_of(request.collective), request) is not None:
+        if registered.multicast_channels(communicator, selection.tables_of(request.collective), request) is not None:
             return None
         if with_launches:
             found = followed(selection, request, 1, ranges.FOLLOWED_BYTES)

@@ -54,7 +54,7 @@ class FittedConstants:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What an answer says about the constants that it was made with."""
+        """Provenance that an answer gives of the constants that it was made with."""
         return {"file": self.file, "nccl": self.nccl, **self.provenance}
 
 
@@ -81,7 +81,7 @@ def read(path: Path) -> FittedConstants:
 
 
 def write(path: Path, fitted: FittedConstants) -> None:
-    """What is written reads back with the same bits."""
+    """Writes constants so that they read back with the same bits."""
     path.write_text(to_text(fitted), encoding="utf-8", newline="\n")
 
 
@@ -161,7 +161,7 @@ def _provenance(head: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _wrong(given: Any, own: Any, where: str) -> Iterator[str]:
-    """What is wrong about ``given``, held against NCCL's tables ``own``."""
+    """Faults of ``given``, held against NCCL's tables ``own``."""
     if isinstance(own, Mapping):
         if not isinstance(given, Mapping):
             yield f"{where}: {given!r}; valid: a table of {', '.join(own)}"

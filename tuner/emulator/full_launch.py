@@ -6,8 +6,7 @@ from functools import partial
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, DataType, Op, Protocol
 from tuner.base.numerics import ceil_div
-from tuner.emulator.call_kind import COPY_ENGINES
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.group import Operation, SelectionChooser, Tuner, check_emulated, check_roots, task_of
 from tuner.emulator.launches import (
     BlockPart,
@@ -18,13 +17,20 @@ from tuner.emulator.launches import (
     SymmetricWork,
     Work,
 )
-from tuner.emulator.request import FP8
+from tuner.emulator.request import COPY_ENGINES, FP8
 from tuner.emulator.rules import bounds
-from tuner.emulator.rules.buffers import buffer_bytes
 from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.channel_work import ScheduledTask
 from tuner.emulator.rules.device_functions import SHORT_TYPES, factor_bits
-from tuner.emulator.rules.registered import Heads, NetworkOf, NetworkUse, ZeroCopyPeer, may_reach_network, takers
+from tuner.emulator.rules.registered import (
+    Heads,
+    NetworkOf,
+    NetworkUse,
+    ZeroCopyPeer,
+    buffer_bytes,
+    may_reach_network,
+    takers,
+)
 from tuner.emulator.rules.schedule.task import CollectiveTask
 from tuner.emulator.selection import Selection
 from tuner.release.schema import Registration
@@ -33,7 +39,7 @@ HeadsOf = Callable[[], Heads]
 
 
 def launch(selection: Selection, operations: Sequence[Operation], heads: HeadsOf, tuner: Tuner | None = None) -> Launch:
-    """What NCCL launches on the rank that ``selection`` is of, for one call or for several in one group.
+    """Launch in full on the rank that ``selection`` is of, for one call or for several in one group.
 
     ``heads``, as that rank knows them, is asked for where the switch or the network takes part.
     Errors: those of :func:`tuner.emulator.group.plan`; BadInput for calls that copy engines do, which launch nothing,
@@ -158,7 +164,7 @@ Together = tuple[int, int]  # the first block that does a call together with tho
 
 
 def symmetric_kernel(
-    communicator: Communicator, tasks: Sequence[CollectiveTask], operations: Sequence[Operation], last: bool
+    communicator: Comm, tasks: Sequence[CollectiveTask], operations: Sequence[Operation], last: bool
 ) -> LaunchedKernel:
     """The kernel that does these calls, which have one; ``last``: no symmetric one of the group comes behind."""
     (path,), table = {task.path for task in tasks}, communicator.release.symmetric
@@ -189,8 +195,8 @@ def symmetric_kernel(
     return LaunchedKernel(f"{table.symbol}{path.kernel}{typed}", tuple(range(path.blocks)), path.threads, (), launched)
 
 
-def _op_argument(communicator: Communicator, task: CollectiveTask, kernel: str) -> int:
-    """What averages are done with: a factor for the sums, which are float32, or float16 of shorter types.
+def _op_argument(communicator: Comm, task: CollectiveTask, kernel: str) -> int:
+    """Argument of averages: a factor for the sums, which are float32, or float16 of shorter types.
 
     Source: convertCollTaskToSymmetricTask, src/scheduler/symmetric_sched.cc, v2.30.3-1.
     """

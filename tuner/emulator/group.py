@@ -9,10 +9,9 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, Protocol
 from tuner.base.numerics import Float
-from tuner.emulator.call_kind import NonClassicPath
-from tuner.emulator.communicator import Communicator
-from tuner.emulator.request import Request
-from tuner.emulator.rules import bounds, cta_policy, symmetric, symmetric_groups
+from tuner.emulator.communicator import Comm
+from tuner.emulator.request import NonClassicPath, Request
+from tuner.emulator.rules import bounds, registered, symmetric
 from tuner.emulator.rules.call import Call
 from tuner.emulator.rules.schedule.task import CollectiveTask
 from tuner.emulator.selection import Selection
@@ -29,7 +28,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What a tuner plugin made of a question; without ``channels`` their number stays NCCL's."""
+    """Answer of a tuner plugin to a question; without ``channels`` their number stays NCCL's."""
 
     algo_proto: AlgoProto
     time_us: Float
@@ -71,7 +70,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class GroupedPick:
-    """What one call gets; ``threads`` is the block of its kernel, ``own_threads`` what it needs of it.
+    """One call's share of a group; ``threads`` is the block of its kernel, ``own_threads`` what it needs of it.
 
     ``channels`` are contiguous from 2.20 on. Where a kernel has a path its calls have no algorithm, protocol, channels
     of their own, and choice.
@@ -97,7 +96,7 @@ class GroupPlan:
 
 
 def plan(selection: Selection, operations: Sequence[Operation], tuner: Tuner | None = None) -> GroupPlan:
-    """What NCCL makes of these calls in one group; broadcasts from several roots: tuner.emulator.p2p.mixed.
+    """Plan of these calls in one group; broadcasts from several roots: tuner.emulator.p2p.mixed.
 
     All have the same buffers, and are in place or not. With a ``tuner``, on plain buffers, as NCCL does with such a
     plugin, from 2.21 on. Errors: BadInput where a size is none that its type can have, and for what is not emulated
@@ -140,7 +139,7 @@ def _picked(operation: Operation, task: CollectiveTask, threads: int, kernel: in
     return GroupedPick(operation, *task.algo_proto, tuple(task.channels), task.threads, threads, kernel, choice)
 
 
-def check_roots(communicator: Communicator, operations: Sequence[Operation]) -> None:
+def check_roots(communicator: Comm, operations: Sequence[Operation]) -> None:
     """BadInput for a root that there is none, and for broadcasts from several where NCCL makes one call of them."""
     check_roots_are_ranks(communicator, operations)
     if together := broadcasts_together(communicator, operations):
@@ -150,13 +149,13 @@ def check_roots(communicator: Communicator, operations: Sequence[Operation]) -> 
         )
 
 
-def check_roots_are_ranks(communicator: Communicator, operations: Sequence[Operation]) -> None:
+def check_roots_are_ranks(communicator: Comm, operations: Sequence[Operation]) -> None:
     """BadInput for a root that there is none."""
     if outside := [each.root for each in operations if not 0 <= each.root < communicator.ranks]:
         raise BadInput(f"root {outside[0]}; valid: 0 to {communicator.ranks - 1}")
 
 
-def broadcasts_together(communicator: Communicator, operations: Sequence[Operation]) -> list[int]:
+def broadcasts_together(communicator: Comm, operations: Sequence[Operation]) -> list[int]:
     """The places of the broadcasts of which NCCL makes one call: all of a group, if they have several roots."""
     together = communicator.release.exchange.broadcasts_together
     if not together or communicator.environment.number("NCCL_ALLGATHERV_ENABLE", 1) == 0:
@@ -176,21 +175,21 @@ def check_emulated(selection: Selection, requests: Sequence[Request], tuner: Tun
 
 
 def not_emulated(selection: Selection, requests: Iterable[Request]) -> str | None:
-    """Where groups of such calls are not emulated; None where they are."""
+    """Condition under which groups of such calls are not emulated; None where they are."""
     kinds = {(request.buffers, request.in_place, request.windows) for request in requests}
     if len(kinds) > 1:
         return "on several kinds of buffers, or in place beside out of place; valid: one kind"
     for buffers, _, windows in kinds:
         selection.check_buffers(buffers, windows)
         # NCCL then asks whether the first buffer is registered for the sum of the calls, which no call says.
-        efficient = cta_policy.of(selection.communicator) is cta_policy.Policy.efficiency
+        efficient = registered.policy_of(selection.communicator) is registered.CtaPolicy.efficiency
         if buffers is not Buffers.plain and efficient:
-            return f"on {buffers.name} buffers with {cta_policy.NAME} of efficiency; valid: `buffers` plain"
+            return f"on {buffers.name} buffers with {registered.CTA_POLICY} of efficiency; valid: `buffers` plain"
     return None
 
 
 def not_classic_alone(selection: Selection, requests: Iterable[Request]) -> str | None:
-    """Where groups of such calls are not on plain buffers, or may leave the classic path; None elsewhere."""
+    """Condition under which such groups are not on plain buffers, or may leave the classic path; else None."""
     if any(request.buffers is not Buffers.plain for request in requests):
         return "on registered buffers and windows; valid: `buffers` plain"
     return may_leave_classic_path(selection)
@@ -253,7 +252,7 @@ class SelectionChooser:
         """Fills in what tasks chosen together get, and keeps the choice."""
         request = replace(tasks[0].request, pipelined=pipelined, preset_channels=preset_channels)
         sizes = np.array([task.nbytes for task in tasks], np.uint64)
-        symmetric_groups.check(self.communicator, tasks[0].request, sizes)
+        symmetric.check(self.communicator, tasks[0].request, sizes)
         nbytes = sum(task.nbytes for task in tasks)
         tuned = self._tuner(request, nbytes) if self._tuner else self._own(request, nbytes)
         self.choices.append(
@@ -289,7 +288,7 @@ class SelectionChooser:
         task.bound = int(bound[0])
 
     def path_of(self, tasks: Sequence[CollectiveTask]) -> NonClassicPath | None:
-        """What does these calls of a kind together instead of an algorithm; None: nothing, nor with a tuner plugin."""
+        """Path of these calls of a kind together instead of an algorithm; None: none, nor with a tuner plugin."""
         if self._tuner:
             return None
         request, sizes = tasks[0].request, [task.nbytes for task in tasks]

@@ -15,7 +15,7 @@ OPTIONAL = json_form(optional=True)
 
 
 class Sharing(Enum):
-    """How the channels of a work divide its count between them."""
+    """Division of a work's count between its channels."""
 
     ranges = "ranges"  # each channel has one range of the count
     turns = "turns"  # all channels go over the whole count together, a chunk each in turn
@@ -23,7 +23,7 @@ class Sharing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProxyOperation:
-    """What the proxy that serves a channel's network connections is told (``struct ncclProxyOp``).
+    """Orders of the proxy that serves a channel's network connections (``struct ncclProxyOp``).
 
     A step is one slot of a connection's buffer; a chunk is ``chunk_steps`` of them and goes in slices of
     ``slice_steps``.
@@ -113,7 +113,7 @@ class SymmetricWork:
 
 @dataclass(frozen=True, slots=True)
 class BlockPart:
-    """What one block moves of a call: ``count`` elements from ``offset`` on; ``work`` is an index into the works."""
+    """One block's part of a call: ``count`` elements from ``offset`` on; ``work`` is an index into the works."""
 
     work: int
     offset: int
@@ -122,7 +122,7 @@ class BlockPart:
 
 @dataclass(frozen=True, slots=True)
 class SymmetricBlock:
-    """Where a block's part of the calls ends: in which work, and at (``end_fraction`` + 1) / 65536 of it."""
+    """End of a block's part of the calls: in which work, and at (``end_fraction`` + 1) / 65536 of it."""
 
     last_work: int  # workHi
     end_fraction: int  # fracHi
@@ -131,7 +131,7 @@ class SymmetricBlock:
 
 @dataclass(frozen=True, slots=True)
 class SymmetricLaunch:
-    """What a symmetric kernel is handed. In 2.27 it is not told which block does what."""
+    """Arguments of a symmetric kernel. In 2.27 it is not told which block does what."""
 
     kernel: str  # NCCL's name, "AllReduce_RSxLD_AGxST"
     works: tuple[SymmetricWork, ...]  # in the order of the kernel
@@ -151,7 +151,7 @@ class LaunchedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What one call, or one group of calls, is launched as."""
+    """Kernels of one call, or of one group of calls."""
 
     kernels: tuple[LaunchedKernel, ...]
     buffer_bytes: tuple[int, int, int]  # of a connection, by protocol: LL, LL128, Simple

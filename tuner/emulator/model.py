@@ -18,7 +18,7 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import Float, f32
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.rules import enabled
 from tuner.emulator.rules.call import ModelPoint
 from tuner.release.environment import Environment
@@ -59,7 +59,7 @@ class Tables(Framed):
         }
 
 
-def tables(communicator: Communicator) -> Tables:
+def tables(communicator: Comm) -> Tables:
     """The tables NCCL computes at the end of a communicator's init."""
     result = empty(communicator)
     for collective in Collective:
@@ -67,7 +67,7 @@ def tables(communicator: Communicator) -> Tables:
     return result
 
 
-def empty(communicator: Communicator) -> Tables:
+def empty(communicator: Comm) -> Tables:
     """The tables without latencies and bandwidths: what no collective has to do with."""
     return Tables(
         latency_us=np.zeros(SHAPE, np.float32),
@@ -79,7 +79,7 @@ def empty(communicator: Communicator) -> Tables:
     )
 
 
-def fill(result: Tables, communicator: Communicator, collective: Collective) -> None:
+def fill(result: Tables, communicator: Comm, collective: Collective) -> None:
     """Fills in what the tables have of one collective."""
     for algorithm in communicator.rules.exists[collective]:
         for protocol in Protocol:
@@ -87,7 +87,7 @@ def fill(result: Tables, communicator: Communicator, collective: Collective) -> 
     _back_up(result, communicator, collective)
 
 
-def _back_up(result: Tables, communicator: Communicator, collective: Collective) -> None:
+def _back_up(result: Tables, communicator: Comm, collective: Collective) -> None:
     """In releases that keep it: Ring's bandwidth before NCCL_ALGO, which stands in for a collective left empty."""
     rules = communicator.rules.ring_backup
     if not rules:
@@ -113,7 +113,7 @@ def _fill(result: Tables, point: ModelPoint) -> None:
 
 
 def _no_bandwidth(point: ModelPoint) -> str:
-    """Why the rules end at 0: the first that does says so."""
+    """Reason for which the rules end at 0: the first that does says so."""
     if not point.graph.channels:
         return enabled.too_few_channels(point)
     with trace.tracing(point.release.name) as steps:
@@ -146,7 +146,7 @@ def _first_reason(point: ModelPoint, rules: Iterable[enabled.EnabledRule]) -> st
     return None
 
 
-def _max_threads(communicator: Communicator) -> NDArray[np.int64]:
+def _max_threads(communicator: Comm) -> NDArray[np.int64]:
     """Threads of a block before small sizes shrink it; 0 where NCCL has no number."""
     threads = np.zeros(SHAPE[1:], np.int64)
     for algorithm, rows in communicator.release.threads.items():
@@ -160,7 +160,7 @@ def _max_threads(communicator: Communicator) -> NDArray[np.int64]:
     return threads
 
 
-def _requested_threads(communicator: Communicator, row: Threads, default: int) -> int:
+def _requested_threads(communicator: Comm, row: Threads, default: int) -> int:
     """A thread count from the environment: not a multiple of a warp counts as the largest (sic)."""
     requested = -2 if row.env is None else communicator.environment.c_int(row.env, -2)
     if requested <= 0:
@@ -171,7 +171,7 @@ def _requested_threads(communicator: Communicator, row: Threads, default: int) -
     return max(requested, given(row.min, "threads.min"))
 
 
-def _thread_thresholds_bytes(communicator: Communicator) -> NDArray[np.int64]:
+def _thread_thresholds_bytes(communicator: Comm) -> NDArray[np.int64]:
     table = communicator.release.thread_threshold_bytes
     thresholds = np.empty(SHAPE[1:], np.int64)
     thresholds[:] = [table.ll, table.ll128, table.simple]
@@ -197,7 +197,7 @@ def _requested_thresholds(environment: Environment) -> list[int]:
 
 
 class PrintedNumbers(NamedTuple):
-    """What a release prints: us and GB/s [collective][algorithm][protocol], threads of a block [algorithm][protocol].
+    """Table that a release prints: us and GB/s [collective][algorithm][protocol], threads [algorithm][protocol].
 
     ``max_threads`` is None where the release has no line for them.
     """
@@ -207,23 +207,23 @@ class PrintedNumbers(NamedTuple):
     max_threads: NDArray[np.int64] | None
 
 
-PrintRule = Callable[[Communicator, Tables], PrintedNumbers]
+PrintRule = Callable[[Comm, Tables], PrintedNumbers]
 PRINT_RULES: Registry[PrintRule] = Registry()
 
 
-def printed(communicator: Communicator, tables: Tables) -> PrintedNumbers:
+def printed(communicator: Comm, tables: Tables) -> PrintedNumbers:
     """The numbers that a communicator's release prints, which are not what a call may use in some releases."""
     return communicator.rules.printed_table(communicator, tables)
 
 
 @PRINT_RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
-def as_used(communicator: Communicator, tables: Tables) -> PrintedNumbers:
+def as_used(communicator: Comm, tables: Tables) -> PrintedNumbers:
     """The numbers that the model uses, us and GB/s [collective][algorithm][protocol]."""
     return PrintedNumbers(tables.latency_us, tables.bandwidth_gbs, tables.max_threads)
 
 
 @PRINT_RULES(nccl.TUNING_INIT(since="2.31.2"))
-def before_exclusions(communicator: Communicator, tables: Tables) -> PrintedNumbers:
+def before_exclusions(communicator: Comm, tables: Tables) -> PrintedNumbers:
     """-1 where an algorithm does not do a collective; numbers also where NCCL_ALGO and the like exclude a cell.
 
     0 where an algorithm's model was never made, as without a network that reduces; -1 for PAT that was given up. us and

@@ -264,7 +264,7 @@ def _combinations(
 def _by_cell(
     selection: Selection, request: Request, rule: LaunchFunction, at: tuple[Labels, Labels, SizeArray]
 ) -> Labels:
-    """Of each combination, channels that a tuner names (0: none) and size ``at``: what the rule makes of them.
+    """Rows of each combination, channels that a tuner names (0: none) and size ``at``, as the rule makes them.
 
     Rows are the combination, its channels and its threads.
     """

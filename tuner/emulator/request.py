@@ -1,13 +1,15 @@
-"""One kind of call: what the rules of the selection look at besides the cell."""
+"""One kind of call, as rules look at it and as Python users describe it, and what it is off the classic path."""
 
+from collections.abc import Sequence
 from functools import cached_property
+from typing import TypedDict, Unpack
 
 import numpy as np
 
 from tuner.base.dataclass import dataclass
-from tuner.base.names import Buffers, Collective, DataType, Op
+from tuner.base.errors import BadInput
+from tuner.base.names import SYMMETRIC, Buffers, Collective, DataType, Op, Sides, Windows, by_name, windows_of
 from tuner.base.numerics import FloatArray, IntArray, SizeArray, log2i_array
-from tuner.base.windows import SYMMETRIC, Sides, Windows
 
 # Sums that scale: ncclDevPreMulSum for floats, ncclDevSumPostDiv for integers.
 SCALING_OPS = (Op.avg,)
@@ -74,7 +76,7 @@ class Request:
         return ranks if self.spreads else 1
 
     def unit_bytes(self, ranks: int) -> int:
-        """What the nBytes of such calls are multiples of, one element in each part."""
+        """Bytes that the nBytes of such calls are multiples of, one element in each part."""
         return self.dtype.size_bytes * self.parts(ranks)
 
 
@@ -100,3 +102,53 @@ class MessageSizes:
     def log_of_64_bytes(self) -> IntArray:
         """log2(nBytes / 64), [size], -1 below 64 bytes."""
         return log2i_array(self.nbytes >> np.uint64(6))
+
+
+class CallKind(TypedDict, total=False):
+    """Description of a call besides collective and size: float32 sum, plain, out of place.
+
+    Where ``buffers`` is "window", ``windows`` says which of them are in windows ("send", "receive", "both"), the other
+    being plain, and ``window_flags`` which flags these have, NCCL_WIN_*: "coll-symmetric" by default.
+    """
+
+    dtype: DataType | str
+    op: Op | str
+    buffers: Buffers | str
+    in_place: bool
+    windows: str
+    window_flags: str | Sequence[str]
+
+
+def request(collective: Collective | str, **kind: Unpack[CallKind]) -> Request:
+    """A call by NCCL's names. Errors: BadInput for an unknown one."""
+    if unknown := sorted(kind.keys() - CallKind.__annotations__.keys()):
+        raise BadInput(f"unknown {', '.join(unknown)}; valid: {', '.join(CallKind.__annotations__)}")
+    buffers = by_name(Buffers, kind.get("buffers", Buffers.plain), "kind of buffers")
+    return Request(
+        by_name(Collective, collective, "collective"),
+        by_name(DataType, kind.get("dtype", DataType.float32), "type"),
+        by_name(Op, kind.get("op", Op.sum), "operation"),
+        buffers=buffers,
+        in_place=kind.get("in_place", False),
+        windows=windows_of(buffers, kind.get("windows"), kind.get("window_flags")),
+    )
+
+
+# A collective off the classic path: no algorithm, protocol and channels, but a kernel of another kind or none.
+
+
+@dataclass(frozen=True, slots=True)
+class NonClassicPath:
+    """Kernel or copy engines that do a call instead of an algorithm; a copy engine runs no kernel."""
+
+    kernel: str | None  # NCCL's name, such as "AllReduce_AGxLL_R"; None: copy engines
+    blocks: int
+    threads: int  # of a block
+
+    @property
+    def name(self) -> str:
+        """Name of what takes the call, as commands print it."""
+        return "copy engines" if self.kernel is None else f"symmetric kernel {self.kernel}"
+
+
+COPY_ENGINES = NonClassicPath(None, 0, 0)

@@ -1,5 +1,12 @@
 """The cost table of a call, the pick, and the channels and threads it is launched with; vectorised over sizes.
 
+A :class:`Selection` holds a communicator's tables, filled for a collective when it is first asked. A call's cells are
+those whose bandwidth is not 0 and that no candidate rule refuses; where none is left, Ring's backup stands in. Each
+cell's time is latency and bytes over bandwidth, corrected by size; the release's pick rule takes the least. A tuner
+plugin is asked before, with the cost table, and may name cell and channels; what it leaves is picked without it. The
+launch rule then makes channels and threads of the picked cell. Sizes go through in chunks, all at once as arrays.
+Calls that may leave the classic path ask :mod:`tuner.emulator.rules.symmetric` first.
+
 Source of the order: getAlgoInfo and topoGetAlgoInfo, src/enqueue.cc, v2.28.9-1.
 """
 
@@ -12,18 +19,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tuner.base import trace
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, NoAlgorithm
 from tuner.base.frames import Column, Framed, NamedColumn
-from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Buffers, Collective, Protocol
-from tuner.base.numerics import NEVER_US, Float, FloatArray, IntArray, SizeArray
+from tuner.base.names import ALGO_PROTOS, SYMMETRIC, AlgoProto, Algorithm, Buffers, Collective, Protocol, Windows
+from tuner.base.numerics import NEVER_US, Float, FloatArray, IntArray, SizeArray, shortest
 from tuner.base.sizes import size_list
-from tuner.base.windows import SYMMETRIC, Windows
 from tuner.emulator import model
-from tuner.emulator.call_kind import NonClassicPath
-from tuner.emulator.communicator import Communicator
-from tuner.emulator.request import MessageSizes, Request
-from tuner.emulator.rules import buffers as rules_of_buffers
-from tuner.emulator.rules import cta_policy, symmetric_groups, time
+from tuner.emulator.communicator import Comm
+from tuner.emulator.request import MessageSizes, NonClassicPath, Request
+from tuner.emulator.rules import registered, symmetric, time
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.bounds import plain_bound
 from tuner.emulator.rules.call import Call
@@ -39,7 +44,7 @@ MAX_BYTES = 2**62
 
 
 class Picks(Framed):
-    """What NCCL picks, an element a size. ``algorithm`` and ``protocol`` are NCCL's numbers.
+    """NCCL's picks, an element a size. ``algorithm`` and ``protocol`` are NCCL's numbers.
 
     Arrays [size]: ``bytes`` uint64, ``algorithm`` and ``protocol`` int8, ``time_us`` float32, ``channels`` and
     ``threads`` (of a block) int64; kept are these two in whatever integers they were given in.
@@ -98,7 +103,7 @@ class Picks(Framed):
 class Selection:
     """Answers for one communicator. ``sizes`` are NCCL's nBytes, 1 to 2**62: an integer or an array of them."""
 
-    def __init__(self, communicator: Communicator) -> None:
+    def __init__(self, communicator: Comm) -> None:
         self.communicator = communicator
         self._refusals: dict[Request, dict[Algorithm, str | None]] = {}
         self._usable: dict[Request, dict[AlgoProto, Float]] = {}
@@ -203,7 +208,7 @@ class Selection:
         return bool(request.symmetric) or (asked and without_windows)
 
     def _protocols(self, nbytes: SizeArray) -> ClassicProtocol:
-        """What the classic path would take for one of these sizes; None: nothing. Those of all are asked at once."""
+        """Protocol of the classic path for one of these sizes; None: nothing. Those of all are asked at once."""
 
         @cache
         def of_all(request: Request) -> dict[int, Protocol] | None:
@@ -226,7 +231,7 @@ class Selection:
         return of_one
 
     def pick(self, request: Request, sizes: ArrayLike) -> Picks:
-        """What NCCL picks for each size. NoAlgorithm where nothing is left, as in NCCL.
+        """Picks each size. NoAlgorithm where nothing is left, as in NCCL.
 
         BadInput where a size leaves the classic path: see :meth:`non_classic_paths`.
         """
@@ -239,7 +244,7 @@ class Selection:
         return self._classic_pick(request, nbytes)
 
     def classic_pick(self, request: Request, sizes: ArrayLike) -> Picks:
-        """What each size gets on the classic path, even where it leaves that. Errors: those of :meth:`pick`."""
+        """Picks each size on the classic path, even where it leaves that. Errors: those of :meth:`pick`."""
         return self._classic_pick(request, _sizes(sizes))
 
     def pick_with_costs(self, request: Request, sizes: ArrayLike) -> tuple[Picks, FloatArray]:
@@ -347,7 +352,7 @@ class Selection:
         if not bandwidths:
             raise NoAlgorithm(f"nothing is left for {request.collective.name}: {'; '.join(self._why_nothing(request))}")
         candidates = list(bandwidths)
-        multicast = cta_policy.multicast_channels(self.communicator, self.tables_of(request.collective), request)
+        multicast = registered.multicast_channels(self.communicator, self.tables_of(request.collective), request)
         if self._asks_a_tuner:  # NCCL then takes no notice of NCCL_CTA_POLICY
             multicast = None
         # The table has no times of Ring's backup.
@@ -397,7 +402,7 @@ class Selection:
         )
 
     def steps(self, request: Request, size: int, algo_proto: AlgoProto) -> list[trace.TraceStep]:
-        """How the numbers of a cell that this call may use come about for one size, as the model computes them.
+        """Steps in which the numbers of a cell that this call may use come about for one size, as the model computes.
 
         In this order: latency, bandwidth, both at this size, time, and channels and threads where it is the pick.
         BadInput for a size out of range, or a cell that :meth:`excluded` has.
@@ -479,7 +484,7 @@ class Selection:
         return self._not_a_candidate(request, algo_proto[0])
 
     def _not_a_candidate(self, request: Request, algorithm: Algorithm) -> str | None:
-        """Why such calls may not use the algorithm, whatever the protocol and the size: asked once for each request."""
+        """Reason that such calls may not use the algorithm at any protocol and size: asked once for each request."""
         if (known := self._refusals.get(request)) is None:
             rules = self.communicator.rules.candidate
             known = self._refusals[request] = {
@@ -490,11 +495,11 @@ class Selection:
 
     def check_buffers(self, buffers: Buffers, windows: Windows = SYMMETRIC) -> None:
         """BadInput for buffers that the release does not have or refuses, or that are not emulated here."""
-        rules_of_buffers.check_buffers(self.communicator, buffers, windows)
+        registered.check_buffers(self.communicator, buffers, windows)
 
     def _check_call(self, request: Request, nbytes: SizeArray) -> None:
-        rules_of_buffers.check_buffers_of(self.communicator, request)
-        symmetric_groups.check(self.communicator, request, nbytes)
+        registered.check_buffers_of(self.communicator, request)
+        symmetric.check(self.communicator, request, nbytes)
 
     def _check_type(self, request: Request) -> None:
         if self.communicator.rules.fp8_needs_hopper(request) and self.communicator.min_comp_cap < 90:
@@ -530,3 +535,28 @@ def _by_choice(best: NDArray[np.int8]) -> Iterator[tuple[int, Any]]:
 
 def _chunks(length: int) -> Iterator[slice]:
     return (slice(start, start + CHUNK) for start in range(0, length, CHUNK))
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """NCCL's names of algorithm and protocol, channels, threads of a block, and the time that NCCL predicts."""
+
+    algorithm: str
+    protocol: str
+    channels: int
+    threads: int
+    time_us: float
+
+    @property
+    def name(self) -> str:
+        """Algorithm and protocol: ``Ring/LL``."""
+        return f"{self.algorithm}/{self.protocol}"
+
+
+def of_picks(picks: Picks) -> list[Pick]:
+    """One a size."""
+    columns = picks.algorithm, picks.protocol, picks.channels, picks.threads, picks.time_us
+    return [
+        Pick(Algorithm(algorithm).name, Protocol(protocol).name, int(channels), int(threads), shortest(time_us))
+        for algorithm, protocol, channels, threads, time_us in zip(*columns, strict=True)
+    ]

@@ -16,7 +16,7 @@ from tuner.base.numerics import FloatArray, SizeArray
 from tuner.emulator.request import Request
 
 if TYPE_CHECKING:  # it has one of these
-    from tuner.emulator.communicator import Communicator
+    from tuner.emulator.communicator import Comm
 
 OWN = -1  # instead of a cell: the tuner leaves the choice to NCCL
 CHUNKS_SINCE = 6  # the interface from which on NCCL asks for chunk sizes
@@ -31,7 +31,7 @@ class TunerQuestion:
     ``usable``: the cells that it does not ignore.
     """
 
-    communicator: "Communicator"
+    communicator: "Comm"
     request: Request
     nbytes: SizeArray
     cost_us: Callable[[AlgoProto], FloatArray]
@@ -80,7 +80,7 @@ class ChunkQuestion:
     ``chunk_bytes`` the size that NCCL computed.
     """
 
-    communicator: "Communicator"
+    communicator: "Comm"
     request: Request
     algo_proto: AlgoProto
     call_bytes: int
@@ -102,13 +102,13 @@ class TunerPlugin(Protocol):
     def answers(self, question: TunerQuestion) -> TunerAnswers:
         """Cells and channels that NCCL takes. BadInput for what of the tuner is not emulated."""
 
-    def breaks(self, communicator: "Communicator", request: Request) -> Sequence[int]:
+    def breaks(self, communicator: "Comm", request: Request) -> Sequence[int]:
         """Sizes in bytes between which its answers do not change, or change once."""
 
-    def may_flicker(self, communicator: "Communicator", request: Request) -> bool:
+    def may_flicker(self, communicator: "Comm", request: Request) -> bool:
         """Whether its answers may change from byte to byte, so that ranges of sizes say nothing."""
 
-    def why_not(self, communicator: "Communicator") -> str | None:
+    def why_not(self, communicator: "Comm") -> str | None:
         """The reason for which NCCL's own picks stay, whatever the call; None where the tuner has a say."""
 
     def ignored_by(self, release: str) -> str | None:
@@ -117,5 +117,5 @@ class TunerPlugin(Protocol):
     def chunk_bytes(self, question: ChunkQuestion) -> int | None:
         """The chunk size that it names; None where NCCL does not ask it."""
 
-    def chunks_follow_choices(self, communicator: "Communicator") -> bool:
+    def chunks_follow_choices(self, communicator: "Comm") -> bool:
         """Whether chunk sizes go by what was chosen last, which in a group may be another call."""

@@ -19,7 +19,7 @@ from tuner.base.extras import NotBuilt, shared_object
 from tuner.base.files import cache_folder, recall_own, remember
 from tuner.base.names import Pattern
 from tuner.base.records import to_json
-from tuner.graphs.request import Hosts, SearchRequest, SearchResult
+from tuner.graphs.request import SearchRequest, SearchResult, request_of
 from tuner.machine.catalogue import Machine
 from tuner.machine.graphs import COLLNET_GRAPHS, WITH_COLLNET, Graph, GraphTable, OrderedGraph, Shape
 from tuner.release import load
@@ -82,14 +82,8 @@ def rules_of(nccl: str) -> str:
     return _sha256(json.dumps(to_json(read), sort_keys=True))
 
 
-def request_of(text: str) -> SearchRequest:
-    """A request that was written as JSON."""
-    table: dict[str, Any] = json.loads(text)
-    return SearchRequest(**{**table, "others": [Hosts(**hosts) for hosts in table["others"]]})
-
-
 def folder() -> Path:
-    """Where the graphs are kept: below NCCL_TUNER_CACHE, or the user's cache folder."""
+    """Folder of kept graphs: below NCCL_TUNER_CACHE, or the user's cache folder."""
     return cache_folder() / "graphs"
 
 

@@ -47,7 +47,7 @@ class ChannelSearch(NetworkChannels):
         self._compiled = compiled.of(self)
 
     def record(self) -> Recorder:
-        """What the searches from here on are written to."""
+        """Log that the searches from here on are written to."""
         self.recorder = self.load.recorder = self.transpositions.recorder = Recorder()
         return self.recorder
 

@@ -1,34 +1,145 @@
-"""The graphs of a node, in the order in which NCCL searches them, as records.
+"""The graphs of a node, in the order in which NCCL searches them, and the links that sends and receives go by.
 
-Source: initTransportsRank, src/init.cc; ncclNvlsInit, src/transport/nvls.cc, v2.28.9-1.
+A system graph is made ready first: paths, what is cut off, and the bandwidths that bound a channel.
+
+Source: initTransportsRank, src/init.cc; ncclNvlsInit, src/transport/nvls.cc; ncclTopoComputePaths, ncclTopoTrimSystem,
+ncclTopoGetNchannels, ncclTopoPathAllNVLink, src/graph/paths.cc; getLocalNetCountByBw, src/graph/topo.cc;
+ncclTopoSearchInit, src/graph/search.cc, v2.28.9-1.
 """
 
+import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from itertools import combinations, permutations
 
 import numpy as np
 
 from tuner import release
-from tuner.base.errors import BadInput
+from tuner.base.errors import BadInput, BadTopology
 from tuner.base.names import Pattern
-from tuner.graphs.adapters import relay
+from tuner.base.numerics import f32
+from tuner.graphs import xml
+from tuner.graphs.adapters import Adapters, LocalNets, nearest, relay
+from tuner.graphs.build import LOCAL_GBS, build, nvlink_gbs
 from tuner.graphs.graph_file import of_request
 from tuner.graphs.loop import HOPPER, SearchLoop
-from tuner.graphs.prepare import prepared
-from tuner.graphs.request import SearchRequest, SearchResult
-from tuner.graphs.system import HOST_BIT, DeviceKind, GpuDevice, System
+from tuner.graphs.paths import Peers, near_cpu, set_paths
+from tuner.graphs.request import SearchRequest, SearchResult, request_of
+from tuner.graphs.system import HOST_BIT, DeviceKind, GpuDevice, PathTypes, System
 from tuner.graphs.trial import Trial
+from tuner.machine.adapters import AdapterAccess, PeerLinks
 from tuner.machine.graphs import ENTER_THE_NETWORK, Graph, OrderedGraph
-from tuner.machine.topology import Target
+from tuner.machine.topology import Target, Topology
 from tuner.machine.topology import read as read_topology
 from tuner.release import Release
 from tuner.release.environment import Environment
 from tuner.release.search import Routing
 
+
+def prepared(request: SearchRequest, nccl: Release, variables: Environment) -> System:
+    """The system that the request's rank searches. Errors: BadTopology, BadInput for what NCCL cannot work with."""
+    system = built(request, nccl)
+    complete(system, request, nccl, variables)
+    return system
+
+
+def built(request: SearchRequest, nccl: Release) -> System:
+    """Devices and links of the request's node, without paths. BadTopology where several nodes have no adapters."""
+    search = nccl.search
+    topologies = {host.topology: read_topology(host.topology) for host in request.each_host}
+    nets = [bool(topology.nets) for topology in topologies.values()]
+    if request.several_nodes and not all(nets):
+        raise BadTopology("topology has no <net> element, which a communicator of several nodes needs")
+    root = xml.of_hosts(request, topologies, search)
+    across = request.peer_to_peer_across_sockets
+    groups = {text: _peer_groups(topology, across) for text, topology in topologies.items()}
+    of_hosts = [groups[host.topology] for host in request.each_host]
+    system = build(root, search.devices, PathTypes.of(nccl.paths.types), of_hosts)
+    system.in_network = request.in_network and all(nets)  # a network without devices is none to NCCL
+    return system
+
+
+def complete(system: System, request: SearchRequest, nccl: Release, variables: Environment) -> None:
+    """Finds the paths, cuts off what the rank does not use, and sets what bounds a channel."""
+    compute_paths(system, nccl, variables)
+    trim(system, request, nccl)
+    compute_paths(system, nccl, variables)
+    bound(system, unbounded_if_one=nccl.search.loop.one_gpu_unbounded)
+
+
+def _peer_groups(topology: Topology, across: bool) -> dict[str, int]:
+    """GPUs by bus id that NVML and CUDA allow peer-to-peer between."""
+    sockets = {cpu.numaid: number for number, cpu in enumerate(topology.cpus)}
+    return {gpu.busid: 0 if across else sockets[gpu.numaid] for gpu in topology.gpus}
+
+
+def compute_paths(system: System, nccl: Release, variables: Environment) -> None:
+    """Finds all paths anew."""
+    routing = nccl.search.routing
+    set_paths(system, routing, nvb=variables.number("NCCL_NVB_DISABLE", 0) == 0)
+    Peers(system, routing, variables).divert_all()
+    local = LocalNets(system, routing, nccl.limits.max_channels, variables)
+    Adapters(system, routing, local, variables).change_all()
+
+
+def trim(system: System, request: SearchRequest, nccl: Release) -> None:
+    """Cuts off the GPUs that the request's rank only reaches over the network, and the network if nobody else is there.
+
+    BadTopology where the rank's own GPU is reached by none, BadInput where NCCL crashes.
+    """
+    domains = list(range(len(system.gpus)))
+    for gpu, node in enumerate(system.gpus):
+        for peer in range(gpu):
+            if node.paths[DeviceKind.GPU][peer].type < system.types.NET:
+                domains[gpu] = min(domains[gpu], domains[peer])
+    of_rank = {gpu.rank: domain for domain, gpu in zip(domains, system.gpus, strict=True)}
+    if request.rank not in of_rank:
+        raise BadTopology("the first GPU is below a device that is no PCI switch")
+    in_order = list(dict.fromkeys(of_rank[rank] for rank in sorted(of_rank)))
+    if system.hosts > 1 and len(in_order) > 1 and not nccl.search.routing.domains_fall_apart:
+        raise BadInput(
+            f"NCCL {nccl.name} crashes: it takes a NVLink domain of {system.hosts} hosts for several nodes, and then "
+            "looks for paths to devices of other hosts (ncclTopoSearchRecNet, src/graph/search.cc)"
+        )
+    system.part_of_rank = tuple(in_order.index(of_rank[rank]) for rank in sorted(of_rank))
+    for domain, apart in zip(domains, list(system.gpus), strict=True):
+        if domain != of_rank[request.rank]:
+            system.remove(apart)
+    several = request.several_nodes or len(in_order) > 1
+    if nccl.search.routing.nets_removed_on_one_node:
+        if not several:
+            for net in list(system.nets):
+                system.remove(net)
+        several = bool(system.nets)
+    system.several_nodes = several
+
+
+def bound(system: System, unbounded_if_one: bool) -> None:
+    """Sets the most bandwidth that a channel, and that all channels together may have."""
+    if not system.several_nodes and len(system.gpus) == 1:
+        system.max_gbs, system.total_gbs = LOCAL_GBS, 0.0 if unbounded_if_one else LOCAL_GBS
+        return
+    kind = (
+        DeviceKind.NET if system.several_nodes else (DeviceKind.DEV if system.nodes[DeviceKind.DEV] else DeviceKind.GPU)
+    )
+    for node in system.nodes[DeviceKind.DEV] or system.nodes[DeviceKind.GPU]:
+        pci, nvlink = 0.0, f32(0)
+        for link in node.links:
+            if link.kind == "NVL":
+                nvlink = nvlink + f32(link.gbs)
+            elif link.kind == "PIX":
+                pci = link.gbs
+        best = max((path.gbs for path in node.paths.get(kind, ()) if path.hops), default=0.0)
+        system.max_gbs = max(system.max_gbs, best)
+        system.total_gbs = max(system.total_gbs, pci, float(nvlink))
+
+
 ASK_THE_DRIVER = 2  # default of NCCL_NVLS_ENABLE
 
 
 def search(request: SearchRequest, nccl: str) -> SearchResult:
-    """What NCCL ``nccl`` finds on the request's node.
+    """Graphs that NCCL ``nccl`` finds on the request's node.
 
     Errors: BadTopology for a topology that is none, BadInput for what NCCL refuses.
     """
@@ -64,7 +175,7 @@ def _own_ranks(system: System) -> Sequence[int]:
 
 
 def _net_gbs(loop: SearchLoop, request: SearchRequest, routing: Routing) -> float:
-    """What the release's tuning knows of the adapters (ncclTopoGetMinNetBw, src/graph/topo.cc)."""
+    """Bandwidth of the adapters that the release's tuning knows (ncclTopoGetMinNetBw, src/graph/topo.cc)."""
     system, nets = loop.system, loop.channels.nets
     if routing.net_gbs == "slowest_adapter":
         alone = request.gpus == 1 and not system.several_nodes
@@ -147,3 +258,92 @@ def _orders(system: System, name: str, trial: Trial, shared: bool) -> tuple[tupl
         gpus = [f"gpu:{_number(rank)}/{rank.rank}" if shared else f"gpu:{_number(rank)}" for rank in ranks]
         orders.append((f"net:{first}", *gpus, f"net:{last}") if system.several_nodes else tuple(gpus))
     return tuple(orders)
+
+
+CHANNELS_WITHOUT_NVLINK = 2
+
+
+def peer_links(request: SearchRequest, nccl: str) -> PeerLinks:
+    """Links of the request's node. Errors: BadTopology, BadInput for what NCCL cannot work with."""
+    return _peer_links(json.dumps(asdict(request), sort_keys=True), nccl)
+
+
+@cache
+def _peer_links(text: str, nccl: str) -> PeerLinks:
+    request, loaded = request_of(text), release.load(nccl)
+    variables = Environment(request.environment, non_numeric_is_default=loaded.environment.non_numeric_is_default)
+    system = prepared(request, loaded, variables)
+    gpus = sorted(system.gpus, key=lambda gpu: gpu.rank)
+    types = [gpu.paths[DeviceKind.GPU][system.number(peer)].type for gpu, peer in permutations(gpus, 2)]
+    pairs = _Pairs(system, loaded)
+    farthest = loaded.exchange.all_nvlink == "farthest"
+    decisive = max(types, default=system.types.LOC) if farthest else min(types, default=system.types.DIS)
+    local = LocalNets(system, loaded.search.routing, loaded.limits.max_channels, variables)
+    peers = Peers(system, loaded.search.routing, variables)
+    return PeerLinks(
+        all_nvlink=decisive < system.types.PIX,
+        local_channels=min((pairs.between(*each) for each in permutations(gpus, 2)), default=None),
+        adapters=tuple(_adapters(system, gpu, local, loaded) for gpu in gpus) if system.several_nodes else (),
+        all_peer_to_peer=all(
+            peers.peer_to_peer(*each) and peers.relay(*each) is None for each in permutations(gpus, 2)
+        ),
+        cuda_joins_all=all(peers.cuda_allows(*each) for each in combinations(gpus, 2)),
+        joined_by_network=frozenset(
+            (own, other)
+            for (own, gpu), (other, peer) in permutations(enumerate(gpus), 2)
+            if not peers.connected(gpu, peer)
+        ),
+        all_connected_by_memory=all(peers.connected_by_memory(*each) for each in combinations(gpus, 2)),
+        access=_access(system, gpus, Adapters(system, loaded.search.routing, local, variables)),
+    )
+
+
+def _access(system: System, gpus: Sequence[GpuDevice], adapters: Adapters) -> tuple[tuple[AdapterAccess, ...], ...]:
+    if not system.several_nodes:
+        return ()
+    return tuple(
+        tuple(
+            AdapterAccess(
+                net.id,
+                system.types.names[path.type],
+                adapters.gpu_direct(gpu, net, read=True),
+                adapters.gpu_direct(gpu, net, read=False),
+            )
+            for net, path in zip(system.nets, gpu.paths[DeviceKind.NET], strict=True)
+        )
+        for gpu in gpus
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """The channels between GPUs of a node."""
+
+    system: System
+    nccl: Release
+
+    def between(self, gpu: GpuDevice, peer: GpuDevice) -> int:
+        path, types = peer.paths[DeviceKind.GPU][self.system.number(gpu)], self.system.types
+        if path.type != types.NVL and not (self.nccl.exchange.nvb_counts_links and path.type == types.NVB):
+            return CHANNELS_WITHOUT_NVLINK
+        return 2 * max(1, int(f32(path.gbs) / f32(nvlink_gbs(gpu, self.nccl.search.devices))))
+
+
+def _adapters(system: System, gpu: GpuDevice, local: LocalNets, nccl: Release) -> tuple[int, float]:
+    """Number of network devices that have the bandwidth between the GPU and its CPU, in NCCL's order, and what they
+    have.
+    """
+    paths = gpu.paths[DeviceKind.NET]
+    if nccl.exchange.net_channels == "by_bandwidth":
+        nets = local.of_gpu(gpu)
+        gpu_gbs = f32(gpu.paths[DeviceKind.CPU][near_cpu(system, gpu, nccl.search.routing)].gbs)
+        at_least = 1
+    else:
+        nets, _ = nearest(system, gpu, DeviceKind.NET)
+        gpu_gbs = f32(next((link.gbs for link in reversed(gpu.links) if link.to.kind is DeviceKind.CPU), 0.0))
+        at_least = 0
+    count, gbs = 0, f32(0)
+    while count < len(nets) and (count < at_least or gbs < gpu_gbs):
+        gbs = gbs + f32(paths[nets[count]].gbs)
+        count += 1
+    return count, float(gbs)

@@ -1,4 +1,4 @@
-"""What is left of every link while channels are laid over them.
+"""Bandwidths that are left of every link while channels are laid over them.
 
 NCCL keeps float32 values and rounds them to a thousandth after each change, which is not exactly undone by adding
 again; so each change is looked up in a table of its amount that is filled when it is first needed.
@@ -19,7 +19,7 @@ REVERSE_TRAFFIC_BELOW = 80  # compute capability of GPUs that answer with an eig
 
 
 class Taken(dict[float, float | None]):
-    """What is left of a bandwidth when an amount is taken; None where there is not so much."""
+    """Rest of a bandwidth when an amount is taken; None where there is not so much."""
 
     def __init__(self, amount: float) -> None:
         self.amount = f32(amount)
@@ -49,7 +49,7 @@ def less_by(amount: int) -> Less:
 
 
 class GivenBack(dict[float, float]):
-    """What a bandwidth is when an amount was given back."""
+    """Bandwidth when an amount was given back."""
 
     def __init__(self, amount: float) -> None:
         self.amount = f32(amount)
@@ -155,7 +155,7 @@ class Load:
         )
 
     def reverse_gbs(self, link: Link, start: SystemDevice, gbs: float) -> float:
-        """What a link's traffic takes of the other direction."""
+        """Bandwidth that a link's traffic takes of the other direction."""
         far, amount = link.to, 0.0
         hardware = DeviceKind.DEV if self.system.nodes[DeviceKind.DEV] else DeviceKind.GPU
         if far.kind is hardware and isinstance(far, GpuDevice) and start.kind is not DeviceKind.GPU:

@@ -1,4 +1,4 @@
-"""How a channel comes from the network to its first GPU, and how it leaves for the network again.
+"""Ways of a channel from the network to its first GPU, and from its last GPU back.
 
 Source: ncclTopoSearchRecNet and the part of ncclTopoSearchRecGpu that goes to the network, src/graph/search.cc,
 v2.28.9-1.
@@ -215,7 +215,7 @@ class NextGpus:
         return None
 
     def pci_left(self, gpu: int) -> float:
-        """What is left of a GPU's PCI link, of the direction that has less; -1 where it has none."""
+        """Bandwidth left of a GPU's PCI link, of the direction that has less; -1 where it has none."""
         links, left = self.pci[gpu], self.load.left
         return -1.0 if links is None else min(left[links[0]], left[links[1]])
 

@@ -162,7 +162,7 @@ def level(types: PathTypes, variables: Environment, disable: str | None, name: s
 
 
 class Peers:
-    """What is asked of each pair of GPUs while the paths are made."""
+    """Answers about each pair of GPUs while the paths are made."""
 
     def __init__(self, system: System, routing: Routing, variables: Environment) -> None:
         self.system = system

@@ -1,7 +1,9 @@
-"""What is searched: a node, how many there are, and the variables that reach the search."""
+"""Request of a search: a node, how many there are, and the variables that reach the search."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
+from typing import Any
 
 from tuner.base.dataclass import dataclass
 from tuner.machine.graphs import OrderedGraph
@@ -57,7 +59,7 @@ class SearchRequest:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What the search of a node gives."""
+    """Result of the search of a node."""
 
     graphs: Mapping[str, OrderedGraph]  # by name; one that NCCL finds no channels for has none
     net_gbs: float  # slowest path from a GPU to its own adapter, 1e9 bytes per second; 0 for a release without it
@@ -70,3 +72,9 @@ class SearchResult:
     def parts(self) -> int:
         """Number of nodes that NCCL takes the node."""
         return len(set(self.part_of_rank))
+
+
+def request_of(text: str) -> SearchRequest:
+    """A request that was written as JSON."""
+    table: dict[str, Any] = json.loads(text)
+    return SearchRequest(**{**table, "others": [Hosts(**hosts) for hosts in table["others"]]})

@@ -125,13 +125,13 @@ def _called(node: SystemDevice, number: int) -> str:
 
 
 def through_switch(gpus: int, head: int) -> Parts:
-    """What a channel of NVLS needs: all between every GPU and the NVSwitch, and twice as much at the head."""
+    """Parts of a channel of NVLS: all between every GPU and the NVSwitch, and twice as much at the head."""
     parts: Parts = [((DeviceKind.NVS, 0, DeviceKind.GPU, gpu), 2 if gpu == head else 1) for gpu in range(gpus)]
     return parts + [((DeviceKind.GPU, gpu, DeviceKind.NVS, 0), 2 if gpu == head else 1) for gpu in range(gpus)]
 
 
 def all_to_all(gpus: int, head: int) -> Parts:
-    """What a channel of CollNet direct needs: between its head and every other GPU, for a part of the data each."""
+    """Parts of a channel of CollNet direct: between its head and every other GPU, for a part of the data each."""
     part = float(f32(1.0) / f32(gpus - 1))
     parts: Parts = [((DeviceKind.GPU, head, DeviceKind.GPU, gpu), part) for gpu in range(gpus)]
     return parts + [((DeviceKind.GPU, gpu, DeviceKind.GPU, head), part) for gpu in range(gpus)]

@@ -12,7 +12,7 @@ from tuner.base.names import PATH_NAMES
 
 
 class DeviceKind(Enum):
-    """What a device is, in the order in which NCCL keeps its sets (topo.h)."""
+    """Kinds of devices, in the order in which NCCL keeps its sets (topo.h)."""
 
     GPU = 0
     PCI = 1
@@ -61,7 +61,7 @@ class Link:
 
 @dataclass(slots=True, eq=False)
 class Path:
-    """How one device reaches another; ``type`` by :class:`PathTypes`. Without links and bandwidth: unreached."""
+    """Path from one device to another; ``type`` by :class:`PathTypes`. Without links and bandwidth: unreached."""
 
     type: int
     links: tuple[Link, ...] = ()

@@ -157,7 +157,7 @@ class FailedSearches:
         return speeds, to_beat, asked, intra, inter, trial.hops, tuple(links), tuple(nets)
 
     def known(self, key: Hashable) -> After | None:
-        """How a search ends that was made before; None for a new one."""
+        """End of a search that was made before; None for a new one."""
         return self._after.get(key)
 
     def remember(self, key: Hashable, after: After) -> None:

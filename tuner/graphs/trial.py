@@ -12,7 +12,7 @@ from tuner.release.search import ChannelRules
 
 @dataclass(slots=True)
 class Trial:
-    """What NCCL keeps of a graph, ``struct ncclTopoGraph``; bandwidths are per channel, types numbers."""
+    """NCCL's numbers of a graph, ``struct ncclTopoGraph``; bandwidths are per channel, types numbers."""
 
     pattern: Pattern
     in_network: bool  # of CollNet

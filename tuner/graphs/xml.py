@@ -3,21 +3,327 @@
 A rank marks its own GPU and all network devices and drops what leads to none of them; the XMLs of the ranks of a host,
 or of a NVLink domain, are then put together (ncclTopoGetSystem, src/graph/topo.cc, and src/graph/xml.cc, v2.28.9-1).
 The order of elements is what the search goes by, so it is kept here as NCCL makes it.
+
+Before, NCCL merges adapters into virtual ones (NIC fusion): ncclTopoProcessNet and what it calls, src/graph/topo.cc;
+what the network does then is ncclIbMakeVDevice's, src/transport/net_ib.cc.
 """
 
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from itertools import islice
 
-from tuner.base.errors import BadTopology
+from tuner.base.errors import BadInput, BadTopology
 from tuner.base.numerics import parse_long
-from tuner.graphs.merging import MergedAdapters, merged
 from tuner.graphs.request import SearchRequest
 from tuner.machine import adapters
+from tuner.machine.adapters import NameList
 from tuner.machine.topology import Gpu, Net, Topology
 from tuner.release.environment import Environment
 from tuner.release.search import Merging, Search, XmlReading
+
+# What joins adapters in a topology XML: one PCI device, a switch, a processor.
+#
+# Source: ncclTopoGetPath, ncclTopoCheckPix, ncclFindFirstPciParent, src/graph/topo.cc, v2.28.9-1.
+
+Parents = Mapping[ET.Element, ET.Element]
+
+
+class Distance(IntEnum):
+    """Relations of adapters that may be merged."""
+
+    LOC = 0
+    PORT = 1  # one PCI device, or its functions
+    PIX = 2
+    PXB = 3
+    P2C = 4  # P2C and PXN are levels only
+    PXN = 5
+    PHB = 6
+    SYS = 7
+    DIS = 8
+
+
+def parents_of(root: ET.Element) -> Parents:
+    """Parents of all elements."""
+    return {child: parent for parent in root.iter() for child in parent}
+
+
+def chain(node: ET.Element, parents: Parents, until: ET.Element | None = None) -> list[ET.Element]:
+    """A node, what it is in, and so on up to the root, or to ``until``, which is left out."""
+    found = []
+    above: ET.Element | None = node
+    while above is not None and above is not until:
+        found.append(above)
+        above = parents.get(above)
+    return found
+
+
+def between(nodes: Sequence[ET.Element], parents: Parents) -> tuple[Distance, ET.Element]:
+    """Relation of nodes, and the last element that they are all in (ncclTopoGetPath)."""
+    if len(nodes) == 1:
+        return Distance.LOC, nodes[0]
+    chains = [chain(node, parents)[::-1] for node in nodes]
+    common, depth = chains[0][0], 0
+    while depth < len(chains[0]) and all(other[depth : depth + 1] == chains[0][depth : depth + 1] for other in chains):
+        common = chains[0][depth]
+        depth += 1
+    if depth < len(chains[0]) and _functions_of_one([other[depth] for other in chains if depth < len(other)]):
+        return Distance.PORT, common
+    if common.tag == "pci":
+        return (Distance.PIX if _directly_below(common, nodes, parents) else Distance.PXB), common
+    return {"system": Distance.SYS, "cpu": Distance.PHB}.get(common.tag, Distance.PORT), common
+
+
+def _functions_of_one(elements: Sequence[ET.Element]) -> bool:
+    """Whether the bus ids differ in their last digit alone."""
+    bus_ids = [element.get("busid") for element in elements]
+    known = [bus_id for bus_id in bus_ids if bus_id is not None]
+    return len(known) == len(bus_ids) and len({(len(bus_id), bus_id[:-1]) for bus_id in known}) == 1
+
+
+def _directly_below(common: ET.Element, nodes: Sequence[ET.Element], parents: Parents) -> bool:
+    for node in nodes:
+        device = parents[parents[node]]
+        if device.tag == "pci" and parents[device] is not common:
+            return False
+    return True
+
+
+def pci_above(node: ET.Element, parents: Parents) -> ET.Element:
+    """The nearest PCI device that an element is in; itself where it is in none."""
+    return next((above for above in chain(node, parents) if above.tag == "pci"), node)
+
+
+LEVEL, FORCE, NETWORK = "NCCL_NET_MERGE_LEVEL", "NCCL_NET_FORCE_MERGE", "NCCL_IB_MERGE_NICS"
+POLICY, BY_RAIL = "NCCL_NET_MERGE_POLICY", "RAIL"
+BRIDGE = "0x060400"  # class of a PCI switch
+MOST_BUS_IDS = 100  # that are tried for a new PCI device
+Group = tuple[int, ...]  # numbers of adapters
+
+
+@dataclass(frozen=True, slots=True)
+class MergedAdapters:
+    """Adapters that become virtual ones, in the order in which these are numbered; some alone, by the release."""
+
+    rules: Merging
+    names: tuple[str, ...]  # of all adapters, in their order
+    groups: tuple[Group, ...]
+    leaks: bool = False  # the adapters that are merged stay beside the virtual ones
+
+    def apply(self, root: ET.Element) -> None:
+        """Puts the virtual adapters into a <system> whose adapters are marked, and unmarks what they are made of."""
+        if not self.groups:
+            return
+        nets = _by_name(root, self.names)
+        if self.rules.adapters == "every":
+            for net in nets:
+                if net.get("coll") != "1":
+                    net.set("keep", "0")
+        for number, group in enumerate(self.groups, start=len(self.names)):
+            self._make(root, [nets[adapter] for adapter in group], number)
+
+    def _make(self, root: ET.Element, nets: Sequence[ET.Element], dev: int) -> None:
+        name = "+".join(net.get("name", "") for net in nets)
+        if self.rules.adapters != "every" and not self.leaks:
+            self._unmark(nets)
+        old = next((net for net in root.iter("net") if net.get("name") == name), None)
+        if old is not None:
+            if old.get("coll") != "1":
+                old.set("keep", "1")
+            old.set("dev", str(dev))
+            return
+        parent = self._parent(root, nets)
+        nic = parent.find("nic")
+        first = {key: value for key, value in nets[0].attrib.items() if key in ("port", "guid", "maxconn", "gdr")}
+        ET.SubElement(
+            ET.SubElement(parent, "nic") if nic is None else nic,
+            "net",
+            first,
+            name=name,
+            keep="1",
+            dev=str(dev),
+            latency=str(int(float(nets[0].get("latency", "0")))),
+            speed=str(sum(parse_long(net.get("speed", "0")) for net in nets)),
+        )
+
+    def _unmark(self, nets: Sequence[ET.Element]) -> None:
+        for net in nets:
+            if self.rules.collnet_keeps and net.get("coll") == "1":
+                net.set("net", "0")
+            else:
+                net.set("keep", "0")
+
+    def _parent(self, root: ET.Element, nets: Sequence[ET.Element]) -> ET.Element:
+        """Element that the virtual adapter is put below (ncclTopoGetVNicParent)."""
+        parents = parents_of(root)
+        distance, common = between(nets, parents)
+        if self.rules.below_pci_devices:
+            common = pci_above(common, parents)
+        if common.tag == "system" and self.rules.refuses_sockets:
+            raise BadInput(f"NCCL refuses to merge adapters of different sockets: {_names(nets)}")
+        width = 0
+        if self.rules.widened != "none" and distance in (Distance.PHB, Distance.PXB, Distance.PIX):
+            width = sum(_width(child, nets)[1] for child in common)
+        if width and self.rules.widened == "adapters":
+            _widen([common, *(above for net in nets for above in chain(net, parents, until=common))], width)
+        place = common
+        if _adds_device(common, self.rules.new_devices_below):
+            place = _new_device(root, common, nets[0], parents)
+        if width and self.rules.widened == "virtual_adapter":
+            _widen([place, common], width)
+        return place
+
+
+def merged(
+    file: ET.Element, adapters: Sequence[tuple[str, int]], rules: Merging | None, variables: Environment
+) -> MergedAdapters | None:
+    """Merged adapters by name and port; None for a release that merges none.
+
+    Errors: BadInput for variables with which NCCL fails.
+    """
+    if rules is None:
+        return None
+    names = tuple(name for name, _ in adapters)
+    groups = _Groups(file, adapters, rules, variables).all()
+    return MergedAdapters(rules, names, tuple(groups))
+
+
+class _Groups:
+    """Adapters that are merged: those that are asked for by name, then those that are near each other."""
+
+    def __init__(
+        self, file: ET.Element, adapters: Sequence[tuple[str, int]], rules: Merging, variables: Environment
+    ) -> None:
+        self.adapters, self.rules = adapters, rules
+        self.refuses = variables.number(NETWORK, 1) == 0
+        self.level = _level(variables.text(LEVEL), rules)
+        self.forced = variables.text(FORCE)
+        self.by_rail = rules.by_rail and (variables.text(POLICY) or "").upper() == BY_RAIL
+        self.nets = _by_name(file, [name for name, _ in adapters])
+        self.parents = parents_of(file)
+        self.placed: set[int] = set()
+        self.made: list[Group] = []
+
+    def all(self) -> list[Group]:
+        """Both kinds."""
+        for text in (self.forced or "").split(";"):
+            if text:
+                self._force(text)
+        self._merge_near()
+        return self.made
+
+    def _make(self, group: Group) -> bool:
+        if len(group) > 1 and self.refuses:
+            return False
+        if len(group) > 1 or self.rules.adapters == "every":
+            self.made.append(group)
+        return True
+
+    def _force(self, text: str) -> None:
+        wanted = NameList.parse(text, self.rules.most)
+        if not wanted.entries:
+            raise BadInput(f"{FORCE}={self.forced!r}: NCCL hangs on a group without a name, such as {text!r}")
+        group = tuple(n for n, (name, port) in enumerate(self.adapters) if wanted.matches(name, port, exact=True))
+        if len(group) != len(wanted.entries) or not self._make(group):
+            why = f"{NETWORK} is 0" if len(group) == len(wanted.entries) else f"{len(group)} adapters match it"
+            raise BadInput(f"{FORCE}={self.forced!r}: NCCL refuses the group {text!r}, as {why}")
+        self.placed.update(group)
+
+    def _merge_near(self) -> None:
+        """Sic: after a failure NCCL begins again, but not with the first adapter."""
+        apart: set[frozenset[int]] = set()
+        at = 0
+        while at < len(self.adapters):
+            if at not in self.placed:
+                group = self._near(at, apart)
+                self.placed.update(group)
+                if not self._make(group):
+                    if self.rules.failure == "is_an_error":
+                        raise BadInput(f"{NETWORK}=0: NCCL fails where it would merge adapters; valid: {LEVEL}=LOC")
+                    self.placed.difference_update(group)
+                    apart.update(frozenset((at, other)) for other in group[1:])
+                    at = 0
+            at += 1
+
+    def _near(self, at: int, apart: set[frozenset[int]]) -> Group:
+        group = [at]
+        if self.by_rail:  # only NCCL_IB_HCA says which rail an adapter is on, and such values are refused
+            return tuple(group)
+        for other in range(len(self.adapters)):
+            free = other not in self.placed and other != at and frozenset((at, other)) not in apart
+            if free and between([self.nets[at], self.nets[other]], self.parents)[0] <= self.level:
+                group.append(other)
+            if len(group) == self.rules.most:
+                break
+        return tuple(group)
+
+
+def _level(text: str | None, rules: Merging) -> Distance:
+    if text is None:
+        return Distance.PORT
+    return next((Distance[name] for name in rules.levels if text.startswith(name)), Distance.LOC)
+
+
+def _by_name(root: ET.Element, names: Sequence[str]) -> list[ET.Element]:
+    elements: dict[str, ET.Element] = {}
+    for each in root.iter("net"):
+        elements.setdefault(each.get("name", ""), each)
+    return [elements[name] for name in names]
+
+
+def _names(nets: Sequence[ET.Element]) -> str:
+    return ", ".join(net.get("name", "") for net in nets)
+
+
+def _width(element: ET.Element, nets: Sequence[ET.Element]) -> tuple[bool, int]:
+    """Whether one of the adapters is in an element, and the width of the links to those (ncclTopoFindLinkWidthRec)."""
+    own = 0
+    if element.tag == "pci":
+        text = element.get("link_width")
+        if text is None:
+            raise BadTopology(f"<pci busid={element.get('busid')!r}> has no link_width, which merged adapters need")
+        own = parse_long(text)
+    below = [_width(child, nets) for child in element]
+    total = sum(width for found, width in below if found)
+    if not (any(element is net for net in nets) or any(found for found, _ in below)):
+        return False, 0
+    if not total:
+        return True, own
+    return True, min(own, total) if own > 0 else total
+
+
+def _widen(elements: Sequence[ET.Element], width: int) -> None:
+    for element in elements:
+        if element.tag == "pci":
+            element.set("link_width", str(width))
+
+
+def _adds_device(common: ET.Element, below: Sequence[str]) -> bool:
+    kinds = {common.tag} | ({"bridge"} if common.tag == "pci" and common.get("class") == BRIDGE else set())
+    return not kinds.isdisjoint(below)
+
+
+def _new_device(root: ET.Element, parent: ET.Element, net: ET.Element, parents: Parents) -> ET.Element:
+    """A PCI device like that of an adapter, with a bus id of its own (ncclTopoMakePciParent)."""
+    device = parents[parents[net]]
+    if device.tag != "pci":
+        raise BadInput(f"NCCL merges no adapter that is no PCI device: {net.get('name')}")
+    taken = {pci.get("busid") for pci in root.iter("pci")}
+    digits = "".join(char for char in device.get("busid", "") if char not in ".:-")
+    first = int(digits, 16) + 1
+    bus_ids = map(_bus_id, range(first, first + MOST_BUS_IDS))
+    bus_id = next((bus_id for bus_id in bus_ids if bus_id not in taken), None)
+    if bus_id is None:
+        raise BadInput(f"NCCL finds no bus id for the merged adapter of {net.get('name')}")
+    new = ET.SubElement(parent, "pci", device.attrib)
+    new.set("busid", bus_id)
+    return new
+
+
+def _bus_id(number: int) -> str:
+    return f"{number >> 20:04x}:{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"
+
 
 CHILDREN = {
     "system": ("cpu",),
@@ -81,7 +387,7 @@ def merges(request: SearchRequest, topology: Topology, rules: Merging | None) ->
 def _merged(
     file: ET.Element, nets: Sequence[Net], rules: Merging | None, variables: Mapping[str, str]
 ) -> MergedAdapters | None:
-    """What NCCL merges of the adapters that it uses."""
+    """Merged adapters of those that NCCL uses."""
     if rules is None or not adapters.mergeable(nets, variables):
         return None
     return merged(file, [(net.name, net.port) for net in nets], rules, Environment(variables))

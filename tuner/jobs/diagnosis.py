@@ -28,16 +28,16 @@ from tuner.jobs.preflight.workflow import check as check_preflight
 from tuner.jobs.traces import read as traces
 from tuner.jobs.traces.calls import CallList, WantedCalls
 from tuner.machine import catalogue, gpus, listings
-from tuner.machine.listings import nearest as nearest_machine
+from tuner.machine.listings import complete
 from tuner.machine.listings.shape import of_listing
 from tuner.machine.skeleton import read_complete
 from tuner.plugin.table.records import HEADER
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
 from tuner.scenario.logs import importer
-from tuner.scenario.logs.evidence import MULTICAST_CHIPS, NEVER_NVLS, NO_NVLS
 from tuner.scenario.logs.imported import Imported
 from tuner.scenario.logs.imported import LogAdditions as GivenOfLog
+from tuner.scenario.logs.importer import MULTICAST_CHIPS, NEVER_NVLS, NO_NVLS
 from tuner.times.acceptance import accept as acceptance
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import Verdict
@@ -224,7 +224,7 @@ def _listing(file: Path, known: _Known) -> FileDiagnosis:
     listing = listings.read(file)
     if listing is None:
         raise BadInput("XML that is neither a topology of NCCL nor of lstopo")
-    near = nearest_machine.ranked(of_listing(listing, None))[0]
+    near = complete.ranked(of_listing(listing, None))[0]
     if near.identified and not near.differs:
         known.learn(file, machine=near.machine)
     severity = Severity.unlike if near.differs else Severity.sound

@@ -1,11 +1,13 @@
 """Adapters of a topology that NCCL uses, and whether it merges them: what its own InfiniBand network says of them.
 
+Beside them how GPUs of a node reach each other and them, and how near a machine of the catalogue is to a node.
+
 Source: ncclIbInit, ncclIbGetPciPath, ncclIbMakeVDevice, src/transport/net_ib.cc; parseStringList, matchIfList,
 src/misc/utils.cc, v2.28.9-1.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from tuner.base.dataclass import dataclass
@@ -23,7 +25,7 @@ NUMBER = re.compile(r"\s*[+-]?\d+", re.ASCII)
 
 
 class Adapter(Protocol):
-    """What is asked of a network device; such as :class:`tuner.machine.topology.Net`."""
+    """Facts that are asked of a network device; such as :class:`tuner.machine.topology.Net`."""
 
     @property
     def name(self) -> str:
@@ -168,3 +170,85 @@ def _ports(adapters: Sequence[Adapter]) -> list[int]:
 def _port(text: str) -> int:
     number = NUMBER.match(text)
     return int(number[0]) if number else 0
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterAccess:
+    """A network device as a GPU has it: the path to it, and GPUDirect RDMA: whether it reads and writes its memory."""
+
+    id: int  # as graphs number it
+    path: str
+    reads: bool
+    writes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLinks:
+    """Links of one kind of node, after what its ranks do not use was cut off.
+
+    ``local_channels`` is the least of the channels that NCCL has for a pair of its GPUs: two for each NVLink between
+    them, and two where there is none; None for a GPU alone. ``adapters`` has, by GPU, how many network devices NCCL
+    counts, and their bandwidth together.
+    """
+
+    all_nvlink: bool
+    local_channels: int | None
+    adapters: tuple[tuple[int, float], ...]  # devices, GB/s
+    all_peer_to_peer: bool = False  # every GPU reaches every other, without a GPU in between
+    cuda_joins_all: bool = False  # CUDA allows peer-to-peer between all, at any distance
+    joined_by_network: frozenset[tuple[int, int]] = frozenset()  # pairs of GPUs, by local rank, that nothing else joins
+    all_connected_by_memory: bool = False  # peer-to-peer joins all, rather than the network
+    access: tuple[tuple[AdapterAccess, ...], ...] = ()  # by GPU, the adapters as it has them; empty on one node
+
+    def adapter_of(self, gpu: int, adapter: int) -> AdapterAccess:
+        """An adapter as a GPU of the node has it, by the number that graphs give it."""
+        return next(each for each in self.access[gpu] if each.id == adapter)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedFact:
+    """One fact in words: whether the machine ``agrees``, None where that is not known.
+
+    ``identifies``: few other machines would agree. ``decides``: one that differs is another machine to NCCL.
+    """
+
+    says: str
+    agrees: bool | None
+    identifies: bool = False
+    decides: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Nearness:
+    """Distance of a machine of the catalogue from a node: facts in words. ``others`` differ, and decide nothing."""
+
+    machine: str
+    agrees: tuple[str, ...]
+    differs: tuple[str, ...]
+    others: tuple[str, ...]
+    unknown: tuple[str, ...]
+    identified: bool
+
+    @property
+    def rank(self) -> tuple[int, bool, int]:
+        """The nearest has the least."""
+        return len(self.differs), not self.identified, -len(self.agrees)
+
+    @property
+    def in_words(self) -> str:
+        """Name and facts in one line."""
+        differs = f"; differs: {', '.join(self.differs)}" if self.differs else ""
+        return f"{self.machine} (agrees: {', '.join(self.agrees) or 'nothing'}{differs})"
+
+
+def nearness(machine: str, facts: Iterable[ComparedFact], unknown: Iterable[str] = ()) -> Nearness:
+    """Sum of the facts of one machine; ``unknown`` are others that nothing is known of."""
+    known = list(facts)
+    return Nearness(
+        machine,
+        tuple(fact.says for fact in known if fact.agrees),
+        tuple(fact.says for fact in known if fact.agrees is False and fact.decides),
+        tuple(fact.says for fact in known if fact.agrees is False and not fact.decides),
+        (*(fact.says for fact in known if fact.agrees is None), *unknown),
+        any(fact.agrees and fact.identifies for fact in known),
+    )

@@ -128,3 +128,8 @@ def _model(name: str, row: dict[str, object]) -> GpuModel:
     assert isinstance(mesh, list)
     assert isinstance(devices, list)
     return GpuModel(name=name, mesh=tuple(map(tuple, mesh)), pci_devices=tuple(devices), **row)  # type: ignore[arg-type]
+
+
+def nccls_family(family: int) -> int:
+    """NCCL shifts what Linux adds: 143 for AMD's 23 (sic: ncclTopoGetXmlFromCpu, src/graph/xml.cc, v2.28.9-1)."""
+    return family if family <= 15 else 15 + ((family - 15) << 4)

@@ -23,7 +23,7 @@ from tuner.machine.topology.xml import MAX_BYTES, Element, parse
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What the tuning model reads of ``struct ncclTopoGraph``; bandwidths are per channel, exact float32 values."""
+    """Numbers of ``struct ncclTopoGraph`` that the tuning model reads; bandwidths per channel, exact float32 values."""
 
     pattern: Pattern | None
     channels: int
@@ -154,7 +154,7 @@ def _head_of(order: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """What tells the ranks of a node apart in a dump, of all of them in order, and how to read it."""
+    """Attribute that tells the ranks of a node apart in a dump, of all of them in order, and how to read it."""
 
     all: Sequence[int]
     of: Callable[[Element, Path], int]

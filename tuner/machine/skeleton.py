@@ -77,7 +77,7 @@ def read_complete(file: Path) -> tuple[str, Topology]:
 
 
 def _and_speeds(elements: "Iterable[_Read]") -> str:
-    """What else a file without models lacks: the speed of its adapters."""
+    """Further facts that a file without models lacks: the speed of its adapters."""
     slots = [each for each in elements if each.tag == "pci" and (each.get("class") or "").startswith("0x02")]
     bare = sum(slot.find("nic") is None for slot in slots)
     silent = sum(each.tag == "net" and each.get("speed") is None for each in elements)
@@ -85,7 +85,7 @@ def _and_speeds(elements: "Iterable[_Read]") -> str:
 
 
 def name_of(file: Path) -> str:
-    """What a topology file is called where machines have names: its own name, and what tells its content from others'.
+    """Name of a topology file where machines have names: its own, and what tells its content from others'.
 
     BadTopology where it cannot be read.
     """
@@ -275,7 +275,7 @@ class _File:
 
 
 class _Read(Protocol):
-    """What both kinds of trees can say: that of the file as it is, and that which is completed."""
+    """Facts that both kinds of trees can say: that of the file as it is, and that which is completed."""
 
     @property
     def tag(self) -> str: ...

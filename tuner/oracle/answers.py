@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tuner.base.errors import OracleFailed
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.emulator.call_kind import COPY_ENGINES, NonClassicPath
+from tuner.emulator.request import COPY_ENGINES, NonClassicPath
 from tuner.oracle import messages
 from tuner.oracle.messages import Field, Struct, StructLayout
 from tuner.oracle.symbols import Symbols

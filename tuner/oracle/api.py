@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 
 from tuner import release
 from tuner.base.errors import BadInput, OracleFailed
-from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op
-from tuner.base.windows import SYMMETRIC, Windows
-from tuner.emulator.call_kind import NonClassicPath
+from tuner.base.names import SYMMETRIC, Algorithm, Buffers, Collective, DataType, Op, Windows
 from tuner.emulator.connect.nodes import Connected
-from tuner.emulator.request import Request
+from tuner.emulator.request import NonClassicPath, Request
 from tuner.oracle import facts, launches, messages, start
 from tuner.oracle.answers import Contradiction, Observation, OracleLaunch, Reader, TunerCosts
 from tuner.plugin import forcing_path

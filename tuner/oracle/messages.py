@@ -442,8 +442,8 @@ class RegistrationMessage:
     """How NCCL knows the buffers: ``struct sim_registration``."""
 
     kind: int = 0  # of tuner.base.names.Buffers
-    sides: int = 3  # of tuner.base.windows.Sides
-    flags: int = 0  # of tuner.base.windows.WindowFlag
+    sides: int = 3  # of tuner.base.names.Sides
+    flags: int = 0  # of tuner.base.names.WindowFlag
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadTable
 from tuner.base.names import ALGO_PROTOS, Algorithm
 from tuner.base.numerics import FloatArray
-from tuner.base.provenance import sha256
-from tuner.emulator.communicator import Communicator
+from tuner.base.records import sha256
+from tuner.emulator.communicator import Comm
 from tuner.emulator.group import Tuned
 from tuner.emulator.request import Request
 from tuner.emulator.rules import candidate, registered
@@ -80,7 +80,7 @@ def strict(table: Path) -> dict[str, str]:
     return {"NCCL_TUNER_STRICT": "1", **pinned}
 
 
-def size(communicator: Communicator, interface: Interface) -> CommunicatorSize:
+def size(communicator: Comm, interface: Interface) -> CommunicatorSize:
     """What NCCL says of the communicator: its NVLink domains are its nodes (initNvlDomainInfo, init.cc, v2.28.9-1)."""
     domains = communicator.nodes if interface.says_domains else None
     return CommunicatorSize(communicator.ranks, communicator.nodes, domains)
@@ -183,7 +183,7 @@ class FileTuner:
             raise BadTable(f"{self.file}: of the format {read.format}, not {self.format}; valid: {read.format}:FILE")
         return read.table
 
-    def _followed_by(self, communicator: Communicator) -> TunerPlugin | None:
+    def _followed_by(self, communicator: Comm) -> TunerPlugin | None:
         version = loading.interface(communicator.release).version
         return None if self.by_default and version < LOOKED_UP_SINCE else self.following
 
@@ -207,7 +207,7 @@ class FileTuner:
             answers.cell[undecided], answers.channels[undecided] = theirs.cell[undecided], theirs.channels[undecided]
         return answers
 
-    def breaks(self, communicator: Communicator, request: Request) -> Sequence[int]:
+    def breaks(self, communicator: Comm, request: Request) -> Sequence[int]:
         """Sizes in bytes at which a row begins, and the last ones before, and those of the tuner that follows."""
         rows = (*self._table.decisions, *self._table.costs)
         starts = {start for row in rows for start in _starts(row.bytes, 1)}
@@ -216,12 +216,12 @@ class FileTuner:
         following = self._followed_by(communicator)
         return sorted(ends if following is None else ends.union(following.breaks(communicator, request)))
 
-    def may_flicker(self, communicator: Communicator, request: Request) -> bool:
+    def may_flicker(self, communicator: Comm, request: Request) -> bool:
         """No, as rows have ends, unless the tuner that follows may."""
         following = self._followed_by(communicator)
         return following is not None and following.may_flicker(communicator, request)
 
-    def why_not(self, communicator: Communicator) -> str | None:
+    def why_not(self, communicator: Comm) -> str | None:
         """The releases that the file is for, where this is another; else None: every communicator may have rows."""
         return of_other_releases(self.file, communicator.release.name) if self.following is None else None
 
@@ -247,7 +247,7 @@ class FileTuner:
             asked.answer(call, costs_us)
             return asked.plugin.chunk_bytes(request.collective, *question.algo_proto, question.chunk_bytes)
 
-    def chunks_follow_choices(self, communicator: Communicator) -> bool:
+    def chunks_follow_choices(self, communicator: Comm) -> bool:
         """Whether a row, or a tuner that is asked only where none decides, may name chunk sizes."""
         asks = loading.interface(communicator.release).asks_chunks
         return asks and (self._has_chunks or self._followed_by(communicator) is not None)

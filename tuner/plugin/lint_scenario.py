@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.sizes import ranks_on_nodes
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.request import Request
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.bounds import NVLS
@@ -34,7 +34,7 @@ def check_release(table: Table, release: Release) -> list[TableFinding]:
     ]
 
 
-def check_communicator(table: Table, communicator: Communicator, dtype: DataType, op: Op) -> list[TableFinding]:
+def check_communicator(table: Table, communicator: Comm, dtype: DataType, op: Op) -> list[TableFinding]:
     """What this communicator does not do, for calls of this type and operation; rows for others are left out."""
     if not loading.has_plugins(communicator.release):
         return []
@@ -58,7 +58,7 @@ def check_communicator(table: Table, communicator: Communicator, dtype: DataType
     return findings
 
 
-def check_types(table: Table, communicator: Communicator) -> list[TableFinding]:
+def check_types(table: Table, communicator: Comm) -> list[TableFinding]:
     """Rows for Ring that have no effect on 8-bit sums; said once, at the first such row."""
     if not {timing.deep_fp8_ring, timing.deep_fp8_ring_where_available}.intersection(communicator.rules.penalty):
         return []
@@ -77,7 +77,7 @@ def _rows(table: Table) -> list[Decision | CostRow]:
     return [*table.decisions, *table.costs]
 
 
-def _applies(row: Conditions, communicator: Communicator) -> bool:
+def _applies(row: Conditions, communicator: Comm) -> bool:
     ranks, nodes = communicator.ranks, communicator.nodes
     domains = ANY_COUNT
     if loading.interface(communicator.release).says_domains:
@@ -161,7 +161,7 @@ def _shaped(table: Table) -> Iterator[tuple[int, str]]:
             yield row.line, "the choice stays NCCL's there" if isinstance(row, Decision) else "the cost has no effect"
 
 
-def _channels(row: Decision, communicator: Communicator) -> Iterator[TableFinding]:
+def _channels(row: Decision, communicator: Comm) -> Iterator[TableFinding]:
     for choice in row.named:
         if choice.channels is None:
             continue
@@ -173,5 +173,5 @@ def _channels(row: Decision, communicator: Communicator) -> Iterator[TableFindin
             yield TableFinding(row.line, NOTE, reason)
 
 
-def _most_channels(choice: Choice, communicator: Communicator) -> int:
+def _most_channels(choice: Choice, communicator: Comm) -> int:
     return communicator.nvls_channels if choice.algorithm in NVLS else communicator.channels

@@ -10,7 +10,7 @@ from pathlib import Path
 from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
-from tuner.base.provenance import sha256
+from tuner.base.records import sha256
 from tuner.release import Release
 
 _SEPARATORS = ":;$"  # what LD_LIBRARY_PATH splits at, and where a token such as $ORIGIN begins: ld.so(8)

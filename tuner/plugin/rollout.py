@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tuner.base.errors import BadInput
 from tuner.base.files import read_bytes
-from tuner.base.provenance import sha256
+from tuner.base.records import sha256
 
 JOB_VARIABLES = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PBS_JOBID", "LSB_JOBID")
 NAMESPACE = "nccl-tuner"  # of signatures by ssh-keygen

@@ -10,9 +10,8 @@ from tuner.base.errors import NoAlgorithm
 from tuner.base.names import Algorithm, Protocol
 from tuner.base.numerics import is_time, shortest
 from tuner.base.records import json_form
-from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.group import GroupPlan, Operation, Tuned, plan, scheduled_channels
-from tuner.emulator.request import Request
+from tuner.emulator.request import NonClassicPath, Request
 from tuner.emulator.rules import symmetric
 from tuner.emulator.selection import Selection
 from tuner.plugin.asked import AskedPlugin, opened

@@ -39,5 +39,5 @@ __all__ = [
 
 
 def of_code(code: int) -> str:
-    """What ncclGetVersion says, in words: ``22809`` is 2.28.9 (2.9 and later)."""
+    """Release that ncclGetVersion says: ``22809`` is 2.28.9 (2.9 and later)."""
     return f"{code // 10000}.{code % 10000 // 100}.{code % 100}"

@@ -167,7 +167,7 @@ def _mapping(kinds: tuple[Any, ...], given: Any, key: str, whole: bool) -> Mappi
 
 
 def _names(kind: Any) -> Mapping[str, Any] | None:
-    """What a mapping's keys may be called, with what they stand for; None for any name."""
+    """Keys that a mapping may have, with what they stand for; None for any name."""
     if get_origin(kind) is Literal:
         return dict(zip(get_args(kind), get_args(kind), strict=True))
     return KEYS.get(kind)

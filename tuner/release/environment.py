@@ -66,7 +66,7 @@ def parse_assignments(assignments: tuple[str, ...]) -> dict[str, str]:
 
 
 def allowed(text: str, variable: str, elements: type[IntEnum]) -> dict[Collective, dict[IntEnum, bool]]:
-    """What a list ``[func:]a,b;func:^c`` allows, for every collective it names.
+    """Names that a list ``[func:]a,b;func:^c`` allows, for every collective it names.
 
     The first entry may lack the collective and then holds for all; a later entry overwrites the row of the collective
     it names; ``^`` inverts a list. Collectives that no entry names are absent. C's strtok is kept: empty entries and
@@ -109,7 +109,7 @@ def _entries(
     Source("src/tuning/cost_model.cc", "parseList", since="2.31.2"),
 )
 def by_collective(text: str, variable: str, elements: type[IntEnum], collective: Collective) -> dict[IntEnum, bool]:
-    """What :func:`allowed` says of one collective; empty where no entry names it."""
+    """Names that :func:`allowed` gives one collective; empty where no entry names it."""
     return allowed(text, variable, elements).get(collective, {})
 
 

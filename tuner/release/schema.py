@@ -1,4 +1,4 @@
-"""What a release's file says, as records: the constants of NCCL's model and selection, each named as in the file.
+"""Records of a release's file: the constants of NCCL's model and selection, each named as in the file.
 
 Units are in the names: ``_us``, ``_gbs`` (1e9 bytes per second), ``_bytes``. What only some releases have is None in
 the others. :mod:`tuner.release.reader` checks and converts; the sources stand in ``tables/nccl``.
@@ -204,7 +204,7 @@ class LibraryFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plugin:
-    """How the release takes tuner plugins."""
+    """Treatment of tuner plugins by the release."""
 
     api: int  # newest version of the interface that it looks up
     longest_path: int  # characters of a path that works as NCCL_TUNER_PLUGIN; 0: a name alone does
@@ -380,7 +380,7 @@ class Variables:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankRules:
-    """What a release does about ranks of a communicator that were started with different things."""
+    """Treatment of ranks of a communicator that were started with different things."""
 
     checks_release: bool  # the communicator fails where ranks have other releases
     counts_adapters: bool  # and with NCCL_IGNORE_NET_MISMATCH=0 where they have other numbers of adapters
@@ -398,7 +398,7 @@ class ReleaseFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Registration:
-    """What buffers are when NCCL chooses."""
+    """Buffers' treatment at the time when NCCL chooses."""
 
     captured_buffers: Literal["registered", "plain"]  # of calls in a CUDA graph
     ring_buffers: Literal["both", "receive"]  # which a ring inside a node takes over to peers

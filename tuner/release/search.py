@@ -1,4 +1,4 @@
-"""What a release's file says of NCCL's topology search: constants and named rules, table ``[search]``.
+"""Records of NCCL's topology search in a release's file: constants and named rules, table ``[search]``.
 
 ``tuner.graphs`` has what the names stand for.
 """
@@ -16,7 +16,7 @@ Steps = Annotated[Mapping[LeastCapability, tuple[float, ...]], PARTIAL]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Merging:
-    """How adapters become virtual ones, which stand for several (NIC fusion)."""
+    """Rules by which adapters become virtual ones, which stand for several (NIC fusion)."""
 
     adapters: Literal["every", "several"]  # whether those that nothing is merged with become virtual ones, too
     most: int  # in one
@@ -35,7 +35,7 @@ class Merging:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class XmlReading:
-    """How the XML is read, before a system graph is made of it."""
+    """Rules by which the XML is read, before a system graph is made of it."""
 
     own_gpu_only: bool  # a rank marks its own GPU, and the XMLs of a host's ranks are fused; else it marks all
     unread: tuple[str, ...]  # elements that this release's parser does not know yet
@@ -60,7 +60,7 @@ class CpuLinks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Devices:
-    """How a system graph is made of the XML."""
+    """Rules by which a system graph is made of the XML."""
 
     pci_classes: tuple[tuple[str, str], ...]  # the beginning of a class, and what such a device is; else a switch
     nvlink_gbs: tuple[tuple[int, float], ...]  # from a compute capability on, the newest first
@@ -78,7 +78,7 @@ class Devices:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routing:
-    """How paths are found."""
+    """Rules by which paths are found."""
 
     prefer: Literal["wider", "nearer_type"]
     reverse_of_any_type: bool  # the way back may take a link of another type
@@ -105,7 +105,7 @@ class Routing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tries:
-    """How much is searched, in GPUs tried."""
+    """Amount of search, in GPUs tried."""
 
     all: int  # for one graph
     one: int  # with one set of parameters
@@ -115,7 +115,7 @@ class Tries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChannelRules:
-    """How one channel after the other is laid."""
+    """Rules by which one channel after the other is laid."""
 
     connections_limit_nets: bool  # an adapter has no more channels than connections
     trees_need_way_back: bool  # the path back has to be as near as the path
@@ -173,7 +173,7 @@ class LoopRules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dump:
-    """How NCCL writes graphs to a file."""
+    """Form in which NCCL writes graphs to a file."""
 
     graphs: tuple[str, ...]  # in their order
     ids: tuple[int, ...]  # of these

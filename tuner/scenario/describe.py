@@ -23,7 +23,7 @@ Sizes = tuple[int, ...] | int | None  # hosts of NVLink domains: of each, of all
 
 
 class Description(TypedDict, total=False):
-    """What describes a communicator besides a machine by name, each key with what it is without.
+    """Keys that describe a communicator besides a machine by name, each with what it is without.
 
     ``topology``: instead of a machine, a file in NCCL's XML; where it only places devices also ``gpu``, their model,
     ``net_gbps`` (1e9 bits per second) and ``net_latency_us`` of its adapters. ``nodes``: how many alike, 1.
@@ -133,7 +133,7 @@ def describe(machine: str | None = None, **given: Unpack[Description]) -> Scenar
 
 
 def _logged(machine: str | None, given: Description) -> "Logged | None":
-    """What a log says; None without one. BadInput for what completes a log, where there is none."""
+    """Facts of a log; None without one. BadInput for what completes a log, where there is none."""
     if not given.get("log"):
         if beside := [key for key in _OF_LOGS if given.get(key) not in (None, ())]:
             options = ", ".join(f"`{key}`" for key in beside)
@@ -168,7 +168,7 @@ class _Parts(TypedDict):
 
 
 def _parts(machine: str | None, given: Description) -> _Parts:
-    """What is used of each node: GPUs of a host, or trays and their GPUs. BadInput for parts that it does not have."""
+    """Parts that are used of each node: GPUs of a host, or trays and their GPUs. BadInput for those that it lacks."""
     trays, of_tray, of_node = (given.get(key) for key in ("trays", "gpus_per_tray", "gpus_per_node"))
     has = None if machine is None else catalogue.load(machine).trays
     if has is None:

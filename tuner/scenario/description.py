@@ -1,4 +1,7 @@
-"""A communicator as a user describes it: machine or topology, nodes, release, settings."""
+"""A communicator as a user describes it: machine or topology, nodes, release, settings.
+
+And one of the words, names and files that the command line and the Python API take.
+"""
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -9,7 +12,7 @@ from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.records import json_form
 from tuner.base.sizes import as_ranges
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.machine import catalogue, gpus, skeleton
 from tuner.release import BUILDS
 
@@ -89,7 +92,7 @@ class Scenario:
     members: Members | None = None  # the communicator is of these ranks of the one that is described; None: of all
 
     def resolve(self) -> "ResolvedScenario":
-        """What emulator and oracle take of it. Each part is read and checked when it is first asked for, once."""
+        """Resolves it for emulator and oracle. Each part is read and checked when it is first asked for, once."""
         return self._resolved
 
     def with_nodes(self, nodes: int) -> "Scenario":
@@ -109,7 +112,7 @@ class Scenario:
 
     @property
     def title(self) -> str:
-        """What the communicator is, in words: ``2 x dgx-h100, 8 GPUs each, NCCL 2.28.9``."""
+        """Title of the communicator: ``2 x dgx-h100, 8 GPUs each, NCCL 2.28.9``."""
         nodes = (kind.in_words for kind in self.resolve().whole.kinds)
         domains = self.resolve().whole.domains_in_words + self.resolve().taken_in_words
         build = "" if self.build == BUILDS[0] else f" {self.build}"
@@ -169,14 +172,14 @@ class Scenario:
 
     @property
     def site(self) -> str | None:
-        """What calibrations call the machine: its name, or that of its topology; None for one that only places GPUs."""
+        """Machine as calibrations call it: its name, or that of its topology; None for one that only places GPUs."""
         if self.topology is None or self.gpu is not None:
             return self.machine
         return skeleton.name_of(self.topology)
 
     @property
     def name(self) -> str:
-        """What one node is, in words: machine or topology file, GPU model, changed hardware."""
+        """Name of one node: machine or topology file, GPU model, changed hardware."""
         part = f"kind {self.part_of_dump} of its hosts" if self.part_of_dump else None
         own = self.machine or (self.logged and self.logged.name(self.nccl))
         own = own or " ".join(filter(None, [str(self.topology), self.gpu, part]))
@@ -240,11 +243,11 @@ class Scenario:
 
     @property
     def hosts_per_domain_in_words(self) -> str | None:
-        """As ``--hosts-per-domain`` takes it."""
+        """Hosts of each domain as ``--hosts-per-domain`` takes them."""
         sizes = self.hosts_per_domain
         return None if sizes is None else ",".join(map(str, sizes if isinstance(sizes, tuple) else (sizes,)))
 
-    def communicator(self) -> Communicator:
+    def communicator(self) -> Comm:
         """The communicator as the emulator sees it, by rank 0: :attr:`ResolvedScenario.views`."""
         return self.resolve().views[0]
 

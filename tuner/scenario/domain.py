@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.emulator.communicator import Node
+from tuner.machine.adapters import PeerLinks
 from tuner.machine.graphs import Graphs
-from tuner.machine.peer_links import PeerLinks
 from tuner.scenario.node import ResolvedNode, first_ranks, found_graphs, found_parts
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class ResolvedDomain:
 
     @property
     def name(self) -> str:
-        """What it is, in words."""
+        """Name of the node."""
         return "NVLink domain of " + " + ".join(
             f"{count} trays of a {kind.name}" if kind.trays else f"{count} x {kind.name}" for kind, count in self.alike
         )
@@ -76,7 +76,7 @@ class ResolvedDomain:
         )
 
     def _links(self, several: bool) -> PeerLinks:
-        from tuner.graphs.peer_links import peer_links
+        from tuner.graphs.graphs import peer_links
 
         if several not in self._peer_links:  # every size asks
             self._peer_links[several] = peer_links(self.for_search(several), self.nccl)
@@ -209,7 +209,7 @@ class ResolvedPart:
 
     @property
     def name(self) -> str:
-        """What it is, in words."""
+        """Name of the node."""
         each = "rank" if len(self.ranks) == 1 else "ranks"
         return f"{each} {', '.join(map(str, self.ranks))} of a {self.whole.name}"
 
@@ -266,7 +266,7 @@ def ranks_of(nodes: ResolvedNodes, sizes: Sequence[int]) -> tuple[Sequence[int],
 
 
 def what_hosts_are(nodes: ResolvedNodes) -> str | None:
-    """What NCCL makes of the hosts that it takes for several nodes, and why, in words; None where there are none."""
+    """Words for hosts that NCCL takes for several nodes, and why; None where there are none."""
     first = {node.whole: node for node, _ in nodes if isinstance(node, ResolvedPart) and 0 in node.ranks}
     if not first:
         return None

@@ -15,9 +15,8 @@ from tuner.base.files import read_bytes
 from tuner.emulator.communicator import Node
 from tuner.emulator.rules import resolved
 from tuner.machine import catalogue, gpus, graphs
-from tuner.machine.adapters import mergeable, network_of, used
+from tuner.machine.adapters import PeerLinks, mergeable, network_of, used
 from tuner.machine.graphs import Graphs
-from tuner.machine.peer_links import PeerLinks
 from tuner.machine.topology import Topology, edit, reader
 from tuner.machine.topology import read as read_topology
 from tuner.machine.topology.xml import MAX_BYTES
@@ -69,7 +68,7 @@ class ResolvedNode:
 
     @property
     def in_words(self) -> str:
-        """How many of what: ``2 x dgx-h100, 8 GPUs each``."""
+        """Number and name of nodes: ``2 x dgx-h100, 8 GPUs each``."""
         of_trays = f"{self.trays} trays of {self.gpus} GPUs" if self.trays else f"{self.gpus} GPUs each"
         return f"{self.nodes} x {self.name}, {of_trays}{self.sharing}"
 
@@ -153,7 +152,7 @@ class ResolvedNode:
         )
 
     def _links(self, several: bool) -> PeerLinks:
-        from tuner.graphs.peer_links import peer_links
+        from tuner.graphs.graphs import peer_links
 
         if several not in self._peer_links:  # every size asks
             self._peer_links[several] = peer_links(self.for_search(several), self.nccl)
@@ -398,7 +397,7 @@ def _of_listing(file: Path, gpu: str | None, net_gbps: float | None, net_latency
     Errors: BadInput says what the listing does not, how to say it, and which machines are nearest.
     """
     from tuner.machine.listings import ListingAdditions, completed, read
-    from tuner.machine.listings.nearest import ranked
+    from tuner.machine.listings.complete import ranked
     from tuner.machine.listings.shape import of_listing
 
     listing = read(file)

@@ -96,7 +96,7 @@ def _is(text: str, number: int | None) -> bool:
 
 
 def _counts_as(nccl: Release, name: str, number: int) -> str | None:
-    """What the release takes a number for: ncclGetNthreads of its tuning, ncclMinNchannels and ncclMaxNchannels."""
+    """Number that the release takes instead: ncclGetNthreads of its tuning, ncclMinNchannels and ncclMaxNchannels."""
     most = nccl.limits.max_channels
     if name in LEAST_CHANNELS and number != NOT_SET:
         return "no minimum" if number < 0 else str(most) if number > most else None

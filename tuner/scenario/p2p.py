@@ -1,4 +1,4 @@
-"""How a rank reaches others: the links of its nodes, the order of its peers, heads and adapters."""
+"""Surroundings of a rank: the links of its nodes, the order of its peers, heads and adapters."""
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterator
@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm
 from tuner.emulator.connect.network import ORDER, heads_of_rank, network_use
-from tuner.emulator.p2p.peers import PeerChannels, PeerOrder, peer_channels
-from tuner.emulator.p2p.records import P2pContext
-from tuner.emulator.rules.domains import ENABLE, IF_THERE
+from tuner.emulator.p2p.records import P2pContext, PeerChannels, PeerOrder, peer_channels
+from tuner.emulator.rules.init import ENABLE, IF_THERE
 from tuner.emulator.rules.registered import Heads, NetworkUse
-from tuner.machine.peer_links import AdapterAccess, PeerLinks
+from tuner.machine.adapters import AdapterAccess, PeerLinks
 from tuner.scenario.resolved import ResolvedScenario
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def p2p_context(resolved: "ResolvedScenario", rank: int = 0) -> P2pContext:
-    """What sends and receives of a rank go by.
+    """Context of sends and receives of a rank.
 
     BadInput for a rank that there is none, for graphs that were dumped, as the links are not in them, and where it is
     not known whether NVLink joins hosts.
@@ -38,7 +37,7 @@ def p2p_context(resolved: "ResolvedScenario", rank: int = 0) -> P2pContext:
 
 def _links(resolved: "ResolvedScenario", rank: int) -> list[PeerLinks]:
     """Links of the rank's node, then of other kinds of nodes."""
-    from tuner.graphs.peer_links import peer_links
+    from tuner.graphs.graphs import peer_links
 
     several, kinds = sum(count for _, count in resolved.nodes) > 1, {id(node): node for node, _ in resolved.nodes}
     own = next(node for node, ranks in zip(_each(resolved), resolved.ranks_of, strict=True) if rank in ranks)
@@ -133,7 +132,7 @@ def heads_of(resolved: ResolvedScenario, rank: int = 0) -> Heads:
 
 
 def network_of(resolved: ResolvedScenario, rank: int, later: Collection[Algorithm] = ()) -> NetworkUse:
-    """How a rank goes to other nodes, where these algorithms were connected after rings.
+    """Networks of a rank, where these algorithms were connected after rings.
 
     BadInput for graphs that were dumped, and for nodes without a topology.
     """

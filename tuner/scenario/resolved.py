@@ -11,9 +11,9 @@ from tuner import release
 from tuner.base.errors import BadInput, TunerError
 from tuner.base.sizes import as_ranges
 from tuner.emulator.build import build
-from tuner.emulator.communicator import Communicator
-from tuner.emulator.rules import cta_policy, domains, init, resolved
-from tuner.emulator.rules.domains import DomainHosts
+from tuner.emulator.communicator import Comm
+from tuner.emulator.rules import init, registered, resolved
+from tuner.emulator.rules.init import DomainHosts
 from tuner.machine.topology import Topology, edit
 from tuner.machine.topology import read as read_topology
 from tuner.release import Release
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class ResolvedScenario:
-    """What emulator and oracle take of a scenario. Each part is made when it is first asked for, and kept.
+    """Scenario as emulator and oracle take it. Each part is made when it is first asked for, and kept.
 
     ``kinds`` are the kinds of hosts in the order of ranks; none is resolved twice.
     """
@@ -100,7 +100,7 @@ class ResolvedScenario:
         return fitted_constants.apply(nccl, constants)
 
     @cached_property
-    def views(self) -> tuple[Communicator, ...]:
+    def views(self) -> tuple[Comm, ...]:
         """The communicator as rank 0 sees it, then as the ranks of each of the scenario's ``others`` do.
 
         They may differ, because NCCL does not exchange everything it tunes with; they are one where nodes are alike.
@@ -119,7 +119,7 @@ class ResolvedScenario:
         counts = Counter[int]()  # parts of split hosts take turns, so that one of them is many entries
         for node, (_, count) in zip(nodes, self.nodes, strict=True):
             counts[id(node)] += count
-        of_node: dict[int, Communicator] = {}
+        of_node: dict[int, Comm] = {}
         for first, own in distinct.items():
             equal = next((view for each, view in of_node.items() if distinct[each] == own), None)
             others = [(node, counts[each]) for each, node in distinct.items() if each != first]
@@ -130,7 +130,7 @@ class ResolvedScenario:
         self._check_split(of_node.values())
         return tuple(of_node[id(node)] for node in nodes)
 
-    def _check_split(self, views: Iterable[Communicator]) -> None:
+    def _check_split(self, views: Iterable[Comm]) -> None:
         """BadInput where CollNet goes by how a communicator of some ranks is made."""
         if self.scenario.members is None or self.release.connect.split_keeps_collnet:
             return
@@ -165,7 +165,7 @@ class ResolvedScenario:
         return True
 
     @cached_property
-    def _shared(self) -> Communicator | None:
+    def _shared(self) -> Comm | None:
         """The communicator whose resources this one shares.
 
         BadInput where its nodes or its ranks do not agree on their channels, and with CollNet.
@@ -180,11 +180,11 @@ class ResolvedScenario:
         return first
 
     @property
-    def views_of_kinds(self) -> Sequence[tuple[ResolvedNode | ResolvedDomain | ResolvedPart, Communicator]]:
+    def views_of_kinds(self) -> Sequence[tuple[ResolvedNode | ResolvedDomain | ResolvedPart, Comm]]:
         """Each kind of :attr:`nodes` once, in the order of ranks, with how its ranks see the communicator."""
         return list({id(node): (node, view) for (node, _), view in zip(self.nodes, self.views, strict=True)}.values())
 
-    def view_of(self, rank: int) -> Communicator:
+    def view_of(self, rank: int) -> Comm:
         """The communicator as a rank sees it. BadInput for a rank that there is none."""
         if not 0 <= rank < self.ranks:
             raise BadInput(f"rank {rank}; valid: 0 to {self.ranks - 1}")
@@ -195,7 +195,7 @@ class ResolvedScenario:
         return view if links is view.links else replace(view, links=links)
 
     @property
-    def last_view(self) -> Communicator:
+    def last_view(self) -> Comm:
         """The communicator as the last rank sees it."""
         return self.view_of(self.ranks - 1)
 
@@ -260,7 +260,7 @@ class ResolvedScenario:
 
     @property
     def domains_in_words(self) -> str:
-        """What NVLink joins, in words that go after the hosts; none where it joins none."""
+        """Words for what NVLink joins, which go after the hosts; none where it joins none."""
         described, without = self.scenario.hosts_per_domain, self.scenario.ranks_without_fabric
         words = " + ".join(map(str, described)) if isinstance(described, tuple) else described
         domains = f", NVLink domains of {words} hosts" if words else ""
@@ -321,7 +321,7 @@ class ResolvedScenario:
 
     @property
     def what_domains_are(self) -> str | None:
-        """What NCCL makes of the NVLink domains, in a sentence; None where there are none."""
+        """Sentence on what NCCL makes of the NVLink domains; None where there are none."""
         if not self.domains:
             return None
         hosts, nodes = sum(self.domains), sum(count for _, count in self.nodes)
@@ -339,7 +339,7 @@ class ResolvedScenario:
             )
         if self.ranks_without_fabric:
             why = f"the GPU of rank {self.ranks_without_fabric[0]} is not in its NVLink fabric"
-        elif domains.hosts_are_nodes is resolved.rules_for(self.release).domains:
+        elif init.hosts_are_nodes is resolved.rules_for(self.release).domains:
             why = f"NCCL {self.release.name} knows no NVLink between hosts"
         else:
             why = f"the variables or NCCL {self.release.name} rule out NVLink between hosts"
@@ -406,7 +406,7 @@ class ResolvedScenario:
 
     def oracle_configuration_to_launch(self) -> "OracleConfiguration":
         """The communicator for the oracle, without the recorder where a variable counts without a tuner plugin only."""
-        without_tuner = cta_policy.NAME in (self.scenario.environment or {})
+        without_tuner = registered.CTA_POLICY in (self.scenario.environment or {})
         return replace(self.oracle_configuration(), without_tuner=without_tuner)
 
 
@@ -431,12 +431,12 @@ class ResolvedSomeGpus(ResolvedNode):
 
     @property
     def topology_xml(self) -> str:
-        """That of the host without its other GPUs, which NCCL drops as well (ncclTopoTrimXml, src/graph/xml.cc)."""
+        """Topology of the host without its other GPUs, which NCCL drops as well (ncclTopoTrimXml, src/graph/xml.cc)."""
         return self._topology_xml
 
     @cached_property
     def topology(self) -> Topology:
-        """The same as records."""
+        """Topology of the host as records."""
         return read_topology(self.topology_xml)
 
     def searched_before(self, several: bool, trays: int = 1) -> None:

@@ -15,9 +15,9 @@ from tuner.answers.doctor.records import NOTE, UNLIKE, WRONG, ExaminedNode, Find
 from tuner.base.errors import BadTopology, TunerError
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
-from tuner.machine.listings.nearest import compared, ranked
+from tuner.machine.adapters import Nearness
+from tuner.machine.listings.complete import compared, ranked
 from tuner.machine.listings.shape import of_topology
-from tuner.machine.nearness import Nearness
 from tuner.machine.topology import edit, read
 from tuner.scenario import Scenario
 from tuner.scenario.domain import what_hosts_are

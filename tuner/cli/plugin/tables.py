@@ -13,8 +13,7 @@ from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.files import write_text
 from tuner.base.names import Collective, DataType, Op
-from tuner.base.provenance import today
-from tuner.base.records import to_json
+from tuner.base.records import to_json, today
 from tuner.cli import options
 from tuner.cli.output import command_line, print_json, say, verdict
 from tuner.emulator.selection import Selection

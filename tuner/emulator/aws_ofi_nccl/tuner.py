@@ -18,7 +18,7 @@ from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective, Prot
 from tuner.base.numerics import FloatArray, IntArray, SizeArray, log2i
 from tuner.emulator.aws_ofi_nccl.regions import Region
 from tuner.emulator.aws_ofi_nccl.release import NAME, ModelConstants, TunerRelease
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.request import Request
 from tuner.emulator.rules import candidate
 from tuner.emulator.tuner_plugin import CHUNKS_SINCE, OWN, ChunkQuestion, TunerAnswers, TunerQuestion
@@ -76,7 +76,7 @@ class AwsTuner:
         """NCCL's variables that the network plugin sets on the machine, where they are not set."""
         return self.release.environment(self.product)
 
-    def loaded(self, communicator: Communicator) -> LoadedTuner | Decliner:
+    def loaded(self, communicator: Comm) -> LoadedTuner | Decliner:
         """The tuner as it answers there, or the reason for which NCCL's own picks stay.
 
         Errors: BadInput where the communicator's init fails, or does what is undefined.
@@ -119,7 +119,7 @@ class AwsTuner:
             return "model"
         return "model" if word == "model" and platform in release.model_platforms else "regions"
 
-    def why_not(self, communicator: Communicator) -> str | None:
+    def why_not(self, communicator: Comm) -> str | None:
         """The reason for which NCCL's own picks stay on this communicator; None where the tuner has a say."""
         loaded = self.loaded(communicator)
         if isinstance(loaded, Decliner):
@@ -145,14 +145,14 @@ class AwsTuner:
             return self._by_model(loaded, question)
         return self._by_regions(loaded, question)
 
-    def region(self, communicator: Communicator, collective: Collective, number: int) -> Region | None:
+    def region(self, communicator: Comm, collective: Collective, number: int) -> Region | None:
         """The region of that number, from 1, which answered; None for 0."""
         loaded = self.loaded(communicator)
         if isinstance(loaded, Decliner) or not number:
             return None
         return self._regions(loaded, communicator, collective)[number - 1]
 
-    def may_flicker(self, communicator: Communicator, request: Request) -> bool:
+    def may_flicker(self, communicator: Comm, request: Request) -> bool:
         """Whether rounding alone says whether sizes are in a region: through 1.13.1 on two nodes, for one."""
         loaded = self.loaded(communicator)
         if isinstance(loaded, Decliner) or communicator.nodes < self._least_nodes(loaded) or loaded.kind == "model":
@@ -160,7 +160,7 @@ class AwsTuner:
         regions = self._regions(loaded, communicator, request.collective)
         return any(region.may_flicker(communicator.ranks) for region in regions)
 
-    def breaks(self, communicator: Communicator, request: Request) -> Sequence[int]:
+    def breaks(self, communicator: Comm, request: Request) -> Sequence[int]:
         """Sizes in bytes between which its answers do not change, or change once."""
         loaded = self.loaded(communicator)
         if isinstance(loaded, Decliner) or communicator.nodes < self._least_nodes(loaded):
@@ -191,14 +191,14 @@ class AwsTuner:
             return _pat_chunk_bytes(question.channel_bytes, communicator.nodes)
         return chunk_bytes
 
-    def chunks_follow_choices(self, communicator: Communicator) -> bool:
+    def chunks_follow_choices(self, communicator: Comm) -> bool:
         """False: they go by the call alone."""
         return False
 
     def _least_nodes(self, loaded: LoadedTuner) -> int:
         return 3 if loaded.kind == "model" else self.release.least_nodes
 
-    def _regions(self, loaded: LoadedTuner, communicator: Communicator, collective: Collective) -> tuple[Region, ...]:
+    def _regions(self, loaded: LoadedTuner, communicator: Comm, collective: Collective) -> tuple[Region, ...]:
         per_node = communicator.ranks / communicator.nodes
         return self.release.regions.get((loaded.platform, int(per_node), collective), ()) if per_node % 1 == 0 else ()
 
@@ -270,7 +270,7 @@ class AwsTuner:
             self._drop_ignored(question, cell)
         return answers
 
-    def _model_breaks(self, loaded: LoadedTuner, communicator: Communicator, request: Request) -> list[int]:
+    def _model_breaks(self, loaded: LoadedTuner, communicator: Comm, request: Request) -> list[int]:
         """Sizes at which the lines of two cells cross, and the exception of 16 nodes begins and ends."""
         sizes = np.array([1, 1 << 40], np.uint64)
         question = TunerQuestion(communicator, request, sizes, lambda _: np.zeros(2, np.float32))

@@ -1,6 +1,6 @@
 """Channels across nodes: which rank talks to which over which adapter, as NCCL joins the graphs of all nodes."""
 
-from tuner.emulator.connect.join import connect
+from tuner.emulator.connect.join import Across, Crossing, RingOrder, TreeOrder, connect, rings_and_trees, summarize
 from tuner.emulator.connect.nodes import (
     ChannelAdapter,
     CollNetDirect,
@@ -12,7 +12,6 @@ from tuner.emulator.connect.nodes import (
     RankView,
     Tree,
 )
-from tuner.emulator.connect.summary import Across, Crossing, RingOrder, TreeOrder, rings_and_trees, summarize
 
 __all__ = [
     "Across",

@@ -10,7 +10,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm
 from tuner.emulator.connect.nodes import ChannelAdapter, Connected
 from tuner.emulator.rules.registered import Heads, NetworkOf, NetworkUse
-from tuner.machine.peer_links import AdapterAccess
+from tuner.machine.adapters import AdapterAccess
 
 AccessOf = Callable[[int, int], AdapterAccess]  # a rank's to the adapter that graphs give this number
 
@@ -26,7 +26,7 @@ class NetworkDirection:
 
 
 def network_use(connected: Connected, rank: int, access_of: AccessOf, later: Collection[Algorithm] = ()) -> NetworkUse:
-    """How a rank goes to other nodes.
+    """Networks of a rank: whether and how it goes to other nodes.
 
     NCCL tells all ranks of the rings, which count anew as they are connected. Algorithms connected ``later`` add the
     rank's own connections, as far as rings do not have them.

@@ -26,7 +26,7 @@ def keeping_all() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class ChannelAdapter:
-    """How a rank reaches other nodes on a channel."""
+    """Adapter by which a rank reaches other nodes on a channel."""
 
     net: int  # the network device, by the number that NCCL's network gives it on that node
     relay: int  # the rank that hands it what is sent: the sender, or another of its node (PXN)
@@ -42,7 +42,7 @@ class Tree:
 
     @property
     def peers(self) -> tuple[int, ...]:
-        """Whom the rank talks to."""
+        """Ranks that the rank talks to."""
         return self.children if self.parent is None else (*self.children, self.parent)
 
 
@@ -85,7 +85,7 @@ class RankChannel:
 
 @dataclass(frozen=True, slots=True)
 class RankView:
-    """What one rank knows of its channels."""
+    """One rank's knowledge of its channels."""
 
     channels: tuple[RankChannel, ...]
     nvls: tuple[NvlsChannel, ...]  # the channels of NVLS, whose number is its own; empty without NVLS
@@ -123,13 +123,13 @@ class NodeKind:
         return {(rank, net): over for rank, net, over in self.relays}
 
     def adapter(self, rank: int, net: int, ranks: Sequence[int]) -> ChannelAdapter:
-        """How a rank of a node, which has these ranks of all, sends to a network device as graphs number it."""
+        """Adapter by which a rank of a node with these ``ranks`` sends to a device that graphs call ``net``."""
         on_its_host = net & (1 << HOST_BIT) - 1 if net > 0 else net
         return ChannelAdapter(on_its_host, ranks[self.relay_of.get((rank, net), rank)], net)
 
     @property
     def cross_nic(self) -> int:
-        """How the ring's channels enter and leave by different adapters."""
+        """NCCL's crossNic: whether the ring's channels enter and leave by different adapters."""
         return self.graphs["ring"].graph.cross_nic
 
     @property
@@ -175,7 +175,7 @@ def _of_kind(order: Sequence[str], kind: str) -> Iterator[str]:
 
 
 def _of_device(gpu: str) -> int:
-    """What a GPU's ranks are ordered by: its number, or where ranks share GPUs its rank on the host."""
+    """Number that a GPU's ranks are ordered by: its own, or where ranks share GPUs its rank on the host."""
     _, shared, rank = gpu.partition("/")
     return int(rank) if shared else _number(gpu)
 

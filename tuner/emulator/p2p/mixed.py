@@ -13,7 +13,6 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.base.numerics import ceil_div
-from tuner.emulator.call_kind import NonClassicPath
 from tuner.emulator.group import (
     GroupChoice,
     Operation,
@@ -25,10 +24,10 @@ from tuner.emulator.group import (
 )
 from tuner.emulator.p2p.plan import ExchangeCall, kernels_of_chunks, kernels_of_rounds, messages
 from tuner.emulator.p2p.records import ExchangeKernel, P2pContext, Queues
-from tuner.emulator.request import Request
+from tuner.emulator.request import NonClassicPath, Request
 from tuner.emulator.rules import bounds
-from tuner.emulator.rules.buffers import LL128_DATA, LL128_LINE, grain_bytes, step_bytes
 from tuner.emulator.rules.call import Call
+from tuner.emulator.rules.registered import LL128_DATA, LL128_LINE, grain_bytes, step_bytes
 from tuner.emulator.rules.schedule.scheduler import Batches, Works
 from tuner.emulator.rules.schedule.task import CollectiveTask
 from tuner.emulator.selection import Selection
@@ -128,7 +127,7 @@ def _kernel(
 
 
 def _choice(selection: Selection, nbytes: int) -> AlgoProto:
-    """What an AllGather of as many bytes would be without the switch and the network's reductions."""
+    """Pick of an AllGather of as many bytes, without the switch and the network's reductions."""
     candidates = selection.candidates(GATHER)
     times = selection.times_us(GATHER, nbytes)
     left = [number for number, (algorithm, _) in enumerate(candidates) if algorithm not in WITHOUT]

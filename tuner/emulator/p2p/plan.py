@@ -7,8 +7,16 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import DataType, PeerCall, Protocol
 from tuner.base.numerics import as_size_t, ceil_div
-from tuner.emulator.p2p.peers import TOGETHER
-from tuner.emulator.p2p.records import ExchangeKernel, Message, P2pContext, P2pWork, Queues, Transfer, WorkElement
+from tuner.emulator.p2p.records import (
+    TOGETHER,
+    ExchangeKernel,
+    Message,
+    P2pContext,
+    P2pWork,
+    Queues,
+    Transfer,
+    WorkElement,
+)
 from tuner.emulator.rules.schedule.scheduler import Batches, Works
 
 POINT_TO_POINT = (PeerCall.Send, PeerCall.Recv)
@@ -96,7 +104,7 @@ ELEMENTS = 2 * TOGETHER  # of a work: receives on the even places, sends on the 
 
 @dataclass(slots=True)
 class _Left:
-    """What of a message is not in a kernel yet."""
+    """Rest of a message that is not in a kernel yet."""
 
     message: Message
     chunk_bytes: int  # of its parts, NCCL's recvChunkBytesMax

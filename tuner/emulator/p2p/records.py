@@ -1,13 +1,302 @@
-"""What sends and receives become: messages, transfers, and the works of kernels."""
+"""Channels and peers that sends and receives go by, and what they become: messages, transfers, and works of kernels.
+
+Source: ncclTopoComputeP2pChannels, src/graph/paths.cc; computeBuffSizes, src/init.cc, v2.28.9-1.
+"""
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import chain
+from math import gcd
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Protocol
-from tuner.emulator.communicator import Communicator
-from tuner.emulator.p2p.peers import PeerChannels, PeerOrder
+from tuner.base.numerics import as_size_t, ceil_div, int32
+from tuner.emulator.communicator import Comm
+from tuner.emulator.rules.registered import VARIABLES, buffer_bytes, step_bytes
+from tuner.emulator.rules.schedule.scheduler import ARGUMENT_HEAD_BYTES, BATCH_BYTES, Batches
+from tuner.machine.adapters import PeerLinks
+
+PER_NET_PEER = "NCCL_NCHANNELS_PER_NET_PEER"
+PER_CHANNEL_BANDWIDTH = "NCCL_P2P_PER_CHANNEL_NET_BW"
+# NCCL divides by an eighth of a chunk, and multiplies it by 32 in an int (addP2pToPlan, src/enqueue.cc, v2.28.9-1).
+LEAST_CHUNK_BYTES, LARGEST_CHUNK_BYTES = 8, (1 << 26) - 1
+TOGETHER = 8  # NCCL_MAX_DEV_WORK_P2P_PER_BATCH, and half of NCCL_MAX_WORK_ELEMENTS_P2P (src/include/device.h)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerChannels:
+    """NCCL's "p2p channels" and "p2p channels per peer", both powers of two, and the steps of the buffers in bytes."""
+
+    channels: int
+    per_peer: int
+    chunk_bytes: int  # of Simple
+    ll_chunk_bytes: int  # of the buffer, in which half of LL is flags
+    ll_threshold_bytes: int
+    forced_chunk_bytes: int  # NCCL_CHUNK_SIZE; 0: none
+    ll_over_network: bool
+
+
+def peer_channels(communicator: Comm, links: Sequence[PeerLinks], shared: PeerChannels | None = None) -> PeerChannels:
+    """Channels of a communicator; ``links``: of rank 0's kind of node, then of the others.
+
+    ``shared``: those of the communicator whose resources it shares. ``NCCL_CHUNK_SIZE`` and the sizes of the buffers
+    count as NCCL reads them. BadInput for sizes with which NCCL divides by zero or never ends.
+    """
+    number, data = communicator.environment.number, communicator.release.exchange
+    c_int, most = communicator.environment.c_int, communicator.release.limits.max_channels
+    own = links[0]
+    first = min(communicator.channels, c_int("NCCL_MAX_P2P_NCHANNELS", most))
+    first = max(first, c_int("NCCL_MIN_P2P_NCHANNELS", 1))
+    if data.planner == "chunks" and first > most:
+        raise BadInput(f"NCCL_MIN_P2P_NCHANNELS={first}: NCCL {communicator.release.name} crashes; valid: up to {most}")
+    first = first if shared is None else min(first, shared.channels)
+    channels, per_peer = _powers_of_two(communicator, links, first)
+    chunk = _chunk_bytes(communicator, own)
+    return PeerChannels(
+        channels=channels,
+        per_peer=per_peer,
+        chunk_bytes=chunk if shared is None else min(chunk, shared.chunk_bytes),
+        ll_chunk_bytes=_checked(step_bytes(communicator, Protocol.LL), f"an eighth of {VARIABLES[Protocol.LL]}"),
+        ll_threshold_bytes=number("NCCL_P2P_LL_THRESHOLD", data.ll_threshold_bytes),
+        forced_chunk_bytes=_forced_chunk_bytes(communicator),
+        ll_over_network=number("NCCL_NET_SHARED_BUFFERS", -2) == 0 or number("NCCL_ALLOC_P2P_NET_LL_BUFFERS", 0) == 1,
+    )
+
+
+def _powers_of_two(communicator: Comm, links: Sequence[PeerLinks], first: int) -> tuple[int, int]:
+    data = communicator.release.exchange
+    most = _most(communicator)
+    channels = min(_power_of_two(first), most)
+    if data.least_of == "own_node":
+        least = min([first, *_each_peer(communicator, links[:1], first)])
+        return channels, min(_power_of_two(least), channels) if data.planner == "rounds" else _power_of_two(least)
+    least = min([communicator.release.limits.max_channels, *_each_peer(communicator, links, first)])
+    per_peer = _power_of_two(least)
+    if communicator.nodes == 1 or _given_per_net_peer(communicator) is not None:
+        return channels, min(per_peer, channels)
+    peers = communicator.ranks
+    if data.max_peers and (said := communicator.environment.c_int("NCCL_P2P_MAX_PEERS", 0)) > 0:
+        peers = min(said, peers)
+    while per_peer * ceil_div(peers, TOGETHER) > channels and per_peer > 1:
+        per_peer //= 2
+    return channels, per_peer
+
+
+def _most(communicator: Comm) -> int:
+    """The most channels a kernel's arguments have room for a batch each."""
+    most = communicator.release.limits.max_channels
+    if communicator.release.exchange.planner == "chunks":
+        return _power_of_two(most)
+    given = communicator.environment.number("NCCL_WORK_ARGS_BYTES", -1)
+    most = min(most, as_size_t(given - ARGUMENT_HEAD_BYTES) // BATCH_BYTES)
+    if most < 1:
+        raise BadInput(Batches.TOO_SMALL)
+    return 1 << most.bit_length() - 1
+
+
+def _each_peer(communicator: Comm, links: Sequence[PeerLinks], first: int) -> Iterator[int]:
+    """Channels of the pairs of GPUs that these nodes' ranks are in."""
+    for node in links:
+        if node.local_channels is not None:
+            yield node.local_channels
+        if communicator.nodes == 1:
+            continue
+        given = _given_per_net_peer(communicator)
+        if given is None:
+            yield from (_over_network(communicator, adapters, first) for adapters in node.adapters)
+        elif given >= 0:
+            yield given
+
+
+def _given_per_net_peer(communicator: Comm) -> int | None:
+    """NCCL_NCHANNELS_PER_NET_PEER, where it counts; below 0 it limits nothing."""
+    given, counts = communicator.environment.optional(PER_NET_PEER), communicator.release.exchange.per_net_peer_counts
+    if given is None or (counts == "but_minus_one" and given == -1) or (counts == "from_one" and given < 1):
+        return None
+    return given
+
+
+def _over_network(communicator: Comm, adapters: tuple[int, float], first: int) -> int:
+    data, count = communicator.release.exchange, adapters[0]
+    if data.net_channels == "two":
+        return 2
+    if data.net_channels == "by_bandwidth":
+        per_channel = communicator.environment.number(PER_CHANNEL_BANDWIDTH, int(data.channel_bandwidth_gbs))
+        if per_channel == 0:
+            raise BadInput(f"{PER_CHANNEL_BANDWIDTH}=0: NCCL divides by it; valid: GB/s, 1 and more")
+        return max(count, ceil_div(int(adapters[1]), per_channel)) if count else 2
+    few_ranks = 2 * communicator.ranks <= first * 4
+    return max(count, 2 if few_ranks else 1)
+
+
+def _chunk_bytes(communicator: Comm, own: PeerLinks) -> int:
+    limits, data = communicator.release.limits, communicator.release.exchange
+    if communicator.nodes > 1:
+        blackwell_on_arm = communicator.cpu_arch == "arm64" and communicator.min_comp_cap >= 100
+        times = data.net_chunks_of_arm_blackwell if blackwell_on_arm else 1
+        variable, default = "NCCL_P2P_NET_CHUNKSIZE", data.net_chunk_bytes
+    elif own.all_nvlink:
+        times, variable, default = 1, "NCCL_P2P_NVL_CHUNKSIZE", data.nvlink_chunk_bytes
+    else:
+        times, variable, default = 1, "NCCL_P2P_PCI_CHUNKSIZE", data.pci_chunk_bytes
+    chunk = times * communicator.environment.c_int(variable, default)
+    if data.chunk_within_buffer and int32(chunk * limits.buffer_steps) > buffer_bytes(communicator, Protocol.Simple):
+        chunk, variable = step_bytes(communicator, Protocol.Simple), f"an eighth of {VARIABLES[Protocol.Simple]}"
+    return _checked(chunk, variable)
+
+
+def _forced_chunk_bytes(communicator: Comm) -> int:
+    """NCCL_CHUNK_SIZE; 0: none."""
+    if not (forced := communicator.environment.number("NCCL_CHUNK_SIZE", 0)):
+        return 0
+    return _checked(forced, "NCCL_CHUNK_SIZE")
+
+
+def _checked(chunk: int, variable: str) -> int:
+    if not LEAST_CHUNK_BYTES <= chunk <= LARGEST_CHUNK_BYTES:
+        raise BadInput(f"{variable}: chunks of {chunk} bytes; valid: {LEAST_CHUNK_BYTES} to {LARGEST_CHUNK_BYTES}")
+    return chunk
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << max(least - 1, 0).bit_length()
+
+
+GROUP_SIZE = "NCCL_P2P_SCHEDULE_GROUP_SIZE"
+NOBODY = -1
+
+Ranks = NDArray[np.int64]
+Pair = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True)
+class PeerOrder:
+    """The order of one rank's peers; ``ranks_of`` are the ranks of each of NCCL's nodes."""
+
+    communicator: Comm
+    ranks_of: Sequence[Sequence[int]]
+    rank: int
+
+    @cached_property
+    def _rounds(self) -> tuple[Ranks, Ranks]:
+        """Ranks to send to and ranks to receive from, [round] each."""
+        match self.communicator.release.exchange.order:
+            case "nodes_up_and_down":
+                return self._up_and_down()
+            case "growing_steps":
+                return self._growing_steps()
+            case "growing_steps_of_groups":
+                return self._of_groups()
+
+    def pair(self, number: int) -> Pair:
+        """Ranks to send to and to receive from in a round; None where there is nobody."""
+        to, whence = (int(ranks[number]) for ranks in self._rounds)
+        return None if to == NOBODY else to, None if whence == NOBODY else whence
+
+    def rounds_with(self, to: Iterable[int], whence: Iterable[int]) -> list[int]:
+        """The rounds that send to any of these ranks, or receive from any of those, in their order."""
+        found: list[int] = np.flatnonzero(self._among(0, to) | self._among(1, whence)).tolist()
+        return found
+
+    def _among(self, side: int, ranks: Iterable[int]) -> NDArray[np.bool_]:
+        wanted = np.zeros(self.communicator.ranks + 1, np.bool_)  # the last for nobody
+        wanted[list(ranks)] = True
+        wanted[NOBODY] = False
+        return wanted[self._rounds[side]]
+
+    @cached_property
+    def group_ranks(self) -> int:
+        """Number of ranks that are a group (NCCL's p2pSchedGroupSize), which is a node's ranks in some releases.
+
+        BadInput for a size that NCCL divides by in vain.
+        """
+        number, data = self.communicator.environment.number, self.communicator.release.exchange
+        sizes = self._sizes
+        if data.group_ranks == "of_node" or (data.group_ranks == "fixed_across_nodes" and len(sizes) == 1):
+            return max(sizes)
+        size = number(GROUP_SIZE, TOGETHER)
+        if size < 1:
+            raise BadInput(f"{GROUP_SIZE}={size}: valid: 1 rank and more")
+        for own in dict.fromkeys(sizes):
+            if own % size or own < size:
+                size = gcd(size, own)
+        return size
+
+    def place(self, rank: int) -> tuple[int, int]:
+        """The node of a rank, and which of its ranks it is."""
+        nodes, places = self._places
+        return int(nodes[rank]), int(places[rank])
+
+    @cached_property
+    def most_of_node(self) -> int:
+        """The ranks of the node that has the most."""
+        return max(self._sizes)
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return list(map(len, self.ranks_of))
+
+    @cached_property
+    def _all(self) -> Ranks:
+        """The ranks of all nodes, one node after the other."""
+        return np.fromiter(chain.from_iterable(self.ranks_of), np.int64, sum(self._sizes))
+
+    @cached_property
+    def _places(self) -> tuple[Ranks, Ranks]:
+        """Node and place of each rank."""
+        sizes = np.array(self._sizes)
+        nodes, places = np.empty_like(self._all), np.empty_like(self._all)
+        nodes[self._all] = np.repeat(np.arange(len(sizes)), sizes)
+        places[self._all] = np.arange(len(self._all)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return nodes, places
+
+    def _up_and_down(self) -> tuple[Ranks, Ranks]:
+        """Nodes d, -d, n/2 - d and d - n/2 away. Source: initTransportsRank, src/init.cc, v2.18.1-1."""
+        nodes, (node, own), most = len(self.ranks_of), self.place(self.rank), self.most_of_node
+        steps = -(-most // TOGETHER) * TOGETHER if most > TOGETHER else 1 << (most - 1).bit_length()
+        table = np.full((nodes, steps), NOBODY)
+        node_of, place_of = self._places
+        table[node_of[self._all], place_of[self._all]] = self._all
+        near = np.arange(nodes // 4 + 1)
+        four = np.column_stack([near, (nodes - near) % nodes, nodes // 2 - near, (near - nodes // 2) % nodes])
+        before = [np.any(four[:, :at] == four[:, at : at + 1], axis=1) for at in range(4)]
+        away = four[~np.column_stack(before)]
+        return _both(table, (node, own), away, np.arange(steps))
+
+    def _growing_steps(self) -> tuple[Ranks, Ranks]:
+        """Order by node, then by rank; all ranks at once where nodes differ. Source: as above, v2.22.3-1."""
+        if len(set(self._sizes)) > 1:
+            everyone = np.arange(self.communicator.ranks)[None]
+            return _both(everyone, (0, self.rank), growing(1), growing(self.communicator.ranks))
+        table = self._all.reshape(len(self.ranks_of), -1)
+        return _both(table, self.place(self.rank), growing(len(table)), growing(table.shape[1]))
+
+    def _of_groups(self) -> tuple[Ranks, Ranks]:
+        """Order by group, and in it one rank after the other. Source: ncclP2pSchedule, src/init.cc, v2.28.9-1."""
+        table = self._all.reshape(-1, self.group_ranks)
+        ((group, place),) = np.argwhere(table == self.rank).tolist()
+        return _both(table, (group, place), growing(len(table)), np.arange(self.group_ranks))
+
+
+def _both(table: Ranks, own: tuple[int, int], rows: Ranks, columns: Ranks) -> tuple[Ranks, Ranks]:
+    """Ranks of a table of equal groups, so many rows and columns away from the own one, one way and the other."""
+    (row, column), (height, width) = own, table.shape
+    there = table[((row + rows) % height)[:, None], (column + columns) % width]
+    back = table[((row - rows) % height)[:, None], (column - columns) % width]
+    return there.ravel(), back.ravel()
+
+
+def growing(count: int) -> Ranks:
+    """0, 1, 3, 6, 10 ... modulo a power of two, without what is not below ``count``: numbers [step]."""
+    power = 1 << (count - 1).bit_length()
+    steps = np.arange(power)
+    values = steps * (steps + 1) // 2 & (power - 1)
+    return values[values < count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +339,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class P2pWork:
-    """What one round of the order has for a kernel: a transfer out and one in, from the same first channel on."""
+    """One round's work in a kernel: a transfer out and one in, from the same first channel on."""
 
     round: int
     send_rank: int
@@ -104,7 +393,7 @@ class ExchangeKernel:
 class P2pContext:
     """A communicator, its channels for sends and receives, and one rank's order of peers."""
 
-    communicator: Communicator
+    communicator: Comm
     channels: PeerChannels
     order: PeerOrder
     joined_by_network: frozenset[tuple[int, int]]  # pairs of ranks of the own node, by their place among them

@@ -13,19 +13,19 @@ from tuner.base.names import AlgoProto, Algorithm, Protocol
 from tuner.base.numerics import IntArray, SizeArray, as_size_t, int32
 from tuner.base.registry import Registry, found_in
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.model import Tables
 from tuner.emulator.rules import registered
 from tuner.emulator.rules.call import Call
 
-NVLS_KIND_RULES: Registry[Callable[[Communicator, Algorithm], bool]] = Registry()
-NvlsBoundRule = Callable[[Communicator, AlgoProto], int]
+NVLS_KIND_RULES: Registry[Callable[[Comm, Algorithm], bool]] = Registry()
+NvlsBoundRule = Callable[[Comm, AlgoProto], int]
 NVLS_BOUND_RULES: Registry[NvlsBoundRule] = Registry()
-BlockRule = Callable[[Communicator, AlgoProto, IntArray, int], IntArray]
+BlockRule = Callable[[Comm, AlgoProto, IntArray, int], IntArray]
 BLOCK_RULES: Registry[BlockRule] = Registry()
 ProductRule = Callable[[int, int, int], list[int]]
 PRODUCT_RULES: Registry[ProductRule] = Registry()
-BOUND_CHANNELS_RULES: Registry[Callable[[Communicator], int]] = Registry()
+BOUND_CHANNELS_RULES: Registry[Callable[[Comm], int]] = Registry()
 TUNED_RULES: Registry[Callable[[int, int], int]] = Registry()  # of NCCL's own bound and of a tuner's channels
 TUNED_THREADS_RULES: Registry[Callable[[int], int]] = Registry()  # of a tuner's channels, 0 for none
 
@@ -43,7 +43,7 @@ def bounds(call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, Int
 
 
 @BOUND_CHANNELS_RULES(nccl.TOPO_GET_ALGO_INFO(since="2.22.3"), nccl.TUNING_GET_CHANNELS(since="2.31.2"))
-def all_channels(communicator: Communicator) -> int:
+def all_channels(communicator: Comm) -> int:
     """Aggregated operations and single ones have the same channels."""
     return communicator.channels
 
@@ -53,7 +53,7 @@ def all_channels(communicator: Communicator) -> int:
     nccl.TOPO_GET_ALGO_INFO(since="2.19.3"),
     nccl.GET_CHANNEL_THREAD_INFO(since="2.20.5"),
 )
-def coll_channels_only(communicator: Communicator) -> int:
+def coll_channels_only(communicator: Comm) -> int:
     """The channels before aggregation raises them."""
     return communicator.coll_channels
 
@@ -104,7 +104,7 @@ def bounds_to(most: int, call: Call, tables: Tables, nbytes: SizeArray) -> tuple
 
 
 def of_registered(call: Call, tables: Tables, bound: IntArray) -> IntArray:
-    """What registered buffers make of bounds, numbers of channels [size]; the same where there are none."""
+    """Bounds with registered buffers, numbers of channels [size]; the same where there are none."""
     if registered.kept(call.communicator, call.request):
         for rule in call.rules.registered:
             before, bound = bound, rule(call, tables, bound)
@@ -170,7 +170,7 @@ def _threshold(call: Call, tables: Tables) -> int:
 
 
 @NVLS_BOUND_RULES(nccl.TOPO_GET_ALGO_INFO(since="2.28.3"), nccl.BINARY("ncclTuningGetChannels", since="2.32.3"))
-def fewer_between_nodes(communicator: Communicator, algo_proto: AlgoProto) -> int:
+def fewer_between_nodes(communicator: Comm, algo_proto: AlgoProto) -> int:
     """NVLS's channels; NVLS between nodes has no more than the communicator."""
     if algo_proto[0] is Algorithm.NVLS and communicator.nodes > 1:
         return min(communicator.nvls_channels, communicator.channels)
@@ -178,7 +178,7 @@ def fewer_between_nodes(communicator: Communicator, algo_proto: AlgoProto) -> in
 
 
 @NVLS_BOUND_RULES(nccl.TUNING_GET_CHANNELS(since="2.31.2"))
-def fewer_between_nodes_and_for_pat(communicator: Communicator, algo_proto: AlgoProto) -> int:
+def fewer_between_nodes_and_for_pat(communicator: Comm, algo_proto: AlgoProto) -> int:
     """NVLS's channels; NVLS between nodes and PAT have no more than the communicator."""
     if algo_proto[0] is Algorithm.PAT:
         return min(communicator.nvls_channels, communicator.channels)
@@ -191,19 +191,19 @@ def fewer_between_nodes_and_for_pat(communicator: Communicator, algo_proto: Algo
     nccl.GET_CHANNEL_THREAD_INFO(since="2.20.5"),
     nccl.TOPO_GET_ALGO_INFO(since="2.22.3"),
 )
-def nvls_channels_only(communicator: Communicator, algo_proto: AlgoProto) -> int:
+def nvls_channels_only(communicator: Comm, algo_proto: AlgoProto) -> int:
     """NVLS's channels."""
     return communicator.nvls_channels
 
 
 @NVLS_KIND_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.18.1"), nccl.PREPARE_TASKS(since="2.22.3"))
-def nvls_algorithms(communicator: Communicator, algorithm: Algorithm) -> bool:
+def nvls_algorithms(communicator: Comm, algorithm: Algorithm) -> bool:
     """NVLS and NVLSTree run on NVLS's channels."""
     return algorithm in NVLS
 
 
 @NVLS_KIND_RULES(nccl.PREPARE_TASKS_MOVED(since="2.31.2"))
-def nvls_algorithms_and_pat_of_several_ranks(communicator: Communicator, algorithm: Algorithm) -> bool:
+def nvls_algorithms_and_pat_of_several_ranks(communicator: Comm, algorithm: Algorithm) -> bool:
     """NVLS, NVLSTree, and PAT with several ranks per node run on NVLS's channels."""
     return algorithm in NVLS or (algorithm is Algorithm.PAT and communicator.ranks > communicator.nodes)
 
@@ -296,7 +296,7 @@ def fewer_threads(nbytes: SizeArray, channels: IntArray, threads: int, threshold
 
 
 @BLOCK_RULES(nccl.TOPO_GET_ALGO_INFO(since="2.22.3"), nccl.TUNING_GET_CHANNELS(since="2.31.2"))
-def whole_for_trees(communicator: Communicator, algo_proto: AlgoProto, threads: IntArray, least: int) -> IntArray:
+def whole_for_trees(communicator: Comm, algo_proto: AlgoProto, threads: IntArray, least: int) -> IntArray:
     """Threads of the block: the most for trees and PAT; Ring/Simple adds a warp to synchronise."""
     if algo_proto[0] in (Algorithm.Tree, Algorithm.PAT):
         return np.full(threads.shape, communicator.release.limits.max_threads, np.int64)
@@ -309,13 +309,13 @@ def whole_for_trees(communicator: Communicator, algo_proto: AlgoProto, threads: 
     nccl.TOPO_GET_ALGO_INFO(since="2.19.3"),
     nccl.GET_CHANNEL_THREAD_INFO(since="2.20.5"),
 )
-def more_warps_for_simple(communicator: Communicator, algo_proto: AlgoProto, threads: IntArray, least: int) -> IntArray:
+def more_warps_for_simple(communicator: Comm, algo_proto: AlgoProto, threads: IntArray, least: int) -> IntArray:
     """Threads of the block: Simple adds warps, one to a ring to synchronise, four to the two halves of a tree."""
     more = {(Algorithm.Ring, Protocol.Simple): 1, (Algorithm.Tree, Protocol.Simple): 4}
     return np.maximum(_block_threads(communicator, threads, more.get(algo_proto, 0)), least)
 
 
-def _block_threads(communicator: Communicator, threads: IntArray, more_warps: int) -> IntArray:
+def _block_threads(communicator: Comm, threads: IntArray, more_warps: int) -> IntArray:
     warp = communicator.release.limits.warp_size
     blocks: IntArray = np.maximum(threads // warp + more_warps, 3) * warp
     return blocks

@@ -10,7 +10,7 @@ from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
 from tuner.base.numerics import Float, f32, f64
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.request import Request, ring_steps
 from tuner.machine.graphs import Graph
 from tuner.release import Generation, Release
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Call:
     """A request on a communicator, by the algorithm and protocol that a rule computes for."""
 
-    communicator: Communicator
+    communicator: Comm
     request: Request
     algo_proto: AlgoProto
 
@@ -71,7 +71,7 @@ class Call:
 class ModelPoint:
     """One cell of the latency and bandwidth tables, with what the rules derive from it."""
 
-    communicator: Communicator
+    communicator: Comm
     collective: Collective
     algorithm: Algorithm
     protocol: Protocol

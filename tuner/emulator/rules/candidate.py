@@ -5,13 +5,13 @@ from collections.abc import Callable
 from tuner.base.names import Algorithm, Collective, DataType, Op
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.request import FP8, Request
 from tuner.emulator.rules import init
 from tuner.release.schema import given
 
 Reason = str | None
-CandidateRule = Callable[[Communicator, Request, Algorithm], Reason]
+CandidateRule = Callable[[Comm, Request, Algorithm], Reason]
 RULES: Registry[CandidateRule] = Registry()
 FP8_RULES: Registry[Callable[[Request], bool]] = Registry()
 
@@ -36,13 +36,13 @@ NVLS_SUM_ONLY = (DataType.float32, DataType.float64)
     nccl.UPDATE_COLL_COST_TABLE(since="2.22.3"),
     nccl.COLLNET_MODEL_SIM(since="2.31.2"),
 )
-def collnet_supports_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+def collnet_supports_operation(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
     """CollNet needs a network that reduces this type with this operation."""
     return collnet_missing(communicator, request) if algorithm in COLLNET else None
 
 
 @RULES(nccl.UPDATE_COLL_COST_TABLE(since="2.28.3"), nccl.COLLNET_MODEL_SIM(since="2.31.2"))
-def collnet_needs_few_local_ranks(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+def collnet_needs_few_local_ranks(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
     """CollNet takes only so many ranks per node."""
     most = communicator.release.limits.max_direct_local_ranks
     many = algorithm in COLLNET and communicator.max_local_ranks > most
@@ -50,7 +50,7 @@ def collnet_needs_few_local_ranks(communicator: Communicator, request: Request, 
 
 
 @RULES(nccl.UPDATE_COLL_COST_TABLE(since="2.23.4"))
-def collnet_direct_needs_few_local_ranks(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+def collnet_direct_needs_few_local_ranks(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
     """CollNetDirect takes only so many ranks per node."""
     if algorithm is not Algorithm.CollNetDirect:
         return None
@@ -58,7 +58,7 @@ def collnet_direct_needs_few_local_ranks(communicator: Communicator, request: Re
 
 
 @RULES(nccl.TOPO_GET_ALGO_INFO(since="2.19.3"), nccl.UPDATE_COLL_COST_TABLE(since="2.22.3"))
-def nvls_reduces_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+def nvls_reduces_operation(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
     """NVLS at all, and the switch can reduce this type with this operation; AllGather needs no reduction."""
     if algorithm not in NVLS or request.collective is Collective.AllGather:
         return None
@@ -66,7 +66,7 @@ def nvls_reduces_operation(communicator: Communicator, request: Request, algorit
 
 
 @RULES(nccl.GET_ALGO_INFO(since="2.18.1"), nccl.TOPO_GET_ALGO_INFO(since="2.20.5"))
-def nvls_reduces_every_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+def nvls_reduces_every_operation(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
     """NVLS at all, and the switch can reduce this type with this operation; of AllGather too, which it cannot."""
     if algorithm not in NVLS or (communicator.nvls and _switch_reduces(request)):
         return None
@@ -74,14 +74,14 @@ def nvls_reduces_every_operation(communicator: Communicator, request: Request, a
 
 
 @RULES(nccl.TOPO_GET_ALGO_INFO(since="2.19.3"), nccl.UPDATE_COLL_COST_TABLE(since="2.22.3"))
-def nvls_gathers_on_one_node(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+def nvls_gathers_on_one_node(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
     """NVLS gathers and scatters on one node only."""
     off = algorithm is Algorithm.NVLS and request.spreads and communicator.nodes > 1
     return f"NVLS {request.collective.name} needs a single node" if off else None
 
 
 @RULES(nccl.UPDATE_COLL_COST_TABLE(since="2.25.1"))
-def nvls_gathers_few_ranks(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+def nvls_gathers_few_ranks(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
     """NVLS gathers and scatters over only so many ranks."""
     most = communicator.release.limits.max_nvls_local_ranks
     off = algorithm is Algorithm.NVLS and request.spreads and communicator.ranks > most
@@ -89,7 +89,7 @@ def nvls_gathers_few_ranks(communicator: Communicator, request: Request, algorit
 
 
 @RULES(nccl.UPDATE_COLL_COST_TABLE(since="2.27.3"), nccl.NVLS_MODEL_SIM(since="2.31.2"))
-def nvls_supports_operation(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+def nvls_supports_operation(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
     """NVLS at all, and the switch can reduce this type with this operation (gathering reduces nothing)."""
     if algorithm not in NVLS:
         return None
@@ -106,14 +106,14 @@ def nvls_supports_operation(communicator: Communicator, request: Request, algori
     nccl.UPDATE_COLL_COST_TABLE(since="2.22.3"),
     nccl.NVLS_MODEL_SIM(since="2.31.2"),
 )
-def nvls_between_nodes_needs_collnet(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+def nvls_between_nodes_needs_collnet(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
     """Across nodes NVLS needs a network that reduces this type with this operation."""
     needs = algorithm is Algorithm.NVLS and communicator.nodes > 1
     return collnet_missing(communicator, request) if needs else None
 
 
 @RULES(nccl.NVLS_MODEL_SIM(since="2.31.2"))
-def nvls_gathers_over_few_channels(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+def nvls_gathers_over_few_channels(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
     """NVLS gathers and scatters over a graph of only so many channels."""
     most = given(communicator.release.limits.max_nvls_gather_channels, "limits.max_nvls_gather_channels")
     many = communicator.graphs[Algorithm.NVLS].channels > most and request.collective is not Collective.AllReduce
@@ -122,21 +122,21 @@ def nvls_gathers_over_few_channels(communicator: Communicator, request: Request,
 
 
 @RULES(nccl.PAT_MODEL_SIM(since="2.31.2"))
-def pat_of_several_ranks_needs_nvls(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+def pat_of_several_ranks_needs_nvls(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
     """With several ranks per node, PAT goes through the switch inside the node."""
     needs = algorithm is Algorithm.PAT and communicator.ranks > communicator.nodes
     return nvls_missing(communicator, request) if needs else None
 
 
 @RULES(nccl.UPDATE_COLL_COST_TABLE(since="2.23.4"))
-def pat_cannot_scale(communicator: Communicator, request: Request, algorithm: Algorithm) -> Reason:
+def pat_cannot_scale(communicator: Comm, request: Request, algorithm: Algorithm) -> Reason:
     """PAT has no ReduceScatter that multiplies, as the average does."""
     off = algorithm is Algorithm.PAT and request.collective is Collective.ReduceScatter and request.scales
     return "PAT ReduceScatter cannot average" if off else None
 
 
-def collnet_missing(communicator: Communicator, request: Request) -> Reason:
-    """Why CollNet cannot do this call; the network gathers bytes, and reduces as SHARP, where an average is a sum."""
+def collnet_missing(communicator: Comm, request: Request) -> Reason:
+    """Reason that CollNet cannot do this call; the network gathers bytes, and reduces as SHARP (averages as sums)."""
     if communicator.collnet is None:
         return "CollNet needs several nodes and a network that reduces (NCCL_COLLNET_ENABLE=1)"
     if request.moves_only or (request.dtype in NETWORK_TYPES and request.op in NETWORK_OPS):
@@ -144,8 +144,8 @@ def collnet_missing(communicator: Communicator, request: Request) -> Reason:
     return f"the network cannot reduce {request.dtype.name} with {request.op.name}"
 
 
-def nvls_missing(communicator: Communicator, request: Request) -> Reason:
-    """Why NVLS cannot do this call, as far as the switch is concerned."""
+def nvls_missing(communicator: Comm, request: Request) -> Reason:
+    """Reason that NVLS cannot do this call, as far as the switch is concerned."""
     if init.nvls_switched_off(communicator.environment):
         return "NCCL_NVLS_ENABLE=0 leaves NVLS out"
     if not communicator.nvls:

@@ -28,7 +28,7 @@ class CollNet:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CollNetFacts:
-    """What the rules here may look at."""
+    """Facts that the rules here may look at."""
 
     release: Release
     environment: Environment

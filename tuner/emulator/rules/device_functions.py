@@ -14,7 +14,7 @@ from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.base.numerics import f32
 from tuner.base.registry import Registry, Variant
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.request import Request
 from tuner.emulator.rules.bounds import NVLS
 from tuner.emulator.rules.candidate import NVLS_ANY_ORDER, NVLS_SUM_ONLY
@@ -45,23 +45,23 @@ OF_RULE = {SUM: Op.sum, PROD: Op.prod, MIN_MAX: Op.max, PRE_MUL_SUM: Op.prod, SU
 
 
 class DeviceFunctions(Variant, ABC):
-    """How functions are named and numbered, and which kernel runs them."""
+    """Names and numbers of device functions, and the kernels that run them."""
 
     EXCHANGES: ClassVar[str] = "ncclDevKernel_SendRecv"  # the kernel of sends and receives
 
     @abstractmethod
-    def name(self, communicator: Communicator, task: CollectiveTask) -> str:
+    def name(self, communicator: Comm, task: CollectiveTask) -> str:
         """The symbol of the device function that runs a task."""
 
     @abstractmethod
-    def __call__(self, communicator: Communicator, task: CollectiveTask) -> int:
+    def __call__(self, communicator: Comm, task: CollectiveTask) -> int:
         """The number in the device's table of the function that runs a task."""
 
     @abstractmethod
-    def _kernel(self, communicator: Communicator, task: CollectiveTask) -> tuple[str, bool]:
+    def _kernel(self, communicator: Comm, task: CollectiveTask) -> tuple[str, bool]:
         """The kernel that is launched for a task, and whether it is made for its function."""
 
-    def kernel(self, communicator: Communicator, tasks: Iterable[CollectiveTask]) -> str:
+    def kernel(self, communicator: Comm, tasks: Iterable[CollectiveTask]) -> str:
         """The symbol, without parameters, of the kernel that runs these: the first that is made for one of them."""
         name = ""
         for task in tasks:
@@ -70,8 +70,8 @@ class DeviceFunctions(Variant, ABC):
                 break
         return name
 
-    def kernel_with_exchanges(self, communicator: Communicator, tasks: Iterable[CollectiveTask]) -> str:
-        """The same where sends and receives follow: theirs, if none is made for one of the collectives."""
+    def kernel_with_exchanges(self, communicator: Comm, tasks: Iterable[CollectiveTask]) -> str:
+        """Kernel where sends and receives follow: theirs, if none is made for one of the collectives."""
         made = (name for name, specialized in (self._kernel(communicator, task) for task in tasks) if specialized)
         return next(made, self.EXCHANGES)
 
@@ -118,14 +118,14 @@ class SortedByName(DeviceFunctions):
 
     further: tuple[Function, ...] = ()  # that no collective here runs
 
-    def name(self, communicator: Communicator, task: CollectiveTask) -> str:
+    def name(self, communicator: Comm, task: CollectiveTask) -> str:
         return _function(communicator.rules, operation(task.request), task).symbol("ncclDevFunc")
 
-    def __call__(self, communicator: Communicator, task: CollectiveTask) -> int:
+    def __call__(self, communicator: Comm, task: CollectiveTask) -> int:
         numbers = _sorted_numbers(communicator.rules, communicator.release.limits.data_types, self.further)
         return numbers[_function(communicator.rules, operation(task.request), task)]
 
-    def _kernel(self, communicator: Communicator, task: CollectiveTask) -> tuple[str, bool]:
+    def _kernel(self, communicator: Comm, task: CollectiveTask) -> tuple[str, bool]:
         function = _function(communicator.rules, operation(task.request), task)
         if not function.op:
             best = Function(function.collective, "", "", "RING", "LL")
@@ -211,11 +211,11 @@ class EveryRow(DeviceFunctions):
     EXCHANGES = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t"
     FIRST = 1  # behind send and receive, and a function of each type for one rank
 
-    def name(self, communicator: Communicator, task: CollectiveTask) -> str:
+    def name(self, communicator: Comm, task: CollectiveTask) -> str:
         collective, op, dtype, algorithm, protocol = self._parts(task)
         return f"ncclFunction_{collective}_{algorithm}_{protocol}_{op}_{dtype}"
 
-    def __call__(self, communicator: Communicator, task: CollectiveTask) -> int:
+    def __call__(self, communicator: Comm, task: CollectiveTask) -> int:
         request, (algorithm, protocol) = task.request, task.algo_proto
         types, ops = communicator.release.limits.data_types, ("Sum", "Prod", "Max", "Min", "PreMulSum", "SumPostDiv")
         number = request.collective * len(ops) + ops.index(self._op(request))
@@ -223,7 +223,7 @@ class EveryRow(DeviceFunctions):
         number = number * communicator.release.limits.algorithms + algorithm
         return self.FIRST + types + number * len(Protocol) + protocol
 
-    def _kernel(self, communicator: Communicator, task: CollectiveTask) -> tuple[str, bool]:
+    def _kernel(self, communicator: Comm, task: CollectiveTask) -> tuple[str, bool]:
         collective, op, dtype, algorithm, protocol = self._parts(task)
         specialized = op == SUM and protocol == PROTOCOLS[Protocol.LL]
         return f"ncclKernel_{collective}_{algorithm}_LL_Sum_{dtype}", specialized

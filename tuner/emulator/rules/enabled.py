@@ -35,7 +35,7 @@ def nvls_needs_two_channels(point: ModelPoint) -> Reason:
 
 
 def too_few_channels(point: ModelPoint) -> str:
-    """What is missing where the graph of a cell has none, or too few. Source: ncclTopoCompute, src/graph/search.cc."""
+    """Reason where the graph of a cell has no channels, or too few. Source: ncclTopoCompute, src/graph/search.cc."""
     if point.algorithm not in (Algorithm.NVLS, Algorithm.NVLSTree):
         return f"NCCL found no graph for {point.algorithm.name}"
     if init.nvls_switched_off(point.environment):

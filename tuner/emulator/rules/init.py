@@ -1,4 +1,8 @@
-"""Channel counts that NCCL settles at init: small named rules, chosen by the release table."""
+"""What NCCL settles at init: channel counts, and which hosts are one node; rules by name, of the release table.
+
+A NVLink domain is a cluster of GPUs on one NVLink fabric, of one clique, as NVML tells each rank (multi-node NVLink,
+MNNVL).
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,16 +20,15 @@ from tuner.release.environment import Environment
 from tuner.release.schema import given
 
 if TYPE_CHECKING:
-    from tuner.emulator.communicator import Communicator, Node
+    from tuner.emulator.communicator import Comm, Node
     from tuner.emulator.rules.resolved import Rules
-
 
 Cpu: TypeAlias = tuple[str, str | None]  # architecture and vendor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InitFacts:
-    """What the rules here may look at."""
+    """Facts that the rules here may look at."""
 
     release: Release
     rules: "Rules"
@@ -41,7 +44,7 @@ class InitFacts:
     min_local_ranks: int
     net_gbs: float
     collnet_chain: Graph | None  # where there is CollNet
-    shared: "Communicator | None" = None  # whose resources this one shares, where it was made of another's ranks
+    shared: "Comm | None" = None  # whose resources this one shares, where it was made of another's ranks
 
     @property
     def max_channels(self) -> int:
@@ -398,7 +401,7 @@ def shares_resources(by: str, configured: bool, variables: Mapping[str, str]) ->
     return configured if number in (None, UNDEFINED) else number == 1
 
 
-def check_shared(communicator: "Communicator") -> None:
+def check_shared(communicator: "Comm") -> None:
     """BadInput where NCCL crashes: it sets no chunk of NVLS that is shared, which nodes of as many ranks do."""
     whole, chunk = communicator.shared, communicator.rules.nvls_chunk
     if whole is None or not chunk.unset_where_shared or not whole.nvls or not communicator.nvls:
@@ -410,16 +413,104 @@ def check_shared(communicator: "Communicator") -> None:
         )
 
 
-def shared_channels(whole: "Communicator | None", count: int) -> int:
+def shared_channels(whole: "Comm | None", count: int) -> int:
     """No more channels than the whole has."""
     return count if whole is None else min(count, whole.channels)
 
 
-def shared_channels_with_nvls(whole: "Communicator | None", count: int) -> int:
+def shared_channels_with_nvls(whole: "Comm | None", count: int) -> int:
     """Channels once more after NVLS may have raised them, where the whole has NVLS."""
     return shared_channels(whole, count) if whole is not None and whole.nvls else count
 
 
-def shared_nvls_channels(whole: "Communicator | None", count: int) -> int:
+def shared_nvls_channels(whole: "Comm | None", count: int) -> int:
     """No more channels of NVLS than the whole has, where it has any."""
     return min(count, whole.nvls_channels) if whole is not None and whole.nvls else count
+
+
+ENABLE = "NCCL_MNNVL_ENABLE"
+CLUSTER, CLIQUE = "NCCL_MNNVL_UUID", "NCCL_MNNVL_CLIQUE_ID"
+IF_THERE = 2  # default of NCCL_MNNVL_ENABLE
+NOT_SET, BY_RACK = -1, -2  # of NCCL_MNNVL_CLIQUE_ID; BY_RACK asks NVML for the rack
+
+
+@dataclass(frozen=True, slots=True)
+class DomainHosts:
+    """The hosts of a communicator and what joins them; ``ready``: NVML says of every rank that its GPU has joined."""
+
+    environment: Environment
+    hosts: int
+    domains: Sequence[int]  # hosts of each, in the order of ranks; empty: there is no fabric
+    ready: bool
+
+    @property
+    def usable(self) -> bool:
+        """Whether NCCL finds the fabric at all: it needs all ranks on it, and memory that it can share over it."""
+        memory = self.environment.number("NCCL_CUMEM_ENABLE", -2) != 0
+        return bool(self.domains) and self.ready and memory
+
+
+FabricRule = Callable[[DomainHosts], Sequence[int]]
+DOMAIN_RULES: Registry[FabricRule] = Registry()
+
+
+@DOMAIN_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.18.1"))
+def hosts_are_nodes(fabric: DomainHosts) -> Sequence[int]:
+    """The release knows of no NVLink between hosts."""
+    return ()
+
+
+@DOMAIN_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.20.5"))
+def only_the_whole_communicator(fabric: DomainHosts) -> Sequence[int]:
+    """One domain of all ranks is tuned as one node while the graphs are those of hosts: BadInput, not emulated."""
+    if fabric.usable and fabric.hosts > 1 and len(fabric.domains) == 1:
+        raise BadInput(
+            "a NVLink domain of all hosts: this release of NCCL tunes it as one node but searches host by host, "
+            "which is not emulated; valid: several domains, whose hosts it takes for nodes, or a later release"
+        )
+    return ()
+
+
+@DOMAIN_RULES(nccl.CHECK_MNNVL(since="2.21.5"))
+def cliques_or_failure(fabric: DomainHosts) -> Sequence[int]:
+    """BadInput where NCCL_MNNVL_ENABLE=1 asks for what is not there, at which NCCL gives up."""
+    wanted = fabric.environment.c_int(ENABLE, IF_THERE)
+    if fabric.hosts > 1 and wanted == 1 and not fabric.usable:
+        raise BadInput(f"{ENABLE}=1: NCCL then fails without a NVLink domain: MNNVL is not supported on this system")
+    return fabric.domains if fabric.usable and fabric.hosts > 1 and wanted else ()
+
+
+@DOMAIN_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.25.1"))
+def cliques(fabric: DomainHosts) -> Sequence[int]:
+    """On one host only where the variable asks for it."""
+    wanted = fabric.environment.c_int(ENABLE, IF_THERE)
+    return _joined(fabric) if fabric.usable and (wanted == 1 or (fabric.hosts > 1 and wanted)) else ()
+
+
+@DOMAIN_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.27.3"))
+def cliques_of_peers(fabric: DomainHosts) -> Sequence[int]:
+    """The same, but none where peer-to-peer is off."""
+    if fabric.environment.c_int(ENABLE, IF_THERE) != 1 and _no_peer_to_peer(fabric.environment):
+        return ()
+    return cliques(fabric)
+
+
+def _joined(fabric: DomainHosts) -> Sequence[int]:
+    """The hosts of each clique: a domain's, or all where a variable gives all GPUs the same cluster."""
+    cluster = fabric.environment.number(CLUSTER, NOT_SET)
+    clique = fabric.environment.number(CLIQUE, NOT_SET)
+    if cluster == NOT_SET:
+        return fabric.domains
+    if cluster == 0:
+        return ()
+    if clique == BY_RACK:
+        return fabric.domains
+    return (sum(fabric.domains),)
+
+
+def _no_peer_to_peer(environment: Environment) -> bool:
+    """Whether NCCL_P2P_DISABLE or NCCL_P2P_LEVEL leaves none (ncclGetUserP2pLevel, src/graph/paths.cc)."""
+    disable, level = environment.text("NCCL_P2P_DISABLE"), environment.text("NCCL_P2P_LEVEL")
+    if disable is not None and parse_long(disable) == 1:
+        return True
+    return level == "LOC" or (level is not None and level[:1].isdigit() and parse_long(level) == 0)

@@ -17,7 +17,7 @@ from tuner.base.names import Collective, Protocol
 from tuner.base.numerics import IntArray, SizeArray, ceil_div
 from tuner.base.registry import Registry, Variant
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
 from tuner.emulator.rules.bounds import bounds_to, of_registered
@@ -27,7 +27,7 @@ from tuner.release.schema import given
 
 @dataclass(frozen=True, slots=True)
 class TrafficCells:
-    """What cells are made of: traffic of a byte, the most channels, the least traffic of a channel, alignment."""
+    """Makeup of cells: traffic of a byte, the most channels, the least traffic of a channel, alignment."""
 
     per_byte: int
     channels: int
@@ -37,7 +37,7 @@ class TrafficCells:
 
 @dataclass(frozen=True, slots=True)
 class ChannelPosition:
-    """Where the next operation begins: a channel, and the traffic that is on it already."""
+    """Place at which the next operation begins: a channel, and the traffic that is on it already."""
 
     channel: int = 0
     loaded: int = 0
@@ -60,7 +60,7 @@ class ChannelSplit(Variant, ABC):
 
     @abstractmethod
     def _missing_bytes(self, cells: TrafficCells, bytes_: int) -> int:
-        """What of the last cell does not count as traffic."""
+        """Bytes of the last cell that do not count as traffic."""
 
     def in_group(
         self, cells: TrafficCells, bytes_: int, per_channel: int, place: ChannelPosition
@@ -137,7 +137,7 @@ class CellsOf16Bytes(ChannelSplit):
 
 
 def _cut(count: int, each: int, low: int, left: int) -> tuple[bool, list[int]]:
-    """How ``left`` channels share ``count`` cells, ``each`` in the middle and ``low`` in the first.
+    """Shares of ``left`` channels in ``count`` cells, ``each`` in the middle and ``low`` in the first.
 
     Whether the first is skipped, and the cells of those that get any.
     """
@@ -186,7 +186,7 @@ class Piece:
 
 
 class LaunchRule(Variant, ABC):
-    """How the bytes of one operation become channels."""
+    """Rule that makes channels of the bytes of one operation."""
 
     @abstractmethod
     def __call__(self, call: Call, tables: Tables, nbytes: SizeArray) -> tuple[IntArray, IntArray]:
@@ -321,7 +321,7 @@ def tuned_bounds(call: Call, tables: Tables, nbytes: SizeArray, named: int) -> t
 
 
 def elements_at_once(call: Call, threads: Any) -> Any:
-    """What a block of so many threads (an int or an array of them) moves at once."""
+    """Elements that a block of so many threads (an int or an array of them) moves at once."""
     limits, type_bytes = call.limits, call.request.device_dtype.size_bytes
     if call.protocol is Protocol.Simple:
         return given(limits.simple_alignment_bytes, "limits.simple_alignment_bytes") // type_bytes
@@ -334,7 +334,7 @@ def elements_at_once(call: Call, threads: Any) -> Any:
     return given(limits.ll_alignment_bytes_per_thread, "limits.ll_alignment_bytes_per_thread") // type_bytes * threads
 
 
-def ctas(communicator: Communicator, request: Request) -> tuple[int, int]:
+def ctas(communicator: Comm, request: Request) -> tuple[int, int]:
     """The fewest and the most blocks of a call, which looks at the environment again; Broadcast does not (sic).
 
     A least number above the most is 1 there, and not the most.
@@ -348,7 +348,7 @@ def ctas(communicator: Communicator, request: Request) -> tuple[int, int]:
 
 
 def cells_of(call: Call) -> TrafficCells:
-    """What the bytes of a call are dealt out in."""
+    """Cells that the bytes of a call are dealt out in."""
     communicator, limits = call.communicator, call.limits
     most = communicator.nvls_channels if call.like_nvls else communicator.channels
     return TrafficCells(call.traffic_per_byte, most, limits.min_traffic_per_channel_bytes, limits.cell_alignment_bytes)

@@ -1,6 +1,7 @@
-"""Number of channels that an operation on registered buffers may use: rules by name, in the order of the release table.
+"""Buffers: those of connections, those of users, and how many channels operations on registered ones may use.
 
-Shapes: bounds are numbers of channels, [size].
+Rules of channels are by name, in the order of the release table; NCCL_CTA_POLICY, which leaves blocks to others, holds
+without a tuner plugin. Shapes: bounds are numbers of channels, [size].
 """
 
 from collections.abc import Callable, Collection
@@ -11,23 +12,23 @@ import numpy as np
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
-from tuner.base.names import Algorithm, Buffers, Collective, Protocol
-from tuner.base.numerics import IntArray, f32
+from tuner.base.names import Algorithm, Buffers, Collective, Protocol, Sides, WindowFlag, Windows, flag_words
+from tuner.base.numerics import IntArray, f32, int32
 from tuner.base.registry import Registry
-from tuner.base.windows import Sides
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.model import Tables
 from tuner.emulator.request import Request
-from tuner.emulator.rules import symmetric_variables
+from tuner.emulator.rules import candidate, symmetric_variables
 from tuner.emulator.rules.call import Call
-from tuner.machine.peer_links import PeerLinks
+from tuner.machine.adapters import PeerLinks
 from tuner.release import Release, first_with
+from tuner.release.environment import Environment
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkUse:
-    """How a rank goes to other nodes, as far as registered buffers of rings go by it.
+    """Ways of a rank to other nodes, as far as registered buffers of rings go by it.
 
     ``relayed`` and ``direct`` are NCCL's ``useNetPXN`` and ``useGdr``, found of all ranks as it connects rings.
     """
@@ -63,19 +64,19 @@ NVLS = (Algorithm.NVLS, Algorithm.NVLSTree)
 CROSS_CLIQUE = "NCCL_MNNVL_CROSS_CLIQUE"  # with which NVLink may reach peers of other nodes, too
 
 
-def keeps(communicator: Communicator, request: Request) -> bool:
+def keeps(communicator: Comm, request: Request) -> bool:
     """Whether both buffers are registered, and NCCL keeps that."""
     return kept(communicator, request) is Sides.both
 
 
-def kept(communicator: Communicator, request: Request) -> Sides:
+def kept(communicator: Comm, request: Request) -> Sides:
     """Buffers that are registered, where NCCL keeps that."""
     if not _is_kept(communicator, request):
         return Sides.none
     return request.windows.sides if request.buffers is Buffers.window else Sides.both
 
 
-def _is_kept(communicator: Communicator, request: Request) -> bool:
+def _is_kept(communicator: Comm, request: Request) -> bool:
     if request.buffers is Buffers.plain:
         return False
     unsupported = communicator.release.symmetric.unsupported_windows
@@ -88,7 +89,7 @@ def _is_kept(communicator: Communicator, request: Request) -> bool:
 
 
 def missing(release: Release, buffers: Buffers) -> str | None:
-    """That a release does not have such buffers, and which do; None where it has them."""
+    """Sentence that a release does not have such buffers, and which do; None where it has them."""
     if buffers is Buffers.plain:
         return None
     if buffers is Buffers.window and release.rules.non_classic_path == "classic_path_only":
@@ -100,8 +101,8 @@ def missing(release: Release, buffers: Buffers) -> str | None:
     return None
 
 
-def not_on_nodes(communicator: Communicator, buffers: Buffers) -> str | None:
-    """Where such buffers are not emulated because nodes differ; None where they are.
+def not_on_nodes(communicator: Comm, buffers: Buffers) -> str | None:
+    """Condition under which such buffers are not emulated because nodes differ; None where they are.
 
     Ranks ask the compute capability of their own GPU for channels of NVLS, and with one rank per node their own adapter
     (ncclNvlsRegResourcesQuery, src/transport/nvls.cc, and src/register/coll_reg.cc, v2.28.9-1).
@@ -255,13 +256,13 @@ def _links(call: Call) -> PeerLinks:
     return call.communicator.links()
 
 
-def nvls_channels_by_heads(communicator: Communicator, tables: Tables, collective: Collective) -> int:
+def nvls_channels_by_heads(communicator: Comm, tables: Tables, collective: Collective) -> int:
     """Channels NVLS takes to fill the switch from registered buffers."""
     of_eight_gpus = 8 * _nvls_channels(communicator, tables, collective)
     return _within(communicator, -(-of_eight_gpus // communicator.nvls_heads))
 
 
-def _nvls_channels(communicator: Communicator, tables: Tables, collective: Collective) -> int:
+def _nvls_channels(communicator: Comm, tables: Tables, collective: Collective) -> int:
     table = communicator.release.registered_nvls_channels
     row = table.blackwell if communicator.generation == "blackwell" else table.hopper
     if communicator.nodes == 1:
@@ -272,7 +273,7 @@ def _nvls_channels(communicator: Communicator, tables: Tables, collective: Colle
     return (row.nodes_fast if fast_scatter or fast_reduce else row.nodes)[collective]
 
 
-def _within(communicator: Communicator, channels: int) -> int:
+def _within(communicator: Comm, channels: int) -> int:
     least, most = communicator.ctas
     return max(least, min(most, channels))
 
@@ -321,7 +322,7 @@ def _handed_to_peers(call: Call) -> bool:
 
 
 class ZeroCopyPeer(Enum):
-    """Whom a buffer is registered for; the value is NCCL's ``ncclRegBufferType`` as far as the device is told of it."""
+    """Peer that a buffer is registered for; the value is NCCL's ``ncclRegBufferType`` as the device is told of it."""
 
     peers = 1
     switch = 2
@@ -344,3 +345,161 @@ def takers(call: Call, network: Callable[[], NetworkUse] | None) -> tuple[ZeroCo
         ZeroCopyPeer.network: network_takes_buffers(call, network),
     }
     return tuple(taker for taker, takes in found.items() if takes)
+
+
+VARIABLES = {Protocol.LL: "NCCL_LL_BUFFSIZE", Protocol.LL128: "NCCL_LL128_BUFFSIZE", Protocol.Simple: "NCCL_BUFFSIZE"}
+UNSET = -2
+LL128_LINE, LL128_DATA = 16, 15  # numbers of 8 bytes in a line, and how many of them are data
+STEPPING = (Collective.AllGather, Collective.ReduceScatter, Collective.AllReduce)
+
+
+def buffer_bytes(communicator: Comm, protocol: Protocol) -> int:
+    """The buffer of a connection. Source: computeBuffSizes, src/init.cc, v2.28.9-1."""
+    limits = communicator.release.limits
+    requested = int32(communicator.environment.number(VARIABLES[protocol], UNSET))
+    if requested != UNSET:
+        return requested
+    if protocol is Protocol.LL:
+        return limits.ll_buffer_bytes
+    if protocol is Protocol.LL128:
+        return limits.ll128_buffer_bytes
+    on_arm = limits.simple_buffer_bytes_on_arm
+    return on_arm if on_arm is not None and communicator.cpu_arch == "arm64" else limits.simple_buffer_bytes
+
+
+def step_bytes(communicator: Comm, protocol: Protocol) -> int:
+    """One of the steps that a buffer has."""
+    return buffer_bytes(communicator, protocol) // communicator.release.limits.buffer_steps
+
+
+def chunk_and_slice_steps(call: Call) -> tuple[int, int]:
+    """Steps of a chunk, and of a slice of it: more than one for Ring/Simple where every rank has its own part.
+
+    Source: src/include/collectives.h, v2.28.9-1.
+    """
+    several = call.algo_proto == (Algorithm.Ring, Protocol.Simple) and call.request.collective in STEPPING
+    steps = call.limits.buffer_steps
+    return (steps // 2, steps // 4) if several else (1, 1)
+
+
+def grain_bytes(protocol: Protocol, warp_size: int) -> int:
+    """Grain of chunks, which they are multiples of. Source: ncclProtoGrainSize, src/include/device.h, v2.28.9-1."""
+    if protocol is Protocol.LL:
+        return 16
+    return warp_size * 8 // LL128_LINE * LL128_DATA * 8 if protocol is Protocol.LL128 else 512
+
+
+# Which buffers of calls a communicator can have: those that the release knows and NCCL takes, and are emulated.
+
+
+def check_buffers_of(communicator: Comm, request: Request) -> None:
+    """BadInput for buffers of a call that the release does not have or refuses, or that are not emulated here."""
+    check_buffers(communicator, request.buffers, request.windows)
+    if request.in_place and request.buffers is Buffers.window and request.windows.sides is not Sides.both:
+        raise BadInput("in place both buffers are one, and so in a window; valid: windows both, or out of place")
+
+
+def check_buffers(communicator: Comm, buffers: Buffers, of: Windows) -> None:
+    """Checks buffers of any call, whose windows are ``of`` such a kind. Errors: BadInput."""
+    if buffers is Buffers.plain:
+        return
+    release, values = communicator.release, communicator.environment.values
+    if said := missing(release, buffers):
+        raise BadInput(said)
+    if not release.rules.registered:
+        return  # NCCL 2.18 registers what CUDA graphs capture for CollNet alone, and only if asked to
+    if reaching := sorted(set(release.environment.registered_buffers) & set(values) - symmetric_variables.EMULATED):
+        names = ", ".join(reaching)
+        raise BadInput(f"{names}: emulated for plain buffers only, not for {buffers.name} ones")
+    if communicator.collnet:
+        raise BadInput(f"buffers {buffers.name}: not with CollNet; valid there: plain")
+    if reason := not_on_nodes(communicator, buffers):
+        raise BadInput(f"buffers {buffers.name}: not {reason}; valid there: plain")
+    if buffers is Buffers.window:
+        _check_flags(communicator, of.flags)
+
+
+def _check_flags(communicator: Comm, flags: WindowFlag) -> None:
+    """Source: ncclCommWindowRegister, src/dev_runtime.cc, as the binary of 2.32.3 has it."""
+    release = communicator.release
+    known = release.symmetric.window_flags
+    for flag in flags:
+        word = str(flag.name)
+        if word not in known:
+            since = first_with(lambda later, word=word: word in later.symmetric.window_flags)  # type: ignore[misc]
+            raise BadInput(f"NCCL {release.name} has no NCCL_WIN_{word}; valid: {since} and later")
+    if WindowFlag.COLL_SYMMETRIC | WindowFlag.GIN_ONLY in flags:
+        raise BadInput(f"window flags {flag_words(flags)}: NCCL refuses these two together; valid: one of them")
+    if WindowFlag.CFT_COUNTED in flags and symmetric_variables.are_made(communicator):
+        raise BadInput(
+            "window flag cft-counted: NCCL refuses it where a communicator does not support it, and which do is not "
+            "known; valid: without"
+        )
+
+
+class CtaPolicy(Enum):
+    """NCCL_CTA_POLICY_*."""
+
+    default = 0
+    efficiency = 1
+    zero = 2
+
+
+POLICY_RULES: Registry[Callable[[Environment], CtaPolicy]] = Registry()
+CTA_POLICY = "NCCL_CTA_POLICY"
+
+
+def policy_of(communicator: Comm) -> CtaPolicy:
+    """The policy policy_of a communicator."""
+    return communicator.rules.cta_policy(communicator.environment)
+
+
+@POLICY_RULES(nccl.ENV_CONFIG_OVERRIDE(since="2.18.1"))
+def unsupported(environment: Environment) -> CtaPolicy:
+    """The release knows no policy."""
+    return CtaPolicy.default
+
+
+@POLICY_RULES(nccl.ENV_CONFIG_OVERRIDE(since="2.27.3"))
+def efficiency_or_not(environment: Environment) -> CtaPolicy:
+    """1 is efficiency."""
+    return CtaPolicy.efficiency if environment.c_int(CTA_POLICY, 0) == 1 else CtaPolicy.default
+
+
+@POLICY_RULES(nccl.ENV_CONFIG_OVERRIDE(since="2.28.3"))
+def one_of_three(environment: Environment) -> CtaPolicy:
+    """0, 1 or 2; other numbers are the default."""
+    number = environment.c_int(CTA_POLICY, 0)
+    return CtaPolicy(number) if 0 <= number <= 2 else CtaPolicy.default
+
+
+@POLICY_RULES(nccl.GET_ENV_CTA_POLICY_ONCE(since="2.29.2"))
+def words_or_digit(environment: Environment) -> CtaPolicy:
+    """Words between bars, policy_of which `zero` wins; policy_of a number only the first digit counts."""
+    text = environment.text(CTA_POLICY) or ""
+    if text[:1].isdigit():
+        return {"1": CtaPolicy.efficiency, "2": CtaPolicy.zero}.get(text[0], CtaPolicy.default)
+    words = {word.lower() for word in text.split("|")}
+    return next(
+        (policy for policy in (CtaPolicy.zero, CtaPolicy.efficiency) if policy.name in words), CtaPolicy.default
+    )
+
+
+def multicast_channels(communicator: Comm, tables: Tables, request: Request) -> int | None:
+    """Channels NVLS takes for this call where the policy prefers it; None where the policy changes nothing.
+
+    It is preferred to any pick that may use as many channels or more. BadInput where ranks share a process.
+    """
+    environment = communicator.environment
+    if not keeps(communicator, request) or not request.spreads or communicator.fabric:
+        return None
+    if policy_of(communicator) is not CtaPolicy.efficiency or {"NCCL_ALGO", "NCCL_PROTO"} & set(environment.values):
+        return None
+    if candidate.nvls_missing(communicator, request) or (communicator.nodes > 1 and not communicator.collnet):
+        return None
+    if communicator.ranks_share_processes:
+        raise BadInput(
+            f"{CTA_POLICY}: efficiency is not emulated for {request.buffers.name} buffers where a process has several "
+            "GPUs; valid there: plain"
+        )
+    return nvls_channels_by_heads(communicator, tables, request.collective)

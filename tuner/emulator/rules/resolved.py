@@ -13,7 +13,7 @@ from tuner.base.names import Algorithm, Collective, DataType, Op, Pattern
 from tuner.base.numerics import SizeArray
 from tuner.base.registry import Registry
 from tuner.emulator import model
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.model import PrintRule
 from tuner.emulator.request import Request
 from tuner.emulator.rules import (
@@ -22,18 +22,14 @@ from tuner.emulator.rules import (
     call,
     candidate,
     channel_work,
-    chunk_sizes,
     collnet,
-    cta_policy,
     device_functions,
-    domains,
     enabled,
     init,
     latency,
     launch,
     registered,
     symmetric,
-    symmetric_groups,
     symmetric_kernels,
     symmetric_rail,
     symmetric_variables,
@@ -42,14 +38,14 @@ from tuner.emulator.rules import (
 from tuner.emulator.rules.bandwidth import BandwidthRule
 from tuner.emulator.rules.call import ModelPoint
 from tuner.emulator.rules.candidate import CandidateRule
+from tuner.emulator.rules.channel_work import NvlsChunk
 from tuner.emulator.rules.collnet import CollNetFacts
-from tuner.emulator.rules.cta_policy import Policy
-from tuner.emulator.rules.domains import FabricRule
 from tuner.emulator.rules.enabled import EnabledRule
+from tuner.emulator.rules.init import FabricRule
 from tuner.emulator.rules.latency import LatencyRule
 from tuner.emulator.rules.launch import ChannelSplit, LaunchRule
-from tuner.emulator.rules.registered import RegisteredRule
-from tuner.emulator.rules.schedule import cells, least_loaded, scheduler, task
+from tuner.emulator.rules.registered import CtaPolicy, RegisteredRule
+from tuner.emulator.rules.schedule import scheduler, task
 from tuner.emulator.rules.symmetric_kernels import BlockRule as SymmetricBlockRule
 from tuner.emulator.rules.symmetric_kernels import TimeRule
 from tuner.emulator.rules.time import CorrectionRule, PenaltyRule, PickRule
@@ -68,7 +64,7 @@ class Rules:
     """
 
     ctas: Annotated[Callable[[Environment, str, int], int], init.CTAS_RULES]
-    cta_policy: Annotated[Callable[[Environment], Policy], cta_policy.RULES]
+    cta_policy: Annotated[Callable[[Environment], CtaPolicy], registered.POLICY_RULES]
     grammar: Annotated[Grammar, GRAMMARS]
     channels: Annotated[tuple[Callable[[init.InitFacts, int], int], ...], init.CHANNEL_RULES]
     nvls_channels: Annotated[Callable[[init.InitFacts], int], init.NVLS_RULES]
@@ -76,7 +72,7 @@ class Rules:
     collnet: Annotated[tuple[Callable[[CollNetFacts], bool], ...], collnet.SUPPORT_RULES]
     collnet_heads: Annotated[Callable[[CollNetFacts], Algorithm], collnet.HEADS_RULES]
     collnet_direct_heads: Annotated[Callable[[CollNetFacts], int], collnet.DIRECT_HEADS_RULES]
-    domains: Annotated[FabricRule, domains.RULES]
+    domains: Annotated[FabricRule, init.DOMAIN_RULES]
     nvls_if_shared: Annotated[Callable[[Sequence[Sequence[int]]], bool] | None, init.SHARED_RULES]
     comp_caps: Annotated[Callable[[Sequence[int]], Sequence[int]], init.COMP_CAP_RULES]
     cpu: Annotated[Callable[[Sequence[init.Cpu]], init.Cpu], init.CPU_RULES]
@@ -99,9 +95,9 @@ class Rules:
     pick: Annotated[PickRule, time.RULES]
     launch: Annotated[LaunchRule, launch.RULES]
     thread_product: Annotated[Callable[[int, int, int], list[int]], bounds.PRODUCT_RULES]
-    nvls_kind: Annotated[Callable[[Communicator, Algorithm], bool], bounds.NVLS_KIND_RULES]
+    nvls_kind: Annotated[Callable[[Comm, Algorithm], bool], bounds.NVLS_KIND_RULES]
     nvls_bound: Annotated[bounds.NvlsBoundRule, bounds.NVLS_BOUND_RULES]
-    bound_channels: Annotated[Callable[[Communicator], int], bounds.BOUND_CHANNELS_RULES]
+    bound_channels: Annotated[Callable[[Comm], int], bounds.BOUND_CHANNELS_RULES]
     tuned_channels: Annotated[Callable[[int, int], int], bounds.TUNED_RULES]
     tuned_threads: Annotated[Callable[[int], int], bounds.TUNED_THREADS_RULES]
     block: Annotated[bounds.BlockRule, bounds.BLOCK_RULES]
@@ -109,23 +105,21 @@ class Rules:
     traffic_per_channel: Annotated[Callable[[SizeArray, int, int], SizeArray], launch.TRAFFIC_RULES]
     registered: Annotated[tuple[RegisteredRule, ...], registered.RULES]
     schedule: Annotated[scheduler.Scheduler, scheduler.RULES]
-    task_order: Annotated[
-        Callable[[Communicator, list[task.CollectiveTask]], list[task.CollectiveTask]], cells.ORDER_RULES
-    ]
-    counted_traffic: Annotated[Callable[[int, int], int], cells.COUNTED_TRAFFIC_RULES]
+    task_order: Annotated[Callable[[Comm, list[task.CollectiveTask]], list[task.CollectiveTask]], scheduler.ORDER_RULES]
+    counted_traffic: Annotated[Callable[[int, int], int], scheduler.COUNTED_TRAFFIC_RULES]
     device_op: Annotated[Callable[[Op], Op], task.DEVICE_OP_RULES]
     function: Annotated[Callable[[task.CollectiveTask, Op], DataType], task.FUNCTION_RULES]
     device_functions: Annotated[device_functions.DeviceFunctions, device_functions.RULES]
     channel_work: Annotated[channel_work.ChannelWork, channel_work.RULES]
-    nvls_chunk: Annotated[chunk_sizes.NvlsChunk, chunk_sizes.NVLS_RULES]
-    direct_access: Annotated[Callable[[int], int], chunk_sizes.DIRECT_RULES]
+    nvls_chunk: Annotated[NvlsChunk, channel_work.NVLS_RULES]
+    direct_access: Annotated[Callable[[int], int], channel_work.DIRECT_RULES]
     op_argument: Annotated[Callable[[Request, int], int], device_functions.ARGUMENT_RULES]
-    bypass_first: Annotated[symmetric_groups.BypassRule | None, symmetric_groups.BYPASSING_RULES]
-    symmetric_queue: Annotated[Callable[[Request], bool] | None, symmetric_groups.WAITING_RULES]
-    symmetric_reach: Annotated[Callable[[Communicator], bool] | None, symmetric.REACH_RULES]
-    group_bytes: Annotated[Callable[[task.CollectiveTask], int] | None, least_loaded.TOTAL_RULES]
-    channel_bytes: Annotated[Callable[[Communicator, bool], int] | None, least_loaded.SHARE_RULES]
-    work_estimate: Annotated[Callable[[task.CollectiveTask], int] | None, least_loaded.ESTIMATE_RULES]
+    bypass_first: Annotated[symmetric.BypassRule | None, symmetric.BYPASSING_RULES]
+    symmetric_queue: Annotated[Callable[[Request], bool] | None, symmetric.WAITING_RULES]
+    symmetric_reach: Annotated[Callable[[Comm], bool] | None, symmetric.REACH_RULES]
+    group_bytes: Annotated[Callable[[task.CollectiveTask], int] | None, scheduler.TOTAL_RULES]
+    channel_bytes: Annotated[Callable[[Comm, bool], int] | None, scheduler.SHARE_RULES]
+    work_estimate: Annotated[Callable[[task.CollectiveTask], int] | None, scheduler.ESTIMATE_RULES]
     non_classic_path: Annotated[symmetric.NonClassicRule, symmetric.RULES]
     symmetric_blocks: Annotated[SymmetricBlockRule, symmetric_kernels.BLOCK_RULES]
     symmetric_time: Annotated[TimeRule, symmetric_kernels.TIME_RULES]
@@ -134,7 +128,7 @@ class Rules:
     symmetric_ring: Annotated[symmetric_rail.RingRule | None, symmetric_rail.RING_RULES]
     symmetric_requested: Annotated[symmetric_variables.RequestedRule, symmetric_variables.REQUESTED_RULES]
     symmetric_low_latency: Annotated[symmetric_rail.LowLatencyRule | None, symmetric_rail.RULES]
-    symmetric_arguments: Annotated[symmetric_groups.RoomRule | None, symmetric_groups.ARGUMENT_RULES]
+    symmetric_arguments: Annotated[symmetric.RoomRule | None, symmetric.ARGUMENT_RULES]
 
 
 def rules_for(release: Release) -> Rules:

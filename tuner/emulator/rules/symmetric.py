@@ -1,33 +1,38 @@
 """Calls that leave the classic path for symmetric kernels and copy engines, and with which kernel: rules by name.
 
-One call in its group with buffers in windows; outside windows where NCCL is asked to.
+One call in its group with buffers in windows; outside windows where NCCL is asked to. And of which calls room is asked
+for the arguments of symmetric kernels, without which NCCL fails.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from tuner.base.errors import BadInput, NoAlgorithm
-from tuner.base.names import Algorithm, Collective, DataType, PeerCall, Protocol
+from tuner.base.names import Algorithm, Collective, DataType, Op, PeerCall, Protocol, Sides
+from tuner.base.numerics import SizeArray
 from tuner.base.registry import Registry
-from tuner.base.windows import Sides
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.call_kind import COPY_ENGINES, NonClassicPath
-from tuner.emulator.communicator import Communicator
-from tuner.emulator.request import FP8, Request
-from tuner.emulator.rules import cta_policy, symmetric_kernels, symmetric_rail, symmetric_variables
+from tuner.emulator.communicator import Comm
+from tuner.emulator.request import COPY_ENGINES, FP8, NonClassicPath, Request
+from tuner.emulator.rules import registered, symmetric_kernels, symmetric_rail, symmetric_variables
+from tuner.emulator.rules.schedule.scheduler import VARIABLE, argument_bytes
+from tuner.emulator.rules.schedule.task import Chooser, CollectiveTask, Kernels, kind
 from tuner.emulator.rules.symmetric_kernels import KernelChoice, KernelCounts, best, multicast
 from tuner.emulator.rules.symmetric_rail import ClassicProtocol, in_whole_cells, own_bytes_of
 from tuner.release.schema import given
 
-NonClassicRule = Callable[[Communicator, Request, int, ClassicProtocol], NonClassicPath | None]
+NonClassicRule = Callable[[Comm, Request, int, ClassicProtocol], NonClassicPath | None]
 RULES: Registry[NonClassicRule] = Registry()
-REACH_RULES: Registry[Callable[[Communicator], bool]] = Registry()
+REACH_RULES: Registry[Callable[[Comm], bool]] = Registry()
 
 REDUCIBLE = (DataType.float32, DataType.float16, DataType.bfloat16, *FP8)
 
 
 @RULES(nccl.TASK_APPEND(since="2.18.1"))
 def classic_path_only(
-    communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
+    communicator: Comm, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:
     """The release has no symmetric kernels."""
     return None
@@ -35,7 +40,7 @@ def classic_path_only(
 
 @RULES(nccl.PREPARE_TASKS(since="2.27.3"))
 def symmetric_by_blocks(
-    communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
+    communicator: Comm, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:
     """Every call that a symmetric kernel can do, on all blocks the kernel's model asks for."""
     if not _asked_for(communicator, request) or not _implemented(communicator, request):
@@ -47,7 +52,7 @@ def symmetric_by_blocks(
 
 @RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.28.3"), nccl.TUNING_COMPUTE(since="2.31.2"))
 def symmetric_by_cells(
-    communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
+    communicator: Comm, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:
     """Every call that a symmetric kernel can do, in cells of a KiB, of which there may be fewer than blocks.
 
@@ -67,7 +72,7 @@ def symmetric_by_cells(
 
 @RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.29.2"))
 def symmetric_by_cells_low_latency_if_classic_is_ll(
-    communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
+    communicator: Comm, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:
     """As symmetric_by_cells, but a low-latency kernel only where the classic path would take LL, or if it is named.
 
@@ -83,18 +88,18 @@ def symmetric_by_cells_low_latency_if_classic_is_ll(
 
 
 @REACH_RULES(nccl.TOPO_PATH_ALL_DIRECT_NVLINK(since="2.29.2"))
-def nvlink_between_gpus(communicator: Communicator) -> bool:
+def nvlink_between_gpus(communicator: Comm) -> bool:
     """NVLink joins all ranks of a node: not where there is one GPU, whose path to itself is nearer (sic)."""
     return communicator.direct_nvlink and communicator.graphs[Algorithm.Ring].type_intra == "NVL"
 
 
 @REACH_RULES(nccl.TOPO_PATH_ALL_DIRECT_NVLINK(since="2.30.7"))
-def nvlink_or_one_gpu(communicator: Communicator) -> bool:
+def nvlink_or_one_gpu(communicator: Comm) -> bool:
     """NVLink or a GPU that they share joins all ranks."""
     return communicator.direct_nvlink
 
 
-def _in_cells(communicator: Communicator, request: Request, nbytes: int) -> KernelChoice | NonClassicPath | None:
+def _in_cells(communicator: Comm, request: Request, nbytes: int) -> KernelChoice | NonClassicPath | None:
     if is_copied(communicator, request, nbytes):
         return COPY_ENGINES
     if not _asked_for(communicator, request) or not _implemented(communicator, request):
@@ -103,7 +108,7 @@ def _in_cells(communicator: Communicator, request: Request, nbytes: int) -> Kern
     return best(communicator, request, KernelCounts(own_bytes, in_whole_cells(communicator, own_bytes)))
 
 
-def _asked_for(communicator: Communicator, request: Request) -> bool:
+def _asked_for(communicator: Comm, request: Request) -> bool:
     """Whether NCCL looks for a symmetric kernel: on windows that are made; outside on one node, one GPU per process."""
     if request.symmetric is Sides.none:
         alone = communicator.nodes == 1 and not communicator.ranks_share_processes
@@ -112,8 +117,8 @@ def _asked_for(communicator: Communicator, request: Request) -> bool:
     return made and (communicator.nodes == 1 or symmetric_rail.exist_for(communicator, request))
 
 
-def kernel_of_several(communicator: Communicator, request: Request, sizes: Sequence[int]) -> NonClassicPath | None:
-    """What calls of a kind get together, of these nBytes; None where no kernel does several. Not of 2.27.
+def kernel_of_several(communicator: Comm, request: Request, sizes: Sequence[int]) -> NonClassicPath | None:
+    """Kernel of several calls of a kind together, of these nBytes; None where no kernel does several. Not of 2.27.
 
     Source: ncclSymkPickKernel, src/sym_kernels.cc, and ncclSymmetricTaskScheduler, src/scheduler/symmetric_sched.cc,
     v2.30.7-1.
@@ -125,14 +130,14 @@ def kernel_of_several(communicator: Communicator, request: Request, sizes: Seque
     return None if choice is None else _dealt(communicator, request, choice, sum(own))
 
 
-def is_set_aside(communicator: Communicator, request: Request, nbytes: int) -> bool:
+def is_set_aside(communicator: Comm, request: Request, nbytes: int) -> bool:
     """Whether a symmetric kernel could do a call in windows that are made. BadInput for links that are not emulated."""
     if not request.symmetric or not _asked_for(communicator, request):
         return False
     return _implemented(communicator, request) and symmetric_kernels.exists_for(communicator, request, nbytes)
 
 
-def sends_are_copied(communicator: Communicator, function: PeerCall, sides: Sides) -> bool:
+def sends_are_copied(communicator: Comm, function: PeerCall, sides: Sides) -> bool:
     """Whether copy engines do an AllToAll, Gather or Scatter, which NCCL else makes of sends and receives.
 
     ``sides`` are in symmetric windows. BadInput for links on which windows are not emulated.
@@ -141,7 +146,7 @@ def sends_are_copied(communicator: Communicator, function: PeerCall, sides: Side
     return _wants_no_blocks(communicator) and _may_copy(communicator, function, sides)
 
 
-def is_copied(communicator: Communicator, request: Request, nbytes: int) -> bool:
+def is_copied(communicator: Comm, request: Request, nbytes: int) -> bool:
     """Whether copy engines do a call, which waits for no other then. Errors: those of :func:`sends_are_copied`."""
     by_cells = communicator.rules.non_classic_path not in (classic_path_only, symmetric_by_blocks)
     gathers = by_cells and request.collective is Collective.AllGather
@@ -157,11 +162,11 @@ def is_copied(communicator: Communicator, request: Request, nbytes: int) -> bool
     return own_bytes_of(communicator, request, nbytes) // request.dtype.size_bytes > over
 
 
-def _wants_no_blocks(communicator: Communicator) -> bool:
-    return cta_policy.of(communicator) is cta_policy.Policy.zero
+def _wants_no_blocks(communicator: Comm) -> bool:
+    return registered.policy_of(communicator) is registered.CtaPolicy.zero
 
 
-def _may_copy(communicator: Communicator, call: Collective | PeerCall, sides: Sides) -> bool:
+def _may_copy(communicator: Comm, call: Collective | PeerCall, sides: Sides) -> bool:
     """Whether copy engines can do the call where these buffers are in symmetric windows."""
     if not symmetric_rail.suffice_to_copy(communicator, sides) or not symmetric_variables.are_made(communicator):
         return False
@@ -172,13 +177,13 @@ def _may_copy(communicator: Communicator, call: Collective | PeerCall, sides: Si
     return True
 
 
-def _dealt(communicator: Communicator, request: Request, choice: KernelChoice, counted_bytes: int) -> NonClassicPath:
+def _dealt(communicator: Comm, request: Request, choice: KernelChoice, counted_bytes: int) -> NonClassicPath:
     """On the blocks that get one of the whole cells, which are dealt out evenly."""
     cells = counted_bytes // communicator.release.symmetric.cell_bytes
     return _kernel_path(communicator, request, choice, -(-cells // -(-cells // choice.blocks)))
 
 
-def _kernel_path(communicator: Communicator, request: Request, choice: KernelChoice, blocks: int) -> NonClassicPath:
+def _kernel_path(communicator: Comm, request: Request, choice: KernelChoice, blocks: int) -> NonClassicPath:
     """NoAlgorithm where NCCL picks the kernel for an operation that it was not built for."""
     if request.op.name in communicator.release.symmetric.ops_without_kernels.get(request.collective, ()):
         raise NoAlgorithm(
@@ -188,7 +193,7 @@ def _kernel_path(communicator: Communicator, request: Request, choice: KernelCho
     return NonClassicPath(choice.kernel, blocks, communicator.release.symmetric.threads)
 
 
-def _implemented(communicator: Communicator, request: Request) -> bool:
+def _implemented(communicator: Comm, request: Request) -> bool:
     """Whether symmetric kernels exist for the call."""
     if request.collective not in (Collective.AllGather, Collective.AllReduce, Collective.ReduceScatter):
         return False
@@ -200,19 +205,19 @@ def _implemented(communicator: Communicator, request: Request) -> bool:
     return request.op.name in communicator.release.symmetric.ops and request.dtype in REDUCIBLE
 
 
-def _check_gpus(communicator: Communicator) -> None:
+def _check_gpus(communicator: Comm) -> None:
     """BadInput for GPUs of several kinds, of which it is not known what kernels and copy engines do."""
     if communicator.min_comp_cap != communicator.max_comp_cap:
         raise BadInput("symmetric windows on GPUs of several compute capabilities are not emulated; valid: equal GPUs")
 
 
-def _reaches(communicator: Communicator) -> bool:
+def _reaches(communicator: Comm) -> bool:
     """Whether symmetric kernels reach every rank; up to 2.28 they do where there is symmetric memory."""
     rule = communicator.rules.symmetric_reach
     return rule is None or rule(communicator)
 
 
-def weighed(communicator: Communicator, request: Request, nbytes: int) -> tuple[KernelChoice, ...]:
+def weighed(communicator: Comm, request: Request, nbytes: int) -> tuple[KernelChoice, ...]:
     """The symmetric kernels that can do a call of nBytes, in NCCL's order, with their times; whatever takes it then.
 
     Errors: those of the release's rule.
@@ -226,3 +231,178 @@ def weighed(communicator: Communicator, request: Request, nbytes: int) -> tuple[
     if rule is not symmetric_by_blocks:
         modelled_bytes = in_whole_cells(communicator, own_bytes)
     return tuple(symmetric_kernels.weighed(communicator, request, KernelCounts(own_bytes, modelled_bytes)))
+
+
+RoomRule = Callable[[Comm, Request, int], bool]
+ARGUMENT_RULES: Registry[RoomRule] = Registry()
+
+WORK_BYTES = 64  # ncclSymkDevWork, src/include/sym_kernels.h, v2.28.9-1
+RANGE_BYTES = 4  # ncclSymkChannelWorkRange
+
+
+def calls_of_a_kernel(communicator: Comm) -> int:
+    """Number of calls that the arguments of a symmetric kernel on all channels hold."""
+    return (argument_bytes(communicator) - _head_bytes(communicator)) // WORK_BYTES
+
+
+def check(communicator: Comm, request: Request, sizes: SizeArray) -> None:
+    """BadInput for calls at one of whose ``sizes`` (nBytes) NCCL fails, as its variable leaves too little room."""
+    rule = communicator.rules.symmetric_arguments
+    if rule is None or VARIABLE not in communicator.environment.values or calls_of_a_kernel(communicator) >= 1:
+        return
+    if any(rule(communicator, request, size) for size in sizes.tolist()):
+        raise BadInput(
+            f"{VARIABLE}={argument_bytes(communicator)}: too small for a symmetric kernel, without room for which NCCL "
+            f"{communicator.release.name} fails at {request.collective.name}, even where it launches none; valid: "
+            f"{_head_bytes(communicator) + WORK_BYTES} and more"
+        )
+
+
+def _head_bytes(communicator: Comm) -> int:
+    release = communicator.release
+    return release.symmetric.argument_head_bytes + release.limits.max_channels * RANGE_BYTES
+
+
+@ARGUMENT_RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.28.3"))
+def every_call_on_a_node(communicator: Comm, request: Request, nbytes: int) -> bool:
+    """Every call where there is symmetric memory, whatever it is."""
+    return symmetric_variables.supported(communicator)
+
+
+@ARGUMENT_RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.28.7"))
+def calls_on_windows(communicator: Comm, request: Request, nbytes: int) -> bool:
+    """Calls on windows that a symmetric kernel can do."""
+    return is_set_aside(communicator, request, nbytes)
+
+
+@ARGUMENT_RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.29.2"))
+def calls_of_a_kind_with_kernels(communicator: Comm, request: Request, nbytes: int) -> bool:
+    """Calls that a symmetric kernel could do if they were on windows, wherever there is symmetric memory."""
+    copied = is_copied(communicator, request, nbytes)
+    return not copied and waits(communicator, request, nbytes)
+
+
+WAITING_RULES: Registry[Callable[[Request], bool]] = Registry()  # kinds of calls
+
+
+@WAITING_RULES(nccl.SYMK_IMPLEMENTED(since="2.29.2"))
+def gathers_and_sums(request: Request) -> bool:
+    """AllGather, and sums of floats of up to 32 bits."""
+    summed = request.op is Op.sum and request.dtype in REDUCIBLE
+    reduced = request.collective in (Collective.AllReduce, Collective.ReduceScatter) and summed
+    return reduced or request.collective is Collective.AllGather
+
+
+@WAITING_RULES(nccl.SYMK_IMPLEMENTED(since="2.30.3"))
+def gathers_sums_and_averages(request: Request) -> bool:
+    """AllGather, and sums and averages of floats of up to 32 bits."""
+    return gathers_and_sums(replace(request, op=Op.sum) if request.op is Op.avg else request)
+
+
+def waits(communicator: Comm, request: Request, nbytes: int) -> bool:
+    """Whether a call of nBytes that copy engines do not do waits, on any buffers. BadInput as of symmetric kernels.
+
+    Source: ncclMakeSymmetricTaskList, src/scheduler/symmetric_sched.cc, v2.29.2-1.
+    """
+    if request.symmetric is Sides.both and symmetric_variables.are_made(communicator):
+        return is_set_aside(communicator, request, nbytes)
+    rules, enabled = communicator.rules, symmetric_variables.windows_enabled(communicator)
+    if not enabled or not given(rules.symmetric_reach, "rules.symmetric_reach")(communicator):
+        return False
+    if communicator.nodes > 1:
+        noted = symmetric_variables.note_multicast(communicator, request)
+        exist = symmetric_rail.exist if noted else symmetric_rail.exist_without_windows
+        if not exist(communicator) or not symmetric_rail.may_take(communicator, request.collective, noted):
+            return False
+    kind_waits = given(rules.symmetric_queue, "rules.symmetric_queue")
+    return kind_waits(request) and symmetric_kernels.exists_for(communicator, request, nbytes)
+
+
+Aside = tuple[Kernels, list[CollectiveTask]]  # kernels that come first, and what is left for algorithms
+BypassRule = Callable[[Chooser, list[CollectiveTask]], Aside]
+BYPASSING_RULES: Registry[BypassRule] = Registry()
+
+
+@BYPASSING_RULES(nccl.PREPARE_TASKS(since="2.27.3"))
+def only_a_call_alone(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
+    """A call that is alone in its group may get a symmetric kernel, several never do."""
+    alone = len(ordered) == 1 and not chooser.beside_messages
+    return _parted(chooser, [ordered], []) if alone else ([], ordered)
+
+
+@BYPASSING_RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.28.3"))
+def calls_in_windows(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
+    """Calls in windows that a symmetric kernel could do, by kind, smallest first. NoAlgorithm where none does several.
+
+    NCCL then fails.
+    """
+    communicator = chooser.communicator
+    copied, ordered = _copied(communicator, ordered)
+    waiting = [each for each in ordered if is_set_aside(communicator, each.request, each.nbytes)]
+    kernels, back = _parted(chooser, _full_kernels(communicator, waiting), _others(ordered, waiting))
+    if len(back) > len(ordered) - len(waiting):
+        raise NoAlgorithm(
+            f"NCCL {communicator.release.name} finds no symmetric kernel for several calls at once, and fails; valid: "
+            "each in a group of its own"
+        )
+    return copied + kernels, back
+
+
+@BYPASSING_RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.29.2"))
+def calls_on_any_buffers(chooser: Chooser, ordered: list[CollectiveTask]) -> Aside:
+    """Calls that a symmetric kernel could do in windows, by kind, smallest first; it does not ask for windows yet.
+
+    Where it needs them, or none does several, they come back behind the rest, smallest first. sic: smallest first here
+    is largest first where tasks are put together.
+    """
+    communicator = chooser.communicator
+    copied, ordered = _copied(communicator, ordered)
+    waiting = [each for each in ordered if waits(communicator, each.request, each.nbytes)]
+    kernels, back = _parted(chooser, _full_kernels(communicator, waiting), _others(ordered, waiting))
+    return copied + kernels, back
+
+
+def _copied(communicator: Comm, ordered: list[CollectiveTask]) -> Aside:
+    """Calls that copy engines do, in the order of the calls. Source: taskAppend, src/enqueue.cc, v2.30.7-1."""
+    copied = [each for each in ordered if is_copied(communicator, each.request, each.nbytes)]
+    for task in copied:
+        task.path = COPY_ENGINES
+    return [[task] for task in sorted(copied, key=lambda task: task.place)], _others(ordered, copied)
+
+
+def _others(tasks: Sequence[CollectiveTask], without: Sequence[CollectiveTask]) -> list[CollectiveTask]:
+    places = {task.place for task in without}
+    return [task for task in tasks if task.place not in places]
+
+
+def _full_kernels(communicator: Comm, waiting: Sequence[CollectiveTask]) -> Iterator[list[CollectiveTask]]:
+    """Calls of a kind, smallest first, as many as the arguments of a kernel on all channels hold.
+
+    BadInput where they do not hold one: NCCL asks that of every call that is set aside, whatever becomes of it.
+    """
+    kinds: dict[object, list[CollectiveTask]] = {}
+    for task in waiting:
+        check(communicator, task.request, np.array([task.nbytes], np.uint64))
+        kinds.setdefault(kind(communicator, task.request), []).insert(0, task)
+    most = calls_of_a_kernel(communicator)
+    for same in kinds.values():
+        for start in range(0, len(same), most):
+            yield same[start : start + most]
+
+
+def _parted(
+    chooser: Chooser,
+    together: Iterator[list[CollectiveTask]] | Sequence[list[CollectiveTask]],
+    rest: list[CollectiveTask],
+) -> Aside:
+    """Calls that get a symmetric kernel, and behind the rest those that get none."""
+    kernels: Kernels = []
+    for tasks in together:
+        path = chooser.path_of(tasks)
+        if path is None:
+            rest += tasks
+            continue
+        kernels.append(tasks)
+        for task in tasks:
+            task.path = path
+    return kernels, rest

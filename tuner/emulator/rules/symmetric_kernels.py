@@ -9,12 +9,11 @@ from itertools import pairwise
 import numpy as np
 
 from tuner.base.dataclass import dataclass
-from tuner.base.names import Buffers, Collective, PeerCall
+from tuner.base.names import SYMMETRIC, Buffers, Collective, PeerCall, Sides
 from tuner.base.numerics import f32
 from tuner.base.registry import Registry
-from tuner.base.windows import SYMMETRIC, Sides
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.request import FP8, Request
 from tuner.emulator.rules import candidate, launch, symmetric_rail, symmetric_variables
 from tuner.release.schema import given
@@ -28,7 +27,7 @@ GBS = 2**30 / 1e6  # bytes per us; NCCL's GBps
 class KernelUse:
     """A kernel by name for calls of any size, one or several at a time."""
 
-    communicator: Communicator
+    communicator: Comm
     request: Request
     name: str
     several: bool = False
@@ -44,7 +43,7 @@ class KernelUse:
         return self.communicator.release.symmetric.row(self.communicator.min_comp_cap)
 
 
-BlockRule = Callable[[Communicator, Request, int], Iterator[int]]  # up to the most that the kernel may have
+BlockRule = Callable[[Comm, Request, int], Iterator[int]]  # up to the most that the kernel may have
 BLOCK_RULES: Registry[BlockRule] = Registry()
 OfBlocks = Callable[[int], float]  # us
 OfSize = Callable[[int, int], OfBlocks]  # the bytes of the count, and those that the model takes for them
@@ -129,7 +128,7 @@ SCALES: dict[str, Callable[[int, int], float]] = {
 @BLOCK_RULES(
     nccl.SYMMETRIC_QUERY_MODEL(since="2.27.3"), nccl.QUERY_MODEL(since="2.28.3"), nccl.QUERY_MODEL_LSA(since="2.29.2")
 )
-def every_count(communicator: Communicator, request: Request, limit: int) -> Iterator[int]:
+def every_count(communicator: Comm, request: Request, limit: int) -> Iterator[int]:
     """A least number above the most is passed over (sic)."""
     least, most = communicator.ctas[0], min(communicator.ctas[1], limit)
     yield from (*range(least, most), most)
@@ -138,7 +137,7 @@ def every_count(communicator: Communicator, request: Request, limit: int) -> Ite
 @BLOCK_RULES(
     nccl.QUERY_MODEL_LSA_MOVED(since="2.31.2"), nccl.BINARY("block counts of symmetric kernels", since="2.32.3")
 )
-def one_or_even_counts(communicator: Communicator, request: Request, limit: int) -> Iterator[int]:
+def one_or_even_counts(communicator: Comm, request: Request, limit: int) -> Iterator[int]:
     """1 and the even numbers between the fewest and the most of a call, and both rounded to such."""
     least, most = launch.ctas(communicator, request)
     most = min(most, limit)
@@ -191,7 +190,7 @@ class KernelCounts:
     calls: int = 1
 
 
-def best(communicator: Communicator, request: Request, counts: KernelCounts) -> KernelChoice | None:
+def best(communicator: Comm, request: Request, counts: KernelCounts) -> KernelChoice | None:
     """The kernel with the least time, each block counting against it; None where none can do the call."""
     table = communicator.release.symmetric
     least: KernelChoice | None = None
@@ -201,7 +200,7 @@ def best(communicator: Communicator, request: Request, counts: KernelCounts) -> 
     return least
 
 
-def weighed(communicator: Communicator, request: Request, counts: KernelCounts) -> Iterator[KernelChoice]:
+def weighed(communicator: Comm, request: Request, counts: KernelCounts) -> Iterator[KernelChoice]:
     """The kernels that can do the calls, in NCCL's order."""
     bus_bytes = counts.most_bytes * (1 if request.collective is Collective.AllReduce else communicator.ranks)
     if communicator.nodes > 1:
@@ -214,7 +213,7 @@ def weighed(communicator: Communicator, request: Request, counts: KernelCounts) 
                 yield choice
 
 
-def exists_for(communicator: Communicator, request: Request, nbytes: int) -> bool:
+def exists_for(communicator: Comm, request: Request, nbytes: int) -> bool:
     """Whether any kernel could do a call of nBytes in windows, however few bytes a kernel that copies in bulk has."""
     in_windows, table = replace(request, buffers=Buffers.window, windows=SYMMETRIC), communicator.release.symmetric
     if communicator.nodes > 1:
@@ -239,7 +238,7 @@ class _Candidate:
 
 
 @lru_cache(64)  # every size asks
-def _candidates(communicator: Communicator, request: Request, several: bool) -> tuple[_Candidate, ...]:
+def _candidates(communicator: Comm, request: Request, several: bool) -> tuple[_Candidate, ...]:
     """In NCCL's order; those of low latency do one call at a time."""
     made = []
     for name, kernel in _kernels(communicator, request.collective):
@@ -252,7 +251,7 @@ def _candidates(communicator: Communicator, request: Request, several: bool) -> 
     return tuple(made)
 
 
-def _block_counts(communicator: Communicator, use: KernelUse) -> tuple[int, ...]:
+def _block_counts(communicator: Comm, use: KernelUse) -> tuple[int, ...]:
     table = communicator.release.symmetric
     if (requested := symmetric_variables.requested_blocks(communicator)) is not None:
         return (requested,)
@@ -262,7 +261,7 @@ def _block_counts(communicator: Communicator, use: KernelUse) -> tuple[int, ...]
 
 
 def _kernels(
-    communicator: Communicator, collective: Collective, any_name: bool = False
+    communicator: Comm, collective: Collective, any_name: bool = False
 ) -> Iterator[tuple[str, SymmetricKernel]]:
     """Kernels of a collective that NCCL_SYM_KERNEL leaves, in NCCL's order, by their names without the collective."""
     table = communicator.release.symmetric
@@ -276,7 +275,7 @@ def _kernels(
 
 
 def _of_rails(
-    communicator: Communicator, request: Request, bus_bytes: int, modelled_bytes: int, any_name: bool = False
+    communicator: Comm, request: Request, bus_bytes: int, modelled_bytes: int, any_name: bool = False
 ) -> Iterator[KernelChoice]:
     if bus_bytes >= communicator.release.symmetric.below_bytes:
         return
@@ -290,7 +289,7 @@ def _of_rails(
             yield KernelChoice(name, each.blocks, each.time_us, score, False)
 
 
-def _notes_multicast(communicator: Communicator, request: Request) -> bool:
+def _notes_multicast(communicator: Comm, request: Request) -> bool:
     """Whether kernels that multicast are known to be possible: outside windows perhaps only once another kernel ran.
 
     Source: ncclSymkInitOnce, src/sym_kernels.cc, v2.29.7-1.
@@ -302,7 +301,7 @@ def _notes_multicast(communicator: Communicator, request: Request) -> bool:
     return any(kernel.low_latency and not kernel.multicast for _, kernel in left)
 
 
-def _usable(communicator: Communicator, request: Request, kernel: SymmetricKernel) -> bool:
+def _usable(communicator: Comm, request: Request, kernel: SymmetricKernel) -> bool:
     """Whether a call of some size can have the kernel."""
     switch = multicast(communicator)
     if not kernel.low_latency and not symmetric_rail.suffice(communicator, request):
@@ -314,25 +313,25 @@ def _usable(communicator: Communicator, request: Request, kernel: SymmetricKerne
     return not kernel.multicast or (switch and _notes_multicast(communicator, request))
 
 
-def _small_enough(communicator: Communicator, kernel: SymmetricKernel, bus_bytes: int) -> bool:
+def _small_enough(communicator: Comm, kernel: SymmetricKernel, bus_bytes: int) -> bool:
     table = communicator.release.symmetric
     if kernel.low_latency and bus_bytes >= table.low_latency_below_bytes:
         return False
     return bus_bytes < table.below_bytes
 
 
-def multicast(communicator: Communicator) -> bool:
+def multicast(communicator: Comm) -> bool:
     """Whether kernels may write to all GPUs at once."""
     return communicator.nvls and communicator.local_ranks >= communicator.release.symmetric.multicast_from_ranks
 
 
-def _switch_reduces(communicator: Communicator, request: Request) -> bool:
+def _switch_reduces(communicator: Comm, request: Request) -> bool:
     if request.dtype in FP8:
         return communicator.min_comp_cap >= 100
     return request.dtype in (*candidate.NVLS_ANY_ORDER, *candidate.NVLS_SUM_ONLY)
 
 
-def _on_blocks(communicator: Communicator, of: _Candidate, counts: KernelCounts) -> KernelChoice | None:
+def _on_blocks(communicator: Comm, of: _Candidate, counts: KernelCounts) -> KernelChoice | None:
     """The kernel on the fewest blocks that cost it no more than 2.5 % of its time on all it may have."""
     blocks_of, kernel = of.blocks, of.kernel
     if kernel.bulk_unit_bytes is not None:
@@ -353,7 +352,7 @@ def _on_blocks(communicator: Communicator, of: _Candidate, counts: KernelCounts)
 
 
 def _score(time_us: np.float32, charge: float, blocks: int) -> np.float32:
-    """What kernels are compared by: the time, raised by a share for each block."""
+    """Score that kernels are compared by: the time, raised by a share for each block."""
     return time_us * (f32(1) + f32(charge) * f32(blocks))
 
 
@@ -366,12 +365,12 @@ def _enough(kernel: SymmetricKernel, own_bytes: int, ranks: int, blocks: int) ->
 # Which calls on symmetric windows copy engines do between nodes: rules by name.
 
 Copied = Collective | PeerCall
-BetweenNodesRule = Callable[[Communicator, Copied, Sides], bool]  # the call, and which buffers are in such windows
+BetweenNodesRule = Callable[[Comm, Copied, Sides], bool]  # the call, and which buffers are in such windows
 RULES: Registry[BetweenNodesRule] = Registry()
 
 
 @RULES(nccl.HIER_CE_AVAILABLE(since="2.30.7"))
-def gathers_and_exchanges_over_rma(communicator: Communicator, call: Copied, sides: Sides) -> bool:
+def gathers_and_exchanges_over_rma(communicator: Comm, call: Copied, sides: Sides) -> bool:
     """AllGather and AllToAll from and into windows, where hosts start transfers over the network (RMA).
 
     A network with GIN is taken for one that lets them. NCCL does without where rings may not cross adapters

@@ -10,12 +10,11 @@ from dataclasses import replace
 import numpy as np
 
 from tuner.base.dataclass import dataclass
-from tuner.base.names import Algorithm, Collective, Protocol
+from tuner.base.names import Algorithm, Collective, Protocol, Sides
 from tuner.base.numerics import ceil_div, f32
 from tuner.base.registry import Registry
-from tuner.base.windows import Sides
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.request import Request
 from tuner.emulator.rules import launch, symmetric_variables
 from tuner.release.schema import given
@@ -24,19 +23,19 @@ from tuner.release.symmetric import RailKernels, RailRow
 ClassicProtocol = Callable[
     [Request, int], Protocol | None
 ]  # what the classic path would take for a size; None: nothing
-LowLatencyRule = Callable[[Communicator, Request, int, ClassicProtocol], bool]
+LowLatencyRule = Callable[[Comm, Request, int, ClassicProtocol], bool]
 RULES: Registry[LowLatencyRule] = Registry()  # whether a low-latency kernel is taken
 
 # What kernels that are not of low latency read or write in other ranks' memory; of other collectives both.
 REACHED = {Collective.AllGather: Sides.receive, Collective.ReduceScatter: Sides.send}
 
 
-def are_asked(communicator: Communicator, sides: Sides) -> bool:
+def are_asked(communicator: Comm, sides: Sides) -> bool:
     """Whether NCCL looks for symmetric kernels where these are in symmetric windows."""
     return sides is Sides.both or communicator.release.symmetric.windows_of_a_call == "any"
 
 
-def suffice(communicator: Communicator, request: Request) -> bool:
+def suffice(communicator: Comm, request: Request) -> bool:
     """Whether enough of the buffers are in symmetric windows for kernels that are not of low latency.
 
     Source: ncclSymkPickKernel, src/sym_kernels.cc, v2.29.2-1.
@@ -46,14 +45,14 @@ def suffice(communicator: Communicator, request: Request) -> bool:
     return reached in request.symmetric
 
 
-def suffice_to_copy(communicator: Communicator, sides: Sides) -> bool:
+def suffice_to_copy(communicator: Comm, sides: Sides) -> bool:
     """Sides of copy engines. Source: ncclCeAvailable, src/ce_coll.cc, v2.29.2-1, and taskAppend before."""
     return are_asked(communicator, sides) and Sides.receive in sides
 
 
 @RULES(nccl.MAKE_SYMMETRIC_TASK_LIST(since="2.29.2"))
 def if_named_or_asked_and_classic_is_ll(
-    communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
+    communicator: Comm, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> bool:
     """NCCL_SYM_KERNEL names a kernel, or the classic path would take LL; without windows NCCL_SYM_NOWIN_ENABLE, too."""
     if symmetric_variables.names_a_kernel(communicator):
@@ -63,7 +62,7 @@ def if_named_or_asked_and_classic_is_ll(
 
 @RULES(nccl.TUNING_COMPUTE(since="2.31.2"))
 def if_asked_and_classic_without_latency_is_ll(
-    communicator: Communicator, request: Request, nbytes: int, classic: ClassicProtocol
+    communicator: Comm, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> bool:
     """The classic path would take LL if no combination had any latency (sic); without windows if asked to, too.
 
@@ -73,16 +72,16 @@ def if_asked_and_classic_without_latency_is_ll(
     return _asked(communicator, request) and classic(replace(request, pipelined=0), cells_bytes) is Protocol.LL
 
 
-def _asked(communicator: Communicator, request: Request) -> bool:
+def _asked(communicator: Comm, request: Request) -> bool:
     return request.symmetric is not Sides.none or symmetric_variables.without_windows(communicator)
 
 
-def own_bytes_of(communicator: Communicator, request: Request, nbytes: int) -> int:
+def own_bytes_of(communicator: Comm, request: Request, nbytes: int) -> int:
     """The bytes of a call that are one rank's."""
     return nbytes // request.parts(communicator.ranks)
 
 
-def in_whole_cells(communicator: Communicator, own_bytes: int) -> int:
+def in_whole_cells(communicator: Comm, own_bytes: int) -> int:
     """Bytes up to the end of the cell of symmetric kernels that they end in."""
     cell_bytes = communicator.release.symmetric.cell_bytes
     return -(-own_bytes // cell_bytes) * cell_bytes
@@ -90,7 +89,7 @@ def in_whole_cells(communicator: Communicator, own_bytes: int) -> int:
 
 GBS, SECONDS, MICROSECONDS = 1e9, 1e-6, 1e6
 
-RingRule = Callable[[Communicator, Request, int], "RailChoice"]  # AllGather of so many bytes for each rank
+RingRule = Callable[[Comm, Request, int], "RailChoice"]  # AllGather of so many bytes for each rank
 RING_RULES: Registry[RingRule] = Registry()
 
 
@@ -104,7 +103,7 @@ class RailChoice:
     reads_multicast: bool
 
 
-def exist(communicator: Communicator) -> bool:
+def exist(communicator: Comm) -> bool:
     """Whether the communicator may run kernels of rails. Errors: those of :func:`windows.are_made`."""
     table = communicator.release.symmetric.rail
     if table is None or not symmetric_variables.are_made(communicator):
@@ -112,7 +111,7 @@ def exist(communicator: Communicator) -> bool:
     return not table.can_be_disabled or symmetric_variables.rails_enabled(communicator)
 
 
-def exist_for(communicator: Communicator, request: Request) -> bool:
+def exist_for(communicator: Comm, request: Request) -> bool:
     """Whether there are any for the collective. Errors: those of :func:`windows.are_made`."""
     return (
         exist(communicator)
@@ -121,13 +120,13 @@ def exist_for(communicator: Communicator, request: Request) -> bool:
     )
 
 
-def exist_without_windows(communicator: Communicator) -> bool:
+def exist_without_windows(communicator: Comm) -> bool:
     """Reach where there are no windows and nothing says whether there is GIN: then there is none."""
     said = communicator.environment.number(symmetric_variables.GIN, symmetric_variables.NO_GIN)
     return said == symmetric_variables.GDAKI and exist(communicator)
 
 
-def may_take(communicator: Communicator, collective: Collective, noted: bool) -> bool:
+def may_take(communicator: Comm, collective: Collective, noted: bool) -> bool:
     """Whether NCCL looks for one on any buffers, where there are any; ``noted``: it knows whether GPUs multicast.
 
     AllGather's kernel needs that. Later releases note it as they make windows.
@@ -138,7 +137,7 @@ def may_take(communicator: Communicator, collective: Collective, noted: bool) ->
     return (collective is Collective.AllGather and known and multicast) or _scatters(communicator, collective)
 
 
-def weighed(communicator: Communicator, request: Request, nbytes: int, multicast: bool) -> Iterator[RailChoice]:
+def weighed(communicator: Comm, request: Request, nbytes: int, multicast: bool) -> Iterator[RailChoice]:
     """The kernels that can do a call of ``nbytes`` for each rank, in NCCL's order, with their times."""
     if request.collective is Collective.AllGather and multicast:
         yield given(communicator.rules.symmetric_ring, "rules.symmetric_ring")(communicator, request, nbytes)
@@ -149,7 +148,7 @@ def weighed(communicator: Communicator, request: Request, nbytes: int, multicast
 
 
 @RING_RULES(nccl.QUERY_MODEL_GIN(since="2.29.2"))
-def hierarchical_ring(communicator: Communicator, request: Request, nbytes: int) -> RailChoice:
+def hierarchical_ring(communicator: Comm, request: Request, nbytes: int) -> RailChoice:
     """Around the rail, each chunk handed on inside the node by multicast. Bytes over GB/s count as us (sic)."""
     chunks, others = ceil_div(nbytes, _table(communicator).ring_chunk_bytes), communicator.nodes - 1
     fewest, most = communicator.ctas
@@ -161,7 +160,7 @@ def hierarchical_ring(communicator: Communicator, request: Request, nbytes: int)
 
 
 @RING_RULES(nccl.QUERY_MODEL_GIN(since="2.29.7"))
-def rail_ring(communicator: Communicator, request: Request, nbytes: int) -> RailChoice:
+def rail_ring(communicator: Comm, request: Request, nbytes: int) -> RailChoice:
     """Around the rail, each chunk handed on inside the node by multicast."""
     fewest, most = _limits(communicator, request, _multicast_blocks(communicator))
     chunks, others = ceil_div(nbytes, _table(communicator).ring_chunk_bytes), communicator.nodes - 1
@@ -171,7 +170,7 @@ def rail_ring(communicator: Communicator, request: Request, nbytes: int) -> Rail
     return RailChoice("RailRing_LsaSTMC", max(fewest, min(most, chunks)), f32(MICROSECONDS * seconds), False)
 
 
-def _multicast_blocks(communicator: Communicator) -> int:
+def _multicast_blocks(communicator: Comm) -> int:
     row = communicator.release.symmetric.row(communicator.min_comp_cap)
     blocks: int = ceil_div(row.multicast_blocks, communicator.nvls_heads)
     return blocks
@@ -181,7 +180,7 @@ def _multicast_blocks(communicator: Communicator) -> int:
 class _Gathered:
     """Every node adds its ranks' parts for each other node and sends the sum along the rail."""
 
-    communicator: Communicator
+    communicator: Comm
     reads_multicast: bool
 
     def choice(self, request: Request, nbytes: int) -> RailChoice:
@@ -233,7 +232,7 @@ class _Gathered:
         return float((0 if local == 1 else parts * others) + parts + others)
 
 
-def _inbox_blocks(communicator: Communicator) -> int:
+def _inbox_blocks(communicator: Comm) -> int:
     """For how many blocks there are buffers: made once, for either kernel."""
     fewest, most = communicator.ctas
     blocks = max(_Gathered(communicator, reads).saturating_blocks for reads in (False, True))
@@ -242,7 +241,7 @@ def _inbox_blocks(communicator: Communicator) -> int:
     return min(blocks, communicator.release.symmetric.max_blocks)
 
 
-def _limits(communicator: Communicator, request: Request, own: int) -> tuple[int, int]:
+def _limits(communicator: Comm, request: Request, own: int) -> tuple[int, int]:
     """The fewest and the most blocks of a kernel that may have ``own``."""
     requested = symmetric_variables.requested_blocks(communicator)
     if requested is not None:
@@ -253,25 +252,25 @@ def _limits(communicator: Communicator, request: Request, own: int) -> tuple[int
     return min(fewest, most) if of_call else fewest, most
 
 
-def _scatters(communicator: Communicator, collective: Collective) -> bool:
+def _scatters(communicator: Comm, collective: Collective) -> bool:
     return collective is Collective.ReduceScatter and _table(communicator).chunk_bytes is not None
 
 
-def _table(communicator: Communicator) -> RailKernels:
+def _table(communicator: Comm) -> RailKernels:
     return given(communicator.release.symmetric.rail, "symmetric.rail")
 
 
-def _row(communicator: Communicator) -> RailRow:
+def _row(communicator: Comm) -> RailRow:
     return _table(communicator).blackwell if communicator.min_comp_cap >= 100 else _table(communicator).hopper
 
 
-def _link_bps(communicator: Communicator) -> float:
+def _link_bps(communicator: Comm) -> float:
     return GBS * _row(communicator).link_gbs
 
 
-def _net_bps(communicator: Communicator) -> float:
+def _net_bps(communicator: Comm) -> float:
     return GBS * float(f32(communicator.net_gbs))
 
 
-def _net_latency_us(communicator: Communicator) -> float:
+def _net_latency_us(communicator: Comm) -> float:
     return communicator.release.hw_latency_us["net"][Algorithm.Ring][Protocol.Simple]

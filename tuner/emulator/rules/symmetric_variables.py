@@ -12,7 +12,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Buffers, Collective, Protocol
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.request import Request
 from tuner.release.environment import allowed, forced
 from tuner.release.schema import given
@@ -29,18 +29,18 @@ WINDOWS, STRIDE = "NCCL_WIN_ENABLE", "NCCL_WIN_STRIDE"
 EMULATED = frozenset({CTAS, COPIED_OVER, BULK, GIN, RMA, RAILS, RAIL_CHUNK, WINDOWS, STRIDE})
 _UNSIGNED = 2**64
 
-RequestedRule = Callable[[Communicator, Collective, str], bool]  # whether a kernel, by NCCL's name, is left
+RequestedRule = Callable[[Comm, Collective, str], bool]  # whether a kernel, by NCCL's name, is left
 REQUESTED_RULES: Registry[RequestedRule] = Registry()
 
 
 @REQUESTED_RULES(nccl.SYMMETRIC_KERNEL_MASK_USER(since="2.27.3"), nccl.KERNEL_MASK_USER(since="2.28.3"))
-def one_kernel_or_all(communicator: Communicator, collective: Collective, kernel: str) -> bool:
+def one_kernel_or_all(communicator: Comm, collective: Collective, kernel: str) -> bool:
     """NCCL_SYM_KERNEL is the name of the only kernel, to the letter; `^` is all, and any other text none."""
     return communicator.environment.text(KERNEL) in (None, "^", kernel)
 
 
 @REQUESTED_RULES(nccl.COST_MODEL_INIT(since="2.31.2"))
-def list_beside_algorithms(communicator: Communicator, collective: Collective, kernel: str) -> bool:
+def list_beside_algorithms(communicator: Comm, collective: Collective, kernel: str) -> bool:
     """NCCL_SYM_KERNEL is a list as NCCL_ALGO, and each of the two takes away what the other would have."""
     if collective not in requested_collectives(communicator):
         return True
@@ -50,7 +50,7 @@ def list_beside_algorithms(communicator: Communicator, collective: Collective, k
     return rows[collective][kernels[kernel]] if collective in rows else not algorithms_too
 
 
-def requested_collectives(communicator: Communicator) -> frozenset[Collective]:
+def requested_collectives(communicator: Comm) -> frozenset[Collective]:
     """The collectives for which NCCL_ALGO, NCCL_PROTO or NCCL_SYM_KERNEL, as lists, name anything."""
     texts = (communicator.environment.text(variable) or "" for variable in ("NCCL_ALGO", "NCCL_PROTO", KERNEL))
     return _named_in(communicator.release.symmetric.names, *texts)
@@ -80,33 +80,33 @@ def kernels_of(names: tuple[str, ...]) -> type[IntEnum]:
     return kernels
 
 
-def names_a_kernel(communicator: Communicator) -> bool:
+def names_a_kernel(communicator: Comm) -> bool:
     """Whether NCCL_SYM_KERNEL asks for less than all kernels, as NCCL counts before it has lists."""
     return communicator.environment.text(KERNEL) not in (None, "^")
 
 
-def kernels_are_listed(communicator: Communicator) -> bool:
+def kernels_are_listed(communicator: Comm) -> bool:
     """Whether NCCL_SYM_KERNEL is set, even to nothing or for other collectives: kernels then take any size (sic)."""
     return communicator.environment.text(KERNEL) is not None
 
 
-def without_windows(communicator: Communicator) -> bool:
+def without_windows(communicator: Comm) -> bool:
     """Whether calls on plain buffers may get symmetric kernels."""
     return communicator.environment.number(WITHOUT_WINDOWS, 0) != 0
 
 
-def windows_enabled(communicator: Communicator) -> bool:
+def windows_enabled(communicator: Comm) -> bool:
     """Whether the communicator has symmetric memory, as far as variables say."""
     return communicator.environment.number(WINDOWS, 1) != 0
 
 
-def requested_blocks(communicator: Communicator) -> int | None:
+def requested_blocks(communicator: Comm) -> int | None:
     """The blocks that every kernel gets, whatever the CTAs of the communicator; None where NCCL chooses."""
     blocks = min(communicator.environment.c_int(CTAS, 0), communicator.release.symmetric.max_blocks)
     return blocks if blocks > 0 else None
 
 
-def gin_is_offered(communicator: Communicator) -> bool:
+def gin_is_offered(communicator: Comm) -> bool:
     """Whether the network offers transfers that GPUs start (GIN), of whatever type, which no topology says.
 
     BadInput where the variable does not say it.
@@ -120,12 +120,12 @@ def gin_is_offered(communicator: Communicator) -> bool:
     return kind == GDAKI
 
 
-def rails_enabled(communicator: Communicator) -> bool:
+def rails_enabled(communicator: Comm) -> bool:
     """Whether symmetric kernels may use the network."""
     return communicator.environment.number(RAILS, 1) != 0
 
 
-def rail_chunk_bytes(communicator: Communicator, default: int) -> int:
+def rail_chunk_bytes(communicator: Comm, default: int) -> int:
     """The chunk of ReduceScatter between nodes, a power of two."""
     rail = communicator.release.symmetric.rail
     requested = communicator.environment.number(RAIL_CHUNK, -1) if rail and rail.chunk_is_variable else -1
@@ -133,13 +133,13 @@ def rail_chunk_bytes(communicator: Communicator, default: int) -> int:
     return 1 << (chunk.bit_length() - 1)
 
 
-def copies_in_bulk(communicator: Communicator) -> bool:
+def copies_in_bulk(communicator: Comm) -> bool:
     """Whether kernels that copy in bulk may run."""
     default = int(communicator.release.symmetric.copies_in_bulk)
     return communicator.min_comp_cap >= 100 and communicator.environment.number(BULK, default) != 0
 
 
-def copied_over_elements(communicator: Communicator, multicast: bool) -> int | None:
+def copied_over_elements(communicator: Comm, multicast: bool) -> int | None:
     """AllGather on Blackwell is left to copy engines beyond so many elements of each rank; None: never.
 
     A negative threshold is as good as none, as NCCL compares without a sign.
@@ -154,19 +154,19 @@ def copied_over_elements(communicator: Communicator, multicast: bool) -> int | N
     return table.copied_over_elements * (given(table.copied_over_times_without_multicast, name) if more else 1)
 
 
-BetweenNodesRule = Callable[[Communicator], bool]
+BetweenNodesRule = Callable[[Comm], bool]
 RULES: Registry[BetweenNodesRule] = Registry()
 
 
 @RULES(nccl.INIT_TRANSPORTS_RANK(since="2.29.2"))
-def if_gpus_start_transfers_to_every_adapter(communicator: Communicator) -> bool:
+def if_gpus_start_transfers_to_every_adapter(communicator: Comm) -> bool:
     """As over_single_adapters, and where rings may cross from one adapter to another (NCCL_CROSS_NIC)."""
     crosses = communicator.environment.number("NCCL_CROSS_NIC", 2) != 0
     return if_gpus_start_transfers_over_single_adapters(communicator) and crosses
 
 
 @RULES(nccl.INIT_TRANSPORTS_RANK(since="2.29.7"))
-def if_gpus_start_transfers_over_single_adapters(communicator: Communicator) -> bool:
+def if_gpus_start_transfers_over_single_adapters(communicator: Comm) -> bool:
     """Between nodes a window is made where GPUs can start transfers (GIN) and NCCL merges no adapters."""
     if not gin_is_offered(communicator):
         return False
@@ -174,19 +174,19 @@ def if_gpus_start_transfers_over_single_adapters(communicator: Communicator) -> 
 
 
 @RULES(nccl.INIT_TRANSPORTS_RANK(since="2.30.7"))
-def if_gpus_start_transfers(communicator: Communicator) -> bool:
+def if_gpus_start_transfers(communicator: Comm) -> bool:
     """Between nodes a window is made where GPUs can start transfers over the network (GIN)."""
     return gin_is_offered(communicator)
 
 
-def note_multicast(communicator: Communicator, request: Request) -> bool:
+def note_multicast(communicator: Comm, request: Request) -> bool:
     """Whether NCCL notes whether its GPUs multicast as it makes the windows of such a call. BadInput as of are_made."""
     if request.buffers is not Buffers.window or not are_made(communicator):
         return False
     return bool(request.symmetric) or communicator.release.symmetric.multicast_is_noted_by == "windows"
 
 
-def are_made(communicator: Communicator) -> bool:
+def are_made(communicator: Comm) -> bool:
     """Buffers of windows that are not made are what the release's table says. Errors: those of :func:`supported`."""
     registered = communicator.release.symmetric.windows_are_registered
     if registered and communicator.environment.number("NCCL_LOCAL_REGISTER", 1) == 0:
@@ -194,7 +194,7 @@ def are_made(communicator: Communicator) -> bool:
     return supported(communicator)
 
 
-def supported(communicator: Communicator) -> bool:
+def supported(communicator: Comm) -> bool:
     """Whether the communicator has symmetric memory. BadInput where it is not known.
 
     Source: initTransportsRank, symmetricSupport, src/init.cc, and ncclTransportCheckP2pType, src/transport.cc.

@@ -15,7 +15,7 @@ from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.base.numerics import Float, FloatArray, SizeArray, ceil_div, f32, f64, powf
 from tuner.base.registry import Registry, found_in
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.request import FP8, MessageSizes, ring_steps
 from tuner.emulator.rules.call import Call
 from tuner.release.schema import given
@@ -236,12 +236,12 @@ def pat_of_several_ranks_last(times: FloatArray, call: Call) -> FloatArray:
     return np.where(times > 0, np.finfo(f32).max / f32(2), times) if last else times
 
 
-PickRule = Callable[[Iterator[FloatArray], Communicator], tuple[NDArray[np.int8], FloatArray]]
+PickRule = Callable[[Iterator[FloatArray], Comm], tuple[NDArray[np.int8], FloatArray]]
 RULES: Registry[PickRule] = Registry()
 
 
 @RULES(nccl.GET_ALGO_INFO(since="2.18.1"), nccl.TOPO_GET_ALGO_INFO(since="2.19.3"))
-def first_fastest(times: Iterator[FloatArray], communicator: Communicator) -> tuple[NDArray[np.int8], FloatArray]:
+def first_fastest(times: Iterator[FloatArray], communicator: Comm) -> tuple[NDArray[np.int8], FloatArray]:
     """The least time in us, [size]; of equal ones the first in NCCL's order of algorithms and protocols.
 
     Negative ones do not count. A ring of one rank per node can have one, in releases that count more network steps
@@ -262,7 +262,7 @@ def unless_negative(time_us: FloatArray) -> FloatArray:
 
 
 @RULES(nccl.TUNING_SELECT_BEST_TUNING(since="2.31.2"))
-def last_fastest(times: Iterator[FloatArray], communicator: Communicator) -> tuple[NDArray[np.int8], FloatArray]:
+def last_fastest(times: Iterator[FloatArray], communicator: Comm) -> tuple[NDArray[np.int8], FloatArray]:
     """The least time in us, [size]; of equal ones the last in NCCL's order of algorithms and protocols."""
     best_us = next(times)
     best = np.zeros(best_us.shape, np.int8)
@@ -272,7 +272,7 @@ def last_fastest(times: Iterator[FloatArray], communicator: Communicator) -> tup
     return best, _fast_enough(best_us, communicator)
 
 
-def _fast_enough(best_us: FloatArray, communicator: Communicator) -> FloatArray:
+def _fast_enough(best_us: FloatArray, communicator: Comm) -> FloatArray:
     slowest = communicator.release.limits.max_time_us
     if (best_us >= np.float32(slowest)).any():
         raise NoAlgorithm(f"NCCL takes no time of {slowest:g} us or more, and every candidate is that slow")

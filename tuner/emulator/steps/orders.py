@@ -1,10 +1,15 @@
 """In which order the numbers of each element are added: ranges of elements, and the order of each.
 
+A term is a rank, which stands for its own number, or what is added from left to right: ``(0, 1, 2)`` is (x0 + x1) + x2,
+and ``(0, 1, (2, 3))`` is (x0 + x1) + (x2 + x3). Floating-point addition is commutative but not associative, so that
+a + b and b + a are one term here, while (a + b) + c and a + (b + c) are two: terms are equal where the bits are.
+
 Offsets are of elements of the whole buffer that is reduced: for ReduceScatter of all ranks' parts, one after the other.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias, Union
 
 import numpy as np
 
@@ -14,8 +19,106 @@ from tuner.emulator.connect import Across
 from tuner.emulator.launches import ChannelShare, Work
 from tuner.emulator.request import FP8, Request
 from tuner.emulator.steps import pat
-from tuner.emulator.steps.addition_order import Term, add_all, of_ring, of_tree
 from tuner.emulator.steps.loops import loops
+
+MOST_RANKS = 16  # whose order is shown in full
+Term: TypeAlias = Union[int, tuple["Term", ...]]  # noqa: UP007  a name that is in its own definition
+
+
+def add(left: Term, right: Term) -> Term:
+    """The term of ``left + right``, the same for ``right + left``."""
+    if isinstance(left, int) and isinstance(right, int):
+        return min(left, right), max(left, right)
+    if isinstance(left, int) or (not isinstance(right, int) and _place(left) > _place(right)):
+        left, right = right, left
+    return (*left, right) if isinstance(left, tuple) else (left, right)
+
+
+def add_all(terms: Iterable[Term]) -> Term:
+    """The term of adding from left to right. Errors: TypeError for no terms."""
+    (total, *others) = terms
+    for each in others:
+        total = add(total, each)
+    return total
+
+
+def ranks_of(term: Term) -> tuple[int, ...]:
+    """The ranks whose numbers are added, from left to right."""
+    found: list[int] = []
+    waiting = [term]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, int):
+            found.append(each)
+        else:
+            waiting.extend(reversed(each))
+    return tuple(found)
+
+
+def text(term: Term) -> str:
+    """The term for people: ``0 + 1 + (2 + 3)``; without brackets it is added from left to right."""
+    if isinstance(term, int):
+        return str(term)
+    return " + ".join(str(each) if isinstance(each, int) else f"({text(each)})" for each in term)
+
+
+def short(words: str) -> str:
+    """The text of an order, of many ranks only the first and the last of them."""
+    each = words.split(" + ")
+    return words if len(each) <= MOST_RANKS else " + ".join([*each[:8], "...", *each[-3:]])
+
+
+def of_ring(ring: Sequence[int], last: int) -> Term:
+    """Added along a ring that ends at the rank at place ``last``."""
+    first, *others = (*ring[last + 1 :], *ring[: last + 1])
+    if not others:
+        return first
+    return min(first, others[0]), max(first, others[0]), *others[1:]  # what add_all gives, in one go
+
+
+def of_tree(children: Sequence[Sequence[int]], root: int) -> Term:
+    """Added up a tree, ``children`` by rank: each rank adds to its own number what its children sent, in their order.
+
+    Source: recvReduceSend of src/device/prims_simple.h, prims_ll.h and prims_ll128.h, v2.28.9-1.
+    """
+    order, waiting = [], [root]
+    while waiting:  # parents before their children
+        order.append(waiting.pop())
+        waiting.extend(children[order[-1]])
+    sums: dict[int, _Sum] = {}
+    for rank in reversed(order):
+        total = _Sum(rank, 1, rank)
+        for child in children[rank]:
+            total = total.plus(sums.pop(child))
+        sums[rank] = total
+    return sums[root].term
+
+
+class _Sum(NamedTuple):
+    """A term, of how many ranks it is, and the first of them."""
+
+    term: Term
+    ranks: int
+    first: int
+
+    def plus(self, other: "_Sum") -> "_Sum":
+        """Sum of :func:`add` of both, whose ranks are others, without looking for them again."""
+        left, right = self, other
+        if isinstance(left.term, int) and isinstance(right.term, int):
+            first, last = min(left.term, right.term), max(left.term, right.term)
+            return _Sum((first, last), 2, first)
+        behind = not isinstance(right.term, int) and (-left.ranks, left.first) > (-right.ranks, right.first)
+        if isinstance(left.term, int) or behind:
+            left, right = right, left
+        assert isinstance(left.term, tuple)
+        return _Sum((*left.term, right.term), left.ranks + right.ranks, left.first)
+
+
+def _place(term: Term) -> tuple[int, tuple[int, ...]]:
+    """The one of two sums that stands first: the one of more ranks, else the one whose first rank is less."""
+    ranks = ranks_of(term)
+    return -len(ranks), ranks
+
 
 LAST_READ = "2.32.3"  # the last release whose device code was read
 REDUCING = (Collective.AllReduce, Collective.ReduceScatter, Collective.Reduce)
@@ -57,7 +160,7 @@ class Orders:
 
 
 def any_order(dtype: DataType, op: Op) -> str | None:
-    """Why the bits of the result do not depend on the order; None where they do."""
+    """Reason that the bits of the result do not depend on the order; None where they do."""
     if dtype in INTEGERS:
         return "integers: every order gives the same bits"
     if op in (Op.min, Op.max):
@@ -106,7 +209,7 @@ def terms_of_every_size(work: Work, across: Across) -> tuple[Term, ...] | None:
 
 
 def not_claimed(work: Work, across: Across) -> str | None:
-    """Why no order of a call is claimed; None where one is."""
+    """Reason that no order of a call is claimed; None where one is."""
     if work.algorithm is Algorithm.PAT and not across.pat_peers:
         return f"PAT of several ranks per node: {BY_SWITCH}"
     return NOT_CLAIMED.get(work.algorithm)
@@ -118,13 +221,35 @@ def _check_claimed(work: Work, across: Across) -> None:
 
 
 def _shape(work: Work, share: ChannelShare, across: Across) -> tuple[object, ...]:
-    """What the orders of a channel depend on: channels of the same ring or tree have the same."""
+    """Key of the orders of a channel: channels of the same ring or tree have the same."""
     if work.algorithm is Algorithm.Tree:
         tree = across.trees[share.channel]
         return tree.parents, tree.children
     if work.algorithm is Algorithm.PAT:
         return (pat.aggregation(work, share, sum(map(len, across.ranks_of_nodes))),)
     return across.rings[share.channel].ranks
+
+
+def pat_term(work: Work, share: ChannelShare, ranks: int, owner: int) -> Term:
+    """Order in which the numbers of a rank's part are added on one channel.
+
+    Each rank begins with its own number and adds what comes in: of near distances the farthest first, then of far ones
+    the nearest first, and at a far distance the neighbour's last.
+    """
+    apart = pat.aggregation(work, share, ranks).apart
+    children: list[list[int]] = [[] for _ in range(ranks)]
+    for distance in range(ranks):
+        lowest = distance & -distance or 1 << (ranks - 1).bit_length()
+        bits = [1 << bit for bit in range(lowest.bit_length() - 1)]
+        if distance % apart:
+            bits.reverse()
+        else:
+            near = [bit for bit in bits if 1 < bit < apart]
+            bits = [*reversed(near), *(bit for bit in bits if bit >= apart), *(bit for bit in bits if bit == 1)]
+        children[(owner - distance) % ranks] = [
+            (owner - distance - bit) % ranks for bit in bits if distance + bit < ranks
+        ]
+    return of_tree(children, owner)
 
 
 def _terms(work: Work, share: ChannelShare, across: Across, ranks: int) -> Iterator[tuple[int, int, Term]]:
@@ -138,7 +263,7 @@ def _terms(work: Work, share: ChannelShare, across: Across, ranks: int) -> Itera
         yield 0, 0, of_tree(tree.children, tree.parents.index(None))
         return
     if work.algorithm is Algorithm.PAT:
-        yield from ((0, owner, pat.term(work, share, ranks, owner)) for owner in range(ranks))
+        yield from ((0, owner, pat_term(work, share, ranks, owner)) for owner in range(ranks))
         return
     ring = across.rings[share.channel].ranks
     if work.collective is Collective.Reduce:
@@ -170,7 +295,7 @@ class OrderDifference:
 
 
 def at_offsets(calls: Sequence[Orders], parts: int = 1) -> OrderDifference | None:
-    """Where elements at the same offset differ; those are looked at that all calls compared have.
+    """Difference between elements at the same offset; those are looked at that all calls compared have.
 
     ``parts``: of as many parts of the buffer, each rank's result of a ReduceScatter, offsets are from their starts.
     """
@@ -197,7 +322,7 @@ def _pairs(
 
 
 def in_rows(calls: Sequence[Orders], row: int) -> OrderDifference | None:
-    """Where elements of one column differ, whatever row they are in; ``row`` is its number of elements.
+    """Difference between elements of one column, whatever row they are in; ``row`` is its number of elements.
 
     Each call has whole rows, one after the other.
     """
@@ -236,7 +361,7 @@ KEPT_IN_FLOAT32 = (DataType.float16, DataType.bfloat16, *FP8)  # ncclSymkAccumTy
 
 
 def symmetric_not_claimed(kernel: str | None, request: Request) -> str | None:
-    """Why no order of a call on a symmetric kernel is claimed; None where one is."""
+    """Reason that no order of a call on a symmetric kernel is claimed; None where one is."""
     if kernel not in (*IN_RANK_ORDER, *FROM_OWN_RANK):
         return SYMMETRIC_NOT_CLAIMED.get(kernel or "", NOT_DERIVED)
     return None if request.op is Op.sum else f"sums are derived, not {request.op.name}"

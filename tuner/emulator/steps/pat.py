@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from tuner.base.names import Collective
 from tuner.emulator.launches import ChannelShare, Work
 from tuner.emulator.p2p.plan import mirrored
-from tuner.emulator.steps.addition_order import Term, of_tree
 from tuner.emulator.steps.loops import loops
 from tuner.emulator.steps.records import Peer, Step
 
@@ -227,31 +226,9 @@ def aggregation(work: Work, share: ChannelShare, ranks: int) -> Aggregation:
     return Aggregation(ranks, far, together)
 
 
-def term(work: Work, share: ChannelShare, ranks: int, owner: int) -> Term:
-    """How the numbers of a rank's part are added on one channel.
-
-    Each rank begins with its own number and adds what comes in: of near distances the farthest first, then of far ones
-    the nearest first, and at a far distance the neighbour's last.
-    """
-    apart = aggregation(work, share, ranks).apart
-    children: list[list[int]] = [[] for _ in range(ranks)]
-    for distance in range(ranks):
-        lowest = distance & -distance or 1 << (ranks - 1).bit_length()
-        bits = [1 << bit for bit in range(lowest.bit_length() - 1)]
-        if distance % apart:
-            bits.reverse()
-        else:
-            near = [bit for bit in bits if 1 < bit < apart]
-            bits = [*reversed(near), *(bit for bit in bits if bit >= apart), *(bit for bit in bits if bit == 1)]
-        children[(owner - distance) % ranks] = [
-            (owner - distance - bit) % ranks for bit in bits if distance + bit < ranks
-        ]
-    return of_tree(children, owner)
-
-
 @dataclass(slots=True)
 class _Message:
-    """What is in one, in the order in which it was put there; ``most`` elements go over the wire, unused ones too."""
+    """Pieces of a message, in the order in which they were put there; ``most`` elements go over the wire."""
 
     pieces: dict[tuple[int, int], None] = field(default_factory=dict)
     most: int = 0

@@ -1,4 +1,4 @@
-"""What ranks send and receive step by step: the records that the steps of all calls have in common."""
+"""Records that the steps of all calls have in common: messages that ranks send and receive step by step."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ ON_THE_WIRE = {Protocol.LL: (8, 16), Protocol.LL128: (1920, 2048), Protocol.Simp
 
 
 class InNetwork(Enum):
-    """What is between ranks and takes part: the switch of a node (NVLink SHARP), or the network (SHARP).
+    """Hardware between ranks that takes part: the switch of a node (NVLink SHARP), or the network (SHARP).
 
     It adds what all ranks send it of an element, or hands a copy of what one sends to all: ranks of the node for the
     switch, heads of the same number for the network.
@@ -32,7 +32,7 @@ Pieces: TypeAlias = tuple[tuple[int, int], ...]  # first element and number of e
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What some threads of a rank's block do at once: they wait for what peers send, and send what that makes.
+    """One act of some threads of a rank's block: they wait for what peers send, and send what that makes.
 
     Each message has the elements of ``pieces``. Elements are counted from the start of the whole buffer: of all ranks'
     parts, one after the other, for AllGather and ReduceScatter.
@@ -72,7 +72,7 @@ class Schedule:
 
 
 def wire_bytes(protocol: Protocol, nbytes: int) -> int:
-    """What a message of so many bytes takes on NVLink: LL and LL128 send flags along."""
+    """Bytes that a message takes on NVLink: LL and LL128 send flags along."""
     unit, on_the_wire = ON_THE_WIRE[protocol]
     return -(-nbytes // unit) * on_the_wire
 
@@ -94,7 +94,7 @@ class ScheduledOperation:
 
 @dataclass(slots=True)
 class _Before:
-    """What the next operation of a rank waits for: by threads, after the batch and the kernel before theirs."""
+    """Operations that the next one of a rank waits for: by threads, after the batch and the kernel before theirs."""
 
     threads: tuple[int, int, int, int] | None = None  # kernel, channel, batch, threads
     received: tuple[int, ...] = ()
@@ -127,7 +127,7 @@ class _Before:
 
 
 def operations(schedule: Schedule, rank: int) -> Iterator[ScheduledOperation]:
-    """What a rank sends and receives, without what is empty. Errors: those of the schedule."""
+    """Sends and receives of a rank, without what is empty. Errors: those of the schedule."""
     places = {channel: place for place, channel in enumerate(schedule.channels)}
     messages = Counter[tuple[bool, int, int, Peer]]()
     number, before = 0, _Before()

@@ -22,7 +22,7 @@ Place: TypeAlias = Callable[[int, int], Pieces]  # of elements of a loop's count
 
 @dataclass(frozen=True, slots=True)
 class ChunkStep:
-    """What is done with one part of each loop: a step without number and elements."""
+    """Step with one part of each loop, without number and elements."""
 
     part: int
     place: Place
@@ -105,7 +105,7 @@ class NodeHeads:
         return len(self.of_nodes[0])
 
     def own_piece(self, count: int) -> Place:
-        """What of a rail's chunk is in this node's part, for parts of ``count`` elements."""
+        """Part of a rail's chunk that is this node's, for parts of ``count`` elements."""
         return lambda first, elements: tuple(self._of_rail(self.own or 0, count, first, elements, {self.node}))
 
     def of_rail(self, head: int, count: int) -> Place:
@@ -160,7 +160,7 @@ TOGETHER = 8  # works of a batch, a send and a receive each
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What of a message goes over a channel, bytes."""
+    """Part of a message that goes over a channel, bytes."""
 
     transfer: Transfer
     first: int
@@ -427,7 +427,7 @@ def by_switch(work: Work, across: Across, heads: NodeHeads, channel: int, rank: 
 
 
 def _parts(work: Work, heads: NodeHeads, several: bool) -> list[Place]:
-    """Where the parts of the heads are, by head."""
+    """Places of the parts of the heads, by head."""
     if several:
         return [heads.of_rail(head, work.count) for head in range(heads.count)]
     return [in_part_of(head, work.count) for head in range(heads.count)]  # sic: a head's number is taken for its rank

@@ -42,7 +42,7 @@ def name(node: SystemDevice) -> str:
 
 
 def called(node: SystemDevice) -> str:
-    """The same in a sentence."""
+    """Name of the link in a sentence."""
     if node.kind is DeviceKind.NVS:
         return "the NVSwitch"
     number = _number(node)
@@ -73,7 +73,7 @@ def _numbered(node: SystemDevice, number: int | None) -> str:
 
 
 def bus_id(number: int) -> str:
-    """Such as 0000:1b:00.0, of a device's id."""
+    """Bus id such as 0000:1b:00.0, of a device's id."""
     number &= OF_BUS
     domain, bus, device, function = number >> 20, number >> 12 & 0xFF, number >> 4 & 0xFF, number & 0xF
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
@@ -85,7 +85,7 @@ def between(owner: SystemDevice, link: Link) -> str:
 
 
 def phrase(owner: SystemDevice, link: Link) -> str:
-    """The same in a sentence."""
+    """Ends of the link in a sentence."""
     if link.kind == "NET":
         net = owner if owner.kind is DeviceKind.NET else link.to
         return f"the network port of {called(net)}"

@@ -63,7 +63,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What keeps the graph from having more: without it the search finds ``then``."""
+    """Limit that keeps the graph from having more: without it the search finds ``then``."""
 
     kinds: tuple[
         str, ...

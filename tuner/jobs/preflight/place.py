@@ -9,7 +9,7 @@ from pathlib import Path
 from tuner.base.errors import BadInput, BadTopology
 from tuner.jobs.preflight.reading import Processor, RankFacts
 from tuner.machine import catalogue, skeleton
-from tuner.machine.processors import nccls_family
+from tuner.machine.gpus import nccls_family
 from tuner.machine.topology import Cpu, Topology, reader
 
 GPU_DEVICE = re.compile(r'class="0x03[^>]*?device="(0x[0-9a-f]+)"')

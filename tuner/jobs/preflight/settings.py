@@ -12,7 +12,7 @@ from tuner.base.errors import BadInput
 from tuner.emulator.aws_ofi_nccl import release as aws_release
 from tuner.emulator.aws_ofi_nccl.tuner import AwsTuner
 from tuner.emulator.build import build
-from tuner.emulator.communicator import Communicator, Node
+from tuner.emulator.communicator import Comm, Node
 from tuner.emulator.rules import init
 from tuner.emulator.selection import Selection
 from tuner.jobs.preflight import place as places
@@ -80,7 +80,7 @@ class Views:
         # What a topology file says may change.
         return Selection(self.of(own)) if files else _selection(self.hosts, own)
 
-    def of(self, own: RankSetting) -> Communicator:
+    def of(self, own: RankSetting) -> Comm:
         """The communicator as the ranks with a setting see it.
 
         Where releases differ, the others are taken for ranks of this one. BadInput for what is not emulated;

@@ -7,8 +7,7 @@ from dataclasses import field, replace
 from tuner.answers.exchanges import Way, taken
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
-from tuner.base.names import Buffers, PeerCall, peer_call
-from tuner.base.windows import SYMMETRIC, Sides
+from tuner.base.names import SYMMETRIC, Buffers, PeerCall, Sides, peer_call
 from tuner.emulator.request import Request
 from tuner.emulator.rules import symmetric
 from tuner.jobs.traces.calls import CallList, TracedCall, WantedCalls, number

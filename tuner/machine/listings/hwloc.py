@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from tuner.base.errors import BadTopology
+from tuner.machine.gpus import nccls_family
 from tuner.machine.listings.shape import Listing
-from tuner.machine.processors import nccls_family
-from tuner.machine.topology.edit_links import PCIE_SPEEDS
+from tuner.machine.topology.edit_devices import PCIE_SPEEDS
 from tuner.machine.topology.xml import Element
 
 # class, device and subsystem: "0302 [10de:2330] [10de:16c1] a1 00"
@@ -103,7 +103,7 @@ class _Document:
         return child.get("name") if is_one else None
 
     def put(self, root: ET.Element, device: Element) -> ET.Element:
-        """Its <pci>, below the bridges that NCCL keeps: every second one, as one switch has two to it
+        """Puts its <pci> below the bridges that NCCL keeps: every second one, as one switch has two to it
         (ncclTopoGetXmlFromSys, src/graph/xml.cc, v2.28.9-1)."""
         bridges = list(_bridges(device))  # the innermost first
         above = self._cpu(root, device)
@@ -185,7 +185,7 @@ class _Document:
         return (child.text for child in matrix.children if child.tag == tag)
 
     def _gpu_number(self, name: str, gpus: Sequence[str]) -> int | None:
-        """Which of the GPUs an operating system's device such as nvml0 is."""
+        """Number of the GPU that an operating system's device such as nvml0 is."""
         device = self._objects.get(name)
         slot = device if device is None or device.get("pci_busid") else device.parent
         busid = "" if slot is None else _bus_id(slot)

@@ -10,7 +10,7 @@ from tuner.machine.topology.xml import MAX_BYTES, parse
 
 
 def read(file: Path) -> Listing | None:
-    """What a listing shows; None where the file is none, such as a topology in NCCL's format.
+    """Listing of a file; None where the file is none, such as a topology in NCCL's format.
 
     BadTopology for a file that cannot be read, or a listing that is not whole.
     """

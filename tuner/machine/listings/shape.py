@@ -1,4 +1,4 @@
-"""What of a node can be compared with another: how its GPUs and adapters lie to each other."""
+"""Shapes of nodes that can be compared: how their GPUs and adapters lie to each other."""
 
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -13,7 +13,7 @@ from tuner.machine.topology import Cpu, Target, Topology, read
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What ``tool`` printed into ``file``.
+    """Text that ``tool`` printed into ``file``.
 
     ``root`` is <system> with <cpu>, <pci>, <gpu dev> and <net name dev>, without the attributes that it does not say.
     ``nvlinks`` are the links between two GPUs, by their numbers, lower first, 0 where there are none; None where the
@@ -64,12 +64,12 @@ class NodeShape:
 
     @property
     def gpus(self) -> int:
-        """How many."""
+        """Number of GPUs."""
         return sum(map(len, self.sockets))
 
 
 def of_listing(listing: Listing, model: GpuModel | None) -> NodeShape:
-    """What a listing shows; ``model`` is what a user says its GPUs are."""
+    """Shape of a listing's node; ``model`` is what a user says its GPUs are."""
     switched = {
         (a, b): min(listing.to_switches.get(a, 0), listing.to_switches.get(b, 0))
         for a, b in combinations(range(listing.gpus), 2)
@@ -82,7 +82,7 @@ def of_listing(listing: Listing, model: GpuModel | None) -> NodeShape:
 
 @lru_cache(maxsize=128)
 def of_topology(text: str) -> NodeShape:
-    """The same of a topology in NCCL's format. Errors: those of :func:`tuner.machine.topology.read`."""
+    """Shape of a topology in NCCL's format. Errors: those of :func:`tuner.machine.topology.read`."""
     topology, root = read(text), ET.fromstring(text)
     devices = dict.fromkeys(pci.get("device", "") for pci in root.iter("pci") if pci.find("gpu") is not None)
     return NodeShape(
@@ -129,7 +129,7 @@ def _places(root: ET.Element, links: Mapping[tuple[int, int], int] | None) -> Pl
 
 
 def _path(element: ET.Element, above: Mapping[ET.Element, ET.Element]) -> list[ET.Element]:
-    """What a GPU or adapter is in: PCI devices, its own first, and its <cpu> last."""
+    """Elements that a GPU or adapter is in: PCI devices, its own first, and its <cpu> last."""
     path = []
     while element.tag != "system":
         element = above[element]
@@ -139,7 +139,7 @@ def _path(element: ET.Element, above: Mapping[ET.Element, ET.Element]) -> list[E
 
 
 def nearness(one: list[ET.Element], other: list[ET.Element]) -> int:
-    """How near two devices are, by what they are in."""
+    """Distance of two devices, by what they are in."""
     if one[-1] is not other[-1]:
         return SYS
     common = [element for element in one if any(element is each for each in other)]
@@ -150,7 +150,7 @@ def nearness(one: list[ET.Element], other: list[ET.Element]) -> int:
 
 
 def _cpu(root: ET.Element) -> Cpu | None:
-    """Of a listing, which says of all CPUs the same."""
+    """Processor of a listing, which says of all CPUs the same."""
     found = next((cpu for cpu in root.iter("cpu") if cpu.get("arch") is not None), None)
     if found is None:
         return None

@@ -59,7 +59,7 @@ class Matrix:
         return tuple(name for name in self.devices if name not in self.gpus)
 
     def between(self, a: str, b: str) -> str | None:
-        """How two devices are connected; either row may say it."""
+        """Connection of two devices; either row may say it."""
         return self.cells.get((a, b)) or self.cells.get((b, a))
 
 
@@ -97,7 +97,7 @@ def tables(text: str, where: str) -> Printed:
 
 
 def _distinct(found: Sequence[Matrix]) -> list[Matrix]:
-    """Those of one node: of several nodes in a file the first, and a table that is printed twice once."""
+    """Tables of one node: of several nodes in a file the first, and a table that is printed twice once."""
     return [each for at, each in enumerate(found) if each not in found[:at] and each.devices == found[0].devices]
 
 
@@ -192,7 +192,7 @@ def listing(printed: Printed, file: str) -> Listing:
 
 
 def _nearness(tables: Sequence[Matrix]) -> Callable[[str, str], int]:
-    """How near two devices are over PCIe: 0 is PIX, and beyond NODE is farthest; NVLinks do not say it."""
+    """Distance of two devices over PCIe: 0 is PIX, and beyond NODE is farthest; NVLinks do not say it."""
 
     def near(a: str, b: str) -> int:
         said = [table.between(a, b) for table in tables]
@@ -281,7 +281,7 @@ class _Buses:
 
 
 def _peer_notes(printed: Printed, numa_of: Mapping[str, int]) -> Iterator[str]:
-    """What the tables of -p2p say of GPUs that do not reach each other's memory."""
+    """Notes from the tables of -p2p on GPUs that do not reach each other's memory."""
     cells = {pair: cell for table in printed.peer for pair, cell in table.cells.items()}
     refused = {pair for pair, cell in cells.items() if cell in REFUSED}
     if refused and refused == set(cells):

@@ -8,8 +8,8 @@ from itertools import count
 
 from tuner.base.errors import BadInput, one_of
 from tuner.machine.gpus import HIDDEN_NVSWITCH, most_nvlinks
+from tuner.machine.topology import edit_devices
 from tuner.machine.topology import edit_devices as devices
-from tuner.machine.topology import edit_links
 from tuner.machine.topology.edit_devices import move
 from tuner.machine.topology.reader import read
 from tuner.machine.topology.xml import to_text
@@ -56,7 +56,7 @@ def add_cpu(root: ET.Element, value: str) -> None:
 
 
 def ids(root: ET.Element, value: str) -> None:
-    """What PCI devices are: 1000:c010:1000:a064@BUSID, vendor and device, and those of the subsystem if there are.
+    """Ids of PCI devices: 1000:c010:1000:a064@BUSID, vendor and device, and those of the subsystem if there are.
 
     By them NCCL tells the two levels of one Broadcom switch (ncclTopoFlattenBcmSwitches). BadInput for other forms.
     """
@@ -171,8 +171,8 @@ EDITS: dict[str, Callable[[ET.Element, str], None]] = {
     "move-nic": devices.move_nic,
     "remove-nic": devices.remove_nic,
     "gpudirect": devices.gpudirect,
-    "nvlinks": edit_links.nvlinks,
-    "pcie": edit_links.pcie,
+    "nvlinks": edit_devices.nvlinks,
+    "pcie": edit_devices.pcie,
     "move-gpu": devices.move_gpu,
     "remove-gpu": devices.remove_gpu,
     "sockets": devices.sockets,

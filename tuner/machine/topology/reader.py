@@ -75,7 +75,7 @@ def _distinct(where: str, what: str, values: Iterable[object]) -> None:
 
 
 def _check_slot(element: Element) -> None:
-    """What the search of graphs reads of every PCI device."""
+    """Checks what the search of graphs reads of every PCI device."""
     if "busid" in element.attributes:
         _bus_id(element, "busid")
     if element.attributes.get("link_width"):  # which is empty where NCCL did not find it

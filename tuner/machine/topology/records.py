@@ -13,7 +13,7 @@ from tuner.base.errors import BadInput
 
 
 class Target(Enum):
-    """What an NVLink leads to."""
+    """Kinds of devices that an NVLink leads to."""
 
     GPU = "GPU"
     CPU = "CPU"
@@ -116,7 +116,7 @@ class Topology:
 
     @property
     def cpu_vendor(self) -> str | None:
-        """Who made the processors, where the topology says it."""
+        """Maker of the processors, where the topology says it."""
         return self.cpu.vendor
 
     def first_gpus(self, count: int) -> tuple[Gpu, ...]:

@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 from tuner.base.errors import BadInput, NoAlgorithm, OracleFailed
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.base.numerics import shortest
-from tuner.emulator.call_kind import COPY_ENGINES, NonClassicPath
 from tuner.emulator.connect import Connected
 from tuner.emulator.group import GroupPlan, Operation, not_emulated, plan
-from tuner.emulator.pick import Pick, of_picks
-from tuner.emulator.request import Request
-from tuner.emulator.selection import Selection
+from tuner.emulator.request import COPY_ENGINES, NonClassicPath, Request
+from tuner.emulator.selection import Pick, Selection, of_picks
 from tuner.graphs import find
 from tuner.machine.graphs import EMPTY, Graph, OrderedGraph
 from tuner.oracle.answers import OracleLaunch

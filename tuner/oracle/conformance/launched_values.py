@@ -12,7 +12,7 @@ from tuner.emulator.launches import (
     SymmetricLaunch,
     Work,
 )
-from tuner.emulator.rules.buffers import grain_bytes
+from tuner.emulator.rules.registered import grain_bytes
 from tuner.oracle.launches import LaunchInFull, RecordedKernel
 from tuner.oracle.messages import Batch, SymmetricWorks
 

@@ -56,12 +56,12 @@ def algorithm(text: str) -> Algorithm | None:
 
 
 def protocol(text: str) -> Protocol | None:
-    """By number, or by NCCL's spelling in any case."""
+    """Protocol by number, or by NCCL's spelling in any case."""
     return _named(Protocol, text)
 
 
 def collective(text: str) -> Collective | None:
-    """By NCCL's spelling in any case."""
+    """Collective by NCCL's spelling in any case."""
     return _named(Collective, text)
 
 

@@ -17,7 +17,7 @@ from tuner.scenario.logs.reader import Block, NcclLog, RankLog, TreePlace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogAdditions:
-    """What a user says of the run; None and empty leave it to the log."""
+    """Statements of a user about the run; None and empty leave it to the log."""
 
     communicator: str | None = None
     release: str | None = None
@@ -70,7 +70,7 @@ class LoggedChoice:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What a log without graphs says of the nodes; what it does not say is None or empty.
+    """Hardware of the nodes of a log without graphs; what it does not say is None or empty.
 
     ``ranks_of_hosts``: of each host, where all ranks are shown. The others are of the host with rank 0, or the first
     that says it: ``bus_ids`` of its GPUs as NCCL packs them into a number, ``adapters`` that NCCL's own network uses.
@@ -216,5 +216,5 @@ class Reading:
 
     @property
     def logs(self) -> list[RankLog]:
-        """What its ranks printed."""
+        """Lines of its ranks."""
         return self.group.logs if self.group else []

@@ -8,7 +8,7 @@ import numpy as np
 
 from tuner.base.errors import BadInput
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS, PATH_NAMES, Pattern
-from tuner.emulator.rules import domains, init
+from tuner.emulator.rules import init
 from tuner.machine import gpus
 from tuner.machine.graphs import Graph, Graphs
 from tuner.machine.topology import Topology
@@ -21,7 +21,7 @@ _VENDORS = {1: CPU_VENDORS[0], 2: CPU_VENDORS[1], 3: CPU_VENDORS[2]}
 
 
 def count(reading: Reading) -> int | None:
-    """How many nodes: as given, as printed, or as the ring has GPUs; None where nothing says it."""
+    """Number of nodes: as given, as printed, or as the ring has GPUs; None where nothing says it."""
     assert reading.group is not None
     if reading.given.nodes is not None:
         return reading.given.nodes
@@ -146,7 +146,7 @@ def _graphs(reading: Reading, logs: list[RankLog], path_types: Sequence[str], la
 
 
 def _placed(topology: Topology | None, local_ranks: int | None, hosts: int | None) -> tuple[int, ...] | None:
-    """Which GPU of the topology each local rank is on, host by host where it is that of one; None where not known."""
+    """GPU of the topology that each local rank is on, host by host where it is that of one; None where not known."""
     if topology is None or local_ranks is None:
         return None
     if (placed := topology.placed(local_ranks)) is not None:
@@ -214,7 +214,7 @@ def _filled(reading: Reading, nodes: list[NodeFacts], count: int | None, ranks: 
 def _say_domains(reading: Reading, nodes: Sequence[NodeFacts], nccl: Release | None) -> None:
     hosts = ", ".join(str(node.hosts or "?") for node in nodes)
     reading.notes.append(f"NVLink joins hosts (multi-node NVLink, MNNVL): nodes are NVLink domains, of hosts: {hosts}")
-    if nccl is not None and nccl.rules.domains == domains.only_the_whole_communicator.__name__:
+    if nccl is not None and nccl.rules.domains == init.only_the_whole_communicator.__name__:
         reading.needed.append(
             f"MNNVL: NCCL {nccl.name} tunes a domain as one node but searches host by host; valid: later releases"
         )
@@ -317,7 +317,7 @@ def network_latency_us(reading: Reading, nodes: int | None) -> float | None:
 
 
 def slowest_gbs(reading: Reading, nccl: Release | None, nodes: Sequence[NodeFacts]) -> float | None:
-    """As given; None where nobody gives it, which is said where it is needed."""
+    """Bandwidth as given; None where nobody gives it, which is said where it is needed."""
     if reading.given.net_gbs is None and nccl is not None and _counts(nccl, nodes):
         reading.needed.append(_SLOWEST)
     return reading.given.net_gbs

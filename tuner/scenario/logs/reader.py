@@ -30,7 +30,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """Who wrote a line."""
+    """Writer of a line."""
 
     host: str
     pid: int
@@ -246,7 +246,7 @@ class Block:
 
 @dataclass(slots=True)
 class RankLog:
-    """What one rank printed while it made one communicator; None is not printed."""
+    """Facts that one rank printed while it made one communicator; None is not printed."""
 
     thread: Thread
     comm: str | None = None
@@ -277,7 +277,7 @@ class RankLog:
 
     @property
     def node_ranks(self) -> int | None:
-        """How many its node has, as far as a line says it."""
+        """Number of ranks of its node, as far as a line says it."""
         return self.local_ranks or self.clique_ranks or self.ring_gpus
 
 

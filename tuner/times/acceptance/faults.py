@@ -13,7 +13,7 @@ from itertools import product
 
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm
-from tuner.emulator.communicator import Communicator, Node
+from tuner.emulator.communicator import Comm, Node
 from tuner.machine.graphs import Graph
 from tuner.machine.topology import Topology
 
@@ -71,7 +71,7 @@ class Fault:
     channels: bool = False
 
 
-def of_communicator(communicator: Communicator, topology: Topology) -> tuple[Fault, ...]:
+def of_communicator(communicator: Comm, topology: Topology) -> tuple[Fault, ...]:
     """The faults that could show on a communicator, those that are more common first."""
     faults: list[Fault] = []
     if communicator.nodes > 1:
@@ -81,7 +81,7 @@ def of_communicator(communicator: Communicator, topology: Topology) -> tuple[Fau
     return tuple(faults)
 
 
-def _between_nodes(communicator: Communicator, topology: Topology) -> Iterator[Fault]:
+def _between_nodes(communicator: Comm, topology: Topology) -> Iterator[Fault]:
     adapters = adapters_used(communicator, topology)
     for missing in range(1, adapters):
         names = "one adapter" if adapters - missing == 1 else f"{adapters - missing} adapters"
@@ -113,7 +113,7 @@ def _between_nodes(communicator: Communicator, topology: Topology) -> Iterator[F
         yield Fault(Resource.network_latency, f"each step between nodes takes {hop:g} times as long", hop=hop)
 
 
-def _in_a_node(communicator: Communicator, topology: Topology) -> Iterator[Fault]:
+def _in_a_node(communicator: Comm, topology: Topology) -> Iterator[Fault]:
     if communicator.nvls:
         yield Fault(Resource.nvls, "NVLS is off", without_nvls=True)
     if communicator.graphs[Algorithm.Ring].type_intra in _FALL_BACK:
@@ -136,7 +136,7 @@ def _in_a_node(communicator: Communicator, topology: Topology) -> Iterator[Fault
             yield Fault(Resource.pcie_link, f"a GPU's PCIe link at {share:g} of its speed", intra=share)
 
 
-def adapters_used(communicator: Communicator, topology: Topology) -> int:
+def adapters_used(communicator: Comm, topology: Topology) -> int:
     """How many adapters of a node carry the ring; 0 where none is known."""
     speeds_gbs = [net.speed_mbps / 8000 for net in topology.nets if net.speed_mbps]
     ring = communicator.graphs[Algorithm.Ring]

@@ -11,7 +11,7 @@ from tuner import release
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement, TunerError
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.machine import catalogue, skeleton
 from tuner.machine.topology import Topology
 from tuner.times import measured as measured_tables
@@ -55,7 +55,7 @@ def exchanges_of_tables(tables: Sequence[MeasuredTable], sites: Sequence[Site]) 
     rows: list[MeasuredRow] = []
     calls: list[Exchanges] = []
     for table, site in zip(tables, sites, strict=True):
-        communicators: dict[tuple[int, int], Communicator | None] = {}
+        communicators: dict[tuple[int, int], Comm | None] = {}
         for row in table.rows:
             key = row.nodes, row.gpus_per_node
             if row.collective not in MODELLED or row.in_place:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tuner.base.dataclass import dataclass
 from tuner.emulator import model
 from tuner.emulator.build import with_release
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.fitted_constants import Changes
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.call import Call, ModelPoint
@@ -171,7 +171,7 @@ class Forward:
 
     def _logs(self, nccl: Release, groups: Iterable[int]) -> Iterator[Array]:
         """Logarithms of us of these groups' calls with the release; communicators that groups share are made once."""
-        made: dict[int, Communicator] = {}
+        made: dict[int, Comm] = {}
         for group in (self._groups[index] for index in groups):
             key = id(group.communicator)
             if key not in made:
@@ -202,7 +202,7 @@ def _may_reach(constant: Constant, group: ObservationGroup) -> bool:
     return last == group.algo_proto[1].name.lower()
 
 
-def _log_us(group: ObservationGroup, communicator: Communicator) -> Array:
+def _log_us(group: ObservationGroup, communicator: Comm) -> Array:
     algo_proto = ModelPoint(communicator, group.request.collective, *group.algo_proto)
     times_us = timing.time_us(
         model.latency_us(algo_proto),

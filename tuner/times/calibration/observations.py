@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement
 from tuner.base.names import AlgoProto
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.request import MessageSizes, Request
 from tuner.emulator.rules import time as timing
 from tuner.emulator.rules.call import Call
@@ -92,7 +92,7 @@ class ObservationGroup:
     communicators; ``session`` is the process that measured, None for all of them together.
     """
 
-    communicator: Communicator
+    communicator: Comm
     request: Request
     algo_proto: AlgoProto
     sizes: MessageSizes
@@ -208,7 +208,7 @@ def _where(scenario: Scenario) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _OfFile:
-    communicator: Communicator
+    communicator: Comm
     shape: int
     blocks_of: dict[tuple[Point, AlgoProto], Blocks]
 

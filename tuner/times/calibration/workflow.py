@@ -14,8 +14,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.files import write_text
 from tuner.base.frames import Column, Framed, NamedColumn
 from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.base.provenance import Files, paths, today
-from tuner.base.records import json_form, to_json
+from tuner.base.records import Files, json_form, paths, to_json, today
 from tuner.emulator import fitted_constants
 from tuner.emulator.fitted_constants import FittedConstants
 from tuner.emulator.request import MessageSizes

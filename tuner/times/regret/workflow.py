@@ -177,8 +177,8 @@ class RunsQuery:
     ``tables`` by their shipped name or path; ``nodes`` chooses rows of tables, and is said of files without ranks.
 
     ``machine`` and ``nccl`` are what tables say where they are not given, ``words`` what else describes where it was
-    measured: a log, the GPUs of a skeleton, as ``tuner.scenario.describe`` takes them. ``noise_percent`` is by how much
-    two runs of the same differ, where that is known otherwise.
+    measured: a log, the GPUs of a skeleton, as ``tuner.scenario.describe`` takes them. ``noise_percent`` is by how
+    much two runs of the same differ, where that is known otherwise.
     """
 
     labelled: tuple[tuple[str, Path], ...] = ()

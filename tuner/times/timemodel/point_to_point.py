@@ -13,7 +13,7 @@ import numpy as np
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm
 from tuner.base.numerics import SizeArray
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.times.timemodel.features import Array, Which
 from tuner.times.timemodel.form import Parameter
 
@@ -52,7 +52,7 @@ class Exchanges:
         return Exchanges(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
-def of_communicator(communicator: Communicator, sizes: SizeArray) -> Exchanges:
+def of_communicator(communicator: Comm, sizes: SizeArray) -> Exchanges:
     """Calls of ``sizes`` bytes on a communicator."""
     graph = communicator.graphs[Algorithm.Ring]
 

@@ -11,7 +11,7 @@ from tuner.base.errors import BadInput
 from tuner.base.frames import Column, Framed
 from tuner.base.names import AlgoProto, Algorithm, Collective
 from tuner.base.numerics import SizeArray
-from tuner.emulator.communicator import Communicator
+from tuner.emulator.communicator import Comm
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Picks, Selection
 from tuner.machine import catalogue
@@ -276,7 +276,7 @@ def of_communicator(selection: Selection, machine: str | None, calibration: str 
     )
 
 
-def choose(communicator: Communicator, machine: str | None, calibration: str | None = None) -> CalibrationChoice:
+def choose(communicator: Comm, machine: str | None, calibration: str | None = None) -> CalibrationChoice:
     """The calibration by name or file; without, the machine's own, else that of another with such GPUs.
 
     ``machine``: its name in the catalogue, or that of a topology (:func:`tuner.machine.skeleton.name_of`).
@@ -325,7 +325,7 @@ def adapters_gbs(machine: str | None) -> float:
     return 0.0 if there.trays else sum(net.speed_mbps for net in there.topology.nets) / 8000
 
 
-def _check_nvlink(communicator: Communicator) -> None:
+def _check_nvlink(communicator: Comm) -> None:
     path = communicator.graphs[Algorithm.Ring].type_intra
     if communicator.max_local_ranks > 1 and path not in NVLINK:
         raise BadInput(

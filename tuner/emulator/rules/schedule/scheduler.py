@@ -1,18 +1,35 @@
-"""What every scheduler is: tasks in the order of the calls go in, kernels in the order of their launch come out.
+"""Schedulers: tasks in the order of the calls go in, kernels in the order of their launch come out.
 
-It asks a ``Chooser`` for the algorithm, protocol and threads of the tasks that NCCL looks at together.
+Each asks a ``Chooser`` for the algorithm, protocol and threads of the tasks that NCCL looks at together. One deals out
+cells of traffic, older ones take the channels with the least load, or give each the same number of bytes.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
+import numpy as np
+
 from tuner.base.errors import BadInput
+from tuner.base.names import Algorithm, Collective
 from tuner.base.numerics import as_size_t, ceil_div
 from tuner.base.registry import Registry, Variant
-from tuner.emulator.communicator import Communicator
+from tuner.emulator import nccl_source as nccl
+from tuner.emulator.communicator import Comm
+from tuner.emulator.request import NonClassicPath
 from tuner.emulator.rules import registered
-from tuner.emulator.rules.schedule.task import Chooser, CollectiveTask, Kernels, function, in_graph
+from tuner.emulator.rules.candidate import collnet_missing
+from tuner.emulator.rules.launch import ChannelPosition, TrafficCells, cells_of, ctas, elements_at_once
+from tuner.emulator.rules.schedule.task import (
+    Chooser,
+    CollectiveTask,
+    Kernels,
+    between,
+    function,
+    in_graph,
+    kind,
+    neighbours,
+)
 from tuner.release.schema import given
 
 BATCH_BYTES = 16  # ncclDevWorkBatch
@@ -27,7 +44,7 @@ class Batches:
     VARIABLES = frozenset({"NCCL_WORK_FIFO_BYTES", "NCCL_WORK_ARGS_BYTES"})
     TOO_SMALL = "NCCL_WORK_FIFO_BYTES, NCCL_WORK_ARGS_BYTES: too small for one collective; NCCL never returns"
 
-    def __init__(self, communicator: Communicator, captured: bool = False) -> None:
+    def __init__(self, communicator: Comm, captured: bool = False) -> None:
         self.communicator = communicator
         limits, number = communicator.release.limits, communicator.environment.number
         unset = limits.work_fifo_bytes
@@ -44,7 +61,7 @@ class Batches:
         self._tails: dict[int, tuple[object, int]] = {}  # function and bytes of a channel's last batch
 
     @classmethod
-    def of(cls, communicator: Communicator, tasks: Sequence[CollectiveTask]) -> "Batches":
+    def of(cls, communicator: Comm, tasks: Sequence[CollectiveTask]) -> "Batches":
         """A kernel with these tasks."""
         kernel = cls(communicator, in_graph(tasks))
         for task in tasks:
@@ -67,7 +84,7 @@ class Batches:
             )
 
     def estimate(self, waiting: Sequence[CollectiveTask]) -> int:
-        """How many tasks NCCL expects to fit, counting four to a batch."""
+        """Number of tasks that NCCL expects to fit, counting four to a batch."""
         work_bytes = 0
         for planned, task in enumerate(waiting):
             work_bytes += self._bytes_of(task)
@@ -102,7 +119,7 @@ class Batches:
         self.tasks.append(task)
 
     def _bytes_of(self, task: CollectiveTask) -> int:
-        """Of the work of a task: the switch has to know where the buffers are that it takes."""
+        """Bytes of the work of a task: the switch has to know where the buffers are that it takes."""
         switched = registered.switch_takes_buffers(task.call(self.communicator))
         return self.work_bytes + (REGISTERED_BYTES if switched else 0)
 
@@ -117,7 +134,7 @@ class Works:
     VARIABLES = frozenset({"NCCL_WORK_FIFO_DEPTH"})
     TOO_SMALL = "NCCL_WORK_FIFO_DEPTH: too small for one collective; valid: powers of two from 128"
 
-    def __init__(self, communicator: Communicator, captured: bool = False) -> None:
+    def __init__(self, communicator: Comm, captured: bool = False) -> None:
         self.communicator = communicator
         default = given(communicator.release.limits.work_fifo_depth, "limits.work_fifo_depth")
         depth = communicator.environment.c_int("NCCL_WORK_FIFO_DEPTH", default)
@@ -144,7 +161,7 @@ class Works:
         self._tasks.append(task)
 
     def tasks(self) -> list[CollectiveTask]:
-        """What the kernel holds; BadInput where not even one task had room."""
+        """Tasks that the kernel holds; BadInput where not even one had room."""
         if not self._tasks:
             raise BadInput(self.TOO_SMALL)
         return self._tasks
@@ -153,7 +170,7 @@ class Works:
 VARIABLE, MOST_BYTES = "NCCL_WORK_ARGS_BYTES", 4096  # ncclMaxKernelArgsSize
 
 
-def argument_bytes(communicator: Communicator) -> int:
+def argument_bytes(communicator: Comm) -> int:
     """Bytes that the arguments of a kernel may have."""
     return min(as_size_t(communicator.environment.number(VARIABLE, MOST_BYTES)), MOST_BYTES)
 
@@ -171,8 +188,399 @@ class Scheduler(Variant, ABC):
 RULES: Registry[Scheduler] = Registry()
 
 
-def check_alone(communicator: Communicator, channels: int) -> None:
+def check_alone(communicator: Comm, channels: int) -> None:
     """BadInput where no kernel holds an operation on so many channels, as the environment has made it too small."""
     kernel = communicator.rules.schedule.kernel
     if kernel.VARIABLES & set(communicator.environment.values) and not kernel(communicator).fits(channels):
         raise BadInput(kernel.TOO_SMALL)
+
+
+ORDER_RULES: Registry[Callable[[Comm, list[CollectiveTask]], list[CollectiveTask]]] = Registry()
+COUNTED_TRAFFIC_RULES: Registry[Callable[[int, int], int]] = Registry()
+NOT_DONE = "does not do it (sic)"
+
+
+@ORDER_RULES(nccl.TASK_COLL_SORTER_INSERT(since="2.22.3"))
+def by_traffic(_communicator: Comm, tasks: list[CollectiveTask]) -> list[CollectiveTask]:
+    """The largest traffic first, roughly: four bins to a power of two, in a bin the last call first."""
+    return sorted(tasks, key=lambda task: (_bin(task.traffic_bytes), task.place), reverse=True)
+
+
+@ORDER_RULES(nccl.PREPARE_TASKS(since="2.29.2"), nccl.PREPARE_TASKS_MOVED(since="2.31.2"))
+def by_traffic_broadcasts_last(communicator: Comm, tasks: list[CollectiveTask]) -> list[CollectiveTask]:
+    """As :func:`by_traffic`, but broadcasts count as called after all others: they wait in a queue of their own.
+
+    All broadcasts have the same root here. They do not wait with NCCL_ALLGATHERV_ENABLE=0.
+    """
+    if communicator.environment.number("NCCL_ALLGATHERV_ENABLE", 1) == 0:
+        return by_traffic(communicator, tasks)
+
+    def late(task: CollectiveTask) -> tuple[int, bool, int]:
+        return _bin(task.traffic_bytes), task.request.collective is Collective.Broadcast, task.place
+
+    return sorted(tasks, key=late, reverse=True)
+
+
+def _bin(traffic_bytes: int) -> int:
+    """1 KiB to 1 GiB as a float of two bits after the leading one. Source: u32fpEncode, src/include/bitops.h."""
+    units = min(traffic_bytes, 1 << 30) >> 10
+    log2 = max(units, 1).bit_length() - 1
+    if log2 < 2:
+        return units & 3
+    return (log2 - 1) << 2 | (units >> (log2 - 2) & 3)
+
+
+@RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.22.3"))
+class Cells(Scheduler):
+    """Chosen together where kinds agree and traffic differs by less than four, then dealt out in cells of traffic."""
+
+    kernel = Batches
+
+    def __call__(self, chooser: Chooser, tasks: list[CollectiveTask]) -> Kernels:
+        communicator = chooser.communicator
+        captured, aside = in_graph(tasks), communicator.rules.bypass_first
+        ordered = communicator.rules.task_order(communicator, tasks)
+        first, ordered = ([], ordered) if aside is None else aside(chooser, ordered)
+        kinds: dict[object, list[CollectiveTask]] = {}
+        for task in ordered:  # kinds in the order of their largest, in each the smallest first
+            kinds.setdefault(kind(communicator, task.request), []).insert(0, task)
+        pipelined = ceil_div(len(ordered), communicator.channels)
+        for same in kinds.values():
+            for together in _within_four_times(same):
+                chooser.choose(together, pipelined)
+        chosen = [task for same in kinds.values() for task in same]
+        waiting = sorted(chosen, key=lambda task: _constraints(communicator, task))
+        kernels: Kernels = []
+        while waiting:
+            kernels.append(_dealt_kernel(communicator, waiting, captured))
+            waiting = waiting[len(kernels[-1]) :]
+        filled = [Batches.of(communicator, kernel) for kernel in kernels]
+        if not captured:
+            Batches(communicator).check_ring(sum(each.in_ring(each.batches, each.filled_bytes) for each in filled))
+        return first + kernels
+
+
+@RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN_MOVED(since="2.31.2"))
+class CellsWithinCtas(Cells):
+    """As :class:`Cells`; the fewest and the most blocks of a collective hold for every bound."""
+
+    def __call__(self, chooser: Chooser, tasks: list[CollectiveTask]) -> Kernels:
+        return super().__call__(_WithinCtas(chooser), tasks)
+
+
+class _WithinCtas:
+    """A chooser whose bounds stay within the communicator's CTAs."""
+
+    def __init__(self, chooser: Chooser) -> None:
+        self._chooser = chooser
+        self.communicator, self.beside_messages = chooser.communicator, chooser.beside_messages
+
+    def choose(self, tasks: Sequence[CollectiveTask], pipelined: int = 1, preset_channels: int = 0) -> None:
+        self._chooser.choose(tasks, pipelined, preset_channels)
+        for task in tasks:
+            low, high = ctas(self.communicator, task.request)
+            task.bound = between(low, task.bound, high)
+
+    def bind(self, task: CollectiveTask) -> None:
+        self._chooser.bind(task)
+
+    def register(self, task: CollectiveTask) -> None:
+        self._chooser.register(task)
+
+    def path_of(self, tasks: Sequence[CollectiveTask]) -> NonClassicPath | None:
+        return self._chooser.path_of(tasks)
+
+
+def _within_four_times(tasks: list[CollectiveTask]) -> Iterator[list[CollectiveTask]]:
+    """Runs in which all have less than four times the traffic of the first."""
+    while tasks:
+        end = next((i for i, task in enumerate(tasks) if task.traffic_bytes >= 4 * tasks[0].traffic_bytes), len(tasks))
+        yield tasks[:end]
+        tasks = tasks[end:]
+
+
+@COUNTED_TRAFFIC_RULES(
+    nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.23.4"), nccl.SCHEDULE_COLL_TASKS_TO_PLAN_MOVED(since="2.31.2")
+)
+def at_least_the_minimum_each(traffic: int, least: int) -> int:
+    """A task counts with the least traffic of a channel at least."""
+    return max(traffic, least)
+
+
+@COUNTED_TRAFFIC_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.22.3"))
+def unchanged(traffic: int, least: int) -> int:
+    """A task counts with its own traffic."""
+    return traffic
+
+
+def _constraints(communicator: Comm, task: CollectiveTask) -> tuple[bool, bool]:
+    """Truths that tasks are put together by before they are dealt out: of the network's part, of NVLS's channels."""
+    call = task.call(communicator)
+    return call.like_collnet, call.like_nvls
+
+
+def _dealt_kernel(communicator: Comm, waiting: list[CollectiveTask], captured: bool) -> list[CollectiveTask]:
+    """Tasks that one kernel's arguments hold, each with its channels."""
+    rules, batches = communicator.rules, Batches(communicator, captured)
+    planned = [(task, cells_of(task.call(communicator))) for task in waiting[: batches.estimate(waiting)]]
+    per_channel = _per_channel(communicator, planned)
+    before, place = None, ChannelPosition()
+    for task, cells in planned:
+        collnet, nvls = constraints = _constraints(communicator, task)
+        if constraints != before:
+            before, place = constraints, ChannelPosition()
+        if collnet:
+            task.share(range(task.bound))
+        else:
+            if place.channel >= cells.channels:  # after one whose first channel was full, it began on the last but one
+                raise BadInput(
+                    f"NCCL {communicator.release.name} deals {task.request.collective.name} of {task.nbytes} bytes out "
+                    f"to no channel, and {NOT_DONE}; valid: a group of fewer calls"
+                )
+            shares, place = rules.channel_split.in_group(cells, task.work_bytes, per_channel[nvls], place)
+            size_bytes = task.request.device_dtype.size_bytes
+            task.deal((channel, share_bytes // size_bytes) for channel, share_bytes in shares.items())
+        if not batches.fits(len(task.parts), task):
+            break
+        batches.add(task)
+    if not batches.tasks:
+        raise BadInput(Batches.TOO_SMALL)
+    return batches.tasks
+
+
+def _per_channel(communicator: Comm, planned: Sequence[tuple[CollectiveTask, TrafficCells]]) -> dict[bool, int]:
+    """The traffic that every channel should get: of those of NVLS, and of the others, without the network's part."""
+    rules, shares = communicator.rules, {}
+    for nvls in (False, True):
+        here = [(task, cells) for task, cells in planned if _constraints(communicator, task) == (False, nvls)]
+        if not here:
+            continue
+        _, cells = here[0]
+        traffic = sum(rules.counted_traffic(task.work_bytes * each.per_byte, each.least) for task, each in here)
+        bound = min(sum(task.bound for task, _ in here), cells.channels)
+        even = np.array([traffic // bound], np.uint64)
+        shares[nvls] = int(rules.traffic_per_channel(even, cells.least, cells.align_bytes)[0])
+    return shares
+
+
+TOTAL_RULES: Registry[Callable[[CollectiveTask], int]] = Registry()
+SHARE_RULES: Registry[Callable[[Comm, bool], int]] = Registry()
+
+
+@TOTAL_RULES(nccl.TASK_APPEND(since="2.18.3"))
+def whole_bytes(task: CollectiveTask) -> int:
+    """nBytes of the task."""
+    return task.nbytes
+
+
+@TOTAL_RULES(nccl.TASK_APPEND(since="2.18.1"))
+def bytes_per_rank(task: CollectiveTask) -> int:
+    """Bytes of the count, per rank where every rank has its own."""
+    return task.work_bytes
+
+
+@RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.18.1"))
+class LeastLoaded(Scheduler):
+    """Neighbours of one kind are chosen together, each gets channels by its size: the least loaded."""
+
+    kernel = Works
+
+    def __call__(self, chooser: Chooser, tasks: list[CollectiveTask]) -> Kernels:
+        communicator = chooser.communicator
+        total = sum(map(given(communicator.rules.group_bytes, "rules.group_bytes"), tasks))
+        kernels, captured = Kernels(), in_graph(tasks)
+        waiting = list(tasks)
+        while waiting:
+            kernel = Works(communicator, captured)
+            loads = [0] * communicator.release.limits.max_channels
+            per_channel = {network: _bytes_per_channel(communicator, total, network) for network in (False, True)}
+            for together in neighbours(communicator, waiting):
+                network = collnet_missing(communicator, together[0].request) is None
+                _choose_together(chooser, together, per_channel[network])
+                for task in together:
+                    if not kernel.fits(task.unregistered_bound):
+                        break
+                    most = _channels_to_choose_from(communicator, task, together)
+                    task.share(least_loaded(loads, task.bound, most))
+                    kernel.add(task)
+                    for channel in task.channels:
+                        loads[channel] += task.nbytes // len(task.channels)
+                    total = (total - task.nbytes) % 2**64  # a size_t, which more may be taken from than was put in
+                else:
+                    continue
+                break
+            kernels.append(kernel.tasks())
+            waiting = waiting[len(kernels[-1]) :]
+        return kernels
+
+
+@SHARE_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.19.3"))
+def two_mib_per_rank(communicator: Comm, network: bool) -> int:
+    """2 MiB a rank, of 16 ranks at most; 256 KiB where the network can do the call."""
+    limits = communicator.release.limits
+    if network:
+        return given(
+            limits.aggregated_bytes_per_channel_with_collnet, "limits.aggregated_bytes_per_channel_with_collnet"
+        )
+    most = min(given(limits.aggregated_ranks, "limits.aggregated_ranks"), communicator.ranks)
+    return given(limits.aggregated_bytes_per_channel_and_rank, "limits.aggregated_bytes_per_channel_and_rank") * most
+
+
+@SHARE_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.18.1"))
+def unlimited(communicator: Comm, network: bool) -> int:
+    """sic: NCCL_AGG_CHANNEL_SIZE is -2 where unset, and that is kept as a size_t."""
+    return as_size_t(-2)
+
+
+def _bytes_per_channel(communicator: Comm, total: int, network: bool) -> int:
+    """The most a channel is given, halved while that leaves channels without work; the product wraps.
+
+    ``network``: whether CollNet can do the call, be it picked or not.
+    """
+    each = given(communicator.rules.channel_bytes, "rules.channel_bytes")(communicator, network)
+    least = given(
+        communicator.release.limits.min_aggregated_bytes_per_channel, "limits.min_aggregated_bytes_per_channel"
+    )
+    while total < as_size_t(each * communicator.coll_channels) and each > least:
+        each //= 2
+    return each
+
+
+def _choose_together(chooser: Chooser, together: list[CollectiveTask], per_channel: int) -> None:
+    if len(together) == 1:
+        chooser.choose(together)
+        return
+    most = chooser.communicator.coll_channels
+    others = together[1:]  # sic
+    wanted = sum(between(1, ceil_div(task.work_bytes, per_channel), most) for task in others)
+    preset = min(most, wanted)
+    chooser.choose(together, ceil_div(wanted, preset), preset)
+    like_nvls = together[0].call(chooser.communicator).like_nvls
+    for task in together:
+        limit = chooser.communicator.nvls_channels if like_nvls else most
+        task.bound = task.unregistered_bound = between(1, ceil_div(task.nbytes, per_channel), limit)
+        chooser.register(task)
+
+
+def _channels_to_choose_from(communicator: Comm, task: CollectiveTask, together: list[CollectiveTask]) -> int:
+    """sic: a NVLSTree on its own chooses from the other algorithms' channels."""
+    alone_in_tree = len(together) == 1 and task.algo_proto[0] is Algorithm.NVLSTree
+    like_nvls = task.call(communicator).like_nvls and not alone_in_tree
+    return communicator.nvls_channels if like_nvls else communicator.coll_channels
+
+
+def least_loaded(loads: Sequence[int], wanted: int, most: int) -> list[int]:
+    """The ``wanted`` channels with the least load; a later channel replaces the first of the most loaded so far."""
+    least = list(range(wanted))
+    for channel in range(wanted, most):
+        heaviest = max(range(wanted), key=lambda i: loads[least[i]])
+        if loads[channel] < loads[least[heaviest]]:
+            least[heaviest] = channel
+    return least
+
+
+ESTIMATE_RULES: Registry[Callable[[CollectiveTask], int]] = Registry()
+
+
+@ESTIMATE_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.21.5"))
+def own_bytes(task: CollectiveTask) -> int:
+    """The task's own bytes."""
+    return task.work_bytes
+
+
+@ESTIMATE_RULES(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.20.5"))
+def bytes_together(task: CollectiveTask) -> int:
+    """sic: of all that were chosen together, ranks included."""
+    return task.together_bytes
+
+
+@RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN(since="2.20.5"))
+class EqualBytes(Scheduler):
+    """Sorted by kind and size, chosen together by kind, and cut so that every channel gets as many bytes.
+
+    Then come those that the network takes part in, each on all its channels, and last those whose channels a tuner
+    plugin named, on the least loaded ones.
+    """
+
+    kernel = Works
+
+    def __call__(self, chooser: Chooser, tasks: list[CollectiveTask]) -> Kernels:
+        communicator = chooser.communicator
+
+        # Sorted greatest first; of equal ones the last comes first.
+        def size_of_kind(task: CollectiveTask) -> tuple[int, ...]:
+            return *kind(communicator, task.request), task.elements, task.place
+
+        ordered = sorted(tasks, key=size_of_kind, reverse=True)
+        usable = 1
+        for together in neighbours(communicator, ordered):
+            chooser.choose(together)
+            for task in together:
+                chooser.bind(task)
+                like_nvls = task.call(communicator).like_nvls
+                usable = max(usable, communicator.nvls_channels if like_nvls else communicator.coll_channels)
+        usable = min(usable, sum(task.bound for task in ordered))
+        estimated = given(communicator.rules.work_estimate, "rules.work_estimate")
+
+        network = {task.place for task in ordered if task.call(communicator).like_collnet}
+        ordered.sort(key=lambda task: 1 if task.place in network else 2 * task.tuned)
+        kernels, captured = Kernels(), in_graph(tasks)
+        while ordered:
+            kernel = Works(communicator, captured)
+            total = sum(task.work_bytes for task in ordered if not task.tuned and task.place not in network)
+            align = given(communicator.release.limits.part_alignment_bytes, "limits.part_alignment_bytes")
+            most = ceil_div(ceil_div(total, usable), align) * align
+            loads = [0] * usable
+            for task in ordered:
+                whole = task.tuned or task.place in network
+                task.chunk_channels = task.bound if whole else ceil_div(estimated(task) * usable, total)
+                if not kernel.fits(task.chunk_channels):
+                    break
+                if task.place in network:
+                    _share(task, loads)
+                elif task.tuned:
+                    _spread(communicator, task, loads)
+                else:
+                    _fill(communicator, task, loads, most)
+                kernel.add(task)
+            kernels.append(kernel.tasks())
+            ordered = ordered[len(kernels[-1]) :]
+        return kernels
+
+
+def _fill(communicator: Comm, task: CollectiveTask, loads: list[int], most: int) -> None:
+    """Fills channels up to ``most`` bytes one after the other, in whole multiples of what a block moves at once."""
+    size = task.request.device_dtype.size_bytes
+    at_once = elements_at_once(task.call(communicator), task.threads)
+    left, counts = task.elements, []
+    for channel, load in enumerate(loads):
+        if load >= most:
+            continue
+        if left == 0:
+            break
+        wanted = ceil_div(min(most - load, left * size), size)
+        part = min(ceil_div(wanted, at_once) * at_once, left)
+        left -= part
+        loads[channel] += part * size
+        counts.append((channel, part))
+    task.deal(counts)
+
+
+def _share(task: CollectiveTask, loads: list[int]) -> None:
+    """All channels of its bound go over all of it together."""
+    channels = range(min(task.bound, len(loads)))
+    task.share(channels)
+    for channel in channels:
+        loads[channel] += ceil_div(task.elements, len(channels)) * task.request.device_dtype.size_bytes
+
+
+def _spread(communicator: Comm, task: CollectiveTask, loads: list[int]) -> None:
+    """Even parts, in whole multiples of what a block moves at once, on the least loaded channels."""
+    at_once = elements_at_once(task.call(communicator), task.threads)
+    part = ceil_div(ceil_div(task.elements, min(task.bound, len(loads))), at_once) * at_once
+    left, task.chunk_channels, counts = task.elements, ceil_div(task.elements, part), []
+    for channel in least_loaded(loads, task.chunk_channels, len(loads)):
+        counts.append((channel, min(part, left)))
+        loads[channel] += min(part, left) * task.request.device_dtype.size_bytes
+        left -= part
+    task.deal(counts)

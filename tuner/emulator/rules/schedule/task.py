@@ -9,9 +9,8 @@ from tuner.base.dataclass import dataclass
 from tuner.base.names import AlgoProto, Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.base.registry import Registry
 from tuner.emulator import nccl_source as nccl
-from tuner.emulator.call_kind import NonClassicPath
-from tuner.emulator.communicator import Communicator
-from tuner.emulator.request import Request
+from tuner.emulator.communicator import Comm
+from tuner.emulator.request import NonClassicPath, Request
 from tuner.emulator.rules.bounds import NVLS
 from tuner.emulator.rules.call import Call
 
@@ -75,7 +74,7 @@ class CollectiveTask:
         """Bytes that the task moves over a channel, as NCCL counts them."""
         return self.work_bytes * self.request.traffic_per_byte(self.ranks)
 
-    def call(self, communicator: Communicator) -> Call:
+    def call(self, communicator: Comm) -> Call:
         """The call of this task alone, by its algorithm and protocol."""
         return Call(communicator, self.request, self.algo_proto)
 
@@ -86,9 +85,9 @@ class CollectiveTask:
 
 
 class Chooser(Interface):
-    """What a scheduler needs to know."""
+    """Answers that a scheduler needs."""
 
-    communicator: Communicator
+    communicator: Comm
     beside_messages: bool  # whether sends and receives are in the group, too
 
     def choose(self, tasks: Sequence[CollectiveTask], pipelined: int = 1, preset_channels: int = 0) -> None:
@@ -101,7 +100,7 @@ class Chooser(Interface):
         """Changes the most channels of one chosen task to what its registered buffers leave."""
 
     def path_of(self, tasks: Sequence[CollectiveTask]) -> NonClassicPath | None:
-        """What does these calls of a kind together instead of an algorithm; None: nothing."""
+        """Path of these calls of a kind together instead of an algorithm; None: none."""
 
 
 Kernels = list[list[CollectiveTask]]
@@ -121,12 +120,12 @@ def each_operation(op: Op) -> Op:
     return op
 
 
-def device_op(communicator: Communicator, request: Request) -> Op:
+def device_op(communicator: Comm, request: Request) -> Op:
     """The operation as the device has it."""
     return Op.sum if request.moves_only else communicator.rules.device_op(request.op)
 
 
-def kind(communicator: Communicator, request: Request) -> tuple[Collective, DataType, Op]:
+def kind(communicator: Comm, request: Request) -> tuple[Collective, DataType, Op]:
     """Collectives of one kind may be looked at together."""
     return request.collective, request.device_dtype, device_op(communicator, request)
 
@@ -152,14 +151,14 @@ def of_unsigned_types_and_averages(task: CollectiveTask, op: Op) -> DataType:
     return UNSIGNED.get(dtype, dtype) if op is Op.avg else of_unsigned_types(task, op)
 
 
-def function(communicator: Communicator, task: CollectiveTask) -> tuple[object, ...]:
+def function(communicator: Comm, task: CollectiveTask) -> tuple[object, ...]:
     """The device function that runs a task. Source: src/device/generate.py, v2.28.9-1, equivalent_primary."""
     op = device_op(communicator, task.request)
     dtype = communicator.rules.function(task, op)
     return task.request.collective, op, dtype, task.algo_proto
 
 
-def neighbours(communicator: Communicator, tasks: Iterable[CollectiveTask]) -> Iterator[list[CollectiveTask]]:
+def neighbours(communicator: Comm, tasks: Iterable[CollectiveTask]) -> Iterator[list[CollectiveTask]]:
     """Runs of one kind."""
     for _, together in groupby(tasks, lambda task: kind(communicator, task.request)):
         yield list(together)
