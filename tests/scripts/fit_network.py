@@ -6,7 +6,7 @@ medians and widths as its prior; both are learnt anew from the fits, as far as e
 :func:`updates` does so without each site in turn and predicts its tables without a row, with one and with four.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,13 +19,13 @@ from tuner.times.placement import Site
 from tuner.times.timemodel import calibration, sites
 from tuner.times.timemodel.features import Array
 from tuner.times.timemodel.form import PARAMETERS, Form
-from tuner.times.timemodel.intervals import COVERED_SDS
 
 NAMES = [name for name in PARAMETERS if name.startswith(("net_", "tree_", "nvls_tree_", "pat_")) and "." not in name]
 ROUNDS, MOST_ROWS = 3, 60  # of a site count; more of them count less each
 SCATTER, PRIOR_SITES = 0.12, 3  # natural logarithm of times; sites that what is believed so far counts as
 GIVEN = (0, 1, 4)  # rows of a site
 LARGE_BYTES = 1 << 24
+HELD = 0.87  # of each table, by intervals that should hold 85 to 97 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,8 @@ class SiteUpdate:
     """How far off a table of a site is that nothing was learnt from, given ``given`` of its rows; shares, not percent.
 
     The rows that are given are those that say most of the others before anything is measured. ``large_error`` is that
-    of sizes from 16 MiB; None where there is none.
+    of sizes from 16 MiB; None where there is none. ``half_width`` is the median factor between an interval's middle and
+    its ends, less 1. How wide intervals are was learnt without the site as well.
     """
 
     table: str
@@ -57,6 +58,26 @@ class SiteUpdate:
     large_error: float | None
     nccl_error: float
     coverage: float
+    half_width: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Updated:
+    """An update with what it is judged by, [row]. ``log_off``: logarithms of predicted over measured times; ``log_half``: half
+    an interval around them before it is widened; ``nccl``: NCCL's own errors."""
+
+    site: str
+    table: str
+    given: int
+    log_off: Array
+    log_half: Array
+    nccl: Array
+    large: NDArray[np.bool_]
+
+    @property
+    def needed(self) -> float:
+        """Factor that intervals have to be widened by to hold the share ``HELD`` of the table."""
+        return float(np.quantile(np.abs(self.log_off) / self.log_half, HELD, method="higher"))
 
 
 def all_sites() -> dict[str, SiteTables]:
@@ -107,42 +128,65 @@ def in_common(of_sites: Sequence[SiteTables]) -> tuple[Array, Array]:
     return medians, widths
 
 
-def updates() -> Iterator[SiteUpdate]:
+def updates() -> list[SiteUpdate]:
     """Each table of each site, given rows as ``GIVEN`` says; a minute."""
-    every = all_sites()
+    every, found = _predicted(), []
+    judged_only = [name for name, site in all_sites().items() if site.judged_only]
+    for each in every:
+        others = [one for one in every if one.site not in (each.site, *judged_only)]
+        widening = learnt_widening(others)[each.given]
+        error, half = np.abs(np.expm1(each.log_off)), widening * each.log_half
+        found.append(
+            SiteUpdate(
+                table=each.table,
+                given=each.given,
+                rows=len(error),
+                error=float(error.mean()),
+                large_error=float(error[each.large].mean()) if each.large.any() else None,
+                nccl_error=float(each.nccl.mean()),
+                coverage=float((np.abs(each.log_off) <= half).mean()),
+                half_width=float(np.median(np.expm1(half))),
+            )
+        )
+    return found
+
+
+def learnt_widening(of_tables: Sequence[_Updated]) -> dict[int, float]:
+    """Factors, by rows of a site, that intervals are widened by so that they hold the share ``HELD`` of each table."""
+    return {given: max(1.0, *(each.needed for each in of_tables if each.given == given)) for given in GIVEN}
+
+
+def _predicted() -> list[_Updated]:
+    every, predicted = all_sites(), []
     for left_out, site in every.items():
         medians, _ = in_common([each for name, each in every.items() if name != left_out and not each.judged_only])
         parameters = {**site.nodes, **dict(zip(NAMES, np.exp(medians).tolist(), strict=True))}
-        for name, rows in site.tables.items():
-            yield from (_updated(name, rows, parameters, given) for given in GIVEN)
+        for table, rows in site.tables.items():
+            predicted += [_updated(left_out, table, rows, parameters, given) for given in GIVEN]
+    return predicted
 
 
-def _updated(name: str, rows: MeasuredCalls, parameters: dict[str, float], given: int) -> SiteUpdate:
+def _updated(site: str, table: str, rows: MeasuredCalls, parameters: dict[str, float], given: int) -> _Updated:
     calls, times_us = rows.measured.calls, rows.measured.times_us
     kinds = np.stack([calls.collective, calls.algo_proto, calls.ranks, calls.nodes, calls.bytes])
     _, first, kind = np.unique(kinds, axis=1, return_index=True, return_inverse=True)
     chosen: NDArray[np.intp] = np.zeros(0, np.intp)
     if given:
         chosen = first[np.array(sites.SiteProcess().telling(calls[first], parameters, given))]
-    process = sites.SiteProcess(sites.rows_of(calls[chosen], times_us[chosen], parameters) if given else None)
+    own = sites.rows_of(calls[chosen], times_us[chosen], parameters) if given else None
     judged = ~np.isin(kind.ravel(), kind.ravel()[chosen])
-    log_us, sd = process.corrected(calls[judged], parameters)
-    log_off = log_us - np.log(times_us[judged])
-    error, large = np.abs(np.expm1(log_off)), calls.bytes[judged] >= LARGE_BYTES
-    return SiteUpdate(
-        table=name,
-        given=given,
-        rows=int(judged.sum()),
-        error=float(error.mean()),
-        large_error=float(error[large].mean()) if large.any() else None,
-        nccl_error=float(np.abs(rows.nccl_us / times_us - 1)[judged].mean()),
-        coverage=float((np.abs(log_off) <= COVERED_SDS * sd).mean()),
-    )
+    log_us, half = sites.SiteProcess(own, widening={0: 1.0}).corrected(calls[judged], parameters)
+    nccl = np.abs(rows.nccl_us / times_us - 1)[judged]
+    large = calls.bytes[judged] >= LARGE_BYTES
+    return _Updated(site, table, given, log_us - np.log(times_us[judged]), half, nccl, large)
 
 
 def main() -> None:
-    """A minute."""
-    medians, widths = in_common([each for each in all_sites().values() if not each.judged_only])
+    """Two minutes."""
+    every = all_sites()
+    medians, widths = in_common([each for each in every.values() if not each.judged_only])
+    healthy = [each for each in _predicted() if not every[each.site].judged_only]
+    print("widening", learnt_widening(healthy), "now", sites.WIDENING)
     for name, median, width in zip(NAMES, np.exp(medians), widths, strict=True):
         print(f"{name:30} {median:10.3g} {width:.2f}   now {PARAMETERS[name].median:g} {PARAMETERS[name].log_sd:g}")
 

@@ -23,7 +23,7 @@ from tuner.emulator.selection import Pick, Picks, Selection
 from tuner.scenario import Scenario
 from tuner.times.timemodel import features, predict
 from tuner.times.timemodel.features import Array, Features
-from tuner.times.timemodel.intervals import COVERED_SDS, CarriedOver
+from tuner.times.timemodel.intervals import CarriedOver
 from tuner.times.timemodel.predict import TimeModel
 from tuner.times.timemodel.sites import SiteCall
 
@@ -365,9 +365,9 @@ def _width(before: CalibratedEstimate, after: CalibratedEstimate) -> float:
     if _is_same_call(before, after):
         return 0.0
     if before.site_call is not None and after.site_call is not None:
-        sd = before.site_call.sd_of_ratio(after.site_call)
-        if sd is not None:
-            return COVERED_SDS * sd
+        half = before.site_call.half_of_ratio(after.site_call)
+        if half is not None:
+            return half
     alike = before.combination == after.combination
     common: set[tuple[CarriedOver, object]] = set()
     if alike and before.site_call is None and after.site_call is None:

@@ -174,6 +174,13 @@ def _notes(result: Acceptance) -> Iterator[str]:
             yield f"{on}: calls start {start.extra_us:.1f} us later than expected: {why}"
     if result.judged and (count := sum(each.verdict is Verdict.not_judged for each in result.sizes)):
         yield f"cannot be judged: {count} sizes, whose band is wider than {WIDEST:g} times; they count for nothing"
+    for call in () if result.passes else result.adapter_shares:
+        low, high = call.usual
+        yield (
+            f"{call.collective}, {call.nodes} nodes, {human_bytes(call.bytes)}: {call.share:.0%} of what a node's "
+            f"adapters carry; healthy public clusters: {low:.0%} to {high:.0%}"
+            + (", so this looks slow" if call.share < low else "")
+        )
     for reason, count in result.skipped.items():
         yield f"not judged: {count} rows {reason}"
     for each in result.problems:

@@ -2,11 +2,13 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
+from tuner.base.errors import TunerError
 from tuner.base.files import write_text
 from tuner.base.names import Collective
 from tuner.base.records import to_json
@@ -23,6 +25,8 @@ from tuner.cli.measured_options import (
     place_options,
 )
 from tuner.cli.output import command_line, human_bytes, print_json, print_table, progress, say
+from tuner.scenario.describe import describe
+from tuner.times.acceptance.accept import AcceptOptions, accept
 from tuner.times.calibration import calibrate, sweep
 from tuner.times.calibration.accuracy.evaluate import SplitResult, of_splits
 from tuner.times.calibration.accuracy.of_file import FileAccuracy, Held, of_path
@@ -34,6 +38,7 @@ from tuner.times.costmodels import algorithms
 from tuner.times.costmodels.alphabeta import FORMULAS
 from tuner.times.costmodels.line import Repeated
 from tuner.times.costmodels.operations import CostOperation
+from tuner.times.readers.measured_table import Given
 from tuner.times.records.samples import NEAR, Measurements
 from tuner.times.regret import arms, workflow
 from tuner.times.timemodel import calibration
@@ -316,7 +321,11 @@ def _print_sweep(fitted: SweepFit) -> None:
     ]
     title = f"{fitted.operation}, taken for {fitted.algorithm}, {len(fitted.sizes)} times of {len(fitted.files)} runs"
     print_table(title, ("", "all runs", "+-", "mean of runs", "deviation"), rows)
-    click.echo(f"R2 {fitted.r2:.4f}, mean error {100 * fitted.error:.1f} %: {fitted.verdict}")
+    worst = max(fitted.sizes, key=lambda each: abs(fitted.error_of(each)))
+    click.echo(
+        f"R2 {fitted.r2:.4f}, mean error {100 * fitted.error:.1f} %, the most {100 * fitted.error_of(worst):+.1f} % at "
+        f"{human_bytes(worst.bytes)}: {fitted.verdict}"
+    )
     for file in dict.fromkeys(each.file for each in fitted.wrong):
         sizes = ", ".join(human_bytes(each.bytes) for each in fitted.wrong if each.file == file)
         click.echo(f"{file}: left out, as results were wrong: {sizes}")
@@ -369,6 +378,9 @@ def calibration_command(
     given = given_of_files(**of_files)
     made = calibrate.of_paths(files, Measured(machine, topology, nccl), name, update, given)
     write_text(out, calibration.text(made))
+    for path in files:
+        if why := _unhealthy(path, made.machine, topology, nccl or "", given):
+            say(f"note: {path}: {why}; what is expected by this calibration is that again", err=True)
     rows = sum(each.rows for each in made.measured)
     if as_json:
         print_json({"file": out, "name": made.name, "machine": made.machine, "measured": made.measured})
@@ -376,6 +388,17 @@ def calibration_command(
         of_tables = ", ".join(each.name for each in made.measured)
         done = "fitted to" if update is None else f"{update} updated by"
         click.echo(f"{out}: {made.machine}, {done} {rows} rows of {of_tables}")
+
+
+def _unhealthy(path: Path, machine: str, topology: Path | None, nccl: str, given: Given) -> str:
+    """Reason why the times of a file are not those of a healthy machine; empty where nothing says so."""
+    try:
+        scenario = describe(None if topology else machine, topology=topology, nccl=nccl or None)
+        found = accept([path], AcceptOptions(scenario, replace(given, nccl=given.nccl or nccl)))
+    except TunerError:  # a file that 'accept' cannot place says nothing
+        return ""
+    slow = sum(size.verdict.fails for size in found.sizes)
+    return f"'nccl-tuner accept' fails it, with {slow} of {len(found.sizes)} sizes too slow or too fast" if slow else ""
 
 
 @click.command(name="accuracy", cls=options.Command)

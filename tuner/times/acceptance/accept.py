@@ -14,6 +14,7 @@ from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement, TunerError
 from tuner.base.files import write_text
+from tuner.base.names import Collective
 from tuner.base.records import json_form
 from tuner.base.sizes import human_bytes
 from tuner.scenario import Scenario
@@ -224,6 +225,27 @@ class StartExtra:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterShare:
+    """The part of what a node's adapters carry that the largest call of a curve between nodes reaches.
+
+    ``usual``: the least and the most that public clusters reach, those aside that are known to be slow.
+    """
+
+    collective: str
+    nodes: int
+    bytes: int
+    share: float
+    usual: tuple[float, float]
+
+
+SHARE_BYTES = 1 << 30  # smaller calls wait as well
+# By whether it is an AllReduce and there are two nodes: calls from 1 GiB on all GPUs of a node in 13 tables of
+# tables/measured. One cluster of H100 whose release is not known is left out as well, at 26 % on two nodes.
+USUAL_SHARES = {(True, True): (0.40, 0.95), (True, False): (0.18, 0.50), (False, True): (0.41, 0.59)}
+USUAL_SHARES[False, False] = (0.35, 0.93)
+
+
+@dataclass(frozen=True, slots=True)
 class Acceptance:
     """Whether results are those of a healthy machine, and why.
 
@@ -243,6 +265,7 @@ class Acceptance:
     diagnosis: tuple[Diagnosis, ...]
     passes_as: tuple[str, ...]
     start_extra: tuple[StartExtra, ...]
+    adapter_shares: tuple[AdapterShare, ...]
     skipped: Mapping[str, int]
     sizes: tuple[JudgedSize, ...]
 
@@ -295,6 +318,7 @@ def accept(files: Sequence[Path], asked: AcceptOptions) -> Acceptance:
         diagnosis=() if slipped else tuple(diagnoses),
         passes_as=() if refused or passes else _passes_as(read, asked),
         start_extra=tuple(extras),
+        adapter_shares=tuple(share for file, _, each in judged for share in _adapter_share(file, each, asked.scenario)),
         skipped=dict(skipped),
         sizes=tuple(size for file, nccl, each in judged for size in _sizes(file, nccl, each)),
     )
@@ -384,6 +408,21 @@ def _least_us(file: ResultFile, curve: Curve, expectation: Expectation) -> Array
     own = expectation.scenario.resolve().own
     rows = {row.line: row for row in file.table.rows}
     return np.array([plausible.fastest_us(rows[lines[0]], own.topology, own.trays) for lines in curve.lines])
+
+
+def _adapter_share(file: ResultFile, judged: Judged, scenario: Scenario) -> Iterator[AdapterShare]:
+    """Share of a curve on all GPUs of several nodes, where its largest call shows it."""
+    own, request, shape = scenario.resolve().own, judged.curve.kind.request, judged.curve.kind.shape
+    collectives = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
+    nbytes = int(judged.curve.bytes[-1])
+    if own.trays or isinstance(request, Exchange) or request.collective not in collectives or nbytes < SHARE_BYTES:
+        return
+    if shape.nodes < 2 or shape.gpus_per_node != len(own.topology.gpus) or not own.topology.nets:
+        return
+    row = next(row for row in file.table.rows if row.line == judged.curve.lines[-1][0])
+    share = plausible.least_us(row, own.topology) / float(judged.curve.time_us[-1])
+    usual = USUAL_SHARES[request.collective is Collective.AllReduce, shape.nodes == 2]
+    yield AdapterShare(request.collective.name, shape.nodes, nbytes, share, usual)
 
 
 def _diagnosed(judged: Sequence[Judged], expectation: Expectation) -> tuple[Diagnosis, ...]:

@@ -29,7 +29,7 @@ MOST_FIRST_US = 25.0  # but may be slow by more than it
 LEAST_START_US = 1.0
 WIDEST = 1.3  # a band whose end is further than this factor from what is expected judges nothing inside of it,
 MOST = 2 / 3  # of a curve's sizes that have to be judged
-FAR_OUT = 2.0  # and a time fails by it only this many half bands out
+FAR_OUT = 1.5  # and a time fails by it only this many half bands out
 
 
 class Verdict(StrEnum):
@@ -141,7 +141,7 @@ def judge(curve: Curve, expected: Expected, least_us: Array) -> Judged:
         verdict = Verdict.passed
         if time_us < least_us[at]:
             verdict = Verdict.fast
-        elif wide[at] and excess[at] <= 0:
+        elif wide[at] and (excess[at] <= 0 or curve.bytes[at] < HOST_BYTES):
             verdict = Verdict.not_judged
         elif time_us * width[at] < expected.time_us[at]:
             verdict = Verdict.faster

@@ -102,6 +102,7 @@ def fit(sweeps: Sequence[Sweep], terms: Terms) -> AlphaBeta:
     together = line.fit(sizes, times)
     runs = tuple(line.fit(sweep.bytes, sweep.times_us).level(terms) for sweep in sweeps)
     error = float(np.abs(together.error).mean())
+    bends = _bends(together.error[np.argsort(sizes, kind="stable")])
     return AlphaBeta(
         together,
         together.level(terms),
@@ -109,8 +110,22 @@ def fit(sweeps: Sequence[Sweep], terms: Terms) -> AlphaBeta:
         line.repeated([float(run.alpha_us) for run in runs]),
         line.repeated([float(run.beta_gbs) for run in runs]),
         error,
-        line.of_error(error),
+        BENT if bends and error < line.USEFUL else line.of_error(error),
     )
+
+
+BENT = line.Class(
+    "no one line", ("several algorithms or protocols, each with a line of its own: 'nccl-tuner fit alpha-beta'",)
+)
+_FEWEST_SIZES = 6
+_ALIKE = 0.5  # correlation of neighbours' errors, from which they lie on a curve and not around a line
+
+
+def _bends(error: Array) -> bool:
+    """Whether errors, of sizes in their order, are those of a curve that is no line: large ones, neighbours alike."""
+    centred = error - error.mean()
+    alike = float((centred[1:] * centred[:-1]).sum()) > _ALIKE * float((centred**2).sum())
+    return len(error) >= _FEWEST_SIZES and float(np.abs(error).max()) > line.EXCELLENT and alike
 
 
 def terms_of(sweeps: Sequence[Sweep], algorithm: str, ranks: int | None) -> Terms:
@@ -176,6 +191,10 @@ class SweepFit:
     runs: Runs
     wrong: tuple[SizeOfFile, ...]
     sizes: tuple[TimeOfFile, ...]
+
+    def error_of(self, size: TimeOfFile) -> float:
+        """The line's time over the measured one, less 1."""
+        return line.error(self.fixed_us + size.bytes / self.gbs / 1000, size.time_us)
 
 
 def described(sweeps: Sequence[Sweep], algorithm: str, fitted: AlphaBeta) -> SweepFit:

@@ -110,8 +110,7 @@ def _between_nodes(
     calibration: Calibration, calls: Features, place: Place, adapters_gbs: float, *, same_machine: bool
 ) -> CalibratedTimes:
     """By the site's rows, or where there are none by what sites have in common; never faster than adapters are."""
-    log_us, sd = calibration.process.corrected(calls, dict(calibration.parameters))
-    half = COVERED_SDS * sd
+    log_us, half = calibration.process.corrected(calls, dict(calibration.parameters))
     least = np.full(len(calls), -np.inf)
     if adapters_gbs:
         least = np.log(between_bytes(place.collective, calls.bytes, place.nodes) / (adapters_gbs * 1e3))

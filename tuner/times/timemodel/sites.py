@@ -7,11 +7,13 @@ ten sites; each is off by as much, and their errors differ. What was never measu
 own time alone. The covariances say by how much a site may differ, and which calls of it differ alike: those bound by
 bandwidth, those bound by latency, those of one algorithm, those of one combination at sizes, nodes and GPUs of a node
 that are near each other. Rows of a site condition the process: one row moves what is like it, many make the site known,
-and far from them (sizes, nodes, combinations) the interval is wide by itself.
+and far from them (sizes, nodes, combinations) the interval is wide by itself. How far a site is off altogether is not
+known before: its variances have a factor in common, of which its rows say something, so times are as Student's t.
 
 Shapes: [call] and [row of the site]; covariances and standard deviations are of natural logarithms of times.
 """
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import cached_property
 
@@ -22,6 +24,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Collective
 from tuner.times.timemodel.features import Array, Features, Ints, Which
 from tuner.times.timemodel.form import Form
+from tuner.times.timemodel.intervals import COVERED_SDS
 
 # Standard deviations of what one site has of its own: round numbers near those that make the rows of fifteen tables
 # likeliest, given none, one and four of each (benchmarks/sites.py says how they predict a site that was left out).
@@ -44,13 +47,18 @@ DAY_SD = 0.07  # and of the same call on another day between two nodes, by two f
 NOISE_LEFT = 0.4  # of either where bandwidth alone bounds the call
 DAY_DOUBLING = 0.4
 UNKNOWN_SD = 0.45  # of what was never measured between nodes anywhere
+SCALE_FREEDOM = 4.0  # degrees of freedom of the factor that all variances of a site have
+# What intervals are wider by, given so many rows of a site, so that they hold 87 % of every table of a site that was
+# left out (tests/scripts/fit_network.py); in between by the logarithm of the rows.
+WIDENING = {0: 1.1, 1: 1.7, 4: 1.1}
 MOST_FROM_NCCL = 1.06  # of the base, to either side: a factor of 2.9
 STEP_SHARE = 0.01  # by which parameters move to see what a time depends on
 TABLE_POINTS = 256  # of sizes, where more calls than these of a kind are asked about
 
 # What some site's rows show between nodes; of Tree and NVLSTree NCCL has AllReduce alone.
-RING_COLLECTIVES = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
-MEASURED_ALGORITHMS = (Algorithm.Ring, Algorithm.Tree, Algorithm.NVLSTree)
+_KNOWN = np.zeros((len(Collective), len(Algorithm)), np.bool_)
+_KNOWN[[Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter], Algorithm.Ring] = True
+_KNOWN[Collective.AllReduce, [Algorithm.Tree, Algorithm.NVLSTree]] = True
 LATENCIES = (
     *("net_ll_hop_us", "net_ll_rendezvous_us", "net_simple_hop_us", "net_simple_rendezvous_us"),
     *("tree_hop_us", "tree_rendezvous_us", "nvls_tree_hop_us", "pat_hop_us"),
@@ -104,7 +112,7 @@ def base(calls: Features, parameters: dict[str, float]) -> Base:
     """The base of calls, all between nodes. ``parameters`` are those of the form."""
     log_form, log_nccl = _log_form_and_nccl(calls, parameters)
     nccl_latency = np.clip(calls.nccl_latency_us / np.exp(log_nccl), 0.0, 1.0)
-    known = is_measured_somewhere(calls)
+    known = is_known(calls.collective, calls.algorithm)
     if not known.any():
         return Base(log_nccl, 1 - nccl_latency, nccl_latency)
 
@@ -132,16 +140,14 @@ def _log_form_and_nccl(calls: Features, parameters: dict[str, float]) -> tuple[A
 
 def _middle(calls: Features, log_form: Array, log_nccl: Array) -> Array:
     """The base's logarithms of us, [call]."""
-    off = np.where(is_measured_somewhere(calls), (log_form - log_nccl) / 2, 0.0)
+    off = np.where(is_known(calls.collective, calls.algorithm), (log_form - log_nccl) / 2, 0.0)
     middle: Array = log_nccl + np.clip(off, -MOST_FROM_NCCL, MOST_FROM_NCCL)
     return middle
 
 
-def is_measured_somewhere(calls: Features) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def is_known(collective: Ints, algorithm: Ints) -> NDArray[np.bool_]:
     """Whether some site's rows show such calls between nodes: their collective with their algorithm, [call]."""
-    ring = (calls.algorithm == Algorithm.Ring) & np.isin(calls.collective, RING_COLLECTIVES)
-    reduced = np.isin(calls.algorithm, MEASURED_ALGORITHMS) & (calls.collective == Collective.AllReduce)
-    known: np.ndarray[tuple[int], np.dtype[np.bool_]] = ring | reduced
+    known: NDArray[np.bool_] = _KNOWN[collective, algorithm]
     return known
 
 
@@ -176,26 +182,27 @@ def _rows(calls: Features, of_base: Base, log_off: Array) -> SiteRows:
 class SiteProcess:
     """The process, conditioned on the rows of a site; without rows it is that of a site that nobody has measured."""
 
-    def __init__(self, rows: SiteRows | None = None) -> None:
-        self.rows = rows
+    def __init__(self, rows: SiteRows | None = None, widening: Mapping[int, float] = WIDENING) -> None:
+        self.rows = rows if rows is not None and len(rows) else None
+        self.widening = widening
 
     def corrected(self, calls: Features, parameters: dict[str, float]) -> tuple[Array, Array]:
-        """Logarithms of us, and their standard deviations, of calls between nodes, [call]."""
+        """Logarithms of us, and half of their 90 % intervals, of calls between nodes, [call]."""
         if len(calls) <= TABLE_POINTS:
             of_base = base(calls, parameters)
-            moved, sd = self._posterior(_rows(calls, of_base, np.zeros(len(calls))))
-            return of_base.log_us + moved, sd
+            moved, half = self._posterior(_rows(calls, of_base, np.zeros(len(calls))))
+            return of_base.log_us + moved, half
         # What the site adds is smooth over sizes: it is asked at some, and between them interpolated.
         log_us = _middle(calls, *_log_form_and_nccl(calls, parameters))
-        sds, log2_bytes = np.empty(len(calls)), np.log2(calls.bytes)
+        halves, log2_bytes = np.empty(len(calls)), np.log2(calls.bytes)
         for which in _kinds_of(calls):
             order = which[np.argsort(log2_bytes[which])]
             points = order[np.unique(np.linspace(0, len(order) - 1, TABLE_POINTS).astype(np.int64))]
             some = calls[points]
-            moved, sd = self._posterior(_rows(some, base(some, parameters), np.zeros(len(some))))
+            moved, half = self._posterior(_rows(some, base(some, parameters), np.zeros(len(some))))
             log_us[which] += np.interp(log2_bytes[which], log2_bytes[points], moved)
-            sds[which] = np.interp(log2_bytes[which], log2_bytes[points], sd)
-        return log_us, sds
+            halves[which] = np.interp(log2_bytes[which], log2_bytes[points], half)
+        return log_us, halves
 
     def calls(self, calls: Features, parameters: dict[str, float]) -> list["SiteCall"]:
         """The calls as the process sees each, to compare them with others of the site."""
@@ -208,10 +215,7 @@ class SiteProcess:
         Each is the one that leaves the least standard deviation on the mean, given those before.
         """
         rows = _rows(calls, base(calls, parameters), np.zeros(len(calls)))
-        covariances, noise = _covariances(rows, rows), _noise(rows)
-        if self.rows is not None and len(self.rows):
-            solved = np.linalg.solve(self._factor, _covariances(rows, self.rows).T)
-            covariances = covariances - solved.T @ solved
+        covariances, noise = self._covariances_left(rows), _noise(rows)
         chosen: list[int] = []
         for _ in range(min(count, len(calls))):
             spared = covariances**2 / (np.diag(covariances) + noise)  # [call of all, call that may be measured]
@@ -229,38 +233,66 @@ class SiteProcess:
             return self.rows is other.rows
         return np.array_equal(self.rows.log_off, other.rows.log_off)
 
-    def sd_of_ratio(self, one: SiteRows, other: SiteRows) -> float:
-        """The standard deviation of the logarithm of one call's time over another's at the same site."""
+    def half_of_ratio(self, one: SiteRows, other: SiteRows) -> float:
+        """Half of the 90 % interval of the logarithm of one call's time over another's at the same site."""
         both = one.joined(other)
-        covariances = _covariances(both, both)
-        if self.rows is not None and len(self.rows):
-            solved = np.linalg.solve(self._factor, _covariances(both, self.rows).T)
-            covariances = covariances - solved.T @ solved
-        unknown = np.where(_is_unknown(both), UNKNOWN_SD**2, 0.0).sum()
+        covariances = self._covariances_left(both)
+        unknown = np.where(is_known(both.collective, both.algo_proto // 3), 0.0, UNKNOWN_SD**2).sum()
         variance = covariances[0, 0] + covariances[1, 1] - 2 * covariances[0, 1] + _noise(both).sum() + unknown
-        return float(np.sqrt(max(variance, 0.0)))
+        return self._covered * float(np.sqrt(max(variance, 0.0)))
+
+    def _covariances_left(self, rows: SiteRows) -> Array:
+        """Covariances that the site's own rows leave, [row, row]."""
+        covariances = _covariances(rows, rows)
+        if self.rows is None:
+            return covariances
+        across = _covariances(rows, self.rows)
+        left: Array = covariances - across @ self._precision @ across.T
+        return left
 
     def _posterior(self, asked: SiteRows) -> tuple[Array, Array]:
-        noise = _noise(asked) + _day(asked) + np.where(_is_unknown(asked), UNKNOWN_SD**2, 0.0)
-        prior = _variances(asked)
-        if self.rows is None or not len(self.rows):
-            return np.zeros(len(asked)), np.sqrt(prior + noise)
-        across = _covariances(asked, self.rows)
-        solved = np.linalg.solve(self._factor, across.T)
-        left = prior - (solved**2).sum(axis=0)
-        return across @ self._weights, np.sqrt(np.maximum(left, 0.0) + noise)
+        """Logarithms that the site adds to the base's, and half of the 90 % intervals, [call]."""
+        known = is_known(asked.collective, asked.algo_proto // 3)
+        noise, left = _noise(asked) + np.where(known, 0.0, UNKNOWN_SD**2), _variances(asked)
+        moved = np.zeros(len(asked))
+        if self.rows is not None:
+            across = _covariances(asked, self.rows)
+            moved = across @ self._weights
+            left = np.maximum(left - ((across @ self._precision) * across).sum(axis=1), 0.0)
+        # Days differ at a site whose rows are as far off as they may be, and at a calm one.
+        return moved, np.hypot(self._covered * np.sqrt(left + noise), COVERED_SDS * np.sqrt(_day(asked)))
 
     @cached_property
-    def _factor(self) -> Array:
+    def _covered(self) -> float:
+        """Half of a 90 % interval in standard deviations: those of all calls are off alike, as the rows are."""
+        count = 0 if self.rows is None else len(self.rows)
+        scale = SCALE_FREEDOM if self.rows is None else SCALE_FREEDOM + float(self.rows.log_off @ self._weights)
+        freedom = SCALE_FREEDOM + count
+        widening = np.interp(np.log1p(count), np.log1p(list(self.widening)), list(self.widening.values()))
+        return float(widening) * _student_t95(freedom) * float(np.sqrt(scale / freedom))
+
+    @cached_property
+    def _precision(self) -> Array:
+        """The inverse of the covariances of the site's rows, [row, row]."""
         assert self.rows is not None
         noisy = _covariances(self.rows, self.rows) + np.diag(_noise(self.rows))
-        return np.asarray(np.linalg.cholesky(noisy), np.float64)
+        return np.asarray(np.linalg.inv(noisy), np.float64)
 
     @cached_property
     def _weights(self) -> Array:
         assert self.rows is not None
-        weights: Array = np.linalg.solve(self._factor.T, np.linalg.solve(self._factor, self.rows.log_off))
+        weights: Array = self._precision @ self.rows.log_off
         return weights
+
+
+def _student_t95(freedom: float) -> float:
+    """The 95 % quantile of Student's t, of 4 degrees of freedom or more: within 0.1 %.
+
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.
+    """
+    z = COVERED_SDS
+    terms = z**3 + z, 5 * z**5 + 16 * z**3 + 3 * z, 3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z
+    return z + terms[0] / (4 * freedom) + terms[1] / (96 * freedom**2) + terms[2] / (384 * freedom**3)
 
 
 def _kinds_of(calls: Features) -> list[NDArray[np.intp]]:
@@ -279,18 +311,9 @@ class SiteCall:
     process: SiteProcess
     row: SiteRows
 
-    def sd_of_ratio(self, other: "SiteCall") -> float | None:
-        """The standard deviation of the logarithm of the times' ratio; None where the sites differ."""
-        return self.process.sd_of_ratio(self.row, other.row) if self.process.is_of_site(other.process) else None
-
-
-def _is_unknown(rows: SiteRows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    algorithm = rows.algo_proto // 3
-    ring = (algorithm == Algorithm.Ring) & np.isin(rows.collective, RING_COLLECTIVES)
-    unknown: np.ndarray[tuple[int], np.dtype[np.bool_]] = ~(
-        ring | (np.isin(algorithm, MEASURED_ALGORITHMS) & (rows.collective == Collective.AllReduce))
-    )
-    return unknown
+    def half_of_ratio(self, other: "SiteCall") -> float | None:
+        """Half of the 90 % interval of the logarithm of the times' ratio; None where the sites differ."""
+        return self.process.half_of_ratio(self.row, other.row) if self.process.is_of_site(other.process) else None
 
 
 def _covariances(one: SiteRows, other: SiteRows) -> Array:

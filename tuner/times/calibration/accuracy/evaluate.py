@@ -144,10 +144,13 @@ def boosted(fit: MeasuredCalls, test: MeasuredCalls) -> Array:
     """Gradient-boosted trees on what the form knows; NaN where scikit-learn is not installed."""
     try:
         from sklearn.ensemble import HistGradientBoostingRegressor
+        from threadpoolctl import threadpool_limits  # comes with scikit-learn
     except ImportError:
         return np.full(len(test), np.nan)
-    trees = HistGradientBoostingRegressor(max_iter=300, learning_rate=0.05, min_samples_leaf=5, random_state=0)
-    trees.fit(_columns(fit), np.log(fit.measured.times_us / fit.nccl_us))
+    trees = HistGradientBoostingRegressor(max_iter=150, learning_rate=0.1, min_samples_leaf=5, random_state=0)
+    # Threads that wait for each other on a busy computer take ten times as long as one alone, of so few rows.
+    with threadpool_limits(1):
+        trees.fit(_columns(fit), np.log(fit.measured.times_us / fit.nccl_us))
     times: Array = test.nccl_us * np.exp(trees.predict(_columns(test)))
     return times
 
