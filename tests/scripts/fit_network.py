@@ -48,7 +48,8 @@ class SiteUpdate:
 
     The rows that are given are those that say most of the others before anything is measured. ``large_error`` is that
     of sizes from 16 MiB; None where there is none. ``half_width`` is the median factor between an interval's middle and
-    its ends, less 1. How wide intervals are was learnt without the site as well.
+    its ends, less 1. How wide intervals are was learnt without the site as well. ``known_slow``: nothing was learnt
+    from it, and no interval has to hold it.
     """
 
     table: str
@@ -59,6 +60,7 @@ class SiteUpdate:
     nccl_error: float
     coverage: float
     half_width: float
+    known_slow: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,6 +148,7 @@ def updates() -> list[SiteUpdate]:
                 nccl_error=float(each.nccl.mean()),
                 coverage=float((np.abs(each.log_off) <= half).mean()),
                 half_width=float(np.median(np.expm1(half))),
+                known_slow=each.site in judged_only,
             )
         )
     return found

@@ -30,7 +30,7 @@ def updates() -> list[dict[str, Any]]:
 
 def main() -> None:
     """A few minutes."""
-    found = of_splits(lambda done, of: print(f"\rsplit {done} of {of}", end="\n" if done == of else "", flush=True))
+    found = of_splits()
     splits = [
         {
             "kind": each.split.kind,

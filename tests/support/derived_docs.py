@@ -288,11 +288,18 @@ def updates() -> str:
         for key in given
     ]
     shares = [float(median(column)) for column in columns]
+    healthy = [each for each in kept if not each["known_slow"]]
+    least = ", ".join(_percent(min(each["coverage"] for each in healthy if each["given"] == key)) for key in given)
+    wide = ", ".join(
+        f"{1 + median(each['half_width'] for each in healthy if each['given'] == key):.1f}" for key in given
+    )
     of_rows = ", ".join(_percent(shares[2 * at]) for at in range(len(given)))
     return f"""\
 Of {len(tables)} tables between nodes, each predicted with its site left out whole: the median table is {of_rows}
 off when it is given {", ".join(map(str, given))} rows of the site (from 16 MiB on {", ".join(large)}), where NCCL's own
-model is {_percent(shares[-1])} off.
+model is {_percent(shares[-1])} off. Their intervals, whose widths were learnt without the site, too, hold at least
+{least} of every table but one that is known to be slow, and
+end at {wide} times the time in the median table.
 """
 
 

@@ -260,7 +260,7 @@ class SiteProcess:
             moved = across @ self._weights
             left = np.maximum(left - ((across @ self._precision) * across).sum(axis=1), 0.0)
         # Days differ at a site whose rows are as far off as they may be, and at a calm one.
-        return moved, np.hypot(self._covered * np.sqrt(left + noise), COVERED_SDS * np.sqrt(_day(asked)))
+        return moved, np.hypot(self._widened * np.sqrt(left + noise), COVERED_SDS * np.sqrt(_day(asked)))
 
     @cached_property
     def _covered(self) -> float:
@@ -268,8 +268,14 @@ class SiteProcess:
         count = 0 if self.rows is None else len(self.rows)
         scale = SCALE_FREEDOM if self.rows is None else SCALE_FREEDOM + float(self.rows.log_off @ self._weights)
         freedom = SCALE_FREEDOM + count
-        widening = np.interp(np.log1p(count), np.log1p(list(self.widening)), list(self.widening.values()))
-        return float(widening) * _student_t95(freedom) * float(np.sqrt(scale / freedom))
+        return _student_t95(freedom) * float(np.sqrt(scale / freedom))
+
+    @cached_property
+    def _widened(self) -> float:
+        """The same of single times; what two of a site have in common needs no widening."""
+        count = 0 if self.rows is None else len(self.rows)
+        wider = np.interp(np.log1p(count), np.log1p(list(self.widening)), list(self.widening.values()))
+        return self._covered * float(wider)
 
     @cached_property
     def _precision(self) -> Array:
