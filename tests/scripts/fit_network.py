@@ -65,8 +65,11 @@ class SiteUpdate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Updated:
-    """An update with what it is judged by, [row]. ``log_off``: logarithms of predicted over measured times; ``log_half``: half
-    an interval around them before it is widened; ``nccl``: NCCL's own errors."""
+    """An update with what it is judged by, [row].
+
+    ``log_off``: logarithms of predicted over measured times; ``log_half``: half an interval around them before it is
+    widened; ``nccl``: NCCL's own errors.
+    """
 
     site: str
     table: str
