@@ -154,21 +154,23 @@ def taken_by(communicator: Drawn) -> str:
     return takers
 
 
-# Of calls that no symmetric kernel does, by which buffers are in windows: sent from, received into, both.
-OF_SIDES: dict[str, list[tuple[str, Collective, tuple[str | None, ...]]]] = {
-    "2.27.7": [("Ring", Collective.Broadcast, ("", "", "peers")), ("Tree", Collective.AllReduce, ("", "peers", None))],
-    "2.28.9": [("Ring", Collective.Broadcast, ("", "", "peers")), ("Tree", Collective.AllReduce, ("", "peers", None))],
-    "2.32.3": [("Ring", Collective.Broadcast, ("", "peers", "peers"))],
+# Of calls that no symmetric kernel does, on so many nodes, by which buffers are in windows: sent from, received into,
+# both.
+RING, TREE = ("Ring", Collective.Broadcast), ("Tree", Collective.AllReduce)
+OF_SIDES: dict[str, list[tuple[str, Collective, int, tuple[str | None, ...]]]] = {
+    "2.27.7": [(*RING, 1, ("", "", "peers")), (*TREE, 1, ("", "peers", None))],
+    "2.28.9": [(*RING, 1, ("", "", "peers")), (*TREE, 1, ("", "peers", None))],
+    "2.32.3": [(*RING, 1, ("", "peers", "peers")), (*RING, 2, ("", "", "peers network"))],
 }
 
 
 @pytest.mark.parametrize(("nccl", "case"), [(nccl, case) for nccl, cases in OF_SIDES.items() for case in cases])
-def test_which_windows_are_taken(nccl: str, case: tuple[str, Collective, tuple[str | None, ...]]) -> None:
+def test_which_windows_are_taken(nccl: str, case: tuple[str, Collective, int, tuple[str | None, ...]]) -> None:
     if nccl not in (*HERE, *WITH_PLUGINS):
         pytest.skip(f"no libnccl {nccl} here")
-    algorithm, collective, takers = case
-    variables = {"NCCL_ALGO": algorithm, "NCCL_PROTO": "Simple"}
-    scenario = Scenario(nccl, 1, machine="dgx-h100", environment=variables)
+    algorithm, collective, nodes, takers = case
+    variables = {"NCCL_ALGO": algorithm, "NCCL_PROTO": "Simple"} | ({"NCCL_GIN_TYPE": "3"} if nodes > 1 else {})
+    scenario = Scenario(nccl, nodes, machine="dgx-h100", environment=variables)
     for sides, taken in zip((Sides.send, Sides.receive, Sides.both), takers, strict=True):
         request = Request(collective, DataType.float32, Op.sum, buffers=Buffers.window, windows=Windows(sides))
         drawn_calls = (Operation(request, 1 << 26),)

@@ -309,12 +309,13 @@ def may_reach_network(call: Call) -> bool:
 def _handed_to_peers(call: Call) -> bool:
     """Whether the algorithm hands the buffers to the peers: rings that keep nothing in between, and trees.
 
-    In place it reads what is overwritten, which rings only do of what they reduce.
+    In place it reads what is overwritten, which rings only do of what they reduce. Rings between nodes want both sides.
     """
     sides = kept(call.communicator, call.request)
+    of_rings = Sides.both if call.communicator.nodes > 1 else Sides[call.communicator.release.registration.ring_buffers]
     if call.algorithm is Algorithm.Tree:
         return Sides.receive in sides and not call.request.in_place
-    if Sides[call.communicator.release.registration.ring_buffers] not in sides:
+    if of_rings not in sides:
         return False
     keeps_parts = call.request.collective in (Collective.Reduce, Collective.ReduceScatter)
     keeps_parts |= call.request.collective is Collective.AllReduce and call.request.in_place
