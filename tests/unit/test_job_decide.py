@@ -1,13 +1,21 @@
 """Decisions from jobs that explored, on planted times: the arm that is better in the job stays, and no other one."""
 
+import json
+import sqlite3
+from pathlib import Path
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.jobs.inside.decide import ERROR, JobDecision, decide
 from tuner.jobs.inside.joined import JobCall, JobCommunicator, JoinedCalls
+from tuner.jobs.inside.plan import plan
+from tuner.jobs.inside.steps import JobSteps, read_steps
 from tuner.plugin.table.parse import from_text, to_text
+from tuner.scenario.describe import describe
 from tuner.times.records.samples import Combination
 
 USUAL = Combination(Algorithm.Ring, Protocol.Simple, 24)
@@ -86,3 +94,160 @@ def test_too_few_blocks_cannot_be_judged_and_a_job_without_arms_is_refused() -> 
     assert [arm.judged for arm in decision.arms] == [False, False]
     with pytest.raises(BadInput, match="it did not explore"):
         decide([job(1, (0.5, 0.5), calls=90)], {})
+
+
+# --- what exploring costs ---
+
+MIB = 1 << 20
+CALLS = 40_000  # of each size
+
+
+def measured(
+    shape: list[tuple[Collective, int, list[tuple[Combination, float]]]], every: int, seed: int
+) -> JoinedCalls:
+    """A job of 16 ranks that explores: by call its arms, the first of which it runs else, and what they take, us."""
+    random = np.random.default_rng(seed)
+    kinds: list[JobCall] = []
+    call, transfer_us = [], []
+    for collective, size, arms in shape:
+        block = np.arange(CALLS) // BLOCK
+        explores = (block % every == every // 2) & (every > 0)
+        arm = np.where(explores, block // every % len(arms), 0)  # the first is in turn, too
+        call.append(len(kinds) + arm)
+        transfer_us.append(np.array([us for _, us in arms])[arm] * np.exp(random.normal(0, 0.05, CALLS)))
+        kinds += [JobCall(collective, size, DataType.float32, executed, 17) for executed, _ in arms]
+    numbers, times = np.array(call).T.ravel(), np.array(transfer_us).T.ravel()  # in turn, as a step has them
+    none = np.zeros(len(numbers))
+    return JoinedCalls(
+        JobCommunicator(7, "", 16, 2, {}),
+        tuple(kinds),
+        numbers,
+        np.arange(len(numbers)),
+        times,
+        none,
+        none.astype(np.int64),
+        1.7e9 + np.cumsum(2 * times / 1e6),
+        0,
+        0,
+    )
+
+
+def test_what_exploring_costs_is_what_was_predicted() -> None:
+    scenario = describe(machine="dgx-h100", nodes=2, nccl="2.28.9")
+    nvls = Combination(Algorithm.NVLSTree, Protocol.Simple, 16)
+    shape = [(Collective.AllReduce, 64 * MIB, [(nvls, 500.0)]), (Collective.AllReduce, 256 * MIB, [(nvls, 1500.0)])]
+    planned = plan([measured(shape, EVERY, 0)], scenario, {}, 2.5)
+    assert "the calibration" in planned.model
+    assert all(1 < factor <= 2.5 for call in planned.calls for _, factor in call.factors)
+    times = {call.point.bytes: call.factors for call in planned.calls}
+    good = 0
+    for seed in range(20):  # machines that are as the model says, but for some percent
+        random = np.random.default_rng(seed)
+        explored = []
+        for collective, size, (now,) in shape:
+            true = [(arm, now[1] * factor * np.exp(random.normal(0, 0.03))) for arm, factor in times[size]]
+            explored.append((collective, size, [now, *true]))
+        cost = decide([measured(explored, planned.every, seed)], {}).cost
+        good += abs(cost / planned.cost - 1) < 1 / 3
+    assert good >= 18
+
+
+def test_arms_beyond_the_factor_are_not_planned() -> None:
+    scenario = describe(machine="dgx-h100", nodes=2, nccl="2.28.9")
+    nvls = Combination(Algorithm.NVLSTree, Protocol.Simple, 16)
+    job = measured([(Collective.AllReduce, 256 * MIB, [(nvls, 1500.0)])], EVERY, 0)
+    few, many = (plan([job], scenario, {}, factor).calls[0].factors for factor in (1.2, 4.0))
+    assert len(few) < len(many)
+    assert max(factor for _, factor in few) <= 1.2 < max(factor for _, factor in many)
+
+
+# --- steps ---
+
+OF_STEP = 5  # calls: a block is two steps
+
+
+def steps_of(calls: JoinedCalls) -> JobSteps:
+    ends = calls.at_s[OF_STEP - 1 :: OF_STEP]
+    return JobSteps(ends, np.diff(ends, prepend=2 * ends[0] - ends[1]), dated=True)
+
+
+def test_steps_say_what_an_arm_wins_and_stop_one_that_costs() -> None:
+    faster = job(5, (0.8, 1.2), slowed=0.96)
+    (kept_arm,) = decide([faster], {}, steps_of(faster)).kept
+    assert kept_arm.job_interval is not None
+    assert kept_arm.job_interval[0] < 1 / 0.96 - 1 < kept_arm.job_interval[1]
+    assert kept_arm.job_interval[0] > 0
+    assert kept_arm.job_saved_s == pytest.approx(0.04 * 86400, rel=0.3)
+    slower = job(5, (0.8, 1.2), slowed=1.04)
+    decision = decide([slower], {}, steps_of(slower))
+    assert not decision.kept
+    assert any("the job itself is" in (arm.why_not or "") for arm in decision.arms)
+
+
+def test_steps_much_longer_than_blocks_say_nothing() -> None:
+    calls = job(5, (0.8, 1.2))
+    ends = calls.at_s[999::1000]
+    (arm, _) = decide([calls], {}, JobSteps(ends, np.diff(ends, prepend=ends[0] - 20.0), dated=True)).arms
+    assert (arm.job_gain, arm.job_saved_s) == (None, None)
+
+
+TIMES: NDArray[np.float64] = np.array([0.5, 0.25, 0.5, 0.5, 0.25, 0.5, 0.5, 0.75, 0.5])
+BEGIN_NS = 1_700_000_000 * 10**9
+
+
+def spans_ns() -> list[tuple[int, int]]:
+    ends = np.cumsum(TIMES)
+    return [(int(1e9 * (end - time)), int(1e9 * end)) for end, time in zip(ends, TIMES, strict=True)]
+
+
+def write_sqlite(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.executescript(
+            "CREATE TABLE StringIds (id INTEGER, value TEXT); INSERT INTO StringIds VALUES (3, 'step');"
+            "CREATE TABLE NVTX_EVENTS (globalTid INTEGER, start INTEGER, end INTEGER, text TEXT, textId INTEGER);"
+            "INSERT INTO NVTX_EVENTS VALUES (9, 0, 5, 'other', NULL), (8, 0, 5, 'step', NULL), (7, 0, NULL, NULL, 3);"
+            "CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER);"
+            f"INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES ({BEGIN_NS});"
+        )
+        database.executemany("INSERT INTO NVTX_EVENTS VALUES (7, ?, ?, NULL, 3)", spans_ns())
+
+
+def text_of(form: str) -> str:
+    ends = BEGIN_NS / 1e9 + np.cumsum(TIMES)
+    if form == "numbers":
+        return "# s\n" + "".join(f"{time}\n" for time in TIMES)
+    if form == "csv":
+        rows = "".join(f"{start},{end},{end - start},:step\n{start},{end},1,:other\n" for start, end in spans_ns())
+        return f"Processing [x.sqlite]\n\nStart (ns),End (ns),Duration (ns),Name\n{rows}"
+    both = [{"step_s": time, "time": end} for time, end in zip(TIMES, ends, strict=True)]
+    return "".join(json.dumps(each if form == "dated" else {"step_s": each["step_s"]}) + "\n" for each in both)
+
+
+@pytest.mark.parametrize("form", ["numbers", "csv", "lines", "dated", "sqlite"])
+def test_steps_are_read_from_what_jobs_write(form: str, tmp_path: Path) -> None:
+    path = tmp_path / "steps"
+    if form == "sqlite":
+        write_sqlite(path)
+    else:
+        path.write_text(text_of(form))
+    steps = read_steps(path, "step")
+    np.testing.assert_allclose(steps.time_s, TIMES, rtol=1e-6)
+    np.testing.assert_allclose(steps.since(BEGIN_NS / 1e9).end_s, BEGIN_NS / 1e9 + np.cumsum(TIMES))
+    assert steps.dated == (form in ("dated", "sqlite"))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("0.5\n" * 3, "3 steps; at least 8"),
+        ("0.5\nlong\n", ":2: no time of a step"),
+        ('{"step_s": 1, "time": 2}\n{"step_s": 1}\n', "others have none"),
+        ("Start (ns),End (ns),Name\n1,2,:other\n", "no NVTX range called step"),
+        ("SQLite format 3\0 and no more", "not an export of Nsight Systems"),
+    ],
+)
+def test_what_is_no_file_of_steps_is_refused(content: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "steps"
+    path.write_text(content)
+    with pytest.raises(BadInput, match=says):
+        read_steps(path, "step")

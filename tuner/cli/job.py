@@ -11,6 +11,7 @@ from tuner.cli import options
 from tuner.cli.command import Group
 from tuner.cli.output import counted, human_bytes, print_json, print_table, say, verdict
 from tuner.jobs.inside import decide, joined, plan, report
+from tuner.jobs.inside.steps import read_steps
 from tuner.plugin.table.parse import from_text, to_text, write
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
@@ -128,12 +129,20 @@ def _print_read(found: report.JobReport) -> None:
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @click.option("--machine", metavar="NAME", required=True, help="What the nodes are.")
 @options.out_option("TABLE", "The table to write.")
+@click.option(
+    "--most-factor",
+    type=click.FloatRange(1.0, 100.0),
+    default=plan.MOST_FACTOR,
+    show_default=True,
+    help="No arm that is predicted to take more times as long as what runs now.",
+)
 @options.json_option
-def plan_command(folder: Path, machine: str, out: Path, as_json: bool) -> None:
+def plan_command(folder: Path, machine: str, out: Path, most_factor: float, as_json: bool) -> None:
     """Writes a table with arms for the calls that most time of the job in DIR is in, and says what exploring costs.
 
-    Of each call NCCL's own choice and up to three others that NCCL's model takes for at most half as slow again. The
-    shares are such that all of it is predicted to cost at most 1 % of the time in collectives.
+    Of each call NCCL's own choice and up to three others that calibrated times, or where there are none NCCL's model,
+    take for at most half as slow again. The shares are such that all of it is predicted to cost at most 1 % of the time
+    in collectives.
 
     \b
     nccl-tuner job plan /shared/job --machine dgx-h100 --out explore.table
@@ -141,7 +150,7 @@ def plan_command(folder: Path, machine: str, out: Path, as_json: bool) -> None:
     files = joined.read_folder(folder)
     say_left_out(files)
     calls = list(joined.joined(files))
-    found = plan.plan(calls, scenario_of(machine, files, calls), {"explores": f"the calls of {folder}"})
+    found = plan.plan(calls, scenario_of(machine, files, calls), {"explores": f"the calls of {folder}"}, most_factor)
     from_text(to_text(found.table))  # what its own reader refuses is not written
     write(out, found.table)
     if as_json:
@@ -162,30 +171,45 @@ def plan_command(folder: Path, machine: str, out: Path, as_json: bool) -> None:
         )
         for call in found.calls
     ]
-    print_table("", ("call", "size", "time", "now", "arms, by NCCL's model over what runs now"), rows)
+    print_table("", ("call", "size", "time", "now", "arms, and how many times as long"), rows)
+    say(f"by {found.model}")
     say(f"one block of {found.block} calls in {found.every} is of an arm; it ends after {found.days:.2g} days")
 
 
 @click.command(name="decide", cls=options.Command)
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR...")
 @options.out_option("TABLE", "The table to write.")
+@click.option(
+    "--steps",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="When steps ended: seconds a line, JSON lines, or NVTX ranges of nsys (SQLite, CSV).",
+)
+@click.option(
+    "--range", "name", default="step", show_default=True, metavar="NAME", help="What those ranges are called."
+)
 @options.json_option
-def decide_command(folders: tuple[Path, ...], out: Path, as_json: bool) -> None:
+def decide_command(folders: tuple[Path, ...], out: Path, steps: Path | None, name: str, as_json: bool) -> None:
     """Judges the arms that the job in DIR explored (several DIRs: its restarts), and writes a table of those that stay.
 
     An arm stays where it gains more than 2 % over the calls around its blocks, with an error of at most 0.025 for all
-    arms together, and the job itself is not slower in them. Nothing changes while the job runs.
+    arms together, and the job itself is not slower in them: by its steps, or without --steps by the time that passes
+    between calls. Nothing changes while the job runs.
     Exit code 0 with rows, 1 where NCCL's own choices stay, 3 where no arm has blocks enough.
 
     \b
     nccl-tuner job decide /shared/job --out pod.table
+    nccl-tuner job decide /shared/job --out pod.table --steps steps.log
     """
+    if steps is not None and len(folders) > 1:
+        raise BadInput("steps are those of one start of a job; valid: one DIR")
     calls: list[joined.JoinedCalls] = []
     for folder in folders:
         files = joined.read_folder(folder)
         say_left_out(files)
         calls += joined.joined(files)
-    found = decide.decide(calls, {"from": "what " + ", ".join(map(str, folders)) + " measured in the job"})
+    source = {"from": "what " + ", ".join(map(str, folders)) + " measured in the job"}
+    found = decide.decide(calls, source, None if steps is None else read_steps(steps, name))
     if found.kept:
         from_text(to_text(found.table))  # what its own reader refuses is not written
         write(out, found.table)
@@ -201,6 +225,13 @@ def _print_decided(found: decide.JobDecision, out: Path) -> None:
         saved = sum(arm.saved_s for arm in found.kept)
         rows = counted(len(found.table.decisions), "row")
         say(verdict(f"{rows} in {out}: {saved:.3g} s a day less in collectives, on each rank", True))
+        for arm in found.kept:
+            if arm.job_saved_s is not None and arm.job_interval is not None:
+                low, high = (100 * share for share in arm.job_interval)
+                say(
+                    f"{arm.point.collective.name} of {human_bytes(arm.point.bytes)}, {arm.arm}: steps are {low:.2g} to "
+                    f"{high:.2g} % faster, {arm.job_saved_s:.3g} s a day"
+                )
     elif any(arm.judged for arm in found.arms):
         say(verdict("no arm is faster: NCCL's own choices stay", False))
     else:
@@ -220,6 +251,7 @@ def _print_decided(found: decide.JobDecision, out: Path) -> None:
         for arm in found.arms[:MOST_ARMS]
     ]
     print_table("", ("ranks", "call", "size", "now", "arm", "gain", "95 %", "job", "verdict"), shown)
+    say(f"exploring made the time in collectives {100 * found.cost:.2g} % longer")
     if found.kept:
         say("start the job again with:")
         say(f"export NCCL_TUNER_TABLE={out.resolve()}")

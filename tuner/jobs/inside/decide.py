@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tuner.base.errors import BadInput
 from tuner.jobs.inside.joined import JoinedCalls
+from tuner.jobs.inside.steps import JobSteps
 from tuner.plugin.table.records import ANY_COUNT, Choice, Decision, Interval, Table
 from tuner.times.evidence import gain_of
 from tuner.times.records.samples import Combination, Point
@@ -27,6 +28,7 @@ FEWEST_UNITS = 6
 ALIKE = 0.3  # correlation of neighbours up to which stretches count as independent
 AROUND = 2  # calls before and after a block, times its own, that it is compared with
 LEAST_ELAPSED_S = 0.05  # of a block, for the job's own progress: wall clocks are read every 4 ms
+LEAST_PART = 0.2  # of a step's calls of a size that an arm has to have, for the step to tell anything of it
 DAY_S = 86400.0
 
 
@@ -34,9 +36,11 @@ DAY_S = 86400.0
 class JobArm:
     """An arm of one call: what ran, beside what the job ran else. Gains are shares of 1 with the 95 % interval.
 
-    ``p`` is the chance of seeing this without a gain, corrected for all arms (Holm). ``job_gain`` is that of the wall
-    clock of whole blocks, None where it was not seen. ``saved_s`` is what it wins in a day, of each rank's time in
-    collectives. ``why_not`` None: it stays; ``judged`` False: there is too little to judge it by.
+    ``p`` is the chance of seeing this without a gain, corrected for all arms (Holm). ``job_gain`` is that of the job's
+    steps, as if all calls of the size were the arm's, or where no steps are known of the wall clock of whole blocks;
+    None where it was not seen. ``saved_s`` is what it wins in a day, of each rank's time in collectives, and
+    ``job_saved_s`` of the wall clock, None where steps do not say it. ``why_not`` None: it stays; ``judged`` False:
+    there is too little to judge it by.
     """
 
     ranks: int
@@ -50,16 +54,21 @@ class JobArm:
     blocks: int
     units: int
     job_gain: float | None
+    job_interval: tuple[float, float] | None
     saved_s: float
+    job_saved_s: float | None
     why_not: str | None
     judged: bool
 
 
 @dataclass(frozen=True, slots=True)
 class JobDecision:
-    """Arms of a job, most saved first, and the table of those that stay."""
+    """Arms of a job, most saved first, and the table of those that stay. ``cost`` is what exploring took longer than
+    the same calls without, of all time in collectives.
+    """
 
     arms: tuple[JobArm, ...]
+    cost: float
     table: Table
 
     @property
@@ -85,26 +94,37 @@ class _Key:
     arm: Combination
 
 
-def decide(joined: Sequence[JoinedCalls], provenance: dict[str, str]) -> JobDecision:
-    """Arms of all communicators. BadInput where nothing but one choice of each call ran: the job did not explore."""
+def decide(joined: Sequence[JoinedCalls], provenance: dict[str, str], steps: JobSteps | None = None) -> JobDecision:
+    """Arms of all communicators; ``steps`` are the job's. BadInput where nothing but one choice of each call ran: the
+    job did not explore.
+    """
     blocks: dict[_Key, list[_Block]] = {}
     calls: dict[_Key, list[float]] = {}
     begin_s = min((float(each.at_s[0]) for each in joined if len(each.at_s)), default=0.0)
     end_s = max((float(each.at_s[-1]) for each in joined if len(each.at_s)), default=0.0)
+    steps = steps.since(begin_s) if steps is not None else None
+    extra_us = 0.0
     for each in joined:
-        for key, found, usual_us in _blocks(each):
+        for key, found, usual_us, more_us in _blocks(each, steps):
             blocks.setdefault(key, []).extend(found)
             calls.setdefault(key, []).append(usual_us)
+            extra_us += more_us
     if not blocks:
         raise BadInput("the job ran one choice of each call: it did not explore")
     span_s = max(end_s - begin_s, 1e-9)
-    judged = [_judged(key, found, span_s, begin_s, sum(calls[key])) for key, found in sorted(blocks.items())]
+    judged = [
+        _judged(key, found, span_s, begin_s, sum(calls[key]), steps is not None)
+        for key, found in sorted(blocks.items())
+    ]
     arms = tuple(sorted(_corrected(judged), key=lambda arm: -arm.saved_s))
-    return JobDecision(arms, _table(arms, provenance))
+    whole_us = sum(float(each.transfer_us.sum()) for each in joined)
+    return JobDecision(arms, extra_us / max(whole_us, 1e-9), _table(arms, provenance))
 
 
-def _blocks(each: JoinedCalls) -> Iterator[tuple[_Key, list[_Block], float]]:
-    """Arms with their blocks, and the time of the calls that they would be taken for, us over the whole job."""
+def _blocks(each: JoinedCalls, steps: JobSteps | None) -> Iterator[tuple[_Key, list[_Block], float, float]]:
+    """Arms with their blocks, the time of the calls that they would be taken for, and what theirs took longer than as
+    many of those, us over the whole job.
+    """
     points: dict[Point, list[int]] = {}
     for place, call in enumerate(each.kinds):
         if call.executed is not None and call.bytes > 0:
@@ -119,15 +139,23 @@ def _blocks(each: JoinedCalls) -> Iterator[tuple[_Key, list[_Block], float]]:
         own = own[np.argsort(each.sequence[own], kind="stable")]
         base = np.flatnonzero(each.call[own] == usual)
         for arm in places:
-            found = list(_of_arm(each.call[own] == arm, base, log_us[own], each.at_s[own])) if arm != usual else []
+            found = (
+                list(_of_arm(each.call[own] == arm, base, log_us[own], each.at_s[own], steps)) if arm != usual else []
+            )
             now, other = each.kinds[usual].executed, each.kinds[arm].executed
             if found and now is not None and other is not None:
                 key = _Key(each.communicator.ranks, each.communicator.nodes or 0, point, now, other)
-                yield key, found, float(each.transfer_us[own[base]].sum())
+                usual_us, arm_us = each.transfer_us[own[base]], each.transfer_us[each.call == arm]
+                more_us = float(arm_us.sum() - usual_us.mean() * len(arm_us))
+                yield key, found, float(usual_us.sum()), more_us
 
 
 def _of_arm(
-    is_arm: NDArray[np.bool_], base: NDArray[np.int64], log_us: NDArray[np.float64], at_s: NDArray[np.float64]
+    is_arm: NDArray[np.bool_],
+    base: NDArray[np.int64],
+    log_us: NDArray[np.float64],
+    at_s: NDArray[np.float64],
+    steps: JobSteps | None,
 ) -> Iterator[_Block]:
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_arm, [False]]).astype(np.int8)))
     for start, stop in zip(edges[::2], edges[1::2], strict=True):
@@ -137,7 +165,11 @@ def _of_arm(
         if len(around) < count:
             continue
         gain = float(np.median(log_us[around]) - np.median(log_us[start:stop]))
-        yield _Block(float(at_s[stop - 1]), gain, _progress(at_s, int(start), int(stop)), count)
+        if steps is None:
+            progress = _progress(at_s, int(start), int(stop))
+        else:
+            progress = _of_steps(steps, is_arm, at_s, float(at_s[start]), float(at_s[stop - 1]))
+        yield _Block(float(at_s[stop - 1]), gain, progress, count)
 
 
 def _progress(at_s: NDArray[np.float64], start: int, stop: int) -> float:
@@ -150,6 +182,26 @@ def _progress(at_s: NDArray[np.float64], start: int, stop: int) -> float:
     if min(own, before, after) < LEAST_ELAPSED_S:
         return float("nan")
     return float(np.log((before + after) / 2) - np.log(own))
+
+
+def _of_steps(
+    steps: JobSteps, is_arm: NDArray[np.bool_], at_s: NDArray[np.float64], first_s: float, last_s: float
+) -> float:
+    """Logarithm of how much shorter steps of an arm alone would be than those before and after a block; NaN where its
+    part of the steps is too small to say that.
+    """
+    start, stop = (int(place) for place in np.searchsorted(steps.end_s, (first_s, last_s)))
+    stop = min(stop, len(steps.end_s) - 1) + 1
+    count = stop - start
+    if count < 1 or start < count or stop + count > len(steps.end_s):
+        return float("nan")
+    slack_s = 1e-3 * steps.time_s[start]  # of clocks that are not read at once
+    low, high = np.searchsorted(at_s, np.array([-steps.time_s[start], 0]) + steps.end_s[[start, stop - 1]] + slack_s)
+    part = float(is_arm[low:high].mean()) if high > low else 0.0
+    if part < LEAST_PART:
+        return float("nan")
+    around = np.concatenate([steps.time_s[start - count : start], steps.time_s[stop : stop + count]])
+    return float(np.log(around.mean()) - np.log(steps.time_s[start:stop].mean())) / part
 
 
 def _units(blocks: Sequence[_Block], begin_s: float, span_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -168,7 +220,9 @@ def _units(blocks: Sequence[_Block], begin_s: float, span_s: float) -> tuple[NDA
         wanted //= 2
 
 
-def _judged(key: _Key, blocks: Sequence[_Block], span_s: float, begin_s: float, usual_us: float) -> JobArm:
+def _judged(
+    key: _Key, blocks: Sequence[_Block], span_s: float, begin_s: float, usual_us: float, by_steps: bool
+) -> JobArm:
     of_gain, of_job = _units(blocks, begin_s, span_s)
     gain = gain_of(of_gain)
     job = gain_of(of_job) if np.isfinite(of_job).sum() >= FEWEST_UNITS else None
@@ -189,7 +243,9 @@ def _judged(key: _Key, blocks: Sequence[_Block], span_s: float, begin_s: float, 
         len(blocks),
         len(of_gain),
         None if job is None else expm1(job.estimate),
+        None if job is None else (expm1(job.low), expm1(job.high)),
         saved_s,
+        -expm1(-job.estimate) * DAY_S if job is not None and by_steps else None,
         why_not,
         enough,
     )

@@ -1,26 +1,28 @@
 """Arms for a job that was measured: few, where most of its time is, with what exploring them is predicted to cost.
 
-Candidates are what the emulator says can run, in the order of NCCL's own model. Its ratios to what runs now, applied to
-the measured time, are what a block of an arm costs.
+Candidates are what the emulator says can run, by calibrated times where the machine's GPUs have any, else by NCCL's own
+model. Its ratios to what runs now, applied to the measured time, are what a block of an arm costs.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tuner.base.errors import BadInput
-from tuner.base.names import Algorithm, Op, Protocol
+from tuner.base.names import AlgoProto, Algorithm, Op, Protocol
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.jobs.inside.joined import JoinedCalls
 from tuner.plugin.table.records import Arms, Choice, Decision, Interval, Table
 from tuner.scenario import Scenario
 from tuner.times.records.samples import Combination, Point
+from tuner.times.timemodel.predict import of_communicator
 
 MOST_ROWS = 8
 MOST_ARMS = 3  # beside NCCL's own
-MOST_FACTOR = 1.5  # that NCCL's model says an arm takes longer than the pick
+MOST_FACTOR = 1.5  # that the model says an arm takes longer than what runs now
+NCCL_MODEL = "NCCL's model"
 LEAST_SHARE = 0.02  # of the job's time in collectives that a call has to have
 BLOCK = 10
 MOST_COST = 0.01  # of the time in collectives
@@ -30,7 +32,7 @@ EVERY = (10, 1000)
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
     """A call that is worth exploring. ``share`` is its part of all time in collectives; ``factors`` are by arm what
-    NCCL's model says it takes, over its pick.
+    the model says it takes, over what runs now.
     """
 
     point: Point
@@ -42,10 +44,11 @@ class PlannedCall:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """The table to start the next run with. ``cost`` is predicted, of the time in collectives; ``cost_of_job`` of the
-    wall clock; ``days`` is how long exploring lasts at this rate.
+    """The table to start the next run with. ``cost`` is predicted by ``model``, of the time in collectives;
+    ``cost_of_job`` of the wall clock; ``days`` is how long exploring lasts at this rate.
     """
 
+    model: str
     calls: tuple[PlannedCall, ...]
     every: int
     block: int
@@ -55,8 +58,12 @@ class JobPlan:
     table: Table
 
 
-def plan(joined: Sequence[JoinedCalls], scenario: Scenario, provenance: dict[str, str]) -> JobPlan:
-    """Arms of the communicators of the scenario's size. BadInput where the job has none, or none is worth a try."""
+def plan(
+    joined: Sequence[JoinedCalls], scenario: Scenario, provenance: dict[str, str], most_factor: float = MOST_FACTOR
+) -> JobPlan:
+    """Arms of the communicators of the scenario's size, which the model says take at most ``most_factor`` times as long
+    as what runs now. BadInput where the job has no such communicator, or nothing is worth a try.
+    """
     own = [each for each in joined if each.communicator.ranks == scenario.ranks and len(each.call)]
     if not own:
         there = ", ".join(sorted({str(each.communicator.ranks) for each in joined})) or "no"
@@ -64,8 +71,9 @@ def plan(joined: Sequence[JoinedCalls], scenario: Scenario, provenance: dict[str
     whole_us = sum(float(each.transfer_us.sum()) for each in joined)
     if whole_us <= 0:
         raise BadInput("the job's calls took no time: nothing to plan by")
-    planned = sorted(_planned(own, Selection(scenario.communicator()), whole_us), key=lambda call: -call.share)
-    planned = planned[:MOST_ROWS]
+    selection = Selection(scenario.communicator())
+    model, times = _model(selection, scenario)
+    planned = sorted(_planned(own, times, whole_us, most_factor), key=lambda call: -call.share)[:MOST_ROWS]
     if not planned:
         raise BadInput(f"no call with {100 * LEAST_SHARE:.0f} % of the job's time has another choice that can run")
     at_every_block = sum(call.share * _mean_cost(call) for call in planned)
@@ -76,10 +84,32 @@ def plan(joined: Sequence[JoinedCalls], scenario: Scenario, provenance: dict[str
     rows = tuple(_row(call, scenario, every) for call in planned)
     days = rows[0].arms.calls / max(calls, 1) * span_s / 86400 if rows[0].arms else 0.0
     of_job = cost * whole_us / 1e6 / max(span_s, 1e-9) / len(own)
-    return JobPlan(tuple(planned), every, BLOCK, cost, of_job, days, Table(rows, provenance=provenance))
+    return JobPlan(model, tuple(planned), every, BLOCK, cost, of_job, days, Table(rows, provenance=provenance))
 
 
-def _planned(own: Iterable[JoinedCalls], selection: Selection, whole_us: float) -> Iterator[PlannedCall]:
+_Times = Callable[[Point], Mapping[AlgoProto, float]]
+
+
+def _model(selection: Selection, scenario: Scenario) -> tuple[str, _Times]:
+    """Name of the model, and its times of all that can run, us."""
+
+    def nccl(point: Point) -> Mapping[AlgoProto, float]:
+        cells = np.asarray(selection.cost_table(Request(point.collective, point.dtype, Op.sum), point.bytes))[0]
+        there = np.argwhere(cells > 0)
+        return {(Algorithm(row), Protocol(column)): float(cells[row, column]) for row, column in there.tolist()}
+
+    def measured(point: Point) -> Mapping[AlgoProto, float]:
+        found = calibrated.of_candidates(Request(point.collective, point.dtype, Op.sum), [point.bytes])
+        return {arm: float(found[arm].time_us[0]) for arm in nccl(point) if arm in found}
+
+    try:
+        calibrated = of_communicator(selection, scenario.machine)
+    except BadInput:
+        return NCCL_MODEL, nccl
+    return f"the calibration {calibrated.reason}", measured
+
+
+def _planned(own: Iterable[JoinedCalls], model: _Times, whole_us: float, most_factor: float) -> Iterator[PlannedCall]:
     times: dict[Point, float] = {}
     counts: dict[Point, dict[Combination, int]] = {}
     for each in own:
@@ -93,32 +123,25 @@ def _planned(own: Iterable[JoinedCalls], selection: Selection, whole_us: float) 
             of_point[call.executed] = of_point.get(call.executed, 0) + int(mine.sum())
     for point, time_us in times.items():
         usual = max(counts[point], key=lambda executed: counts[point][executed])
-        factors = tuple(_factors(selection, point, usual)) if time_us >= LEAST_SHARE * whole_us else ()
+        factors = tuple(_factors(model(point), usual, most_factor)) if time_us >= LEAST_SHARE * whole_us else ()
         if factors:
             yield PlannedCall(point, usual, sum(counts[point].values()), time_us / whole_us, factors)
 
 
-def _factors(selection: Selection, point: Point, usual: Combination) -> Iterator[tuple[Combination, float]]:
-    request = Request(point.collective, point.dtype, Op.sum)
-    cells = np.asarray(selection.cost_table(request, point.bytes))[0]
-    own_us = float(cells[int(usual.algorithm), int(usual.protocol)])
-    if own_us <= 0:
-        own_us = float(cells[cells > 0].min())
-    order = np.argsort(np.where(cells > 0, cells, np.inf), axis=None)[: int((cells > 0).sum())]
-    found = 0
-    for cell in order:
-        algorithm, protocol = divmod(int(cell), cells.shape[1])
-        factor = float(cells[algorithm, protocol]) / own_us
-        arm = Combination(Algorithm(algorithm), Protocol(protocol))
-        if arm.algo_proto == usual.algo_proto or factor > MOST_FACTOR or found == MOST_ARMS:
-            continue
-        found += 1
-        yield arm, factor
+def _factors(
+    times: Mapping[AlgoProto, float], usual: Combination, most_factor: float
+) -> Iterator[tuple[Combination, float]]:
+    own_us = times.get(usual.algo_proto) or min(times.values(), default=0.0)
+    others = sorted((us, arm) for arm, us in times.items() if arm != usual.algo_proto and us <= most_factor * own_us)
+    for us, arm in others[:MOST_ARMS]:
+        yield Combination(*arm), us / own_us
 
 
 def _mean_cost(call: PlannedCall) -> float:
-    """Time that a block of an arm takes beyond the pick's, on average over the arms and NCCL's own, as a share."""
-    return sum(max(0.0, factor - 1) for _, factor in call.factors) / (len(call.factors) + 1)
+    """Time that a block of an arm takes beyond the usual one's, on average over the arms and NCCL's own, as a share:
+    below 0 where arms are faster.
+    """
+    return sum(factor - 1 for _, factor in call.factors) / (len(call.factors) + 1)
 
 
 def _row(call: PlannedCall, scenario: Scenario, every: int) -> Decision:
