@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[1]
 MOST_BYTES = 60 << 20
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 PURE = ("click", "rich", "markdown-it-py", "mdurl", "pygments", "platformdirs", "pyelftools", "pycparser")
+PROGRAMS = ("gpu_loop.py", "gpu_stages.py", "gpu_own_choices.py", "gpu_host_time.py")
 NVML = "nvidia-ml-py"  # no part of this environment: the newest
 MANYLINUX = ("2_28", "2_27", "2_17")
 
@@ -72,7 +73,8 @@ def bundle(given: argparse.Namespace, out: Path) -> int:
         }
         with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as packed:
             packed.write(ROOT / "benchmarks" / "gpu_bundle_main.py", "__main__.py")
-            packed.write(ROOT / "benchmarks" / "gpu_loop.py", "gpu_loop.py")
+            for name in PROGRAMS:
+                packed.write(ROOT / "benchmarks" / name, name)
             packed.writestr("bundle.json", json.dumps(manifest, indent=1) + "\n")
             packed.writestr("libnccl.so.2.xz", squeezed)
             for wheel in wheels:

@@ -55,7 +55,9 @@ def unpack(packed: zipfile.ZipFile, manifest: dict, home: Path) -> None:  # type
             content.extractall(site)
     if not any(fits(wheel) for wheel in wheels if "/cffi-" in wheel):
         sys.exit(f"no cffi for Python {version()} in {sys.argv[0]}; it has it for {', '.join(manifest['pythons'])}")
-    (home / "gpu_loop.py").write_bytes(packed.read("gpu_loop.py"))
+    for name in packed.namelist():
+        if name.endswith(".py") and name != "__main__.py":
+            (home / name).write_bytes(packed.read(name))
     with packed.open("libnccl.so.2.xz") as squeezed, lzma.open(squeezed) as file:
         sha256 = write_sparse(file, home / "libnccl.so.2")
     if sha256 != manifest["thinned_sha256"]:

@@ -29,7 +29,11 @@ from tuner import plugin
 from tuner.base.errors import TunerError
 from tuner.base.interrupts import sigterm_interrupts
 from tuner.bench.gpu import selftest
-from tuner.bench.gpu.stages import INTERRUPTED, Ended, Stage, Stages
+
+HERE = Path(__file__).parent
+sys.path.append(str(HERE))  # the stages lie beside, also where Python leaves a script's folder out
+
+from gpu_stages import INTERRUPTED, Ended, Stage, Stages  # noqa: E402
 
 SEVEN = "1K,16K,256K,1M,8M,64M,512M"
 CLIMB = (2, 3, 4, 8)  # ranks on a GPU
@@ -118,7 +122,7 @@ class Run:
         log = self.file(name, ".nccl.log")
         said = ["--out", str(self.file(name, ".jsonl")), "--nccl-log", str(log), "--most-bytes", most]
         graphs = str(128 << 20) if self.setup.graphs else "0"
-        command = [*PYTHON, "-m", "tuner.bench.own_choices", *self.words, *said, "--graphs-below", graphs]
+        command = [*PYTHON, str(HERE / "gpu_own_choices.py"), *self.words, *said, "--graphs-below", graphs]
         check = [*NCCL_TUNER, "log", str(log), "--check", "--topology", f"{self.file(name, '.jsonl')}.topology.xml"]
         check_name = self.name(f"check-log-{name}" if name != "own" else "check-log")
         return [
@@ -190,7 +194,7 @@ class Run:
             words = ["--out", str(self.file("host", ".jsonl"))]
             if rows is not None:
                 words += ["--plugin", str(plugin.path()), "--table", str(_table_of(self.out, rows))]
-            command = [*PYTHON, "-m", "tuner.bench.gpu.host_time", *self.words, *words]
+            command = [*PYTHON, str(HERE / "gpu_host_time.py"), *self.words, *words]
             yield Stage(self.name(name), command, 20, variables=self.setup.variables, about_s=4)
 
     def analysis(self, command: str, *words: str, needs: str) -> Stage:

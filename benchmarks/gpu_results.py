@@ -17,10 +17,10 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from gpu_own_choices import compare
 from numpy.typing import NDArray
 
 from tuner.base.names import Collective, Protocol
-from tuner.bench.own_choices import compare
 from tuner.plugin.table.parse import size_text
 from tuner.times.costmodels.operations import algorithm_gbs, bus_factor
 from tuner.times.records import samples

@@ -8,9 +8,14 @@ from contextlib import nullcontext
 from pathlib import Path
 from runpy import run_path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
+from benchmarks import gpu_stages
+from benchmarks.gpu_host_time import SIZES as host_time_sizes
+from benchmarks.gpu_own_choices import compare
+from benchmarks.gpu_stages import ARCHIVE, Done, Ended, Stage, Stages
 from tests.support.available_releases import HERE
 from tests.support.double.settings import DoubleEnvironment, DoubleSettings, Fault
 from tuner import plugin
@@ -18,10 +23,7 @@ from tuner.base.errors import BadInput, MeasuringFailed
 from tuner.base.names import Algorithm, Protocol
 from tuner.bench.backend import Options, Run
 from tuner.bench.gpu import selftest
-from tuner.bench.gpu.host_time import SIZES as host_time_sizes
-from tuner.bench.gpu.selftest import RANKS, SelfTest, named_in, passes
-from tuner.bench.gpu.stages import ARCHIVE, TOOK_TOO_LONG, Done, Ended, Stage, Stages
-from tuner.bench.own_choices import compare
+from tuner.bench.gpu.selftest import RANKS, TOOK_TOO_LONG, SelfTest, named_in, passes
 from tuner.scenario import Scenario
 from tuner.times.records.samples import Combination
 
@@ -204,7 +206,9 @@ def test_the_whole_loop_runs_in_stages_and_goes_on(tmp_path: Path) -> None:
 @needs_libnccl
 def test_own_choices_are_compared_with_the_emulators(tmp_path: Path) -> None:
     out = tmp_path / "own.jsonl"
-    code, said = on_simulated_gpus("-m", "tuner.bench.own_choices", "--out", str(out), "--most-bytes", "4096")
+    code, said = on_simulated_gpus(
+        str(ROOT / "benchmarks" / "gpu_own_choices.py"), "--out", str(out), "--most-bytes", "4096"
+    )
     assert code == 0, said
     assert said.splitlines()[-1] == (
         "50 of 50 choices are the emulator's, with channels; NCCL did not say 0; 0 results are wrong"
@@ -228,7 +232,7 @@ def test_own_choices_are_compared_with_the_emulators(tmp_path: Path) -> None:
 def test_the_hosts_time_with_a_plugin_and_without(tmp_path: Path) -> None:
     table, out = tmp_path / "none.table", tmp_path / "host.jsonl"
     table.write_text("nccl-tuner-table 1\n")
-    host_time = ("-m", "tuner.bench.gpu.host_time", "--out", str(out))
+    host_time = (str(ROOT / "benchmarks" / "gpu_host_time.py"), "--out", str(out))
     for words in ((), ("--plugin", str(plugin.path()), "--table", str(table))):
         code, said = on_simulated_gpus(*host_time, *words)
         assert code == 0, said
@@ -297,7 +301,8 @@ ALL_BUT_SOCKETS = ("", "_16_blocks", "_2_blocks", "_1_block", "_no_p2p")
 def test_what_fails_is_tried_in_simpler_setups(
     tmp_path: Path, said: dict[str, str], tried: list[str] | None, works: dict[int, str]
 ) -> None:
-    loop = run_path(str(ROOT / "benchmarks" / "gpu_loop.py"))
+    with patch.dict(sys.modules, {"gpu_stages": gpu_stages}):
+        loop = run_path(str(ROOT / "benchmarks" / "gpu_loop.py"))
     stages = Scripted(**said)
     runs = [loop["Run"](tmp_path, None, ranks, "1K") for ranks in loop["CLIMB"]]
     found = loop["working_runs"](stages, runs)

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import gpu_stages as stages_module
+from benchmarks.gpu_stages import ARCHIVE, Ended, Stage, Stages
 from tuner.base.errors import BadInput
-from tuner.bench.gpu import stages as stages_module
-from tuner.bench.gpu.stages import ARCHIVE, Ended, Stage, Stages
 
+BENCHMARKS = Path(stages_module.__file__ or "").parent
 PLANNED = "h:1:1 [0] NCCL INFO AllReduce: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}\n"
 
 
@@ -158,8 +159,9 @@ def test_an_end_in_the_middle_of_a_stage_keeps_what_was_there(folders: tuple[Pat
     run = f"""
 import sys
 from pathlib import Path
+sys.path.append({str(BENCHMARKS)!r})
 from tuner.base.interrupts import sigterm_interrupts
-from tuner.bench.gpu.stages import Stage, Stages
+from gpu_stages import Stage, Stages
 begun = "import time; print('begun', flush=True); open({str(tmp_path / "begun")!r}, 'w'); time.sleep(60)"
 with sigterm_interrupts():
     stages = Stages(Path({str(folders[0])!r}), 60, Path({str(folders[1])!r}))

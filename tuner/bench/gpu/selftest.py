@@ -26,7 +26,6 @@ from tuner.bench.gpu import opening
 from tuner.bench.gpu.backend import GpuBackend
 from tuner.bench.gpu.cuda import Cuda
 from tuner.bench.gpu.kernels import Check, Values, runs_on
-from tuner.bench.gpu.stages import TOOK_TOO_LONG
 from tuner.plugin.forcing import Forcing
 from tuner.times.records.samples import Combination, Point
 
@@ -35,6 +34,7 @@ _NAMED = ("nccl-tuner", "numpy", "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu
 PACKAGES, DRIVER, NVRTC, LIBNCCL, RANKS = "packages", "driver", "NVRTC", "libnccl", "ranks"
 PLAIN_CALL, CALL_IN_GRAPH, FORCED_CALLS = "a plain call", "a call in a graph", "forced calls"
 _BEGUN = " ..."
+TOOK_TOO_LONG = 124  # the exit code of a program that ended itself at its limit, as timeout(1) has it
 _HANGS_S = 3.0  # after the limit, where Python itself does not come to end it
 _SIZE_BYTES = 1 << 20
 _ELEMENTS = 1 << 20

@@ -20,13 +20,13 @@ from typing import IO
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
+from tuner.bench.gpu.selftest import TOOK_TOO_LONG
 
 _LET_END_S = 15.0  # after the limit, to write what is there: SIGINT, and then SIGKILL
 _LONGEST = 500  # characters of what a stage said last
 _STAGES = "stages.json"
 ARCHIVE = "results.tar.gz"
 INTERRUPTED = 130  # the exit code of a command that was interrupted and has kept what it had
-TOOK_TOO_LONG = 124  # that of one that ended itself at its limit, as timeout(1) has it
 NCCL_LOG = ".nccl."  # in the names of NCCL's logs, which are packed with each of their lines once
 
 

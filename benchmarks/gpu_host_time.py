@@ -1,6 +1,6 @@
 """The cost of a call for the host, and what a tuner plugin adds to it: calls without NCCL's log and without forcing.
 
-    python -m tuner.bench.gpu.host_time --out FILE [--plugin none|FILE.so] [--table FILE] [--library FILE]
+    python benchmarks/gpu_host_time.py --out FILE [--plugin none|FILE.so] [--table FILE] [--library FILE]
         [--ranks-per-gpu 2]
 
 Adds a line of JSON to FILE for each size of AllReduce: times of calls in a row outside graphs by CUDA events and by the

@@ -1,6 +1,6 @@
 """NCCL's own choices on the GPUs at hand, each against the emulator's for the topology that NCCL dumped there.
 
-    python -m tuner.bench.own_choices --out FILE [--library FILE] [--ranks-per-gpu 2] [--nccl-log FILE]
+    python benchmarks/gpu_own_choices.py --out FILE [--library FILE] [--ranks-per-gpu 2] [--nccl-log FILE]
 
 Five collectives, each called once at every power of two from 8 B to 1 GiB, or --most-bytes, and a few times more to be
 timed. Writes FILE as 'nccl-tuner measure' does. Algorithm, protocol and channels are compared; the exit code is 1 where
