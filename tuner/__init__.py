@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from tuner.api import communicator as communicator
     from tuner.api import estimate as estimate
     from tuner.bench.decide import decide as decide
-    from tuner.bench.verify import verify as verify
     from tuner.scenario import Scenario as Scenario
     from tuner.times.calibration.workflow import fit as fit
+    from tuner.times.verify import verify as verify
 
 # What this package offers, and where it is: loaded when asked for, so that importing a part does not load the whole.
 _API = {
@@ -25,7 +25,7 @@ _API = {
     "decide": "tuner.bench.decide",
     "estimate": "tuner.api",
     "fit": "tuner.times.calibration.workflow",
-    "verify": "tuner.bench.verify",
+    "verify": "tuner.times.verify",
 }
 __all__ = ["Communicator", "Scenario", "budget", "communicator", "decide", "estimate", "fit", "verify"]
 

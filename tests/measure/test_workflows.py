@@ -15,12 +15,12 @@ from tuner.base.names import Collective
 from tuner.base.records import to_json
 from tuner.bench.decide import decide
 from tuner.bench.decision.gate import GateSettings
-from tuner.bench.verify import verify
 from tuner.cli import everything as cli
 from tuner.emulator import fitted_constants
 from tuner.plugin.table.parse import read as read_table
 from tuner.times.calibration.workflow import fit, fit_alpha_beta
 from tuner.times.records.samples import Writer
+from tuner.times.verify import verify
 
 
 @pytest.fixture(scope="module")

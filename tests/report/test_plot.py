@@ -20,10 +20,10 @@ from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
-from tuner.times.compared import Comparison, EmulatedModel
 from tuner.times.readers.measured_table import read_any
 from tuner.times.records.header import Header
 from tuner.times.records.samples import Point, SampleBlock, Writer
+from tuner.times.verify import Comparison, EmulatedModel
 
 pytest.importorskip("matplotlib")
 

@@ -16,7 +16,6 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.base.numerics import SizeArray, shortest
 from tuner.base.records import json_form
-from tuner.bench.verify import Series, series
 from tuner.cli import options
 from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.measured_options import arm_option, runs_there
@@ -25,11 +24,11 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import MOST_NODES, Scenario
 from tuner.scenario.description import ConstantsUsed
-from tuner.times.compared import Comparison, EmulatedModel
 from tuner.times.readers.measured_table import MeasurementFile, read_any
 from tuner.times.records import header
 from tuner.times.records.samples import Measurements, Point
 from tuner.times.regret.arms import of_communicator
+from tuner.times.verify import Comparison, EmulatedModel, Series, series
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

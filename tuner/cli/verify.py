@@ -10,15 +10,14 @@ import click
 
 from tuner.base.errors import BadInput
 from tuner.base.records import to_json
-from tuner.bench.verify import VerifiedFile, verify
 from tuner.cli import options
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import asked, is_asked, place_options
 from tuner.cli.output import human_bytes, print_json, print_table, say, verdict
-from tuner.times.compared import ModelError, VerifiedSize, mean_regrets
 from tuner.times.regret import workflow
 from tuner.times.regret.judged import JudgedPick, PickVerdict, SplitGain
 from tuner.times.regret.workflow import Agreement, MeasuredRegret, NextRuns, RunsQuery
+from tuner.times.verify import ModelError, VerifiedFile, VerifiedSize, mean_regrets, verify
 
 SPLITS_SHOWN = 10
 NEXT_SHOWN = 8

@@ -18,10 +18,10 @@ from tuner.base.errors import MeasuringFailed
 from tuner.bench.backend import Backend
 from tuner.bench.decision.rows import LEAST_GAIN, DecisionRow, Proposal, table
 from tuner.plugin.table.parse import size_text, to_text
-from tuner.times.compared import middle
 from tuner.times.evidence import LEVEL, gain_of
 from tuner.times.records.samples import Combination, Point, SampleBlock
 from tuner.times.statistics import LEAST_PROCESSES, ROUNDING_VARIANCE, timer_steps_us
+from tuner.times.verify import middle
 
 PROBABILITY = 0.975  # one-sided: the 95 % interval of a gain is above 0, in all rows of a table together
 TEST_SIZES = 8  # of a row

@@ -11,11 +11,11 @@ from tuner.base.errors import BadMeasurement
 from tuner.jobs.workload.count import Entry
 from tuner.jobs.workload.price import Price
 from tuner.scenario import Scenario
-from tuner.times.compared import between
 from tuner.times.evidence import Evidence, by_size, collect
 from tuner.times.readers.measured_table import read_any
 from tuner.times.records.header import check
 from tuner.times.records.samples import Combination, Measurements
+from tuner.times.verify import between
 
 
 @dataclass(frozen=True, slots=True)

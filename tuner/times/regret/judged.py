@@ -11,9 +11,9 @@ import numpy as np
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Collective, DataType
 from tuner.base.records import json_form
-from tuner.times.compared import is_same
 from tuner.times.records.samples import Combination
 from tuner.times.regret.arms import Arm, ArmCall, MeasuredArms, MeasuredCall
+from tuner.times.verify import is_same
 
 LEVEL = 0.05
 _FEWEST = 3  # degrees of freedom of repeats, and third differences, for an estimate

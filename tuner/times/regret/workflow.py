@@ -22,7 +22,6 @@ from tuner.plugin.table.records import Choice, Decision, Interval
 from tuner.scenario.describe import describe
 from tuner.times import measured
 from tuner.times.calibration import plausible
-from tuner.times.compared import is_same
 from tuner.times.measured import MeasuredTable
 from tuner.times.placement import Site, read_by_model
 from tuner.times.readers import measured_table
@@ -32,6 +31,7 @@ from tuner.times.regret import arms, judged
 from tuner.times.regret.arms import MeasuredArms, MeasuredCall, TableSource
 from tuner.times.regret.judged import JudgedPick, PickVerdict, SplitGain, judge, split_gains
 from tuner.times.timemodel import features, predict
+from tuner.times.verify import is_same
 
 
 @dataclass(frozen=True, slots=True)
