@@ -56,6 +56,6 @@ def test_another_rank_has_served(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_backend_that_nobody_knows() -> None:
     measurements = Measurements(Header(backend="abacus"), ())
     with pytest.raises(
-        BadMeasurement, match=r"^run\.jsonl: unknown backend 'abacus'; valid: gpu, simulated, `no_gate`"
+        BadMeasurement, match=r"^run\.jsonl: unknown backend 'abacus'; valid: gpu, double, simulated, `no_gate`"
     ):
         opened.again(Path("run.jsonl"), measurements)

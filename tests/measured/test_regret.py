@@ -45,7 +45,7 @@ def b200() -> MeasuredRegret:
 
 
 def test_what_nccl_ran_on_the_b200_cluster_is_the_emulated_pick_wherever_it_can_be_known(b200: MeasuredRegret) -> None:
-    known = {(one.nodes, one.bytes // GIB): one.executed for one in b200.sizes if one.executed}
+    known = {(one.call.nodes, one.call.bytes // GIB): one.executed for one in b200.sizes if one.executed}
     assert sorted(known) == [(nodes, size) for nodes in (2, 4, 8, 16, 32, 64) for size in (2, 4, 8)]
     nvlstree = {(2, 2), (2, 4), (2, 8), (16, 2), (32, 2), (32, 4), (64, 2), (64, 4), (64, 8)}
     for place, ran in known.items():
@@ -56,7 +56,7 @@ def test_what_nccl_ran_on_the_b200_cluster_is_the_emulated_pick_wherever_it_can_
 
 
 def test_what_the_b200_cluster_lost_is_recommended_only_beyond_the_published_noise(b200: MeasuredRegret) -> None:
-    lost = {(one.nodes, one.bytes // GIB): one for one in b200.sizes if one.regret}
+    lost = {(one.call.nodes, one.call.bytes // GIB): one for one in b200.sizes if one.regret}
     assert {place: round(one.regret or 0, 3) for place, one in lost.items()} == {
         (16, 2): 0.155,
         (32, 2): 0.094,
@@ -64,14 +64,14 @@ def test_what_the_b200_cluster_lost_is_recommended_only_beyond_the_published_noi
         (64, 4): 0.105,
         (64, 8): 0.353,
     }
-    assert {one.nodes for one in lost.values() if one.verdict is PickVerdict.loses} == {16, 32}
+    assert {one.call.nodes for one in lost.values() if one.verdict is PickVerdict.loses} == {16, 32}
     assert all(one.verdict is PickVerdict.tie for place, one in lost.items() if place[0] == 64)
     assert [row.row for row in b200.rows] == [
         "allreduce bytes=2G ranks=128 nodes=16 -> ring/simple",
         "allreduce bytes=2G ranks=256 nodes=32 -> ring/ll128",
         "allreduce bytes=4G ranks=256 nodes=32 -> ring/simple",
     ]
-    assert all(one.verdict is PickVerdict.unknown for one in b200.sizes if one.collective is Collective.AllGather)
+    assert all(one.verdict is PickVerdict.unknown for one in b200.sizes if one.call.collective is Collective.AllGather)
 
 
 def test_a_recommended_row_is_one_of_a_decision_table(b200: MeasuredRegret) -> None:
@@ -84,7 +84,7 @@ def test_a_recommended_row_is_one_of_a_decision_table(b200: MeasuredRegret) -> N
 def test_a_pick_that_loses_beyond_the_noise_of_its_neighbours_is_named_with_the_row(tmp_path: Path) -> None:
     default, ring = log(tmp_path / "plain.log", 1.3), log(tmp_path / "ring.log", 1.0)
     found = of_files(("default", default), ("Ring/Simple", ring))
-    own = [one for one in found.sizes if not one.in_place]
+    own = [one for one in found.sizes if not one.call.in_place]
     assert {(one.pick, one.best, one.verdict) for one in own} == {(NVLSTREE, RING, PickVerdict.loses)}
     assert {one.noise_source for one in own} == {"neighbouring sizes"}
     assert own[0].regret == pytest.approx(0.3)
@@ -255,7 +255,7 @@ def test_runs_of_measure_are_arms_with_their_rounds_as_repeats(tmp_path: Path) -
     machine = tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9")
     measure("allreduce", out=run, simulated=machine, seed=7, sizes=[65536, MIB, 16 * MIB], rounds=6)
     found = workflow.of_arms(workflow.read(RunsQuery(files=(run,))))
-    assert [one.bytes for one in found.sizes] == [65536, MIB, 16 * MIB]
+    assert [one.call.bytes for one in found.sizes] == [65536, MIB, 16 * MIB]
     assert {one.noise_source for one in found.sizes} == {"repeats"}
     assert all(len(arm.times_us) > 1 for one in found.sizes for arm in one.arms)
     alone = tuner.verify(run)
@@ -287,8 +287,8 @@ def test_two_smaller_calls_that_beat_one_are_found_in_default_runs(tmp_path: Pat
     doubled = [(MIB << power, 100.0 * 2**power) for power in range(14)]
     slow = [(size, us * (1.4 if size >= 512 * MIB else 1.0)) for size, us in doubled]
     found = of_files(("default", nccl_tests_text.write(tmp_path / "a.log", slow, nodes=2)), noise_percent=2.0)
-    split = [one for one in found.splits if not one.in_place]
-    assert [(one.bytes, one.part_bytes, one.parts) for one in split] == [(512 * MIB, 256 * MIB, 2)]
+    split = [one for one in found.splits if not one.call.in_place]
+    assert [(one.call.bytes, one.part_bytes, one.parts) for one in split] == [(512 * MIB, 256 * MIB, 2)]
     assert split[0].gain == pytest.approx(0.4)
     assert split[0].low < 0.4
     assert of_files(("default", log(tmp_path / "b.log")), noise_percent=2.0).splits == ()
@@ -303,7 +303,7 @@ def test_third_differences_see_the_noise_and_not_the_curve() -> None:
 
 
 def test_published_noise_holds_from_its_number_of_nodes_on(b200: MeasuredRegret) -> None:
-    known = {one.nodes: round(one.noise_percent or 0, 3) for one in b200.sizes}
+    known = {one.call.nodes: round(one.noise_percent or 0, 3) for one in b200.sizes}
     assert known == {1: 5, 2: 5, 4: 5, 8: 5, 16: 5, 32: 5, 64: 30}
 
 

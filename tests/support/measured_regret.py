@@ -97,7 +97,7 @@ def _point(one: JudgedPick) -> str:
     times = {arm.label: f"{arm.time_us:,.0f}" for arm in one.arms}
     nearest = f"{one.executed.combination.algorithm.name}{'' if one.executed.is_clear else ' (within the noise)'}"
     cells = [
-        *(str(one.nodes), human_bytes(one.bytes), str(one.pick), nearest),
+        *(str(one.call.nodes), human_bytes(one.call.bytes), str(one.pick), nearest),
         *(times.get(label, "-") for label in ("Ring", "Tree", "NVLSTree", "default")),
         *(f"{100 * (one.regret or 0):.1f} %", f"{100 * one.low:.0f} to {100 * one.high:.0f} %", one.verdict.value),
     ]
@@ -144,7 +144,7 @@ def splits() -> str:
 
 def _splits(found: MeasuredRegret) -> Iterator[str]:
     def by(one: SplitGain) -> tuple[int, int, int, int, int]:
-        return int(one.collective), one.nodes, one.gpus_per_node, one.bytes, one.part_bytes
+        return int(one.call.collective), one.call.nodes, one.call.gpus_per_node, one.call.bytes, one.part_bytes
 
     for _, several in groupby(sorted(found.splits, key=by), key=by):
         same = list(several)
@@ -156,7 +156,8 @@ def _splits(found: MeasuredRegret) -> Iterator[str]:
         )
         if curves < 2 or len(same) < EVERYWHERE * curves or gains[len(gains) // 2] < GAIN:
             continue
+        call = first.call
         yield (
-            f"{first.collective.name} of {human_bytes(first.bytes)} on {first.nodes} x {first.gpus_per_node} "
+            f"{call.collective.name} of {human_bytes(call.bytes)} on {call.nodes} x {call.gpus_per_node} "
             f"({first.part_pick} to {first.pick}, {100 * gains[0]:.0f} to {100 * gains[-1]:.0f} %)"
         )

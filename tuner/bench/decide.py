@@ -358,7 +358,7 @@ def _of_runs(asked: RunsQuery, regret: MeasuredRegret, command: str | None) -> d
 
 
 def _decided_row(row: RecommendedRow, regret: MeasuredRegret) -> DecidedRow:
-    inside = {one.bytes for one in _of_shape(regret.sizes, (row.nodes, row.gpus_per_node)) if row.holds(one)}
+    inside = {one.call.bytes for one in _of_shape(regret.sizes, (row.nodes, row.gpus_per_node)) if row.holds(one)}
     return DecidedRow(
         ranks=row.nodes * row.gpus_per_node,
         nodes=row.nodes,
@@ -396,10 +396,10 @@ def _hold_out(sizes: Sequence[JudgedPick]) -> Regrets:
     """Rows made of every other size of a collective, at the sizes in between."""
     made: list[JudgedPick] = []
     between: list[JudgedPick] = []
-    for _, several in groupby(sorted(sizes, key=lambda one: one.collective), key=lambda one: one.collective):
+    for _, several in groupby(sorted(sizes, key=lambda one: one.call.collective), key=lambda one: one.call.collective):
         own = list(several)
-        for at, size in enumerate(sorted({one.bytes for one in own})):
-            (between if at % 2 else made).extend(one for one in own if one.bytes == size)
+        for at, size in enumerate(sorted({one.call.bytes for one in own})):
+            (between if at % 2 else made).extend(one for one in own if one.call.bytes == size)
     return Regrets(len(between), *_means(between, recommended(made)))
 
 
@@ -420,4 +420,4 @@ def _of_shape(sizes: Sequence[JudgedPick], shape: _Shape) -> Iterator[JudgedPick
 
 
 def _shape(one: JudgedPick) -> _Shape:
-    return one.nodes, one.gpus_per_node
+    return one.call.nodes, one.call.gpus_per_node

@@ -11,7 +11,7 @@ from tuner.bench.exchange import OwnProcess, serve
 from tuner.bench.gpu import backend as gpu
 from tuner.bench.gpu import opening
 from tuner.bench.gpu.rendezvous import RankAddress, own_address
-from tuner.times.records.header import Header
+from tuner.times.records.header import DOUBLE, Header
 from tuner.times.records.samples import Measurements, check_same
 
 _PATIENCE = 4.0  # limits of a step: ranks meet, NCCL's init, a block, and what comes before
@@ -39,7 +39,7 @@ class OtherRank(TunerError):
 
 def serves(headers: Iterable[Header]) -> bool:
     """Whether this process only serves where these are measured again."""
-    return any(header.backend == gpu.NAME for header in headers) and own_address().rank != 0
+    return any(REOPENERS.get(header.backend or "") is _gpus_again for header in headers) and own_address().rank != 0
 
 
 def _gpus_again(path: Path, measurements: Measurements) -> Backend | None:
@@ -54,7 +54,8 @@ def _simulated_again(path: Path, measurements: Measurements) -> Backend:
 
 
 Reopener = Callable[[Path, Measurements], Backend | None]
-REOPENERS: dict[str, Reopener] = {gpu.NAME: _gpus_again, simulated.NAME: _simulated_again}  # by the header's backend
+# By the header's backend. The GPUs of a double (tests/support/double) are there where its files were measured.
+REOPENERS: dict[str, Reopener] = {gpu.NAME: _gpus_again, DOUBLE: _gpus_again, simulated.NAME: _simulated_again}
 
 
 def again(path: Path, measurements: Measurements) -> Backend | None:

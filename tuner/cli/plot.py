@@ -313,9 +313,9 @@ def _marks(measured: str, nodes: Sequence[int], collective: Collective) -> "list
     file = Path(measured)
     sources = workflow.RunsQuery(files=(file,)) if file.exists() else workflow.RunsQuery(tables=(measured,))
     marks = [
-        RegretMark(nodes.index(one.nodes), one.bytes, one.regret, one.verdict is PickVerdict.loses)
+        RegretMark(nodes.index(one.call.nodes), one.call.bytes, one.regret, one.verdict is PickVerdict.loses)
         for one in workflow.of_arms(workflow.read(sources)).sizes
-        if one.collective is collective and one.nodes in nodes and one.regret is not None
+        if one.call.collective is collective and one.call.nodes in nodes and one.regret is not None
     ]
     if not marks:
         raise BadInput(f"{measured}: no pick of {collective.name} against a forced run on these numbers of nodes")

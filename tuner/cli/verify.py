@@ -91,7 +91,7 @@ def _row(one: JudgedPick) -> tuple[object, ...]:
     ran = one.executed
     return (
         _call(one),
-        human_bytes(one.bytes),
+        human_bytes(one.call.bytes),
         one.pick,
         f"{one.pick_us:.1f}",
         one.best,
@@ -113,9 +113,10 @@ def _print_unknown(sizes: Sequence[JudgedPick]) -> None:
 
 
 def _call(one: JudgedPick) -> str:
-    place = " in place" if one.in_place else ""
-    setting = f", {one.setting}" if one.setting else ""
-    return f"{one.collective.name} {one.dtype.name} {one.nodes} x {one.gpus_per_node}{place}{setting}"
+    call = one.call
+    place = " in place" if call.in_place else ""
+    setting = f", {call.setting}" if call.setting else ""
+    return f"{call.collective.name} {call.dtype.name} {call.nodes} x {call.gpus_per_node}{place}{setting}"
 
 
 def _print_agreement(agreement: Agreement) -> None:
@@ -133,7 +134,7 @@ def _print_agreement(agreement: Agreement) -> None:
 
 def _print_splits(splits: Sequence[SplitGain]) -> None:
     def by(one: SplitGain) -> tuple[int, int, int, int, int]:
-        return int(one.collective), one.nodes, one.gpus_per_node, one.bytes, one.part_bytes
+        return int(one.call.collective), one.call.nodes, one.call.gpus_per_node, one.call.bytes, one.part_bytes
 
     rows = []
     for _, several in groupby(sorted(splits, key=by), key=by):
@@ -143,8 +144,8 @@ def _print_splits(splits: Sequence[SplitGain]) -> None:
             (
                 max(gains),
                 (
-                    f"{first.collective.name} {first.nodes} x {first.gpus_per_node}",
-                    human_bytes(first.bytes),
+                    f"{first.call.collective.name} {first.call.nodes} x {first.call.gpus_per_node}",
+                    human_bytes(first.call.bytes),
                     f"{first.pick} {first.time_us:.1f}",
                     f"{first.parts} of {human_bytes(first.part_bytes)}",
                     f"{first.part_pick} {first.parts_us:.1f}",

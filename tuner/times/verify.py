@@ -584,7 +584,8 @@ class Series:
 def series(comparison: Comparison, kind: Point) -> list[Series]:
     """Times of one kind of call by combination.
 
-    NCCL's own choice counts for what it was, where that was not requested as well. What was executed by NCCL's own choice, where the file does not say it, is what the model picks.
+    NCCL's own choice counts for what it was, where that was not requested as well; where the file does not say what it
+    was, for what the model picks.
     """
     by_combination: dict[Combination, list[Row]] = {}
     for point, evidence in comparison.evidence.items():

@@ -9,7 +9,6 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from tuner.base.dataclass import dataclass
-from tuner.base.names import Collective, DataType
 from tuner.base.records import json_form
 from tuner.times.records.samples import Combination
 from tuner.times.regret.arms import Arm, ArmCall, MeasuredArms, MeasuredCall
@@ -195,13 +194,7 @@ class JudgedPick:
     ``noise_percent`` is by how much one time may be off, and ``noise_source`` how that is known.
     """
 
-    collective: Collective
-    dtype: DataType
-    nodes: int
-    gpus_per_node: int
-    bytes: int
-    in_place: bool
-    setting: str
+    call: ArmCall = field(metadata=json_form(merged=True))
     pick: Combination = field(metadata=json_form(convert=str))
     pick_us: float | None
     best: Combination | None = field(metadata=json_form(convert=lambda best: best and str(best)))
@@ -227,17 +220,11 @@ def judge(measured: MeasuredCall, noise: Noise | None) -> JudgedPick:
     own = measured.default or (same[0] if same else None)
     others = [arm for arm in measured.forced if arm not in same]
     other = min(others, key=lambda arm: arm.log_us, default=None)
-    call, best = measured.call, min(measured.arms, key=lambda arm: arm.log_us)
+    best = min(measured.arms, key=lambda arm: arm.log_us)
     against = _against(own, other, noise, len(others))
     verdict, why = _verdict(measured, own, against)
     return JudgedPick(
-        collective=call.collective,
-        dtype=call.dtype,
-        nodes=call.nodes,
-        gpus_per_node=call.gpus_per_node,
-        bytes=call.bytes,
-        in_place=call.in_place,
-        setting=call.setting,
+        call=measured.call,
         pick=measured.pick.plain,
         pick_us=None if own is None else own.time_us,
         best=best.combination if other is not None else None,
@@ -289,19 +276,13 @@ def _verdict(measured: MeasuredCall, own: Arm | None, against: _Against | None) 
 
 @dataclass(frozen=True, slots=True)
 class SplitGain:
-    """``parts`` calls of ``part_bytes``, one after the other, take ``parts_us`` together: less than one of ``bytes``.
+    """``parts`` calls of ``part_bytes``, one after the other, take ``parts_us`` together: less than the one ``call``.
 
     ``gain`` is the one's time over theirs, minus 1; ``low`` where its 95 % interval begins. ``pick`` and ``part_pick``
     are NCCL's picks at both sizes, as emulated.
     """
 
-    collective: Collective
-    dtype: DataType
-    nodes: int
-    gpus_per_node: int
-    in_place: bool
-    setting: str
-    bytes: int
+    call: ArmCall = field(metadata=json_form(merged=True))
     part_bytes: int
     parts: int
     time_us: float
@@ -330,13 +311,7 @@ def _of_curve(curve: Sequence[tuple[MeasuredCall, Arm]], noise: Noise) -> Iterat
         if rest or log_gain <= half:
             continue
         yield SplitGain(
-            call.collective,
-            call.dtype,
-            call.nodes,
-            call.gpus_per_node,
-            call.in_place,
-            call.setting,
-            call.bytes,
+            call,
             small.call.bytes,
             parts,
             whole.time_us,

@@ -57,8 +57,8 @@ class RecommendedRow:
 
     def holds(self, one: JudgedPick) -> bool:
         """Whether a judged pick that something is known of is among the calls of the row."""
-        alike = self.collective is one.collective and one.verdict is not PickVerdict.unknown
-        return alike and self.low_bytes <= one.bytes <= self.high_bytes
+        alike = self.collective is one.call.collective and one.verdict is not PickVerdict.unknown
+        return alike and self.low_bytes <= one.call.bytes <= self.high_bytes
 
 
 def recommended(judged: Sequence[JudgedPick]) -> list[RecommendedRow]:
@@ -77,7 +77,7 @@ def recommended(judged: Sequence[JudgedPick]) -> list[RecommendedRow]:
 
 
 def _by_size(one: JudgedPick) -> tuple[int, int, int, int]:
-    return int(one.collective), one.nodes, one.gpus_per_node, one.bytes
+    return int(one.call.collective), one.call.nodes, one.call.gpus_per_node, one.call.bytes
 
 
 def _faster(several: Sequence[JudgedPick]) -> Combination | None:
@@ -90,24 +90,24 @@ def _row(choice: Combination, judged: Sequence[JudgedPick]) -> RecommendedRow:
     first, last = judged[0], judged[-1]
     regrets = [one.regret for one in judged if one.regret is not None]
     decision = Decision(
-        first.collective,
-        bytes=Interval(first.bytes, last.bytes),
-        ranks=Interval(first.nodes * first.gpus_per_node, first.nodes * first.gpus_per_node),
-        nodes=Interval(first.nodes, first.nodes),
+        first.call.collective,
+        bytes=Interval(first.call.bytes, last.call.bytes),
+        ranks=Interval(first.call.nodes * first.call.gpus_per_node, first.call.nodes * first.call.gpus_per_node),
+        nodes=Interval(first.call.nodes, first.call.nodes),
         choices=(Choice(choice.algorithm, choice.protocol, choice.channels or None),),
     )
     return RecommendedRow(
         decision_text(decision),
-        first.collective,
-        first.nodes,
-        first.gpus_per_node,
-        first.bytes,
-        last.bytes,
+        first.call.collective,
+        first.call.nodes,
+        first.call.gpus_per_node,
+        first.call.bytes,
+        last.call.bytes,
         choice,
         min(regrets),
         max(regrets),
         min(one.low for one in judged if one.low is not None),
-        tuple(dict.fromkeys(one.dtype.name for one in judged)),
+        tuple(dict.fromkeys(one.call.dtype.name for one in judged)),
         decision,
     )
 
