@@ -55,7 +55,7 @@ def test_a_budget_says_whose_times_it_has(tmp_path: Path) -> None:
     windows, without = found["variants"]
     by_entry = {(entry["collective"], entry["bytes"]): entry["prices"] for entry in found["entries"]}
     gathered, copied = by_entry["AllGather", 1 << 20][0], by_entry["AllGather", 2 << 30][0]
-    assert (gathered["leaves_for"], gathered["algorithm"]) == ("symmetric kernel AllGather_STMC", None)
+    assert (gathered["bypass"], gathered["algorithm"]) == ("symmetric kernel AllGather_STMC", None)
     assert copied["reason"] == "copy engines, of which NCCL models no time"
     assert (windows["priced_calls"], windows["unpriced_calls"]) == (15, 2)
     reduced, sent = by_entry["AllReduce", 8 << 10][0], by_entry["Broadcast", 1 << 20]

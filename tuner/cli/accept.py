@@ -10,8 +10,9 @@ from click.core import ParameterSource
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
 from tuner.cli import options
+from tuner.cli.command import FILE
 from tuner.cli.communicator_options import of_all_ranks
-from tuner.cli.output import human_bytes, print_json, print_table, say
+from tuner.cli.output import human_bytes, print_json, print_table, say, show
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.times.acceptance import accept, judge
@@ -29,7 +30,7 @@ NOT_MEASURED = "*"
 
 @click.command(name="accept", cls=options.Command)
 @options.under("Floors", "--bytes", "--dtype", "--floors")
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[RESULTS]...")
+@click.argument("files", nargs=-1, type=FILE, metavar="[RESULTS]...")
 @of_all_ranks
 @options.communicator_options()
 @click.option("--collective", "program", default="", metavar="NAME", help="What was run, where RESULTS do not say it.")
@@ -41,7 +42,7 @@ NOT_MEASURED = "*"
 )
 @click.option(
     "--like",
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Judge by this run of the same cluster on a healthy day instead, whatever the model says.",
 )
@@ -61,9 +62,7 @@ NOT_MEASURED = "*"
     show_default=True,
     help="Data type of --floors, NCCL's name.",
 )
-@click.option(
-    "--junit", "junit_file", type=click.Path(path_type=Path), metavar="FILE.xml", help="Write JUnit XML for CI."
-)
+@click.option("--junit", "junit_file", type=FILE, metavar="FILE.xml", help="Write JUnit XML for CI.")
 @options.json_option
 def command(
     files: tuple[Path, ...],
@@ -106,10 +105,7 @@ def command(
     result = acceptance.accept(files, AcceptOptions(described, given, calibration, like))
     if junit_file is not None:
         accept.write_junit(junit_file, result)
-    if as_json:
-        print_json(result)
-    else:
-        _print(result)
+    show(result, as_json, _print)
     if not result.passes:
         click.get_current_context().exit(1 if result.judged else 3)
 

@@ -1,7 +1,7 @@
 """``nccl-tuner budget``: how long a job's collectives take, and where the time goes."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -15,7 +15,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.names import Op
 from tuner.cli import options, times
-from tuner.cli.command import F, stacked
+from tuner.cli.command import FILE, F, stacked
 from tuner.cli.communicator_options import say_notes
 from tuner.cli.exchanges import in_words
 from tuner.cli.exports import Exports, export_options, of_budget
@@ -379,9 +379,9 @@ def group_options(function: F) -> F:
     )
 
 
-def job_of(given: dict[str, Any], ranks: int, shares: bool) -> JobGroups | None:
+def job_of(given: Mapping[str, Any], ranks: int, shares: bool) -> JobGroups | None:
     """The job that the options describe; None where calls are of one communicator. BadInput for what does not fit."""
-    job, rank, by_group = (given.pop(name) for name in ("job", "rank", "by_group"))
+    job, rank, by_group = (given[name] for name in ("job", "rank", "by_group"))
     if job is None and rank is not None:
         raise BadInput("--rank: of a job's groups; valid with --job")
     if job is None and not by_group:
@@ -491,7 +491,7 @@ def _row(one: GroupBudget, whole_us: float) -> tuple[object, ...]:
 @options.under("Compared with", "--setting", "--table", "--measured", "--arm")
 @options.under("Output", "--overlap", "--exact", "--parquet", "--prometheus")
 @options.under("Step of a model", "--sequence", "--micro-batches", "--sp", "--zero", "--imbalance")
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE...]")
+@click.argument("files", nargs=-1, type=FILE, metavar="[FILE...]")
 @options.communicator_options(tuner=True)
 @options.call_options(windows=False)
 @model_options
@@ -508,13 +508,13 @@ def _row(one: GroupBudget, whole_us: float) -> tuple[object, ...]:
     "--table",
     "tables",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=FILE,
     help="A further column with the choices of a decision table, in every release; repeatable.",
 )
 @click.option(
     "--measured",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Times of this communicator ('nccl-tuner measure', nccl-tests): adds the regret of the picks; repeatable, for "
     "runs that say by NCCL_ALGO and NCCL_PROTO what they forced.",
@@ -623,7 +623,7 @@ def command(
         )
 
 
-def _measured(files: tuple[Path, ...], given: dict[str, Any], described: Scenario) -> regret.MeasuredRuns | None:
+def _measured(files: tuple[Path, ...], given: Mapping[str, Any], described: Scenario) -> regret.MeasuredRuns | None:
     """The measured times: of one file as it is, of several and of nccl-tests as arms of the communicator."""
     if not files and not given["labelled"]:
         return None

@@ -12,8 +12,8 @@ import click
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, Op
 from tuner.cli import options
-from tuner.cli.command import Group
-from tuner.cli.output import human_bytes, print_json, print_table, progress, say, verdict
+from tuner.cli.command import FILE, Group
+from tuner.cli.output import human_bytes, print_json, print_table, progress, say, show, verdict
 from tuner.cli.trace_files import as_they_ran, communicators_options, count_or_part, read_files
 from tuner.jobs.traces.calls import number
 from tuner.machine import catalogue
@@ -146,7 +146,7 @@ MOST_ROWS = 32  # of calls that differ; --json has all
 
 
 @click.command(name="run", cls=options.Command)
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILE...")
 @options.communicator_options(tuner=True)
 @options.call_options(in_place=False, windows=False)
 @communicators_options("Compare")
@@ -186,10 +186,7 @@ def run_command(
     lists = read_files(files, described.ranks)
     described = as_they_ran(lists, communicator, described, "compared")
     checked = check_run(lists, described, wanted)
-    if as_json:
-        print_json(checked)
-    else:
-        _print_run(checked)
+    show(checked, as_json, _print_run)
     sys.exit(1 if checked.differing else 0)
 
 

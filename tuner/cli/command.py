@@ -170,6 +170,7 @@ class Help(click.Command):
             self.help = own
 
 
+FILE = click.Path(path_type=Path)  # of options and arguments that name one
 # Parameters whose files a command writes; of all others - is standard input.
 WRITTEN = frozenset({"cost_table", "dump", "junit_file", "nccl_log", "out", "parquet", "plot", "svg"})
 STANDARD_INPUT = Path("/dev/stdin")

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
-from pathlib import Path
 from typing import Any, ClassVar
 
 import click
@@ -16,7 +15,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, UnknownRelease
 from tuner.base.names import CPU_ARCHS, CPU_VENDORS
 from tuner.base.sizes import from_ranges
-from tuner.cli.command import F, Option, note, option, stacked
+from tuner.cli.command import FILE, F, Option, note, option, stacked
 from tuner.cli.output import LOG, say
 from tuner.machine import catalogue
 from tuner.machine.topology.edit import EDITS
@@ -254,12 +253,7 @@ def _options(several_releases: bool, tuner: bool) -> Iterable[Callable[[Any], An
         ],
         help="A machine by name (nccl-tuner machines), or a cloud's instance type such as p5.48xlarge.",
     )
-    yield _own(
-        "--topology",
-        type=click.Path(path_type=Path),
-        metavar="FILE.xml",
-        help="Instead of it a topology in NCCL's XML format.",
-    )
+    yield _own("--topology", type=FILE, metavar="FILE.xml", help="Instead of it a topology in NCCL's XML format.")
     yield _own("--nodes", type=int, metavar="N", help="Number of nodes. [default: 1, or as in the log]")
     yield _own("--gpus-per-node", type=int, metavar="N", help="GPUs used of each node. [default: all]")
     yield _own(
@@ -279,7 +273,7 @@ def _options(several_releases: bool, tuner: bool) -> Iterable[Callable[[Any], An
     )
     yield _own(
         "--log",
-        type=click.Path(path_type=Path),
+        type=FILE,
         metavar="FILE",
         help="A log of NCCL_DEBUG=INFO instead of all these; with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH also its graphs.",
     )
@@ -361,7 +355,7 @@ def _options(several_releases: bool, tuner: bool) -> Iterable[Callable[[Any], An
         "--topo-graphs",
         "graphs",
         former="--graphs",
-        type=click.Path(path_type=Path),
+        type=FILE,
         metavar="FILE.xml",
         heading=TOPOLOGY,
         help="Graphs that NCCL dumped (NCCL_GRAPH_DUMP_FILE), for the machine or topology.",
@@ -371,7 +365,7 @@ def _options(several_releases: bool, tuner: bool) -> Iterable[Callable[[Any], An
     yield _own(
         "--constants",
         former="--layer",
-        type=click.Path(path_type=Path),
+        type=FILE,
         metavar="FILE",
         heading=CONSTANTS,
         help="Fitted constants ('nccl-tuner fit constants') instead of NCCL's own; not for libnccl.",
@@ -446,7 +440,7 @@ def described_by_log(function: F) -> F:
         function,
         option(
             "--log",
-            type=click.Path(path_type=Path),
+            type=FILE,
             metavar="FILE",
             heading=LOGGED,
             help="A log of NCCL_DEBUG=INFO: release, nodes, GPUs, variables, and with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH "

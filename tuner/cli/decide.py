@@ -13,6 +13,7 @@ from tuner.bench.decision.gate import GateSettings
 from tuner.bench.decision.rows import interpolate as interpolated
 from tuner.bench.opened import OtherRank
 from tuner.cli import options
+from tuner.cli.command import FILE
 from tuner.cli.exports import Exports, export_options, of_decision
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import asked, check_place, is_asked, place_options
@@ -24,13 +25,13 @@ from tuner.plugin.table.parse import size_text
 @click.command(name="decide", cls=options.Command)
 @options.under("A/B runs", "--rounds", "--processes", "--repeats", "--warmup", "--seed", "--no-gate", "--library")
 @options.under("Output", "--parquet", "--prometheus")
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
+@click.argument("files", nargs=-1, type=FILE, metavar="[FILE]...")
 @options.out_option("TABLE", "The table to write.")
 @place_options
 @options.option(
     "--constants",
     former="--layer",
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="CONSTANTS",
     help="Fitted constants ('nccl-tuner fit constants'): rows end where these say, not halfway between two sizes.",
 )
@@ -103,7 +104,7 @@ def command(
             raise BadInput("runs of nccl-tests cannot be repeated in an A/B run here; valid with them: --no-gate")
         of_runs = decide_runs(asked(files, given), out, command_line())
         if not exports.deliver(of_runs, of_decision(of_runs)):
-            print_json(to_json(of_runs)) if as_json else _print(of_runs)
+            print_json(of_runs) if as_json else _print(of_runs)
         return
     if not files:
         raise click.UsageError("Missing argument 'FILE...'.")

@@ -9,7 +9,7 @@ import click
 
 from tuner.base.records import to_json
 from tuner.cli import options
-from tuner.cli.command import with_options
+from tuner.cli.command import FILE, with_options
 from tuner.cli.communicator_options import release_option
 from tuner.cli.machines import paragraph
 from tuner.cli.output import print_json, verdict
@@ -31,7 +31,7 @@ COMMANDS = {  # by the kind of a file: what says more of it, and whether it want
 
 
 @click.command(name="diagnose", cls=options.Command)
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILE...")
 @click.option("--machine", metavar="NAME", help="The machine, where no FILE shows it.")
 @click.option("--nodes", type=click.IntRange(1, 1 << 20), help="Nodes, where no FILE says them.")
 @release_option("Release, where no FILE says it.")

@@ -20,7 +20,7 @@ from tuner.base.names import Buffers, Collective, PeerCall
 from tuner.base.records import json_form
 from tuner.cli import exchanges, options
 from tuner.cli.communicator_options import exact
-from tuner.cli.output import counted, folded, human_bytes, number, print_json, print_table, say, verdict, width_to_fit
+from tuner.cli.output import folded, human_bytes, number, plural, print_json, print_table, say, verdict, width_to_fit
 from tuner.emulator.request import Request
 from tuner.emulator.rules import registered
 from tuner.release import Release, learnt
@@ -28,7 +28,6 @@ from tuner.release.regressions import Regression, between, regressions
 from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
-    from tuner.answers.calibrated import TimesWanted
     from tuner.answers.diff import CalibratedChange
 
 
@@ -90,7 +89,7 @@ def verdict_of(changes: Sequence[PickChange], identical: bool = False, limit: fl
         return f"{said}, there {gains(left)}"
     above = sum(each is not None and each.part > limit for each in map(loss, left))
     if above:
-        return verdict(f"FAIL: {above} of {counted(len(left), 'range')} lose more than {100 * limit:g} %", False)
+        return verdict(f"FAIL: {above} of {plural(len(left), 'range')} lose more than {100 * limit:g} %", False)
     return verdict(f"pass: no range loses more than {100 * limit:g} %; {said}", True)
 
 
@@ -98,7 +97,7 @@ def pick_changes(changes: Sequence[PickChange]) -> str:
     """The number of ranges whose pick changes, by collective, in words; empty where it is none."""
     counts = Counter(change.collective for change in changes if not change.is_rounding)
     named = ", ".join(f"{name} {count}" for name, count in counts.items())
-    return f"the pick changes in {counted(counts.total(), 'range')} of sizes ({named})" if counts else ""
+    return f"the pick changes in {plural(counts.total(), 'range')} of sizes ({named})" if counts else ""
 
 
 def gains(changes: Sequence[PickChange | AtSize]) -> str:
@@ -277,7 +276,7 @@ def _verdict_of(known: Sequence[Regression], releases: Sequence[str]) -> str:
         return f"no regression is known{which}"
     counts = Counter[str](one.verdict for one in known)
     explained = ", ".join(f"{VERDICTS[word]}: {counts[word]}" for word in VERDICTS if counts[word])
-    return f"{counted(len(known), 'regression')} known{which}; nccl-tuner {explained}\n"
+    return f"{plural(len(known), 'regression')} known{which}; nccl-tuner {explained}\n"
 
 
 class DiffWord(options.CallOrChange):
@@ -315,15 +314,13 @@ class DiffWord(options.CallOrChange):
     "commands to try; with BEFORE AFTER those that AFTER has and BEFORE does not.",
 )
 @fail_above_option
-@options.range_options
-@options.communicator_options(tuner=True, build=True)
-@options.call_options()
-@options.time_options("both")
-@options.libnccl_option(
-    "With what only libnccl knows: buffers, chunks, point-to-point channels, SMs, and of up to 16 ranks device memory.",
+@options.question(
+    ranges=True,
+    times="both",
+    libnccl="With what only libnccl knows: buffers, chunks, point-to-point channels, SMs, and of up to 16 ranks device "
+    "memory.",
     former="--ask-libnccl",
 )
-@options.json_option
 def command(
     words: tuple[Collective | PeerCall | str, ...],
     assignments: tuple[str, ...],
@@ -333,13 +330,7 @@ def command(
     beyond: bool,
     known: bool,
     fail_above: float | None,
-    low: int | None,
-    high: int,
-    call: options.CallOptions,
-    times: "TimesWanted | None",
-    libnccl: float | None,
-    as_json: bool,
-    communicator: options.CommunicatorOptions,
+    asked: options.CommunicatorQuestion,
 ) -> None:
     """The size ranges in which NCCL's choice for COLLECTIVE (default: all five) changes, and what that gains or loses.
 
@@ -369,39 +360,41 @@ def command(
     others = [word for word in words if not isinstance(word, Collective | PeerCall)]
     releases = [word for word in others if "=" not in word]
     assignments = (*(word for word in others if "=" in word), *assignments)
+    nccl, as_json, libnccl = asked.communicator["nccl"], asked.as_json, asked.libnccl
     if known:
         if collectives or assignments:
             raise BadInput("--regressions: of upgrades; valid with it: BEFORE AFTER, or nothing")
-        _show_regressions([each for each in (communicator["nccl"], *releases) if each], as_json)
+        _show_regressions([each for each in (nccl, *releases) if each], as_json)
         return
     exchanged = exchanges.alone(word for word in words if isinstance(word, Collective | PeerCall))
-    described = communicator.scenario()
-    like = call.request()
+    described, like = asked.scenario(), asked.call.request()
     if exchanged:
         exchanges.check_plain(exchanged, like)
-    if exchanged and (all_releases or beyond or libnccl is not None or fail_above is not None or times_given(times)):
+    if exchanged and (
+        all_releases or beyond or libnccl is not None or fail_above is not None or asked.whose_times_said
+    ):
         raise BadInput(
             f"{exchanged[0].name}: valid with --nccl BEFORE AFTER and --change, without --all-releases, --beyond, "
             "--libnccl, --fail-above, --time"
         )
     if all_releases:
-        if releases or assignments or communicator["nccl"]:
+        if releases or assignments or nccl:
             raise BadInput("--all-releases compares every release; valid with it: neither --nccl nor --change")
         if beyond or libnccl is not None or fail_above is not None or sizes is not None:
             raise BadInput(
                 "--all-releases compares ranges of picks; valid with --beyond, --libnccl, --fail-above, --bytes: "
                 "--nccl BEFORE AFTER"
             )
-        if times is not None and (times.calibration or not times.beside_nccl):
+        if asked.whose_times_said:
             raise BadInput("--all-releases has NCCL's own times only; valid with it: neither --time nor --calibration")
-        sides = [Side(one, low, high, whole) for one in releases_of(described, call.buffers)]
+        sides = [Side(one, asked.low, asked.high, whole) for one in releases_of(described, like.buffers)]
         selections = {f"on NCCL {side.scenario.nccl}": side.selection for side in sides}
         requests = options.runnable(selections, collectives, like)
         print_pairs(described, sides, requests, as_json)
         return
     if len(releases) > 1:
         raise BadInput(f"releases {', '.join(releases)}: one comes after; valid: --nccl BEFORE AFTER")
-    query = DiffQuery(low, high, whole, sizes, times, beyond or (bool(releases) and not as_json), libnccl)
+    query = DiffQuery(asked, whole, sizes, beyond or (bool(releases) and not as_json))
     ways, compared = [], []
     for changes in each_of([*(f"nccl={name}" for name in releases), *assignments]):
         after = options.after(described, changes)
@@ -410,9 +403,9 @@ def command(
                 f"nothing differs; valid: --nccl BEFORE AFTER, --all-releases, or KEY=VALUE: {', '.join(KEYS)}"
             )
         if exchanged:
-            ways.append(exchanges.compared(described, after, exchanged, sizes or (), (low or 1, high)))
+            ways.append(exchanges.compared(described, after, exchanged, sizes or (), (asked.low or 1, asked.high)))
             continue
-        old, new = Side(described, low, high, whole), Side(after, low, high, whole)
+        old, new = (Side(each, asked.low, asked.high, whole) for each in (described, after))
         requests = options.runnable({"before": old.selection, "after": new.selection}, collectives, like)
         compared.append(_compared(old, new, requests, query))
     if exchanged:
@@ -430,20 +423,12 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class DiffQuery:
-    """What of two sides is compared: from which size to which, and at which; ``library_timeout_s`` None: no libnccl."""
+    """What of two sides is compared, at which sizes besides, and whether what differs beside the picks counts."""
 
-    low: int | None
-    high: int
+    asked: options.CommunicatorQuestion
     whole: bool
     sizes: Sequence[int] | None
-    times: "TimesWanted | None"
     beyond: bool
-    library_timeout_s: float | None
-
-    @property
-    def by_nccl(self) -> bool:
-        """Whether NCCL's own times are shown."""
-        return self.times is None or self.times.beside_nccl
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,27 +480,27 @@ def _compared(old: Side, new: Side, requests: Sequence[Request], query: DiffQuer
     sizes: dict[Request, list[AtSize]] = {}
     if query.sizes is not None:
         sizes = {request: at_sizes(old, new, request, query.sizes) for request in requests}
-    if query.times is not None:
+    if query.asked.times is not None:
         from tuner.answers.diff import CalibratedSides
 
-        calibrated = CalibratedSides(query.times, old, new, requests[0].buffers)
+        calibrated = CalibratedSides(query.asked.times, old, new, requests[0].buffers)
         sizes = {request: calibrated.sizes(request, ones) for request, ones in sizes.items()}
         changes = {request: calibrated.changes(request, ones) for request, ones in changes.items()}
     found = None
-    if query.beyond or query.library_timeout_s is not None:
-        found = upgrade(old, new, changes, query.library_timeout_s)
+    if query.beyond or query.asked.libnccl is not None:
+        found = upgrade(old, new, changes, query.asked.libnccl)
     return ComparedSides(old, new, query, changes, sizes, found)
 
 
 def _print(one: ComparedSides, limit: float | None) -> None:
-    old, new, by_nccl, found = one.old.scenario, one.new.scenario, one.query.by_nccl, one.upgrade
+    old, new, by_nccl, found = one.old.scenario, one.new.scenario, one.query.asked.by_nccl, one.upgrade
     sizes = list(chain(*one.sizes.values()))
     if sizes and limit is None:
         say(f"{pick_changes(one.every_change) or 'no pick changes'}; at the sizes below {gains(sizes)}")
     else:
         say(verdict_of(one.every_change, found is not None and found.selection_identical, limit))
     if found is not None and found.known_regressions:
-        known = counted(len(found.known_regressions), "regression")
+        known = plural(len(found.known_regressions), "regression")
         say(f"{known} known of such an upgrade: nccl-tuner diff --regressions {old.nccl} {new.nccl}")
     say(f"before: {old.heading}\nafter:  {new.heading}\n")
     for request, changes in one.changes.items():
@@ -529,11 +514,6 @@ def _print(one: ComparedSides, limit: float | None) -> None:
     print_learnt(*(side.resolve().release for side in (old, new)))
     if alike := [request.collective.name for request, changes in one.changes.items() if not changes]:
         say(f"{SAME if one.query.whole else SAME_COMBINATION} at every size: {', '.join(alike)}")
-
-
-def times_given(times: "TimesWanted | None") -> bool:
-    """Whether calibrated times were asked for by themselves, or by a calibration."""
-    return times is not None and (times.calibration is not None or not times.beside_nccl)
 
 
 SAME = "the same"

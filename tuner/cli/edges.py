@@ -15,20 +15,9 @@ from tuner.emulator.selection import Selection
 
 @click.command(name="edges", cls=options.Command)
 @options.collectives_argument
-@options.range_options
 @click.option("--every", is_flag=True, help="Print every range; without it, those of an algorithm and protocol as one.")
-@options.communicator_options(tuner=True)
-@options.call_options()
-@options.json_option
-def command(
-    collectives: tuple[Collective, ...],
-    low: int | None,
-    high: int,
-    every: bool,
-    call: options.CallOptions,
-    as_json: bool,
-    communicator: options.CommunicatorOptions,
-) -> None:
+@options.question(ranges=True)
+def command(collectives: tuple[Collective, ...], every: bool, asked: options.CommunicatorQuestion) -> None:
     """The size ranges in which NCCL's choice for COLLECTIVE (all five by default) stays the same, to the byte.
 
     \b
@@ -36,16 +25,15 @@ def command(
     nccl-tuner edges --machine dgx-h100 --nodes 2 --nccl 2.28.9 --json
     nccl-tuner edges allreduce --machine dgx-h100 --nccl 2.30.7 --buffers window
     """
-    described = communicator.scenario()
+    described, low, high = asked.scenario(), asked.low, asked.high
     selection = Selection(described.communicator())
-    like = call.request()
-    requests = options.runnable({"here": selection}, collectives, like)
+    requests = options.runnable({"here": selection}, collectives, asked.call.request())
     records = {request.collective: answers(selection, request, low, high).records(request) for request in requests}
-    if as_json:
+    if asked.as_json:
         print_json([record for of_one in records.values() for record in of_one])
     for request in requests:
         of_one = records[request.collective]
-        if not as_json:
+        if not asked.as_json:
             rows = [_row([record]) for record in of_one] if every else _by_combination(of_one)
             print_table(f"{request.collective.name} on {described.title}", COLUMNS, rows)
         if goes_on(selection, request, of_one[-1].to_bytes, high):

@@ -20,7 +20,7 @@ from tuner.answers.mixed import CallInKernel, MixedAnswer
 from tuner.base.errors import BadInput
 from tuner.base.names import Buffers, DataType, PeerCall
 from tuner.cli import times
-from tuner.cli.output import counted, human_bytes, print_json, print_table, say
+from tuner.cli.output import human_bytes, plural, print_json, print_table, say
 from tuner.emulator.p2p.plan import POINT_TO_POINT
 from tuner.emulator.request import Request
 from tuner.scenario import Scenario
@@ -197,7 +197,7 @@ def show_changes(found: Sequence[ExchangeComparison], as_json: bool) -> None:
         print_json(found[0] if len(found) == 1 else found)
         return
     for one in found:
-        ranges = counted(len(one.changes), "range")
+        ranges = plural(len(one.changes), "range")
         say(f"messages go another way in {ranges} of sizes" if one.changes else SAME_WAY)
         say(f"before: {one.before}\nafter:  {one.after}\n")
         if one.sizes:

@@ -93,33 +93,24 @@ def _classic(each: WindowExplanation) -> str:
     metavar="N",
     help="NCCL's nBytes: count x type size, times the ranks for AllGather and ReduceScatter; 64K is 65536.",
 )
-@options.communicator_options(tuner=True)
-@options.call_options()
-@options.time_options("nccl")
-@options.json_option
-def command(
-    collective: Collective,
-    size: int,
-    call: options.CallOptions,
-    times: "TimesWanted | None",
-    as_json: bool,
-    communicator: options.CommunicatorOptions,
-) -> None:
+@options.question(times="nccl")
+def command(collective: Collective, size: int, asked: options.CommunicatorQuestion) -> None:
     """Why NCCL picks what it picks for COLLECTIVE: each number step by step, and what the other combinations lack.
 
     \b
     nccl-tuner explain allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M
     """
-    if communicator["log"] and not as_json:
-        _print_log(Path(communicator["log"]), communicator["log_communicator"])
-    described, request = communicator.scenario(), call.request(collective)
+    log = asked.communicator["log"]
+    if log and not asked.as_json:
+        _print_log(Path(log), asked.communicator["log_communicator"])
+    described, request = asked.scenario(), asked.call.request(collective)
     if Selection(described.communicator()).may_leave_classic_path(request):
-        _explain_off_classic_path(described, request, size, times, as_json)
+        _explain_off_classic_path(described, request, size, asked.times, asked.as_json)
         return
     explanation = explain(described, request, size)
-    if times is not None:
-        explanation = with_times(explanation, described, request, times)
-    if as_json:
+    if asked.times is not None:
+        explanation = with_times(explanation, described, request, asked.times)
+    if asked.as_json:
         print_json(explanation)
     else:
         _print(f"{collective.name} of {human_bytes(size)} on {described.title}", explanation)

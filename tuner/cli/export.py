@@ -15,6 +15,7 @@ from tuner.base.files import write_text
 from tuner.base.names import Buffers, Collective, DataType, Op, PeerCall
 from tuner.base.sizes import size_list
 from tuner.cli import options
+from tuner.cli.command import FILE
 from tuner.cli.options import ROOTED, ROOTED_WORDS
 from tuner.cli.output import print_json
 from tuner.emulator.request import Request
@@ -55,7 +56,7 @@ OF_SCHEDULES = ("wire", "root", "rank", "peer")
 @options.communicator_options(tuner=True)
 @options.call_options()
 @options.time_options("nccl")
-@click.option("-o", "--out", type=click.Path(path_type=Path), metavar="FILE", help="Instead of standard output.")
+@click.option("-o", "--out", type=FILE, metavar="FILE", help="Instead of standard output.")
 def command(
     collectives: tuple[Collective | PeerCall, ...],
     kind: str,

@@ -13,7 +13,7 @@ from tuner.base.frames import Framed
 from tuner.base.names import Algorithm, Protocol
 from tuner.bench.decide import Decided, DecidedRow
 from tuner.cli import options
-from tuner.cli.command import F, stacked
+from tuner.cli.command import FILE, F, stacked
 from tuner.cli.output import print_csv
 from tuner.jobs.workload.priced import Budget, CallPrice, MeasuredPrice, PriceOf
 
@@ -36,7 +36,7 @@ def export_options(function: F) -> F:
         options.csv_option,
         click.option(
             "--parquet",
-            type=click.Path(path_type=Path),
+            type=FILE,
             metavar="FILE",
             help="Write the same rows as parquet; needs polars (nccl-tuner[parquet]).",
         ),

@@ -11,20 +11,18 @@ import click
 from tuner.base.errors import TunerError
 from tuner.base.files import write_text
 from tuner.base.names import Collective
-from tuner.base.records import to_json
 from tuner.cli import options
-from tuner.cli.command import Group
-from tuner.cli.communicator_options import release_option
+from tuner.cli.command import FILE, Group
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import (
+    MeasuredSite,
     asked,
     check_place,
-    given_of_files,
     is_asked,
-    measured_file_options,
     place_options,
+    site_options,
 )
-from tuner.cli.output import command_line, human_bytes, print_json, print_table, progress, say
+from tuner.cli.output import command_line, human_bytes, print_json, print_table, progress, say, show
 from tuner.scenario.describe import describe
 from tuner.times.acceptance.accept import AcceptOptions, accept
 from tuner.times.calibration import calibrate, sweep
@@ -38,7 +36,6 @@ from tuner.times.costmodels import algorithms
 from tuner.times.costmodels.alphabeta import FORMULAS
 from tuner.times.costmodels.line import Repeated
 from tuner.times.costmodels.operations import CostOperation
-from tuner.times.readers.measured_table import Given
 from tuner.times.records.samples import NEAR, Measurements
 from tuner.times.regret import arms, workflow
 from tuner.times.timemodel import calibration
@@ -83,7 +80,7 @@ WORSE = 2.0  # times what the model misses in the middle: sizes that are named
 
 
 @click.command(name="constants", cls=options.Command)
-@click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("files", metavar="[FILE]...", nargs=-1, type=FILE)
 @place_options
 @options.out_option(
     "CONSTANTS", "The file of fitted constants to write, for the --constants of pick, table and group.", required=False
@@ -111,7 +108,7 @@ def constants_command(
     read, files = measured_files(files, given)
     report = fit(files, out=out, command=command_line(), progress=progress, measured=read)
     if as_json:
-        print_json(to_json(report))
+        print_json(report)
     else:
         _print_constants(report)
         if out is not None:
@@ -190,11 +187,11 @@ ONLY_SWEPT = ("collective", "ranks", "algorithm")
 
 @click.command(name="alpha-beta", cls=options.Command)
 @options.under("A sweep over sizes", "--sweep", "--collective", "--ranks", "--algorithm")
-@click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("files", metavar="[FILE]...", nargs=-1, type=FILE)
 @place_options
 @click.option(
     "--cost-table",
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="TABLE",
     help="Write the times as `cost` rows of a decision table, for the plugin.",
 )
@@ -247,10 +244,7 @@ def alpha_beta_command(
     options.refuse("--sweep", ONLY_SWEPT)
     read, files = measured_files(files, given)
     fits = fit_alpha_beta(files, cost_table=cost_table, command=command_line(), measured=read)
-    if as_json:
-        print_json(to_json(fits))
-    else:
-        _print_alpha_beta(fits, cost_table)
+    show(fits, as_json, _print_alpha_beta, cost_table)
 
 
 def _print_alpha_beta(report: AlphaBetaReport, cost_table: Path | None) -> None:
@@ -303,10 +297,7 @@ def _show_sweep(
     algorithm = algorithm or algorithms.names(CostOperation[sweeps[0].collective.name])[0]
     terms = sweep.terms_of(sweeps, algorithm, ranks)
     fitted = described(sweeps, algorithm, sweep.fit(sweeps, terms))
-    if as_json:
-        print_json(fitted)
-    else:
-        _print_sweep(fitted)
+    show(fitted, as_json, _print_sweep)
 
 
 def _print_sweep(fitted: SweepFit) -> None:
@@ -338,13 +329,8 @@ def _shown(value: Repeated) -> tuple[str, str]:
 
 
 @click.command(name="calibration", cls=options.Command)
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
-@click.option("--machine", metavar="NAME", help="The machine that was measured. [default: what the files say]")
-@click.option(
-    "--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="Instead of it, a topology in NCCL's XML."
-)
-@release_option("The release that was measured. [default: what the files say]", only_known=False)
-@measured_file_options
+@click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILE...")
+@site_options
 @click.option(
     "--update",
     metavar="NAME|FILE",
@@ -355,14 +341,11 @@ def _shown(value: Repeated) -> tuple[str, str]:
 @options.json_option
 def calibration_command(
     files: tuple[Path, ...],
-    machine: str | None,
-    topology: Path | None,
-    nccl: str | None,
+    site: MeasuredSite,
     update: str | None,
     name: str,
     out: Path,
     as_json: bool,
-    **of_files: Any,
 ) -> None:
     """A calibration from FILEs of measured times, for '--calibration' of pick, budget, scale and others.
 
@@ -375,11 +358,10 @@ def calibration_command(
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.29.2 --bytes 64M --calibration own.json
     nccl-tuner fit calibration --update dgx-h100 all_reduce.log --machine dgx-h100 --name pod7 -o pod7.json
     """
-    given = given_of_files(**of_files)
-    made = calibrate.of_paths(files, Measured(machine, topology, nccl), name, update, given)
+    made = calibrate.of_paths(files, Measured(site.machine, site.topology, site.nccl), name, update, site.given)
     write_text(out, calibration.text(made))
     for path in files:
-        if why := _unhealthy(path, made.machine, topology, nccl or "", given):
+        if why := _unhealthy(path, made.machine, site):
             say(f"note: {path}: {why}; what is expected by this calibration is that again", err=True)
     rows = sum(each.rows for each in made.measured)
     if as_json:
@@ -390,11 +372,11 @@ def calibration_command(
         click.echo(f"{out}: {made.machine}, {done} {rows} rows of {of_tables}")
 
 
-def _unhealthy(path: Path, machine: str, topology: Path | None, nccl: str, given: Given) -> str:
+def _unhealthy(path: Path, machine: str, site: MeasuredSite) -> str:
     """Reason why the times of a file are not those of a healthy machine; empty where nothing says so."""
     try:
-        scenario = describe(None if topology else machine, topology=topology, nccl=nccl or None)
-        found = accept([path], AcceptOptions(scenario, replace(given, nccl=given.nccl or nccl)))
+        scenario = describe(None if site.topology else machine, topology=site.topology, nccl=site.nccl or None)
+        found = accept([path], AcceptOptions(scenario, replace(site.given, nccl=site.given.nccl or site.nccl or "")))
     except TunerError:  # a file that 'accept' cannot place says nothing
         return ""
     slow = sum(size.verdict.fails for size in found.sizes)
@@ -402,34 +384,26 @@ def _unhealthy(path: Path, machine: str, topology: Path | None, nccl: str, given
 
 
 @click.command(name="accuracy", cls=options.Command)
-@click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
-@click.option("--machine", metavar="NAME", help="The machine that was measured. [default: what the file says]")
-@click.option(
-    "--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="Instead of it, a topology in NCCL's XML."
-)
-@release_option("The release that was measured. [default: what the file says]", only_known=False)
+@click.argument("file", required=False, type=FILE, metavar="[FILE]")
 @click.option(
     "--calibration",
     metavar="NAME|FILE",
     help="The calibration to hold against it. [default: the machine's own, else one of its generation]",
 )
-@measured_file_options
+@site_options
 @click.option(
     "--update",
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Rows of the same cluster that the calibration is updated with first; they are not judged.",
 )
 @options.json_option
 def accuracy_command(
     file: Path | None,
-    machine: str | None,
-    topology: Path | None,
-    nccl: str | None,
+    site: MeasuredSite,
     calibration: str | None,
     update: Path | None,
     as_json: bool,
-    **of_files: Any,
 ) -> None:
     """How far off calibrated times are: on a FILE of measured times, or on the frozen splits.
 
@@ -448,7 +422,7 @@ def accuracy_command(
         else:
             _print_splits(accuracy.splits)
         return
-    held = of_path(file, Held(machine, topology, nccl, calibration, update, given_of_files(**of_files)))
+    held = of_path(file, Held(site.machine, site.topology, site.nccl, calibration, update, site.given))
     if as_json:
         print_json(held.as_json())
     else:

@@ -16,6 +16,7 @@ from tuner.base.files import write_text
 from tuner.base.names import Pattern
 from tuner.base.sizes import plural
 from tuner.cli import options
+from tuner.cli.command import FILE
 from tuner.cli.output import print_json, print_table, say
 from tuner.cli.reports.machine_picture import picture
 from tuner.emulator.connect import Across, Crossing, RingOrder, TreeOrder
@@ -229,7 +230,7 @@ GRAPHS = ("ring", "tree", "nvls", *COLLNET_GRAPHS)
 @options.communicator_options(changes=True, build=True)
 @click.option(
     "--dump",
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="FILE.xml",
     help="Write them to a file as NCCL does (NCCL_GRAPH_DUMP_FILE), which it reads back (NCCL_GRAPH_FILE).",
 )
@@ -241,7 +242,7 @@ GRAPHS = ("ring", "tree", "nvls", *COLLNET_GRAPHS)
 )
 @click.option(
     "--svg",
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="FILE.svg",
     help="Draw the machine: each link with what the channels of a graph take of it (--explain, else the ring).",
 )

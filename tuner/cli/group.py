@@ -17,8 +17,9 @@ from tuner.base.errors import BadInput
 from tuner.base.files import read_bytes
 from tuner.base.names import Collective, DataType, Op, PeerCall
 from tuner.cli import options
+from tuner.cli.command import FILE
 from tuner.cli.options import ROOTED, ROOTED_WORDS
-from tuner.cli.output import counted, human_bytes, print_json, print_table, say
+from tuner.cli.output import human_bytes, plural, print_json, print_table, say
 from tuner.emulator.group import Operation, plan
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
@@ -143,33 +144,24 @@ def of_libnccl(calls: Sequence[GivenCall], like: Request) -> list[Operation]:
 
 @click.command(name="group", cls=options.Command)
 @click.argument("calls", type=AnyCalls())
-@options.communicator_options(tuner=True, build=True)
-@options.call_options()
 @click.option("--rank", type=int, default=0, help="Whose sends and receives, or launch, these are. [default: 0]")
 @click.option(
-    "--table",
-    type=click.Path(path_type=Path),
-    metavar="TABLE",
-    help="With the tuner plugin and this decision table; NCCL 2.21 and later.",
+    "--table", type=FILE, metavar="TABLE", help="With the tuner plugin and this decision table; NCCL 2.21 and later."
 )
 @options.launch_option
-@options.libnccl_option("What libnccl launches instead: of the five collectives, of root 0.")
-@options.json_option
+@options.question(libnccl="What libnccl launches instead: of the five collectives, of root 0.")
 def command(
     calls: list[GivenCall],
-    call: options.CallOptions,
     rank: int,
     table: Path | None,
     in_full: bool,
-    libnccl: float | None,
-    as_json: bool,
-    communicator: options.CommunicatorOptions,
+    asked: options.CommunicatorQuestion,
 ) -> None:
     """What NCCL makes of CALLS in one ncclGroupStart and ncclGroupEnd: picks, channels, threads and kernels.
 
     CALLS is CALL[@PEER]:BYTES[:TYPE[:OP]][*TIMES], separated by commas. BYTES is NCCL's nBytes; of send and recv those
     of the message, of alltoall, gather and scatter those of all messages of a rank, or of the root. PEER is a rank, the
-    root of broadcast, reduce, gather and scatter, or counted from --rank, such as +1. Or CALLS is @FILE: a JSON list of
+    root of broadcast, reduce, gather and scatter, or plural from --rank, such as +1. Or CALLS is @FILE: a JSON list of
     objects with the keys call, peer, bytes, type, op, times.
 
     \b
@@ -181,12 +173,11 @@ def command(
     nccl-tuner group reduce@3:4M,allgather:1M --machine dgx-h100 --nodes 2 --launch --rank 8
     nccl-tuner group allreduce:25M*4,allgather:4M --machine dgx-h100 --nodes 2 --nccl 2.28.9 --libnccl
     """
-    described = communicator.scenario()
-    if libnccl is not None:
-        _show_libnccl(described, calls, call.request(), libnccl, as_json)
+    described, like, as_json = asked.scenario(), asked.call.request(), asked.as_json
+    if asked.libnccl is not None:
+        _show_libnccl(described, calls, like, asked.libnccl, as_json)
         return
     launches = _launches(described, rank) if in_full else None
-    like = call.request()
     exchanged = any(isinstance(call.function, PeerCall) for call in calls)
     if exchanged and in_full:
         raise BadInput("--launch: of collectives; valid without sends and receives")
@@ -215,7 +206,7 @@ def command(
     if as_json:
         print_json(answer)
     else:
-        title = f"A group of {counted(len(calls), 'call')} on {described.title}" + (f", rank {rank}" if rank else "")
+        title = f"A group of {plural(len(calls), 'call')} on {described.title}" + (f", rank {rank}" if rank else "")
         print_group(title + with_table, answer)
         if answer.launch is not None:
             from tuner.cli.launches import print_launch
@@ -247,7 +238,7 @@ def _show_mixed(scenario: Scenario, calls: Sequence[GivenCall], like: Request, r
     if as_json:
         print_json(answer)
         return
-    print_mixed(f"A group of {counted(len(calls), 'call')} on {scenario.title}, rank {rank}", answer)
+    print_mixed(f"A group of {plural(len(calls), 'call')} on {scenario.title}, rank {rank}", answer)
 
 
 def _show_libnccl(
@@ -259,7 +250,7 @@ def _show_libnccl(
     if as_json:
         print_json(made)
     else:
-        print_group(f"A group of {counted(len(calls), 'call')} on {described.title}: the real libnccl", made)
+        print_group(f"A group of {plural(len(calls), 'call')} on {described.title}: the real libnccl", made)
 
 
 def _launches(scenario: Scenario, rank: int) -> "Launches":

@@ -8,8 +8,8 @@ import click
 
 from tuner.base.errors import BadInput
 from tuner.cli import options
-from tuner.cli.command import Group
-from tuner.cli.output import counted, human_bytes, print_json, print_table, say, verdict
+from tuner.cli.command import FILE, Group
+from tuner.cli.output import human_bytes, plural, print_json, print_table, say, show, verdict
 from tuner.jobs.inside import decide, joined, plan, report
 from tuner.jobs.inside.steps import read_steps
 from tuner.plugin.table.parse import from_text, to_text, write
@@ -23,16 +23,16 @@ COLUMNS = ("ranks", "call", "size", "executed", "calls", "us", "+-", "waiting")
 
 
 @click.command(name="read", cls=options.Command)
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("folder", type=FILE, metavar="DIR")
 @click.option("--machine", metavar="NAME", help="What the nodes are, for the measured times of --out.")
 @options.option(
     "-o",
     "--out",
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="FILE.jsonl",
     help="Write the times as 'measure' does, for verify, fit, accept and decide.",
 )
-@click.option("--parquet", type=click.Path(path_type=Path), metavar="OUT", help="Write every joined call, partitioned.")
+@click.option("--parquet", type=FILE, metavar="OUT", help="Write every joined call, partitioned.")
 @options.json_option
 def read_command(folder: Path, machine: str | None, out: Path | None, parquet: Path | None, as_json: bool) -> None:
     """Joins the files of all ranks in DIR, the folder that NCCL_TUNER_JOB named while the job ran.
@@ -51,10 +51,7 @@ def read_command(folder: Path, machine: str | None, out: Path | None, parquet: P
         report.write_parquet(parquet, calls)
     if out is not None:
         _write(out, machine, files, calls)
-    if as_json:
-        print_json(found)
-    else:
-        _print_read(found)
+    show(found, as_json, _print_read)
     sys.exit(1 if found.parted else 3 if not found.calls else 0)
 
 
@@ -88,15 +85,15 @@ def scenario_of(machine: str, files: joined.JobFolder, calls: list[joined.Joined
 
 def _print_read(found: report.JobReport) -> None:
     if found.parted:
-        say(verdict(f"ranks part: {counted(found.parted, 'call')} ran something else on some ranks", False))
+        say(verdict(f"ranks part: {plural(found.parted, 'call')} ran something else on some ranks", False))
     elif not found.calls:
         say(verdict("no call has a record of every rank", None))
     else:
         say(verdict(f"{100 * found.waiting:.0f} % of the time of collectives is waiting for the last rank", True))
     releases = f", NCCL {', '.join(found.releases)}" if found.releases else ""
     say(
-        f"{counted(found.processes, 'process').replace('processs', 'processes')}, "
-        f"{counted(found.communicators, 'communicator')}, {counted(found.calls, 'call')}{releases}: "
+        f"{plural(found.processes, 'process').replace('processs', 'processes')}, "
+        f"{plural(found.communicators, 'communicator')}, {plural(found.calls, 'call')}{releases}: "
         f"{found.transfer_s:.3g} s of transfer, {found.waiting_s:.3g} s of waiting, over all ranks"
     )
     rows = [
@@ -126,7 +123,7 @@ def _print_read(found: report.JobReport) -> None:
 
 
 @click.command(name="plan", cls=options.Command)
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("folder", type=FILE, metavar="DIR")
 @click.option("--machine", metavar="NAME", required=True, help="What the nodes are.")
 @options.out_option("TABLE", "The table to write.")
 @click.option(
@@ -157,7 +154,7 @@ def plan_command(folder: Path, machine: str, out: Path, most_factor: float, as_j
         print_json(found)
         return
     say(
-        verdict(f"{counted(len(found.calls), 'row')} in {out}: ", True)
+        verdict(f"{plural(len(found.calls), 'row')} in {out}: ", True)
         + f"exploring is predicted to cost {100 * found.cost:.2g} % of the time in collectives, "
         f"{100 * found.cost_of_job:.2g} % of the job's"
     )
@@ -177,7 +174,7 @@ def plan_command(folder: Path, machine: str, out: Path, most_factor: float, as_j
 
 
 @click.command(name="decide", cls=options.Command)
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="DIR...")
+@click.argument("folders", nargs=-1, required=True, type=FILE, metavar="DIR...")
 @options.out_option("TABLE", "The table to write.")
 @click.option(
     "--steps",
@@ -213,17 +210,14 @@ def decide_command(folders: tuple[Path, ...], out: Path, steps: Path | None, nam
     if found.kept:
         from_text(to_text(found.table))  # what its own reader refuses is not written
         write(out, found.table)
-    if as_json:
-        print_json(found)
-    else:
-        _print_decided(found, out)
+    show(found, as_json, _print_decided, out)
     sys.exit(0 if found.kept else 1 if any(arm.judged for arm in found.arms) else 3)
 
 
 def _print_decided(found: decide.JobDecision, out: Path) -> None:
     if found.kept:
         saved = sum(arm.saved_s for arm in found.kept)
-        rows = counted(len(found.table.decisions), "row")
+        rows = plural(len(found.table.decisions), "row")
         say(verdict(f"{rows} in {out}: {saved:.3g} s a day less in collectives, on each rank", True))
         for arm in found.kept:
             if arm.job_saved_s is not None and arm.job_interval is not None:

@@ -11,10 +11,10 @@ from tuner.base.names import Collective, Protocol
 from tuner.base.records import to_json
 from tuner.base.sizes import plural
 from tuner.cli import options
-from tuner.cli.command import option, stacked
+from tuner.cli.command import FILE, option, stacked
 from tuner.cli.communicator_options import fact_options, release_option
 from tuner.cli.options import Named
-from tuner.cli.output import human_bytes, print_json, print_table, say
+from tuner.cli.output import human_bytes, print_json, print_table, say, show
 from tuner.machine import graphs, topology
 from tuner.release.environment import parse_assignments
 from tuner.scenario.logs import importer
@@ -33,7 +33,7 @@ def _graphs(path: Path | None) -> graphs.Graphs | None:
 @options.under(
     "What a log seldom lacks", "--cpu-arch", "--cpu-vendor", "--nvswitch", "--nic-latency-us", "--slowest-path-gbs"
 )
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=FILE)
 @click.option("--check", "checked", is_flag=True, help="Compare the emulator with what the run printed.")
 @click.option("--communicator", metavar="ID", help="Its commId in the log. [default: the largest]")
 @release_option("Release, instead of the log's line 'NCCL version'.", only_known=False)
@@ -49,7 +49,7 @@ def _graphs(path: Path | None) -> graphs.Graphs | None:
 )
 @click.option(
     "--topology",
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="FILE.xml",
     help="A node's dump (NCCL_TOPO_DUMP_FILE): compute capability, CPU, NVSwitch.",
 )
@@ -57,7 +57,7 @@ def _graphs(path: Path | None) -> graphs.Graphs | None:
     "--topo-graphs",
     "graphs",
     former="--graphs",
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="FILE.xml",
     help="A node's graphs (NCCL_GRAPH_DUMP_FILE), instead of the log's.",
 )
@@ -122,10 +122,7 @@ def _check(imported: Imported, call: options.CallOptions, as_json: bool) -> None
     compared = compare(imported, call.dtype, call.op)
     if not compared.report.compared:
         raise BadInput(f"nothing to compare: {'; '.join(compared.missing + compared.not_compared)}")
-    if as_json:
-        print_json(compared)
-    else:
-        print_log(compared)
+    show(compared, as_json, print_log)
     sys.exit(1 if compared.report.mismatches else 0)
 
 

@@ -18,7 +18,7 @@ from tuner.base.names import Collective, DataType, Op
 from tuner.base.records import json_form, to_json
 from tuner.base.sizes import human_bytes
 from tuner.cli import options
-from tuner.cli.command import Group
+from tuner.cli.command import FILE, Group
 from tuner.cli.communicator_options import release_option
 from tuner.cli.output import number, print_json, print_table, progress, say, verdict, width_to_fit
 from tuner.machine import catalogue, graphs
@@ -34,7 +34,7 @@ MOST_SHOWN = 5
 
 
 @click.command(name="complete", cls=options.Command)
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=FILE)
 @options.skeleton_options()
 @click.option(
     "--cpu",
@@ -123,7 +123,7 @@ WIDTH = 100  # of text, at most
 
 
 @click.command(name="diagnose", cls=options.Command)
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=FILE)
 @options.skeleton_options()
 @click.option("--like", metavar="MACHINE", help="The machine to hold it against. [default: the nearest, if any]")
 @click.option(
@@ -263,7 +263,7 @@ def paragraph(text: str, indent: int = 0) -> None:
 @options.of_nodes_option
 @click.option(
     "--like",
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="The machines nearest to FILE instead: what agrees, what differs, and what FILE does not say. It is what "
     "'nvidia-smi topo -m' printed, what 'lstopo --of xml' wrote, or a topology in NCCL's format.",
@@ -315,7 +315,7 @@ def show_command(name: str | None, changes: tuple[str, ...], like: Path | None, 
 def _print_all(as_json: bool) -> None:
     records = [_listed(catalogue.load(name)) for name in catalogue.names()]
     if as_json:
-        print_json(to_json(records))
+        print_json(records)
         return
     columns = ("name", "title", "GPUs", "compute capability", "NICs", "CPU")
     rows = [(r.name, r.title, r.gpus_per_node, r.compute_capability, r.nics, r.cpu) for r in records]

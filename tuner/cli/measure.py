@@ -20,7 +20,7 @@ from tuner.bench.gpu.states import States
 from tuner.bench.loop import End, How, Loop, Settings, Wanted
 from tuner.bench.workflow import DEFAULT, INTERRUPTED, Opener, Plan, Progress, gpus, measure, simulated
 from tuner.cli import options
-from tuner.cli.command import F, option, stacked
+from tuner.cli.command import FILE, F, option, stacked
 from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.output import print_json, say
 from tuner.plugin.table.records import MAX_CHANNELS
@@ -49,7 +49,7 @@ def library_option(function: F) -> F:
     """Which libnccl is asked, and measures again; the callback takes nothing of it."""
     return click.option(
         "--library",
-        type=click.Path(path_type=Path),
+        type=FILE,
         metavar="FILE",
         callback=_give,
         expose_value=False,
@@ -63,7 +63,7 @@ def gpu_options(function: F) -> F:
         function,
         click.option(
             "--library",
-            type=click.Path(path_type=Path),
+            type=FILE,
             metavar="FILE",
             help="With --backend gpu: this libnccl.so.2. [default: the installed wheel's]",
         ),
@@ -79,7 +79,7 @@ def gpu_options(function: F) -> F:
         ),
         click.option(
             "--nccl-log",
-            type=click.Path(path_type=Path),
+            type=FILE,
             metavar="FILE",
             help="With --backend gpu: keep NCCL's own log, of rank 0's process.",
         ),

@@ -8,9 +8,9 @@ import click
 from tuner.base.errors import BadInput
 from tuner.base.records import to_json
 from tuner.cli import options
-from tuner.cli.command import Group
+from tuner.cli.command import FILE, Group
 from tuner.cli.communicator_options import release_option
-from tuner.cli.output import counted, print_json, print_table, span, verdict
+from tuner.cli.output import plural, print_json, print_table, span, verdict
 from tuner.machine import catalogue, skeleton
 from tuner.machine.topology import Topology
 from tuner.release.environment import parse_assignments
@@ -60,7 +60,7 @@ def show_command(name: str | None, machine: str | None, as_json: bool) -> None:
         raise BadInput("NAME and --machine; valid: one of both")
     table = measured.load(name)
     if as_json:
-        print_json(to_json(table))
+        print_json(table)
         return
     for line in measured.text(table).partition("\ncollective,")[0].splitlines():
         click.echo(line.removeprefix("#").removeprefix(" "))
@@ -93,9 +93,9 @@ def _print_tables(machine: str | None, as_json: bool) -> None:
 
 
 @click.command(name="check", cls=options.Command)
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILE)
 @click.option("--machine", metavar="NAME", help="The machine, whose links bound what can be true.")
-@click.option("--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="The same as a topology.")
+@click.option("--topology", type=FILE, metavar="FILE.xml", help="The same as a topology.")
 @options.json_option
 def check_command(files: tuple[Path, ...], machine: str | None, topology: Path | None, as_json: bool) -> None:
     """What is wrong with the measured times in FILE, with the lines: units, labels, repeated rows, curves, faulty runs.
@@ -114,7 +114,7 @@ def check_command(files: tuple[Path, ...], machine: str | None, topology: Path |
         print_json([*(_record(path, each) for path, each in problems), *(_left_out(path, text) for path, text in left)])
     else:
         refused = sum(each.refused for _, each in problems)
-        said = f"{refused} of {counted(len(problems), 'problem')} are of rows that cannot be used"
+        said = f"{refused} of {plural(len(problems), 'problem')} are of rows that cannot be used"
         fine = "nothing is wrong with the rows that can be read" if left else "nothing is wrong"
         click.echo(verdict(said if problems else fine, not refused))
         for path, each in problems:
@@ -139,12 +139,10 @@ def check_command(files: tuple[Path, ...], machine: str | None, topology: Path |
     "--env",
     "--trap",
 )
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILE)
 @click.option("--machine", metavar="NAME", help="The machine by name (see: nccl-tuner machines).")
 @click.option("--machine-note", metavar="TEXT", help="How sure that is; needed where there is no --machine.")
-@click.option(
-    "--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="Bounds of a machine without name."
-)
+@click.option("--topology", type=FILE, metavar="FILE.xml", help="Bounds of a machine without name.")
 @release_option("Release of NCCL; what FILE says has to agree.", only_known=False, default="")
 @click.option("--source", metavar="TEXT", required=True, help="Where the numbers are from: a repository or a document.")
 @click.option("--commit", metavar="TEXT", default="not stated", help="The state of the source.")

@@ -1,14 +1,16 @@
 """Options of measured times: what their files do not say, what each run forced, and where it was measured."""
 
 from collections.abc import Mapping
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.cli import options
-from tuner.cli.command import F, stacked
+from tuner.cli.command import FILE, F, stacked
 from tuner.cli.communicator_options import TOPOLOGY, described_by_log, release_option, say_log
 from tuner.scenario import MOST_NODES, Scenario
 from tuner.scenario.describe import describe
@@ -19,10 +21,33 @@ if TYPE_CHECKING:
     from tuner.times.regret.workflow import RunsQuery
 
 
-def measured_file_options(function: F) -> F:
-    """The options that :func:`given_of_files` takes."""
+@dataclass(frozen=True, slots=True)
+class MeasuredSite:
+    """Where files of measured times are from, as options say it: machine or topology, release, and nodes of each."""
+
+    machine: str | None
+    topology: Path | None
+    nccl: str | None
+    given: Given
+
+
+def site_options(function: F) -> F:
+    """Options for what files of measured times do not say of where they are from, as the parameter ``site``."""
+
+    @wraps(function)
+    def at_site(
+        *arguments: Any, nodes: int | None, gpus_per_node: int | None, trays: int | None, program: str, **others: Any
+    ) -> Any:
+        given = Given(nodes=nodes or trays, gpus_per_node=gpus_per_node, collective=program)
+        site = MeasuredSite(others.pop("machine"), others.pop("topology"), others.pop("nccl"), given)
+        return function(*arguments, site=site, **others)
+
+    made: F = at_site  # type: ignore[assignment]
     return stacked(
-        function,
+        made,
+        click.option("--machine", metavar="NAME", help="The machine that was measured. [default: what the files say]"),
+        click.option("--topology", type=FILE, metavar="FILE.xml", help="Instead of it, a topology in NCCL's XML."),
+        release_option("The release that was measured. [default: what the files say]", only_known=False),
         click.option(
             "--nodes",
             type=click.IntRange(1, MOST_NODES),
@@ -37,11 +62,6 @@ def measured_file_options(function: F) -> F:
         ),
         click.option("--collective", "program", default="", metavar="NAME", help="What was run, likewise."),
     )
-
-
-def given_of_files(nodes: int | None, gpus_per_node: int | None, trays: int | None, program: str) -> Given:
-    """What these options say of files."""
-    return Given(nodes=nodes or trays, gpus_per_node=gpus_per_node, collective=program)
 
 
 class ArmFile(click.ParamType):  # type: ignore[type-arg]
@@ -81,12 +101,7 @@ def place_options(function: F) -> F:
         function,
         arm_option,
         click.option("--machine", metavar="NAME", help="The machine that was measured. [default: what files say]"),
-        click.option(
-            "--topology",
-            type=click.Path(path_type=Path),
-            metavar="FILE.xml",
-            help="Instead of it, a topology in NCCL's XML.",
-        ),
+        click.option("--topology", type=FILE, metavar="FILE.xml", help="Instead of it, a topology in NCCL's XML."),
         release_option("The release that was measured. [default: what files say]", default=""),
         click.option(
             "--nodes", type=click.IntRange(min=1), help="Nodes of files that do not say it; of a table, which rows."

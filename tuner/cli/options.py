@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,8 +27,8 @@ from tuner.base.names import (
 )
 from tuner.base.sizes import size_bytes as size_bytes
 from tuner.base.sizes import size_list
+from tuner.cli.command import FILE, F, stacked
 from tuner.cli.command import Command as Command
-from tuner.cli.command import F, stacked
 from tuner.cli.command import hidden as hidden
 from tuner.cli.command import option as option
 from tuner.cli.command import under as under
@@ -44,6 +43,7 @@ from tuner.cli.communicator_options import skeleton_options as skeleton_options
 from tuner.cli.output import progress
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
+from tuner.scenario import Scenario
 
 if TYPE_CHECKING:
     from tuner.answers.calibrated import TimesWanted
@@ -127,17 +127,15 @@ def call_options(buffers: bool = True, in_place: bool = True, windows: bool = Tr
     The command takes them as the parameter ``call``.
     """
 
+    names = ["dtype", "op", *(["buffers"] if buffers else []), *(["in_place"] if in_place else [])]
+    names += ["windows"] if windows else []
+
     def decorated(function: F) -> F:
         @wraps(function)
-        def with_call(*arguments: Any, dtype: DataType, op: Op, **given: Any) -> Any:
-            said: dict[str, Any] = {"dtype": dtype, "op": op}
-            if buffers:
-                said["buffers"] = given.pop("buffers")
-            if in_place:
-                said["in_place"] = given.pop("in_place")
+        def with_call(*arguments: Any, **given: Any) -> Any:
             if windows:
-                said["windows"] = windows_of(said["buffers"], given.pop("windows"), given.pop("window_flags"))
-            return function(*arguments, call=CallOptions(**said), **given)
+                given["windows"] = windows_of(given["buffers"], given["windows"], given.pop("window_flags"))
+            return function(*arguments, call=CallOptions(**{name: given.pop(name) for name in names}), **given)
 
         made: F = with_call  # type: ignore[assignment]
         return stacked(
@@ -211,7 +209,7 @@ class Sizes(click.ParamType):  # type: ignore[type-arg]
 
 def out_option(metavar: str, says: str, former: str | None = None, required: bool = True) -> Callable[[F], F]:
     """The file to write, as the parameter ``out``: ``-o`` and ``--out``, and its ``former`` name with a note."""
-    kind = click.Path(path_type=Path)
+    kind = FILE
     return option("-o", "--out", "out", required=required, type=kind, metavar=metavar, help=says, former=former)
 
 
@@ -367,6 +365,73 @@ def range_options(function: F) -> F:
             help="The greatest size; NCCL's nBytes, as in pick.",
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicatorQuestion:
+    """What most commands are asked: of which communicator, which calls and sizes, and how it is answered.
+
+    ``times``: whose, None for NCCL's alone. ``libnccl``: the seconds it may take, None where it is not asked.
+    """
+
+    communicator: CommunicatorOptions
+    call: CallOptions
+    as_json: bool
+    times: "TimesWanted | None" = None
+    low: int | None = None
+    high: int = 0
+    libnccl: float | None = None
+
+    def scenario(self) -> Scenario:
+        """The communicator: :meth:`CommunicatorOptions.scenario`."""
+        return self.communicator.scenario()
+
+    @property
+    def by_nccl(self) -> bool:
+        """Whether NCCL's own times are shown."""
+        return self.times is None or self.times.beside_nccl
+
+    @property
+    def whose_times_said(self) -> bool:
+        """Whether calibrated times were asked for by themselves, or by a calibration."""
+        return self.times is not None and (self.times.calibration is not None or not self.times.beside_nccl)
+
+
+def question(
+    ranges: bool = False,
+    changes: bool = False,
+    times: str | None = None,
+    libnccl: str | None = None,
+    former: str | None = None,
+) -> Callable[[F], F]:
+    """The options of a :class:`CommunicatorQuestion`, which the command takes as the parameter ``asked``.
+
+    ``times`` is the default of whose are shown, without options for it where it is None; ``libnccl`` says what it adds
+    where it can be asked, with a ``former`` name of the option.
+    """
+
+    names = ["communicator", "call", "as_json", *(["low", "high"] if ranges else [])]
+    names += [*(["times"] if times else []), *(["libnccl"] if libnccl else [])]
+
+    def decorated(function: F) -> F:
+        @wraps(function)
+        def asking(*arguments: Any, **given: Any) -> Any:
+            return function(
+                *arguments, asked=CommunicatorQuestion(**{name: given.pop(name) for name in names}), **given
+            )
+
+        made: F = asking  # type: ignore[assignment]
+        return stacked(
+            made,
+            *([range_options] if ranges else []),
+            communicator_options(changes=changes, tuner=True, build=libnccl is not None),
+            call_options(),
+            *([time_options(times)] if times else []),
+            *([libnccl_option(libnccl, former)] if libnccl else []),
+            json_option,
+        )
+
+    return decorated
 
 
 def runnable(

@@ -9,8 +9,8 @@ import click
 from tuner.answers import library
 from tuner.base.names import Collective
 from tuner.cli import options
-from tuner.cli.command import Group
-from tuner.cli.output import print_json, progress
+from tuner.cli.command import FILE, Group
+from tuner.cli.output import print_json, progress, show
 from tuner.cli.pick import print_answers
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def run_command(
 
 
 @click.command(name="learn", cls=options.Command)
-@click.argument("path", metavar="LIBNCCL", type=click.Path(path_type=Path))
+@click.argument("path", metavar="LIBNCCL", type=FILE)
 @options.json_option
 def learn_command(path: Path, as_json: bool) -> None:
     """Learns a libnccl that has no file here: a new release, a vendor's build, your own patch.
@@ -116,10 +116,7 @@ def learn_command(path: Path, as_json: bool) -> None:
     from tuner.oracle.conformance.learn import learn
 
     learning = learn(path, progress=progress)
-    if as_json:
-        print_json(learning)
-    else:
-        print_learning(learning)
+    show(learning, as_json, print_learning)
     if not learning.exact:
         click.get_current_context().exit(1)
 

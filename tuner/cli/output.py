@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
@@ -18,6 +18,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.numerics import NEVER_US
 from tuner.base.records import to_json
 from tuner.base.sizes import human_bytes as human_bytes
+from tuner.base.sizes import plural as plural
 from tuner.cli.command import with_options
 
 WIDTH = 80  # of a table where nothing says how wide it may be
@@ -212,6 +213,14 @@ def print_json(value: Any) -> None:
     click.echo(with_options(json.dumps(written, indent=1)))
 
 
+def show(answer: Any, as_json: bool, printed: Callable[..., None], *more: Any) -> None:
+    """An answer: its record as JSON, or as ``printed`` prints it for people, with what else that takes."""
+    if as_json:
+        print_json(answer)
+    else:
+        printed(answer, *more)
+
+
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], spare: Sequence[str] = ()
 ) -> None:
@@ -253,11 +262,6 @@ def print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     writer.writerow(columns)
     writer.writerows(rows)
     click.echo(text.getvalue(), nl=False)
-
-
-def counted(count: int, what: str) -> str:
-    """``1 call``, ``2 calls``."""
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def span(values: Sequence[int]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -19,9 +19,6 @@ from tuner.cli.output import human_bytes, number, print_csv, print_json, print_t
 from tuner.emulator.group import Operation
 from tuner.emulator.selection import Pick
 
-if TYPE_CHECKING:
-    from tuner.answers.calibrated import TimesWanted
-
 
 class Parts(options.Sizes):
     """A comma-separated list of sizes, of which some may be 0."""
@@ -36,8 +33,6 @@ class Parts(options.Sizes):
 @click.command(name="pick", cls=options.Command)
 @options.any_call_argument
 @options.bytes_option
-@options.communicator_options(changes=True, tuner=True)
-@options.call_options()
 @options.option(
     "--rank",
     type=int,
@@ -62,22 +57,18 @@ class Parts(options.Sizes):
     help="Of alltoall with unequal parts: bytes that every rank sends to each rank, or what each sends to each, the "
     "first rank's first.",
 )
-@options.time_options("nccl")
 @options.launch_option
 @options.csv_option
-@options.json_option
+@options.question(changes=True, times="nccl")
 def command(
     collective: Collective | PeerCall,
     sizes: list[int],
-    call: options.CallOptions,
     rank: int | None,
     peer: int | None,
     parts: list[int] | None,
-    times: "TimesWanted | None",
     in_full: bool,
     as_csv: bool,
-    as_json: bool,
-    communicator: options.CommunicatorOptions,
+    asked: options.CommunicatorQuestion,
 ) -> None:
     """What NCCL picks for COLLECTIVE: algorithm, protocol, channels, threads and its predicted time.
 
@@ -98,6 +89,7 @@ def command(
     nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 64M --launch
     nccl-tuner pick reduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M --launch --root 3 --rank 8
     """
+    call, times, as_json = asked.call, asked.times, asked.as_json
     if as_csv and (in_full or as_json):
         raise BadInput("--csv cannot be combined with --launch or --json")
     if parts is not None and (collective is not PeerCall.AllToAll or times is not None or peer is not None):
@@ -114,11 +106,11 @@ def command(
         if call.in_place:
             raise BadInput(f"--in-place has no meaning for {collective.name}; remove it")
         if parts is not None:
-            exchanges.show_uneven(communicator.scenario(), parts, call.dtype, rank or 0, as_json)
+            exchanges.show_uneven(asked.scenario(), parts, call.dtype, rank or 0, as_json)
             return
-        asked = of_rank(collective, sizes, call.dtype, rank, peer)
-        asked = replace(asked, buffers=call.buffers, windows=call.windows)
-        exchanges.show(communicator.scenario(), asked, times, as_json)
+        query = of_rank(collective, sizes, call.dtype, rank, peer)
+        query = replace(query, buffers=call.buffers, windows=call.windows)
+        exchanges.show(asked.scenario(), query, times, as_json)
         return
     if not in_full and (rank is not None or peer is not None):
         raise BadInput(
@@ -126,7 +118,7 @@ def command(
         )
     if peer is not None and collective not in ROOTED:
         raise BadInput(f"--root: {collective.name} has none; valid: of broadcast, reduce, gather and scatter")
-    described = communicator.scenario()
+    described = asked.scenario()
     request = call.request(collective)
     answers = picks.from_emulator(described, request, sizes)
     if times is not None:

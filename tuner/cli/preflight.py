@@ -11,9 +11,10 @@ import click
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective
+from tuner.base.sizes import as_ranges
 from tuner.cli import options
-from tuner.cli.command import Group
-from tuner.cli.output import human_bytes, print_json, print_table, say, span, verdict
+from tuner.cli.command import FILE, Group
+from tuner.cli.output import human_bytes, print_table, say, show, span, verdict
 from tuner.jobs.preflight import collect
 from tuner.jobs.preflight.alone import SizeBounds
 from tuner.jobs.preflight.settings import DescribedNodes
@@ -25,10 +26,8 @@ if TYPE_CHECKING:
 
 
 @click.command(name="collect", cls=options.Command)
-@click.argument("folder", type=click.Path(path_type=Path), required=False, metavar="DIR")
-@click.option(
-    "--library", type=click.Path(path_type=Path), metavar="FILE", help="The libnccl.so.2 that the job loads, if known."
-)
+@click.argument("folder", type=FILE, required=False, metavar="DIR")
+@click.option("--library", type=FILE, metavar="FILE", help="The libnccl.so.2 that the job loads, if known.")
 @click.option("--script", is_flag=True, help="Print the one file that does the same with Python alone.")
 def collect_command(folder: Path | None, library: Path | None, script: bool) -> None:
     """Writes what this rank would give NCCL to choose by into DIR, which all ranks share.
@@ -58,12 +57,10 @@ WIDTH = 42
 
 
 @click.command(name="check", cls=options.Command)
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("folder", type=FILE, metavar="DIR")
 @options.collectives_argument
 @click.option("--machine", metavar="NAME", help="What the hosts are, where the records do not tell.")
-@click.option(
-    "--topology", type=click.Path(path_type=Path), metavar="FILE.xml", help="The topology of all hosts instead."
-)
+@click.option("--topology", type=FILE, metavar="FILE.xml", help="The topology of all hosts instead.")
 @options.range_options
 @options.call_options(buffers=False, in_place=False, windows=False)
 @options.json_option
@@ -90,10 +87,7 @@ def check_command(
     """
     requests = tuple(call.request(collective) for collective in dict.fromkeys(collectives or Collective))
     report = check(folder, PreflightQuery(requests, SizeBounds(low, high), DescribedNodes(machine, topology)))
-    if as_json:
-        print_json(report)
-    else:
-        _print(report)
+    show(report, as_json, _print)
     sys.exit(
         {RanksVerdict.same: 0, RanksVerdict.part: 1, RanksVerdict.refused: 1, RanksVerdict.unknown: 2}[report.verdict]
     )
@@ -122,7 +116,7 @@ def _print(report: Report) -> None:
 
 def _problems(report: Report) -> Iterator[str]:
     if report.missing:
-        yield f"missing: ranks {_numbers(report.missing)}"
+        yield f"missing: ranks {as_ranges(report.missing)}"
     for rank, files in report.duplicates.items():
         yield f"rank {rank} is there {len(files)} times: {', '.join(files)}"
     for file in report.unreadable:
@@ -206,18 +200,6 @@ def _verdict(report: Report) -> str:
     if report.verdict is RanksVerdict.unknown:
         return "not known whether all ranks would choose the same"
     return f"all ranks choose the same{f'; {report.cost.in_words}' if report.cost is not None else ''}"
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    """``3, 5-7``, and how many more."""
-    spans = list[list[int]]()
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    words = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
-    return ", ".join(words[:MOST_SHOWN]) + (f" and {len(words) - MOST_SHOWN} more" if len(words) > MOST_SHOWN else "")
 
 
 VERBS = {

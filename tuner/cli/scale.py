@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,9 +16,6 @@ from tuner.cli.output import human_bytes, number, print_json, print_table, say, 
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import MOST_NODES, Scenario
-
-if TYPE_CHECKING:
-    from tuner.answers.calibrated import TimesWanted
 
 
 @click.command(name="scale", cls=options.Command)
@@ -58,10 +55,7 @@ if TYPE_CHECKING:
 )
 @click.option("--every", is_flag=True, help="Look at every number of nodes, which takes about 3 ms for each.")
 @of_all_ranks
-@options.communicator_options(tuner=True)
-@options.call_options()
-@options.time_options("both")
-@options.json_option
+@options.question(times="both")
 def command(
     collectives: tuple[Collective, ...],
     sizes: list[int],
@@ -70,10 +64,7 @@ def command(
     high: int,
     over: str,
     every: bool,
-    call: options.CallOptions,
-    times: "TimesWanted | None",
-    as_json: bool,
-    communicator: options.CommunicatorOptions,
+    asked: options.CommunicatorQuestion,
 ) -> None:
     """The numbers of nodes on which NCCL's choice for COLLECTIVE (all five by default) stays the same.
 
@@ -86,12 +77,12 @@ def command(
     nccl-tuner scale allgather --bytes 1M --per-rank --machine dgx-h100 --to-nodes 1024 --every --json
     nccl-tuner scale reducescatter --buffers window --machine dgx-h100 --nccl 2.30.7 --env NCCL_GIN_TYPE=3
     """
-    described = communicator.scenario()
+    described, call, times = asked.scenario(), asked.call, asked.times
     like = call.request()
     if over == "gpus-per-node":
         if call.buffers is Buffers.window:
             raise BadInput("--over gpus-per-node: not on windows; valid: --buffers plain|registered|graph")
-        _over_gpus(described, collectives, sizes, like, as_json)
+        _over_gpus(described, collectives, sizes, like, asked.as_json)
         return
     low, high = max(low, described.node_counts[0]), min(high, described.node_counts[1])
     if described.nodes != 1 and described.from_log is None:
@@ -108,11 +99,11 @@ def command(
         scaled = scale(described, requests, sizes, counts, per_rank=per_rank)
     if times is not None:
         scaled = with_times(scaled, described, requests, times, per_rank=per_rank)
-    if as_json:
+    if asked.as_json:
         print_json(scaled)
         return
     measured = any(each.calibrated_from for each in scaled.ranges)
-    by_nccl = not measured or times is None or times.beside_nccl
+    by_nccl = not measured or asked.by_nccl
     columns = [*COLUMNS, *(BY_NCCL if by_nccl else ()), *(CALIBRATED if measured else ())]
     say(_verdict(((one.collective, one.bytes, one.name) for one in scaled.ranges), "nodes"))
     for collective, ranges in groupby(scaled.ranges, key=lambda one: one.collective):

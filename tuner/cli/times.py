@@ -6,6 +6,7 @@ from tuner.answers.calibrated import CalibratedRatio, CalibratedTime, Calibratio
 from tuner.cli.output import NotedCell
 
 INTERVAL = "90 % interval"
+TELLING = 0.05  # part of a time: bounds on both sides of none that are wider say nothing
 ALONE = "predictions are of calls alone, with no compute beside them"
 COST_UNKNOWN = "what that costs either is not known"
 
@@ -32,9 +33,11 @@ def change(times: CalibratedRatio | None) -> str | NotedCell:
 
 
 def change_between(low: float, high: float) -> str:
-    """The same of both bounds as parts of 1; where it may be either way, that it cannot be told."""
+    """The same of both bounds as parts of 1; in words where nothing may have changed, alone where they say nothing."""
+    if low < 0 < high and max(-low, high) > TELLING:
+        return "cannot be told"
     both = f"{100 * low:+.1f} %" if low == high else f"{100 * low:+.1f} to {100 * high:+.1f} %"
-    return f"cannot be told: {both}" if low < 0 < high else both
+    return f"{both}, maybe none" if low < 0 < high else both
 
 
 def whose(used: CalibrationUsed) -> str:

@@ -11,6 +11,7 @@ import click
 from tuner.base.errors import BadInput
 from tuner.base.records import to_json
 from tuner.cli import options
+from tuner.cli.command import FILE
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import asked, is_asked, place_options
 from tuner.cli.output import human_bytes, print_json, print_table, say, verdict
@@ -191,7 +192,7 @@ def _span(low: int, high: int) -> str:
 
 @click.command(name="verify", cls=options.Command)
 @options.under("Output", "--noise", "--next", "--plot")
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
+@click.argument("files", nargs=-1, type=FILE, metavar="[FILE]...")
 @place_options
 @click.option("--table", "tables", multiple=True, metavar="NAME|FILE", help="A table of measured times; repeatable.")
 @click.option(
@@ -209,13 +210,13 @@ def _span(low: int, high: int) -> str:
 )
 @click.option(
     "--histogram",
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="CSV",
     help="How often which size is called, collective,bytes,count: the total is over these calls.",
 )
 @click.option(
     "--plot",
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="OUT.png",
     help="The measured times as a picture: .png, .svg or .pdf; needs matplotlib.",
 )
@@ -255,7 +256,7 @@ def command(files: tuple[Path, ...], histogram: Path | None, plot: Path | None, 
         names = [f"{file.file}: {file.origin}" for file in verified.files]
         save(figures.measured([file.comparison for file in verified.files], names), plot)
     if as_json:
-        print_json(to_json(verified))
+        print_json(verified)
         return
     for file in verified.files:
         _print(file)

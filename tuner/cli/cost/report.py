@@ -19,6 +19,7 @@ from tuner.base.names import Collective
 from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli import times as calibrated_times
+from tuner.cli.command import FILE
 from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.cost import values
 from tuner.cli.output import human_bytes, print_json, print_table, say
@@ -37,7 +38,7 @@ from tuner.times.costmodels.alphabeta import Level
     "--inter-alpha-us",
     "--inter-beta-gbs",
 )
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=FILE)
 @of_all_ranks
 @options.communicator_options()
 @click.option(
@@ -81,12 +82,7 @@ from tuner.times.costmodels.alphabeta import Level
     help="[default: a GPU's share of --inter-gbs]",
 )
 @options.time_options("both")
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path),
-    metavar="OUT.png",
-    help="A picture of it: .png, .svg or .pdf; needs matplotlib.",
-)
+@click.option("--plot", type=FILE, metavar="OUT.png", help="A picture of it: .png, .svg or .pdf; needs matplotlib.")
 @options.json_option
 def command(
     file: Path,

@@ -9,6 +9,7 @@ from tuner.base.errors import BadInput
 from tuner.base.files import write_text
 from tuner.base.records import to_json
 from tuner.cli import options
+from tuner.cli.command import FILE
 from tuner.cli.output import print_json, print_table, verdict
 from tuner.plugin import live, stats
 
@@ -16,12 +17,12 @@ MOST_SHOWN = 12
 
 
 @click.command(name="stats", cls=options.Command)
-@click.argument("files", metavar="FILE|DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", metavar="FILE|DIR...", nargs=-1, required=True, type=FILE)
 @click.option("--prometheus", is_flag=True, help="Counts of a DIR as Prometheus reads them; exit code 0.")
 @click.option(
     "-o",
     "--out",
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="FILE.prom",
     help="With --prometheus: a file that is replaced at once, in the folder of the node exporter's textfile collector.",
 )
@@ -55,7 +56,7 @@ def stats_command(files: tuple[Path, ...], prometheus: bool, out: Path | None, a
 
 def _show_ended(counts: stats.Stats, as_json: bool) -> None:
     if as_json:
-        print_json(to_json(counts))
+        print_json(counts)
     else:
         apart = len(counts.disagreements)
         said = f"{apart} communicators with DIFFERENT TABLES" if apart else "every communicator has one table"

@@ -10,6 +10,7 @@ import click
 from tuner import plugin, release
 from tuner.base.errors import BadInput, one_of
 from tuner.cli import options
+from tuner.cli.command import FILE
 from tuner.cli.communicator_options import release_option
 from tuner.cli.output import print_json
 from tuner.plugin import headers, loading, rollout
@@ -47,21 +48,21 @@ def path_command(as_json: bool) -> None:
     "--identity",
 )
 @release_option("NCCL release. [default: the installed nvidia-nccl wheel's; without one, the newest]")
-@click.option("--table", type=click.Path(path_type=Path), metavar="FILE", help="The decision table to apply.")
+@click.option("--table", type=FILE, metavar="FILE", help="The decision table to apply.")
 @click.option("--strict", is_flag=True, help="A table that cannot be read fails the communicator.")
 @click.option(
     "--next", "following", metavar="TUNER", help="The tuner to ask where no row matches: a path, a name, or none."
 )
-@click.option("--live", type=click.Path(path_type=Path), metavar="DIR", help="A folder for counts while the job runs.")
-@click.option("--switch", type=click.Path(path_type=Path), metavar="FILE", help="The switch that all ranks see.")
-@click.option("--canary", type=click.Path(path_type=Path), metavar="FILE", help="The table that some jobs get instead.")
+@click.option("--live", type=FILE, metavar="DIR", help="A folder for counts while the job runs.")
+@click.option("--switch", type=FILE, metavar="FILE", help="The switch that all ranks see.")
+@click.option("--canary", type=FILE, metavar="FILE", help="The table that some jobs get instead.")
 @click.option("--percent", type=float, default=0.0, help="Of how many jobs in a hundred, by the job's name.")
-@click.option("--canary-jobs", type=click.Path(path_type=Path), metavar="FILE", help="Names of jobs that get it.")
-@click.option("--canary-hosts", type=click.Path(path_type=Path), metavar="FILE", help="Hosts whose jobs get it.")
+@click.option("--canary-jobs", type=FILE, metavar="FILE", help="Names of jobs that get it.")
+@click.option("--canary-hosts", type=FILE, metavar="FILE", help="Hosts whose jobs get it.")
 @click.option("--job", metavar="NAME", help="The job, as all its ranks know it. [default: Slurm's, torchrun's ...]")
 @click.option("--job-hosts", metavar="NAMES", default="", help="The job's hosts, with blanks between.")
-@click.option("--signature", type=click.Path(path_type=Path), metavar="FILE", help="The table's signature.")
-@click.option("--signers", type=click.Path(path_type=Path), metavar="FILE", help="Allowed signers, or a public key.")
+@click.option("--signature", type=FILE, metavar="FILE", help="The table's signature.")
+@click.option("--signers", type=FILE, metavar="FILE", help="Allowed signers, or a public key.")
 @click.option("--identity", metavar="NAME", help="Whose signature it has to be, of the allowed signers.")
 @options.json_option
 def env_command(
@@ -128,7 +129,7 @@ def _check_signature(table: Path, signature: Path, signers: Path | None, identit
 
 
 @click.command(name="switch", cls=options.Command)
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=FILE)
 @click.argument("state", type=click.Choice(["off", "on"]))
 @click.option(
     "--margin", "margin_s", type=int, default=rollout.LEAST_MARGIN_S, show_default=True,

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -13,8 +12,9 @@ from tuner import release
 from tuner.base.errors import BadInput
 from tuner.base.files import write_text
 from tuner.base.names import Collective, DataType, Op
-from tuner.base.records import to_json, today
+from tuner.base.records import today
 from tuner.cli import options
+from tuner.cli.command import FILE
 from tuner.cli.output import command_line, print_json, say, verdict
 from tuner.emulator.selection import Selection
 from tuner.plugin import compile, headers, lint, lint_scenario
@@ -29,7 +29,7 @@ from tuner.scenario import Scenario
 
 
 @click.command(name="convert", cls=options.Command)
-@click.argument("file", metavar="IN", type=click.Path(path_type=Path))
+@click.argument("file", metavar="IN", type=FILE)
 @options.out_option("OUT", "The file to write.")
 @click.option(
     "--to",
@@ -59,7 +59,7 @@ def convert_command(file: Path, out: Path, target: str, as_json: bool) -> None:
 
 
 @click.command(name="lint", cls=options.Command)
-@click.argument("files", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
 @options.communicator_options(build=True)
 @options.call_options(buffers=False, in_place=False, windows=False)
 @options.libnccl_option(
@@ -141,6 +141,15 @@ def _checks(
 
 
 @dataclass(frozen=True, slots=True)
+class LintAnswer:
+    """Findings of a table, by line, as JSON has them."""
+
+    file: Path
+    format: str
+    findings: list[TableFinding]
+
+
+@dataclass(frozen=True, slots=True)
 class _Linted:
     """A table with what was found, by line."""
 
@@ -152,8 +161,8 @@ class _Linted:
     def bad(self) -> int:
         return sum(finding.severity != NOTE for finding in self.findings)
 
-    def answer(self) -> dict[str, Any]:
-        return {"file": str(self.file), "format": self.read.format, "findings": to_json(self.findings)}
+    def answer(self) -> "LintAnswer":
+        return LintAnswer(self.file, self.read.format, self.findings)
 
     def print(self) -> None:
         table = self.read.table
@@ -193,7 +202,7 @@ class _Linted:
 @click.option(
     "--measured",
     "samples",
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="FILE.csv",
     help="Instead of a machine: a CSV of measurements with the columns of NVIDIA's optimize_config.py.",
 )

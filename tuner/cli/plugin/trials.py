@@ -9,6 +9,7 @@ from tuner.answers import tried
 from tuner.base.names import Collective
 from tuner.base.records import to_json
 from tuner.cli import options
+from tuner.cli.command import FILE
 from tuner.cli.output import human_bytes, number, print_json, print_table, say
 from tuner.emulator.group import Operation
 from tuner.emulator.selection import Selection
@@ -21,7 +22,7 @@ from tuner.scenario import Scenario
 
 
 @click.command(name="dry-run", cls=options.Command)
-@click.argument("table", type=click.Path(path_type=Path))
+@click.argument("table", type=FILE)
 @options.collective_argument
 @options.bytes_option
 @options.communicator_options()

@@ -266,7 +266,7 @@ class Packer:
         self.excluded: Once[tuple[tuple[int, int], ...]] = Once()
         self.lines: Once[tuple[Any, ...]] = Once()
 
-    def pack(self, described: dict[str, Any]) -> Packed:
+    def pack(self, described: dict[str, object]) -> Packed:
         """``described`` joins the index: what the page says besides."""
         report, nodes = self.report, self.report.nodes
         places = [
@@ -297,7 +297,7 @@ class Packer:
         text = json.dumps(index, separators=(",", ":"), allow_nan=False)
         return Packed(_deflated(text.encode()), _deflated(binary), len(self.numbers.values))
 
-    def _calibrated(self, lines: CalibratedLines) -> dict[str, Any]:
+    def _calibrated(self, lines: CalibratedLines) -> dict[str, object]:
         """By release, collective and nodes the place of what is known: rows of times, low and high, where measured."""
         report, rows = self.report, Once[tuple[Any, ...]]()
 

@@ -6,7 +6,6 @@ import shlex
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
-from typing import Any
 
 from tuner.answers import graphs
 from tuner.answers.charts.palette import COLOURS, DASHES, HATCHES, INKS, NOTHING_COLOUR, NOTHING_HATCH, NOTHING_INK
@@ -72,7 +71,7 @@ def _machine(scenario: Scenario) -> str:
         return ""
 
 
-def _described(report: PageData) -> dict[str, Any]:
+def _described(report: PageData) -> dict[str, object]:
     """What the page says besides the lines: how combinations look, and where it begins."""
     nothing = {"colour": NOTHING_COLOUR, "ink": NOTHING_INK, "hatch": NOTHING_HATCH}
     return {
