@@ -493,41 +493,39 @@ def _ring(number: int, first: int, channels: Sequence[Sequence[RankChannel]], no
     while number < len(channels[last]) and (following := channels[last][number].next) not in order:
         order[following] = None
         last = following
-    adapters: list[ChannelAdapter | None] = [None] * len(nodes)
-    pairs = []
+    crossings = []
     for rank in order:
-        if number < len(channels[rank]):
-            here = channels[rank][number]
-            adapters[rank] = here.ring_adapter
-            pairs.append((rank, here.next))
-    return RingOrder(number, tuple(order), tuple(_crossings(pairs, adapters, nodes)))
+        if number < len(channels[rank]) and nodes[following := channels[rank][number].next] != nodes[rank]:
+            into = channels[following][number].ring_adapter if number < len(channels[following]) else None
+            crossings.append(_crossing(rank, following, channels[rank][number].ring_adapter, into))
+    return RingOrder(number, tuple(order), tuple(crossings))
 
 
 def _order(number: int, places: Sequence[_Place], nodes: Sequence[int]) -> TreeOrder:
-    pairs = [(rank, peer) for rank, place in enumerate(places) for peer in place.tree.peers]
-    adapters = [place.adapter for place in places]
+    trees = [place.tree for place in places]
+    pairs = [
+        (rank, peer)
+        for rank, (tree, node) in enumerate(zip(trees, nodes, strict=True))
+        for peer in tree.peers
+        if nodes[peer] != node
+    ]
     return TreeOrder(
         number,
-        tuple(place.tree.parent for place in places),
-        tuple(place.tree.children for place in places),
-        tuple(_crossings(pairs, adapters, nodes)),
+        tuple([tree.parent for tree in trees]),
+        tuple([tree.children for tree in trees]),
+        tuple([_crossing(one, other, places[one].adapter, places[other].adapter) for one, other in pairs]),
     )
 
 
-def _crossings(
-    pairs: Iterable[tuple[int, int]], adapters: Sequence[ChannelAdapter | None], nodes: Sequence[int]
-) -> Iterator[Crossing]:
-    """Pairs of sender and receiver that are on two nodes."""
-    for sender, receiver in pairs:
-        if nodes[sender] != nodes[receiver]:
-            out, into = adapters[sender], adapters[receiver]
-            yield Crossing(
-                sender=sender,
-                relay=sender if out is None else out.relay,
-                send_net=None if out is None else out.net,
-                receive_net=None if into is None else into.net,
-                receiver=receiver,
-            )
+def _crossing(sender: int, receiver: int, out: ChannelAdapter | None, into: ChannelAdapter | None) -> Crossing:
+    """Sender and receiver, which are on two nodes, and what each of them uses."""
+    return Crossing(
+        sender=sender,
+        relay=sender if out is None else out.relay,
+        send_net=None if out is None else out.net,
+        receive_net=None if into is None else into.net,
+        receiver=receiver,
+    )
 
 
 def _heads(connected: Connected) -> Iterator[tuple[int, ...]]:
