@@ -1,6 +1,6 @@
 """What answers take, all in one table with the date: processor time, medians of several runs. Prints; checks nothing.
 
-python benchmarks/speed.py [PART...]       all parts, or picks, search, files, other, libnccl, plugin, start
+python benchmarks/speed.py [PART...]       all parts, or picks, search, files, shown, other, libnccl, plugin, start
 """
 
 import json
@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from benchmarks import graphs, plugin
+from benchmarks import graphs, libnccl_picks, plugin
 from benchmarks.start import milliseconds
 from tests.support.preflight_records import AMD, Host, with_processor
 from tests.support.preflight_records import write as write_records
@@ -26,7 +26,7 @@ from tuner import release
 from tuner.answers.choices import choices
 from tuner.answers.diff import Side, diff
 from tuner.api import communicator as described
-from tuner.base.names import Collective, DataType, Op
+from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.emulator import compiled
 from tuner.emulator.compiled import CompiledSelection
 from tuner.emulator.ranges import launches
@@ -34,6 +34,7 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.graphs.graphs import search
 from tuner.oracle.api import Oracle
+from tuner.plugin.dry_run import DryRun, TunerCall
 from tuner.scenario import Scenario
 from tuner.times.timemodel import predict
 
@@ -71,6 +72,7 @@ def picks() -> Iterator[Figure]:
         table = selection.pick_table(request)
         assert table is not None
         name = collective.name
+        own = [libnccl_picks.measure(CASE, request, sizes)[0]]
         yield (
             f"a table of picks, {name}",
             1e3 * seconds(lambda r=request: compiled.pick_table(selection, r)),
@@ -92,6 +94,8 @@ def picks() -> Iterator[Figure]:
             "ns",
             "-",
         )
+        own.append(libnccl_picks.measure(CASE, request, sizes)[0])
+        yield f"libnccl's own topoGetAlgoInfo, before and after these, {name}", min(own), "ns", "-"
     planner = described("dgx-h100", nodes=2, nccl=NCCL)
     one_by_one = range(1 << 20, (1 << 20) + 1000)
     planner.pick("allreduce", 1 << 20)
@@ -140,6 +144,30 @@ def files() -> Iterator[Figure]:
         yield "plugin lint of 100,000 rows", milliseconds([command, "plugin", "lint", str(table)]), "ms", "5000"
 
 
+def shown() -> Iterator[Figure]:
+    """A report, and the counts of a job's 512 processes, as the plugin writes them."""
+    command = str(Path(sys.executable).with_name("nccl-tuner"))
+    costs = np.full((len(Algorithm), len(Protocol)), 10, np.float32)
+    with TemporaryDirectory() as folder:
+        page = ["report", "--machine", "dgx-h100", "--nodes", "2", "--out", str(Path(folder, "page.html"))]
+        yield "report of a machine, 26 releases", milliseconds([command, *page]), "ms", "5000"
+        for rows in (100, 10_000):
+            table, alone, job = (Path(folder, f"{name}{rows}") for name in ("table", "alone", "job"))
+            lines = (
+                f"allreduce bytes={64 * at}..{64 * at + 63} -> ring/ll channels={at % 16 + 1}" for at in range(rows)
+            )
+            table.write_text("\n".join(["nccl-tuner-table 1", *lines, ""]))
+            with DryRun(table, ranks=512, nodes=64, env={"NCCL_TUNER_LIVE": str(alone)}) as one:
+                for at in range(50):
+                    one.ask(TunerCall(Collective.AllReduce, 64 * (at * 7919 % rows) + 1), costs)
+                content = next(alone.iterdir()).read_bytes()
+            job.mkdir()
+            for process in range(512):
+                (job / f"host.{process}.0").write_bytes(content)
+            took = min(milliseconds([command, "plugin", "stats", str(job)]) for _ in range(3))
+            yield f"plugin stats of 512 processes, {rows} rows", took, "ms", "1000"
+
+
 def other() -> Iterator[Figure]:
     communicator = CASE.communicator()
 
@@ -153,8 +181,9 @@ def other() -> Iterator[Figure]:
     map_sizes = np.unique(np.geomspace(8, 16 << 30, 400).astype(np.uint64))
     mapped = seconds(lambda: choices(CASE, summed, map_sizes, range(1, 65)), 3)
     yield "choices of 64 node counts x 400 sizes", 1e3 * mapped, "ms", "-"
-    across = described("dgx-h100", nodes=256, nccl=NCCL)
-    yield "channels across 256 nodes", 1e3 * seconds(across.channels_across_nodes, 1), "ms", "250"
+    for nodes, aim_ms in ((256, "250"), (1024, "1000")):
+        across = described("dgx-h100", nodes=nodes, nccl=NCCL)
+        yield f"channels across {nodes} nodes", 1e3 * seconds(across.channels_across_nodes, 1), "ms", aim_ms
 
     def pairs() -> None:
         sides = [Side(replace(CASE, nccl=name)) for name in release.names()]
@@ -181,7 +210,12 @@ def libnccl() -> Iterator[Figure]:
 
 
 def plugins() -> Iterator[Figure]:
-    for call in plugin.measure()["calls"]:
+    calls = plugin.measure()["calls"]
+    least_ns = {(call["plugin"], call["rows"]): call["least_ns"] for call in calls}
+    for rows in plugin.AIMS_NS:
+        counts_ns = least_ns["ours", rows] - least_ns["ours, counting nothing", rows]
+        yield f"a call's counts, {rows} rows", counts_ns, "ns at least", "1"
+    for call in calls:
         aim = plugin.AIMS_NS.get(call["rows"]) if call["plugin"] == "ours" else None
         yield f"getCollInfo, {call['plugin']}, {call['rows']} rows", call["least_ns"], "ns at least", str(aim or "-")
 
@@ -197,6 +231,7 @@ PARTS: dict[str, Callable[[], Iterator[Figure]]] = {
     "picks": picks,
     "search": searches,
     "files": files,
+    "shown": shown,
     "other": other,
     "libnccl": libnccl,
     "plugin": plugins,
