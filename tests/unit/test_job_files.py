@@ -1,6 +1,7 @@
 """Files of a job that are broken, and the Inspector's, which are read as the plugin's are."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,28 @@ def test_times_that_cannot_be_are_left_out_and_counted(tmp_path: Path) -> None:
     assert calls.transfer_us.tolist() == [10, 16]
     assert calls.incomplete == 4
     assert any("4 records are left out" in note for note in report.report(folder, [calls]).notes)
+
+
+@pytest.mark.slow
+def test_a_cluster_of_processes_joins_as_one_process_does(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    random = np.random.default_rng(0)
+    for number in (7, 8):  # communicators
+        (tmp_path / "job").mkdir(exist_ok=True)
+        for rank in range(2):
+            times = random.uniform(10, 20, 2000)
+            written(tmp_path / "job", rank, list(times), communicator_id=number, head_pid=10 * number + rank + 1)
+            (tmp_path / "job" / f"h.{rank}.job").rename(tmp_path / "job" / f"{number}.{rank}.job")
+    with distributed.Client(n_workers=2, threads_per_worker=1, dashboard_address=None) as client:
+        assert len(set(client.run(os.getpid).values()) - {os.getpid()}) == 2
+        found = list(joined.joined(joined.read_folder(tmp_path / "job"), joined.by_dask(tmp_path / "kept", 2)))
+    expected = list(joined.joined(joined.read_folder(tmp_path / "job")))
+    assert len(found) == len(expected) == 2
+    for one, other in zip(found, expected, strict=True):
+        for name in ("call", "sequence", "transfer_us", "waiting_us", "last", "at_s"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+        assert (one.incomplete, one.parted, len(one.call)) == (0, 0, 2000)
+    assert len(list((tmp_path / "kept").glob("communicator=*/part=*/*.parquet"))) == 4
 
 
 @pytest.mark.parametrize("rank", [0, 5])

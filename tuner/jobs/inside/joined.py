@@ -6,8 +6,10 @@ those of its function, which all ranks count alike (comm->seqNumber, src/plugin/
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
+from itertools import count as numbers_from
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,11 +162,17 @@ def _impossible(files: Iterable[JobFile]) -> Iterator[str]:
             yield f"{file.path}: {large} kinds of calls are left out: more channels or bytes than there can be"
 
 
-def joined(folder: JobFolder) -> Iterator[JoinedCalls]:
-    """The calls of each communicator, the one with most time first. What is joined at once is bounded."""
+Fold = Callable[[Iterable["polars.DataFrame"]], "polars.DataFrame"]
+
+
+def joined(folder: JobFolder, fold: Fold | None = None) -> Iterator[JoinedCalls]:
+    """Calls of each communicator, the one with most time first. What is joined at once is bounded.
+
+    ``fold`` has one row for each call of the frames with a row for each rank's, such as :func:`by_dask`.
+    """
     gathered = _gathered(folder)
     for number in sorted(gathered.files, key=lambda each: -_time_us(gathered.files[each])):
-        yield _joined_one(gathered, number)
+        yield _joined_one(gathered, number, fold or _folded)
 
 
 def _gathered(folder: JobFolder) -> _Gathered:
@@ -229,17 +237,27 @@ def _frames(
         file.release()
 
 
+# How the columns of a call's ranks become one; "key" tells calls apart.
+_ONE_ROW = {
+    "least": "min",
+    "time": "sum",
+    "ranks": "sum",
+    "sum": "sum",
+    "squares": "sum",
+    "kind": "min",
+    "other": "max",
+    "at": "max",
+}
+
+
 def _folded(frames: Iterable["polars.DataFrame"]) -> "polars.DataFrame":
     """One row a call; no more records than AT_ONCE are in memory beside the calls."""
     import polars as pl
 
     def fold(several: list["polars.DataFrame"]) -> "polars.DataFrame":
-        least = [pl.col(name).min() for name in ("least", "kind")]
-        sums = [pl.col(name).sum() for name in ("time", "ranks", "sum", "squares")]
-        most = [pl.col(name).max() for name in ("other", "at")]
-        columns = ["key", "least", "time", "ranks", "sum", "squares", "kind", "other", "at"]
-        grouped = pl.concat(several).lazy().group_by("key").agg(*least, *sums, *most)
-        return grouped.select(columns).collect(engine="streaming")
+        columns = [getattr(pl.col(name), how)() for name, how in _ONE_ROW.items()]
+        grouped = pl.concat(several).lazy().group_by("key").agg(*columns)
+        return grouped.select("key", *_ONE_ROW).collect(engine="streaming")
 
     waiting: list[polars.DataFrame] = []
     for frame in frames:
@@ -249,7 +267,31 @@ def _folded(frames: Iterable["polars.DataFrame"]) -> "polars.DataFrame":
     return fold(waiting)
 
 
-def _joined_one(gathered: _Gathered, number: int) -> JoinedCalls:
+def by_dask(to: Path, parts: int = 1) -> Fold:
+    """Fold by the Dask cluster whose client is the current one: what is joined is kept in the new folder ``to``, as
+    Parquet partitioned by communicator and rank. ``parts``: of how many partitions the calls of a communicator are.
+    BadInput where Dask is not installed.
+    """
+    import polars as pl
+
+    try:
+        dask = import_module("dask.dataframe")
+    except ImportError as error:
+        raise BadInput(f"joining on a cluster: pip install 'dask[dataframe,distributed]' ({error})") from None
+    numbers = numbers_from()
+
+    def fold(frames: Iterable["polars.DataFrame"]) -> "polars.DataFrame":
+        folder = to / f"communicator={next(numbers)}"
+        for rank, frame in enumerate(frames):
+            (folder / f"part={rank}").mkdir(parents=True)
+            frame.write_parquet(folder / f"part={rank}" / "records.parquet")
+        records = dask.read_parquet(folder, columns=["key", *_ONE_ROW])
+        return pl.from_pandas(records.groupby("key").agg(_ONE_ROW, split_out=parts).compute().reset_index())
+
+    return fold
+
+
+def _joined_one(gathered: _Gathered, number: int, fold: Fold) -> JoinedCalls:
     import polars as pl
 
     one, names = gathered.communicators[number]
@@ -267,7 +309,7 @@ def _joined_one(gathered: _Gathered, number: int) -> JoinedCalls:
     known = tuple(kinds)
     functions = np.array([int(call.collective) for call in known], np.int64)
 
-    found = _folded(_frames(gathered.files[number], places, functions)).sort("at", "key")
+    found = fold(_frames(gathered.files[number], places, functions)).sort("at", "key")
     # a rank that is there twice, or is none of it, shows in the sum of their numbers, or in that of the squares
     of_all = ranks * (ranks - 1) // 2, ranks * (ranks - 1) * (2 * ranks - 1) // 6
     whole = ((found["ranks"] == ranks) & (found["sum"] == of_all[0]) & (found["squares"] == of_all[1])).to_numpy()
