@@ -1,7 +1,9 @@
 """Buffers: those of connections, those of users, and how many channels operations on registered ones may use.
 
 Rules of channels are by name, in the order of the release table; NCCL_CTA_POLICY, which leaves blocks to others, holds
-without a tuner plugin. Shapes: bounds are numbers of channels, [size].
+without a tuner plugin.
+
+Shapes: bounds are numbers of channels, [size].
 """
 
 from collections.abc import Callable, Collection

@@ -146,7 +146,7 @@ def _middle(calls: Features, log_form: Array, log_nccl: Array) -> Array:
 
 
 def is_known(collective: Ints, algorithm: Ints) -> NDArray[np.bool_]:
-    """Whether some site's rows show such calls between nodes: their collective with their algorithm, [call]."""
+    """Whether some site's rows show such calls between nodes: collectives and algorithms as numbers, [call]."""
     known: NDArray[np.bool_] = _KNOWN[collective, algorithm]
     return known
 
