@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.scripts import fit_network
+from tests.support import exchange_accuracy
 from tuner.base.records import to_json
-from tuner.times.calibration.accuracy import exchanges
 from tuner.times.calibration.accuracy.evaluate import of_splits
 
 FILE = Path(__file__).parents[2] / "docs" / "accuracy.json"
@@ -47,7 +47,7 @@ def main() -> None:
     rounded = {"error": 4, "coverage": 3, "half_width": 3}
     alltoall = [
         {**to_json(each), **{key: round(getattr(each, key), digits) for key, digits in rounded.items()}}
-        for each in exchanges.run()
+        for each in exchange_accuracy.run()
     ]
     kept = {
         "splits": splits,

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from tests.scripts import write_accuracy
+from tests.support import exchange_accuracy
 from tests.support.command_line import run
 from tuner.times import measured
 from tuner.times.calibration import calibrate
-from tuner.times.calibration.accuracy import evaluate, exchanges, splits
+from tuner.times.calibration.accuracy import evaluate, splits
 from tuner.times.calibration.accuracy.evaluate import Scores, learn, of_others
 from tuner.times.calibration.accuracy.splits import Split
 from tuner.times.timemodel import calibration
@@ -139,7 +140,7 @@ def test_what_is_held_out_is_not_fitted_to(split: Split) -> None:
 
 
 def test_times_of_all_to_all_reach_what_is_kept_and_promised() -> None:
-    found = exchanges.run()
+    found = exchange_accuracy.run()
     assert len(KEPT["alltoall"]) == len(found)
     for each, kept in zip(found, KEPT["alltoall"], strict=True):
         assert (each.kind, each.title, each.rows) == (kept["kind"], kept["title"], kept["rows"])
