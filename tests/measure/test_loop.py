@@ -811,6 +811,7 @@ def test_progress_is_a_line_every_so_often_and_none_with_json(
         (("--out", "x", "--protocols", "ll64"), "unknown protocol 'll64'; did you mean LL?; valid: LL, LL128, Simple"),
         (("--out", "x", "--channels", "4,65"), "channels '65'; valid: 1 to 64"),
         (("--out", "x", "--backend", "gpus"), "unknown backend 'gpus'; valid: simulated, gpu"),
+        (("--out", "x", "--backend", "double"), "in a checkout: python -m tests.support.double.nccl_tuner measure"),
         (("--out", "x", "--backend", "gpu", "--nothing-planted"), "nothing to plant with --backend gpu"),
         (("--out", "x", "--algorithms", "pat", "allreduce"), "nothing to measure: none of the combinations requested"),
         (("--out", "x", "--bytes", "7"), "7 bytes: no whole number of float32"),

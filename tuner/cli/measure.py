@@ -25,6 +25,7 @@ from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.output import print_json, say
 from tuner.plugin.table.records import MAX_CHANNELS
 from tuner.times.costmodels.operations import algorithm_gbs, bus_factor
+from tuner.times.records.header import DOUBLE
 from tuner.times.records.samples import Combination, Point
 from tuner.times.results import Result
 
@@ -210,6 +211,7 @@ def _simulated(query: BackendQuery) -> Opener:
 
 
 BACKENDS: dict[str, Callable[[BackendQuery], Opener]] = {"simulated": _simulated, "gpu": _gpus}
+REHEARSED = "tests.support.double.nccl_tuner"  # where the double is, which the wheel has not
 SAY_EVERY_S = 10.0
 _ENDS: dict[str, str] = {
     End.precise: "every median is within --precision",
@@ -347,7 +349,8 @@ def command(
     nccl-tuner measure allreduce --backend simulated --machine dgx-h100 --bytes 1M,64M --channels 4,8 --out run.jsonl
     """
     if kind not in BACKENDS:
-        raise BadInput(f"unknown backend {kind!r}; {one_of(BACKENDS)}")
+        moved = f"; in a checkout: python -m {REHEARSED} measure --backend double" if kind == DOUBLE else ""
+        raise BadInput(f"unknown backend {kind!r}; {one_of(BACKENDS)}{moved}")
     if communicator["constants"] is not None:
         raise BadInput("--constants: what is measured does not depend on them; valid for: pick, table, group")
     if nothing_planted and kind == "gpu":
