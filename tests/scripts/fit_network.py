@@ -178,10 +178,10 @@ def _updated(site: str, table: str, rows: MeasuredCalls, parameters: dict[str, f
     _, first, kind = np.unique(kinds, axis=1, return_index=True, return_inverse=True)
     chosen: NDArray[np.intp] = np.zeros(0, np.intp)
     if given:
-        chosen = first[np.array(sites.SiteProcess().telling(calls[first], parameters, given))]
+        chosen = first[np.array(sites.SiteProcess(parameters).telling(calls[first], given))]
     own = sites.rows_of(calls[chosen], times_us[chosen], parameters) if given else None
     judged = ~np.isin(kind.ravel(), kind.ravel()[chosen])
-    log_us, half = sites.SiteProcess(own, widening={0: 1.0}).corrected(calls[judged], parameters)
+    log_us, half = sites.SiteProcess(parameters, own, widening={0: 1.0}).corrected(calls[judged])
     nccl = np.abs(rows.nccl_us / times_us - 1)[judged]
     large = calls.bytes[judged] >= LARGE_BYTES
     return _Updated(site, table, given, log_us - np.log(times_us[judged]), half, nccl, large)

@@ -262,7 +262,7 @@ def test_the_rows_that_say_most_are_spread_over_sizes() -> None:
     model = of_communicator(tuner.communicator("dgx-h100", nodes=2, nccl="2.29.2").selection, "dgx-h100")
     sizes = np.array([1 << power for power in range(10, 35)], np.uint64)
     calls = features.of_picks(model.selection, ALLREDUCE, model.selection.pick(ALLREDUCE, sizes))
-    chosen = model.calibration.process.telling(calls, dict(model.calibration.parameters), 4)
+    chosen = model.calibration.process.telling(calls, 4)
     assert len(set(chosen)) == 4
     bytes_chosen = sorted(int(sizes[at]) for at in chosen)
     assert bytes_chosen[0] < 1 << 20 < 1 << 26 < bytes_chosen[-1]

@@ -141,7 +141,7 @@ def _alike(model: TimeModel, request: Request, calls: Features, number: int) -> 
     if between:
         widths = {(kind, None): np.zeros(len(calls)) for kind in times.carried_over}
         widths[CarriedOver.sizes, None] = np.log(times.high_us / times.time_us) ** 2
-        site_calls = [*model.calibration.process.calls(calls, dict(model.calibration.parameters))]
+        site_calls = [*model.calibration.process.calls(calls)]
     else:
         least = model.half_widths_of(calls, ()) ** 2
         widths = {

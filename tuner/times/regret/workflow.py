@@ -359,7 +359,7 @@ def _first_sizes(measured: MeasuredArms, calibration: str | None) -> tuple[int, 
         calls = features.of_picks(selection, request, selection.pick(request, sizes))
     except TunerError:
         return ()
-    telling = model.calibration.process.telling(calls, dict(model.calibration.parameters), FIRST_SIZES)
+    telling = model.calibration.process.telling(calls, FIRST_SIZES)
     return tuple(int(sizes[at]) for at in telling)
 
 

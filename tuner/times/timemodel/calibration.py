@@ -16,7 +16,7 @@ from tuner.base.errors import BadCalibration, BadInput, nearest_of
 from tuner.base.names import ALGO_PROTOS, Collective
 from tuner.base.records import to_json
 from tuner.times.timemodel import point_to_point
-from tuner.times.timemodel.form import PARAMETERS, believed
+from tuner.times.timemodel.form import PARAMETERS, Form, believed
 from tuner.times.timemodel.intervals import (
     ON_ONE_NODE,
     CarriedOver,
@@ -89,8 +89,13 @@ class Calibration:
 
     @cached_property
     def process(self) -> SiteProcess:
-        """Of calls between nodes, conditioned on the site's rows where there are some."""
-        return SiteProcess(self.between)
+        """Process of calls between nodes, conditioned on the site's rows where there are some."""
+        return SiteProcess(self.parameters, self.between)
+
+    @cached_property
+    def form(self) -> Form:
+        """Form with the parameters."""
+        return Form(self.parameters)
 
     @property
     def releases(self) -> tuple[str, ...]:
@@ -99,7 +104,15 @@ class Calibration:
 
     def certainty(self, *, same_machine: bool) -> Certainty:
         """How sure its times are."""
-        return Certainty(self.scope, self.sizes, self.scatter, self.spread, self.factors, same_machine)
+        return self._certainties[same_machine]
+
+    @cached_property
+    def _certainties(self) -> tuple[Certainty, Certainty]:
+        """Those for another machine, and for its own."""
+        another, own = (
+            Certainty(self.scope, self.sizes, self.scatter, self.spread, self.factors, same) for same in (False, True)
+        )
+        return another, own
 
     def has_measured(self, collective: Collective, algo_proto: int, *, between: bool = False) -> bool:
         """Whether any time of such calls was measured, on one node or ``between`` nodes."""

@@ -8,6 +8,7 @@ of (CollNet) goes by NCCL's own latency and bandwidth.
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -128,17 +129,25 @@ _LINK_NORM = 4.0  # how a chain's latency and a busy link join: nearly their max
 
 
 class Form:
-    """The form with some parameters: name -> value. Units: us, GB/s (1e9 bytes a second), bytes."""
+    """The form with some parameters: name -> value. Units: us, GB/s (1e9 bytes a second), bytes.
 
-    def __init__(self, parameters: Mapping[str, float]) -> None:
-        self.parameters = parameters
+    Values of the network's parameters may be columns, [set of parameters][1]: times are of each set then.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        self.parameters: Mapping[str, float] = parameters
+        self._by_collective: dict[str, Array] = {}
 
     def times_us(self, calls: Features) -> Array:
-        """The time of each call, [call]."""
-        times = np.empty(len(calls))
-        for algo_proto, where, one in calls.by_algo_proto:
-            times[where] = self._start_us(one) + self._moving(*algo_proto)(one)
-        return times
+        """The time of each call, [call], or [set][call]."""
+        parts = calls.by_algo_proto
+        times = [self._start_us(one) + self._moving(*algo_proto)(one) for algo_proto, _, one in parts]
+        if len(parts) == 1:
+            return times[0]
+        together = np.empty((*np.broadcast_shapes(*(each.shape[:-1] for each in times)), len(calls)))
+        for (_, where, _), each in zip(parts, times, strict=True):
+            together[..., where] = each
+        return together
 
     def _moving(self, algorithm: Algorithm, protocol: Protocol) -> Callable[[Features], Array]:
         if algorithm is Algorithm.Ring:
@@ -153,9 +162,10 @@ class Form:
 
     def _of(self, name: str, calls: Features) -> Array:
         """A parameter with each call's factor for its collective."""
-        factors = np.array([self.parameters[factor] for factor in _factors(name)])
-        values: Array = self.parameters.get(name, 1.0) * factors[calls.collective]
-        return values
+        if name not in self._by_collective:
+            factors = np.array([self.parameters[factor] for factor in _factors(name)])
+            self._by_collective[name] = self.parameters.get(name, 1.0) * factors
+        return self._by_collective[name][calls.collective]
 
     def _start_us(self, calls: Features) -> Array:
         return self.parameters["start_us"] + self.parameters["channels_start_us"] * (1 - 1 / calls.channels)

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 
@@ -222,7 +223,7 @@ def regimes(calls: Features) -> Ints:
     return np.where(nvls, REGIMES.index(Regime.node_nvls), on_one)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)  # without slots: what places carry over is kept
 class Certainty:
     """What a fit knows: where its rows were measured, how they scatter, and how errors grow with what is carried over.
 
@@ -240,6 +241,15 @@ class Certainty:
 
     def carried_over(self, place: Place) -> tuple[CarriedOver, ...]:
         """What a call at ``place`` carries over."""
+        if place not in self._of_places:
+            self._of_places[place] = self._carried_over(place)
+        return self._of_places[place]
+
+    @cached_property
+    def _of_places(self) -> dict[Place, tuple[CarriedOver, ...]]:
+        return {}
+
+    def _carried_over(self, place: Place) -> tuple[CarriedOver, ...]:
         carried = _carried_over(place, self.scope, self.same_machine)
         if len({(each.collective, each.gpus_per_node, each.nodes) for each in self.scope}) == 1:
             # One collective on one communicator: what it says of others was learnt as a whole.
@@ -253,9 +263,14 @@ class Certainty:
 
     def half_widths_of(self, calls: Features, carried: Iterable[CarriedOver]) -> Array:
         """The same numbers, [call], where just that is carried over, beside sizes."""
-        kinds = {CarriedOver.sizes, *carried}
-        half: Array = np.sqrt(sum((self.factors[kind] * self.unit(kind, calls)) ** 2 for kind in kinds))
-        return half
+        square = {kind: self.factors[kind] ** 2 for kind in {CarriedOver.sizes, *carried}}
+        scattered = sum(each for kind, each in square.items() if kind not in BEYOND)
+        sizes_beyond = square.pop(CarriedOver.sizes_beyond, 0.0)
+        alike = sum(each for kind, each in square.items() if kind in BEYOND)
+        half: Array = scattered * self._scatter_near(calls) ** 2 + alike
+        if sizes_beyond:
+            half += sizes_beyond * self.octaves_beyond(calls)
+        return np.sqrt(half)
 
     def unit(self, kind: CarriedOver, calls: Features) -> Array:
         """What the factor of ``kind`` multiplies, [call]; numbers without a unit."""

@@ -19,7 +19,6 @@ from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel import features, point_to_point
 from tuner.times.timemodel.calibration import Calibration
 from tuner.times.timemodel.features import Array, Features
-from tuner.times.timemodel.form import Form
 from tuner.times.timemodel.intervals import COVERED_SDS, EXTRAPOLATED, CarriedOver, Place
 from tuner.times.timemodel.point_to_point import Exchanges
 
@@ -86,7 +85,7 @@ def times_at(
     if place.nodes > 1:
         return _between_nodes(calibration, calls, place, adapters_gbs, same_machine=same_machine)
     certainty = calibration.certainty(same_machine=same_machine)
-    log_us = np.log(Form(calibration.parameters).times_us(calls)) + calibration.surface.log_factors(calls)
+    log_us = np.log(calibration.form.times_us(calls)) + calibration.surface.log_factors(calls)
     half = certainty.half_widths(calls, place)
     carried = list(certainty.carried_over(place))
     beyond = certainty.octaves_beyond(calls) > 0
@@ -110,7 +109,7 @@ def _between_nodes(
     calibration: Calibration, calls: Features, place: Place, adapters_gbs: float, *, same_machine: bool
 ) -> CalibratedTimes:
     """By the site's rows, or where there are none by what sites have in common; never faster than adapters are."""
-    log_us, half = calibration.process.corrected(calls, dict(calibration.parameters))
+    log_us, half = calibration.process.corrected(calls)
     least = np.full(len(calls), -np.inf)
     if adapters_gbs:
         least = np.log(between_bytes(place.collective, calls.bytes, place.nodes) / (adapters_gbs * 1e3))

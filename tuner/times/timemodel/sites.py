@@ -108,20 +108,15 @@ class Base:
     latency: Array
 
 
-def base(calls: Features, parameters: dict[str, float]) -> Base:
-    """The base of calls, all between nodes. ``parameters`` are those of the form."""
-    log_form, log_nccl = _log_form_and_nccl(calls, parameters)
-    nccl_latency = np.clip(calls.nccl_latency_us / np.exp(log_nccl), 0.0, 1.0)
+def base(calls: Features, moved: Form) -> Base:
+    """The base of calls, all between nodes. ``moved`` has the form's parameters in three sets (``_moved``)."""
     known = is_known(calls.collective, calls.algorithm)
-    if not known.any():
-        return Base(log_nccl, 1 - nccl_latency, nccl_latency)
-
-    def share(names: tuple[str, ...], step: float) -> Array:
-        moved = {**parameters, **{name: parameters[name] * np.exp(step) for name in names}}
-        grown: Array = np.clip((np.log(Form(moved).times_us(calls)) - log_form) / abs(step), 0.0, 1.0)
-        return grown
-
-    bandwidth, latency = share(("net_share",), -STEP_SHARE), share(LATENCIES, STEP_SHARE)
+    times_us = np.broadcast_to(moved.times_us(calls), (3, len(calls)))
+    log_form, less_bandwidth, more_latency = np.log(times_us)
+    log_nccl = _log_nccl(calls, log_form)
+    nccl_latency = np.minimum(calls.nccl_latency_us / np.exp(log_nccl), 1.0)
+    bandwidth = np.clip((less_bandwidth - log_form) / STEP_SHARE, 0.0, 1.0)
+    latency = np.clip((more_latency - log_form) / STEP_SHARE, 0.0, 1.0)
     return Base(
         _middle(calls, log_form, log_nccl),
         np.where(known, (1 - nccl_latency + bandwidth) / 2, 1 - nccl_latency),
@@ -129,13 +124,18 @@ def base(calls: Features, parameters: dict[str, float]) -> Base:
     )
 
 
-def _log_form_and_nccl(calls: Features, parameters: dict[str, float]) -> tuple[Array, Array]:
-    """Logarithms of the form's times and of NCCL's own, us, [call]; the form's where NCCL would not run it."""
-    log_form: Array = np.log(Form(parameters).times_us(calls))
+def _moved(parameters: Mapping[str, float]) -> Form:
+    """Form that shows what times depend on: with the parameters as they are, less bandwidth, and more latency."""
+    less, more = np.exp([[0.0], [-STEP_SHARE], [0.0]]), np.exp([[0.0], [0.0], [STEP_SHARE]])
+    latencies = {name: parameters[name] * more for name in LATENCIES}
+    return Form({**parameters, **latencies, "net_share": parameters["net_share"] * less})
+
+
+def _log_nccl(calls: Features, log_form: Array) -> Array:
+    """Logarithms of NCCL's own times, us, [call]; the form's where NCCL would not run it."""
     predicted = calls.nccl_us > 0
-    if predicted.all():
-        return log_form, np.log(calls.nccl_us)
-    return log_form, np.where(predicted, np.log(np.where(predicted, calls.nccl_us, 1.0)), log_form)
+    log_nccl: Array = np.log(calls.nccl_us, out=log_form.copy(), where=predicted)
+    return log_nccl
 
 
 def _middle(calls: Features, log_form: Array, log_nccl: Array) -> Array:
@@ -151,9 +151,9 @@ def is_known(collective: Ints, algorithm: Ints) -> NDArray[np.bool_]:
     return known
 
 
-def rows_of(calls: Features, times_us: Array, parameters: dict[str, float]) -> SiteRows:
+def rows_of(calls: Features, times_us: Array, parameters: Mapping[str, float]) -> SiteRows:
     """The rows of one site from calls between nodes and what they took; calls alike within half an octave are one."""
-    of_base = base(calls, parameters)
+    of_base = base(calls, _moved(parameters))
     rows = _rows(calls, of_base, np.log(times_us) - of_base.log_us)
     columns = (rows.collective, rows.algo_proto, rows.gpus_per_node, rows.nodes, np.round(rows.log2_bytes * 2))
     _, group = np.unique(np.stack([column.astype(np.int64) for column in columns]), axis=1, return_inverse=True)
@@ -180,41 +180,55 @@ def _rows(calls: Features, of_base: Base, log_off: Array) -> SiteRows:
 
 
 class SiteProcess:
-    """The process, conditioned on the rows of a site; without rows it is that of a site that nobody has measured."""
+    """The process, conditioned on the rows of a site; without rows it is that of a site that nobody has measured.
 
-    def __init__(self, rows: SiteRows | None = None, widening: Mapping[int, float] = WIDENING) -> None:
+    ``parameters`` are those of the form; ``widening`` as ``WIDENING``.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, float],
+        rows: SiteRows | None = None,
+        widening: Mapping[int, float] = WIDENING,
+    ) -> None:
+        self.parameters = parameters
         self.rows = rows if rows is not None and len(rows) else None
         self.widening = widening
 
-    def corrected(self, calls: Features, parameters: dict[str, float]) -> tuple[Array, Array]:
+    def corrected(self, calls: Features) -> tuple[Array, Array]:
         """Logarithms of us, and half of their 90 % intervals, of calls between nodes, [call]."""
         if len(calls) <= TABLE_POINTS:
-            of_base = base(calls, parameters)
+            of_base = base(calls, self._form)
             moved, half = self._posterior(_rows(calls, of_base, np.zeros(len(calls))))
             return of_base.log_us + moved, half
         # What the site adds is smooth over sizes: it is asked at some, and between them interpolated.
-        log_us = _middle(calls, *_log_form_and_nccl(calls, parameters))
+        log_form = np.log(Form(self.parameters).times_us(calls))
+        log_us = _middle(calls, log_form, _log_nccl(calls, log_form))
         halves, log2_bytes = np.empty(len(calls)), np.log2(calls.bytes)
         for which in _kinds_of(calls):
             order = which[np.argsort(log2_bytes[which])]
             points = order[np.unique(np.linspace(0, len(order) - 1, TABLE_POINTS).astype(np.int64))]
             some = calls[points]
-            moved, half = self._posterior(_rows(some, base(some, parameters), np.zeros(len(some))))
+            moved, half = self._posterior(_rows(some, base(some, self._form), np.zeros(len(some))))
             log_us[which] += np.interp(log2_bytes[which], log2_bytes[points], moved)
             halves[which] = np.interp(log2_bytes[which], log2_bytes[points], half)
         return log_us, halves
 
-    def calls(self, calls: Features, parameters: dict[str, float]) -> list["SiteCall"]:
+    @cached_property
+    def _form(self) -> Form:
+        return _moved(self.parameters)
+
+    def calls(self, calls: Features) -> list["SiteCall"]:
         """The calls as the process sees each, to compare them with others of the site."""
-        rows = _rows(calls, base(calls, parameters), np.zeros(len(calls)))
+        rows = _rows(calls, base(calls, self._form), np.zeros(len(calls)))
         return [SiteCall(self, rows[np.array([at])]) for at in range(len(calls))]
 
-    def telling(self, calls: Features, parameters: dict[str, float], count: int) -> list[int]:
+    def telling(self, calls: Features, count: int) -> list[int]:
         """The numbers of the ``count`` calls that say most of all of them once they are measured, the best first.
 
         Each is the one that leaves the least standard deviation on the mean, given those before.
         """
-        rows = _rows(calls, base(calls, parameters), np.zeros(len(calls)))
+        rows = _rows(calls, base(calls, self._form), np.zeros(len(calls)))
         covariances, noise = self._covariances_left(rows), _noise(rows)
         chosen: list[int] = []
         for _ in range(min(count, len(calls))):
