@@ -197,7 +197,7 @@ def _end(code: int, says: str) -> NoReturn:
 
 
 def _one_line(says: str) -> str:
-    """As a terminal shows it and as a person reads it: what a file puts into a message neither moves nor floods it."""
+    """A message as a terminal shows it: what a file puts into it neither moves nor floods it."""
     words = " ".join(says.splitlines())
     shown = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in words)
     half = LONGEST_MESSAGE // 2  # where it is and what is valid stand at the ends
@@ -205,6 +205,6 @@ def _one_line(says: str) -> str:
 
 
 def _give_up(stream: TextIO) -> None:
-    """What is left unwritten goes nowhere; else Python would try, and complain, once more at its end."""
+    """Leaves unwritten what is left; else Python would try, and complain, once more at its end."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -66,7 +66,7 @@ class Shown:
     overlap: bool
 
     def of(self, own: Sequence[object], by_nccl: Sequence[object], by_calibration: Sequence[object]) -> list[object]:
-        """What a row begins with, and the times that are shown."""
+        """Beginning of a row, and the times that are shown."""
         return [*own, *(by_nccl if self.nccl else ()), *(by_calibration if self.calibrated else ())]
 
 

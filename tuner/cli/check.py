@@ -121,7 +121,7 @@ def _share(report: "MatchReport", kind: str) -> str:
 
 
 def print_log(compared: "LogComparison") -> None:
-    """What was compared with a log, and what could not be."""
+    """Prints what was compared with a log, and what could not be."""
     from tuner.oracle.conformance.check_log import KINDS
 
     report = compared.report

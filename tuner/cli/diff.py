@@ -132,7 +132,7 @@ def releases_of(scenario: Scenario, buffers: Buffers) -> list[Scenario]:
 
 
 def print_pairs(scenario: Scenario, sides: Sequence[Side], requests: Sequence[Request], as_json: bool) -> None:
-    """As JSON every pair with its changes; as a table each release against the one before it."""
+    """Prints as JSON every pair with its changes; as a table each release against the one before it."""
     pairs = list(combinations(sides, 2)) if as_json else list(pairwise(sides))
     compared = [(before, after, [diff(before, after, request) for request in requests]) for before, after in pairs]
     if as_json:
@@ -214,7 +214,7 @@ def _launches_alike(old: Side, new: Side, requests: Iterable[Request]) -> bool:
 
 
 def print_upgrade(upgrade: Upgrade) -> None:
-    """What differs by topic, defaults that only one release has as a count, and known regressions."""
+    """Prints what differs by topic, defaults that only one release has as a count, and known regressions."""
     one_sided = [one for one in upgrade.beyond if one.source == RECORDED and None in (one.before, one.after)]
     if both := [one for one in upgrade.beyond if one not in one_sided]:
         print_differences("Beside the picks", both)
@@ -230,7 +230,7 @@ def print_upgrade(upgrade: Upgrade) -> None:
 
 
 def print_differences(title: str, found: Sequence[OtherChange]) -> None:
-    """As a table, or that there are none."""
+    """Prints a table, or that there are none."""
     if not found:
         say(f"{title}: no difference\n")
         return
@@ -423,7 +423,7 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class DiffQuery:
-    """What of two sides is compared, at which sizes besides, and whether what differs beside the picks counts."""
+    """Comparison that is asked for: at which sizes besides, and whether what differs beside the picks counts."""
 
     asked: options.CommunicatorQuestion
     whole: bool
@@ -461,7 +461,7 @@ class ComparedSides:
         return list(chain(*self.changes.values()))
 
     def answer(self, whole: bool) -> "list[PickChange] | Upgrade | WhatChanges":
-        """What JSON has: ``whole`` with both sides in words, else the changes alone, or what differs beside them."""
+        """Record for JSON: ``whole`` with both sides in words, else the changes alone, or what differs beside them."""
         if not whole:
             return self.upgrade or self.every_change
         more = self.upgrade
@@ -552,7 +552,7 @@ def times_row(ratio: float | None, calibrated: "CalibratedChange | None", shown:
 
 
 def print_whose(calibrated: "Sequence[CalibratedChange | None]") -> None:
-    """Which calibrations the times before and after are by, or why there are none."""
+    """Prints which calibrations the times before and after are by, or why there are none."""
     known = [each for each in calibrated if each is not None]
     if not known:
         return

@@ -51,7 +51,7 @@ def export_options(function: F) -> F:
 
 @dataclass(frozen=True, slots=True)
 class Exports:
-    """Which forms are wanted. BadInput for two that print."""
+    """Forms that are wanted. BadInput for two that print."""
 
     as_csv: bool
     parquet: Path | None
@@ -114,7 +114,7 @@ def algo_proto(algorithm: Algorithm, protocol: Protocol) -> str:
 
 
 def of_budget(budget: Budget) -> Iterator[Metric]:
-    """By variant, kind of call and size; times in microseconds."""
+    """Metrics by variant, kind of call and size; times in microseconds."""
     rows = [(_labels(row), row) for row in budget.by_size]
     name = "nccl_tuner_budget"
     yield Metric(f"{name}_calls", "Calls of a kind and size.", [(labels, row.calls) for labels, row in rows])
@@ -167,7 +167,7 @@ def _taken(price: PriceOf) -> str:
 
 
 def of_decision(decided: Decided) -> Iterator[Metric]:
-    """By row of the table, kept or dropped, and by file of measurements."""
+    """Metrics by row of the table, kept or dropped, and by file of measurements."""
     rows = [
         *((_row_labels(row, "true"), row) for row in decided.kept),
         *((_row_labels(row, "false"), row) for row in decided.dropped),

@@ -31,7 +31,7 @@ LINK_KINDS = frozenset({"adapter", "pcie", "nvlink", "c2c", "sockets"})
 
 
 def print_explained(title: str, explained: Explained) -> None:
-    """What was found, why not more, what limits it, what would lift that, and the searches."""
+    """Prints what was found, why not more, what limits it, what would lift that, and the searches."""
     explanation = explained.explanation
     several = explanation.several_nodes
     found = explanation.found
@@ -104,7 +104,7 @@ def _lifts(explanation: GraphExplanation, several: bool) -> None:
 
 
 def _searches(explanation: GraphExplanation) -> None:
-    """Those that repeat one before are left out of the table."""
+    """Prints searches; those that repeat one before are left out of the table."""
     new = [search for search in explanation.searches if not search.repeats]
     if not new:
         return
@@ -355,7 +355,7 @@ def print_channels(found: Mapping[str, OrderedGraph]) -> None:
 
 
 def _devices(order: Sequence[str], hosts: bool) -> Iterator[str]:
-    """As NCCL's log has them: ``gpu:1-0`` is device 0 of host 1."""
+    """Devices as NCCL's log has them: ``gpu:1-0`` is device 0 of host 1."""
     for device in order:
         kind, number, rank = _parts(device)
         of_host = f"{number >> HOST_BIT}-{number & (1 << HOST_BIT) - 1}" if hosts and number >= 0 else str(number)
@@ -373,7 +373,7 @@ def _parts(device: str) -> tuple[str, int, str]:
 
 
 def _shown(value: object) -> object:
-    """Of Python's own words none: what is not there is a dash."""
+    """A value without Python's own words: what is not there is a dash."""
     if value is None:
         return "-"
     if isinstance(value, bool):

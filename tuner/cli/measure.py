@@ -47,7 +47,7 @@ def _give(ctx: click.Context, param: click.Parameter, path: Path | None) -> None
 
 
 def library_option(function: F) -> F:
-    """Which libnccl is asked, and measures again; the callback takes nothing of it."""
+    """Option for the libnccl that is asked, and measures again; the callback takes nothing of it."""
     return click.option(
         "--library",
         type=FILE,
@@ -59,7 +59,7 @@ def library_option(function: F) -> F:
 
 
 def gpu_options(function: F) -> F:
-    """How GPUs are measured; the callback takes ``library``, ``graphs_below`` and ``nccl_log``."""
+    """Options for how GPUs are measured; the callback takes ``library``, ``graphs_below`` and ``nccl_log``."""
     return stacked(
         function,
         click.option(

@@ -267,7 +267,7 @@ def _record(file: Path, problem: Problem) -> dict[str, object]:
 
 
 def _left_out(file: Path, text: str) -> dict[str, object]:
-    """The same form for what is in a file and not in its table."""
+    """Record of the same form for what is in a file and not in its table."""
     return {"file": str(file), "kind": "left out", "refused": False, "lines": [], "text": text}
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSite:
-    """Where files of measured times are from, as options say it: machine or topology, release, and nodes of each."""
+    """Site of files of measured times, as options say it: machine or topology, release, and nodes of each."""
 
     machine: str | None
     topology: Path | None
@@ -95,7 +95,7 @@ _WORDS = (
 
 
 def place_options(function: F) -> F:
-    """What :func:`asked` takes: arms, and where they were measured."""
+    """Options for what :func:`asked` takes: arms, and where they were measured."""
     function = described_by_log(options.skeleton_options(TOPOLOGY)(function))
     return stacked(
         function,
@@ -118,7 +118,7 @@ def is_asked(given: Mapping[str, Any]) -> bool:
 
 
 def asked(files: tuple[Path, ...], given: Mapping[str, Any], **more: Any) -> "RunsQuery":
-    """What to read, by the parameters of :func:`place_options`; says what is assumed of a log."""
+    """Query of what to read, by the parameters of :func:`place_options`; says what is assumed of a log."""
     from tuner.times.regret.workflow import RunsQuery
 
     words = tuple((name, given[name]) for name in _WORDS if given.get(name) not in (None, ()))

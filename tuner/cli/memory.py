@@ -56,7 +56,7 @@ def command(
 
 
 def print_stages(stages: Sequence[MemoryStage]) -> None:
-    """What ranks have after each, and what each added to the rank that has most."""
+    """Prints what ranks have after each, and what each added to the rank that has most."""
     most = [max(stage.device_bytes) for stage in stages]
     added = [most[0], *(now - old for old, now in pairwise(most))]
     rows = [
@@ -74,6 +74,6 @@ def print_stages(stages: Sequence[MemoryStage]) -> None:
 
 
 def _mib(of_ranks: Sequence[int]) -> str:
-    """Of all ranks, from the least to the most."""
+    """Sizes of all ranks, from the least to the most, in MiB."""
     low, high = min(of_ranks) / 2**20, max(of_ranks) / 2**20
     return f"{low:.1f}" if low == high else f"{low:.1f}-{high:.1f}"

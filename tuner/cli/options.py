@@ -214,7 +214,7 @@ def out_option(metavar: str, says: str, former: str | None = None, required: boo
 
 
 def time_options(default: str) -> Callable[[F], F]:
-    """Whose times are shown, as one parameter ``times``: None where they are NCCL's alone."""
+    """Options for whose times are shown, as one parameter ``times``: None where they are NCCL's alone."""
 
     def decorated(function: F) -> F:
         @wraps(function)
@@ -369,7 +369,7 @@ def range_options(function: F) -> F:
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorQuestion:
-    """What most commands are asked: of which communicator, which calls and sizes, and how it is answered.
+    """Question that most commands are asked: of which communicator, which calls and sizes, and how it is answered.
 
     ``times``: whose, None for NCCL's alone. ``libnccl``: the seconds it may take, None where it is not asked.
     """

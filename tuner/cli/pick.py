@@ -181,7 +181,7 @@ def _instead_of(answer: PickAnswer) -> str:
 
 
 def _own(answers: Sequence[PickAnswer]) -> str:
-    """Whose times are NCCL's model's: NCCL's, or those of the constants that were fitted to measurements instead."""
+    """Owner of the model's times: NCCL, or those of the constants that were fitted to measurements instead."""
     return "fitted" if any(answer.constants.fitted for answer in answers) else "NCCL"
 
 

@@ -135,7 +135,7 @@ class PicturedCall:
 
 @dataclass(frozen=True, slots=True)
 class PicturedMachine:
-    """Where they run; the number of nodes is the picture's."""
+    """Machine they run on; the number of nodes is the picture's."""
 
     constants: ConstantsUsed = field(metadata=json_form(merged=True))
     machine: str
@@ -277,7 +277,7 @@ def known(values: NDArray[Any]) -> list[float | None]:
 
 
 def _map(measured: str | None, out: Path | None, as_json: bool, given: Mapping[str, Any]) -> None:
-    """What NCCL picks over sizes and node counts: algorithm as colour, protocol as hatch."""
+    """Draws what NCCL picks over sizes and node counts: algorithm as colour, protocol as hatch."""
     query = asked(given)
     described, request = query.scenario, query.request
     with bar_of_nodes(query.nodes) as bar:
@@ -353,7 +353,7 @@ def _curves(out: Path | None, as_json: bool, given: Mapping[str, Any]) -> None:
 
 
 def _diff(assignments: tuple[str, ...], out: Path | None, as_json: bool, given: Mapping[str, Any]) -> None:
-    """Where another release or setting changes the pick: before, after, and the predicted times."""
+    """Draws where another release or setting changes the pick: before, after, and the predicted times."""
     query = asked(given)
     first, request, sizes, nodes = query.scenario, query.request, query.sizes, query.nodes
     second = options.after(first, assignments)
@@ -446,7 +446,7 @@ def _read(
 
 
 def _scenario(file: Path, measurements: Measurements, communicator: options.CommunicatorOptions) -> Scenario:
-    """What the options describe, or else the header of the file."""
+    """Scenario that the options describe, or else the header of the file."""
     given = measurements.header
     if not communicator.says_where:
         if given.scenario is None:

@@ -129,7 +129,7 @@ def _kind_row(kind: RankKind) -> tuple[object, ...]:
 
 
 def _taken_for(kinds: Sequence[RankKind]) -> Iterator[str]:
-    """What is not on record, by machine; each once."""
+    """Facts that are not on record, by machine; each once."""
     words = dict[str, None]()
     for kind in kinds:
         if kind.node is not None and kind.assumed:
@@ -180,7 +180,7 @@ def _algo_proto(pick: "RankPick | None") -> tuple[int, int] | None:
 
 
 def _runs(same: Sequence["Parting"], kind: int) -> str:
-    """What a kind runs in ranges of the same algorithms and protocols; between some of them ranks may agree."""
+    """Choice of a kind in ranges of the same algorithms and protocols; between some of them ranks may agree."""
     picks = [pick for each in same if (pick := each.picks[kind]) is not None]
     if not picks:
         return "fails"

@@ -33,7 +33,7 @@ def change(times: CalibratedRatio | None) -> str | NotedCell:
 
 
 def change_between(low: float, high: float) -> str:
-    """The same of both bounds as parts of 1; in words where nothing may have changed, alone where they say nothing."""
+    """Change between bounds as parts of 1; in words where nothing may have changed, alone where they say nothing."""
     if low < 0 < high and max(-low, high) > TELLING:
         return "cannot be told"
     both = f"{100 * low:+.1f} %" if low == high else f"{100 * low:+.1f} to {100 * high:+.1f} %"
@@ -41,7 +41,7 @@ def change_between(low: float, high: float) -> str:
 
 
 def whose(used: CalibrationUsed) -> str:
-    """Which calibration times are by, what was carried over, and of which combinations they are extrapolated."""
+    """Calibration that times are by, what was carried over, and of which combinations they are extrapolated."""
     if used.name is None:
         return f"calibrated times: none; {used.reason}"
     parts = [f"calibrated times: by the calibration {used.reason}; measured with {used.launch}"]
@@ -53,7 +53,7 @@ def whose(used: CalibrationUsed) -> str:
 
 
 def whose_of_all(several: Iterable[CalibrationUsed]) -> str:
-    """The same of several answers, once for each calibration or reason."""
+    """Calibrations of several answers, once for each calibration or reason."""
     by_reason: dict[str, list[CalibrationUsed]] = {}
     for each in several:
         by_reason.setdefault(each.reason, []).append(each)

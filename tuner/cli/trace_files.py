@@ -17,7 +17,7 @@ LARGE_BYTES = 16 << 20  # from which reading takes long enough to be said
 
 
 def communicators_options(verb: str) -> Callable[[F], F]:
-    """Which communicators of the files; ``verb`` says what is done with their calls."""
+    """Options for which communicators of the files; ``verb`` says what is done with their calls."""
     return lambda function: stacked(
         function,
         click.option(
@@ -38,7 +38,7 @@ def communicators_options(verb: str) -> Callable[[F], F]:
 
 
 def count_or_part(ranks: int | tuple[int, ...] | None) -> tuple[int | None, tuple[int, ...] | None]:
-    """What ``--ranks`` says: how many ranks the calls are of, or of which ranks their communicator is."""
+    """Meaning of ``--ranks``: how many ranks the calls are of, or of which ranks their communicator is."""
     return (ranks, None) if isinstance(ranks, int) else (None, ranks)
 
 

@@ -16,7 +16,7 @@ from tuner.times.costmodels.line import EXPERIMENTS, Experiment, Repeated, repea
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Of one shape; bounds are None where the links carry nothing, the efficiency without a measured busbw."""
+    """Ideal of one shape; bounds are None where links carry nothing, the efficiency without a measured busbw."""
 
     gpus_per_node: int
     nodes: int
@@ -112,7 +112,7 @@ def _gbs(value: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Protocol:
-    """How to measure a parameter: its AllReduce, how often, in what range it usually is, and nccl-tests' arguments."""
+    """Measuring of a parameter: its AllReduce, how often, in what range it usually is, and nccl-tests' arguments."""
 
     parameter: str
     ranks: str
@@ -126,7 +126,7 @@ class _Protocol:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What repetitions gave; in us of a latency, in GB/s of a bandwidth."""
+    """Result of repetitions; in us of a latency, in GB/s of a bandwidth."""
 
     parameter: str
     mean: float

@@ -322,7 +322,7 @@ class _Hardware:
 
 @dataclass(frozen=True, slots=True)
 class OfPeak:
-    """How much of the hardware's peak was reached, of 1."""
+    """Part of the hardware's peak that was reached, of 1."""
 
     peak_gbs: float
     efficiency: float
@@ -330,7 +330,7 @@ class OfPeak:
 
 @dataclass(frozen=True, slots=True)
 class OnWires:
-    """What an algorithm makes the wires carry: as a share of algorithm bandwidth, and in GB/s."""
+    """Load that an algorithm puts on the wires: as a share of algorithm bandwidth, and in GB/s."""
 
     algorithm: str
     gpus_per_node: int
@@ -342,7 +342,7 @@ class OnWires:
 
 @dataclass(frozen=True, slots=True)
 class OnUplinks:
-    """The same on a switch's uplinks."""
+    """Load on a switch's uplinks, likewise."""
 
     uplink_share: float
     uplink_wire_gbs: float
@@ -446,7 +446,7 @@ class EqualTimes:
 
 @dataclass(frozen=True, slots=True)
 class Crossovers:
-    """Those of an operation over so many ranks."""
+    """Crossovers of an operation over so many ranks."""
 
     operation: CostOperation
     ranks: int

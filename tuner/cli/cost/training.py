@@ -232,7 +232,7 @@ def _copies(gpus: int, tp: int, pp: int) -> int:
 
 
 def _print_whose(rows: list[StepRow], overlapped: float) -> None:
-    """Which calibration answered, and what calls take from compute beside them."""
+    """Prints which calibration answered, and what calls take from compute beside them."""
     if used := [row.calibration for row in rows if row.calibration]:
         say(calibrated_times.whose_of_all(used))
     channels = [row.channels for row in rows if row.channels is not None]

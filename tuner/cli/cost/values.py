@@ -100,7 +100,7 @@ def level_options(function: F) -> F:
 
 @dataclass(frozen=True, slots=True)
 class LevelValues:
-    """What :func:`level_options` give: of a step inside a node, or of the one network, and between nodes."""
+    """Values of :func:`level_options`: of a step inside a node, or of the one network, and between nodes."""
 
     alpha_us: float | None
     beta_gbs: float | None
@@ -150,5 +150,5 @@ def _in(nbytes: float, units: Sequence[tuple[str, int]]) -> str:
 
 
 def print_records(records: Sequence[object]) -> None:
-    """As JSON: one as an object, several as a list."""
+    """Prints JSON: one as an object, several as a list."""
     print_json(records[0] if len(records) == 1 else list(records))

@@ -125,7 +125,7 @@ def _release_of(table: Table, given: options.CommunicatorOptions) -> str | None:
 def _checks(
     given: options.CommunicatorOptions, dtype: DataType, op: Op
 ) -> Iterator[Callable[[Table], list[TableFinding]]]:
-    """What is looked at of every table, once the communicator or the release is known."""
+    """Checks of every table, once the communicator or the release is known."""
     yield lint.check
     if given.says_where:
         described = given.scenario()
@@ -249,7 +249,7 @@ def compile_command(
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What the table is to hold, and for which release."""
+    """Content that the table is to hold, and for which release."""
 
     collectives: tuple[Collective, ...]
     form: str  # "decisions" or "costs"

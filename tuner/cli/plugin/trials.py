@@ -123,7 +123,7 @@ def _row(each: trial.TableTrial, fitted: bool, bypassing: bool) -> tuple[object,
 
 
 def _grids(grids: tuple[int, ...]) -> str:
-    """Of one kernel or several, one after the other."""
+    """Grid of one kernel or several, one after the other."""
     return " + ".join(map(str, grids))
 
 

@@ -66,7 +66,7 @@ class PageData:
     selections: dict[tuple[str, int], Selection]  # by release and number of nodes
 
     def bus_factor(self, collective: Collective, nodes: int) -> float:
-        """What turns algorithm into bus bandwidth on so many nodes."""
+        """Factor from algorithm to bus bandwidth on so many nodes."""
         return float(bus_factor(collective, nodes * self.scenario.local_ranks()))
 
 
@@ -146,7 +146,7 @@ _PRECISION = np.int32(-(1 << 11))  # of a float32: 12 bits after the point, whic
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CalibratedLine:
-    """Of the picks of a line: times in us with their bounds, float32 [size], not a number where there is none.
+    """Times of the picks of a line in us with their bounds, float32 [size], not a number where there is none.
 
     ``measured`` is [size]. ``used`` says which calibration answered, or why none did.
     """
@@ -164,7 +164,7 @@ CalibratedLines = dict[tuple[str, Collective, int], CalibratedLine]
 def collect_calibrated(
     report: PageData, wanted: TimesWanted, along: Callable[[Sequence[str]], Iterable[str]] = iter
 ) -> CalibratedLines:
-    """Of each line of the report. Errors: those of :func:`tuner.answers.calibrated.answering`."""
+    """Calibrated times of each line of the report. Errors: those of :func:`tuner.answers.calibrated.answering`."""
     lines, known = CalibratedLines(), dict[tuple[Any, ...], CalibratedTimes]()
     for release in along(report.releases):
         for count in report.nodes:
@@ -298,7 +298,7 @@ class Packer:
         return Packed(_deflated(text.encode()), _deflated(binary), len(self.numbers.values))
 
     def _calibrated(self, lines: CalibratedLines) -> dict[str, object]:
-        """By release, collective and nodes the place of what is known: rows of times, low and high, where measured."""
+        """Places by release, collective and nodes of what is known: rows of times, low and high, where measured."""
         report, rows = self.report, Once[tuple[Any, ...]]()
 
         def place(line: CalibratedLine) -> int:

@@ -145,7 +145,7 @@ def _add_labels(drawn: Any) -> None:
 
 
 def _add_pointer(drawn: Any, quads: Any) -> None:
-    """What the pointer shows of a cell, and what a click on it does."""
+    """Words that the pointer shows of a cell, and what a click on it does."""
     clicked = CustomJS(
         code="""
         const [cell] = cb_data.source.selected.indices

@@ -55,7 +55,7 @@ class Rectangle(NamedTuple):
 
 
 class Canvas:
-    """What is drawn, in the order in which it is drawn."""
+    """Shapes in the order in which they are drawn."""
 
     def __init__(self, width: int, height: int, title: str, description: str) -> None:
         size = {"width": str(width), "height": str(height), "viewBox": f"0 0 {width} {height}"}
@@ -85,7 +85,7 @@ class Canvas:
         ET.SubElement(self.root, "line", {**{name: f"{value:g}" for name, value in ends.items()}, "class": "wire"})
 
     def bar(self, place: Rectangle, link: LoadedLink) -> None:
-        """How much of a link each channel takes; what it is called appears where a pointer rests on it."""
+        """Part of a link that each channel takes; its name appears where a pointer rests on it."""
         gauge = self.rectangle(place, f"gauge{' limit' if link.limits else ''}")
         of = f"{link.carries_gbs:.4g} of {link.link_gbs:.4g} GB/s"
         ET.SubElement(gauge, "title").text = f"{link.link}: {of}"

@@ -72,7 +72,7 @@ def _machine(scenario: Scenario) -> str:
 
 
 def _described(report: PageData) -> dict[str, object]:
-    """What the page says besides the lines: how combinations look, and where it begins."""
+    """Index of the page besides its lines: how combinations look, and where it begins."""
     nothing = {"colour": NOTHING_COLOUR, "ink": NOTHING_INK, "hatch": NOTHING_HATCH}
     return {
         "gpus_per_node": report.scenario.gpus(),
@@ -98,7 +98,7 @@ def _described(report: PageData) -> dict[str, object]:
 
 
 def _options(report: PageData) -> str:
-    """Those of `nccl-tuner explain` that are the same all over the page."""
+    """Options of `nccl-tuner explain` that are the same all over the page."""
     scenario = report.scenario
     given = {
         "--machine": scenario.machine,
