@@ -58,8 +58,10 @@ from tuner.release.environment import Environment
 from tuner.scenario import Scenario
 from tuner.scenario.p2p import heads_of
 
-# Machine, nodes, GPUs of each: every generation and processor, one node and several, one rank per node.
-PROBES = (
+# Machine, nodes, GPUs of each: every generation and processor, one node and several, one rank per node, several
+# adapters at a GPU, a network that reduces.
+REDUCES = "collnet"
+PROBES: tuple[tuple[str, int, int, *tuple[str, ...]], ...] = (
     ("dgx-h100", 2, 4),
     ("dgx-a100", 2, 3),
     ("dgx-b200", 1, 8),
@@ -75,8 +77,16 @@ PROBES = (
     ("pcie-l40s", 1, 4),
     ("dgx-1v", 1, 8),
     ("dgx-1v", 2, 4),
+    ("aws-p5", 2, 4),
+    ("dgx-h100", 3, 2, REDUCES),
 )
-HELD_OUT = (("hgx-h200", 2, 3), ("aws-p4d", 2, 5), ("aws-p6-b300", 1, 6))  # none of them is learnt from
+HELD_OUT: tuple[tuple[str, int, int, *tuple[str, ...]], ...] = (  # none of them is learnt from
+    ("hgx-h200", 2, 3),
+    ("aws-p4d", 2, 5),
+    ("aws-p6-b300", 1, 6),
+    ("aws-p5en", 2, 8),
+    ("dgx-b200", 2, 2, REDUCES),
+)
 QUICK = 4  # of them, which the parent is found by
 SIZES = [1 << power for power in range(6, 35, 2)] + [3 * 5 << power for power in range(5, 30, 4)]
 EIGHT_BITS = Request(Collective.AllReduce, DataType.float8e4m3, Op.sum)
@@ -235,10 +245,10 @@ def _probes(path: Path, like: str, progress: Progress) -> list[Probe]:
     Errors: OracleUnavailable where the first ones give none: it crashes or hangs, or is no NCCL.
     """
     found, failed = list[Probe](), list[str]()
-    for machine, nodes, gpus in PROBES:
+    for machine, nodes, gpus, *reduces in PROBES:
         if like in catalogue.load(machine).crashes:
             continue
-        scenario = Scenario(like, nodes, machine=machine, gpus_per_node=gpus)
+        scenario = _scenario(like, machine, nodes, gpus, bool(reduces))
         try:
             configuration = replace(scenario.oracle_configuration(), library=path)
             with Oracle(configuration, timeout_s=ANSWER_S) as oracle:
@@ -251,6 +261,11 @@ def _probes(path: Path, like: str, progress: Progress) -> list[Probe]:
     if not found:
         raise OracleUnavailable(f"{path} answers on none of {len(failed)} communicators; the last: {failed[-1]}")
     return found
+
+
+def _scenario(nccl: str, machine: str, nodes: int, gpus: int, reduces: bool) -> Scenario:
+    asked_for = {"NCCL_COLLNET_ENABLE": "1"} if reduces else {}
+    return Scenario(nccl, nodes, machine=machine, gpus_per_node=gpus, collnet=reduces, environment=asked_for)
 
 
 def _probe(scenario: Scenario, oracle: Oracle) -> Probe:
@@ -356,8 +371,8 @@ def _compare_graphs(comparing: Comparing, scenario: Scenario, probe: Probe) -> N
 
 def _in_full(name: str, progress: Progress) -> Iterator[MatchReport]:
     """All that conformance compares, with groups and channels across nodes, of a release whose file is kept."""
-    for machine, nodes, gpus in HELD_OUT:
-        scenario = Scenario(name, nodes, machine=machine, gpus_per_node=gpus)
+    for machine, nodes, gpus, *reduces in HELD_OUT:
+        scenario = _scenario(name, machine, nodes, gpus, bool(reduces))
         try:
             selection = Selection(scenario.communicator())
             yield check(scenario, [each for each in ALL_COLLECTIVES if selection.usable(each)])
