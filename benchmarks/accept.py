@@ -36,7 +36,7 @@ from tuner.times.acceptance.judge import Verdict
 from tuner.times.calibration import calibrate
 from tuner.times.calibration.accuracy import splits
 from tuner.times.calibration.accuracy.splits import Split
-from tuner.times.calibration.calibrate import Measured, Widths
+from tuner.times.calibration.calibrate import MeasuredPlace, Widths
 from tuner.times.calibration.measured_calls import one_way_runs, splits_file
 from tuner.times.measured import MeasuredRow, MeasuredTable
 from tuner.times.readers.measured_table import Given
@@ -316,7 +316,9 @@ def held_out() -> Iterator[dict[str, Any]]:
 def _failed(split: Split, widths: Widths) -> Iterator[bool]:
     halves = splits.halves(split)
     fit, test = measured.load(split.fit[0]), measured.load((split.test or split.fit)[0])
-    made = calibrate.of_tables("held out", [replace(fit, rows=halves.fit.rows)], Measured(fit.header.machine), widths)
+    made = calibrate.of_tables(
+        "held out", [replace(fit, rows=halves.fit.rows)], MeasuredPlace(fit.header.machine), widths
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "held-out.json"
         path.write_text(calibrations.text(made), encoding="utf-8")

@@ -17,7 +17,7 @@ from tuner.times.acceptance.accept import AcceptOptions, accept, drifts
 from tuner.times.acceptance.curves import Curve, CurveKind, Shape
 from tuner.times.acceptance.expected import NCCL_ERROR, Expectation, Whose
 from tuner.times.acceptance.faults import Resource
-from tuner.times.acceptance.judge import Judged, Verdict
+from tuner.times.acceptance.judge import JudgedCurve, Verdict
 from tuner.times.calibration import calibrate, measured_calls
 from tuner.times.readers.measured_table import Given, MeasurementFile
 from tuner.times.timemodel.features import Array
@@ -30,7 +30,7 @@ EXPECTED = EXPECTATION.times(KIND, SIZES)
 HEALTHY = sorted({name for source in calibrate.sources() for name in source.tables})
 
 
-def judged(factors: Array | float, start_us: float = 0.0, least_us: float = 0.0) -> Judged:
+def judged(factors: Array | float, start_us: float = 0.0, least_us: float = 0.0) -> JudgedCurve:
     times_us = EXPECTED.time_us * factors + start_us
     curve = Curve("planted", KIND, SIZES, times_us, tuple((line,) for line in range(len(SIZES))))
     return judge.judge(curve, EXPECTED, np.full(len(SIZES), least_us))

@@ -9,7 +9,7 @@ import tuner
 from tuner.api import request
 from tuner.base.names import ALGO_PROTOS, Algorithm, Protocol
 from tuner.times.calibration import time_fit
-from tuner.times.calibration.time_fit import Measured
+from tuner.times.calibration.time_fit import MeasuredTimes
 from tuner.times.timemodel import features
 from tuner.times.timemodel.features import Features
 from tuner.times.timemodel.form import PARAMETERS, Form, believed, nvls_chunk_bytes
@@ -80,7 +80,7 @@ def test_a_fit_finds_the_times_again(machine: str, nodes: int) -> None:
     both = features.concatenated([calls(machine, nodes), calls(machine, nodes, "allgather")])
     times_us = Form({**believed(), **truth}).times_us(both)
     kept = np.arange(len(both)) % 3 != 1
-    measured = Measured(both, times_us, np.zeros(len(both), np.int64))
+    measured = MeasuredTimes(both, times_us, np.zeros(len(both), np.int64))
     fitted = time_fit.fit(measured[kept], believed())
     again_us = Form(fitted.parameters).times_us(both) * np.exp(fitted.surface.log_factors(both))
     assert np.abs(again_us / times_us - 1)[kept].mean() < 0.005
@@ -93,7 +93,7 @@ def test_another_way_of_launching_has_a_start_of_its_own() -> None:
     one = calls("dgx-h100", 1)
     slow = Form({**believed(), "start_us": 20.0}).times_us(one)
     fast = Form(believed()).times_us(one)
-    both = Measured(features.concatenated([one, one]), np.concatenate([fast, slow]), np.repeat([0, 1], len(one)))
+    both = MeasuredTimes(features.concatenated([one, one]), np.concatenate([fast, slow]), np.repeat([0, 1], len(one)))
     fitted = time_fit.fit(both, believed())
     assert fitted.start_factors[0] == 1
     assert fitted.parameters["start_us"] == pytest.approx(6.0, rel=0.15)

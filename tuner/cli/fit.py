@@ -28,7 +28,7 @@ from tuner.times.acceptance.accept import AcceptOptions, accept
 from tuner.times.calibration import calibrate, sweep
 from tuner.times.calibration.accuracy.evaluate import SplitResult, of_splits
 from tuner.times.calibration.accuracy.of_file import FileAccuracy, Held, of_path
-from tuner.times.calibration.calibrate import Measured
+from tuner.times.calibration.calibrate import MeasuredPlace
 from tuner.times.calibration.fit import KEPT_ALIKE, KEPT_WITHOUT_EFFECT, Fitted
 from tuner.times.calibration.sweep import SweepFit, described
 from tuner.times.calibration.workflow import AlphaBetaReport, FitReport, FittedFiles, fit, fit_alpha_beta
@@ -358,7 +358,7 @@ def calibration_command(
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.29.2 --bytes 64M --calibration own.json
     nccl-tuner fit calibration --update dgx-h100 all_reduce.log --machine dgx-h100 --name pod7 -o pod7.json
     """
-    made = calibrate.of_paths(files, Measured(site.machine, site.topology, site.nccl), name, update, site.given)
+    made = calibrate.of_paths(files, MeasuredPlace(site.machine, site.topology, site.nccl), name, update, site.given)
     write_text(out, calibration.text(made))
     for path in files:
         if why := _unhealthy(path, made.machine, site):

@@ -24,7 +24,7 @@ from tuner.times.acceptance.curves import Curve, Exchange
 from tuner.times.acceptance.diagnosis import Diagnosis
 from tuner.times.acceptance.expected import Expectation, ReferenceRun, Whose
 from tuner.times.acceptance.faults import Resource
-from tuner.times.acceptance.judge import Judged, Verdict
+from tuner.times.acceptance.judge import JudgedCurve, Verdict
 from tuner.times.calibration import plausible
 from tuner.times.measured import Kind, MeasuredRow, MeasuredTable, Problem
 from tuner.times.measured.checks import named
@@ -279,7 +279,7 @@ def accept(files: Sequence[Path], asked: AcceptOptions) -> Acceptance:
     read = [read_results(path, asked.given, asked.scenario) for path in files]
     like = None if asked.like is None else read_results(asked.like, asked.given, asked.scenario)
     skipped = Counter[str]()
-    judged: list[tuple[ResultFile, str, Judged]] = []
+    judged: list[tuple[ResultFile, str, JudgedCurve]] = []
     extras: list[StartExtra] = []
     diagnoses: list[Diagnosis] = []
     expected_by: dict[str, None] = {}
@@ -358,7 +358,7 @@ def _judged(
     skipped: Counter[str],
     *,
     a_release: bool = False,
-) -> list[tuple[ResultFile, Judged]]:
+) -> list[tuple[ResultFile, JudgedCurve]]:
     """Curves with their verdicts. A file that names no release says nothing of sizes that another one picks otherwise
     for, unless it is taken for one of ``a_release``."""
     of_files: list[tuple[ResultFile, Curve]] = []
@@ -410,7 +410,7 @@ def _least_us(file: ResultFile, curve: Curve, expectation: Expectation) -> Array
     return np.array([plausible.fastest_us(rows[lines[0]], own.topology, own.trays) for lines in curve.lines])
 
 
-def _adapter_share(file: ResultFile, judged: Judged, scenario: Scenario) -> Iterator[AdapterShare]:
+def _adapter_share(file: ResultFile, judged: JudgedCurve, scenario: Scenario) -> Iterator[AdapterShare]:
     """Share of a curve on all GPUs of several nodes, where its largest call shows it."""
     own, request, shape = scenario.resolve().own, judged.curve.kind.request, judged.curve.kind.shape
     collectives = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
@@ -425,7 +425,7 @@ def _adapter_share(file: ResultFile, judged: Judged, scenario: Scenario) -> Iter
     yield AdapterShare(request.collective.name, shape.nodes, nbytes, share, usual)
 
 
-def _diagnosed(judged: Sequence[Judged], expectation: Expectation) -> tuple[Diagnosis, ...]:
+def _diagnosed(judged: Sequence[JudgedCurve], expectation: Expectation) -> tuple[Diagnosis, ...]:
     """What explains the times of all curves, where any is too slow; nothing where times cannot be true."""
     verdicts = {verdict for each in judged for verdict in each.verdicts}
     if Verdict.slow not in verdicts or Verdict.fast in verdicts:
@@ -438,7 +438,7 @@ def _diagnosed(judged: Sequence[Judged], expectation: Expectation) -> tuple[Diag
     return explained or tuple(_small_messages(judged))
 
 
-def _small_messages(judged: Sequence[Judged]) -> Iterator[Diagnosis]:
+def _small_messages(judged: Sequence[JudgedCurve]) -> Iterator[Diagnosis]:
     """Where only small sizes are too slow, and no fault of the fabric explains it."""
     slow = [np.array([verdict is Verdict.slow for verdict in each.verdicts]) for each in judged]
     sizes = np.concatenate([each.curve.bytes[which] for each, which in zip(judged, slow, strict=True)])
@@ -451,7 +451,7 @@ def _small_messages(judged: Sequence[Judged]) -> Iterator[Diagnosis]:
     yield Diagnosis(Resource.small_messages, what, 0.0, float(np.median(np.concatenate(off))))
 
 
-def _extras(judged: Sequence[Judged]) -> Iterator[StartExtra]:
+def _extras(judged: Sequence[JudgedCurve]) -> Iterator[StartExtra]:
     starts: dict[tuple[int, int], list[float]] = {}
     for each in judged:
         shape = each.curve.kind.shape
@@ -466,7 +466,7 @@ def _problem(file: str, problem: Problem) -> FileProblem:
     return FileProblem(file, problem.kind, problem.refused, problem.lines, problem.text)
 
 
-def _sizes(file: ResultFile, nccl: str, judged: Judged) -> Iterator[JudgedSize]:
+def _sizes(file: ResultFile, nccl: str, judged: JudgedCurve) -> Iterator[JudgedSize]:
     curve, expected, kind = judged.curve, judged.expected, judged.curve.kind
     names = expected.pick_names()
     for at, lines in enumerate(curve.lines):

@@ -50,7 +50,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judged:
+class JudgedCurve:
     """A curve with its expected times and a verdict a size. ``low_us`` to ``high_us`` is the band, [size].
 
     ``start_us``: how much later than expected its calls start.
@@ -89,7 +89,7 @@ class Judged:
         """Whether no size fails."""
         return not any(verdict.fails for verdict in self.verdicts)
 
-    def left_open(self, which: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> "Judged":
+    def left_open(self, which: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> "JudgedCurve":
         """Verdicts that leave the sizes of a mask open, [size]; what the links cannot do fails all the same."""
         verdicts = (
             Verdict.not_judged if open_ and verdict is not Verdict.fast else verdict
@@ -122,7 +122,7 @@ def band(expected: Expected) -> Array:
     return half
 
 
-def judge(curve: Curve, expected: Expected, least_us: Array) -> Judged:
+def judge(curve: Curve, expected: Expected, least_us: Array) -> JudgedCurve:
     """The verdicts of a curve. ``least_us`` is what the links alone take, [size].
 
     Sizes above the band are too slow where three are in a row, or the two largest are: one or two alone are noise, and
@@ -150,7 +150,7 @@ def judge(curve: Curve, expected: Expected, least_us: Array) -> Judged:
         elif time_us > high_us[at] and curve.bytes[at] <= FIRST_BYTES:
             verdict = Verdict.host_bound
         verdicts.append(verdict)
-    return Judged(curve, expected, expected.time_us / width, high_us + allowed, tuple(verdicts), start)
+    return JudgedCurve(curve, expected, expected.time_us / width, high_us + allowed, tuple(verdicts), start)
 
 
 def _smoothed(values: Array) -> Array:
@@ -171,7 +171,7 @@ def _in_a_row(above: Sequence[bool]) -> list[bool]:
     return kept
 
 
-def problems(judged: Sequence[Judged]) -> Iterator[tuple[Judged, Problem]]:
+def problems(judged: Sequence[JudgedCurve]) -> Iterator[tuple[JudgedCurve, Problem]]:
     """Each curve whose times are all off by one factor, with what it may be."""
     for each in judged:
         curve, request = each.curve, each.curve.kind.request

@@ -137,7 +137,7 @@ class Widths:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredPlace:
     """What was measured where files do not say it: a machine or a topology file, and a release."""
 
     machine: str | None = None
@@ -148,7 +148,7 @@ class Measured:
 def shipped(source: CalibrationSource, widths: Widths) -> Calibration:
     """A shipped calibration, made anew. Errors: those of :func:`of_tables`."""
     tables = [table_of_one_way(name) for name in source.tables]
-    measured = Measured(source.machine or tables[0].header.machine)
+    measured = MeasuredPlace(source.machine or tables[0].header.machine)
     if source.base:
         (of_nodes,) = (each for each in sources() if each.name == source.base)
         made = of_site(shipped(of_nodes, widths), source.name, tables, measured, widths)
@@ -159,7 +159,7 @@ def shipped(source: CalibrationSource, widths: Widths) -> Calibration:
 
 
 def of_site(
-    nodes: Calibration, name: str, tables: Sequence[MeasuredTable], measured: Measured, widths: Widths
+    nodes: Calibration, name: str, tables: Sequence[MeasuredTable], measured: MeasuredPlace, widths: Widths
 ) -> Calibration:
     """The calibration of ``nodes`` with the rows of a site's tables, which one row is enough of.
 
@@ -183,7 +183,7 @@ def of_site(
     )
 
 
-def of_tables(name: str, tables: Sequence[MeasuredTable], measured: Measured, widths: Widths) -> Calibration:
+def of_tables(name: str, tables: Sequence[MeasuredTable], measured: MeasuredPlace, widths: Widths) -> Calibration:
     """A calibration of a machine from tables that say their release. BadInput where they hold too few rows."""
     launches = list(dict.fromkeys(table.header.launch for table in tables))
     sites = [_site(table, measured) for table in tables]
@@ -282,7 +282,7 @@ def read_table(path: Path, given: Given) -> MeasuredTable:
 
 
 def of_paths(
-    paths: Sequence[Path], measured: Measured, name: str, update: str | None = None, given: Given | None = None
+    paths: Sequence[Path], measured: MeasuredPlace, name: str, update: str | None = None, given: Given | None = None
 ) -> Calibration:
     """A calibration of files; ``measured`` and ``given`` stand for what these do not say.
 
@@ -302,7 +302,7 @@ def of_paths(
         if not machine:
             raise BadInput(f"{paths[0]}: which machine was measured is not said; valid: `machine`, `topology`")
         there = catalogue.load(machine)
-        topology, where = there.topology, Measured(there.name)
+        topology, where = there.topology, MeasuredPlace(there.name)
         for path, table in zip(paths, tables, strict=True):
             said = table.header.machine
             if said and catalogue.load(said).gpu != there.gpu:
@@ -350,7 +350,7 @@ def _alike(table: MeasuredTable, first: MeasuredTable) -> bool:
     return table.header.launch == first.header.launch
 
 
-def _site(table: MeasuredTable, measured: Measured) -> Site:
+def _site(table: MeasuredTable, measured: MeasuredPlace) -> Site:
     if not table.header.nccl:
         raise BadInput(f"{table.name}: which release of NCCL was measured is not known; valid: `nccl`")
     return Site(measured.machine, nearest_release(table.header.nccl)[0], measured.topology)

@@ -158,7 +158,7 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Problem:
+class FitProblem:
     """The calls that are fitted, [call]: logarithms of their times in us, and one over their deviations.
 
     ``used`` are the calls among those that :class:`Forward` computes; ``octave`` is the logarithm of each one's size.
@@ -231,7 +231,7 @@ def fit(observations: Observations) -> Fit:
     forward = Forward(observations)
     everything = forward.constants
     target, weight, used, octave = _flat(observations)
-    problem = Problem(forward, target[used], weight[used], used, octave[used])
+    problem = FitProblem(forward, target[used], weight[used], used, octave[used])
     nccl = {constant: constant.nccl for constant in everything}
     settled = _settled(problem, nccl, nccl)
     for kind in dict.fromkeys(constant.path[1] for constant in everything if constant.is_cap):
@@ -260,7 +260,7 @@ def fit(observations: Observations) -> Fit:
 
 
 def _settled(
-    problem: Problem, start: Mapping[Constant, float], first: Mapping[Constant, float], noise: Array | None = None
+    problem: FitProblem, start: Mapping[Constant, float], first: Mapping[Constant, float], noise: Array | None = None
 ) -> Settled:
     """Chooses constants and fits them from ``first`` on until the choice stays; the others are as in ``start``."""
     everything = problem.forward.constants
@@ -292,16 +292,16 @@ def _noise(off: Array, octave: NDArray[np.int64]) -> Array:
     return np.maximum(1.0, np.round(noise, 1))
 
 
-def _by_size(problem: Problem, settled: Settled) -> tuple[SizeNoise, ...]:
+def _by_size(problem: FitProblem, settled: Settled) -> tuple[SizeNoise, ...]:
     which = [(int(each), problem.octave == each) for each in np.unique(problem.octave)]
     return tuple(SizeNoise(1 << each, int(these.sum()), float(settled.noise[these][0])) for each, these in which)
 
 
-def _free(problem: Problem, settled: Settled) -> list[Constant]:
+def _free(problem: FitProblem, settled: Settled) -> list[Constant]:
     return [problem.forward.constants[index] for index in settled.known.fitted]
 
 
-def _moved(problem: Problem, origin: Settled, jump: Mapping[Constant, float]) -> Settled:
+def _moved(problem: FitProblem, origin: Settled, jump: Mapping[Constant, float]) -> Settled:
     """A fit from where these factors lead, if it is better: past the point where a cap binds, no slope leads back."""
     before = problem.cost(origin.values, origin.noise)
     others = [each for each in _free(problem, origin) if not each.is_latency]
@@ -316,7 +316,7 @@ def _moved(problem: Problem, origin: Settled, jump: Mapping[Constant, float]) ->
     return settled if problem.cost(settled.values, origin.noise) < before - WORTH else origin
 
 
-def _binds(problem: Problem, values: Mapping[Constant, float], cap: Constant) -> bool:
+def _binds(problem: FitProblem, values: Mapping[Constant, float], cap: Constant) -> bool:
     """Whether a higher cap changes the times as a lower one does; if not, all that is known is that it is not lower."""
     here = problem.off(values, 1.0)
     up, down = (problem.off({**values, cap: values[cap] * factor}, 1.0) - here for factor in (HIGHER, 1 / HIGHER))

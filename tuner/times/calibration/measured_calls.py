@@ -12,7 +12,7 @@ import numpy as np
 from tuner.base import tables
 from tuner.base.dataclass import dataclass
 from tuner.times import measured
-from tuner.times.calibration.time_fit import Measured
+from tuner.times.calibration.time_fit import MeasuredTimes
 from tuner.times.measured import MeasuredRow, MeasuredTable
 from tuner.times.placement import Placement, Site
 from tuner.times.timemodel import features
@@ -32,7 +32,7 @@ class MeasuredCalls:
     machine: str | None
     generation: str
     nccl: tuple[str, ...]
-    measured: Measured
+    measured: MeasuredTimes
     nccl_us: features.Array
     dtype: Ints
     gpus_per_node: Ints
@@ -100,7 +100,7 @@ def of_table(table: MeasuredTable, site: Site, *, launch: int = 0) -> MeasuredCa
         machine=site.machine,
         generation=generation,
         nccl=(site.nccl,) * len(rows),
-        measured=Measured(together, times_us, np.full(len(rows), launch)),
+        measured=MeasuredTimes(together, times_us, np.full(len(rows), launch)),
         nccl_us=np.concatenate(nccl_us),
         dtype=np.array([row.dtype for row in rows], np.int64),
         gpus_per_node=np.round(together.ranks / together.nodes).astype(np.int64),
@@ -116,7 +116,7 @@ def joined(several: Sequence[MeasuredCalls]) -> MeasuredCalls:
         machine=first.machine,
         generation=first.generation,
         nccl=tuple(name for each in several for name in each.nccl),
-        measured=Measured(
+        measured=MeasuredTimes(
             features.concatenated(each.calls for each in rest),
             np.concatenate([each.times_us for each in rest]),
             np.concatenate([each.launch for each in rest]),

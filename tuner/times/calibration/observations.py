@@ -31,7 +31,7 @@ _SIZES = 2  # at which each of them does
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
+class HostFloor:
     """``calls`` of ``communicator`` were left out as they take no longer than the host, ``floor_us``, or little more.
 
     The largest of them has ``to_bytes``.
@@ -120,7 +120,7 @@ class Observations:
     files: tuple[tuple[str, str], ...]  # with their sha256
     times: str
     of_sessions: tuple[ObservationGroup, ...] = ()
-    floors: tuple[Floor, ...] = ()
+    floors: tuple[HostFloor, ...] = ()
 
     @property
     def calls(self) -> int:
@@ -251,7 +251,7 @@ def _held_out(sizes: Iterable[int]) -> set[int]:
     return set(sorted(set(sizes))[2:-1:HOLD_OUT_EVERY])
 
 
-def _without_floor(of_file: _OfFile, title: str, left_out: Counter[str]) -> Floor | None:
+def _without_floor(of_file: _OfFile, title: str, left_out: Counter[str]) -> HostFloor | None:
     """Leaves out the calls near the host's floor, where there is one."""
     typical_us = {call: float(np.median(blocks.medians_us)) for call, blocks in of_file.blocks_of.items()}
     floor_us = host_floor_us([(point, algo_proto, time_us) for (point, algo_proto), time_us in typical_us.items()])
@@ -261,7 +261,7 @@ def _without_floor(of_file: _OfFile, title: str, left_out: Counter[str]) -> Floo
     left_out[f"calls near the {floor_us:.1f} us that the host takes to start one ({title})"] += len(near)
     for call in near:
         del of_file.blocks_of[call]
-    return Floor(title, floor_us, len(near), max(point.bytes for point, _ in near))
+    return HostFloor(title, floor_us, len(near), max(point.bytes for point, _ in near))
 
 
 def _groups(of_file: _OfFile, held_out: set[int], left_out: Counter[str]) -> Iterable[ObservationGroup]:

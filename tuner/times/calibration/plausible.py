@@ -136,7 +136,7 @@ _PEAK = 0.6  # the best bandwidth that real machines reach is at least this part
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class PlausibleRows:
     """Rows that can be used, and what is wrong with these and with the others."""
 
     rows: tuple[MeasuredRow, ...]
@@ -148,7 +148,7 @@ class Judged:
         return tuple(problem for problem in self.problems if problem.refused)
 
 
-def judge(table: MeasuredTable, topology: Topology | None, trays: int | None = None) -> Judged:
+def judge(table: MeasuredTable, topology: Topology | None, trays: int | None = None) -> PlausibleRows:
     """The table's rows without those that are refused; ``topology`` is one node, None where it is not known.
 
     ``trays``: of how many such nodes a NVLink domain is, whose adapters carry nothing inside of it; None of no domain.
@@ -157,10 +157,10 @@ def judge(table: MeasuredTable, topology: Topology | None, trays: int | None = N
     out = {line for problem in seen if problem.refused for line in problem.lines}
     if any(problem.kind in (Kind.mixed_machines, Kind.mixed_releases) for problem in seen):
         out = {row.line for row in table.rows}
-    return Judged(tuple(row for row in table.rows if row.line not in out), tuple(seen))
+    return PlausibleRows(tuple(row for row in table.rows if row.line not in out), tuple(seen))
 
 
-def refuse(table: MeasuredTable, topology: Topology | None, where: str, trays: int | None = None) -> Judged:
+def refuse(table: MeasuredTable, topology: Topology | None, where: str, trays: int | None = None) -> PlausibleRows:
     """The same, but BadMeasurement for the first reason to refuse rows, with the file ``where`` and the lines."""
     judged = judge(table, topology, trays)
     for problem in judged.refused:

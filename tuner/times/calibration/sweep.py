@@ -12,7 +12,7 @@ from tuner.base.names import Collective
 from tuner.base.records import json_form
 from tuner.times.costmodels import alphabeta, line
 from tuner.times.costmodels.alphabeta import Level, Terms
-from tuner.times.costmodels.line import Fit, Repeated
+from tuner.times.costmodels.line import LineFit, Repeated
 from tuner.times.costmodels.operations import Array, CostOperation, whole
 from tuner.times.readers.measured_table import read_any
 from tuner.times.results import Result, results
@@ -49,13 +49,13 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AlphaBeta:
+class SweepAlphaBeta:
     """``fit`` of all runs together; alpha and beta of each run apart as mean and deviation.
 
     ``error`` is the mean absolute error, ``verdict`` what that is called.
     """
 
-    fit: Fit
+    fit: LineFit
     level: Level
     runs: tuple[Level, ...]
     alpha_us: Repeated
@@ -94,7 +94,7 @@ def _one_of(collectives: Sequence[Collective]) -> str:
     return one_of([collective.name for collective in collectives] or ["a file with such times"])
 
 
-def fit(sweeps: Sequence[Sweep], terms: Terms) -> AlphaBeta:
+def fit(sweeps: Sequence[Sweep], terms: Terms) -> SweepAlphaBeta:
     """Alpha and beta of an algorithm with these terms. BadInput for fewer than three sizes."""
     sizes, times = (
         np.concatenate(parts) for parts in ([sweep.bytes for sweep in sweeps], [sweep.times_us for sweep in sweeps])
@@ -103,7 +103,7 @@ def fit(sweeps: Sequence[Sweep], terms: Terms) -> AlphaBeta:
     runs = tuple(line.fit(sweep.bytes, sweep.times_us).level(terms) for sweep in sweeps)
     error = float(np.abs(together.error).mean())
     bends = _bends(together.error[np.argsort(sizes, kind="stable")])
-    return AlphaBeta(
+    return SweepAlphaBeta(
         together,
         together.level(terms),
         runs,
@@ -197,7 +197,7 @@ class SweepFit:
         return line.error(self.fixed_us + size.bytes / self.gbs / 1000, size.time_us)
 
 
-def described(sweeps: Sequence[Sweep], algorithm: str, fitted: AlphaBeta) -> SweepFit:
+def described(sweeps: Sequence[Sweep], algorithm: str, fitted: SweepAlphaBeta) -> SweepFit:
     """What :func:`tuner.times.calibration.sweep.fit` found for that algorithm in these sweeps, with their times."""
     fit, alpha_us, beta_gbs = fitted.fit, float(fitted.level.alpha_us), float(fitted.level.beta_gbs)
     return SweepFit(

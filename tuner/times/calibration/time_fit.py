@@ -22,7 +22,7 @@ _STEPS = 6  # of a search that begins near its end
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Measured:
+class MeasuredTimes:
     """Calls and what they took in us, [call]. ``launch``: which way of launching each belongs to, from 0 on."""
 
     calls: Features
@@ -32,8 +32,8 @@ class Measured:
     def __len__(self) -> int:
         return len(self.times_us)
 
-    def __getitem__(self, which: Which) -> "Measured":
-        return Measured(self.calls[which], self.times_us[which], self.launch[which])
+    def __getitem__(self, which: Which) -> "MeasuredTimes":
+        return MeasuredTimes(self.calls[which], self.times_us[which], self.launch[which])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +53,7 @@ class Uncertainty:
     spread: Surface
 
 
-def fit(measured: Measured, beliefs: Mapping[str, float], begin: Mapping[str, float] | None = None) -> TimeFit:
+def fit(measured: MeasuredTimes, beliefs: Mapping[str, float], begin: Mapping[str, float] | None = None) -> TimeFit:
     """The parameters that explain the times best, beliefs counted; and the surface of what is left.
 
     ``beliefs``: medians by name; ``begin``: parameters near the result, where there are any. Loss: soft absolute
@@ -97,7 +97,7 @@ def fit(measured: Measured, beliefs: Mapping[str, float], begin: Mapping[str, fl
     return TimeFit(values, starts, intervals.learnt(measured.calls, differences(settled)))
 
 
-def uncertainty(measured: Measured, fitted: TimeFit, beliefs: Mapping[str, float]) -> Uncertainty:
+def uncertainty(measured: MeasuredTimes, fitted: TimeFit, beliefs: Mapping[str, float]) -> Uncertainty:
     """By fits to four fifths of the sizes, held against the others: none has seen the times that it is judged by.
 
     A few rows are weighed against what other machines show.
@@ -116,7 +116,7 @@ def uncertainty(measured: Measured, fitted: TimeFit, beliefs: Mapping[str, float
     return Uncertainty(scatter, intervals.spread(calls, off / usual))
 
 
-def _predicted_us(fitted: TimeFit, measured: Measured) -> Array:
+def _predicted_us(fitted: TimeFit, measured: MeasuredTimes) -> Array:
     """Times in us, [call]; a way of launching that was not fitted starts as the first."""
     missing = max(int(measured.launch.max()) + 1 - len(fitted.start_factors), 0)
     starts = np.concatenate([fitted.start_factors, np.ones(missing)])
@@ -124,7 +124,7 @@ def _predicted_us(fitted: TimeFit, measured: Measured) -> Array:
     return times * np.exp(fitted.surface.log_factors(measured.calls))
 
 
-def started_us(parameters: Mapping[str, float], start_factors: Array, measured: Measured) -> Array:
+def started_us(parameters: Mapping[str, float], start_factors: Array, measured: MeasuredTimes) -> Array:
     """The form's times in us, [call], with the start of each call's way of launching."""
     more = parameters["start_us"] * (start_factors[measured.launch] - 1)
     return np.maximum(Form(parameters).times_us(measured.calls) + more, 1e-3)

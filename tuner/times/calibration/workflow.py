@@ -23,7 +23,7 @@ from tuner.plugin.table.records import CostLine, CostRow, Interval, Table
 from tuner.times.calibration import fit as model
 from tuner.times.calibration import observations
 from tuner.times.calibration.fit import AT_LEAST, KEPT_ALIKE, Fit, Fitted
-from tuner.times.calibration.observations import Floor, ObservationGroup, Observations
+from tuner.times.calibration.observations import HostFloor, ObservationGroup, Observations
 from tuner.times.costmodels import line
 from tuner.times.records.samples import Measurements
 
@@ -192,7 +192,7 @@ class FittedFiles:
     calls: int
     left_out: Mapping[str, int]
     times: str
-    floors: tuple[Floor, ...]
+    floors: tuple[HostFloor, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ def read(name: str) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredAllReduces:
     """A table of measured AllReduces of ``nbytes``: nodes, ranks per node and ms of each row."""
 
     title: str
@@ -146,11 +146,11 @@ class Measured:
     one_tile_per_gpu: tuple[int, ...]  # rows of so many ranks per node
 
 
-def measured(table: Mapping[str, Any]) -> list[Measured]:
+def measured(table: Mapping[str, Any]) -> list[MeasuredAllReduces]:
     """A file's tables. BadInput where one is not whole, or there is none."""
     try:
         tables = [
-            Measured(
+            MeasuredAllReduces(
                 one["title"],
                 one["path"],
                 one["bytes"],

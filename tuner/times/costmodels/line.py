@@ -16,7 +16,7 @@ _BOUNDS = (-30.0, 30.0)  # of logarithms, far from any latency and bandwidth
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fit:
+class LineFit:
     """``fixed_us + bytes / (1000 * gbs)``, both with their standard deviation.
 
     ``r2`` is of logarithms of times, with outliers counting as in the fit; ``error`` is each time's, fitted over
@@ -37,7 +37,7 @@ class Fit:
 
 def fit(
     nbytes: ArrayLike, times_us: ArrayLike, deviation: ArrayLike = 0.01, used: NDArray[np.bool_] | None = None
-) -> Fit:
+) -> LineFit:
     """A line through ``times_us`` over ``nbytes``, both [size]; ``deviation`` is of the logarithms of the times.
 
     Only sizes that are ``used`` (true or false, [size]) count. BadInput for fewer than three of them.
@@ -72,7 +72,7 @@ def fit(
     spread = noise * deviations(slope(solved.x))
     plain = (target[kept] - np.average(target[kept], weights=spread_of[kept] ** -2)) / spread_of[kept]
     total = float(np.sum(robust(plain)))
-    return Fit(
+    return LineFit(
         float(fixed_us),
         float(fixed_us * spread[0]),
         float(gbs),

@@ -21,13 +21,13 @@ from tuner.times.timemodel.intervals import (
     ON_ONE_NODE,
     CarriedOver,
     Certainty,
-    Curve,
     Factors,
     Place,
     Regime,
     Scatter,
     Sizes,
     Surface,
+    SurfaceCurve,
 )
 from tuner.times.timemodel.sites import SiteProcess, SiteRows
 
@@ -219,7 +219,9 @@ def _surface(records: Sequence[Mapping[str, Any]]) -> Surface:
     curves = []
     for each in records:
         one, two, three, four = map(int, each["key"])
-        curves.append(Curve((one, two, three, four), int(each["nodes"]), int(each["first"]), np.array(each["values"])))
+        curves.append(
+            SurfaceCurve((one, two, three, four), int(each["nodes"]), int(each["first"]), np.array(each["values"]))
+        )
     return Surface(curves)
 
 

@@ -32,7 +32,7 @@ Key = tuple[int, int, int, int]  # collective, algorithm and protocol, GPUs per 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Curve:
+class SurfaceCurve:
     """Natural logarithms to add, [half octave of bytes from ``first``], for calls like those of ``key``."""
 
     key: Key
@@ -52,9 +52,9 @@ class Curve:
 class Surface:
     """Curves, looked up together."""
 
-    def __init__(self, curves: Sequence[Curve]) -> None:
+    def __init__(self, curves: Sequence[SurfaceCurve]) -> None:
         self.curves = tuple(curves)
-        by_key: dict[Key, list[Curve]] = defaultdict(list)
+        by_key: dict[Key, list[SurfaceCurve]] = defaultdict(list)
         for curve in self.curves:
             by_key[curve.key].append(curve)
         self._tables = {
@@ -96,7 +96,7 @@ def spread(calls: Features, sizes: Array) -> Surface:
     return Surface([replace(each, values=np.log(each.values)) for each in _smoothed(calls, sizes, _OF_SIZES)])
 
 
-def _smoothed(calls: Features, numbers: Array, by: _Smoothing) -> Iterator[Curve]:
+def _smoothed(calls: Features, numbers: Array, by: _Smoothing) -> Iterator[SurfaceCurve]:
     for key, which in _groups(calls).items():
         log_nodes, log_bytes = np.log2(calls.nodes[which]), np.log2(calls.bytes[which])
         first = int(np.floor((log_bytes.min() - by.octaves) * PER_OCTAVE))
@@ -106,7 +106,7 @@ def _smoothed(calls: Features, numbers: Array, by: _Smoothing) -> Iterator[Curve
         for nodes in np.unique(calls.nodes[which]).tolist():
             weights = np.exp(-(away**2 + ((np.log2(nodes) - log_nodes) / _WIDTH_NODES) ** 2) / 2)
             values = weights @ numbers[which] + by.prior * by.prior_weight
-            yield Curve(key, int(nodes), int(grid[0]), values / (weights.sum(axis=1) + by.prior_weight))
+            yield SurfaceCurve(key, int(nodes), int(grid[0]), values / (weights.sum(axis=1) + by.prior_weight))
 
 
 def _groups(calls: Features) -> dict[Key, slice | np.ndarray[tuple[int], np.dtype[np.intp]]]:
