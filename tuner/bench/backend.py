@@ -1,4 +1,4 @@
-"""What measures: GPUs, or a planted truth. The loop above knows nothing else of them."""
+"""Backends that measure: GPUs, or a planted truth. The loop above knows nothing else of them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,13 +34,13 @@ class Backend(Protocol):
         """The number of ranks."""
 
     def describe(self) -> Header:
-        """What a header says of it: everything that a second run needs to be the same, and that explains the times.
+        """The header of its files: all that a second run needs to be the same, and that explains the times.
 
         What explains the times and may be another in a second run (date, clocks, driver) is its ``noted``.
         """
 
     def combinations(self, point: Point) -> Sequence[Combination]:
-        """What can be requested at this point."""
+        """Combinations that can be requested at this point."""
 
     def run(self, point: Point, requested: Combination | None, repeats: int) -> Run:
         """``requested`` is None for NCCL's own choice, or that of the table in use."""
@@ -67,7 +67,7 @@ GRAPHS_BELOW_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the GPUs are measured.
+    """Ways in which GPUs are measured.
 
     ``topology`` is where NCCL's view of the machine is written, ``log`` where NCCL's log is kept (of rank 0's process,
     and of the first communicator there), ``library`` a libnccl instead of the installed wheel's. ``limit_s`` is for

@@ -76,7 +76,7 @@ class DecidedFile:
 
 @dataclass(frozen=True, slots=True)
 class OtherRanks:
-    """What rows that were decided for one number of ranks would do at another; no row is for others than its own."""
+    """Effect of rows of one number of ranks at another; no row is for others than its own."""
 
     decided_at: int
     tried_at: int
@@ -85,7 +85,7 @@ class OtherRanks:
 
 @dataclass(frozen=True, slots=True)
 class Decided(Framed):
-    """What :func:`decide` did: the table it wrote, the rows it kept and dropped, and mean regrets over all files.
+    """Answer of :func:`decide`: the table it wrote, the rows it kept and dropped, and mean regrets over all files.
 
     As a frame it has a row for each row of a table, the kept ones first.
     """
@@ -234,7 +234,7 @@ class _Decision:
 
 
 def _beside(out: Path, proposal: Proposal, proposals: Sequence[Proposal]) -> Path:
-    """Where the A/B run is kept: a file for each communicator, named by what distinguishes it."""
+    """Path of the A/B run: a file for each communicator, named by what distinguishes it."""
     names = [out.name, *([str(proposal.ranks)] if len(proposals) > 1 else [])]
     if [other.ranks for other in proposals].count(proposal.ranks) > 1:
         names.append(str(proposal.nodes))
@@ -270,7 +270,7 @@ def _tried(path: Path, proposal: Proposal, beside: Path, settings: GateSettings)
 
 
 def _measured(sources: Sequence[str], proposals: Sequence[Proposal]) -> dict[str, str]:
-    """What the table says of the files."""
+    """Provenance of the files."""
     said = {}
     for number, (source, proposal) in enumerate(zip(sources, proposals, strict=True), start=1):
         header = proposal.comparison.measurements.header
@@ -292,7 +292,7 @@ def _constants(path: Path | None) -> dict[str, str]:
 
 
 def _rows(decisions: Sequence[_Decision], settings: GateSettings | None) -> dict[str, str]:
-    """What the table says of its rows."""
+    """Provenance of the rows."""
     none = "none: rows are as measured"
     run = "" if settings is None else f"A/B run of {settings.rounds} rounds in {settings.count} processes"
     said = {"gate": f"{run} through the plugin" if run else none}

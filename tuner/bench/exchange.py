@@ -48,7 +48,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class WorkerAnswer:
-    """What it returned, or the error it raised."""
+    """Result of a question, or the error it raised."""
 
     result: Any = None
     error: TunerError | None = None
@@ -67,7 +67,7 @@ class WorkerProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that were started and not ended."""
+        """Ids of the processes that were started and not ended."""
         return [process.pid for process in self._processes]
 
     def start(self, begun: Begun, count: int = 1) -> None:
@@ -150,7 +150,7 @@ def answer_all(stream: Any, answered: Callable[[Question], WorkerAnswer]) -> Non
 
 
 def _ending(process: "subprocess.Popen[bytes]") -> str:
-    """How a process came to give no answer, as words that follow its name; it has 5 s to end."""
+    """Words that say after a process's name how it came to give no answer; it has 5 s to end."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(5)
     code = process.poll()
@@ -203,16 +203,16 @@ class OwnProcess:
             raise
 
     def _begin(self) -> int:
-        """How many ranks there are in the process that is begun."""
+        """Number of ranks in the process that is begun."""
         return int(_first_answer(self._workers, self._folder.name, self._opener))
 
     def describe(self) -> Header:
-        """As the backend says it."""
+        """The header as the backend says it."""
         found: Header = self._ask("describe")
         return found
 
     def combinations(self, point: Point) -> Sequence[Combination]:
-        """What can be requested at this point."""
+        """Combinations that can be requested at this point."""
         found: Sequence[Combination] = self._ask("combinations", point)
         return found
 

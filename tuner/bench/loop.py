@@ -23,7 +23,7 @@ SIZES = tuple(1 << power for power in range(3, 31))
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which combinations; no names are all of them. ``channels`` come besides NCCL's own number.
+    """Combinations to measure; no names are all of them. ``channels`` come besides NCCL's own number.
 
     ``own_alone``: none, only NCCL's own choice.
     """
@@ -34,7 +34,7 @@ class Wanted:
     own_alone: bool = False
 
     def of(self, offered: Iterable[Combination]) -> list[Combination]:
-        """Those of the ``offered`` combinations that are wanted, with all wanted numbers of channels."""
+        """Choose those of the ``offered`` combinations that are wanted, with all wanted numbers of channels."""
         chosen = [
             combination
             for combination in offered
@@ -46,7 +46,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How each size is called: of which type and operation, out of place, in place or both, in a CUDA graph or not."""
+    """Kind of calls of each size: type and operation, out of place, in place or both, in a CUDA graph or not."""
 
     dtype: DataType = DataType.float32
     op: Op = Op.sum
@@ -136,7 +136,7 @@ class State(StrEnum):
 
 
 class End(StrEnum):
-    """Why a loop came to its end."""
+    """Reason for which a loop came to its end."""
 
     precise = "precise"
     rounds = "rounds"
@@ -146,7 +146,7 @@ class End(StrEnum):
 
 @dataclass()
 class KnownTask:
-    """What is known of one task, from all of its sample blocks."""
+    """Knowledge of one task, from all of its sample blocks."""
 
     state: State = State.open
     times_us: list[float] = field(default_factory=list)
@@ -172,7 +172,7 @@ class KnownTask:
             self.processes.append(block.process)
 
     def judge(self, noise: RunNoise) -> None:
-        """What the blocks so far say, behind this noise of the run."""
+        """Estimates from the blocks so far, behind this noise of the run."""
         if self.medians_us:
             known = BlocksSummary.of(self.medians_us, self.processes, noise)
             self.estimate, self.sure_width = known.estimate(), known.estimate(SURE).half_width
@@ -255,7 +255,7 @@ class Loop:
         return True
 
     def _order(self) -> list[Task]:
-        """What this round still has to sample; the same order in every start with the same seed."""
+        """Tasks that this round still has to sample; the same order in every start with the same seed."""
         order = list(self.known)
         random.Random(f"{self._settings.seed} {self.round}").shuffle(order)
         return [
@@ -292,7 +292,7 @@ class Loop:
         return block
 
     def _judge(self) -> None:
-        """Which tasks need no further block."""
+        """Finds which tasks need no further block."""
         best_us: dict[Point, float] = {}
         noise = noises((task, known.medians_us, known.processes, known.times_us) for task, known in self.known.items())
         for task, known in self.known.items():

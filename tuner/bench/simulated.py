@@ -96,7 +96,7 @@ def _factor(rng: np.random.Generator, between: tuple[float, float] = _FACTORS) -
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one cell at one size: the parts of its time, and the channels NCCL gives it of its own."""
+    """Cost of one cell at one size: the parts of its time, and the channels NCCL gives it of its own."""
 
     latency_us: float
     transfer_us: float
@@ -119,7 +119,7 @@ class Truth:
         self._costs: dict[Request, dict[int, dict[AlgoProto, Cost]]] = {}
 
     def costs(self, point: Point) -> dict[AlgoProto, Cost]:
-        """What NCCL can run at this point."""
+        """Costs of what NCCL can run at this point."""
         known = self._costs.setdefault(point.request, {})
         if point.bytes not in known:
             unit = point.unit_bytes(self._selection.communicator.ranks)
@@ -160,7 +160,7 @@ _BETWEEN_RUNS_S = 2e-4  # what a block costs besides its runs
 
 @dataclass(frozen=True, slots=True)
 class PlantedNoise:
-    """What multiplies the true times; shares of 1 where the name has no unit."""
+    """Factors on the true times; shares of 1 where the name has no unit."""
 
     sigma: float  # of every run, lognormal
     spike_chance: float
@@ -190,7 +190,7 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """What only tests may know of a simulated backend."""
+    """Secrets of a simulated backend, for tests alone."""
 
     truth: Truth
     noise: PlantedNoise
@@ -302,11 +302,11 @@ class Simulated:
             self._plugin = None
 
     def reveal(self) -> Planted:
-        """What a measuring run has to find out; for tests."""
+        """Secrets that a measuring run has to find out; for tests."""
         return Planted(self._truth, self._noise, self._replaced)
 
     def _own(self, point: Point) -> Combination:
-        """What runs where nothing is forced."""
+        """Combination that runs where nothing is forced."""
         if self._plugin is None:
             return self._pick(point)
         known = self._table, point

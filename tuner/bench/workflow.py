@@ -25,7 +25,7 @@ Progress = Callable[[Loop], AbstractContextManager[Callable[[int], None]]]  # wh
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure, and how well. Without ``sizes`` (nBytes): powers of two from 8 B to 1 GiB."""
+    """Calls to measure, and how well. Without ``sizes`` (nBytes): powers of two from 8 B to 1 GiB."""
 
     collectives: Sequence[Collective] = DEFAULT
     sizes: Sequence[int] | None = None
@@ -36,7 +36,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class MeasuringResult:
-    """What is in a file after it was measured into.
+    """Content of a file after it was measured into.
 
     ``ended`` says why measuring stopped: ``precise``, ``rounds``, ``budget`` or ``interrupted``. ``blocks`` are the
     sample blocks of the whole file, ``new_blocks`` those that this start added. ``results`` are of the calls of the

@@ -1,4 +1,4 @@
-"""What measurements say of one size: typical times, and which differences between them are beyond the noise.
+"""Evidence of one size: typical times, and which differences between them are beyond the noise.
 
 Within a round every combination is sampled once, so what a round has in common (clocks, drift) cancels in ratios. What
 is fixed in a process does not: from three processes on, the process is the unit and not the round.
@@ -31,7 +31,7 @@ FEWEST_UNITS = 3  # to tell anything from noise
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """How much faster one is than the other, logarithm of the ratio of times: estimate, its 95 % interval, and the
+    """Gain of one over the other, logarithm of the ratio of times: estimate, its 95 % interval, and the
     chance (one-sided, Student's t) of seeing at least this where there is no gain; 1 where rounds are few.
     """
 
@@ -61,7 +61,7 @@ class Evidence:
 
     @cached_property
     def _common(self) -> NDArray[np.float64]:
-        """What each unit adds to all its times."""
+        """Part that each unit adds to all its times."""
         return _common(self.log_us)
 
     @cached_property
@@ -73,13 +73,13 @@ class Evidence:
 
     @cached_property
     def _correlated(self) -> tuple[float, float]:
-        """Of as many processes: the factor on the variance of a mean, and the share of the freedom that is left."""
+        """For as many processes: the factor on the variance of a mean, and the share of the freedom that is left."""
         factor, freedom = of_correlated(len(self.log_us), self.correlation)
         return factor, freedom / max(1, len(self.log_us) - 1)
 
     @property
     def _typical_variance(self) -> float:
-        """Of a typical logarithm, over that of a mean of as many that are independent."""
+        """Variance of a typical logarithm, over that of a mean of as many that are independent."""
         return self._correlated[0] if self.by_process else MEDIAN_VARIANCE
 
     def _rounding(self, index: int) -> float:
@@ -88,7 +88,7 @@ class Evidence:
 
     @property
     def residuals(self) -> NDArray[np.float64]:
-        """What is left of ``log_us`` without what units and columns have in common, [unit][column]."""
+        """Rest of ``log_us`` without what units and columns have in common, [unit][column]."""
         rest: NDArray[np.float64] = self.log_us - self._common[:, None] - self.levels
         return rest
 
@@ -105,7 +105,7 @@ class Evidence:
 
     @property
     def _freedom(self) -> int:
-        """Of the residuals: what columns and units have in common is taken off."""
+        """Degrees of freedom of the residuals: what columns and units have in common is taken off."""
         return int(self._counts.sum()) - len(self.columns) - len(self.log_us) + 1
 
     def time_us(self, column: Combination | None) -> float:
@@ -125,7 +125,7 @@ class Evidence:
         return tuple(np.exp(self.levels[index] + np.array([0, -half, half])).tolist())
 
     def gain(self, column: Combination | None, over: Combination | None, comparisons: float = 1) -> Gain:
-        """Of ``column`` over ``over``. The noise is that of all columns, or of these two where they have more of it.
+        """Gain of ``column`` over ``over``, behind the noise of all columns, or of these two where they have more.
 
         The interval is of 95 % for all of so many ``comparisons`` together, the chance that of this one.
         """
@@ -162,7 +162,7 @@ def _common(log_us: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of each column of [row][column] without its NaN, NaN where it has nothing else: np.nanmedian is slow for few."""
+    """Median by column of [row][column] without NaN, NaN where there is nothing else: np.nanmedian is slow."""
     ordered, counts = np.sort(values, axis=0), np.isfinite(values).sum(axis=0)  # NaN last
     columns = np.arange(values.shape[1])
     found: NDArray[np.float64] = (ordered[np.maximum(counts - 1, 0) // 2, columns] + ordered[counts // 2, columns]) / 2
@@ -179,7 +179,7 @@ def _gain(estimate: float, error: float, freedom: float, comparisons: float = 1)
 
 
 def collect(blocks: Iterable[SampleBlock]) -> dict[Point, Evidence]:
-    """By point, in their order; what was replaced, was wrong, or ran under a table does not count."""
+    """Evidence by point, in their order; what was replaced, was wrong, or ran under a table does not count."""
     by_point: dict[Point, list[SampleBlock]] = {}
     for block in blocks:
         if block.counts and block.table is None:

@@ -42,7 +42,7 @@ def of_trays(nodes: int, gpus: int, gpus_per_tray: int, trays: int) -> OfTrays:
         return {"nodes": max(nodes // trays, 1), "trays": min(nodes, trays), "gpus_per_node": gpus}
     raise BadInput(
         f"{nodes} x {gpus} GPUs: not of NVLink domains of {trays} trays with {gpus_per_tray} GPUs; valid: up to "
-        f"{trays} hosts or a multiple of {trays}, with --trays"
+        f"{trays} hosts or a multiple of {trays}, with `trays`"
     )
 
 
@@ -63,7 +63,7 @@ def nearest_release(name: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where rows are placed: a machine of the catalogue, a topology file or the node of a log, and a release.
+    """Place of rows: a machine of the catalogue, a topology file or the node of a log, and a release.
 
     ``words`` are further ones that describe it, as ``tuner.scenario.describe`` takes them: ``log``, ``gpu``.
     """
@@ -90,12 +90,12 @@ class Site:
         return describe(self.machine, **given, **dict(self.words))
 
     def selection(self, nodes: int, gpus_per_node: int, variables: Mapping[str, str]) -> Selection:
-        """Of a communicator there. Errors: those of a scenario's communicator."""
+        """Selection of a communicator there. Errors: those of a scenario's communicator."""
         return Selection(self.scenario(nodes, gpus_per_node, variables).communicator())
 
     @property
     def name(self) -> str | None:
-        """What the machine is called: by the catalogue, or by its topology file or log."""
+        """Name of the machine: by the catalogue, or by its topology file or log."""
         if "log" in dict(self.words) and self.topology is None and self.machine is None:
             return str(dict(self.words)["log"])
         return skeleton.name_of(self.topology) if self.topology and not self.machine else self.machine
@@ -144,7 +144,7 @@ def searched_otherwise(
 
 
 def point_to_point_reason(collective: str) -> str:
-    """Why rows of a collective that is made of sends and receives are skipped."""
+    """Reason for which rows of a collective that is made of sends and receives are skipped."""
     return f"{collective}: sends and receives"
 
 

@@ -111,7 +111,7 @@ class MeasuredResult:
 
 
 def results(blocks: Iterable[SampleBlock]) -> list[Result]:
-    """By point, NCCL's own choice first and then from the fastest on, what has no time last."""
+    """Results by point, NCCL's own choice first and then from the fastest on, what has no time last."""
     by_task: dict[Task, list[SampleBlock]] = {}
     for block in blocks:
         if block.table is None:
@@ -131,7 +131,7 @@ def results(blocks: Iterable[SampleBlock]) -> list[Result]:
 
 
 def noises(calls: Iterable[tuple[Task, Sequence[float], Sequence[int], Sequence[float]]]) -> dict[int, RunNoise]:
-    """By nBytes, the noise of a run whose sample blocks have these medians in us, [block], and processes, and runs."""
+    """Noise by nBytes of a run whose sample blocks have these medians in us, [block], and processes, and runs."""
     series, times_us = [], dict[int, list[Sequence[float]]]()
     for task, medians_us, processes, runs_us in calls:
         of_process = [median(its) for its in logs_by_process(medians_us, processes).values()]
@@ -142,7 +142,7 @@ def noises(calls: Iterable[tuple[Task, Sequence[float], Sequence[int], Sequence[
 
 
 def record(result: Result, ranks: int) -> MeasuredResult:
-    """What ``--json`` prints of a result on so many ranks."""
+    """Result on so many ranks as it is printed as JSON."""
     point, known = result.point, result.estimate
     gbs = float(algorithm_gbs(point.bytes, known.median_us)) if known else None
     return MeasuredResult(
@@ -186,7 +186,7 @@ def _result(task: Task, blocks: list[SampleBlock], counted: list[SampleBlock], n
 
 
 def _host_bound(blocks: list[SampleBlock]) -> bool | None:
-    """Of blocks that count."""
+    """Whether most blocks that count are host-bound."""
     known = [block.host_bound for block in blocks if block.host_us is not None]
     return sum(known) * 2 > len(known) if known else None
 

@@ -53,7 +53,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class BlocksSummary:
-    """What the sample blocks of one call say, as :func:`of_blocks` puts it, for any confidence.
+    """Summary of the sample blocks of one call, as :func:`of_blocks` puts it, for any confidence.
 
     ``log_us`` is the logarithm of the time in us and ``error`` its deviation with this ``freedom`` (degrees of it),
     from so many ``units``: processes or sample blocks.
@@ -67,7 +67,7 @@ class BlocksSummary:
 
     @classmethod
     def of(cls, medians_us: Sequence[float], processes: Sequence[int], noise: "RunNoise | None" = None) -> Self:
-        """Of medians in us and the process of each, [block]; ``noise`` is that of the run at calls of this size."""
+        """Summary of medians in us and their processes, [block]; ``noise`` is the run's at calls of this size."""
         of_process = logs_by_process(medians_us, processes)
         factor, step_us, correlated = MEDIAN_VARIANCE, noise.step_us if noise else 0.0, 0.0
         if len(of_process) >= LEAST_PROCESSES:
@@ -93,7 +93,7 @@ class BlocksSummary:
 
 @lru_cache(maxsize=4096)
 def _student(freedom: float, share: float) -> float:
-    """How many deviations Student's t is below in this share of cases."""
+    """Number of deviations that Student's t is below in this share of cases."""
     from scipy.special import stdtrit  # slow to load
 
     return float(stdtrit(freedom, share))
@@ -101,7 +101,7 @@ def _student(freedom: float, share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RunNoise:
-    """What all calls of a run say together of its noise.
+    """Noise of a run, by all its calls together.
 
     ``correlation`` is that of a call's times in one process and the next, 0 to 0.95; ``step_us`` is what times of
     calls of one size are whole multiples of, in us, 0 where that is not seen.
@@ -120,7 +120,7 @@ def logs_by_process(medians_us: Sequence[float], processes: Sequence[int]) -> di
 
 
 def correlation(calls: Iterable[tuple[Hashable, ArrayLike]], errors: float = 0.0) -> float:
-    """How far processes are correlated with their neighbours, 0 to 0.95, and so many of its standard ``errors`` more.
+    """Correlation of processes with their neighbours, 0 to 0.95, and so many of its standard ``errors`` more.
 
     ``calls`` are what was requested, and logarithms of times, [process]; fewer than 3 processes say nothing. The lag-1
     correlation of residuals is compared with what an AR(1) process of so many values, less their own mean, would have.
@@ -145,7 +145,7 @@ def correlation(calls: Iterable[tuple[Hashable, ArrayLike]], errors: float = 0.0
 
 
 def of_correlated(units: int, correlated: float) -> tuple[float, float]:
-    """How much larger the variance of a mean is than that of as many independent units seems, and the freedom of it."""
+    """Factor by which a mean's variance exceeds that of as many independent units, and the freedom of it."""
     if units < LEAST_PROCESSES or correlated <= 0:
         return 1.0, units - 1.0
     _, factors, freedoms = _autoregressive(units)
@@ -154,7 +154,7 @@ def of_correlated(units: int, correlated: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def _autoregressive(units: int) -> NDArray[np.float64]:
-    """By correlation, [what][correlation]: that of neighbouring residuals, the factor on a mean's variance, freedom.
+    """Table [what][correlation]: correlation of neighbouring residuals, factor on a mean's variance, freedom.
 
     The freedom is Satterthwaite's.
     """
@@ -171,7 +171,7 @@ def _autoregressive(units: int) -> NDArray[np.float64]:
 
 
 def timer_steps_us(times_us: Mapping[int, Sequence[Sequence[float]]]) -> dict[int, float]:
-    """By nBytes, what times in us are whole multiples of; ``times_us`` are those of each call of that size.
+    """Steps of times by nBytes, us; ``times_us`` are those of each call of that size.
 
     It is the least difference between times of calls that are as large or larger, since the larger ones are timed in
     shorter rows: 0 where no two times of one call are the same, as with a timer that is finer than its noise.
@@ -193,7 +193,7 @@ def of_blocks(
     confidence: float = CONFIDENCE,
     noise: RunNoise | None = None,
 ) -> Estimate:
-    """What a call takes, from the medians of its sample blocks in us, [block], and the process of each.
+    """Estimate of what a call takes, from the medians of its sample blocks in us, [block], and the process of each.
 
     From three processes on: the geometric mean of each process's median, and Student's interval of those. Else the
     median of the sample blocks, with Student's interval of them: it says nothing of how processes differ. At least one
@@ -205,7 +205,7 @@ def of_blocks(
 def of_runs_or_blocks(
     medians_us: Sequence[float], processes: Sequence[int], times_us: Sequence[float], noise: RunNoise | None = None
 ) -> Estimate:
-    """By the sample blocks; where they are too few for an interval, by all their ``times_us``."""
+    """Estimate by the sample blocks; where they are too few for an interval, by all their ``times_us``."""
     by_blocks = of_blocks(medians_us, processes, noise=noise)
     return by_blocks if by_blocks.is_bounded else estimate(times_us)
 
@@ -227,7 +227,7 @@ def estimate(times_us: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
 
 @lru_cache(maxsize=4096)
 def _outside(n: int, confidence: float) -> int:
-    """How many of n samples may be left out at each end; -1 where even all of them are too few."""
+    """Number of n samples that may be left out at each end; -1 where even all of them are too few."""
     from scipy.special import bdtr  # the binomial distribution; slow to load
 
     tail, left_out = (1 - confidence) / 2, -1

@@ -27,7 +27,7 @@ WORD = 4  # bytes; sizes are whole numbers of these
 
 
 class EmulatedModel:
-    """What the emulator says of the communicator that was measured."""
+    """Picks and times of the emulator for the communicator that was measured."""
 
     def __init__(self, selection: Selection) -> None:
         self.selection = selection
@@ -182,7 +182,7 @@ def judge(point: Point, evidence: Evidence, model: EmulatedModel | None) -> Veri
 
 
 def columns_of(pick: Combination, evidence: Evidence) -> list[Combination | None]:
-    """Those that executed the pick: NCCL's own choice first, then what was requested and is the same."""
+    """Columns that executed the pick: NCCL's own choice first, then what was requested and is the same."""
     return [column for column in evidence.columns if column is None or is_same(column, pick)]
 
 
@@ -203,7 +203,7 @@ def middle(low: int, high: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ModelError:
-    """Of one algorithm and protocol over sizes: mean absolute errors as shares of 1, as is and after the best scale."""
+    """Errors of one algorithm and protocol over sizes: mean absolute, as shares of 1, as is and after scaling."""
 
     collective: Collective
     algorithm: Algorithm
@@ -216,7 +216,7 @@ class ModelError:
 
 
 def model_error(collective: Collective, algo_proto: AlgoProto, times_us: NDArray[np.float64]) -> ModelError:
-    """Of ``times_us``, [size][measured, model], of one combination.."""
+    """Error of ``times_us``, [size][measured, model], of one combination."""
     from scipy.stats import kendalltau
 
     measured, model = times_us.T
@@ -422,7 +422,7 @@ def fewest_segments(
 
 
 def _likeliest(sizes: Sequence[VerifiedSize], common: frozenset[Combination]) -> Combination:
-    """Of those that may be best at all of the sizes, the one that is at most of them."""
+    """Choose, of those that may be best at all of the sizes, the one that is at most of them."""
     bests = [one.best for one in sizes]
     return max(sorted(common), key=bests.count)
 

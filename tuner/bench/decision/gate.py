@@ -34,7 +34,7 @@ Times = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RowVerdict:
-    """What the gate found of a row: its gain with the 95 % interval, and the probability of improvement, shares of 1.
+    """Finding of the gate on a row: its gain with the 95 % interval, and the probability of improvement, shares of 1.
 
     ``sizes`` are those that were tried, ``cut`` the measured ones that the row no longer has because it was slower
     there, all in bytes. ``why_not`` None: the row stays.
@@ -66,13 +66,13 @@ class GateSettings:
     apart_s: float | None = None
 
     def rounds_of(self, process: int) -> int:
-        """How many of the rounds a process has, at least one."""
+        """Number of the rounds that a process has, at least one."""
         each, more = divmod(max(self.rounds, self.count), self.count)
         return each + (process < more)
 
     @property
     def count(self) -> int:
-        """How many processes there are: no more than rounds, where these allow the fewest."""
+        """Number of processes: no more than rounds, where these allow the fewest."""
         return max(LEAST_PROCESSES, min(self.processes, self.rounds))
 
 
@@ -128,7 +128,7 @@ def of_one_table(verdicts: Sequence[RowVerdict]) -> list[RowVerdict]:
 
 @dataclass()
 class _Run:
-    """By point, and by whether the table was in use, the logarithms of median times by process and round."""
+    """Logarithms of median times by process and round, for each point with the table and without."""
 
     log_us: dict[tuple[Point, bool], dict[tuple[int, int], float]] = field(default_factory=dict)
     times_us: dict[tuple[Point, bool], list[float]] = field(default_factory=dict)  # of runs that count
@@ -151,7 +151,7 @@ class _Run:
         return np.array([_middle(each) for each in gains.values()])
 
     def rounding(self) -> dict[Point, float]:
-        """By point, the variance that the steps of the timer add to the logarithm of a gain."""
+        """Variance by point that the steps of the timer add to the logarithm of a gain."""
         of_size: dict[int, list[list[float]]] = {}
         for (point, _), its in self.times_us.items():
             of_size.setdefault(point.bytes, []).append(its)
@@ -202,7 +202,7 @@ def _blocks(backend: Backend, proposal: Proposal, settings: GateSettings, points
 
 
 def points_to_test(proposal: Proposal, row: DecisionRow) -> list[Point]:
-    """Of every kind of call: sizes that were measured and, between them, sizes that were not."""
+    """Points of every kind of call: sizes that were measured and, between them, sizes that were not."""
     unit = Point(row.collective, 0).unit_bytes(proposal.ranks)
     ends = (row.low, *row.sizes, *(() if row.high is None else (row.high + 1,)))
     between = {middle(low, high) // unit * unit for low, high in pairwise(ends)}
@@ -221,7 +221,7 @@ def verdict(
     executed: Mapping[Point, set[Combination]],
     rounding: Mapping[Point, float] = MappingProxyType({}),
 ) -> RowVerdict:
-    """What became of a row: ``log_gains`` are logarithms of ratios, numbers [process], whose variance is larger by
+    """Verdict on a row: ``log_gains`` are logarithms of ratios, numbers [process], whose variance is larger by
     ``rounding`` for the timer's steps alone.
 
     A row that is slower towards an end ends before that.

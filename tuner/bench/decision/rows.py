@@ -1,4 +1,4 @@
-"""What there is to choose at each measured size, and the rows of a decision table that follow from it."""
+"""Choices at each measured size, and the rows of a decision table that follow from them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
@@ -100,7 +100,7 @@ class DecisionRow:
 
 @dataclass(eq=False)
 class Size:
-    """What there is to choose at one measured size."""
+    """Choices at one measured size."""
 
     bytes: int
     evidence: Evidence
@@ -109,7 +109,7 @@ class Size:
 
     @cached_property
     def credits(self) -> dict[Combination, float]:
-        """By option: its gain over the pick, a logarithm, which is none where it is small or may be noise."""
+        """Gain over the pick by option, a logarithm, which is none where it is small or may be noise."""
         others = [column for column in self.evidence.columns if column is not None]
         gains: dict[Combination, float] = {}
         for option in others:  # plain ones sort before those with channels
@@ -152,7 +152,7 @@ class Proposal:
 
     @cached_property
     def sizes(self) -> dict[Collective, list[Size]]:
-        """What can be decided, in order; sizes whose pick is not known are not."""
+        """Sizes that can be decided, in order: those whose pick is known."""
         picks = {(one.point.collective, one.point.bytes): one.pick for one in self.comparison.sizes}
         model = self.comparison.model
         by_collective: dict[Collective, list[Size]] = {}
@@ -217,7 +217,7 @@ class Proposal:
         return max(low + 1, middle(low, high))
 
     def _modelled(self, collective: Collective, low: int, high: int, before: Option, after: Option) -> int | None:
-        """Where the fitted constants' times of the two cross; None where they do not, or it is not known."""
+        """Size at which the fitted constants' times of the two cross; None where they do not, or it is not known."""
 
         def lead(size: int) -> float:
             point = Point(collective, size)
@@ -284,7 +284,7 @@ Known = Mapping[CommunicatorShape, Sequence[Decision]]
 
 @dataclass(frozen=True, slots=True)
 class HeldOutMeasured:
-    """What rows interpolated over the neighbours do at a measured number of nodes that they are not learnt from.
+    """Effect of rows interpolated over the neighbours at a measured number of nodes that they are not learnt from.
 
     ``own`` is the mean regret with the rows that were decided there.
     """

@@ -53,7 +53,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one process measured: its times in us, how many of its results were wrong.
+    """Measurement of one process: its times in us, how many of its results were wrong.
 
     ``host_us`` is the least that it took to start one call; None without a time. ``whole_us`` is what all calls
     together took each of its ranks, us.
@@ -76,7 +76,7 @@ def failed(rank: int, error: Exception) -> Message:
 
 
 def order_of(message: Message) -> Order | None:
-    """What was shared; None where the communicator is to be closed."""
+    """The question that was shared; None where the communicator is to be closed."""
     if message["do"] in (CLOSE["do"], RENEW["do"]):
         return None
     point = message["point"]
@@ -96,7 +96,7 @@ def order_of(message: Message) -> Order | None:
 
 
 def answer_of(message: Message) -> Answer:
-    """What was gathered. MeasuringFailed where the process says that it failed."""
+    """Answers that were gathered. MeasuringFailed where the process says that it failed."""
     if "error" in message:
         raise MeasuringFailed(message["error"])
     return Answer(tuple(message["times_us"]), message["wrong"], message["host_us"], tuple(message.get("whole_us", ())))
@@ -114,7 +114,7 @@ _LATER_S = 5.0  # after the limit of a block, which what hangs inside NCCL does 
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
-    """What a backend works with; ``nccl`` loads libnccl in an environment with these variables."""
+    """Libraries that a backend works with; ``nccl`` loads libnccl in an environment with these variables."""
 
     cuda: Any  # tuner.bench.gpu.cuda.Cuda, or what stands for it in a test, as of the others
     nccl: Callable[[Mapping[str, str]], Any]
@@ -163,7 +163,7 @@ class GpuBackend:
             raise MeasuringFailed(f"{error}; NCCL's last warning: {warning}" if warning else str(error)) from None
 
     def _instruments(self) -> dict[str, str]:
-        """What measuring takes, and no choice depends on."""
+        """Variables that measuring takes, and no choice depends on."""
         return {
             "NCCL_DEBUG": "INFO",
             "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,TUNING,ENV",
@@ -174,7 +174,7 @@ class GpuBackend:
         }
 
     def _sharing(self, devices: Sequence[int]) -> dict[str, str]:
-        """What ranks need that share a GPU: their kernels wait for each other, so all of them have to fit at once.
+        """Variables of ranks that share a GPU: their kernels wait for each other, so all of them have to fit at once.
 
         Without a limit NCCL takes up to 64 blocks for each rank, of which a multiprocessor surely runs one.
         """
@@ -298,7 +298,7 @@ class GpuBackend:
         self._leave(CLOSE)
 
     def make_way(self) -> None:
-        """The same, and lets the other ranks know that a fresh process will come in the place of each."""
+        """Ends as :meth:`close` does; the other ranks know that a fresh process will come in the place of each."""
         self._leave(RENEW)
 
     def _leave(self, message: Message) -> None:
@@ -312,7 +312,7 @@ class GpuBackend:
     # --- all ranks ---
 
     def _all(self, point: Point, table: str | None, repeats: int) -> list[Answer]:
-        """What every process measured. MeasuringFailed ends the communicator."""
+        """Measurements of every process. MeasuringFailed ends the communicator."""
         if self._closed:
             raise MeasuringFailed("the communicator has ended")
         self._seed += 1

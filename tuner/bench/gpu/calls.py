@@ -47,7 +47,7 @@ class Calls:
         self._host_s = time.perf_counter
 
     def checked(self, point: Point, seed: int, deadline_s: float) -> int:
-        """How many elements of the results of one call are wrong. MeasuringFailed past the deadline."""
+        """Number of wrong elements in the results of one call. MeasuringFailed past the deadline."""
         count, values = self._count(point), kernels.Values(point.dtype, point.op, self._ranks, seed)
         for rank in self._local:
             with rank.lane.current():
@@ -129,7 +129,7 @@ class Calls:
         return time_us
 
     def _graphs(self, once: Sequence[Callable[[], None]], calls: int) -> Callable[[], None]:
-        """What launches a graph of so many calls on all ranks of this process."""
+        """Function that launches a graph of so many calls on all ranks of this process."""
         for rank in self._local:
             with rank.lane.current():
                 rank.lane.begin_capture()
@@ -193,7 +193,7 @@ class Calls:
                 pause_s = min(pause_s + 1e-4, 1e-2)
 
     def _count(self, point: Point) -> int:
-        """Of elements, as the collective's own function takes it: per rank for AllGather and ReduceScatter."""
+        """Number of elements as the collective's own function takes it: per rank for AllGather and ReduceScatter."""
         unit = point.unit_bytes(self._ranks)
         if point.bytes < unit or point.bytes % unit:
             raise BadInput(
@@ -203,7 +203,7 @@ class Calls:
         return point.bytes // unit
 
     def _addresses(self, rank: Rank, point: Point) -> tuple[int, int]:
-        """Where a rank sends from and receives to; in place as nccl.h says it for each collective."""
+        """Addresses that a rank sends from and receives to; in place as nccl.h says it for each collective."""
         part = point.bytes // self._ranks
         send_bytes = part if point.collective is Collective.AllGather else point.bytes
         receive_bytes = part if point.collective is Collective.ReduceScatter else point.bytes

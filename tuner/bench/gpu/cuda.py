@@ -42,7 +42,7 @@ class Cuda:
         return str(self.cupy.cuda.runtime.getDeviceProperties(device)["name"].decode())
 
     def multiprocessors(self, device: int) -> int:
-        """How many blocks of NCCL's kernels a GPU surely runs at once: one on each of its multiprocessors."""
+        """Number of blocks of NCCL's kernels that a GPU surely runs at once: one on each of its multiprocessors."""
         return int(self.cupy.cuda.runtime.getDeviceProperties(device)["multiProcessorCount"])
 
     def capability(self, device: int) -> int:
@@ -60,7 +60,7 @@ class Cuda:
             return int(self.cupy.cuda.runtime.memGetInfo()[0])
 
     def stood_in(self) -> dict[str, Any]:
-        """What a header says where something stands in for the GPUs (tests/support/double); nothing on real ones."""
+        """Keys of a header where something stands in for the GPUs (tests/support/double); none on real ones."""
         stood_in: Callable[[], dict[str, Any]] = getattr(self.cupy, "nccl_tuner_header", dict)
         return stood_in()
 
@@ -84,7 +84,7 @@ def _nvidia_smi() -> tuple[dict[str, str], ...] | None:
 
 
 class Lane:
-    """What one rank has of its GPU. Nothing here waits but ``wrong``."""
+    """Stream, buffers and kernels of one rank. Nothing here waits but ``wrong``."""
 
     def __init__(self, cupy: Any, device: int) -> None:
         self.device = device
@@ -132,7 +132,7 @@ class Lane:
         self._kernel("fill", values)((_BLOCKS,), (_THREADS,), arguments, stream=self._stream)
 
     def wrong(self, address: int, check: Check, values: Values) -> int:
-        """How many elements are not what they should be; waits for everything before."""
+        """Number of elements that are not what they should be; waits for everything before."""
         cupy = self._cupy
         cupy.cuda.runtime.memsetAsync(self._wrong.ptr, 0, 8, self._stream.ptr)
         arguments = self._numbers(

@@ -101,7 +101,7 @@ extern "C" __global__ void check(const K_TYPE *data, u64 count, u64 first, u64 r
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What all ranks send, by ``seed``."""
+    """Data that all ranks send, by ``seed``."""
 
     dtype: DataType
     op: Op
@@ -110,7 +110,7 @@ class Values:
 
 
 class Check(NamedTuple):
-    """What one rank's result is compared with: ``elements`` of them, from the ``first`` on.
+    """Elements that one rank's result is compared with: ``elements`` of them, from the ``first`` on.
 
     ``per_rank`` are the elements that each rank sends, 0 where results are of all ranks' data.
     """
@@ -121,7 +121,7 @@ class Check(NamedTuple):
 
 
 def definitions(dtype: DataType, op: Op, ranks: int) -> dict[str, str]:
-    """What the source is compiled with. BadInput for types and operations that are not checked."""
+    """Definitions that the source is compiled with. BadInput for types and operations that are not checked."""
     if dtype not in _C_TYPES:
         raise BadInput(f"{dtype.name} is not measured on GPUs; {one_of(each.name for each in _C_TYPES)}")
     if op not in OPS:
@@ -169,7 +169,7 @@ LINKED, RELOCATABLE = ".nv_fatbin", "__nv_relfatbin"
 
 @dataclass(frozen=True, slots=True)
 class Thinned:
-    """What became of a libnccl: which cubins it kept (``sm_90``), how many bytes of them, and the sha256 of both."""
+    """A libnccl that was thinned: which cubins it kept (``sm_90``), how many bytes of them, and the sha256 of both."""
 
     gpu: str
     kept: str
@@ -232,7 +232,7 @@ def runs_on(library: Path, capability: int) -> bool:
 
 
 def _sections(library: Path) -> dict[str, tuple[int, int]]:
-    """Where the sections of GPU code begin and end in the file."""
+    """Begin and end of the sections of GPU code in the file."""
     try:
         with library.open("rb") as file:
             elf = ELFFile(file)

@@ -89,7 +89,7 @@ class Nccl:
         return of_code(int(version[0]))
 
     def unique_id(self) -> bytes:
-        """What all ranks need to meet."""
+        """Id that all ranks need to meet."""
         made = self.ffi.new("ncclUniqueId *")
         self._check(self._library.ncclGetUniqueId(made), "ncclGetUniqueId")
         return bytes(self.ffi.buffer(made))
@@ -103,7 +103,7 @@ class Nccl:
         self._check(self._library.ncclGroupEnd(), "ncclGroupEnd")
 
     def init_rank(self, ranks: int, unique_id: bytes, rank: int) -> Any:
-        """Where the communicator will be (``handle[0]``) once its group has ended; the device is the current one."""
+        """Handle whose first element is the communicator once its group has ended; the device is the current one."""
         handle = self.ffi.new("void **")
         copied = self.ffi.new("ncclUniqueId *")
         self.ffi.buffer(copied)[:] = unique_id
@@ -113,7 +113,7 @@ class Nccl:
     def prepared(
         self, point: Point, buffers: tuple[int, int], count: int, comm: Any, stream: int
     ) -> Callable[[], None]:
-        """What makes one call from the first of ``buffers`` to the second, addresses on the device, as the stream is.
+        """A call from the first of ``buffers`` to the second, addresses on the device, as the stream is.
 
         ``count`` is what the collective's own function takes. Nothing is looked up or converted in the call itself.
         """
@@ -165,7 +165,7 @@ class Nccl:
 
 
 def _offset(path: Path, name: str) -> int | None:
-    """Where in a libnccl a function is, of NCCL's own too; None where it has none of that name, or no symbols."""
+    """Address of a function in a libnccl, of NCCL's own too; None where it has none of that name, or no symbols."""
     with path.open("rb") as file:
         with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
             if content.find(name.encode()) < 0:

@@ -1,4 +1,4 @@
-"""What GPUs, which libnccl and which processes there are to measure on, or why none."""
+"""GPUs, libnccl and processes to measure on, or why there are none."""
 
 import os
 from contextlib import AbstractContextManager, suppress
@@ -36,7 +36,7 @@ def open_gpus(options: Options | None = None) -> GpuBackend | None:
 
 
 def open_at(here: RankAddress, options: Options, backend: type[GpuBackend] | None = None) -> GpuBackend:
-    """What this process is of the communicator. BadInput as of :func:`open_gpus`."""
+    """The part of the communicator that this process is. BadInput as of :func:`open_gpus`."""
     if set_here := [name for name in FORBIDDEN if name in os.environ]:
         raise BadInput(f"{', '.join(set_here)} is set, and measuring forces what NCCL takes; valid: unset")
     with connections(options):

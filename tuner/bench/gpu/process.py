@@ -1,4 +1,4 @@
-"""What lasts as long as the process that libnccl is loaded into: the library, its log, and the variables it read once.
+"""State as long as the process that libnccl is loaded into: the library, its log, and the variables it read once.
 
 NCCL opens NCCL_DEBUG_FILE and reads most variables once for a process, whatever communicators come later. So a process
 has one libnccl, one log, and the same variables in all its communicators, one of which measures at a time.
@@ -98,7 +98,7 @@ _LET_END_S = 5.0  # what still runs when somebody interrupts
 
 
 def within(limit_s: float, what: str, do: Callable[[], T]) -> T:
-    """What ``do`` gives, and what it raises, done in a thread of its own.
+    """Result of ``do``, or the error that it raises, done in a thread of its own.
 
     MeasuringFailed after ``limit_s``: the thread is left behind then, and ends with the process at the latest.
     """

@@ -1,4 +1,4 @@
-"""How processes that measure together find each other, and one connection of each to rank 0.
+"""Rendezvous of processes that measure together: how they find each other, and one connection of each to rank 0.
 
 Whatever started them says where rank 0 is, and a secret of this run: torch's store under torchrun, MPI under mpirun and
 srun. Connections are those of multiprocessing, which let nobody in who does not know the secret. Whoever dies closes
@@ -45,7 +45,7 @@ class RankAddress:
     secret: str = field(default="", repr=False)
 
     def handed(self) -> dict[str, str]:
-        """What a program that starts this process itself puts into its environment."""
+        """Variables that a program that starts this process itself puts into its environment."""
         return {HANDED: json.dumps(asdict(self))}
 
 
@@ -59,7 +59,7 @@ def own_address() -> RankAddress:
 
 
 def rank_address(env: Mapping[str, str], limit_s: float = 60.0) -> RankAddress:
-    """What the environment, and whatever started this process, say of it.
+    """The address of this process, by its environment and whatever started it.
 
     Errors: BadInput where a launcher says only a part, or what it takes is not installed; MeasuringFailed where rank 0
     does not come within ``limit_s``.
@@ -103,7 +103,7 @@ def _torchrun(env: Mapping[str, str], limit_s: float) -> RankAddress:
 
 
 def _mpi(launcher: str, tasks: int | None = None) -> RankAddress:
-    """Where rank 0 is MPI says; under srun by PMIx or PMI-2, whichever it speaks to the MPI that is there."""
+    """Asks MPI where rank 0 is; under srun by PMIx or PMI-2, whichever it speaks to the MPI that is there."""
     try:
         from mpi4py import MPI
     except ImportError:
@@ -122,7 +122,7 @@ def _mpi(launcher: str, tasks: int | None = None) -> RankAddress:
 
 
 def _listening(host: str) -> tuple[str, int, str]:
-    """Where rank 0's processes will listen, one after the other, and a secret."""
+    """Address at which rank 0's processes will listen, one after the other, and a secret."""
     with socket.socket() as free:
         free.bind(("", 0))
         return host, int(free.getsockname()[1]), secrets.token_hex(32)
@@ -225,7 +225,7 @@ class Rendezvous:
             came.put(peer)
 
     def share(self, message: Any = None) -> Any:
-        """What rank 0 says, on every rank."""
+        """Broadcast of what rank 0 says, on every rank."""
         if self.place.rank != 0:
             return self._receive(0, None)
         for rank in self._peers:

@@ -1,4 +1,4 @@
-"""What the GPUs of this computer do while they are measured: clocks, temperatures, power, and what slows them down."""
+"""States of this computer's GPUs while they are measured: clocks, temperatures, power, and what slows them down."""
 
 import json
 from collections.abc import Callable, Mapping

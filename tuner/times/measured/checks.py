@@ -1,4 +1,4 @@
-"""What is wrong with the rows of a table, as far as they alone show it: found and said, with the rows' lines."""
+"""Problems of the rows of a table, as far as they alone show it: found and said, with the rows' lines."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ _SHOWN = 6
 
 
 class Kind(StrEnum):
-    """What may be wrong."""
+    """Kinds of problems."""
 
     unknown_release = "unknown release"
     mixed_releases = "mixed releases"
@@ -74,7 +74,7 @@ class Problem:
 
 
 def problems(table: MeasuredTable) -> tuple[Problem, ...]:
-    """What the rows alone show, worst first: labels, units, placement, repeated rows, curves."""
+    """Problems that the rows alone show, worst first: labels, units, placement, repeated rows, curves."""
     listed = [
         *_release(table),
         *_mixed(table),
@@ -111,7 +111,7 @@ def _release(table: MeasuredTable) -> Iterator[Problem]:
 
 
 def _mixed(table: MeasuredTable) -> Iterator[Problem]:
-    """By what the runs say of themselves."""
+    """Problems of mixed files, by what the runs say of themselves."""
     of = {Kind.mixed_releases: records.release_of_note, Kind.mixed_machines: records.gpu_of_note}
     for kind, value_of in of.items():
         by_run = {key: value_of(f"{key} ; {run.what}") for key, run in table.header.runs.items()}

@@ -257,7 +257,7 @@ def _check_values(row: MeasuredRow) -> None:
 
 
 def not_whole(row: MeasuredRow) -> str | None:
-    """Why a size was rounded, so that no such call can be placed; None where each rank has whole elements of it."""
+    """Reason for which no call has such a size; None where each rank has whole elements of it."""
     parts = row.ranks if row.collective in records.SPLIT_OVER_RANKS else 1
     if row.bytes % (parts * row.dtype.size_bytes) == 0:
         return None

@@ -37,7 +37,7 @@ def _plain(word: str) -> str:
 
 
 class MeasuredLaunch(StrEnum):
-    """How the ranks were started, which the time of a small call depends on."""
+    """Way in which the ranks were started, which the time of a small call depends on."""
 
     process_per_gpu = "a process a GPU"
     thread_per_gpu = "one process a node with a thread a GPU"
@@ -86,7 +86,7 @@ class MeasuredRow:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSource:
-    """Where the numbers were published: repository or document, the state of it, the path in it, and its licence."""
+    """Publication of the numbers: repository or document, the state of it, the path in it, and its licence."""
 
     repository: str = ""
     commit: str = ""
@@ -112,7 +112,7 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredHeader:
-    """What a file says of all its rows. A text that is empty is not known.
+    """Head of a file, for all its rows. A text that is empty is not known.
 
     ``machine`` is a name of the catalogue, or empty; ``machine_note`` says why there is none, or how sure it is.
     ``nccl`` is a release, or empty; ``nccl_note`` says the same of it. ``environment`` are the variables that were set
@@ -157,12 +157,12 @@ class MeasuredTable:
         return {name: value for name, value in both.items() if value}
 
     def launch_of(self, row: MeasuredRow) -> MeasuredLaunch:
-        """How the row's run was started."""
+        """Launch of the row's run."""
         run = self.header.runs.get(row.run)
         return (run.launch if run else None) or self.header.launch
 
     def network_of(self, row: MeasuredRow) -> str:
-        """What the row's run sent over between nodes; empty where that is not known, or there is one node."""
+        """Network that the row's run sent over between nodes; empty where that is not known, or there is one node."""
         run = self.header.runs.get(row.run)
         return (run.network if run else "") or self.header.network
 
@@ -181,7 +181,7 @@ _VARIABLE = re.compile(r"\b((?:NCCL|FI)_[A-Z0-9_]+)=([^\s;,]*)")
 
 @dataclass(frozen=True, slots=True)
 class NotedRuns:
-    """What notes tell: each row's run, the runs by name, and release and GPU where all rows agree on one."""
+    """Runs that notes tell of: each row's run, the runs by name, and release and GPU where all rows agree on one."""
 
     of_rows: Sequence[str]
     runs: Mapping[str, MeasuredRun]

@@ -40,7 +40,7 @@ _REPLACED = "NCCL ran something else than was requested"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What is said of a file beside it; what the file itself says has to agree.
+    """Facts given beside a file; what the file itself says has to agree.
 
     ``nodes`` and ``gpus_per_node`` are for files that do not name their ranks, ``collective`` for an nccl-tests text
     that does not name its program. ``by_round``: runs of `measure` have a row for each round, not one for all; from
@@ -298,7 +298,7 @@ def _agreed(path: Path, table: MeasuredTable, given: Given) -> MeasuredTable:
 
 
 def _launch(threads: int, gpus: int) -> MeasuredLaunch:
-    """By nccl-tests' -t and -g."""
+    """Launch by nccl-tests' -t and -g."""
     if gpus > 1:
         return MeasuredLaunch.one_thread if threads == 1 else MeasuredLaunch.unknown
     return MeasuredLaunch.thread_per_gpu if threads > 1 else MeasuredLaunch.process_per_gpu

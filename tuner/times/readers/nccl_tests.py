@@ -1,4 +1,4 @@
-"""What nccl-tests prints, or writes as JSON, as one record; and choices that a log of NCCL says.
+"""Reader of nccl-tests' text and JSON, as one record; and of choices that a log of NCCL says.
 
 What was executed is taken from NCCL's log where that is in the same file.
 """
@@ -48,7 +48,7 @@ def imported_log(path: Path, collective: Collective, name: str | None) -> Import
 
 
 def executed_by_size(imported: Imported | None) -> dict[tuple[Collective, int], Combination]:
-    """Where NCCL printed one choice for a collective and size, and not several."""
+    """Choices that NCCL printed, where there is one for a collective and size, and not several."""
     printed: dict[tuple[Collective, int], set[Combination]] = {}
     for each in imported.choices if imported else ():
         executed = combination(each)
@@ -58,7 +58,7 @@ def executed_by_size(imported: Imported | None) -> dict[tuple[Collective, int], 
 
 
 def combination(said: choice.PrintedChoice | imported.LoggedChoice) -> Combination | None:
-    """What a line of NCCL's log names; None where it is nothing known."""
+    """Combination that a line of NCCL's log names; None where it is nothing known."""
     algorithm, protocol = choice.algorithm(said.algorithm), choice.protocol(said.protocol)
     if algorithm is None or protocol is None:
         return None
@@ -86,7 +86,7 @@ class Log:
         self._read_bytes = self.path.stat().st_size if self.path.is_file() else 0
 
     def since(self, collective: Collective, requested: Combination | None) -> Combination | None:
-        """What of a collective was executed since; None where NCCL does not say. Of several, one not requested."""
+        """Combination of a collective that ran since; None where NCCL does not say. Of several, one not requested."""
         executed = list(dict.fromkeys(self._combinations(collective)))
         others = [each for each in executed if requested is not None and each.algo_proto != requested.algo_proto]
         return next(iter(others or executed), None)
@@ -398,7 +398,7 @@ def _without_tag(line: str) -> str:
 
 
 def wrong_count(text: str, dtype: DataType, is_error: bool) -> int:
-    """How many results were wrong, by what is printed of it: a number of them, or the largest error."""
+    """Number of wrong results, by what is printed of it: a number of them, or the largest error."""
     if text == "N/A":
         return 0
     number = float(text)
@@ -431,7 +431,7 @@ class NcclTestsTime:
 
 @dataclass(frozen=True, slots=True)
 class NcclTestsRun:
-    """What nccl-tests printed, or wrote with ``-J``.
+    """A run as nccl-tests printed it, or wrote it with ``-J``.
 
     ``program`` is None where the file does not name it; ``collective`` is that which NCCL tunes, also where only the
     columns of a text tell it. ``threads_and_gpus``: threads of a process and GPUs of a thread, where they are said.
@@ -451,7 +451,7 @@ class NcclTestsRun:
 
     @property
     def executed(self) -> dict[tuple[Collective, int], Combination]:
-        """What NCCL's log says that it ran, by collective and size."""
+        """Combinations that ran as NCCL's log says, by collective and size."""
         return {} if self.collective is None else executed_by_size(self.log)
 
 

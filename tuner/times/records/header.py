@@ -94,7 +94,7 @@ def _case(scenario: Scenario | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """What explains the times and may be another in a second run; None for what is not known.
+    """Facts that explain the times and may be others in a second run; None for what is not known.
 
     ``library`` is the libnccl.so.2; ``cuda_driver`` and ``cuda_runtime`` are releases by CUDA's numbers; ``nvidia_smi``
     is what that says of each GPU. ``settings`` are those of the run that began the file, by name, with units in the
@@ -126,7 +126,7 @@ def noting(header: "Header", settings: Mapping[str, float | str | None]) -> "Hea
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What is said of a run by a file of ``measure``, by nccl-tests or by NCCL's log; None for what is not said.
+    """Facts of a run as a file of ``measure``, nccl-tests or NCCL's log says them; None for what is not said.
 
     ``scenario`` is the communicator where the file describes it; else ``ranks`` and ``nodes`` say how large it was.
     ``nccl`` is a release, ``source`` the file of another program, ``gpus`` each kind's name once. ``calls_per_time``
@@ -172,7 +172,7 @@ class Header:
 
     @property
     def how(self) -> str:
-        """How the times were had: ``simulated`` or ``measured``."""
+        """Origin of the times: ``simulated`` or ``measured``."""
         return SIMULATED if self.is_simulated else "measured"
 
     @property
@@ -191,7 +191,7 @@ class Header:
 
     @property
     def origin(self) -> str:
-        """Whose times these are, in words: simulated or measured, and machine and release as far as they are said."""
+        """Origin of the times in words: simulated or measured, and machine and release as far as they are said."""
         kind = f"{self.how} times"
         if self.scenario is not None:
             return f"{kind} of {self.title}"

@@ -36,7 +36,7 @@ _NOTED = "noted"  # the part of a header that may be another in a second run
 
 @dataclass(frozen=True, slots=True, order=True)
 class Combination:
-    """What was requested or executed; without ``channels`` their number was NCCL's own."""
+    """Combination that was requested or executed; without ``channels`` their number was NCCL's own."""
 
     algorithm: Algorithm
     protocol: Protocol
@@ -74,7 +74,7 @@ class Point:
         return Request(self.collective, self.dtype, self.op)
 
     def unit_bytes(self, ranks: int) -> int:
-        """What sizes of such calls are multiples of: one element for each rank whose data they hold."""
+        """Unit of the sizes of such calls: one element for each rank whose data they hold."""
         return self.request.unit_bytes(ranks)
 
 
@@ -166,7 +166,7 @@ class Measurements:
 
     @property
     def points(self) -> list[Point]:
-        """What was called, sorted."""
+        """Points that were called, sorted."""
         return sorted({block.point for block in self.blocks})
 
     def times_us(self, point: Point) -> dict[Combination, NDArray[np.float64]]:
@@ -233,7 +233,7 @@ def read(path: Path) -> Measurements:
 
 
 def from_content(path: Path, content: bytes) -> Measurements:
-    """The same of what was read from ``path`` already. Errors: BadMeasurement."""
+    """Measurements in what was read from ``path`` already. Errors: BadMeasurement."""
     if not content.strip():
         raise BadMeasurement(f"{path}: empty; valid: a file of `nccl-tuner measure`")
     *lines, cut = content.split(b"\n")
@@ -255,7 +255,7 @@ def from_content(path: Path, content: bytes) -> Measurements:
 
 
 def sha256s(paths: Sequence[Path]) -> tuple[str, ...]:
-    """Of each file. BadMeasurement where two of them say the same: it would count twice."""
+    """Digests of the files. BadMeasurement where two of them say the same: it would count twice."""
     by_sha256: dict[str, Path] = {}
     for path in paths:
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -323,7 +323,7 @@ def _combination(record: Mapping[str, Any] | None) -> Combination | None:
 
 
 def existing(path: Path) -> Measurements | None:
-    """What a run that writes to ``path`` goes on from; None where there is nothing yet.
+    """Measurements that a run which writes to ``path`` goes on from; None where there is nothing yet.
 
     BadMeasurement where nothing can be added to it: no file, or one that is gzipped.
     """

@@ -23,7 +23,7 @@ DEFAULT = "default"
 
 @dataclass(frozen=True, slots=True, order=True)
 class ArmCall:
-    """What was measured; ``bytes`` is NCCL's nBytes. ``setting`` is the run's network and its other variables."""
+    """Call that was measured; ``bytes`` is NCCL's nBytes. ``setting`` is the run's network and its other variables."""
 
     collective: Collective
     dtype: DataType
@@ -40,7 +40,7 @@ class ArmCall:
 
     @property
     def curve(self) -> tuple[object, ...]:
-        """What calls share that differ in size alone."""
+        """Key that calls share which differ in size alone."""
         return (self.collective, self.dtype, self.nodes, self.gpus_per_node, self.in_place, self.setting)
 
 
@@ -111,7 +111,7 @@ ALGORITHMS, PROTOCOLS = ({each.name.lower(): each.name for each in kind} for kin
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """What an arm forces; nothing where all are empty: NCCL's own choice. Texts are as in NCCL's variables."""
+    """Choice that an arm forces; nothing where all are empty: NCCL's own choice. Texts are as in NCCL's variables."""
 
     algorithm: str = ""
     protocol: str = ""
@@ -131,7 +131,7 @@ class Forced:
 
     @property
     def columns(self) -> dict[str, Algorithm | Protocol | int | None]:
-        """As a measured row has them."""
+        """Columns of a measured row."""
         return {
             "algorithm": Algorithm[self.algorithm] if self.algorithm else None,
             "protocol": Protocol[self.protocol] if self.protocol else None,
@@ -161,7 +161,7 @@ def by_label(label: str) -> Forced:
 
 
 def forced_by_variables(environment: Mapping[str, str]) -> Forced:
-    """What NCCL's variables force; several algorithms, and what NCCL does not know, stay as they stand there."""
+    """Choice that NCCL's variables force; several algorithms, and what NCCL does not know, stay as they stand there."""
     algorithm, protocol = environment.get(ALGO, ""), environment.get(PROTO, "")
     channels = environment.get(MOST) or environment.get(LEAST) or ""
     return Forced(
@@ -172,7 +172,7 @@ def forced_by_variables(environment: Mapping[str, str]) -> Forced:
 
 
 def of_row(table: MeasuredTable, row: MeasuredRow) -> Forced:
-    """What a row of a table forced: by its run's variables, else by its columns.
+    """Choice that a row of a table forced: by its run's variables, else by its columns.
 
     In a run that is called default or as the file itself, columns are what NCCL's log says that it chose.
     """
@@ -327,7 +327,7 @@ def _call(source: TableSource, row: MeasuredRow) -> ArmCall:
 
 
 def _setting(table: MeasuredTable, row: MeasuredRow) -> str:
-    """What a run of a table set beside what it forced; rows of unlike settings are no arms of one call."""
+    """Settings of a table's run beside what it forced; rows of unlike settings are no arms of one call."""
     run = table.header.runs.get(row.run)
     if run is None:
         return ""
@@ -377,7 +377,7 @@ def of_arms(placed: MeasuredArms) -> list[Measurements]:
 
 
 def of_communicator(placed: MeasuredArms, scenario: Scenario) -> Measurements:
-    """Those of the communicator that ``scenario`` describes. BadMeasurement without any, or of several settings."""
+    """Measurements of the communicator of ``scenario``. BadMeasurement without any, or of several settings."""
     nodes = sum(kind.nodes for kind in scenario.kinds)
     own = [each for each in of_arms(placed) if (each.header.nodes, each.header.ranks) == (nodes, scenario.ranks)]
     if len(own) != 1:
@@ -400,5 +400,5 @@ def _blocks(one: MeasuredCall) -> Iterator[SampleBlock]:
 
 
 def sources(several: Sequence[Measurements]) -> str:
-    """What was measured, in words."""
+    """Origins of measurements, in words."""
     return "; ".join(dict.fromkeys(each.header.origin for each in several))

@@ -23,7 +23,7 @@ _SMOOTH = 0.35  # least distance of sizes in a curve, logarithm: what lies close
 
 
 class NoiseSource(StrEnum):
-    """What an estimate is from."""
+    """Source of an estimate."""
 
     repeats = "repeats"
     sizes = "neighbouring sizes"
@@ -39,11 +39,11 @@ class Noise:
 
     @property
     def percent(self) -> float:
-        """By how much a time may be off, in per cent."""
+        """Per cent by which a time may be off."""
         return 100 * float(np.expm1(self.half_width))
 
     def between(self, one: Arm, other: Arm, comparisons: int = 1) -> float:
-        """By how much the logarithms of two times may differ by chance, at 5 % for all ``comparisons`` together."""
+        """Difference of logarithms of two times that may be chance, at 5 % for all ``comparisons`` together."""
         wider = _quantile(1 - LEVEL / 2 / max(comparisons, 1)) / _quantile(1 - LEVEL / 2)
         return self.half_width * wider * float(np.sqrt(1 / len(one.times_us) + 1 / len(other.times_us)))
 
@@ -57,7 +57,7 @@ def group_of(call: ArmCall) -> Group:
 
 
 def of_arms(measured: MeasuredArms) -> dict[Group, Noise]:
-    """By :func:`group_of`; without those of which nothing is known."""
+    """Noise by :func:`group_of`; without those of which nothing is known."""
     arms: dict[Group, list[tuple[ArmCall, Arm]]] = defaultdict(list)
     for one in measured.calls:
         arms[group_of(one.call)] += [(one.call, arm) for arm in one.arms]
@@ -113,7 +113,7 @@ def _curves(arms: Sequence[tuple[ArmCall, Arm]]) -> Iterator[list[tuple[float, f
 
 
 def _third_differences(curve: Sequence[tuple[float, float]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Of stretches whose sizes grow by the same factor."""
+    """Differences over stretches whose sizes grow by the same factor."""
     log_bytes, log_us = np.array(curve).T
     steps = np.diff(log_bytes)
     even = np.abs(np.diff(steps)) < 1e-6
@@ -135,7 +135,7 @@ def _quantile(probability: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """What NCCL's own choice was: as NCCL's log says, or the forced arm whose time is nearest, ``label``.
+    """Combination of NCCL's own choice: as NCCL's log says, or the forced arm whose time is nearest, ``label``.
 
     ``difference`` is the time of NCCL's choice over the arm's, minus 1. ``is_clear``: logged, or the other arms are
     farther off beyond the noise. ``agrees``: it is the emulated pick.
@@ -176,7 +176,7 @@ def executed(measured: MeasuredCall, noise: Noise | None) -> Executed | None:
 
 
 class PickVerdict(StrEnum):
-    """What the measurements say of a pick."""
+    """Verdicts of measurements on a pick."""
 
     best = "best"
     tie = "tie"

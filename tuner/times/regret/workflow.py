@@ -1,4 +1,4 @@
-"""What forced and default runs of one machine say of NCCL's picks, as one record."""
+"""Answer of forced and default runs of one machine on NCCL's picks, as one record."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -81,7 +81,7 @@ def _by_size(one: JudgedPick) -> tuple[int, int, int, int]:
 
 
 def _faster(several: Sequence[JudgedPick]) -> Combination | None:
-    """What is faster than the pick in all of them."""
+    """Combination that is faster than the pick in all of them."""
     choices = {one.faster.combination if one.faster else None for one in several}
     return choices.pop() if len(choices) == 1 else None
 
@@ -114,7 +114,7 @@ def _row(choice: Combination, judged: Sequence[JudgedPick]) -> RecommendedRow:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Of NCCL's own choices that could be told, by a log or by their time: how many are the emulated picks.
+    """Agreement of NCCL's own choices that could be told, by a log or by their time: how many are the emulated picks.
 
     ``clear`` are those that a log says, or whose time is nearer to one forced arm than to the others beyond the noise;
     ``nearest`` the others, by the nearest time alone.
@@ -173,7 +173,7 @@ def _agreement(judged: Sequence[JudgedPick]) -> Agreement:
 
 @dataclass(frozen=True, slots=True)
 class RunsQuery:
-    """What to read: ``labelled`` files by what they forced (``Ring``, ``default``), ``files`` that say so themselves,
+    """Files to read: ``labelled`` files by what they forced (``Ring``, ``default``), ``files`` that say so themselves,
     ``tables`` by their shipped name or path; ``nodes`` chooses rows of tables, and is said of files without ranks.
 
     ``machine`` and ``nccl`` are what tables say where they are not given, ``words`` what else describes where it was
@@ -242,7 +242,7 @@ def _of_nodes(table: MeasuredTable, nodes: int | None) -> MeasuredTable:
 
 
 def _topology(site: Site) -> Topology | None:
-    """Whose links bound what can be true; None of a log, which shows none."""
+    """Topology whose links bound what can be true; None of a log, which shows none."""
     if site.machine is not None:
         return catalogue.load(site.machine).topology
     if site.topology is None:
@@ -264,7 +264,7 @@ def _site(asked: RunsQuery, tables: Sequence[MeasuredTable]) -> Site:
 
 
 def _one(what: str, tables: Sequence[MeasuredTable]) -> str:
-    """What all tables say that say anything. BadInput where none does, or several things are said."""
+    """Value that all tables say that say anything. BadInput where none does, or several things are said."""
     names = list(dict.fromkeys(getattr(table.header, what) for table in tables if getattr(table.header, what)))
     if len(names) == 1:
         return str(names[0])
@@ -304,7 +304,7 @@ class NextRun:
 
     @property
     def variables(self) -> str:
-        """What forces it."""
+        """Variables that force it."""
         return f"NCCL_ALGO={self.combination.algorithm.name} NCCL_PROTO={self.combination.protocol.name}"
 
 
