@@ -23,7 +23,7 @@ def test_moved_or_left_alone(compiler: str, before: tuple[str, ...], tmp_path: P
         [compiler, "-std=gnu11", "-O1", *warnings, f"-I{ROOT / 'csrc'}", *parts, "-o", tmp_path / "program"], check=True
     )
     ran = subprocess.run([*before, str(tmp_path / "program")], capture_output=True, text=True, check=True)
-    result, error, brief, *others = ran.stdout.splitlines()
-    assert (result, error, brief) == (str(100 + 3 * 7), "0", "42 2")
+    result, added, error, brief, *others = ran.stdout.splitlines()
+    assert (result, added, error, brief) == (str(100 + 3 * 7), str(100 + 40 + 2), "0", "42 2")
     assert len(others) >= 8
     assert [line for line in others if not line.endswith(" refused")] == []
