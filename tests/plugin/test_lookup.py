@@ -516,6 +516,20 @@ def test_c_falls_through_hundreds_of_rows_as_the_plain_search_does(tmp_path: Pat
     assert decided > 500
 
 
+@pytest.mark.parametrize("later", range(1, 17))
+def test_c_falls_through_in_the_last_of_any_number_of_changes(later: int, tmp_path: Path) -> None:
+    """Of every so many changes the state before them is kept, of the last few, too."""
+    path, most = tmp_path / "t", (1 << 64) - 1
+    others = [f"allreduce,{100 * each},{100 * each + 50},ring,simple,-1,-1,-1" for each in range(1, later + 1)]
+    first = [f"allreduce,0,{most},nvls,simple,-1,-1,-1", f"allreduce,0,{most},tree,ll,-1,-1,-1"]
+    path.write_text("\n".join([*first, *others, ""]))
+    cells = np.full(SHAPE, 7, np.float32)
+    cells[Algorithm.NVLS] = -1  # the first row cannot run
+    with DryRun(path, ranks=4, nodes=2) as run:
+        for size in (0, 100 * later + 25, 100 * later + 75, 1 << 40):
+            assert run.rows(TunerCall(Collective.AllReduce, size), cells).decision == 2
+
+
 def test_rows_of_unknown_ranks_end_the_search_of_rows_that_fall_through(tmp_path: Path) -> None:
     """NCCL 2.19 does not say who asks: the row for 4 ranks may be the one, so what follows it does not decide."""
     path = tmp_path / "t"

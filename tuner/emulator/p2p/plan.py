@@ -251,12 +251,8 @@ class _ChunkPlanner:
         """The most of a message that is one chunk (calcP2pChunkSize)."""
         step, across = self.p2p_context.channels.chunk_bytes, len(self.p2p_context.order.ranks_of) > 1
         least = step // (self.data.least_part_across_nodes if across else 8)
-        most, count = step if across else step * 32, self.fewest
-        part = max(least, ceil_div(size, count))
-        while part > most and count <= self.most // 2:
-            count *= 2
-            part = ceil_div(size, count)
-        return int(part + least - 1 & -least)  # alignUp takes it for a power of two (sic)
+        _, part = divided(size, self.fewest, self.most, (least, step if across else step * 32))
+        return part + least - 1 & -least  # alignUp takes it for a power of two (sic)
 
     def _chunk(self, left: _Left) -> Transfer:
         message, begin = left.message, left.chunk * left.chunk_bytes
@@ -470,15 +466,19 @@ class _RoundPlanner:
         """Number of channels of a message."""
         if size == 0:
             return 1
-        count: int
         across = len(self.p2p_context.order.ranks_of) > 1
         least, most = (step // self.data.least_part_across_nodes, step) if across else (step // 8, step * 32)
-        count = min(self.fewest, ceil_div(size, least))
-        part = max(least, ceil_div(size, count))
-        while part > most and count <= self.most // 2:
-            count *= 2
-            part = ceil_div(size, count)
-        return count
+        return divided(size, min(self.fewest, int(ceil_div(size, least))), self.most, (least, most))[0]
+
+
+def divided(size: int, count: int, most: int, part_bytes: tuple[int, int]) -> tuple[int, int]:
+    """Channels of a message, ``count`` or twice as many and so on while parts are too large, and bytes of a part."""
+    least, largest = part_bytes
+    part = max(least, int(ceil_div(size, count)))
+    while part > largest and count <= most // 2:
+        count *= 2
+        part = int(ceil_div(size, count))
+    return count, part
 
 
 def mirrored(value: int, power_of_two: int) -> int:

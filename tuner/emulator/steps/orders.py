@@ -27,19 +27,15 @@ Term: TypeAlias = Union[int, tuple["Term", ...]]  # noqa: UP007  a name that is 
 
 def add(left: Term, right: Term) -> Term:
     """The term of ``left + right``, the same for ``right + left``."""
-    if isinstance(left, int) and isinstance(right, int):
-        return min(left, right), max(left, right)
-    if isinstance(left, int) or (not isinstance(right, int) and _place(left) > _place(right)):
-        left, right = right, left
-    return (*left, right) if isinstance(left, tuple) else (left, right)
+    return _Sum.of(left).plus(_Sum.of(right)).term
 
 
 def add_all(terms: Iterable[Term]) -> Term:
     """The term of adding from left to right. Errors: TypeError for no terms."""
-    (total, *others) = terms
+    (total, *others) = map(_Sum.of, terms)
     for each in others:
-        total = add(total, each)
-    return total
+        total = total.plus(each)
+    return total.term
 
 
 def ranks_of(term: Term) -> tuple[int, ...]:
@@ -101,8 +97,13 @@ class _Sum(NamedTuple):
     ranks: int
     first: int
 
+    @classmethod
+    def of(cls, term: Term) -> "_Sum":
+        ranks = ranks_of(term)
+        return cls(term, len(ranks), ranks[0])
+
     def plus(self, other: "_Sum") -> "_Sum":
-        """Sum of :func:`add` of both, whose ranks are others, without looking for them again."""
+        """Sum of both, whose ranks are others: the one of more ranks is first, else that of the least first rank."""
         left, right = self, other
         if isinstance(left.term, int) and isinstance(right.term, int):
             first, last = min(left.term, right.term), max(left.term, right.term)
@@ -112,12 +113,6 @@ class _Sum(NamedTuple):
             left, right = right, left
         assert isinstance(left.term, tuple)
         return _Sum((*left.term, right.term), left.ranks + right.ranks, left.first)
-
-
-def _place(term: Term) -> tuple[int, tuple[int, ...]]:
-    """The one of two sums that stands first: the one of more ranks, else the one whose first rank is less."""
-    ranks = ranks_of(term)
-    return -len(ranks), ranks
 
 
 LAST_READ = "2.32.3"  # the last release whose device code was read
