@@ -4,7 +4,7 @@
 
 writes build/nccl-tuner-gpu-sm_90.pyz, which runs there as `python3 FILE --out FOLDER` and needs Python 3.11 or later,
 numpy, cupy with NVRTC (`cupy-cuda12x[ctk]`) and scipy. With --with these come along, too, for one Python. The libnccl
-has the cubins of that GPU alone (tuner/bench/gpu/kernels.py); both sha256 are printed, and in bundle.json inside.
+has the cubins of that GPU alone (benchmarks/gpu_cubins.py); both sha256 are printed, and in bundle.json inside.
 """
 
 import argparse
@@ -19,9 +19,10 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
+from gpu_cubins import thin
+
 from tuner import release
 from tuner.base.errors import TunerError
-from tuner.bench.gpu.kernels import thin
 from tuner.oracle import library
 
 ROOT = Path(__file__).parents[1]

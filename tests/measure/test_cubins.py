@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
 
+from benchmarks.gpu_cubins import thin
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, DataType, Op
-from tuner.bench.gpu.kernels import LINKED, RELOCATABLE, runs_on, thin
+from tuner.bench.gpu.kernels import LINKED, RELOCATABLE, runs_on
 from tuner.emulator.request import Request
 from tuner.machine import catalogue
 from tuner.oracle import library
