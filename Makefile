@@ -168,12 +168,14 @@ FUZZ_RUNS ?= 10500000
 FUZZ      := build/fuzz
 CHECK     := csrc/plugin/check
 
-fuzz: $(FUZZ)/table $(FUZZ)/call
-	mkdir -p $(FUZZ)/tables $(FUZZ)/calls
+fuzz: $(FUZZ)/table $(FUZZ)/call $(FUZZ)/events
+	mkdir -p $(FUZZ)/tables $(FUZZ)/calls $(FUZZ)/sequences
 	$(FUZZ)/table -runs=$(FUZZ_RUNS) -max_total_time=1800 -max_len=512 -timeout=5 -print_final_stats=1 \
 	    -artifact_prefix=$(FUZZ)/ -dict=$(CHECK)/table.dict $(FUZZ)/tables $(CHECK)/seeds/table
 	$(FUZZ)/call -runs=$(FUZZ_RUNS) -max_total_time=1800 -max_len=256 -timeout=5 -print_final_stats=1 \
 	    -artifact_prefix=$(FUZZ)/ $(FUZZ)/calls
+	NCCL_TUNER_JOB=$(FUZZ)/job $(FUZZ)/events -runs=$(FUZZ_RUNS) -max_total_time=1800 -max_len=4096 -timeout=5 -print_final_stats=1 \
+	    -artifact_prefix=$(FUZZ)/ $(FUZZ)/sequences
 
 $(FUZZ)/%: $(CHECK)/fuzz_%.c $(wildcard csrc/plugin/*.[ch] csrc/call/*.[ch] $(CHECK)/*.[ch])
 	mkdir -p $(FUZZ)

@@ -16,7 +16,7 @@ from elftools.elf.sections import SymbolTableSection
 from tests.support.programs import CHECKS, PLUGIN, checker, clang, compiled, compiler
 from tuner.jobs.inside.files import read_file
 
-FUZZERS = ["table", "call"]
+FUZZERS = ["table", "call", "events"]
 SEEDS = CHECKS / "seeds" / "table"
 
 TABLE = (SEEDS / "ours.table").read_bytes()
@@ -367,4 +367,4 @@ def test_fuzz(tmp_path: Path, name: str) -> None:
     corpus.mkdir()
     more = [f"-dict={CHECKS / 'table.dict'}", corpus, SEEDS] if name == "table" else [corpus]
     limits = ["-seed=1", "-runs=20000", "-max_total_time=60", "-max_len=512"]
-    drive([fuzz, *limits, f"-artifact_prefix={tmp_path}/", *more])
+    drive([fuzz, *limits, f"-artifact_prefix={tmp_path}/", *more], NCCL_TUNER_JOB=str(tmp_path / "job"))

@@ -69,57 +69,59 @@ static void *open_context(uint64_t id, int rank) {
 
 /* --- random --- */
 
-static void check_random(struct source *source, size_t count) {
-    void *contexts[3], *handles[HANDLES] = {NULL}, *context_v3 = NULL;
+struct communicators {
+    void *of_v6[3], *of_v3, *handles[HANDLES];
+};
+
+static void open_communicators(struct source *source, struct communicators *those) {
     int mask;
-    CHECK(ncclProfiler_v3.init(&context_v3, &mask) == 0);
+    CHECK(ncclProfiler_v3.init(&those->of_v3, &mask) == 0);
     for (int i = 0; i < 3; i++) {
-        contexts[i] = open_context(draw(source), i);
+        those->of_v6[i] = open_context(draw(source), i);
     }
-    for (size_t i = 0; i < count; i++) {
-        void *context = below(source, 20) == 0 ? NULL : contexts[below(source, 3)];
-        void **handle = &handles[below(source, HANDLES)], *other = handles[below(source, HANDLES)];
-        struct event event =
-            collective(draw_size(source), draw_size(source), (unsigned)below(source, 65), (int)below(source, 6));
-        if (below(source, 30) == 0) {
-            other = (void *)(uintptr_t)draw(source);
-        }
-        event.parent = other;
-        event.type = below(source, 2) ? EVENT_COLLECTIVE : (uint64_t)1 << below(source, 15);
-        if (event.type == EVENT_KERNEL_CHANNEL) {
-            event.kernel.channel = (uint8_t)draw(source);
-            event.kernel.start_ns = draw(source);
-        }
-        if (event.type == EVENT_COLLECTIVE_API || event.type == EVENT_P2P_API) {
-            event.call.function = below(source, 9) ? functions[below(source, 6)] : NULL;
-        }
-        struct event_v3 old = {.type = (uint8_t)event.type, .parent = other};
-        old.collective.function = event.type == EVENT_COLLECTIVE ? "AllReduce" : NULL;
-        struct event_state state = {draw(source)};
-        switch (below(source, 5)) {
-        case 0:
-            ncclProfiler_v6.start(context, handle, &event);
-            break;
-        case 1:
-            ncclProfiler_v4.start(context, handle, &event);
-            break;
-        case 2:
-            ncclProfiler_v3.start(context_v3, handle, &old);
-            break;
-        case 3:
-            ncclProfiler_v5.record(other, (int)below(source, 32), below(source, 20) ? &state : NULL);
-            break;
-        default:
-            (below(source, 2) ? ncclProfiler_v3.stop : ncclProfiler_v6.stop)(other);
-        }
-        if (below(source, 1000) ==
-            0) { /* another communicator; handles of the one that is gone are used all the same */
-            size_t which = below(source, 3);
-            ncclProfiler_v6.finalize(contexts[which]);
-            contexts[which] = open_context(draw(source), (int)which);
-        }
+}
+
+static void check_event(struct source *source, struct communicators *those) {
+    void *context = below(source, 20) == 0 ? NULL : those->of_v6[below(source, 3)];
+    void **handle = &those->handles[below(source, HANDLES)], *other = those->handles[below(source, HANDLES)];
+    struct event event =
+        collective(draw_size(source), draw_size(source), (unsigned)below(source, 65), (int)below(source, 6));
+    if (below(source, 30) == 0) {
+        other = (void *)(uintptr_t)draw(source);
     }
-    printf("%zu events\n", count);
+    event.parent = other;
+    event.type = below(source, 2) ? EVENT_COLLECTIVE : (uint64_t)1 << below(source, 15);
+    if (event.type == EVENT_KERNEL_CHANNEL) {
+        event.kernel.channel = (uint8_t)draw(source);
+        event.kernel.start_ns = draw(source);
+    }
+    if (event.type == EVENT_COLLECTIVE_API || event.type == EVENT_P2P_API) {
+        event.call.function = below(source, 9) ? functions[below(source, 6)] : NULL;
+    }
+    struct event_v3 old = {.type = (uint8_t)event.type, .parent = other};
+    old.collective.function = event.type == EVENT_COLLECTIVE ? "AllReduce" : NULL;
+    struct event_state state = {draw(source)};
+    switch (below(source, 5)) {
+    case 0:
+        ncclProfiler_v6.start(context, handle, &event);
+        break;
+    case 1:
+        ncclProfiler_v4.start(context, handle, &event);
+        break;
+    case 2:
+        ncclProfiler_v3.start(those->of_v3, handle, &old);
+        break;
+    case 3:
+        ncclProfiler_v5.record(other, (int)below(source, 32), below(source, 20) ? &state : NULL);
+        break;
+    default:
+        (below(source, 2) ? ncclProfiler_v3.stop : ncclProfiler_v6.stop)(other);
+    }
+    if (below(source, 1000) == 1) { /* another communicator; handles of the one that is gone are used all the same */
+        size_t which = below(source, 3);
+        ncclProfiler_v6.finalize(those->of_v6[which]);
+        those->of_v6[which] = open_context(draw(source), (int)which);
+    }
 }
 
 /* --- threads --- */
@@ -223,7 +225,13 @@ int main(int argc, char **argv) {
     const char *what = argv[1];
     struct source source = {.seed = strtoull(argv[2], NULL, 10)};
     if (strcmp(what, "random") == 0) {
-        check_random(&source, strtoul(argv[3], NULL, 10));
+        struct communicators those = {0};
+        size_t count = strtoul(argv[3], NULL, 10);
+        open_communicators(&source, &those);
+        for (size_t i = 0; i < count; i++) {
+            check_event(&source, &those);
+        }
+        printf("%zu events\n", count);
     } else if (strcmp(what, "threads") == 0) {
         check_threads(source.seed, strtoul(argv[3], NULL, 10));
     } else {
