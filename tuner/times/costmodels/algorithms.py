@@ -95,7 +95,7 @@ class LogGP:
 
     @property
     def level(self) -> Level:
-        """As alpha and beta of steps that wait for each other: alpha is L + 2 o, or g where that is longer."""
+        """Alpha and beta of steps that wait for each other: alpha is L + 2 o, or g where that is longer."""
         return level(np.maximum(self.latency_us + 2 * self.overhead_us, self.gap_us), self.gbs)
 
     def stream_us(self, messages: ArrayLike, nbytes: ArrayLike) -> Array:
@@ -282,7 +282,7 @@ def _slowest(several: NDArray[np.bool_], levels: Levels) -> Level:
 
 
 def costs(operation: CostOperation, gpus_per_node: int, nodes: int, levels: Levels) -> dict[str, Linear]:
-    """By name: the flat ones that the ranks allow, and the hierarchical one where there are two levels."""
+    """Algorithms by name: the flat ones that the ranks allow, and the hierarchical one where there are two levels."""
     return {
         name: cost(operation, name, gpus_per_node, nodes, levels)
         for name in names(operation)

@@ -58,17 +58,17 @@ class Terms:
         return self.latency_us(on) + self.transfer_us(nbytes, on)
 
     def latency_us(self, on: Level) -> Array:
-        """What the steps take before a byte moves, us."""
+        """Time of the steps before a byte moves, us."""
         latency: Array = self.steps * on.alpha_us
         return latency
 
     def transfer_us(self, nbytes: ArrayLike, on: Level) -> Array:
-        """What moving the share of ``nbytes`` takes, us."""
+        """Time of moving the share of ``nbytes``, us."""
         transfer: Array = self.share * positive("bytes", nbytes) / (1000 * on.beta_gbs)
         return transfer
 
     def on(self, level: Level) -> Linear:
-        """The same on a network, as a line over the size."""
+        """Time on a network, as a line over the size."""
         return Linear(self.latency_us(level), self.share / (1000 * level.beta_gbs))
 
 
@@ -158,7 +158,7 @@ def crossover_bytes(one: Linear, other: Linear) -> Array:
 
 
 def fastest(costs: Mapping[str, Linear]) -> list[tuple[float, str]]:
-    """Who is fastest from which size on, ascending from 0 bytes; of equals the first named. Scalars only."""
+    """Fastest algorithms from size to size, ascending from 0 bytes; of equals the first named. Scalars only."""
     order = {name: place for place, name in enumerate(costs)}
     name = min(costs, key=lambda each: (costs[each].fixed_us, costs[each].us_per_byte, order[each]))
     steps = [(0.0, name)]

@@ -47,7 +47,7 @@ class Fabric:
         path: str = "direct",
         one_tile_per_gpu: bool = False,
     ) -> dict[str, Array]:
-        """What an AllReduce takes, us, by the resource that takes it; the sum is the time.
+        """Times of an AllReduce, us, by the resource that takes them; the sum is the time.
 
         ``direct`` is reduce-scatter in the node, AllReduce between nodes, allgather in the node: equation 4 (5), and
         10 on one node. ``pcie`` adds copies to the host and back in both phases: equation 6. ``host`` is the whole
@@ -86,7 +86,7 @@ class Fabric:
     def effective_nic_gbs(
         self, measured_us: ArrayLike, nbytes: ArrayLike, nodes: ArrayLike, ranks_per_node: ArrayLike
     ) -> Array:
-        """What each adapter carried in one direction if nothing else had taken time, without ``nic_share``."""
+        """Rate of each adapter in one direction if nothing else had taken time, without ``nic_share``."""
         q, adapters = whole("nodes", nodes, least=2), self._adapters(whole("ranks_per_node", ranks_per_node))
         crossing = 2 * positive("bytes", nbytes) * (q - 1) / q
         gbs: Array = crossing / adapters / positive("measured_us", measured_us) / 1000
@@ -112,7 +112,7 @@ class Fabric:
         return np.minimum(r, self.nics_per_node)
 
     def _host(self, z: Array, q: Array, r: Array) -> dict[str, Array]:
-        """Of equation 1: 2 (n - 1) transfers of the whole, over one path; of equation 7 over one Xe-link."""
+        """Time of equation 1: 2 (n - 1) transfers of the whole, over one path; of equation 7 over one Xe-link."""
         times = 2 * (q * r - 1)
         several = q > 1
         over = {"D2H": 1 / self.d2h_gbs, "H2S": 1 / self.h2s_gbs, "NIC": 1 / self.nic_gbs, "H2D": 1 / self.d2h_gbs}

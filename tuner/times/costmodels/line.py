@@ -96,7 +96,7 @@ def repeated(values: Sequence[float]) -> Repeated:
 
 
 def deviations(jacobian: Array) -> Array:
-    """Of each constant of a ``jacobian`` of numbers [call][constant], [constant]: all of them fitted together.
+    """Deviation of each constant of a ``jacobian``, numbers [call][constant], [constant]: all fitted together.
 
     Infinite for one without any effect.
     """
@@ -110,7 +110,7 @@ def deviations(jacobian: Array) -> Array:
 
 
 def robust(off: Array) -> Array:
-    """What each call adds to a fit's loss, [call], of numbers of its deviations.
+    """Part of each call in a fit's loss, [call], of numbers of its deviations.
 
     The square, as far as it is no outlier (soft_l1).
     """
@@ -133,7 +133,7 @@ class Experiment:
 
     @property
     def nccl_tests(self) -> str:
-        """The same as arguments of nccl-tests, which warms up and repeats by itself."""
+        """Arguments of nccl-tests, which warms up and repeats by itself."""
         gpus = "-g 8" if self.inside else "-g 1"
         return f"all_reduce_perf -b {self.bytes} -e {self.bytes} -n {self.iterations} -w {self.warmup} {gpus}"
 
@@ -155,7 +155,7 @@ USUAL_RATIO = 6.0  # of the bandwidth inside a node to that between nodes
 
 
 def alpha_us(elapsed_us: ArrayLike, iterations: ArrayLike, ranks: ArrayLike) -> Array:
-    """Of a step, from calls of a size so small that only the ring's steps count."""
+    """Latency of a step, from calls of a size so small that only the ring's steps count."""
     calls = positive("elapsed_us", elapsed_us) / whole("iterations", iterations)
     alpha: Array = calls / terms(CostOperation.AllReduce, "ring", whole("ranks", ranks, least=2)).steps
     return alpha
@@ -197,7 +197,7 @@ class Class:
 
 
 def of_error(error: float) -> Class:
-    """By the absolute relative error of a prediction: below 10 %, to 30 %, above."""
+    """Grade by the absolute relative error of a prediction: below 10 %, to 30 %, above."""
     if not np.isfinite(error):
         return Class("no prediction")
     if abs(error) < EXCELLENT:
@@ -206,7 +206,7 @@ def of_error(error: float) -> Class:
 
 
 def of_efficiency(efficiency: float, latency_share: float) -> Class:
-    """By a share of the ideal busbw, and the share of the predicted time that is latency.
+    """Verdict by a share of the ideal busbw, and the share of the predicted time that is latency.
 
     A size whose time is mostly latency cannot reach a bandwidth, so that is what is said of it.
     """

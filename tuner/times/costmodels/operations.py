@@ -143,7 +143,7 @@ def of_bits(gbps: ArrayLike) -> Array:
 
 
 def bus_factor(operation: CostOperation | Collective, ranks: ArrayLike) -> Array:
-    """What turns algorithm into bus bandwidth: the share of the bytes that crosses a rank's link."""
+    """Factor from algorithm to bus bandwidth: the share of the bytes that crosses a rank's link."""
     n = whole("ranks", ranks)
     passes = _PASSES.get(operation.name)
     factor: Array = n / n if passes is None else passes * (n - 1) / n

@@ -1,4 +1,4 @@
-"""What a training step communicates: which collective, over which GPUs, how many bytes, how often; and its time.
+"""Communication of a training step: which collective, over which GPUs, how many bytes, how often; and its time.
 
 Ranks lie as usual: tensor parallelism innermost, then data parallelism (with the experts inside it), pipeline stages
 outermost. A parallelism of degree 1 communicates nothing.
@@ -115,7 +115,7 @@ class Parallelism:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs the plan needs."""
+        """Number of GPUs that the plan needs."""
         return self.tp * self.dp * self.pp
 
 
@@ -261,7 +261,7 @@ def _given(size: ArrayLike | None, own: Array) -> Array:
 
 
 def per_gpu_bytes(one: Traffic) -> Array:
-    """What a GPU sends in a step, by the share that its collective's algorithm moves."""
+    """Bytes that a GPU sends in a step, by the share that its collective's algorithm moves."""
     algorithm = {CostOperation.SendRecv: "direct", CostOperation.AllToAll: "pairwise"}.get(one.operation, "ring")
     sent: Array = terms(one.operation, algorithm, one.ranks).share * one.bytes * one.calls
     return sent

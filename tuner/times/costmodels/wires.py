@@ -1,4 +1,4 @@
-"""What the wires carry of a collective, by algorithm, where the bus factor says something else.
+"""Bytes that the wires carry of a collective, by algorithm, where the bus factor says something else.
 
 A share is of the size S, through one port in its busier direction, as the mean over alike ports: a GPU's links inside
 the node, and all adapters of a node together. docs/cost-models.md derives each of them.
@@ -52,7 +52,7 @@ def loads(operation: CostOperation, algorithm: str, gpus_per_node: ArrayLike, no
 
 
 def uplink_share(operation: CostOperation, algorithm: str, ranks: ArrayLike, ranks_per_switch: ArrayLike) -> Array:
-    """Of a collective over one rank per node: the share of the bytes that leaves a switch of so many ranks.
+    """Share of a collective over one rank per node: the part of the bytes that leaves a switch of so many ranks.
 
     The ranks of a switch are neighbours. A ring crosses the switch's uplink once for each part, in AllReduce twice. PAT
     sends 1, 2, 4 ... n/2 parts over distances n/2 ... 2, 1 (the part that s ranks further has, over the lowest set bit
