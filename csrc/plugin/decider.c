@@ -28,16 +28,28 @@ static const struct step *take_other(const struct lookup *lookup, uint32_t numbe
     return other;
 }
 
-/* The first of a row's choices that NCCL can take, from `step` on, which is preferred in the cells then; NULL for none. */
-static const struct step *prefer(const struct decider *decider, const struct call *call, const struct step *step,
-                                 struct cost_cells cells, struct step *other) {
-    while (holds_ring_back(decider, call, cells, step) || !cells_prefer(cells, step->algorithm, step->protocol)) {
-        if (!step->more) {
-            return NULL;
-        }
+/* Whether NCCL can take a choice, which is preferred in the cells then. */
+static inline bool take(const struct decider *decider, const struct call *call, const struct step *step,
+                        struct cost_cells cells) {
+    return !holds_ring_back(decider, call, cells, step) && cells_prefer(cells, step->algorithm, step->protocol);
+}
+
+/* The first choice behind `step` in its row that NCCL can take, as `take` does; NULL for none. */
+static const struct step *take_next(const struct decider *decider, const struct call *call, const struct step *step,
+                                    struct cost_cells cells, struct step *other) {
+    while (step->more) {
         step = take_other(&decider->rules->lookup, step->number + 1, other);
+        if (take(decider, call, step, cells)) {
+            return step;
+        }
     }
-    return step;
+    return NULL;
+}
+
+/* The first of a row's choices. */
+static inline const struct step *prefer(const struct decider *decider, const struct call *call, const struct step *row,
+                                        struct cost_cells cells, struct step *other) {
+    return take(decider, call, row, cells) ? row : take_next(decider, call, row, cells, other);
 }
 
 /* The same of the later rows that hold the call, where rows fall through. */
@@ -126,9 +138,7 @@ enum decided decider_decide(struct decider *decider, const struct call *call, st
     struct step other;
     if (__builtin_expect(row->explores, 0)) {
         const struct step *arm = arm_of(decider, row, call->collective, &other);
-        if (arm && !holds_ring_back(decider, call, cells, arm) && cells_prefer(cells, arm->algorithm, arm->protocol)) {
-            taken = arm;
-        }
+        taken = arm && take(decider, call, arm, cells) ? arm : NULL;
         row = &lookup->nothing; /* without the arm it is as if there were no row */
     }
     bool matches = row->algorithm >= 0;
