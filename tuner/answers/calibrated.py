@@ -124,12 +124,10 @@ def answering(
 
 def estimates(model: TimeModel, request: Request, picks: Picks) -> list[CalibratedEstimate]:
     """Estimates of what is launched for each size, [size]."""
-    calls = features.of_picks(model.selection, request, picks)
     by_place: dict[int, CalibratedEstimate] = {}
-    for number in np.unique(calls.algo_proto).tolist():
-        where = np.flatnonzero(calls.algo_proto == number)
-        by_place |= zip(where.tolist(), _alike(model, request, calls[where], number), strict=True)
-    return [by_place[at] for at in range(len(calls))]
+    for where, calls in features.by_combination(model.selection, request, picks):
+        by_place |= zip(where.tolist(), _alike(model, request, calls, int(calls.algo_proto[0])), strict=True)
+    return [by_place[at] for at in range(len(picks.bytes))]
 
 
 def _alike(model: TimeModel, request: Request, calls: Features, number: int) -> Iterator[CalibratedEstimate]:
