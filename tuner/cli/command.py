@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -128,6 +128,8 @@ def hidden(*names: str) -> Callable[[F], F]:
 class Help(click.Command):
     """A command or group whose examples fit the width; a short help has the first of them."""
 
+    SHOWS_ALL: ClassVar = "Show every option, and exit."
+
     @property
     def is_long(self) -> bool:
         """Whether the long help has more than the short one."""
@@ -143,7 +145,7 @@ class Help(click.Command):
                 is_eager=True,
                 hidden=not self.is_long,
                 callback=_show_all,
-                help="Show every option, and exit.",
+                help=self.SHOWS_ALL,
             )
         )
 
@@ -272,6 +274,7 @@ class Group(Help, click.Group):
     """
 
     command_class = Command
+    SHOWS_ALL = "Show the commands inside groups as well, and exit."
 
     def __init__(
         self,
@@ -341,8 +344,9 @@ class Group(Help, click.Group):
         """Commands below their headings; those in groups, too, where everything is asked for."""
         inner = self._with_inner if ctx.meta.get(_ALL) else lambda _ctx, verbs: verbs
         sections = {heading: inner(ctx, verbs) for heading, verbs in self.sections.items()}
-        width = max(len(name) for verbs in sections.values() for name in verbs)
+        widths = {heading: max(map(len, verbs)) for heading, verbs in sections.items()}
         for heading, verbs in sections.items():
+            width = widths[heading] if ctx.meta.get(_ALL) else max(widths.values())
             with formatter.section(bold(heading)):
                 formatter.write_dl([(name.ljust(width), text) for name, text in verbs.items()])
 

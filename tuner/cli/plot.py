@@ -482,9 +482,9 @@ SIZES = ("from_bytes", "to_bytes", "points")
 NODES = ("to_nodes", "nodes_list")
 CALL = ("dtype", "op", "buffers")
 MEANINGLESS = {  # parameters of other kinds of pictures
-    "map": ("assignments", "labelled", "of_collective", "nodes", "node"),
+    "map": ("assignments", "labelled", "of_collective"),
     "curves": ("assignments", "labelled", "of_collective", "measured", *NODES),
-    "diff": ("labelled", "of_collective", "measured", "nodes", "node"),
+    "diff": ("labelled", "of_collective", "measured"),
     "measured": ("assignments", "measured", *SIZES, *NODES, *CALL),
 }
 
