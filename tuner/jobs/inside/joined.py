@@ -140,7 +140,7 @@ def read_folder(folder: Path) -> JobFolder:
         tuple(files),
         sum(file.lost for file in last.values()),
         max(file.thinned for file in files),
-        any((file.communicators["version"] == HOST_CLOCK).any() for file in files),
+        any(_has_host_clock(file) for file in files),
         (*broken, *_impossible(files)),
     )
 
@@ -151,13 +151,19 @@ def _times(records: NDArray[np.void]) -> NDArray[np.bool_]:
         return (records["time_us"] >= 0) & (records["time_us"] <= MOST_US)
 
 
+def _has_host_clock(file: JobFile) -> bool:
+    found = bool((file.communicators["version"] == HOST_CLOCK).any())
+    file.release()
+    return found
+
+
 def _impossible(files: Iterable[JobFile]) -> Iterator[str]:
     for file in files:
         count = len(file.records) - int(_times(file.records).sum())
+        large = int(((file.kinds["channels"] > MAX_CHANNELS) | (file.kinds["count"] > MOST_SIZE)).sum())
         file.release()
         if count:
             yield f"{file.path}: {count} records are left out: their times are negative, too long or no number"
-        large = int(((file.kinds["channels"] > MAX_CHANNELS) | (file.kinds["count"] > MOST_SIZE)).sum())
         if large:
             yield f"{file.path}: {large} kinds of calls are left out: more channels or bytes than there can be"
 
@@ -183,13 +189,18 @@ def _gathered(folder: JobFolder) -> _Gathered:
             one = file.communicators[place]
             number = int(one["id"])
             name = f"rank {file.rank} on {file.host}" if file.rank is not None else f"process {file.pid} on {file.host}"
-            found.communicators.setdefault(number, (one, {}))[1].setdefault(int(one["rank"]), name)
+            found.communicators.setdefault(number, (one.copy(), {}))[1].setdefault(int(one["rank"]), name)
             found.files[number].append((file, int(place)))
+        file.release()
     return found
 
 
 def _time_us(files: Sequence[tuple[JobFile, int]]) -> float:
-    return float(sum(file.kinds["sum_us"][file.kinds["communicator"] == place].sum() for file, place in files))
+    whole_us = 0.0
+    for file, place in files:
+        whole_us += float(file.kinds["sum_us"][file.kinds["communicator"] == place].sum())
+        file.release()
+    return whole_us
 
 
 def job_call(kind: Any, ranks: int) -> JobCall | None:
@@ -306,6 +317,7 @@ def _joined_one(gathered: _Gathered, number: int, fold: Fold) -> JoinedCalls:
             job_call(kind, ranks) if kind["function"] and kind["communicator"] == place else None for kind in file.kinds
         ]
         places.append(np.array([-1 if call is None else kinds.setdefault(call, len(kinds)) for call in calls]))
+        file.release()
     known = tuple(kinds)
     functions = np.array([int(call.collective) for call in known], np.int64)
 
