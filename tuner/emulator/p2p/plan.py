@@ -1,4 +1,15 @@
-"""What NCCL makes of a rank's sends and receives in one group."""
+"""Plan of a rank's sends and receives in one group: which kernels NCCL launches for them, and what is in each.
+
+Calls become messages, one a peer and direction, which wait in a queue for each peer. NCCL turns to its peers in the
+order of rounds (:class:`tuner.emulator.p2p.records.PeerOrder`), again and again until nothing waits. Up to 2.21 a round
+takes a chunk of the next message to and from a peer, each on one channel; chunks of a channel that are done together
+are a work, a connection at most once in it, and a kernel holds so many works. From 2.22 on a round takes whole
+messages: a work has one out and one in, on as many channels as their size asks for, and a channel does works in
+batches; a kernel holds as many batches and works as fit its arguments or the ring of works. Chunks are of LL where
+little is sent and the connection has such buffers. What does not fit begins the next kernel.
+
+Source: scheduleP2pTasksToPlan, addP2pToPlan, src/enqueue.cc, v2.28.9-1 and v2.21.5-1.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
