@@ -1,11 +1,97 @@
 """Schedules of NVLS, CollNet and PAT from the emulated launch against those of the works of the real libnccl."""
 
-import pytest
+from collections.abc import Iterator
+from dataclasses import replace
 
-from tests.support import scheduled_calls
+import pytest
+from numpy.random import Generator
+
+from tests.support import ordered_calls, scheduled_numbers
 from tests.support.available_releases import HERE
 from tests.support.draws import Draws
+from tuner.answers.alone import Alone, calls_alone, pat_not_read
+from tuner.base.errors import NoAlgorithm
+from tuner.base.names import Algorithm, Collective, DataType, Op
+from tuner.emulator.connect import Connected, summarize
+from tuner.emulator.launches import ChannelShare, Sharing, Work
+from tuner.emulator.request import Request
+from tuner.emulator.steps.schedule import schedule
 from tuner.oracle.api import Oracle
+from tuner.oracle.launches import IssuedCall, LaunchInFull
+from tuner.scenario import Scenario
+
+OF_ALL = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)
+COLLNET = (Algorithm.CollNetDirect, Algorithm.CollNetChain)
+ALGORITHMS = (Algorithm.NVLS, Algorithm.NVLSTree, *COLLNET, Algorithm.PAT)
+
+
+def drawn_calls(random: Generator, nccl: str, calls: int) -> tuple[Scenario, list[Alone]]:
+    """A communicator whose variables leave one of these algorithms, and calls on it."""
+    while True:
+        algorithm = Algorithm(random.choice([int(each) for each in ALGORITHMS]))
+        environment = {"NCCL_ALGO": algorithm.name}
+        nodes, gpus = int(random.choice([1, 2, 3])), None
+        if algorithm in COLLNET or (algorithm is Algorithm.NVLS and nodes > 1):
+            environment["NCCL_COLLNET_ENABLE"] = "1"
+        if algorithm is Algorithm.PAT:
+            nodes, gpus = int(random.integers(2, 12)), 1
+        machine = "dgx-a100" if algorithm in COLLNET and random.random() < 0.5 else "dgx-h100"
+        found: list[Alone] = []
+        try:
+            scenario = Scenario(nccl, nodes, machine=machine, environment=environment, gpus_per_node=gpus, collnet=True)
+            for _ in range(calls):
+                found += _drawn_call(random, scenario)
+        except NoAlgorithm:
+            continue
+        if found:
+            return scenario, found
+
+
+def _drawn_call(random: Generator, scenario: Scenario) -> Iterator[Alone]:
+    collective = Collective(random.choice([int(each) for each in OF_ALL]))
+    if (scenario.environment or {})["NCCL_ALGO"] in ("NVLSTree", "CollNetChain"):
+        collective = Collective.AllReduce
+    request = Request(collective, DataType.float32, Op.sum)
+    unit = request.unit_bytes(scenario.ranks)
+    size = max(1, int(2 ** random.uniform(2, 20)) // unit) * unit
+    (call,) = calls_alone(scenario, request, [size])
+    if isinstance(call, Alone) and call.work.algorithm in ALGORITHMS and not pat_not_read(call):
+        yield call
+
+
+def work_of(launched: LaunchInFull, work: Work) -> Work:
+    """The work that libnccl handed its kernel: where channels take turns, of chunks that they share."""
+    if work.sharing is Sharing.ranges:
+        return ordered_calls.work_of(launched, work)
+    (kernel,) = launched.kernels
+    found = {channel: batches[0].works[0] for channel, batches in sorted(kernel.works.channels.items())}
+    first = next(iter(found.values()))
+    names = ("collnet.count", "collnet.chunkCount")
+    if names[0] not in first:  # up to 2.21; up to 2.19 the last chunk is all that are short
+        names = "count", "chunkCount" if "chunkCount" in first else "lastChunkSize"
+    shares = [
+        ChannelShare(channel, turn, 0, struct[names[0]], struct[names[1]], None, work.shares[0].proxy)
+        for turn, (channel, struct) in enumerate(found.items())
+    ]
+    return replace(work, count=first[names[0]], shares=tuple(shares))
+
+
+def compare_with_libnccl(random: Generator, oracle: Oracle, theirs: Connected, call: Alone) -> str | None:
+    """The call's schedule against that of libnccl's work on its channels, which is carried out; what differs."""
+    count = call.bytes // call.request.unit_bytes(call.ranks)
+    issued = IssuedCall(call.request.collective, call.request.dtype, count, 0, call.request.op)
+    across = summarize(theirs)
+    own, other = schedule(call.work, call.across), schedule(work_of(oracle.launch_in_full([issued]), call.work), across)
+    for rank in range(call.ranks):
+        if list(own.steps(rank)) != list(other.steps(rank)):
+            return f"{call.title}: rank {rank}"
+    try:
+        collective = call.request.collective
+        scheduled_numbers.of_collective(random, other, collective, call.work.count, across.ranks_of_nodes)
+    except AssertionError as error:
+        return f"{call.title}: {error}"
+    return None
+
 
 pytestmark = pytest.mark.live
 
@@ -14,9 +100,9 @@ pytestmark = pytest.mark.live
 def test_what_libnccl_launches_has_the_same_schedule(nccl: str, draws: Draws) -> None:
     random, differences = draws.generator(nccl), list[str | None]()
     for _ in range(draws.times):
-        scenario, calls = scheduled_calls.drawn_calls(random, nccl, 2)
+        scenario, calls = drawn_calls(random, nccl, 2)
         with Oracle(scenario.oracle_configuration()) as oracle:
             theirs = oracle.connected()
-            differences += [scheduled_calls.compare_with_libnccl(random, oracle, theirs, call) for call in calls]
+            differences += [compare_with_libnccl(random, oracle, theirs, call) for call in calls]
     assert len(differences) >= draws.times
     assert [each for each in differences if each is not None] == []

@@ -6,12 +6,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
+from random import Random
+from typing import Literal
 
 import pytest
 
 from tests.support.available_releases import HERE
 from tests.support.draws import Draws
-from tests.support.processors import PROCESSORS, Processors, with_processors
 from tests.support.random_topologies import Drawn, drawn
 from tests.support.recorded import Recorder
 from tests.support.search_variables import ASSIGNMENTS
@@ -29,6 +30,26 @@ from tuner.oracle.conformance.check import check
 from tuner.release import load
 from tuner.scenario import Scenario
 from tuner.scenario.oracle_configuration import OracleConfiguration
+
+Processors = Literal["POWER", "POWER with NVLinks", "Zhaoxin", "mixed"]
+PROCESSORS: tuple[Processors, ...] = ("POWER", "POWER with NVLinks", "Zhaoxin", "mixed")
+POWER = 'arch="ppc64"'
+ZHAOXIN = tuple(
+    f'arch="x86_64" vendor="{vendor}" familyid="{family}" modelid="{model}"'
+    for vendor in ("CentaurHauls", "  Shanghai  ")
+    for family, model in ((7, 0x5B), (7, 0x1B), (6, 0x5B))  # the first is a Yongfeng
+)
+CPU = re.compile(r'(<cpu numaid="\d+" affinity="[^"]*") arch[^>]*>')
+NVSWITCH, POWER_BRIDGE = 'tclass="0x068000"', 'tclass="0x068001"'
+
+
+def with_processors(topology: str, processors: Processors, seed: str) -> str:
+    """The same with other processors; the same for the same seed."""
+    random = Random(seed)
+    choices = {"Zhaoxin": ZHAOXIN, "mixed": (POWER, *ZHAOXIN)}.get(processors, (POWER,))
+    changed = CPU.sub(lambda cpu: f"{cpu[1]} {random.choice(choices)}>", topology)
+    return changed.replace(NVSWITCH, POWER_BRIDGE) if processors == "POWER with NVLinks" else changed
+
 
 pytestmark = pytest.mark.live
 

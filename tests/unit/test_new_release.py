@@ -155,7 +155,6 @@ def test_the_documentation_has_a_part_on_it(tables: Path) -> None:
     assert isinstance(changes, str)
     (row,) = (line for line in changes.splitlines() if line.startswith(f"| {NEW} |"))
     assert "pick" in row.split("|")[2]
-    assert "base_latency_us" in row.split("|")[3]
 
 
 def test_the_live_tests_and_the_comparison_of_releases_list_it(tables: Path) -> None:
