@@ -113,18 +113,6 @@ def under(heading: str | None, *names: str) -> Callable[[F], F]:
     return decorated
 
 
-def hidden(*names: str) -> Callable[[F], F]:
-    """Help does not show these options further down: the command always refuses them, and says what is valid."""
-
-    def decorated(function: F) -> F:
-        for each in getattr(function, "__click_params__", ()):
-            if isinstance(each, click.Option) and each.opts[0] in names:
-                each.hidden = True
-        return function
-
-    return decorated
-
-
 class Help(click.Command):
     """A command or group whose examples fit the width; a short help has the first of them."""
 

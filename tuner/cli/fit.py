@@ -22,7 +22,7 @@ from tuner.cli.measured_options import (
     place_options,
     site_options,
 )
-from tuner.cli.output import command_line, human_bytes, print_json, print_table, progress, say, show
+from tuner.cli.output import command_line, human_bytes, number, print_json, print_table, progress, say, show
 from tuner.scenario.describe import describe
 from tuner.times.acceptance.accept import AcceptOptions, accept
 from tuner.times.calibration import calibrate, sweep
@@ -59,10 +59,6 @@ def measured_files(
 
 def title_of(files: FittedFiles) -> str:
     return f"{files.calls} calls, {files.times} times, on {'; '.join(files.communicators)}"
-
-
-def percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
 
 
 def print_left_out(files: FittedFiles) -> None:
@@ -136,11 +132,11 @@ def _print_constants(report: FitReport) -> None:
         (
             each.combination,
             each.calls,
-            percent(each.nccl_percent),
-            percent(each.fitted_percent),
+            number(each.nccl_percent, 2),
+            number(each.fitted_percent, 2),
             each.held_out_calls,
-            percent(each.nccl_held_out_percent),
-            percent(each.fitted_held_out_percent),
+            number(each.nccl_held_out_percent, 2),
+            number(each.fitted_held_out_percent, 2),
         )
         for each in fitted.errors
     ]
@@ -161,7 +157,9 @@ def _print_constants(report: FitReport) -> None:
 
 
 def _print_held_out(report: FitReport) -> None:
-    rows = [(one.what, one.calls, percent(one.nccl_percent), percent(one.fitted_percent)) for one in report.held_out]
+    rows = [
+        (one.what, one.calls, number(one.nccl_percent, 2), number(one.fitted_percent, 2)) for one in report.held_out
+    ]
     if rows:
         columns = ("held out of a fit to all others", "calls", "NCCL there", "fitted there")
         print_table("Mean absolute error at what a fit did not see, %", columns, rows)
@@ -277,8 +275,8 @@ def _print_alpha_beta(report: AlphaBetaReport, cost_table: Path | None) -> None:
                 f"{one.beta_gbs:.2f}",
                 f"{one.beta_deviation_gbs:.2f}",
                 f"{one.r2:.4f}",
-                percent(one.error_percent),
-                percent(one.held_out_error_percent),
+                number(one.error_percent, 2),
+                number(one.held_out_error_percent, 2),
             )
             for one in report.fits
         ],

@@ -29,7 +29,6 @@ from tuner.base.sizes import size_bytes as size_bytes
 from tuner.base.sizes import size_list
 from tuner.cli.command import FILE, F, stacked
 from tuner.cli.command import Command as Command
-from tuner.cli.command import hidden as hidden
 from tuner.cli.command import option as option
 from tuner.cli.command import under as under
 from tuner.cli.communicator_options import CONSTANTS, LIBNCCL, Change
