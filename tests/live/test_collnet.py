@@ -10,8 +10,9 @@ from tests.support.available_releases import HERE
 from tests.support.random_topologies import drawn
 from tuner import release
 from tuner.base.errors import BadInput, OracleFailed
-from tuner.base.names import Algorithm, Collective, DataType, Op
+from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op
 from tuner.emulator.request import Request
+from tuner.emulator.rules import registered
 from tuner.emulator.selection import Selection
 from tuner.graphs import SearchRequest as Searched
 from tuner.graphs import find
@@ -253,3 +254,20 @@ def test_a_communicator_that_is_split_off(name: str) -> None:
     else:
         with pytest.raises(BadInput, match="on as many nodes NCCL"):
             as_many.communicator()
+
+
+@pytest.mark.each_choice
+@pytest.mark.parametrize("buffers", [Buffers.registered, Buffers.graph, Buffers.window])
+@pytest.mark.parametrize("name", HERE)
+def test_buffers(name: str, buffers: Buffers) -> None:
+    """With several ranks per node channels do not go by whether the network takes the buffers."""
+    if registered.missing(release.load(name), buffers):
+        pytest.skip(f"NCCL {name} has no such buffers")
+    environment = {**ON, "NCCL_GIN_TYPE": "0"} if buffers is Buffers.window else ON
+    scenario = Scenario(name, 2, machine="dgx-h100", gpus_per_node=4, collnet=True, environment=environment)
+    exact(scenario, tuple(replace(request, buffers=buffers) for request in ALL_COLLECTIVES))
+    alone = replace(scenario, gpus_per_node=1)
+    if not release.load(name).rules.registered:  # 2.18 registers for CollNet alone, and only if it is asked to
+        return
+    with pytest.raises(BadInput, match="one rank per node"):
+        Selection(alone.communicator()).pick(replace(ALL_COLLECTIVES[0], buffers=buffers), [1 << 20])

@@ -340,6 +340,8 @@ def takers(call: Call, network: Callable[[], NetworkUse] | None) -> tuple[ZeroCo
     communicator = call.communicator
     if not call.rules.registered or call.request.buffers is Buffers.plain:
         return ()
+    if communicator.collnet:
+        raise BadInput("launches in full: with CollNet on plain buffers only; valid there: plain")
     if communicator.nodes > 1 and communicator.environment.number(CROSS_CLIQUE, 0):
         raise BadInput(f"{CROSS_CLIQUE}: launches in full are emulated on plain buffers only; valid there: plain")
     found = {
@@ -414,8 +416,11 @@ def check_buffers(communicator: Comm, buffers: Buffers, of: Windows) -> None:
     if reaching := sorted(set(release.environment.registered_buffers) & set(values) - symmetric_variables.EMULATED):
         names = ", ".join(reaching)
         raise BadInput(f"{names}: emulated for plain buffers only, not for {buffers.name} ones")
-    if communicator.collnet:
-        raise BadInput(f"buffers {buffers.name}: not with CollNet; valid there: plain")
+    if communicator.collnet and communicator.nodes == communicator.ranks:
+        raise BadInput(
+            f"buffers {buffers.name}: not with CollNet and one rank per node, whose channels go by whether the "
+            "network's plugin takes them; valid there: plain"
+        )
     if reason := not_on_nodes(communicator, buffers):
         raise BadInput(f"buffers {buffers.name}: not {reason}; valid there: plain")
     if buffers is Buffers.window:
