@@ -21,7 +21,7 @@ from tuner.release import learnt
 PAGE = Path(__file__).parents[2] / "docs" / "releases.md"
 BETWEEN = re.compile(r"(<!-- learnt: [^>]*-->\n).*?(<!-- end of learnt -->)", re.DOTALL)
 KINDS = ("graphs", "cells", "picks and launches", "groups")
-PICKS = ("picks", "channels", "threads")
+PICKS = ("picks", "channels", "threads", "launches")
 MOST_RULES = 4  # that are named in the table
 LIMIT_S = 90.0  # of trials
 
