@@ -27,6 +27,8 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
 from tuner.times.timemodel import predict
+from tuner.times.timemodel.features import Features
+from tuner.times.timemodel.predict import CalibratedTimes, TimeModel
 
 RELEASES = ("2.21.5", "2.25.1", "2.29.7")
 
@@ -387,3 +389,26 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(monkeypatch: 
     result = CliRunner().invoke(everything, ["report", "--machine", "dgx-h100", "-o", "/nowhere/page.html"])
     assert isinstance(result.exception, BadInput)
     assert "/nowhere/page.html: No such file" in str(result.exception)
+
+
+def test_times_that_releases_have_alike_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    times = TimeModel.times
+
+    def counted(self: TimeModel, request: Request, calls: Features) -> CalibratedTimes:
+        asked.append(request)
+        return times(self, request, calls)
+
+    monkeypatch.setattr(TimeModel, "times", counted)
+
+    def collected(*releases: str) -> tuple[int, dict[Any, data.CalibratedLine]]:
+        asked.clear()
+        report = collect(Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2), releases, DataType.float32, Op.sum)
+        lines = data.collect_calibrated(report, TimesWanted(True))
+        return len(asked), lines
+
+    (one, alone), (other, _), (both, lines) = collected("2.28.9"), collected("2.28.7"), collected("2.28.7", "2.28.9")
+    assert both < 0.8 * (one + other)
+    for at, line in alone.items():
+        for name in ("time_us", "low_us", "high_us", "measured"):
+            assert np.array_equal(getattr(lines[at], name), getattr(line, name), equal_nan=True)
