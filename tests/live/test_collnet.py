@@ -85,6 +85,13 @@ def test_settings(name: str, settings: dict[str, str]) -> None:
 
 
 @pytest.mark.each_choice
+@pytest.mark.parametrize("name", HERE)
+def test_rings_as_a_way_out(name: str) -> None:
+    """Up to 2.22.3 NVLS alone leaves gathering on whole nodes to rings, of which no tuner is told a cost."""
+    exact(Scenario(name, 2, machine="dgx-h100", collnet=True, environment=ON | {"NCCL_ALGO": "NVLS"}))
+
+
+@pytest.mark.each_choice
 @pytest.mark.parametrize(("dtype", "op"), TYPES)
 @pytest.mark.parametrize("name", HERE)
 def test_types_and_operations(name: str, dtype: DataType, op: Op) -> None:

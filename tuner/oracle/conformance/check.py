@@ -355,13 +355,16 @@ def _named(chosen: Algorithm | Protocol | None) -> str | None:
 
 def _choices(ours: GroupPlan, theirs: LaunchedGroup) -> dict[str, Both]:
     count = len(ours.choices)
-    asked = [each for each in theirs.questions if (each.costs_us >= 0).any()]  # others: of symmetric kernels and copies
+    asked = theirs.questions
+    if len(asked) != count:  # those without any cost are of symmetric kernels and copies, else of rings as a way out
+        asked = tuple(each for each in asked if (each.costs_us >= 0).any())
     questions = asked[max(len(asked) - count, 0) :]  # those before were for symmetric kernels and decide nothing
     values: dict[str, Both] = {"choices": (count, len(questions))}
     for number, (choice, question) in enumerate(zip(ours.choices, questions, strict=False)):
         cost_us = question.costs_us[choice.algorithm, choice.protocol]
         values[f"choice {number}: numPipeOps"] = choice.pipelined, question.pipelined
-        values[f"choice {number}: time"] = shortest(choice.time_us), shortest(cost_us)
+        if (question.costs_us >= 0).any():
+            values[f"choice {number}: time"] = shortest(choice.time_us), shortest(cost_us)
         if question.collective is not None:
             values[f"choice {number}: bytes"] = (
                 (choice.request.collective.name, choice.bytes),
