@@ -197,6 +197,18 @@ def test_releases_that_would_explain_the_times_are_named(tmp_path: Path) -> None
     assert "2.27.7" not in found["passes_as"]
 
 
+@pytest.mark.parametrize(
+    ("time_us", "starts"), [(69_723, "cannot be judged, but looks slow: "), (35_013, "cannot be judged: ")]
+)
+def test_what_looks_slow_between_nodes_is_in_the_first_line(tmp_path: Path, time_us: int, starts: str) -> None:
+    rows = f"collective,dtype,nodes,gpus_per_node,bytes,time_us\nallreduce,float32,2,8,8589934592,{time_us}\n"
+    (path := tmp_path / "given.csv").write_text(rows, "utf-8")
+    words = (str(path), "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.29.2")
+    assert run("accept", *words, code=3).stdout.startswith(starts)
+    said = run("diagnose", *words, code=3).stdout
+    assert " ".join(said.split()).startswith("cannot be judged: it looks slow") == ("slow" in starts)
+
+
 def test_a_release_that_nobody_noted_is_not_guessed(tmp_path: Path) -> None:
     """The same node: from 64 KiB to 1 MiB releases pick differently, so that these sizes cannot be judged."""
     table = measured.load("h100-8x-2n__unknown__mghpcc")

@@ -10,7 +10,7 @@ import pytest
 from tests.support.command_line import run
 from tuner.base import files
 from tuner.base.errors import BadInput, BadTopology
-from tuner.base.files import read_bytes, recall_own, remember
+from tuner.base.files import contents, read_bytes, recall_own, remember
 from tuner.graphs.graph_file import GraphFile
 from tuner.machine.graphs import read_dump
 from tuner.machine.topology import read
@@ -30,6 +30,17 @@ def test_a_gzipped_file_is_unpacked_to_a_bound(tmp_path: Path, monkeypatch: pyte
     packed.write_bytes(gzip.compress(bytes(2 << 20)) + gzip.compress(bytes((1 << 20) + 1)))  # two members
     with pytest.raises(BadInput, match=rf"^{packed}: too large; valid: up to {3 << 20} bytes$"):
         read_bytes(packed, BadInput)
+
+
+def test_a_pipe_is_read_once_for_readers_with_other_bounds() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"all of it")
+    os.close(writer)
+    path = Path(f"/dev/fd/{reader}")
+    assert [contents(path), contents(path, 9), contents(path, 1 << 20)] == [b"all of it"] * 3
+    with pytest.raises(OSError, match="valid: up to 8 bytes"):
+        contents(path, 8)
+    os.close(reader)
 
 
 @pytest.mark.parametrize("option", ["--topology", "--log"])

@@ -29,13 +29,17 @@ def contents(path: Path, most: int | None = None) -> bytes:
     if stat.S_ISREG(found.st_mode):
         return path.read_bytes() if most is None else _bounded(path, most)
     most = MOST_BYTES if most is None else most
-    return _piped(path, found.st_ino, most) if stat.S_ISFIFO(found.st_mode) else _bounded(path, most)
+    if not stat.S_ISFIFO(found.st_mode):
+        return _bounded(path, most)
+    if len(content := _piped(path, found.st_ino)) > most:  # who reads it again may bound it otherwise
+        raise _too_large(most)
+    return content
 
 
 @cache
-def _piped(path: Path, _number: int, most: int) -> bytes:
+def _piped(path: Path, _number: int) -> bytes:
     """``_number`` tells pipes apart that had one name after the other, such as /dev/fd/63."""
-    return _bounded(path, most)
+    return _bounded(path, MOST_BYTES)
 
 
 def _bounded(path: Path, most: int) -> bytes:
@@ -48,9 +52,13 @@ def _up_to(most: int, file: BinaryIO | gzip.GzipFile) -> bytes:
     pieces, left = [], most
     while piece := file.read(min(PIECE_BYTES, left + 1)):
         if (left := left - len(piece)) < 0:
-            raise OSError(errno.EFBIG, f"too large; valid: up to {most} bytes")
+            raise _too_large(most)
         pieces.append(piece)
     return b"".join(pieces)
+
+
+def _too_large(most: int) -> OSError:
+    return OSError(errno.EFBIG, f"too large; valid: up to {most} bytes")
 
 
 def read_bytes(path: Path, wrong: type[TunerError], most: int | None = None) -> bytes:

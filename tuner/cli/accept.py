@@ -125,14 +125,22 @@ def _verdict(result: Acceptance) -> Iterator[str]:
         yield f"{'pass' if result.passes else 'FAIL'}: {sizes_failed}"
         return
     open_sizes = sum(each.verdict is Verdict.not_judged for each in result.sizes)
-    yield f"cannot be judged: {open_sizes} of {len(result.sizes)} sizes, whose band is wider than {WIDEST:g} times"
-    yield "what would make it so: four rows of a healthy day, spread over sizes"
-    yield "('nccl-tuner fit calibration --update'), or a run of this cluster on a healthy day (--like FILE)"
+    why = f"the band of {open_sizes} of {len(result.sizes)} sizes is wider than {WIDEST:g} times"
+    slow = [each.in_words for each in result.adapter_shares if each.looks_slow]
+    if slow:
+        yield f"cannot be judged, but looks slow: {slow[0]}"
+        yield f"not judged, as {why}"
+    else:
+        yield f"cannot be judged: {why}"
+    yield (
+        "what would let it be judged: four rows of a healthy day, spread over sizes ('nccl-tuner fit calibration "
+        "--update'), or a run of this cluster on a healthy day (--like FILE)"
+    )
 
 
 def _print(result: Acceptance) -> None:
     for line in _verdict(result):
-        click.echo(line)
+        say(line)
     click.echo()
     for title, sizes in groupby(result.sizes, accept.suite):
         own = list(sizes)
@@ -171,12 +179,7 @@ def _notes(result: Acceptance) -> Iterator[str]:
     if result.judged and (count := sum(each.verdict is Verdict.not_judged for each in result.sizes)):
         yield f"cannot be judged: {count} sizes, whose band is wider than {WIDEST:g} times; they count for nothing"
     for call in () if result.passes else result.adapter_shares:
-        low, high = call.usual
-        yield (
-            f"{call.collective}, {call.nodes} nodes, {human_bytes(call.bytes)}: {call.share:.0%} of what a node's "
-            f"adapters carry; healthy public clusters: {low:.0%} to {high:.0%}"
-            + (", so this looks slow" if call.share < low else "")
-        )
+        yield call.in_words + (", so this looks slow" if call.looks_slow else "")
     for reason, count in result.skipped.items():
         yield f"not judged: {count} rows {reason}"
     for each in result.problems:

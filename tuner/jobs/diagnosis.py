@@ -295,8 +295,10 @@ def _results(file: Path, known: _Known) -> FileDiagnosis:
     evidence = [*_causes(seen, asked, known), *(f"{each.kind}: {each.text}" for each in seen.problems)]
     evidence += [f"expected times: {each}" for each in seen.expected_by]
     if not seen.judged:
-        says = "whether this is as fast as it should be cannot be judged"
-        return _diagnosis(file, FileKind.results, Severity.not_judged, says, [*seen.missing, *evidence], known)
+        wanted = [f"would let it be judged: {each}" for each in seen.missing]
+        slow = [each.in_words for each in seen.adapter_shares if each.looks_slow]
+        says = f"it looks slow, though: {slow[0]}" if slow else "whether this is as fast as it should be"
+        return _diagnosis(file, FileKind.results, Severity.not_judged, says, [*wanted, *evidence], known)
     if seen.passes:
         says = f"as fast as it should be, at {len(seen.sizes)} of {len(seen.sizes)} sizes"
         return _diagnosis(file, FileKind.results, Severity.sound, says, evidence, known)

@@ -237,6 +237,20 @@ class AdapterShare:
     share: float
     usual: tuple[float, float]
 
+    @property
+    def looks_slow(self) -> bool:
+        """Whether it is less than any such public cluster reaches: no verdict, for other sites may be so."""
+        return self.share < self.usual[0]
+
+    @property
+    def in_words(self) -> str:
+        """The share beside the usual ones."""
+        low, high = self.usual
+        return (
+            f"{self.collective}, {self.nodes} nodes, {human_bytes(self.bytes)}: {100 * self.share:.0f} % of what a "
+            f"node's adapters carry; healthy public clusters: {100 * low:.0f} to {100 * high:.0f} %"
+        )
+
 
 SHARE_BYTES = 1 << 30  # smaller calls wait as well
 # By whether it is an AllReduce and there are two nodes: calls from 1 GiB on all GPUs of a node in 13 tables of
