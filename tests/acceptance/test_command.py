@@ -205,8 +205,6 @@ def test_what_looks_slow_between_nodes_is_in_the_first_line(tmp_path: Path, time
     (path := tmp_path / "given.csv").write_text(rows, "utf-8")
     words = (str(path), "--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.29.2")
     assert run("accept", *words, code=3).stdout.startswith(starts)
-    said = run("diagnose", *words, code=3).stdout
-    assert " ".join(said.split()).startswith("cannot be judged: it looks slow") == ("slow" in starts)
 
 
 def test_a_release_that_nobody_noted_is_not_guessed(tmp_path: Path) -> None:

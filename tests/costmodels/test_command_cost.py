@@ -546,7 +546,7 @@ BAD = {
     "bandwidth": ("allreduce --ranks 8 --bytes 1G --alpha-us 1 --beta-gbs -3", "--beta-gbs: -3; valid: above 0"),
     "latency": ("allreduce --ranks 8 --bytes 1G --alpha-us -1 --beta-gbs 3", "--alpha-us: -1; valid: 0 or above"),
     "half a level": ("allreduce --ranks 8 --bytes 1G --alpha-us 1", "--alpha-us and --beta-gbs"),
-    "no level": ("allreduce --ranks 8 --bytes 1G", "no alpha and beta inside a node"),
+    "no level": ("allreduce --ranks 8 --bytes 1G", "inside a node; valid: --alpha-us and --beta-gbs"),
     "GPUs that do not divide": (
         f"allreduce --ranks 20 --gpus-per-node 8 --bytes 1G {LEVEL_TEXT}",
         "--gpus-per-node 8 does not divide --ranks 20",

@@ -393,7 +393,7 @@ def command(
         print_pairs(described, sides, requests, as_json)
         return
     if len(releases) > 1:
-        raise BadInput(f"releases {', '.join(releases)}: one comes after; valid: --nccl BEFORE AFTER")
+        raise BadInput(f"more than one release after the first, {', '.join(releases)}; valid: --nccl BEFORE AFTER")
     query = DiffQuery(asked, whole, sizes, beyond or (bool(releases) and not as_json))
     ways, compared = [], []
     for changes in each_of([*(f"nccl={name}" for name in releases), *assignments]):

@@ -270,9 +270,9 @@ def _slowest(several: NDArray[np.bool_], levels: Levels) -> Level:
     """The network's where there are several nodes."""
     intra, inter = levels
     if inter is None and np.any(several):
-        raise BadInput("no alpha and beta between nodes; valid: both of them")
+        raise BadInput("no alpha and beta between nodes; valid: `inter_alpha_us` and `inter_beta_gbs`")
     if intra is None and not np.all(several):
-        raise BadInput("no alpha and beta inside a node; valid: both of them")
+        raise BadInput("no alpha and beta inside a node; valid: `alpha_us` and `beta_gbs`")
     inside, outside = intra or inter, inter or intra
     assert inside is not None
     assert outside is not None
