@@ -65,6 +65,13 @@ def test_former_names_of_commands_answer_with_a_note(former: str, now: str) -> N
     assert tuple(former.split()) not in ALL
 
 
+@pytest.mark.parametrize(
+    ("former", "group"), [("fit sweep", "fit"), ("plugin top", "plugin"), ("machines list", "machines")]
+)
+def test_help_of_a_former_name_has_its_group_once(former: str, group: str) -> None:
+    assert f" {group} {group} " not in run(*former.split(), "--help").stdout
+
+
 def test_all_help_lists_commands_in_groups() -> None:
     leaves = {" ".join(path) for path, command in ALL.items() if not isinstance(command, click.Group)}
     assert leaves <= {line.strip().partition("  ")[0] for line in run("--help-all").stdout.splitlines()}

@@ -305,7 +305,9 @@ class Group(Help, click.Group):
             for name in names:
                 assert isinstance(command, Group), now
                 command = command.get_command(ctx, name)
-            return " ".join(names), command, [*now.split()[len(names) :], *args[1:]]
+            own = _called(ctx, "").split()  # the groups that click names before it
+            inside = names[len(own) :] if names[: len(own)] == own else names
+            return " ".join(inside), command, [*now.split()[len(names) :], *args[1:]]
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             valid = self.list_commands(ctx)
             raise click.UsageError(f"no command {args[0]!r}{did_you_mean(args[0], valid)}; {one_of(valid)}", ctx)
