@@ -453,7 +453,7 @@ def test_a_log_of_rccl_is_refused(small: list[str], tmp_path: Path, version: str
 
 @pytest.mark.live
 def test_the_compute_capability_is_asked_for(small: list[str]) -> None:
-    with pytest.raises(BadInput, match="compute capability: `comp_cap`"):
+    with pytest.raises(BadInput, match=r"^the log: needed: the GPUs' compute capability: `comp_cap`"):
         check(small, LogAdditions())
     per_rank = check(small, LogAdditions(comp_caps=(90, 90, 90, 90)))
     assert per_rank.report.mismatches == ()

@@ -78,6 +78,12 @@ def test_a_table_that_is_not_used_shows(tmp_path: Path) -> None:
     assert json.loads(run("plugin", "stats", str(folder), "--json", code=1).stdout)["ranks"][0]["refused"]
 
 
+def test_metrics_that_cannot_be_written_name_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    out = tmp_path / "none" / "nccl.prom"
+    said = run("plugin", "stats", "--prometheus", str(tmp_path), "--out", str(out), code=2).stderr
+    assert said == f"nccl-tuner: {out}: No such file or directory\n"
+
+
 def test_metrics_are_prometheus_text(tmp_path: Path) -> None:
     folder, out = tmp_path / "live", tmp_path / "nccl.prom"
     with opened(folder, table_in(tmp_path)) as one:

@@ -322,7 +322,7 @@ def read(machine: str | None, given: "Description") -> Logged:
 def described_by(imported: Imported, file: Path = Path("the log")) -> Scenario:
     """The communicator of a log alone. BadInput names what it needs and neither the log nor the user says."""
     if imported.needed:
-        raise BadInput("; ".join(imported.needed))
+        raise BadInput(f"{file}: needed: {'; '.join(imported.needed)}")
     variables = _variables(imported)
     first, *others = _kinds(file, imported, variables)
     return replace(first, nccl=imported.release or "", environment=variables, others=tuple(others))

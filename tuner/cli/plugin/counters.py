@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from tuner.base.errors import BadInput
-from tuner.base.files import write_text
+from tuner.base.files import check_writable, write_text
 from tuner.base.records import to_json
 from tuner.cli import options
 from tuner.cli.command import FILE
@@ -114,7 +114,7 @@ def _show_live(counts: list[live.LiveCounts], prometheus: bool, out: Path | None
 
 def _verdict(counts: list[live.LiveCounts], refused: int, apart: int) -> str:
     if not counts:
-        return "no counts: no job runs with NCCL_TUNER_LIVE set to this folder, or none has a table"
+        return "no counts: no job that runs has NCCL_TUNER_LIVE=this folder and a table"
     ended = sum(each.runs is False for each in counts)
     calls = sum(each.calls for each in counts)
     words = [f"{len(counts)} ranks of communicators on {len({each.host for each in counts})} hosts, {calls} calls"]
@@ -141,6 +141,7 @@ def _write_metrics(counts: list[live.LiveCounts], out: Path | None) -> None:
     if out is None:
         click.echo(text, nl=False)
         return
+    check_writable(out)  # or the message would name the other file
     begun = out.with_name(f".{out.name}.{os.getpid()}")  # the collector reads *.prom
     write_text(begun, text)
     begun.replace(out)
