@@ -246,7 +246,7 @@ def _log(file: Path, known: _Known) -> FileDiagnosis:
         evidence.append(f"no NVLS, as it should be with {known.machine or 'these GPUs'}: {NEVER_NVLS}")
     if said.tuner_plugin is not None:
         evidence.append(said.answers[0])
-    evidence += [f"{number} connections over {way}" for way, number in said.transports.items()]
+    evidence += [f"{plural(number, 'connection')} over {way}" for way, number in said.transports.items()]
     if not answers and imported.coll_channels is None and not any(each.graphs for each in imported.nodes):
         says = "neither graphs nor channels are printed: cut, or not with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH"
         return _diagnosis(file, FileKind.log, Severity.not_judged, says, evidence, known)
