@@ -366,3 +366,24 @@ def test_a_row_whose_time_is_negative_is_named_and_ends_nothing(tmp_path: Path) 
     found = json.loads(run("accept", str(tmp_path / "run.log"), "--machine", "dgx-h100", "--json", code=1).stdout)
     assert found["skipped"][f"whose numbers cannot be times (lines {number})"] == 1
     assert 268435456 not in {size["bytes"] for size in found["sizes"]}
+
+
+def test_the_share_of_the_adapters_tells_a_slow_cluster_from_a_healthy_one(tmp_path: Path) -> None:
+    """Two nodes of nobody's site: neither can be judged, and what the adapters carry differs."""
+    table, words = measured.load("h100-8x-2n__2.21.5__oci"), ("--machine", "dgx-h100", "--nccl", "2.21.5", "--json")
+    shares = []
+    for slower in (1, 2):
+        rows = tuple(replace(row, time_us=row.time_us * slower) for row in table.rows)
+        given = replace(table, header=replace(table.header, machine="dgx-h100", site=""), rows=rows)
+        measured.write(tmp_path / "given.csv", given)
+        found = json.loads(run("accept", str(tmp_path / "given.csv"), *words, code=3).stdout)
+        shares.append(found["adapter_shares"][0])
+    healthy, half = shares
+    assert healthy["share"] > healthy["usual"][0] > half["share"]
+    assert half["share"] == pytest.approx(healthy["share"] / 2)
+
+
+def test_a_calibration_of_times_that_fail_says_so(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "docs" / "examples" / "all_reduce.log"
+    done = run("fit", "calibration", str(example), "--machine", "dgx-h100", "-o", str(tmp_path / "own.json"))
+    assert "'nccl-tuner accept' fails it, with 5 of 18 sizes" in " ".join(done.stderr.split())

@@ -730,3 +730,12 @@ def test_what_a_model_lacks_is_named_at_once() -> None:
         ("llama-3-8b", "--nodes", "2", "--dp", "2"): "--nodes and --dp both say",
     }.items():
         assert said in command_line.run("cost", "step", *words, code=2).stderr
+
+
+def test_a_sweep_of_several_protocols_is_no_one_line() -> None:
+    """The example's times bend where NVLS takes over; its mean error alone would be called excellent."""
+    example = Path(__file__).parents[2] / "docs" / "examples" / "all_reduce.log"
+    found = json.loads(command_line.run("fit", "sweep", str(example), "--json").stdout)
+    assert found["error"] < 0.1
+    assert found["class"] == "no one line"
+    assert "several algorithms or protocols" in found["causes"][0]

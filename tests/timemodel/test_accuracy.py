@@ -63,18 +63,18 @@ def test_what_is_kept_is_what_is_promised(kind: str) -> None:
 @pytest.mark.parametrize("kind", PROMISED)
 def test_intervals_hold_as_many_times_as_they_promise(kind: str) -> None:
     """90 % of the held-out times, over the splits of a kind: 85 to 95 %, as they are learnt on other machines; to 97 %
-    between nodes, where one table of a site may be off alike in all its calls."""
+    between nodes, where all calls of a table may be off alike, and more beyond: every table has to be held."""
     covered = [each["coverage"] for each in KEPT["splits"] if each["group"] == kind]
     # Of domains there is one split.
-    most = {"domain": 1.0, "nodes_between": 0.97, "nodes_beyond": 0.97}.get(kind, 0.95)
+    most = {"domain": 1.0, "nodes_between": 0.97, "nodes_beyond": 1.0}.get(kind, 0.95)
     assert 0.85 <= np.mean(covered) <= most
 
 
 @pytest.mark.parametrize("group", [*PROMISED, "sizes, several nodes", "collective, several nodes"])
 def test_intervals_are_hardly_wider_than_three_times_the_error(group: str) -> None:
-    """Four times between nodes, where the same call takes another time on another day."""
+    """Four and a half times between nodes, where the same call takes another time on another day."""
     own = [each for each in KEPT["splits"] if each["group"] == group]
-    most = 4.0 if "several nodes" in group else 3.3
+    most = 4.6 if "nodes" in group else 3.3
     assert np.mean([each["half_width"] for each in own]) <= most * KEPT["summary"][group][evaluate.MODEL]
 
 
@@ -91,9 +91,8 @@ def test_few_rows_of_a_site_say_much_of_it() -> None:
     errors = {given: float(np.median([each["error"] for each in kept])) for given, kept in of_given.items()}
     assert errors[1] < 0.28 < errors[0]
     assert errors[4] < 0.16
-    for kept in of_given.values():
-        covered = [each["coverage"] for each in kept]
-        assert 0.85 <= np.mean(covered) <= 0.97
+    widths = {given: float(np.median([each["half_width"] for each in kept])) for given, kept in of_given.items()}
+    assert widths[4] < 0.6 < widths[1] < widths[0]
     better = [each for each in of_given[4] if each["error"] < each["nccl_error"]]
     assert len(better) >= len(of_given[4]) - 1
 
@@ -346,3 +345,9 @@ def test_a_mistyped_table_is_pointed_to_the_list(tmp_path: Path) -> None:
 def test_a_calibration_of_milliseconds_is_refused(tmp_path: Path) -> None:
     words = ("fit", "calibration", str(columns_file(tmp_path, 0.001)), "--machine", "dgx-h100", "--nccl", "2.29.2")
     assert "milliseconds for microseconds?" in run(*words, "-o", str(tmp_path / "own.json"), code=2).stderr
+
+
+def test_intervals_hold_every_table_of_a_site_that_was_left_out() -> None:
+    kept = [each for each in KEPT["updates"] if not each["known_slow"]]
+    assert len({each["table"] for each in kept}) >= 14
+    assert {each["table"]: each["coverage"] for each in kept if each["coverage"] < 0.85} == {}

@@ -4,13 +4,14 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
+from scipy.stats import t as student_t
 
 import tuner
 from tuner.api import request
 from tuner.base.names import ALGO_PROTOS, Algorithm, Protocol
 from tuner.times.calibration import time_fit
 from tuner.times.calibration.time_fit import MeasuredTimes
-from tuner.times.timemodel import features
+from tuner.times.timemodel import features, sites
 from tuner.times.timemodel.features import Features
 from tuner.times.timemodel.form import PARAMETERS, Form, believed, nvls_chunk_bytes
 
@@ -98,3 +99,21 @@ def test_another_way_of_launching_has_a_start_of_its_own() -> None:
     assert fitted.start_factors[0] == 1
     assert fitted.parameters["start_us"] == pytest.approx(6.0, rel=0.15)
     assert fitted.parameters["start_us"] * fitted.start_factors[1] == pytest.approx(20.0, rel=0.15)
+
+
+def test_student_t_is_that_of_scipy() -> None:
+    for freedom in (4.0, 5.0, 8.0, 36.0, 300.0):
+        assert sites._student_t95(freedom) == pytest.approx(float(student_t.ppf(0.95, freedom)), rel=1.5e-3)
+
+
+def test_three_sets_of_parameters_are_asked_at_once() -> None:
+    """Times of columns of parameters are those of each set apart, of one combination and of several."""
+    selection = tuner.communicator("dgx-h100", nodes=2, nccl="2.28.9").selection
+    sizes = np.array([1 << power for power in range(3, 33, 3)], np.uint64)
+    parts = [features.of_algo_proto(selection, request("allreduce"), sizes, each) for each in ALGO_PROTOS[:6]]
+    own = believed("hopper")
+    shares = np.array([[0.5], [0.9]])
+    for calls in (parts[0], features.concatenated(parts)):
+        both = np.broadcast_to(Form({**own, "net_share": shares}).times_us(calls), (2, len(calls)))
+        for at in range(2):
+            assert (both[at] == Form({**own, "net_share": float(shares[at, 0])}).times_us(calls)).all()
