@@ -286,7 +286,7 @@ class SiteProcess:
 
     @cached_property
     def _widened(self) -> float:
-        """The same of single times; what two of a site have in common needs no widening."""
+        """Half of that interval for single times; what two of a site have in common needs no widening."""
         count = 0 if self.rows is None else len(self.rows)
         wider = np.interp(np.log1p(count), np.log1p(list(self.widening)), list(self.widening.values()))
         return self._covered * float(wider)
