@@ -113,9 +113,9 @@ void explorer_call(struct explorer *explorer, const char *function, const void *
     }
 }
 
-void explorer_launch(struct explorer *explorer, const void *group) {
+bool explorer_launch(struct explorer *explorer, const void *group) {
     if (explorer->group != group) {
-        return;
+        return false;
     }
     uint64_t all = atomic_load_explicit(&explorer->all, memory_order_relaxed);
     for (int collective = 0; collective < COLLECTIVES; collective++) {
@@ -126,9 +126,7 @@ void explorer_launch(struct explorer *explorer, const void *group) {
         explorer->pending[collective] = 0;
     }
     atomic_store(&explorer->all, all); /* before bound_at and writing are looked at: see stand() and write_yes() */
-    if (__builtin_expect(all >= atomic_load(&explorer->closes_at), 0) && atomic_load(&explorer->writing)) {
-        explorer_wait(explorer);
-    }
+    return __builtin_expect(all >= atomic_load(&explorer->closes_at), 0) && atomic_load(&explorer->writing);
 }
 
 /* --- agreeing --- */

@@ -54,9 +54,9 @@ struct explorer {
 
 void explorer_start(struct explorer *explorer, uint64_t communicator, int rank, int ranks, nccl_logger logger);
 
-/* NCCL's events: a call is made within a group, and a kernel is launched for one. */
+/* NCCL's events: a call is made within a group, and a kernel is launched for one; true where explorer_wait() has to come. */
 void explorer_call(struct explorer *explorer, const char *function, const void *group, bool captured);
-void explorer_launch(struct explorer *explorer, const void *group);
+bool explorer_launch(struct explorer *explorer, const void *group);
 
 /* A kernel has ended of a call that all ranks have a part in. */
 static inline void explorer_end_call(struct explorer *explorer) {

@@ -297,7 +297,9 @@ static int start_v5(void *given, void **handle, const struct event *event) {
         explorer_call(&context->explorer, NULL, event->parent, event->p2p_call.captured != 0);
         return RESULT_SUCCESS;
     case EVENT_KERNEL_LAUNCH:
-        explorer_launch(&context->explorer, event->parent);
+        if (explorer_launch(&context->explorer, event->parent)) {
+            explorer_wait(&context->explorer);
+        }
         return RESULT_SUCCESS;
     default:
         return start(given, handle, event, event->type);
