@@ -198,8 +198,8 @@ class Run:
             yield Stage(self.name(name), command, 20, variables=self.setup.variables, about_s=4)
 
     def analysis(self, command: str, *words: str, needs: str) -> Stage:
-        said = [*NCCL_TUNER, command, str(self.file("run", ".jsonl")), *words, *self.words[2:]]
-        return Stage(self.name(command), said, 60, (self.name(needs),), about_s=4)
+        said = [*NCCL_TUNER, *command.split(), str(self.file("run", ".jsonl")), *words, *self.words[2:]]
+        return Stage(self.name(command.split()[0]), said, 60, (self.name(needs),), about_s=4)
 
 
 def _table_of(out: Path, rows: int) -> Path:
@@ -265,7 +265,7 @@ def all_of_it(stages: Stages, several: Sequence[Run]) -> None:
     for each in swept:
         stages.run(each.analysis("verify", needs="quick"))
         constants = each.file("constants", ".toml")
-        stages.run(each.analysis("fit", "--out", str(constants), needs="quick"))
+        stages.run(each.analysis("fit constants", "--out", str(constants), needs="quick"))
     if stages.succeeded(first.name("sweep")):
         stages.run(first.gate("decide", "sweep", limit_s=150))
 

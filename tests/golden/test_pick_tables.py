@@ -213,7 +213,7 @@ def test_instructions_of_a_look_up(two_nodes: CompiledSelection, tmp_path: Path)
     assert table is not None
     sizes = drawn(8).view(np.uint64)
     head = np.array([len(table.rows), len(sizes)], np.uint64)
-    parts = head, table.from_bytes, table.rows, table._buckets, sizes
+    parts = head, table.from_bytes, table.rows, compiled._buckets(table.from_bytes), sizes
     (tmp_path / "table").write_bytes(b"".join(part.tobytes() for part in parts))
     picks = ROOT / "csrc" / "picks"
     words: list[str | Path] = ["-std=c11", "-O3", "-g", "-I", picks, picks / "lookup.c"]

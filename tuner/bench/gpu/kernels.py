@@ -200,7 +200,7 @@ def runs_on(library: Path, capability: int) -> bool:
 
 
 def code_sections(library: Path) -> dict[str, tuple[int, int]]:
-    """Begin and end of the sections of GPU code in the file."""
+    """Begin and end of the sections of GPU code in the file. Errors: BadInput where it is no libnccl."""
     try:
         with library.open("rb") as file:
             elf = ELFFile(file)
