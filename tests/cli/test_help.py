@@ -72,6 +72,13 @@ def test_help_of_a_former_name_has_its_group_once(former: str, group: str) -> No
     assert f" {group} {group} " not in run(*former.split(), "--help").stdout
 
 
+def test_help_and_version_may_be_words() -> None:
+    assert run("help").stdout == run("--help").stdout
+    assert run("help", "plugin", "lint").stdout == run("plugin", "lint", "--help").stdout
+    assert run("version").stdout == run("--version").stdout
+    assert "no command 'helper'" in run("helper", code=2).stderr
+
+
 def test_all_help_lists_commands_in_groups() -> None:
     leaves = {" ".join(path) for path, command in ALL.items() if not isinstance(command, click.Group)}
     assert leaves <= {line.strip().partition("  ")[0] for line in run("--help-all").stdout.splitlines()}

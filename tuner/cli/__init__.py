@@ -104,6 +104,14 @@ class NobodyReads(Exception):
 class Everything(Group):
     """All verbs. A broken pipe is :class:`NobodyReads`: click would end it with 1, which is the answer "no" here."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the arguments; ``help COMMAND`` and ``version`` are what other programs call ``--help`` and so on."""
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
+        elif args == ["version"]:
+            args = ["--version"]
+        return super().parse_args(ctx, args)
+
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """The context, without colour where NO_COLOR is set and with it where FORCE_COLOR is."""
         said = False if os.environ.get("NO_COLOR") else True if os.environ.get("FORCE_COLOR") else None

@@ -14,6 +14,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.files import read_bytes
 from tuner.base.names import Collective
+from tuner.base.sizes import plural
 from tuner.times.measured import (
     MeasuredHeader,
     MeasuredLaunch,
@@ -278,8 +279,8 @@ def _collective(path: Path, program: str | None, given: Given) -> str:
 def _communicator(path: Path, said: Header, given: Given) -> tuple[int, int]:
     """Nodes and GPUs of each."""
     ranks, nodes = said.ranks, given.nodes or said.nodes
-    if given.nodes and said.nodes not in (None, given.nodes):
-        raise BadMeasurement(f"{path}: {said.nodes} nodes; `nodes` says {given.nodes}")
+    if given.nodes and said.nodes is not None and said.nodes != given.nodes:
+        raise BadMeasurement(f"{path}: {plural(said.nodes, 'node')}; `nodes` says {given.nodes}")
     gpus = given.gpus_per_node or (ranks // nodes if ranks and nodes else None)
     if not nodes or not gpus:
         raise BadMeasurement(f"{path}: does not name its ranks; valid: `nodes` N `gpus_per_node` N")
