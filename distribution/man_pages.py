@@ -9,7 +9,7 @@ import click
 from click_man.core import write_man_pages
 
 from tuner.cli import everything
-from tuner.cli.command import LazyGroup
+from tuner.cli.command import Group
 
 MAN = Path(__file__).parents[1] / "man"
 
@@ -21,11 +21,11 @@ def load(group: click.Group) -> None:
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None, name
-        if isinstance(command, LazyGroup):
+        if isinstance(command, Group):
             load(command)
         else:
             command.help = roff(command.help or "")
-        command.short_help = group.verbs[name] if isinstance(group, LazyGroup) and name in group.verbs else None
+        command.short_help = group.verbs[name] if isinstance(group, Group) and name in group.verbs else None
         group.commands[name] = command
 
 

@@ -1,6 +1,7 @@
 """The form of the project: class names, words of messages and docstrings, floors of imports, words that are gone."""
 
 import ast
+import importlib
 import re
 import shutil
 import subprocess
@@ -112,6 +113,20 @@ def imported(module: Path) -> Iterator[str]:
             yield node.module or ""
         if isinstance(node, ast.ImportFrom | ast.Import):
             yield from (each.name for each in node.names)
+
+
+SCRIPTS = [file for folder in ("benchmarks", "distribution") for file in sorted((ROOT / folder).glob("*.py"))]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_what_scripts_import_is_there(script: Path) -> None:
+    """They are run by make alone, some of them seldom."""
+    for node in nodes(script):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("tuner", "nccl_tuner", "tests"):
+            module = importlib.import_module(node.module or "")
+            absent = [each.name for each in node.names if not hasattr(module, each.name)]
+            for name in absent:
+                importlib.import_module(f"{node.module}.{name}")
 
 
 def test_no_test_imports_another() -> None:
