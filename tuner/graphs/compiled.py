@@ -16,7 +16,7 @@ from tuner.base.extras import NotBuilt, shared_object
 from tuner.base.names import Pattern
 from tuner.base.numerics import f32
 from tuner.graphs.nets import ANY_GPU
-from tuner.graphs.routes import path_between
+from tuner.graphs.routes import path_between, way_back_type
 from tuner.graphs.system import DeviceKind, Link, SystemDevice
 from tuner.graphs.trial import HANDICAP, Trial
 
@@ -103,7 +103,7 @@ class CompiledSearch:
         self._listed: dict[int, _Lists] = {}
         self._near: dict[Pattern, _Lists] = {}
         self._may_leave: dict[tuple[Pattern, int], Any] = {}
-        self._error: TunerError | None = None
+        self._error: Exception | None = None
         self._left = np.array(search.load.left, np.float32)
         self._net_left = np.array(search.net_left, np.float32)
         self._system = self._of_system()
@@ -263,7 +263,7 @@ class CompiledSearch:
         """An answer to C: 0 where it is an error, which is raised once C has ended."""
         try:
             answer(*numbers)
-        except TunerError as error:
+        except Exception as error:  # ctypes would print it and go on
             self._error = error
             return 0
         return 1
@@ -278,7 +278,7 @@ class CompiledSearch:
         made.steps = self._array([self._step(start, link) for link in path.links], np.int32)
         made.count, made.type = len(path.links), path.type
         if self.search.rules.trees_need_way_back:
-            made.way_back_type = system.nodes[to_kind][to].paths[kind][number].type
+            made.way_back_type = way_back_type(system, (kind, number, to_kind, to))
         made.pci_overhead, made.known = self.search.load.has_pci_overhead(start, path), True
 
     def _step(self, start: SystemDevice, link: Link) -> tuple[int, int, bool, int]:

@@ -65,7 +65,7 @@ class Routes:
             if self.load.recorder is not None:
                 self.load.recorder.path(path.type)
             return None
-        if share == 1 and rules.trees_need_way_back and trial.is_tree and end.paths[kind][number].type > farthest:
+        if share == 1 and rules.trees_need_way_back and trial.is_tree and way_back_type(self.system, ends) > farthest:
             return None
         if gbs is None:
             gbs = trial.bw_intra if intra else trial.bw_inter
@@ -117,6 +117,13 @@ def path_between(system: System, ends: Ends) -> Path:
     if to_kind not in start.paths:
         raise BadInput(f"NCCL refuses a node where {_called(start, number)} reaches no {to_kind.name} at all")
     return start.paths[to_kind][to]
+
+
+def way_back_type(system: System, ends: Ends) -> int:
+    """The type of the path from the second device to the first: disconnected where it has none to that kind at all."""
+    kind, number, to_kind, to = ends
+    back = system.nodes[to_kind][to].paths.get(kind)
+    return system.types.DIS if back is None else back[number].type
 
 
 def _called(node: SystemDevice, number: int) -> str:
