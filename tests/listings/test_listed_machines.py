@@ -11,7 +11,7 @@ from tuner.machine import catalogue, gpus
 from tuner.machine.gpus import GpuModel
 from tuner.machine.listings import Listing, ListingAdditions, completed, read
 from tuner.machine.listings.complete import ranked
-from tuner.machine.listings.shape import WORDS, nearness, of_listing, of_topology
+from tuner.machine.listings.shape import WORDS, nearness, of_listing, of_topology, path_out
 from tuner.scenario import Scenario
 
 WORD_OF_LINKS = "NV"
@@ -25,7 +25,7 @@ def nvidia_smi(topology: str, names: bool = True) -> str:
     nets = sorted({net.get("name"): net for net in root.iter("net")}.values(), key=lambda net: int(net.get("dev", "0")))
     devices = [by_dev[dev] for dev in sorted(by_dev)] + nets
     titles = [f"GPU{n}" for n in range(len(by_dev))] + [f"NIC{n}" for n in range(len(nets))]
-    paths = [_path(device, above) for device in devices]
+    paths = [path_out(device, above) for device in devices]
     numa = {number: at for at, gpus in enumerate(shape.sockets) for number in gpus}
     lines = ["\t" + "\t".join(titles) + "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID"]
     for a, title in enumerate(titles):
@@ -110,15 +110,6 @@ def _gbs(pci: ET.Element) -> float:
     rates = {"2.5": 0.25, "5": 0.5, "8": 0.984615, "16": 1.969231, "32": 3.938462, "64": 7.5625}
     speed = pci.get("link_speed", "").split(" ")[0].removesuffix(".0")
     return rates[speed] * int(pci.get("link_width", "16"))
-
-
-def _path(element: ET.Element, above: dict[ET.Element, ET.Element]) -> list[ET.Element]:
-    path = []
-    while element.tag != "system":
-        element = above[element]
-        if element.tag in ("pci", "cpu"):
-            path.append(element)
-    return path
 
 
 HOSTS = [name for name in catalogue.names() if catalogue.load(name).trays is None]

@@ -117,7 +117,7 @@ def _places(root: ET.Element, links: Mapping[tuple[int, int], int] | None) -> Pl
     by_dev = {int(gpu.get("dev", "0"), 0): gpu for gpu in root.iter("gpu")}
     gpus = [by_dev[dev] for dev in sorted(by_dev)]
     nets = {net.get("name"): net for net in root.iter("net")}.values()
-    paths = {element: _path(element, above) for element in (*gpus, *nets)}
+    paths = {element: path_out(element, above) for element in (*gpus, *nets)}
     of_cpu: dict[ET.Element, list[int]] = {}
     for number, gpu in enumerate(gpus):
         of_cpu.setdefault(paths[gpu][-1], []).append(number)
@@ -128,7 +128,7 @@ def _places(root: ET.Element, links: Mapping[tuple[int, int], int] | None) -> Pl
     return tuple(map(tuple, of_cpu.values())), links, tuple(near)
 
 
-def _path(element: ET.Element, above: Mapping[ET.Element, ET.Element]) -> list[ET.Element]:
+def path_out(element: ET.Element, above: Mapping[ET.Element, ET.Element]) -> list[ET.Element]:
     """Elements that a GPU or adapter is in: PCI devices, its own first, and its <cpu> last."""
     path = []
     while element.tag != "system":
