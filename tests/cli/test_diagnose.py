@@ -11,7 +11,8 @@ from tuner.base.errors import UnknownMachine
 from tuner.cli import everything
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-FAULT = Path(__file__).parents[3] / "shared/cases/2xA100-pcie-nvlink-nccl2.27.7/raw/nccl-fault.log"
+CASES = Path(__file__).parents[3] / "shared/cases"
+FAULT = CASES / "2xA100-pcie-nvlink-nccl2.27.7/raw/nccl-fault.log"
 SOCKETS = """\
 h0:1:1 [0] NCCL INFO NCCL version 2.28.9+cuda12.9
 h0:1:1 [0] NCCL INFO NET/IB : No device found.
@@ -58,10 +59,23 @@ def test_results_alone_cannot_be_judged_and_say_what_they_lack() -> None:
     result = diagnosed(EXAMPLES / "all_reduce.log")
     assert result.exit_code == 3
     text = " ".join(result.output.split())
-    assert text.startswith("cannot be judged: the machine is not known")
+    assert text.startswith("cannot be judged: it looks slow on each machine with such GPUs; the machine is not known")
     assert "8 x H100 80GB HBM3 a node machines with such GPUs: " in text
     assert " dgx-h100," in text
     assert "a100" not in text
+
+
+@pytest.mark.parametrize(
+    ("report", "says"),
+    [("half-speed", "it looks slow on each machine with such GPUs: AllReduce, 2 nodes"), ("healthy", "the machine is")],
+)
+def test_slow_adapters_are_said_where_the_machine_is_not(report: str, says: str) -> None:
+    file = CASES / f"reports/R3-{report}.log"
+    if not file.exists():
+        pytest.skip("the collected cases are not here")
+    (results,) = findings(file)
+    assert results["severity"] == "cannot be judged"
+    assert results["finding"].startswith(says)
 
 
 def test_what_one_file_shows_goes_for_the_others(tmp_path: Path) -> None:

@@ -39,6 +39,12 @@ SOCKETS = "Channel 00/0 : 1[1] -> 0[0] [receive] via NET/Socket/0"
 NO_RING = "graph/search.cc:1135 NCCL WARN Could not find a path for pattern 4, falling back to simple order"
 NO_TREE = NO_RING.replace("pattern 4", "pattern 1")
 
+BRIDGE = (
+    "=== System : maxBw 240.0 totalBw 240.0 ===",
+    "+ PCI[24.0] - GPU/0-17000 (0)",
+    "              + NVL[240.0] - GPU/0-65000",
+)
+
 
 def test_a_gpu_without_multicast_is_named_once(tmp_path: Path) -> None:
     file = tmp_path / "nccl.log"
@@ -63,6 +69,8 @@ def test_sockets_are_no_reason_for_few_channels_of_one_node(tmp_path: Path) -> N
         ((SHM,), "2 channels, because: GPUs reach each other over the CPU's memory (SHM)"),
         (("NCCL_NVLS_ENABLE set by environment to 0.",), "no NVLS, because: NCCL_NVLS_ENABLE=0"),
         (("NVLS multicast support is not available on dev 0",), "no NVLS, because: the driver says"),
+        ((*BRIDGE,), "no NVLS, because: NVLinks lead from GPU to GPU: Hopper"),
+        ((BRIDGE[0],), "no NVLS, because: no NVSwitch in the system"),
         ((SHM, "NCCL_P2P_DISABLE set by environment to 1."), "not peer to peer, because: NCCL_P2P_DISABLE=1"),
         ((SHM, "NCCL_P2P_LEVEL set by environment to LOC"), "not peer to peer, because: NCCL_P2P_LEVEL=LOC"),
         ((SHM, "Check P2P Type intraNodeP2pSupport 0 directMode 1"), "peer-to-peer does not work between GPUs"),

@@ -253,7 +253,7 @@ def _log(file: Path, known: _Known) -> FileDiagnosis:
     if any(" channels, because: the ring has " in each and f" over {NVLINK} " in each for each in answers):
         known.links_of = known.links_of or str(file)
     if not answers:
-        return _diagnosis(file, FileKind.log, Severity.sound, "nothing that the log prints is wrong", evidence, known)
+        return _diagnosis(file, FileKind.log, Severity.sound, "the log shows no fault", evidence, known)
     first, *others = sorted(answers, key=lambda each: each.startswith(NO_NVLS))
     severity = Severity.unlike if first.startswith(NO_NVLS) else Severity.fault  # as where GPUs have none
     return _diagnosis(file, FileKind.log, severity, first, [*others, *evidence], known)
@@ -284,7 +284,7 @@ def _preflight(folder: Path, known: _Known) -> FileDiagnosis:
 
 def _results(file: Path, known: _Known) -> FileDiagnosis:
     if known.machine is None:
-        return _diagnosis(file, FileKind.results, Severity.not_judged, UNKNOWN_MACHINE, [*_such_machines(file)], known)
+        return _diagnosis(file, FileKind.results, Severity.not_judged, *_on_any_machine(file, known), known)
     asked = acceptance.AcceptOptions(known.scenario(), _given(file, known))
     seen = acceptance.accept([file], asked)
     of_others = [each.text for each in seen.problems if each.kind == Kind.mixed_machines]
@@ -312,22 +312,42 @@ def _results(file: Path, known: _Known) -> FileDiagnosis:
     return _diagnosis(file, FileKind.results, Severity.fault, says, evidence, known)
 
 
-def _such_machines(file: Path) -> Iterator[str]:
-    """The GPUs that results name, and the machines of the catalogue that have as many of them."""
+def _on_any_machine(file: Path, known: _Known) -> tuple[str, list[str]]:
+    """The finding and evidence of results of a machine that nobody names: what holds on each that has such GPUs.
+
+    No verdict, for it may be a machine that the catalogue does not have, with other adapters.
+    """
+    gpu, machines = _machines_with_such_gpus(file)
+    evidence = [gpu] if gpu else []
+    evidence += [f"machines with such GPUs: {', '.join(machines)}"] if machines else []
+    seen = []
+    for machine in machines:
+        there = replace(known, machine=machine)
+        with suppress(TunerError):
+            seen.append(acceptance.accept([file], acceptance.AcceptOptions(there.scenario(), _given(file, there))))
+    slow = [[share for share in each.adapter_shares if share.looks_slow] for each in seen]
+    if seen and all(each.judged and each.passes for each in seen):
+        return f"{UNKNOWN_MACHINE}; as fast as each of those below that it fits should be", evidence
+    if seen and all(shares or (each.judged and not each.passes) for each, shares in zip(seen, slow, strict=True)):
+        shares = [share for each in slow for share in each]
+        how = f": {max(shares, key=lambda each: each.share).in_words}" if shares else ""
+        return f"it looks slow on each machine with such GPUs{how}; {UNKNOWN_MACHINE}", evidence
+    return UNKNOWN_MACHINE, evidence
+
+
+def _machines_with_such_gpus(file: Path) -> tuple[str | None, list[str]]:
+    """The GPUs of a node that results name, and the machines of the catalogue that have as many of them."""
     table = MeasurementFile(file).table(Given())
     counts = {row.gpus_per_node for row in table.rows if row.nodes}
     if not table.header.gpu or len(counts) != 1:
-        return
+        return None, []
     (count,) = counts
-    yield f"{count} x {table.header.gpu} a node"
-    machines = map(catalogue.load, catalogue.names())
-    same = [
+    names = [
         each.name
-        for each in machines
+        for each in map(catalogue.load, catalogue.names())
         if each.gpus_per_node == count and gpus.chip(each.gpu) in table.header.gpu.upper()
     ]
-    if same:
-        yield f"machines with such GPUs: {', '.join(same)}"
+    return f"{count} x {table.header.gpu} a node", names
 
 
 def _given(file: Path, known: _Known) -> Given:

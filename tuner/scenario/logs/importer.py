@@ -125,6 +125,8 @@ def _of_nvls(reading: Reading, variables: Mapping[str, str], channels: tuple[str
         )
     elif not able:
         why = f"{names} has none: {NEVER_NVLS}"
+    elif any(any(log.linked.values()) for log in reading.logs) and not any(log.nvswitch for log in reading.logs):
+        why = f"NVLinks lead from GPU to GPU: {NEVER_NVLS}"
     elif per_node == {1}:
         why = "one GPU a node"
     elif any(log.system for log in reading.logs) and not any(log.nvswitch for log in reading.logs):
