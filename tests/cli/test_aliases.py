@@ -33,6 +33,6 @@ def test_nodes_that_differ_say_each() -> None:
 
 
 def test_machines_show_says_it_too() -> None:
-    shown = run("machines", "show", "p4de.24xlarge")
+    shown = run("machines", "p4de.24xlarge")
     assert shown.stdout == catalogue.load("aws-p4d").topology_xml
     assert "takes the parts of aws-p4d" in shown.stderr

@@ -195,5 +195,5 @@ def test_a_skeleton_with_a_number_that_is_none_is_named(tmp_path: Path) -> None:
 
 def test_a_listing_that_is_empty_is_none(tmp_path: Path) -> None:
     (file := tmp_path / "topo.txt").write_text("")
-    said = refusal(("machines", "complete", "FILE", "--gpu", "h100-sxm", "--cpu", "GenuineIntel:6:143"), file)
+    said = refusal(("machines", "FILE", "--gpu", "h100-sxm", "--cpu", "GenuineIntel:6:143"), file)
     assert f"{file}: nothing that nvidia-smi topo -m or lstopo --of xml printed" in said

@@ -40,7 +40,7 @@ def test_a_fault_of_a_topology_is_the_first_line_with_its_cost_and_command() -> 
     assert text.startswith("fault: pci-flat: no PCI switch above any GPU")
     assert f"no GPUDirect RDMA {EXAMPLES / 'guest.xml'}: topology" in text
     assert "instead of 454.6 GB/s busbw" in text
-    assert f"more: nccl-tuner machines diagnose {EXAMPLES / 'guest.xml'}" in text
+    assert f"more: nccl-tuner diagnose {EXAMPLES / 'guest.xml'}" in text
     assert text.index(f"{EXAMPLES / 'node.xml'}: topology") > text.index("nothing wrong: ") > text.index("more: ")
     assert max(map(len, result.output.splitlines())) <= 100 + len(str(EXAMPLES))  # paths are not broken
 
@@ -174,7 +174,7 @@ def test_messages_name_options_and_a_command_that_has_them() -> None:
     (skeleton,) = findings(EXAMPLES / "skeleton.xml")
     assert "`" not in skeleton["finding"]
     assert skeleton["finding"].endswith("with --gpu MODEL, and how fast its 4 adapters are with --nic-gbps 400")
-    assert skeleton["command"].startswith(f"nccl-tuner machines complete {EXAMPLES / 'skeleton.xml'} --gpu MODEL --nic")
+    assert skeleton["command"].startswith(f"nccl-tuner machines {EXAMPLES / 'skeleton.xml'} --gpu MODEL --nic")
     (results,) = findings(EXAMPLES / "all_reduce.log", "--machine", "dgx-h100", "--nodes", "2")
     assert results["finding"] == "1 node; --nodes says 2"
 

@@ -66,7 +66,7 @@ def test_former_names_of_commands_answer_with_a_note(former: str, now: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("former", "group"), [("fit sweep", "fit"), ("plugin top", "plugin"), ("machines list", "machines")]
+    ("former", "group"), [("fit sweep", "fit"), ("plugin top", "plugin"), ("oracle graphs", "graphs")]
 )
 def test_help_of_a_former_name_has_its_group_once(former: str, group: str) -> None:
     assert f" {group} {group} " not in run(*former.split(), "--help").stdout

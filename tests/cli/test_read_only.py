@@ -5,17 +5,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.scripts.search_graphs import main
 from tuner.base.errors import BadInput
 from tuner.base.files import check_writable
-from tuner.cli import everything
 
 
 def test_capture_says_it_before_it_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.oracle.conformance.capture.capture", lambda *_: pytest.fail("searched"))
+    monkeypatch.setattr("tests.scripts.search_graphs.capture", lambda *_: pytest.fail("searched"))
     file = tmp_path / "nowhere" / "graphs.toml"
-    result = CliRunner().invoke(
-        everything, ["machines", "search", "--libnccl", "dgx-h100", "--nccl", "2.28.9", "-o", str(file)]
-    )
+    result = CliRunner().invoke(main, ["dgx-h100", "--nccl", "2.28.9", "--libnccl", "-o", str(file)])
     assert isinstance(result.exception, BadInput)
     assert str(result.exception) == f"{file}: No such file or directory"
 

@@ -1,4 +1,4 @@
-"""``nccl-tuner machines diagnose``: what it prints, its exit codes, the repaired file, and refusals in one line."""
+"""``nccl-tuner diagnose``: what it prints, its exit codes, the repaired file, and refusals in one line."""
 
 import json
 import xml.etree.ElementTree as ET
@@ -29,7 +29,7 @@ def damaged(tmp_path: Path, *names: str, machine: str = "dgx-h100") -> str:
 
 def test_the_repaired_file_is_sound(tmp_path: Path) -> None:
     out = tmp_path / "repaired.xml"
-    seen = run("machines", "diagnose", str(GUEST), *NCCL, "-o", str(out), code=1).stdout
+    seen = run("diagnose", str(GUEST), *NCCL, "-o", str(out), code=1).stdout
     for kind in ("pci-flat", "link-speed", "nvlinks", "gpudirect"):
         assert f": {kind}. " in seen
     assert "held against hgx-h200 (agrees: " in seen
@@ -37,12 +37,12 @@ def test_the_repaired_file_is_sound(tmp_path: Path) -> None:
     words = " ".join(seen.split())
     assert "costs on 2 nodes: nothing by itself, as NCCL predicts it on the machine" in words
     assert "AllReduce of 1 GiB at 142.1 GB/s busbw instead of 454.6 if only this is left" in words
-    assert "nothing is wrong" in run("machines", "diagnose", str(out), *NCCL).stdout
+    assert "nothing is wrong" in run("diagnose", str(out), *NCCL).stdout
 
 
 def test_json_has_all_changes_and_what_they_cost(tmp_path: Path) -> None:
     file = damaged(tmp_path, "no_nvlinks_of_one_gpu", "no_link_speeds")
-    seen = json.loads(run("machines", "diagnose", file, *NCCL, "--json", code=1).stdout)
+    seen = json.loads(run("diagnose", file, *NCCL, "--json", code=1).stdout)["files"][0]["examined"]
     by_kind = {finding["kind"]: finding for finding in seen["findings"]}
     assert by_kind["nvlinks"]["changes"] == ["nvswitch=18@gpu:0"]
     assert seen["nearness"]["machine"] == "dgx-h100"
@@ -58,48 +58,55 @@ def test_a_repair_is_a_change_of_diff(tmp_path: Path) -> None:
     file = damaged(tmp_path, "no_nvlinks_of_one_gpu")
     said = run("diff", "allreduce", "nvswitch=18@gpu:0", "--topology", file, "--nodes", "2", *NCCL, "--bytes", "1G")
     (one,) = json.loads(run(*said.args[1:], "--json").stdout)["sizes"]
-    seen = json.loads(run("machines", "diagnose", file, *NCCL, "--json", code=1).stdout)
+    seen = json.loads(run("diagnose", file, *NCCL, "--json", code=1).stdout)["files"][0]["examined"]
     assert one["busbw_gbs_after"] == seen["sizes"][-1]["busbw_gbs_after"]
 
 
-def test_like_names_another_machine() -> None:
-    seen = run("machines", "diagnose", str(GUEST), *NCCL, "--like", "dgx-h200", "--json", code=1).stdout
-    assert json.loads(seen)["nearness"]["machine"] == "dgx-h200"
+def test_machine_names_another_machine() -> None:
+    seen = run("diagnose", str(GUEST), *NCCL, "--machine", "dgx-h200", "--json", code=1).stdout
+    assert json.loads(seen)["files"][0]["examined"]["nearness"]["machine"] == "dgx-h200"
 
 
 def test_what_nccl_cannot_search_is_said(tmp_path: Path) -> None:
     """A link that one end alone has: the search of NCCL fails, and the repair is written all the same."""
     file = damaged(tmp_path, "nvlink_to_itself", machine="dgx-1v")
-    seen = run("machines", "diagnose", file, *NCCL, code=1).stdout
+    seen = run("diagnose", file, *NCCL, code=1).stdout
     assert "what it costs is not known: " in seen
     assert "no link back" in " ".join(seen.split())
 
 
 def test_the_screen_is_80_columns_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    seen = run("machines", "diagnose", str(GUEST), *NCCL, code=1).stdout
+    seen = run("diagnose", str(GUEST), *NCCL, code=1).stdout
     assert max(map(len, seen.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "says"),
+    ("text", "says"),
     [
-        ("<system", (), "not XML"),
-        ("\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n", (), "no topology of NCCL; valid: what 'machines complete'"),
-        ('<system version="1"><cpu numaid="0"/></system>', (), "no <gpu> in it|has no arch"),
-        (None, ("--like", "nothing"), "no machine 'nothing'"),
+        ("<system", "cut: it ends in line 1 without </system>"),
+        ('<system version="1"><cpu numaid="0"/></system>', "no <gpu> in it|has no arch"),
     ],
 )
-def test_what_cannot_be_examined_is_refused_in_one_line(
-    text: str | None, options: tuple[str, ...], says: str, tmp_path: Path
-) -> None:
-    file = GUEST
-    if text is not None:
-        file = tmp_path / "other.xml"
-        file.write_text(text)
-    done = run("machines", "diagnose", str(file), *options, code=2)
-    assert done.stderr.count("\n") == 1
-    assert any(each in done.stderr for each in says.split("|"))
+def test_what_cannot_be_examined_cannot_be_judged(text: str, says: str, tmp_path: Path) -> None:
+    (file := tmp_path / "other.xml").write_text(text)
+    done = run("diagnose", str(file), code=3)
+    assert done.stdout.startswith("cannot be judged:")
+    assert any(each in " ".join(done.stdout.split()) for each in says.split("|"))
+
+
+def test_what_is_repaired_is_one_topology(tmp_path: Path) -> None:
+    done = run("diagnose", str(GUEST), str(GUEST), "-o", str(tmp_path / "repaired.xml"), code=2)
+    assert done.stderr == ("nccl-tuner: --out: the repaired topology; valid: with one FILE alone that is a topology\n")
+    assert "no machine 'nothing'" in run("diagnose", str(GUEST), "--machine", "nothing", code=2).stderr
+
+
+def test_a_listing_is_repaired_where_its_gpus_are_said(tmp_path: Path) -> None:
+    (file := tmp_path / "topo.txt").write_text("\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n")
+    (alone,) = json.loads(run("diagnose", str(file), "--json").stdout)["files"]
+    assert (alone["kind"], "examined" in alone) == ("listing of a node", False)
+    done = run("diagnose", str(file), "--gpu", "a100-pcie", code=3)
+    assert "does not say what its CPUs are" in " ".join(done.stdout.split())
 
 
 def test_more_gpus_than_nccl_has_room_for_are_refused(tmp_path: Path) -> None:
@@ -111,7 +118,7 @@ def test_more_gpus_than_nccl_has_room_for_are_refused(tmp_path: Path) -> None:
     cpu = '<cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">'
     file = tmp_path / "large.xml"
     file.write_text(f'<system version="1">{cpu}{gpus}</cpu></system>')
-    assert "1000 GPUs of a node; NCCL has room for 640" in run("machines", "diagnose", str(file), code=2).stderr
+    assert "1000 GPUs of a node; NCCL has room for 640" in run("diagnose", str(file), code=3).stdout
 
 
 def test_links_are_repaired_together_as_one_by_one() -> None:

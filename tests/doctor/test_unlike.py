@@ -79,7 +79,7 @@ def test_what_is_unlike_is_not_repaired(tmp_path: Path) -> None:
     assert FAULTS["gpus_without_gpudirect"].damage(root)
     file = tmp_path / "node.xml"
     file.write_text(to_text(root))
-    seen = run("machines", "doctor", str(file), "--nccl", "2.28.9").stdout
+    seen = run("diagnose", str(file), "--nccl", "2.28.9").stdout
     assert "unlike a100-sxm4-" in seen
     assert "to be like it: gpudirect=on@gpu:0" in seen
     assert "repaired" not in seen
@@ -103,7 +103,7 @@ def spark(tmp_path: Path) -> str:
 
 
 def test_a_host_by_c2c_is_sound_and_its_links_are_said(tmp_path: Path) -> None:
-    seen = " ".join(run("machines", "doctor", spark(tmp_path), "--nccl", "2.28.9").stdout.split())
+    seen = " ".join(run("diagnose", spark(tmp_path), "--nccl", "2.28.9").stdout.split())
     assert "wrong" not in seen
     assert "note: gpu-link. gpu:0: PCIe 1.0 x16 beside NVLink-C2C" in seen
 
@@ -132,14 +132,14 @@ def test_unlike_has_a_name() -> None:
 def test_two_pairs_of_bridged_gpus(tmp_path: Path) -> None:
     listing, out = report("R4-bridged-pairs.txt"), str(tmp_path / "r4.xml")
     given = ("--gpu", "h100-pcie-bridged", "--nic-gbps", "400", "--cpu", "GenuineIntel:6:207")
-    run("machines", "complete", listing, *given, "-o", out)
-    seen = run("machines", "doctor", out, "--nodes", "2").stdout
+    run("machines", listing, *given, "-o", out)
+    seen = run("diagnose", out, "--nodes", "2").stdout
     assert "wrong" not in seen
     assert "NCCL makes 4 nodes of 2 hosts" in " ".join(seen.split())
 
 
 def test_dgx_spark() -> None:
-    seen = run("machines", "doctor", report("R5-spark.xml"), "--nodes", "2", "--nccl", "2.28.9").stdout
+    seen = run("diagnose", report("R5-spark.xml"), "--nodes", "2", "--nccl", "2.28.9").stdout
     assert "wrong" not in seen
     assert "gpu-link" in seen
 

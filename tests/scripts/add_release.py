@@ -58,12 +58,13 @@ def main(name: str, machines: Sequence[str]) -> None:
     chosen = [word for machine in machines for word in ("--machine", machine)]
     command = Path(sys.executable).with_name("nccl-tuner")
     run(command, "fetch-nccl", name)
+    search = sys.executable, "-m", "tests.scripts.search_graphs"
     for machine in machines or catalogue.names():
         if name not in catalogue.load(machine).graph_table.releases:
-            run(command, "machines", "search", machine, "--nccl", name)
+            run(*search, machine, "--nccl", name)
         if machine in captured_graphs.names() and name not in captured_graphs.of(machine).libnccl_sha256:
             file = captured_graphs.FOLDER / f"{machine}.toml"
-            run(command, "machines", "search", "--libnccl", machine, "--nccl", name, "-o", file)
+            run(*search, "--libnccl", machine, "--nccl", name, "-o", file)
     run(sys.executable, "-m", "tests.scripts.record_golden", "--nccl", name, *chosen)
     run(sys.executable, "-m", "tests.scripts.record_launches", name)
     run(sys.executable, "-m", "tests.scripts.record_defaults")

@@ -1,4 +1,4 @@
-"""The graphs that libnccl found on machines of the catalogue, as `nccl-tuner machines search --libnccl` wrote them."""
+"""The graphs that libnccl found on machines of the catalogue, as `tests.scripts.search_graphs --libnccl` wrote them."""
 
 from functools import cache
 from pathlib import Path

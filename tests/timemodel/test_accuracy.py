@@ -318,7 +318,7 @@ def test_a_calibration_of_another_release_than_its_table_says_is_refused(tmp_pat
 @pytest.mark.live
 def test_a_calibration_of_a_topology_answers_for_it_as_for_its_own_machine(tmp_path: Path) -> None:
     topology, sweep, own = tmp_path / "tray.xml", columns_file(tmp_path), tmp_path / "own.json"
-    topology.write_text(run("machines", "show", "dgx-h100").stdout, "utf-8")
+    topology.write_text(run("machines", "dgx-h100").stdout, "utf-8")
     words = ("--topology", str(topology), "--nccl", "2.29.2")
     said = run("fit", "calibration", str(sweep), *words, "-o", str(own)).stdout
     assert said.startswith(f"{own}: tray.xml ")

@@ -132,7 +132,6 @@ def test_plugins_know_how_it_loads_them(run: Run, tables: Path) -> None:
     [
         ("pick", "allreduce", *SCENARIO, "--bytes", "8", "--nccl", f"{NEW[:-1]}8"),  # the nearest
         ("fetch-nccl",),
-        ("machines", "search", "--libnccl", "dgx-h100"),
     ],
 )
 def test_it_is_among_what_is_valid(arguments: tuple[str, ...], tables: Path) -> None:

@@ -211,7 +211,7 @@ def test_pick_and_graphs_take_changes_of_the_nodes() -> None:
     (answer,) = json.loads(run("pick", "allreduce", "--bytes", "1M", *words).stdout)
     whatif = json.loads(run("diff", "allreduce", "remove-nic=cxi1", "--bytes", "1M", *words[:6], "--json").stdout)
     assert answer["pick"] == whatif["sizes"][0]["after"]
-    shown = run("machines", "show", "a100-4x-2nic", "--change", "remove-nic=cxi1").stdout
+    shown = run("machines", "a100-4x-2nic", "--change", "remove-nic=cxi1").stdout
     assert [net.name for net in read(shown).nets] == ["cxi0"]
 
 

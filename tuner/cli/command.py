@@ -10,7 +10,7 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -289,8 +289,7 @@ class Group(Help, click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses arguments as click does, after the default command has been put before them where none is named."""
         own = {*self.verbs, *ctx.help_option_names, "--help-all"}
-        named = bool(args) and (args[0] in own or _name_now(ctx, args) is not None)
-        if self.default is not None and not named and (args or not self.no_args_is_help):
+        if self.default is not None and (args or not self.no_args_is_help) and not own.intersection(args[:1]):
             args = [self.default, *args]
         return super().parse_args(ctx, args)
 
@@ -298,16 +297,15 @@ class Group(Help, click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command of a name, of a former one with a note; UsageError that says which there are for others."""
-        if (now := _name_now(ctx, args)) is not None:
-            note(_called(ctx, args[0]), now)
-            names = now.partition(" -")[0].split()
-            command: click.Command | None = ctx.find_root().command
-            for name in names:
-                assert isinstance(command, Group), now
-                command = command.get_command(ctx, name)
-            own = _called(ctx, "").split()  # the groups that click names before it
-            inside = names[len(own) :] if names[: len(own)] == own else names
-            return " ".join(inside), command, [*now.split()[len(names) :], *args[1:]]
+        for count in (2, 1):
+            if (now := self.former.get(" ".join(args[:count]))) is not None:
+                note(" ".join(args[:count]), now)
+                names = now.partition(" -")[0].split()
+                command: click.Command | None = self
+                for name in names:
+                    assert isinstance(command, Group), now
+                    command = command.get_command(ctx, name)
+                return " ".join(names), command, [*now.split()[len(names) :], *args[count:]]
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             valid = self.list_commands(ctx)
             raise click.UsageError(f"no command {args[0]!r}{did_you_mean(args[0], valid)}; {one_of(valid)}", ctx)
@@ -347,17 +345,6 @@ class Group(Help, click.Group):
             inside = command.verbs if isinstance(command, Group) else {"": text}
             found |= {f"{name} {each}".rstrip(): says for each, says in inside.items()}
         return found
-
-
-def _called(ctx: click.Context, name: str) -> str:
-    """The name with those of the groups it is in, but the outermost."""
-    return name if ctx.parent is None else _called(ctx.parent, f"{ctx.info_name} {name}")
-
-
-def _name_now(ctx: click.Context, args: Sequence[str]) -> str | None:
-    """The command that a former one is now, None for one that keeps its name."""
-    outermost = ctx.find_root().command
-    return outermost.former.get(_called(ctx, args[0])) if args and isinstance(outermost, Group) else None
 
 
 @contextlib.contextmanager

@@ -1,25 +1,31 @@
-"""``nccl-tuner diagnose``: what is wrong, from whatever files there are."""
+"""``nccl-tuner diagnose``: what is wrong, from any files; of one topology what that costs, and its repair."""
 
 import shlex
+import textwrap
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from tuner.base.errors import BadInput
+from tuner.base.files import write_text
 from tuner.base.records import to_json
+from tuner.base.sizes import human_bytes, plural
 from tuner.cli import options
 from tuner.cli.command import FILE, with_options
 from tuner.cli.communicator_options import release_option
-from tuner.cli.machines import paragraph
-from tuner.cli.output import print_json, verdict
+from tuner.cli.output import number, print_json, print_table, verdict, width_to_fit
 
 if TYPE_CHECKING:
+    from tuner.answers.doctor.examine import Examination
+    from tuner.answers.doctor.records import Finding
     from tuner.jobs.diagnosis import FileDiagnosis
 
 COMMANDS = {  # by the kind of a file: what says more of it, and whether it wants what is known of the machine
-    "topology": ("machines diagnose", False),
-    "listing of a node": ("machines show --like", False),
+    "topology": ("diagnose", False),
+    "listing of a node": ("machines --like", False),
     "log of NCCL": ("log", False),
     "graphs of NCCL": ("", False),
     "preflight records": ("preflight check", False),
@@ -28,13 +34,26 @@ COMMANDS = {  # by the kind of a file: what says more of it, and whether it want
     "decision table": ("plugin lint", False),
     "no kind that is known": ("", False),
 }
+MOST_CHANGES = 6  # of a finding that are shown; --json has all
+WIDTH = 100  # of text, at most
 
 
 @click.command(name="diagnose", cls=options.Command)
 @click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILE...")
-@click.option("--machine", metavar="NAME", help="The machine, where no FILE shows it.")
-@click.option("--nodes", type=click.IntRange(1, 1 << 20), help="Nodes, where no FILE says them.")
-@release_option("Release, where no FILE says it.")
+@options.option(
+    "--machine",
+    metavar="NAME",
+    former="--like",
+    help="The machine, where no FILE shows it, or that a topology is held against instead of the nearest.",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 1 << 20),
+    help="Nodes, where no FILE says them. [default: 2, for what a topology costs]",
+)
+@release_option("Release, where no FILE says it. [default: the newest]")
+@options.skeleton_options()
+@options.out_option("OUT.xml", "Of one topology: write it there, repaired.", required=False)
 @options.json_option
 @click.pass_context
 def command(
@@ -43,6 +62,10 @@ def command(
     machine: str | None,
     nodes: int | None,
     nccl: str | None,
+    gpu: str | None,
+    net_gbps: float | None,
+    net_latency_us: float | None,
+    out: Path | None,
     as_json: bool,
 ) -> None:
     """Says what is wrong, from FILEs of any kind, the gravest first; what one of them shows goes for the others.
@@ -52,17 +75,34 @@ def command(
     code 1 where something is wrong, else 3 where something cannot be judged, else 0. What is "unlike" is otherwise than
     usual, which may be meant: no fault.
 
+    Of one topology alone also what each finding costs, and its repair, which 'nccl-tuner diff' takes as well. Parts are
+    known by their PCI ids, and the topology is held against the nearest machine of the catalogue: switches and NUMA
+    nodes that a virtual machine hides, PCIe links without speed or slower than usual, NVLinks fewer than the model has,
+    GPUDirect RDMA off, adapters that NCCL takes for one, drops, or that no GPU is near.
+
     \b
     nccl-tuner diagnose nccl.log node.xml all_reduce.log
     nccl-tuner diagnose all_reduce.log --machine dgx-h100 --nodes 2 --json
+    nccl-tuner diagnose node.xml -o repaired.xml
+    nccl-tuner diagnose skeleton.xml --gpu h100-sxm --nic-gbps 400 --machine azure-nd-h100-v5
     """
     from tuner.jobs.diagnosis import DiagnosisOptions, Severity, diagnose
 
-    found = [_in_options(each) for each in diagnose(files, DiagnosisOptions(machine, nodes, nccl))]
+    asked = DiagnosisOptions(machine, nodes, nccl, gpu, net_gbps, net_latency_us)
+    found = [_in_options(each) for each in diagnose(files, asked)]
     severities = {each.severity for each in found}
     worst = found[0].severity
+    examined = found[0].examined if len(found) == 1 else None
+    if out is not None:
+        if examined is None:
+            raise BadInput("--out: the repaired topology; valid: with one FILE alone that is a topology")
+        write_text(out, examined.topology)
     if as_json:
         print_json({"severity": worst, "files": [{**to_json(each), "command": _command(each)} for each in found]})
+    elif examined is not None:
+        _print_examined(examined)
+        if out is not None:
+            click.echo(f"wrote {out}; NCCL reads it with NCCL_TOPO_FILE={out}")
     else:
         for place, each in enumerate(found):
             good = {Severity.fault: False, Severity.sound: True}.get(each.severity)
@@ -91,9 +131,83 @@ def _command(each: "FileDiagnosis") -> str | None:
         return None
     if each.kind == "topology" and "--gpu" in each.finding:
         speed = " --nic-gbps 400" if "--nic-gbps" in each.finding else ""
-        return f"nccl-tuner machines complete {shlex.quote(each.file)} --gpu MODEL{speed} -o complete.xml"
+        return f"nccl-tuner machines {shlex.quote(each.file)} --gpu MODEL{speed} -o complete.xml"
     command = f"nccl-tuner {words} {shlex.quote(each.file)}"
     if not wants_machine:
         return command
     known = {"--machine": each.machine or "NAME", "--nodes": each.nodes, "--nccl": each.nccl}
     return command + "".join(f" {option} {value}" for option, value in known.items() if value is not None)
+
+
+def _print_examined(seen: "Examination") -> None:
+    from tuner.answers.doctor.records import KINDS, WRONG
+
+    near = seen.nearness
+    severities = Counter(finding.severity for finding in seen.findings)
+    found = ", ".join(f"{count} {severity}" for severity, count in severities.items())
+    click.echo(verdict(f"found: {found}" if found else "nothing is wrong", not severities[WRONG]))
+    paragraph(
+        f"{seen.file}: held against its parts alone, as no machine of the catalogue has as many such GPUs"
+        if near is None
+        else f"{seen.file}: held against {near.in_words}; not known: {', '.join(near.unknown) or 'nothing'}"
+    )
+    for place, finding in enumerate(seen.findings, start=1):
+        click.echo("")
+        _print_finding(place, finding, seen)
+    click.echo("")
+    if not seen.findings:
+        paragraph(f"looked for: {', '.join(KINDS)}")
+    if seen.not_priced:
+        paragraph(f"what it costs is not known: {seen.not_priced}")
+    if seen.sizes:
+        _print_sizes(seen)
+    if seen.changes and seen.left:
+        paragraph(f"left after the repair: {', '.join(dict.fromkeys(finding.kind for finding in seen.left))}")
+
+
+def _print_finding(number: int, finding: "Finding", seen: "Examination") -> None:
+    whole = seen.sizes[-1].busbw_gbs_after if seen.sizes else None
+    severity = finding.severity if finding.unlike is None else f"{finding.severity} {finding.unlike}"
+    paragraph(f"{number}. {severity}: {finding.kind}. {finding.says}", 3)
+    if finding.changes:
+        shown = " ".join(finding.changes[:MOST_CHANGES])
+        more = len(finding.changes) - MOST_CHANGES
+        what = "repair" if finding.unlike is None else "to be like it"
+        paragraph(f"   {what}: {shown}{f' and {more} more (--json)' if more > 0 else ''}", 11)
+        if finding.busbw_gbs_left is not None and whole is not None:
+            size, left = human_bytes(seen.sizes[-1].bytes), f"{finding.busbw_gbs_left:.1f} GB/s busbw"
+            same = f"{finding.busbw_gbs_left:.1f}" == f"{whole:.1f}"
+            costs = f"AllReduce of {size} at {left} instead of {whole:.1f} if only this is left"
+            costs = "nothing by itself, as NCCL predicts it" if same else costs
+            paragraph(f"   costs on {plural(seen.nodes, 'node')}: {costs}", 10)
+    if finding.do != "nothing":
+        paragraph(f"   on the machine: {finding.do}", 19)
+
+
+def _print_sizes(seen: "Examination") -> None:
+    rows = [
+        (
+            human_bytes(one.bytes),
+            f"{one.before.name} x{one.before.channels}",
+            f"{one.after.name} x{one.after.channels}",
+            number(one.busbw_gbs_before, 3),
+            number(one.busbw_gbs_after, 3),
+        )
+        for one in seen.sizes
+    ]
+    columns = ("size", "pick now", "pick repaired", "busbw GB/s now", "busbw GB/s repaired")
+    where = f"{plural(seen.nodes, 'node')}, NCCL {seen.nccl}"
+    print_table(f"AllReduce on {where}, by NCCL's own prediction; x channels", columns, rows)
+
+
+def paragraph(text: str, indent: int = 0) -> None:
+    """Paragraphs no wider than the terminal; long changes are not broken."""
+    click.echo(
+        textwrap.fill(
+            text,
+            min(width_to_fit(), WIDTH),
+            subsequent_indent=" " * indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )

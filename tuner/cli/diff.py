@@ -337,7 +337,7 @@ def command(
     Before is what the options describe, after is the same with RELEASE or each CHANGE, KEY=VALUE. Of every node:
     nic-gbps (speed of adapters, 1e9 bits per second), nic-latency-us, nics (how many of the adapters), add-nic,
     move-nic, remove-nic, gpudirect, nvlinks (links per GPU), pcie (generation of links, and lanes, as in 5 or 4x8),
-    move-gpu, remove-gpu, sockets, p2p, and what 'machines diagnose' repairs with: add-cpu, add-switch, move-switch,
+    move-gpu, remove-gpu, sockets, p2p, and what 'diagnose' repairs with: add-cpu, add-switch, move-switch,
     order, nvswitch (links of a GPU to NVSwitches), link-gpus, ids, new-guid, keep, sm; @ names single devices, as in
     nic-gbps=100@mlx5_0. The graphs are then searched anew. Otherwise: nccl, machine, nodes, gpus-per-node, trays,
     gpus-per-tray, hosts-per-domain, ranks-per-gpu, constants, unset, or a NCCL variable. Several values of one key

@@ -168,7 +168,7 @@ def _installed() -> list[CachedLibrary]:
 def doctor_command(ctx: click.Context, as_json: bool) -> None:
     """Says what of nccl-tuner is installed on this computer, which extras are missing, which libnccl it has.
 
-    It looks at the installation alone; 'nccl-tuner machines diagnose FILE' says what is wrong with a topology.
+    It looks at the installation alone; 'nccl-tuner diagnose FILE' says what is wrong with a topology.
     Exit code 1: something that is installed does not work. An extra that is missing is no fault.
 
     \b

@@ -28,7 +28,7 @@ from tuner.jobs.preflight.workflow import check as check_preflight
 from tuner.jobs.traces import read as traces
 from tuner.jobs.traces.calls import CallList, WantedCalls
 from tuner.machine import catalogue, gpus, listings
-from tuner.machine.listings import complete
+from tuner.machine.listings import ListingAdditions, complete, completed
 from tuner.machine.listings.shape import of_listing
 from tuner.machine.skeleton import read_complete
 from tuner.plugin.table.records import HEADER
@@ -47,7 +47,7 @@ from tuner.times.readers.measured_table import NCCL_TESTS, Given, MeasurementFil
 UNKNOWN_MACHINE = "the machine is not known; valid: `machine` NAME, or the topology of one with a name beside it"
 NVLINK = "NVL"  # NCCL's word for paths over it
 ALLREDUCE = Request(Collective.AllReduce, DataType.float32, Op.sum)
-PRICED_SIZES = (8, 1 << 20, 1 << 30)
+PRICED_SIZES = (8, 64 << 10, 1 << 20, 64 << 20, 1 << 30)
 MOST_EVIDENCE = 8  # lines of one file; its own command has all
 KNOWN_FILES = (
     "valid: a log of NCCL, a topology that it dumped, what nccl-tests printed, what nvidia-smi topo or lstopo printed, "
@@ -59,8 +59,8 @@ class Severity(StrEnum):
     """Weight of a finding, the gravest first."""
 
     fault = "fault"
-    unlike = "unlike"  # otherwise than usual, which may be meant
     not_judged = "cannot be judged"
+    unlike = "unlike"  # otherwise than usual, which may be meant
     sound = "nothing wrong"
 
 
@@ -80,16 +80,25 @@ class FileKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisOptions:
-    """Facts that a user gives of all files; None leaves them to the files."""
+    """Facts that a user gives of all files; None leaves them to the files. With ``gpu`` listings are topologies, too.
+
+    ``net_gbps`` and ``net_latency_us`` are of adapters that a topology only places.
+    """
 
     machine: str | None = None
     nodes: int | None = None
     nccl: str | None = None
+    gpu: str | None = None
+    net_gbps: float | None = None
+    net_latency_us: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FileDiagnosis:
-    """A file's finding in a sentence, and lines that show it; machine, nodes and release as far as they are known."""
+    """A file's finding in a sentence, and lines that show it; machine, nodes and release as far as they are known.
+
+    ``examined`` is all of a topology, None of other files.
+    """
 
     file: str
     kind: FileKind
@@ -99,6 +108,7 @@ class FileDiagnosis:
     machine: str | None
     nodes: int | None
     nccl: str | None
+    examined: Examination | None = field(default=None, metadata=json_form(optional=True))
 
 
 @dataclass(slots=True)
@@ -135,6 +145,8 @@ def diagnose(files: Sequence[Path], options: DiagnosisOptions) -> list[FileDiagn
     A file that cannot be read by its kind, or is of none, cannot be judged, which its diagnosis says.
     """
     kinds = [(kind, file) for file in files for kind in kinds_of(file)]
+    if options.gpu is not None:
+        kinds = [(FileKind.topology if kind is FileKind.listing else kind, file) for kind, file in kinds]
     results = [file for kind, file in kinds if kind is FileKind.results]
     known = _Known(options.machine, options.nodes, options.nccl, options, results)
     if options.machine is not None:
@@ -178,8 +190,10 @@ def kinds_of(file: Path) -> tuple[FileKind, ...]:
 
 
 def _cut(file: Path) -> str | None:
-    """The finding that XML of NCCL ends before its end; None where it does not."""
+    """The finding that XML of NCCL ends before its end; None where it does not, or is no XML."""
     content = read_bytes(file, BadInput)
+    if content.lstrip()[:1] != b"<":
+        return None
     tag = b"system" if b"<system" in content else b"graphs"
     if b"</" + tag + b">" in content:
         return None
@@ -190,14 +204,14 @@ def _cut(file: Path) -> str | None:
 def _topology(file: Path, known: _Known) -> FileDiagnosis:
     nccl = release.load(known.nccl or release.names()[-1]).name
     asked = DoctorOptions(nccl, known.nodes or 2, ALLREDUCE, PRICED_SIZES)
-    seen = examine(str(file), read_complete(file)[0], known.given.machine, asked)
+    seen = examine(str(file), _complete(file, known.given), known.given.machine, asked)
     if seen.nearness is not None and seen.nearness.identified and not seen.nearness.differs:
         known.learn(file, machine=seen.nearness.machine)
     grave = [each for each in seen.findings if each.severity == WRONG]
     shown = grave or [each for each in seen.findings if each.severity == UNLIKE]
     if not shown:
         says = f"no fault among {len(seen.findings)} notes" if seen.findings else "no fault found"
-        return _diagnosis(file, FileKind.topology, Severity.sound, says, (), known)
+        return replace(_diagnosis(file, FileKind.topology, Severity.sound, says, (), known), examined=seen)
     first, *others = shown
     evidence = [f"on {', '.join(first.devices)}"] if first.devices else []
     evidence += [f"do: {first.do}"] if first.do != "nothing" else []
@@ -205,7 +219,15 @@ def _topology(file: Path, known: _Known) -> FileDiagnosis:
     if any(each.kind == "nvlinks" for each in grave):
         known.links_of = known.links_of or str(file)
     severity = Severity.fault if grave else Severity.unlike
-    return _diagnosis(file, FileKind.topology, severity, f"{first.kind}: {first.says}", evidence, known)
+    found = _diagnosis(file, FileKind.topology, severity, f"{first.kind}: {first.says}", evidence, known)
+    return replace(found, examined=seen)
+
+
+def _complete(file: Path, given: DiagnosisOptions) -> str:
+    """The topology in the file, completed where a GPU model is given."""
+    if given.gpu is None:
+        return read_complete(file)[0]
+    return completed(file, ListingAdditions(given.gpu, given.net_gbps, given.net_latency_us)).topology
 
 
 def _cost(seen: Examination) -> Iterator[str]:

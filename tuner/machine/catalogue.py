@@ -1,9 +1,9 @@
 """Machines by name: ``tables/machines/<name>`` holds one node's topology, and where each fact comes from.
 
 ``topology.xml`` and ``machine.toml`` are written by hand. ``graphs.json`` saves the search of what is asked most; it is
-written by ``nccl-tuner machines search <name>``, and without it nothing is missing. ``refused.toml`` says of machines
-that are not there why, and which come nearest; ``aliases.toml`` has other names, such as clouds' instance types, whose
-machine is one of these as far as NCCL sees it.
+written by ``python -m tests.scripts.search_graphs NAME``, and without it nothing is missing. ``refused.toml`` says of
+machines that are not there why, and which come nearest; ``aliases.toml`` has other names, such as clouds' instance
+types, whose machine is one of these as far as NCCL sees it.
 """
 
 import json

@@ -408,7 +408,7 @@ def _of_listing(file: Path, gpu: str | None, net_gbps: float | None, net_latency
     except BadInput as error:
         near = ranked(of_listing(listing, None if gpu is None else gpus.load(gpu)))[:MOST_NEAR_LISTING]
         raise BadInput(
-            f"{error}; valid: these with 'nccl-tuner machines complete {file} -o node.xml' and `topology` node.xml, or "
+            f"{error}; valid: these with 'nccl-tuner machines {file} -o node.xml' and `topology` node.xml, or "
             f"`machine`; nearest: {'; '.join(one.in_words for one in near)}; not known: {', '.join(near[0].unknown)}"
         ) from None
 

@@ -124,7 +124,7 @@ def _elsewhere(wanted: PlacementPlan, devices: int, like: str) -> Finding:
         NOTE,
         f"{len(wanted.moved)} of {devices} devices are elsewhere than in {like}, the nearest machine: not judged",
         tuple(wanted.moved),
-        "name another machine with `like`, if there is one",
+        "name another `machine`, if there is one",
     )
 
 

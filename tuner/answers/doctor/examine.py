@@ -32,7 +32,7 @@ class Examination:
     """What is found in ``file``. ``nearness`` is of the machine it is held against; ``topology`` the repaired text.
 
     ``left`` is found in that, too. ``sizes`` have the picks before and after, empty where one of both cannot be
-    answered for, which ``not_priced`` says why.
+    answered for, which ``not_priced`` says why; they are of this release and number of nodes.
     """
 
     file: str
@@ -43,6 +43,8 @@ class Examination:
     topology: str
     sizes: tuple[AtSize, ...]
     not_priced: str | None
+    nccl: str
+    nodes: int
 
     @property
     def sound(self) -> bool:
@@ -80,7 +82,7 @@ def examine(file: str, text: str, like: str | None, asked: DoctorOptions) -> Exa
             sizes, findings = _priced(text, repaired, findings, asked)
         except TunerError as error:
             why = str(error)
-    return Examination(file, near, tuple(findings), changes, tuple(left), repaired, sizes, why)
+    return Examination(file, near, tuple(findings), changes, tuple(left), repaired, sizes, why, asked.nccl, asked.nodes)
 
 
 def nearest(text: str, like: str | None) -> Nearness | None:
