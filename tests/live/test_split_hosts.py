@@ -14,9 +14,12 @@ from tuner import plugin, release
 from tuner.base.errors import BadInput, OracleFailed
 from tuner.base.names import Algorithm, Buffers, Collective, DataType, Op, Protocol
 from tuner.emulator.request import Request
+from tuner.graphs.graphs import search
+from tuner.graphs.request import Hosts, SearchRequest
 from tuner.oracle.api import Oracle
 from tuner.oracle.conformance.check import ALL_COLLECTIVES, check
 from tuner.scenario import Scenario
+from tuner.scenario.oracle_configuration import Host, OracleConfiguration
 
 pytestmark = pytest.mark.live
 
@@ -82,6 +85,22 @@ def test_domains_fall_apart(nccl: str, shape: tuple[int, int, int, dict[str, str
     report = check(own, sizes=SIZES)
     assert report.mismatches == ()
     assert own.communicator().nodes > hosts // per_domain
+
+
+@pytest.mark.parametrize("nccl", sorted({"2.23.4", "2.26.5"} & set(HERE)))
+def test_a_tree_that_leaves_by_an_adapter_of_another_host_crashes(nccl: str) -> None:
+    """It is too slow to enter from: only leaving asks for a way back that is not there, in the second release."""
+    fast, slow = tray(gpus=2), tray(gpus=1, speed_mbps=25000)
+    node = SearchRequest(fast, 2, False, APART, in_domain=True, others=(Hosts(slow, 1),))
+    asked = OracleConfiguration(fast, 1, 2, nccl, APART, domains=(2,), others=(Host(slow, 1),))
+    if nccl == "2.23.4":
+        with Oracle(asked) as oracle:
+            assert (oracle.facts.n_nodes, search(node, nccl).parts) == (2, 2)
+        return
+    with pytest.raises(OracleFailed, match="killed by SIGSEGV"):
+        Oracle(asked).close()
+    with pytest.raises(BadInput, match="a tree leaves by NET"):
+        search(node, nccl)
 
 
 @pytest.mark.parametrize("nccl", HERE)

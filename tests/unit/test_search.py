@@ -12,6 +12,7 @@ import pytest
 
 from tests.support import captured_graphs
 from tests.support.command_line import run
+from tests.support.gb200_tray import tray
 from tests.support.random_topologies import drawn
 from tuner import release
 from tuner.base.errors import BadInput, TunerError
@@ -21,6 +22,7 @@ from tuner.graphs.channels import ChannelSearch
 from tuner.graphs.explain import explain
 from tuner.graphs.graphs import prepared, search
 from tuner.graphs.load import GivenBack, Taken
+from tuner.graphs.request import Hosts
 from tuner.graphs.system import DeviceKind
 from tuner.graphs.trial import Trial
 from tuner.machine import catalogue
@@ -226,6 +228,28 @@ def test_c_searches_random_topologies_as_python_does(monkeypatch: pytest.MonkeyP
         assert in_c == in_python, (number, nccl)
         runs += made
     assert runs > 500
+
+
+def test_a_tree_that_leaves_by_an_adapter_of_another_host_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adapters of a host that fell off are too slow to enter from, but not to leave by; rings do, trees crash."""
+    apart = {"NCCL_P2P_DISABLE": "1", "NCCL_MNNVL_ENABLE": "1"}
+    slow = Hosts(tray(gpus=1, speed_mbps=25000), 1)
+    request = SearchRequest(tray(gpus=2), 2, False, apart, in_domain=True, others=(slow,))
+    for nccl in ("2.25.1", "2.26.5"):
+        in_c, in_python, runs = both_ways(monkeypatch, request, nccl)
+        assert in_c == in_python
+        assert "a tree leaves by NET" in str(in_c)
+        assert runs > 0
+    assert search(request, "2.23.4").graphs["tree"].graph.channels == 4
+
+
+def test_c_ends_with_the_error_that_python_ends_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    apart = {"NCCL_P2P_DISABLE": "1", "NCCL_MNNVL_ENABLE": "1"}
+    request = SearchRequest(tray(), 4, True, apart, in_domain=True, hosts=3)
+    for nccl in ("2.25.1", "2.26.5"):
+        in_c, in_python, _ = both_ways(monkeypatch, request, nccl)
+        assert in_c == in_python
+        assert "libnccl crashes" in str(in_c)
 
 
 def test_without_adapters_there_is_no_collnet() -> None:

@@ -104,14 +104,22 @@ class CompiledSearch:
         self._near: dict[Pattern, _Lists] = {}
         self._may_leave: dict[tuple[Pattern, int], Any] = {}
         self._error: Exception | None = None
+        rules = search.rules  # whether a tree may leave by a net that reaches no GPU, and there look for the way back
+        self._one_way = rules.trees_need_way_back and rules.disconnected == "followed"
+        self._one_way &= any(DeviceKind.GPU not in net.paths for net in search.system.nets)
         self._left = np.array(search.load.left, np.float32)
         self._net_left = np.array(search.net_left, np.float32)
         self._system = self._of_system()
 
     def takes(self, trial: Trial) -> bool:
-        """Whether C does this search: not one of heads, and not one that a GPU without adapters may make an error."""
+        """Whether C does this search: not one of heads, and not one that a device without paths may make an error."""
         gpus = self.search.gpus
-        if trial.heads_only or gpus > MOST_GPUS or gpus * trial.max_channels > MOST_STEPS:
+        if (
+            trial.heads_only
+            or (trial.is_tree and self._one_way)
+            or gpus > MOST_GPUS
+            or gpus * trial.max_channels > MOST_STEPS
+        ):
             return False
         try:
             if self.search.system.several_nodes:
@@ -264,7 +272,7 @@ class CompiledSearch:
         try:
             answer(*numbers)
         except Exception as error:  # ctypes would print it and go on
-            self._error = error
+            self._error = self._error or error  # the first, as Python raises it
             return 0
         return 1
 
@@ -277,7 +285,7 @@ class CompiledSearch:
         made = self._paths[ends][number * count + to]
         made.steps = self._array([self._step(start, link) for link in path.links], np.int32)
         made.count, made.type = len(path.links), path.type
-        if self.search.rules.trees_need_way_back:
+        if self.search.rules.trees_need_way_back and kind in system.nodes[to_kind][to].paths:
             made.way_back_type = way_back_type(system, (kind, number, to_kind, to))
         made.pci_overhead, made.known = self.search.load.has_pci_overhead(start, path), True
 

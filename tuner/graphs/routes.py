@@ -120,10 +120,19 @@ def path_between(system: System, ends: Ends) -> Path:
 
 
 def way_back_type(system: System, ends: Ends) -> int:
-    """The type of the path from the second device to the first: disconnected where it has none to that kind at all."""
+    """The type of the path from the second device to the first.
+
+    BadInput where the second has none to any of the first's kind: libnccl then reads behind a null pointer.
+    """
     kind, number, to_kind, to = ends
-    back = system.nodes[to_kind][to].paths.get(kind)
-    return system.types.DIS if back is None else back[number].type
+    end = system.nodes[to_kind][to]
+    if kind not in end.paths:
+        raise BadInput(
+            f"this release of libnccl crashes: it takes the hosts of a NVLink domain for several nodes, and a tree "
+            f"leaves by {_called(end, to)} of another host, which reaches no {kind.name} of this one "
+            "(ncclTopoFollowPath, src/graph/search.cc)"
+        )
+    return end.paths[kind][number].type
 
 
 def _called(node: SystemDevice, number: int) -> str:
