@@ -51,8 +51,9 @@ def ran(folder: Path) -> dict[tuple[int, int], list[tuple[int, Combination, int]
     """By communicator and rank: number, combination and bytes of each call, as each rank's own file has them."""
     found: dict[tuple[int, int], list[tuple[int, Combination, int]]] = {}
     for file in joined.read_folder(folder / "job").files:
-        for record in file.records:
-            kind = file.kinds[record["kind"]]
+        kinds = dict(zip(file.places, file.kinds, strict=True))
+        for record in file.records():
+            kind = kinds[record["kind"]]
             one = file.communicators[kind["communicator"]]
             call = joined.job_call(kind, int(one["ranks"]))
             assert call is not None

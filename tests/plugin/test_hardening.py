@@ -279,7 +279,7 @@ def test_a_file_of_many_calls_has_the_same_ones_on_all_ranks_and_stays_below_1_m
     file = read_file(path)
     assert file.thinned > 0
     assert int(file.kinds["calls"].sum()) == int(file.communicators["finished"].sum()) > 50_000
-    kept = {int(number) for number in file.records["sequence"]}
+    kept = {int(number) for number in file.records()["sequence"]}
     assert kept <= {number for number in range(8000) if mixed(number) % 2**file.thinned == 0}
     assert len(kept) > 0.5 * 8000 / 2**file.thinned  # but for those that the plugin had no room for
 

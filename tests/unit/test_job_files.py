@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,52 @@ def test_times_that_cannot_be_are_left_out_and_counted(tmp_path: Path) -> None:
     assert calls.transfer_us.tolist() == [10, 16]
     assert calls.incomplete == 4
     assert any("4 records are left out" in note for note in report.report(folder, [calls]).notes)
+
+
+def test_a_job_may_have_more_files_than_a_process_may_open(tmp_path: Path) -> None:
+    for rank in range(200):
+        written(tmp_path, rank, [10 + rank, 20], communicator_ranks=200)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, before[1]))
+    try:
+        (calls,) = joined.joined(joined.read_folder(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert (calls.transfer_us.tolist(), calls.last.tolist()) == ([10, 20], [0, 0])
+
+
+def test_a_job_that_goes_on_may_replace_its_files_while_they_are_read(tmp_path: Path) -> None:
+    for rank in range(3):
+        written(tmp_path, rank, [10, 20], communicator_ranks=3)
+    folder = joined.read_folder(tmp_path)
+    for rank in range(2):
+        written(tmp_path, rank, [10, 20, 30], communicator_ranks=3)
+    (calls,) = joined.joined(folder)
+    assert (calls.transfer_us.tolist(), calls.incomplete) == ([10, 20], 1)
+    (tmp_path / "h.2.job").unlink()
+    (calls,) = joined.joined(folder)
+    assert (len(calls.call), calls.incomplete) == (0, 3)
+    assert any("h.2.job: No such file" in note for note in folder.left_out)
+
+
+def test_calls_that_ranks_do_not_share_are_joined_in_the_right_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls that no rank had before get their places later than others, between them or behind them."""
+    monkeypatch.setattr(joined, "AT_ONCE", 20)
+    random = np.random.default_rng(0)
+    times_us = random.integers(10, 99, (9, 300)).astype(float)
+    there = random.random((9, 300)) < 0.99
+    for rank in range(9):
+        written(tmp_path, rank, list(np.where(there[rank], times_us[rank], -1)), communicator_ranks=9)
+    (calls,) = joined.joined(joined.read_folder(tmp_path))
+    whole = there.all(axis=0)
+    assert 200 < whole.sum() < 300
+    np.testing.assert_array_equal(calls.sequence, np.flatnonzero(whole))
+    np.testing.assert_array_equal(calls.transfer_us, times_us.min(axis=0)[whole])
+    np.testing.assert_array_equal(calls.waiting_us, (times_us - times_us.min(axis=0)).sum(axis=0)[whole])
+    np.testing.assert_array_equal(calls.last, times_us.argmin(axis=0)[whole])
+    assert calls.incomplete == 300 - whole.sum()
 
 
 @pytest.mark.slow

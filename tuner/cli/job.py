@@ -2,6 +2,8 @@
 
 import hashlib
 import sys
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -44,25 +46,21 @@ def read_command(folder: Path, machine: str | None, out: Path | None, parquet: P
     nccl-tuner job read /shared/job
     nccl-tuner job read /shared/job --machine dgx-h100 --out job.jsonl
     """
+    if out is not None and out.exists() and out.stat().st_size:
+        raise BadInput(f"{out} is there already; valid: another file")
     files = joined.read_folder(folder)
-    calls = list(joined.joined(files))
-    found = report.report(files, calls)
+    calls: Iterable[joined.JoinedCalls] = joined.joined(files)
     if parquet is not None:
-        report.write_parquet(parquet, calls)
+        calls = report.write_parquet(parquet, calls)
     if out is not None:
-        _write(out, machine, files, calls)
+        calls = list(calls)
+        measured = report.measurements(calls, None if machine is None else scenario_of(machine, files))
+        with Writer(out, measured.header) as writer:
+            for block in measured.blocks:
+                writer.add(block)
+    found = report.report(files, calls)
     show(found, as_json, _print_read)
     sys.exit(1 if found.parted else 3 if not found.calls else 0)
-
-
-def _write(out: Path, machine: str | None, files: joined.JobFolder, calls: list[joined.JoinedCalls]) -> None:
-    if out.exists() and out.stat().st_size:
-        raise BadInput(f"{out} is there already; valid: another file")
-    scenario = None if machine is None else scenario_of(machine, files, calls)
-    measured = report.measurements(calls, scenario)
-    with Writer(out, measured.header) as writer:
-        for block in measured.blocks:
-            writer.add(block)
 
 
 def say_left_out(files: joined.JobFolder) -> None:
@@ -73,11 +71,9 @@ def say_left_out(files: joined.JobFolder) -> None:
         say(f"note: and {len(files.left_out) - MOST_SHOWN} more", err=True)
 
 
-def scenario_of(machine: str, files: joined.JobFolder, calls: list[joined.JoinedCalls]) -> Scenario:
-    """The communicator that has most time, on nodes of this kind. Errors: those of ``describe``."""
-    if not calls:
-        raise BadInput("no call has a record of every rank")
-    most = max(calls, key=lambda each: float(each.transfer_us.sum())).communicator
+def scenario_of(machine: str, files: joined.JobFolder) -> Scenario:
+    """The communicator that has most time, on nodes of this kind. BadInput where there is none, or no such machine."""
+    most = joined.largest(files)
     nodes = most.nodes or 1
     release = files.releases[0] if files.releases else None
     return describe(machine=machine, nodes=nodes, gpus_per_node=most.ranks // nodes, nccl=release)
@@ -145,9 +141,11 @@ def plan_command(folder: Path, machine: str, out: Path, most_factor: float, as_j
     nccl-tuner job plan /shared/job --machine dgx-h100 --out explore.table
     """
     files = joined.read_folder(folder)
-    say_left_out(files)
-    calls = list(joined.joined(files))
-    found = plan.plan(calls, scenario_of(machine, files, calls), {"explores": f"the calls of {folder}"}, most_factor)
+    try:
+        source = {"explores": f"the calls of {folder}"}
+        found = plan.plan(joined.joined(files), scenario_of(machine, files), source, most_factor)
+    finally:
+        say_left_out(files)
     from_text(to_text(found.table))  # what its own reader refuses is not written
     write(out, found.table)
     if as_json:
@@ -200,13 +198,14 @@ def decide_command(folders: tuple[Path, ...], out: Path, steps: Path | None, nam
     """
     if steps is not None and len(folders) > 1:
         raise BadInput("steps are those of one start of a job; valid: one DIR")
-    calls: list[joined.JoinedCalls] = []
-    for folder in folders:
-        files = joined.read_folder(folder)
-        say_left_out(files)
-        calls += joined.joined(files)
+    files = [joined.read_folder(folder) for folder in folders]
     source = {"from": "what " + ", ".join(map(str, folders)) + " measured in the job"}
-    found = decide.decide(calls, source, None if steps is None else read_steps(steps, name))
+    try:
+        calls = chain.from_iterable(map(joined.joined, files))
+        found = decide.decide(calls, source, None if steps is None else read_steps(steps, name))
+    finally:
+        for each in files:
+            say_left_out(each)
     if found.kept:
         from_text(to_text(found.table))  # what its own reader refuses is not written
         write(out, found.table)

@@ -94,17 +94,22 @@ class _Key:
     arm: Combination
 
 
-def decide(joined: Sequence[JoinedCalls], provenance: dict[str, str], steps: JobSteps | None = None) -> JobDecision:
+def decide(joined: Iterable[JoinedCalls], provenance: dict[str, str], steps: JobSteps | None = None) -> JobDecision:
     """Arms of all communicators; ``steps`` are the job's. BadInput where nothing but one choice of each call ran: the
     job did not explore.
     """
     blocks: dict[_Key, list[_Block]] = {}
     calls: dict[_Key, list[float]] = {}
-    begin_s = min((float(each.at_s[0]) for each in joined if len(each.at_s)), default=0.0)
-    end_s = max((float(each.at_s[-1]) for each in joined if len(each.at_s)), default=0.0)
-    steps = steps.since(begin_s) if steps is not None else None
-    extra_us = 0.0
+    begin_s, end_s, whole_us, extra_us = float("inf"), 0.0, 0.0, 0.0
+    explored: list[JoinedCalls] = []
     for each in joined:
+        whole_us += float(each.transfer_us.sum())
+        if len(each.at_s):
+            begin_s, end_s = min(begin_s, float(each.at_s[0])), max(end_s, float(each.at_s[-1]))
+        if any(len(places) > 1 for places in _points(each).values()):
+            explored.append(each)  # of a job with thousands of communicators all others are gone by now
+    steps = steps.since(begin_s) if steps is not None else None
+    for each in explored:
         for key, found, usual_us, more_us in _blocks(each, steps):
             blocks.setdefault(key, []).extend(found)
             calls.setdefault(key, []).append(usual_us)
@@ -117,21 +122,25 @@ def decide(joined: Sequence[JoinedCalls], provenance: dict[str, str], steps: Job
         for key, found in sorted(blocks.items())
     ]
     arms = tuple(sorted(_corrected(judged), key=lambda arm: -arm.saved_s))
-    whole_us = sum(float(each.transfer_us.sum()) for each in joined)
     return JobDecision(arms, extra_us / max(whole_us, 1e-9), _table(arms, provenance))
+
+
+def _points(each: JoinedCalls) -> dict[Point, list[int]]:
+    """Places of the kinds of each call, which differ in what ran."""
+    points: dict[Point, list[int]] = {}
+    for place, call in enumerate(each.kinds):
+        if call.executed is not None and call.bytes > 0:
+            points.setdefault(Point(call.collective, call.bytes, call.dtype), []).append(place)
+    return points
 
 
 def _blocks(each: JoinedCalls, steps: JobSteps | None) -> Iterator[tuple[_Key, list[_Block], float, float]]:
     """Arms with their blocks, the time of the calls that they would be taken for, and what theirs took longer than as
     many of those, us over the whole job.
     """
-    points: dict[Point, list[int]] = {}
-    for place, call in enumerate(each.kinds):
-        if call.executed is not None and call.bytes > 0:
-            points.setdefault(Point(call.collective, call.bytes, call.dtype), []).append(place)
     counts = np.bincount(each.call, minlength=len(each.kinds))
     log_us = np.log(np.maximum(each.transfer_us, 1e-3))
-    for point, places in points.items():
+    for point, places in _points(each).items():
         if len(places) < 2:
             continue
         usual = max(places, key=lambda place: int(counts[place]))

@@ -3,10 +3,12 @@
 Layout: ``struct job_head``, ``job_communicator``, ``job_kind`` and ``job_record`` of csrc/plugin/jobfile.h.
 """
 
-import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,11 +62,12 @@ HOST_CLOCK = 3  # the version of NCCL's interface that has no times of kernels: 
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """One file. ``communicators``, ``kinds`` and ``records`` are structured arrays, [row], as the file has them; times
-    in ns, sizes in bytes.
+    """One file without its records, of which a job has more than there is memory; times in ns, sizes in bytes.
 
-    ``rank`` is the launcher's, None where it said none; ``nccl`` the release, None where it is not known. ``thinned``:
-    of the calls every 2**thinned-th has a record; ``lost``: calls that the plugin had no room for.
+    ``communicators`` is a structured array, [row]. ``kinds`` are those that are named, and ``places`` the numbers that
+    records have for them, [kind]. ``rank`` is the launcher's, None where it said none; ``nccl`` the release, None where
+    it is not known. ``thinned``: of the calls every 2**thinned-th has a record; ``lost``: calls that the plugin had no
+    room for. ``read`` are records that are here already.
     """
 
     path: Path
@@ -79,41 +82,70 @@ class JobFile:
     lost: int
     communicators: NDArray[np.void]
     kinds: NDArray[np.void]
-    records: NDArray[np.void]
-    mapping: mmap.mmap | None = None
+    places: NDArray[np.int64]
+    read: NDArray[np.void] | None = None
 
-    def release(self) -> None:
-        """Gives back the memory that its records are in: they are read again when they are looked at."""
-        if self.mapping is not None:
-            self.mapping.madvise(mmap.MADV_DONTNEED)
+    def records(self) -> NDArray[np.void]:
+        """Structured array, [record], of the file as it is now: a job that runs puts one with more in its place, where
+        communicators and kinds keep their numbers. BadInput where it is gone, cut, or has a number past its end.
+        """
+        if self.read is not None:
+            return self.read
+        with _opened(self.path) as file:
+            head = _head(self.path, file)
+            file.seek(int(head["communicators"]) * _COMMUNICATOR.itemsize + int(head["kinds"]) * _KIND.itemsize, 1)
+            records = _rows(self.path, file, head, "records", _RECORD)
+        if (records["kind"] >= head["kinds"]).any():
+            raise BadInput(f"{self.path}: {_PAST_THE_END}")
+        return records
+
+
+_PAST_THE_END = "a number in it is past the end of what it names"
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from None
+
+
+def _head(path: Path, file: IO[bytes]) -> Any:
+    content = file.read(_HEAD.itemsize)
+    if not content:
+        raise BadInput(f"{path}: empty")
+    if content[:8] != MAGIC or len(content) < _HEAD.itemsize:
+        raise BadInput(f"{path}: not a file that the plugin writes where NCCL_TUNER_JOB names a folder")
+    return np.frombuffer(content, _HEAD)[0]
+
+
+def _rows(path: Path, file: IO[bytes], head: Any, name: str, dtype: np.dtype[np.void]) -> NDArray[np.void]:
+    count = int(head[name])
+    left = os.fstat(file.fileno()).st_size - file.tell()
+    if count * dtype.itemsize > left:
+        raise BadInput(f"{path}: cut: {count} {name} are announced")
+    return np.frombuffer(file.read(count * dtype.itemsize), dtype)
 
 
 def read_file(path: Path) -> JobFile:
-    """BadInput names a file that is none of these, or cut; records are mapped, not read."""
-    try:
-        with path.open("rb") as file:  # a file that is replaced meanwhile stays the one that was opened
-            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{path}: {getattr(error, 'strerror', None) or 'empty'}") from None
-    content = np.frombuffer(mapping, np.uint8)
-    if bytes(content[:8]) != MAGIC or len(content) < _HEAD.itemsize:
-        raise BadInput(f"{path}: not a file that the plugin writes where NCCL_TUNER_JOB names a folder")
-    head = content[: _HEAD.itemsize].view(_HEAD)[0]
-    at, parts = _HEAD.itemsize, []
-    for name, dtype in (("communicators", _COMMUNICATOR), ("kinds", _KIND), ("records", _RECORD)):
-        end = at + int(head[name]) * dtype.itemsize
-        if end > len(content):
-            raise BadInput(f"{path}: cut: {head[name]} {name} are announced")
-        parts.append(content[at:end].view(dtype))
-        at = end
-    communicators, kinds, records = parts
-    named = kinds["function"] != b""
-    if (kinds["communicator"][named] >= len(communicators)).any() or (records["kind"] >= len(kinds)).any():
-        raise BadInput(f"{path}: a number in it is past the end of what it names")
+    """BadInput names a file that is none of these, or cut."""
+    with _opened(path) as file:
+        head = _head(path, file)
+        communicators, kinds = (
+            _rows(path, file, head, name, dtype) for name, dtype in (("communicators", _COMMUNICATOR), ("kinds", _KIND))
+        )
+        if int(head["records"]) * _RECORD.itemsize > os.fstat(file.fileno()).st_size - file.tell():
+            raise BadInput(f"{path}: cut: {head['records']} records are announced")
+    places = np.flatnonzero(kinds["function"] != b"")
+    kinds = kinds[places]
+    if (kinds["communicator"] >= len(communicators)).any():
+        raise BadInput(f"{path}: {_PAST_THE_END}")
     if (communicators["ranks"] > MOST_RANKS).any() or int(head["thinned"]) > MOST_THINNED:
         raise BadInput(f"{path}: valid: up to {MOST_RANKS} ranks, and thinned up to {MOST_THINNED} times")
     release = int(head["nccl"])
-    read = JobFile(
+    return JobFile(
         path,
         head["host"].decode(errors="replace"),
         int(head["pid"]),
@@ -126,11 +158,8 @@ def read_file(path: Path) -> JobFile:
         int(head["lost"]),
         communicators,
         kinds,
-        records,
-        mapping,
+        places,
     )
-    read.release()
-    return read
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -148,11 +177,10 @@ def files_of(folder: Path) -> list[Path]:
 
 def read_any(path: Path) -> JobFile:
     """A file of the plugin, or one of NCCL Inspector's JSON as the same. Errors: BadInput."""
-    try:
-        with path.open("rb") as file:
-            begin = file.read(1 << 16)
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from None
+    with _opened(path) as file:
+        begin = file.read(len(MAGIC))
+        if not begin.startswith(MAGIC):
+            begin += file.read(1 << 16)
     if begin.startswith(MAGIC) or b"coll_perf" not in begin:
         return read_file(path)
     return _inspected(path)
@@ -199,5 +227,6 @@ def _inspected(path: Path) -> JobFile:
     rows = [(sequence, kind, time_us, (at_us - begin_us) / 1e3) for sequence, kind, time_us, at_us in records]
     return JobFile(
         path, host, pid, None, None, INSPECTOR, int(begin_us * 1e3), int(begin_us * 1e3), 0, 0,
-        np.array(list(communicators.values()), _COMMUNICATOR), made_kinds, np.array(rows, _RECORD),
+        np.array(list(communicators.values()), _COMMUNICATOR), made_kinds, np.arange(len(kinds)),
+        np.array(rows, _RECORD),
     )  # fmt: skip

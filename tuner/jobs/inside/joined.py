@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import count as numbers_from
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.base import extras
 from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.jobs.inside.files import HOST_CLOCK, MOST_US, JobFile, files_of, read_any
@@ -25,10 +24,7 @@ from tuner.plugin.table.records import MAX_CHANNELS
 from tuner.scenario.logs import choice
 from tuner.times.records.samples import Combination
 
-if TYPE_CHECKING:
-    import polars
-
-AT_ONCE = 500_000  # records: 50 bytes each are in memory, and some copies of them
+AT_ONCE = 500_000  # records of calls that no rank had before
 _RANK_BITS = 20
 MOST_SIZE = (1 << 63) - 1  # bytes of a call
 _MOST_SHOWN = 5  # broken files that are named
@@ -97,16 +93,30 @@ class _Gathered:
     communicators: dict[int, tuple[Any, dict[int, str]]] = field(default_factory=dict)
     files: dict[int, list[tuple[JobFile, int]]] = field(default_factory=lambda: defaultdict(list))
 
+    def by_time(self) -> list[int]:
+        """Numbers of the communicators, the one whose kernels took most time first."""
+        return sorted(self.files, key=lambda each: -_time_us(self.files[each]))
+
+    def communicator(self, number: int) -> JobCommunicator:
+        """The communicator, as the files of all its ranks have it."""
+        one, names = self.communicators[number]
+        ranks = int(one["ranks"]) or len(names)
+        nodes = int(one["nodes"]) if 0 < one["nodes"] <= ranks else None
+        return JobCommunicator(number, one["name"].decode(errors="replace"), ranks, nodes, dict(sorted(names.items())))
+
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """The files of a job. ``lost``: calls without room in the plugin; every 2**``thinned``-th call has a record."""
+    """The files of a job. ``lost``: calls without room in the plugin; every 2**``thinned``-th call has a record.
+
+    ``left_out`` is what cannot be read of them, to which joining adds.
+    """
 
     files: tuple[JobFile, ...]
     lost: int
     thinned: int
     host_clock: bool
-    left_out: tuple[str, ...]
+    left_out: list[str]
 
     @property
     def releases(self) -> tuple[str, ...]:
@@ -124,7 +134,6 @@ def read_folder(folder: Path) -> JobFolder:
 
     BadInput where there is none, or none that can be read; a file that is broken is left out and named.
     """
-    extras.require("polars", f"{folder}: joining ranks")
     files, broken = [], []
     for path in files_of(folder):
         try:
@@ -140,67 +149,99 @@ def read_folder(folder: Path) -> JobFolder:
         tuple(files),
         sum(file.lost for file in last.values()),
         max(file.thinned for file in files),
-        any(_has_host_clock(file) for file in files),
-        (*broken, *_impossible(files)),
+        any((file.communicators["version"] == HOST_CLOCK).any() for file in files),
+        [*broken, *_impossible(files)],
     )
-
-
-def _times(records: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Records whose time can be one, [record]; NaN cannot."""
-    with np.errstate(invalid="ignore"):
-        return (records["time_us"] >= 0) & (records["time_us"] <= MOST_US)
-
-
-def _has_host_clock(file: JobFile) -> bool:
-    found = bool((file.communicators["version"] == HOST_CLOCK).any())
-    file.release()
-    return found
 
 
 def _impossible(files: Iterable[JobFile]) -> Iterator[str]:
     for file in files:
-        count = len(file.records) - int(_times(file.records).sum())
         large = int(((file.kinds["channels"] > MAX_CHANNELS) | (file.kinds["count"] > MOST_SIZE)).sum())
-        file.release()
-        if count:
-            yield f"{file.path}: {count} records are left out: their times are negative, too long or no number"
         if large:
             yield f"{file.path}: {large} kinds of calls are left out: more channels or bytes than there can be"
 
 
-Fold = Callable[[Iterable["polars.DataFrame"]], "polars.DataFrame"]
+@dataclass(frozen=True, slots=True)
+class RankCalls:
+    """Calls of one rank, as one file has them: arrays are [call].
+
+    ``keys`` are of function and number, ``kinds`` the places in all kinds of the communicator. ``at_ms`` is the wall
+    clock at the end, since 1970.
+    """
+
+    rank: int
+    keys: NDArray[np.uint64]
+    time_ns: NDArray[np.uint64]
+    kinds: NDArray[np.int64]
+    at_ms: NDArray[np.int64]
+
+    def part(self, own: NDArray[np.bool_]) -> "RankCalls":
+        """Those of ``own``, [call]."""
+        return RankCalls(self.rank, self.keys[own], self.time_ns[own], self.kinds[own], self.at_ms[own])
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """What is folded, by its name in :data:`FOLDED`."""
+        count = len(self.keys)
+        return {
+            "least": self.time_ns << np.uint64(_RANK_BITS) | np.uint64(max(self.rank, 0)),
+            "time": self.time_ns,
+            "ranks": np.ones(count, np.int64),
+            "sum": np.full(count, self.rank, np.int64),
+            "squares": np.full(count, self.rank**2, np.int64),
+            "kind": self.kinds,
+            "other": self.kinds,
+            "at": self.at_ms,
+        }
+
+
+# How what the ranks of a call have becomes one: a pandas word, what does it to an array, and what it begins with.
+FOLDED: dict[str, tuple[str, np.ufunc, Any]] = {
+    "least": ("min", np.minimum, np.uint64(2**64 - 1)),
+    "time": ("sum", np.add, np.uint64(0)),
+    "ranks": ("sum", np.add, np.int64(0)),
+    "sum": ("sum", np.add, np.int64(0)),
+    "squares": ("sum", np.add, np.int64(0)),
+    "kind": ("min", np.minimum, np.int64(2**63 - 1)),
+    "other": ("max", np.maximum, np.int64(-1)),
+    "at": ("max", np.maximum, np.int64(-(2**63))),
+}
+
+Columns = Mapping[str, NDArray[Any]]  # "key" and those of FOLDED, [call]
+Fold = Callable[[Iterable[RankCalls]], Columns]
 
 
 def joined(folder: JobFolder, fold: Fold | None = None) -> Iterator[JoinedCalls]:
-    """Calls of each communicator, the one with most time first. What is joined at once is bounded.
+    """Calls of each communicator, the one with most time first. What is in memory at once is those of one of them.
 
-    ``fold`` has one row for each call of the frames with a row for each rank's, such as :func:`by_dask`.
+    ``fold`` has one row for each call of all ranks, such as :func:`by_dask`.
     """
     gathered = _gathered(folder)
-    for number in sorted(gathered.files, key=lambda each: -_time_us(gathered.files[each])):
-        yield _joined_one(gathered, number, fold or _folded)
+    for number in gathered.by_time():
+        yield _joined_one(gathered, number, fold or _folded, folder.left_out)
+
+
+def largest(folder: JobFolder) -> JobCommunicator:
+    """The communicator whose kernels took most time, all ranks together. BadInput where there is none."""
+    gathered = _gathered(folder)
+    for number in gathered.by_time():
+        return gathered.communicator(number)
+    raise BadInput("no call has a record of every rank")
 
 
 def _gathered(folder: JobFolder) -> _Gathered:
     found = _Gathered()
     for file in folder.files:
-        named = file.kinds["function"] != b""
-        for place in np.unique(file.kinds["communicator"][named]):
+        for place in np.unique(file.kinds["communicator"]):
             one = file.communicators[place]
             number = int(one["id"])
             name = f"rank {file.rank} on {file.host}" if file.rank is not None else f"process {file.pid} on {file.host}"
             found.communicators.setdefault(number, (one.copy(), {}))[1].setdefault(int(one["rank"]), name)
             found.files[number].append((file, int(place)))
-        file.release()
     return found
 
 
 def _time_us(files: Sequence[tuple[JobFile, int]]) -> float:
-    whole_us = 0.0
-    for file, place in files:
-        whole_us += float(file.kinds["sum_us"][file.kinds["communicator"] == place].sum())
-        file.release()
-    return whole_us
+    return sum(float(file.kinds["sum_us"][file.kinds["communicator"] == place].sum()) for file, place in files)
 
 
 def job_call(kind: Any, ranks: int) -> JobCall | None:
@@ -220,62 +261,94 @@ def job_call(kind: Any, ranks: int) -> JobCall | None:
     return JobCall(collective, size, dtype, executed, int(kind["warps"]))
 
 
-def _frames(
-    files: Sequence[tuple[JobFile, int]], places: Sequence[NDArray[np.int64]], functions: NDArray[np.int64]
-) -> Iterator["polars.DataFrame"]:
-    """The records of each file, as calls of one rank: a key of function and number, and what is kept of a call."""
-    import polars as pl
+_IDENTITY = ["communicator", "channels", "warps", "count", "function", "type", "algorithm", "protocol"]
 
-    for (file, place), kind in zip(files, places, strict=True):
-        rank = int(file.communicators[place]["rank"])
-        of = kind[file.records["kind"]] if len(kind) else np.empty(0, np.int64)
-        own = (of >= 0) & _times(file.records)
-        records, of = file.records[own], of[own].astype(np.uint32)
-        time_ns = np.round(records["time_us"].astype(np.float64) * _TICKS).astype(np.uint64)
-        yield pl.DataFrame(
-            {
-                "key": functions[of].astype(np.uint64) << np.uint64(32) | records["sequence"].astype(np.uint64),
-                "least": time_ns << np.uint64(_RANK_BITS) | np.uint64(max(rank, 0)),
-                "time": time_ns,
-                "ranks": np.ones(len(of), np.uint32),
-                "sum": np.full(len(of), rank, np.int64),
-                "squares": np.full(len(of), rank**2, np.int64),
-                "kind": of,
-                "other": of,
-                "at": np.int64(file.started_ns // 1_000_000) + records["at_ms"].astype(np.int64),
-            }
+
+def _rank_calls(
+    files: Sequence[tuple[JobFile, int]], kinds: dict[JobCall, int], ranks: int, left_out: list[str]
+) -> Iterator[RankCalls]:
+    """What each file has of a communicator; ``kinds`` and ``left_out`` are added to."""
+    seen: dict[tuple[Any, ...], int] = {}
+    for file, place in files:
+        known = np.full(int(file.places.max()) + 2, -1)  # the last one: what the file had not when it was read first
+        for row, (at, (communicator, *words)) in enumerate(
+            zip(file.places, file.kinds[_IDENTITY].tolist(), strict=True)
+        ):
+            if communicator == place and (named := tuple(words)) not in seen:
+                call = job_call(file.kinds[row], ranks)
+                seen[named] = -1 if call is None else kinds.setdefault(call, len(kinds))
+            known[at] = seen[tuple(words)] if communicator == place else -1
+        try:
+            records = file.records()
+        except BadInput as error:
+            left_out += [str(error)] if str(error) not in left_out else []
+            continue
+        of = known[np.minimum(records["kind"], len(known) - 1)]
+        with np.errstate(invalid="ignore"):  # NaN is no time either
+            possible = (records["time_us"] >= 0) & (records["time_us"] <= MOST_US)
+        if count := int(((of >= 0) & ~possible).sum()):
+            left_out.append(
+                f"{file.path}: {count} records are left out: their times are negative, too long or no number"
+            )
+        own = (of >= 0) & possible
+        records, of = records[own], of[own]
+        functions = np.array([int(call.collective) << 32 for call in kinds], np.uint64)
+        yield RankCalls(
+            int(file.communicators[place]["rank"]),
+            functions[of] | records["sequence"].astype(np.uint64),
+            np.round(records["time_us"].astype(np.float64) * _TICKS).astype(np.uint64),
+            of,
+            file.started_ns // 1_000_000 + records["at_ms"].astype(np.int64),
         )
-        file.release()
 
 
-# How the columns of a call's ranks become one; "key" tells calls apart.
-_ONE_ROW = {
-    "least": "min",
-    "time": "sum",
-    "ranks": "sum",
-    "sum": "sum",
-    "squares": "sum",
-    "kind": "min",
-    "other": "max",
-    "at": "max",
-}
+class _CallTable:
+    """Calls in the order of their keys, to which those of one rank after the other are added.
+
+    Ranks have the same calls almost always: those that nobody had wait until there are AT_ONCE, and get their places
+    together.
+    """
+
+    def __init__(self) -> None:
+        self.columns: dict[str, NDArray[Any]] = {
+            "key": np.empty(0, np.uint64),
+            **{name: np.empty(0, start.dtype) for name, (_, _, start) in FOLDED.items()},
+        }
+        self.waiting: list[RankCalls] = []
+
+    def add(self, calls: RankCalls) -> None:
+        """Calls of one rank, in any order."""
+        keys, order = self.columns["key"], np.argsort(calls.keys, kind="stable")
+        at = np.empty(len(order), np.int64)
+        at[order] = np.searchsorted(keys, calls.keys[order])
+        new = keys[np.minimum(at, len(keys) - 1)] != calls.keys if len(keys) else np.ones(len(at), np.bool_)
+        if new.any():
+            self.waiting.append(calls.part(new))
+            calls, at = calls.part(~new), at[~new]
+        for name, values in calls.columns().items():
+            FOLDED[name][1].at(self.columns[name], at, values)
+        if sum(len(each.keys) for each in self.waiting) >= AT_ONCE:
+            self.admit()
+
+    def admit(self) -> None:
+        """Gives those that wait their places."""
+        waiting, self.waiting = self.waiting, []
+        if waiting:
+            new = np.unique(np.concatenate([each.keys for each in waiting]))
+            at = np.searchsorted(self.columns["key"], new)
+            for name, column in self.columns.items():
+                self.columns[name] = np.insert(column, at, new if name == "key" else FOLDED[name][2])
+        for each in waiting:
+            self.add(each)
 
 
-def _folded(frames: Iterable["polars.DataFrame"]) -> "polars.DataFrame":
-    """One row a call; no more records than AT_ONCE are in memory beside the calls."""
-    import polars as pl
-
-    def fold(several: list["polars.DataFrame"]) -> "polars.DataFrame":
-        columns = [getattr(pl.col(name), how)() for name, how in _ONE_ROW.items()]
-        grouped = pl.concat(several).lazy().group_by("key").agg(*columns)
-        return grouped.select("key", *_ONE_ROW).collect(engine="streaming")
-
-    waiting: list[polars.DataFrame] = []
-    for frame in frames:
-        waiting.append(frame)
-        if len(waiting) > 1 and sum(map(len, waiting[1:])) >= AT_ONCE:
-            waiting = [fold(waiting)]
-    return fold(waiting)
+def _folded(batches: Iterable[RankCalls]) -> Columns:
+    """One row a call; beside the calls there are never many more than AT_ONCE records in memory."""
+    table = _CallTable()
+    for calls in batches:
+        table.add(calls)
+    table.admit()
+    return table.columns
 
 
 def by_dask(to: Path, parts: int = 1) -> Fold:
@@ -283,60 +356,49 @@ def by_dask(to: Path, parts: int = 1) -> Fold:
     Parquet partitioned by communicator and rank. ``parts``: of how many partitions the calls of a communicator are.
     BadInput where Dask is not installed.
     """
-    import polars as pl
-
     try:
+        pl = import_module("polars")
         dask = import_module("dask.dataframe")
     except ImportError as error:
         raise BadInput(f"joining on a cluster: pip install 'dask[dataframe,distributed]' ({error})") from None
     numbers = numbers_from()
 
-    def fold(frames: Iterable["polars.DataFrame"]) -> "polars.DataFrame":
+    def fold(batches: Iterable[RankCalls]) -> Columns:
         folder = to / f"communicator={next(numbers)}"
-        for rank, frame in enumerate(frames):
-            (folder / f"part={rank}").mkdir(parents=True)
-            frame.write_parquet(folder / f"part={rank}" / "records.parquet")
-        records = dask.read_parquet(folder, columns=["key", *_ONE_ROW])
-        return pl.from_pandas(records.groupby("key").agg(_ONE_ROW, split_out=parts).compute().reset_index())
+        for part, calls in enumerate(batches):
+            (folder / f"part={part}").mkdir(parents=True)
+            frame = pl.DataFrame({"key": calls.keys, **calls.columns()})
+            frame.write_parquet(folder / f"part={part}" / "records.parquet")
+        records = dask.read_parquet(folder, columns=["key", *FOLDED])
+        words = {name: word for name, (word, _, _) in FOLDED.items()}
+        found = records.groupby("key").agg(words, split_out=parts).compute().reset_index()
+        return {name: found[name].to_numpy() for name in ("key", *FOLDED)}
 
     return fold
 
 
-def _joined_one(gathered: _Gathered, number: int, fold: Fold) -> JoinedCalls:
-    import polars as pl
-
-    one, names = gathered.communicators[number]
-    ranks = int(one["ranks"]) or len(names)
-    nodes = int(one["nodes"]) if 0 < one["nodes"] <= ranks else None
-    name = one["name"].decode(errors="replace")
-    communicator = JobCommunicator(number, name, ranks, nodes, dict(sorted(names.items())))
+def _joined_one(gathered: _Gathered, number: int, fold: Fold, left_out: list[str]) -> JoinedCalls:
+    communicator = gathered.communicator(number)
+    ranks = communicator.ranks
     kinds: dict[JobCall, int] = {}
-    places = []
-    for file, place in gathered.files[number]:
-        calls = [
-            job_call(kind, ranks) if kind["function"] and kind["communicator"] == place else None for kind in file.kinds
-        ]
-        places.append(np.array([-1 if call is None else kinds.setdefault(call, len(kinds)) for call in calls]))
-        file.release()
-    known = tuple(kinds)
-    functions = np.array([int(call.collective) for call in known], np.int64)
-
-    found = fold(_frames(gathered.files[number], places, functions)).sort("at", "key")
+    found = fold(_rank_calls(gathered.files[number], kinds, ranks, left_out))
     # a rank that is there twice, or is none of it, shows in the sum of their numbers, or in that of the squares
     of_all = ranks * (ranks - 1) // 2, ranks * (ranks - 1) * (2 * ranks - 1) // 6
-    whole = ((found["ranks"] == ranks) & (found["sum"] == of_all[0]) & (found["squares"] == of_all[1])).to_numpy()
-    parted = (found["kind"] != found["other"]).to_numpy()
-    kept = found.filter(pl.Series(whole & ~parted))
-    transfer_ns = (kept["least"].to_numpy() >> np.uint64(_RANK_BITS)).astype(np.float64)
+    whole = (found["ranks"] == ranks) & (found["sum"] == of_all[0]) & (found["squares"] == of_all[1])
+    parted = found["kind"] != found["other"]
+    own = np.flatnonzero(whole & ~parted)
+    own = own[np.lexsort((found["key"][own], found["at"][own]))]
+    least = found["least"][own]
+    transfer_ns = (least >> np.uint64(_RANK_BITS)).astype(np.float64)
     return JoinedCalls(
         communicator,
-        known,
-        kept["kind"].to_numpy().astype(np.int64),
-        (kept["key"].to_numpy() & np.uint64(0xFFFFFFFF)).astype(np.int64),
+        tuple(kinds),
+        found["kind"][own],
+        (found["key"][own] & np.uint64(0xFFFFFFFF)).astype(np.int64),
         transfer_ns / _TICKS,
-        (kept["time"].to_numpy().astype(np.float64) - ranks * transfer_ns) / _TICKS,
-        (kept["least"].to_numpy() & np.uint64((1 << _RANK_BITS) - 1)).astype(np.int64),
-        kept["at"].to_numpy() / 1e3,
+        (found["time"][own].astype(np.float64) - ranks * transfer_ns) / _TICKS,
+        (least & np.uint64((1 << _RANK_BITS) - 1)).astype(np.int64),
+        found["at"][own] / 1e3,
         int((~whole).sum()),
         int((whole & parted).sum()),
     )

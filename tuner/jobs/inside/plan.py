@@ -4,8 +4,9 @@ Candidates are what the emulator says can run, by calibrated times where the mac
 model. Its ratios to what runs now, applied to the measured time, are what a block of an arm costs.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -59,31 +60,29 @@ class JobPlan:
 
 
 def plan(
-    joined: Sequence[JoinedCalls], scenario: Scenario, provenance: dict[str, str], most_factor: float = MOST_FACTOR
+    joined: Iterable[JoinedCalls], scenario: Scenario, provenance: dict[str, str], most_factor: float = MOST_FACTOR
 ) -> JobPlan:
     """Arms of the communicators of the scenario's size, which the model says take at most ``most_factor`` times as long
     as what runs now. BadInput where the job has no such communicator, or nothing is worth a try.
     """
-    own = [each for each in joined if each.communicator.ranks == scenario.ranks and len(each.call)]
-    if not own:
-        there = ", ".join(sorted({str(each.communicator.ranks) for each in joined})) or "no"
-        raise BadInput(f"calls of communicators of {there} ranks; valid: of {scenario.title}")
-    whole_us = sum(float(each.transfer_us.sum()) for each in joined)
-    if whole_us <= 0:
+    found = _counted(joined, scenario.ranks)
+    if not found.communicators:
+        raise BadInput(f"calls of communicators of {found.there} ranks; valid: of {scenario.title}")
+    if found.whole_us <= 0:
         raise BadInput("the job's calls took no time: nothing to plan by")
     selection = Selection(scenario.communicator())
     model, times = _model(selection, scenario)
-    planned = sorted(_planned(own, times, whole_us, most_factor), key=lambda call: -call.share)[:MOST_ROWS]
+    planned = sorted(_planned(found, times, most_factor), key=lambda call: -call.share)[:MOST_ROWS]
     if not planned:
         raise BadInput(f"no call with {100 * LEAST_SHARE:.0f} % of the job's time has another choice that can run")
     at_every_block = sum(call.share * _mean_cost(call) for call in planned)
     every = int(np.clip(np.ceil(at_every_block / MOST_COST), *EVERY))
-    span_s = max(float(each.at_s[-1]) for each in own) - min(float(each.at_s[0]) for each in own)
+    span_s = found.end_s - found.begin_s
     cost = at_every_block / every
-    calls = sum(call.calls for call in planned) / max(len(own), 1)
+    calls = sum(call.calls for call in planned) / found.communicators
     rows = tuple(_row(call, scenario, every) for call in planned)
     days = rows[0].arms.calls / max(calls, 1) * span_s / 86400 if rows[0].arms else 0.0
-    of_job = cost * whole_us / 1e6 / max(span_s, 1e-9) / len(own)
+    of_job = cost * found.whole_us / 1e6 / max(span_s, 1e-9) / found.communicators
     return JobPlan(model, tuple(planned), every, BLOCK, cost, of_job, days, Table(rows, provenance=provenance))
 
 
@@ -109,23 +108,45 @@ def _model(selection: Selection, scenario: Scenario) -> tuple[str, _Times]:
     return f"the calibration {calibrated.reason}", measured
 
 
-def _planned(own: Iterable[JoinedCalls], model: _Times, whole_us: float, most_factor: float) -> Iterator[PlannedCall]:
-    times: dict[Point, float] = {}
-    counts: dict[Point, dict[Combination, int]] = {}
-    for each in own:
+@dataclass
+class _CountedCalls:
+    """What the calls of communicators of one size took. ``whole_us`` is that of all; ``there`` are the sizes."""
+
+    times_us: dict[Point, float] = field(default_factory=lambda: defaultdict(float))
+    counts: dict[Point, Counter[Combination]] = field(default_factory=lambda: defaultdict(Counter))
+    communicators: int = 0
+    whole_us: float = 0.0
+    begin_s: float = float("inf")
+    end_s: float = 0.0
+    there: str = "no"
+
+
+def _counted(joined: Iterable[JoinedCalls], ranks: int) -> _CountedCalls:
+    found, sizes = _CountedCalls(), set[int]()
+    for each in joined:
+        found.whole_us += float(each.transfer_us.sum())
+        sizes.add(each.communicator.ranks)
+        if each.communicator.ranks != ranks or not len(each.call):
+            continue
+        found.communicators += 1
+        found.begin_s, found.end_s = min(found.begin_s, float(each.at_s[0])), max(found.end_s, float(each.at_s[-1]))
         for place, call in enumerate(each.kinds):
-            point = Point(call.collective, call.bytes, call.dtype)
-            if call.executed is None or call.bytes == 0:
-                continue
-            mine = each.call == place
-            times[point] = times.get(point, 0.0) + float(each.transfer_us[mine].sum())
-            of_point = counts.setdefault(point, {})
-            of_point[call.executed] = of_point.get(call.executed, 0) + int(mine.sum())
-    for point, time_us in times.items():
-        usual = max(counts[point], key=lambda executed: counts[point][executed])
-        factors = tuple(_factors(model(point), usual, most_factor)) if time_us >= LEAST_SHARE * whole_us else ()
-        if factors:
-            yield PlannedCall(point, usual, sum(counts[point].values()), time_us / whole_us, factors)
+            if call.executed is not None and call.bytes:
+                own = each.call == place
+                point = Point(call.collective, call.bytes, call.dtype)
+                found.times_us[point] += float(each.transfer_us[own].sum())
+                found.counts[point][call.executed] += int(own.sum())
+    found.there = ", ".join(map(str, sorted(sizes))) or "no"
+    return found
+
+
+def _planned(found: _CountedCalls, model: _Times, most_factor: float) -> Iterator[PlannedCall]:
+    for point, time_us in found.times_us.items():
+        ((usual, _),) = found.counts[point].most_common(1)
+        worth = time_us >= LEAST_SHARE * found.whole_us
+        if factors := tuple(_factors(model(point), usual, most_factor)) if worth else ():
+            calls = found.counts[point].total()
+            yield PlannedCall(point, usual, calls, time_us / found.whole_us, factors)
 
 
 def _factors(

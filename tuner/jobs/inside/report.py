@@ -1,7 +1,7 @@
 """Results of a job's files: transfer, waiting, who comes last; and measured times as every command reads them."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import sqrt
@@ -220,8 +220,10 @@ def _usual(each: JoinedCalls) -> dict[Point, Combination | None]:
     return {point: count.most_common(1)[0][0] for point, count in counts.items()}
 
 
-def write_parquet(folder: Path, joined: Iterable[JoinedCalls]) -> None:
-    """A file for each communicator, ``communicator=ID/calls.parquet``, as partitioned Parquet is laid out."""
+def write_parquet(folder: Path, joined: Iterable[JoinedCalls]) -> Iterator[JoinedCalls]:
+    """Passes the calls on, each communicator's written to ``communicator=ID/calls.parquet`` before, as partitioned
+    Parquet is laid out.
+    """
     import polars as pl
 
     for each in joined:
@@ -244,3 +246,4 @@ def write_parquet(folder: Path, joined: Iterable[JoinedCalls]) -> None:
         to = folder / f"communicator={each.communicator.id:016x}"
         to.mkdir(parents=True, exist_ok=True)
         pl.DataFrame(columns).write_parquet(to / "calls.parquet")
+        yield each
