@@ -56,7 +56,7 @@ def test_forced_pat_in_other_commands() -> None:
 @pytest.mark.skipif(release.names()[-1] not in HERE, reason="libnccl is absent")
 def test_libnccl_runs_forced_pat() -> None:
     asked = (*PAT[:-1], release.names()[-1], "--nodes", "2", "--env", "NCCL_ALGO=PAT")
-    assert "PAT/Simple         16       640   never" in run("oracle", "pick", *asked).stdout
+    assert "PAT/Simple         16       640   never" in run("pick", "--libnccl", *asked).stdout
 
 
 # --- settings that harm ---

@@ -57,7 +57,7 @@ def test_variables_of_the_network_are_refused_with_what_says_it_instead(name: st
     ],
 )
 def test_oracle_group_says_which_calls_it_takes(calls: str, says: str) -> None:
-    assert says in run("group", "--libnccl", calls, "--machine", "dgx-a100", code=2).stderr
+    assert says in run("pick", "--libnccl", calls, "--machine", "dgx-a100", code=2).stderr
 
 
 @pytest.mark.parametrize(("nccl", "algorithms"), [("2.22.3", 6), ("2.23.4", 7)])
@@ -124,7 +124,7 @@ BAD = {
     "release": (("pick", "allreduce", "--machine", "dgx-h100", "--nccl", "9.9"), "2.32.3 and 21 more"),
     "collective": (("pick", "gatherv", "--machine", "dgx-h100"), "ReduceScatter"),
     "any call": (("pick", "alltoallv", "--machine", "dgx-h100"), "valid: alltoall, and its parts by `pick --parts`"),
-    "call without an algorithm": (("edges", "alltoall", "--machine", "dgx-h100"), "valid for it: pick, group, diff"),
+    "call without an algorithm": (("edges", "alltoall", "--machine", "dgx-h100"), "valid for it: pick, diff"),
     "launch of a call that has one": (
         ("pick", "gather", "--machine", "dgx-h100", "--launch"),
         "says its launch without",
@@ -192,13 +192,13 @@ def test_an_unknown_command_says_which_there_are() -> None:
 @pytest.mark.live
 def test_a_size_that_the_library_cannot_run_is_one_clear_line_too() -> None:
     communicator = ("--machine", "dgx-h100", "--nodes", "1", "--gpus-per-node", "2", "--nccl", "2.28.9")
-    assert_refused(("oracle", "pick", "allreduce", *communicator, "--bytes", "5"), "nearest: 4, 8")
+    assert_refused(("pick", "allreduce", "--libnccl", *communicator, "--bytes", "5"), "nearest: 4, 8")
 
 
 @pytest.mark.live
 def test_a_library_without_pat_is_asked_for_its_picks() -> None:
     words = ("--machine", "dgx-h100", "--gpus-per-node", "2", "--nccl", HERE[0], "--bytes", "1M", "--json")
-    (answer,) = json.loads(run("oracle", "pick", "allreduce", *words).stdout)
+    (answer,) = json.loads(run("pick", "allreduce", "--libnccl", *words).stdout)
     assert answer["pick"] == json.loads(run("pick", "allreduce", *words).stdout)[0]["pick"]
 
 
@@ -257,7 +257,7 @@ ON_A_MACHINE = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
         (("edges", "allreduce", *ON_A_MACHINE), NOT_THE_EMULATOR),
         (("explain", "allreduce", *ON_A_MACHINE, "--bytes", "1M"), NOT_THE_EMULATOR),
         (("diff", "allreduce", *ON_A_MACHINE, "--change", "nodes=4"), NOT_THE_EMULATOR),
-        (("group", "allreduce:1M*2", *ON_A_MACHINE), NOT_THE_EMULATOR),
+        (("pick", "allreduce:1M*2", *ON_A_MACHINE), NOT_THE_EMULATOR),
         (("table", *ON_A_MACHINE), NOT_THE_EMULATOR),
         (("machines",), NOT_THE_EMULATOR),
         (("cost", "allreduce", "--bytes", "1G", "--time-us", "3000", "--ranks", "8"), NOT_THE_EMULATOR),

@@ -41,7 +41,7 @@ READERS = (
     ("check", "run", "FILE", *DGX),
     ("plugin", "stats", "FILE"),
     ("plugin", "lint", "FILE"),
-    ("group", "@FILE", *DGX),
+    ("pick", "@FILE", *DGX),
     ("pick", "allreduce", *DGX, "--calibration", "FILE"),
 )
 
@@ -165,7 +165,7 @@ def test_durations_that_are_none_are_left_out(took: object, tmp_path: Path) -> N
 @pytest.mark.parametrize("value", ["", 0, False, [], {}])
 def test_calls_of_a_group_with_a_type_or_operation_that_is_none(key: str, value: object, tmp_path: Path) -> None:
     (file := tmp_path / "group.json").write_text(json.dumps([{"call": "allreduce", "bytes": 1024, key: value}]))
-    assert "unknown" in refusal(("group", "@FILE", *DGX), file)
+    assert "unknown" in refusal(("pick", "@FILE", *DGX), file)
 
 
 def test_what_a_file_says_neither_moves_a_terminal_nor_floods_it(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ ON = ("--machine", "dgx-h100", "--nodes", "2", "--nccl", "2.28.9")
 
 
 def test_neighbours_of_a_ring() -> None:
-    answer = json.loads(run("group", "send@+1:1M,recv@-1:1M", *ON, "--rank", "15", "--json").stdout)
+    answer = json.loads(run("pick", "send@+1:1M,recv@-1:1M", *ON, "--rank", "15", "--json").stdout)
     (kernel,) = answer["kernels"]
     assert {(each["peer"], each["sends"], each["network"]) for each in kernel["transfers"]} == {
         (0, True, True),
@@ -22,24 +22,24 @@ def test_neighbours_of_a_ring() -> None:
 
 
 def test_beside_a_collective_they_share_its_kernel() -> None:
-    answer = json.loads(run("group", "allreduce:4M,alltoall:64M", *ON, "--json").stdout)
+    answer = json.loads(run("pick", "allreduce:4M,alltoall:64M", *ON, "--json").stdout)
     (kernel,) = answer["kernels"]
     assert len(kernel["calls"]) == len(answer["choices"]) == 1
     assert sum(each["bytes"] for each in kernel["transfers"] if each["sends"]) == 64 << 20
-    out = run("group", "allreduce:4M,alltoall:64M", *ON).stdout
+    out = run("pick", "allreduce:4M,alltoall:64M", *ON).stdout
     assert "NCCL has no time model of sends and receives" in out
     assert "p2p channels: 16, per peer: 2" in out
 
 
 def test_functions_that_a_release_lacks_are_sends_and_receives() -> None:
-    before = json.loads(run("group", "scatter@3:1M", *ON[:4], "--nccl", "2.22.3", "--rank", "3", "--json").stdout)
+    before = json.loads(run("pick", "scatter@3:1M", *ON[:4], "--nccl", "2.22.3", "--rank", "3", "--json").stdout)
     transfers = [each for kernel in before["kernels"] for each in kernel["transfers"]]
     assert sum(each["sends"] for each in transfers) == 16
     assert [each["peer"] for each in transfers if not each["sends"]] == [3]
 
 
 def test_broadcasts_from_several_roots_are_one_call_from_2_29_2_on() -> None:
-    words = "group", "broadcast@0:1M,broadcast@3:64K,broadcast@3:4K", *ON[:4]
+    words = "pick", "broadcast@0:1M,broadcast@3:64K,broadcast@3:4K", *ON[:4]
     before, after = (json.loads(run(*words, "--nccl", each, "--json").stdout) for each in ("2.28.9", "2.29.2"))
     assert [len(kernel["calls"]) for kernel in before["kernels"]] == [3]
     assert len(before["choices"]) > len(after["choices"]) == 0
@@ -55,7 +55,7 @@ def test_broadcasts_from_several_roots_are_one_call_from_2_29_2_on() -> None:
 def test_a_file_has_the_same_calls(tmp_path: Path) -> None:
     file = tmp_path / "calls.json"
     file.write_text(json.dumps([{"call": "send", "peer": "+1", "bytes": "1M", "type": "bfloat16", "times": 3}]))
-    assert run("group", f"@{file}", *ON, "--json").stdout == run("group", "send@+1:1M:bfloat16*3", *ON, "--json").stdout
+    assert run("pick", f"@{file}", *ON, "--json").stdout == run("pick", "send@+1:1M:bfloat16*3", *ON, "--json").stdout
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_file_has_the_same_calls(tmp_path: Path) -> None:
         (("send@0:1M",), "sends itself 1 messages and receives 0"),
         (("send@1:1M", "--rank", "16"), "rank 16; valid: 0 to 15"),
         (("allreduce:1M", "--rank", "1"), "valid for collectives alone: 0"),
-        (("send@1:1M", "--table", "no.table"), "ask no tuner plugin"),
+        (("send@1:1M", "--tuner", "none"), "of which no tuner plugin is asked"),
         (("@/nowhere.json",), "/nowhere.json"),
         (("broadcast@16:1M",), "root 16; valid: 0 to 15"),
         (("allreduce:1M*10001",), "valid: up to 10000"),
@@ -76,7 +76,7 @@ def test_a_file_has_the_same_calls(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_said_in_a_line(words: tuple[str, ...], said: str) -> None:
-    assert said in run("group", *words, *ON, code=2).stderr
+    assert said in run("pick", *words, *ON, code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_what_cannot_be_is_said_in_a_line(words: tuple[str, ...], said: str) -> 
 def test_what_a_file_cannot_have_is_said_in_a_line(rows: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "calls.json"
     file.write_text(rows)
-    error = run("group", f"@{file}", *ON, code=2).stderr
+    error = run("pick", f"@{file}", *ON, code=2).stderr
     assert str(file) in error
     assert said in error
     assert len(error.splitlines()) == 1

@@ -46,7 +46,7 @@ def test_a_launch_is_of_a_rank_and_has_a_root() -> None:
 
 
 def test_a_group_has_roots() -> None:
-    answer = json.loads(run("group", "reduce@3:1M,broadcast@-1:1M", *ON, "--launch", "--rank", "2", "--json").stdout)
+    answer = json.loads(run("pick", "reduce@3:1M,broadcast@-1:1M", *ON, "--launch", "--rank", "2", "--json").stdout)
     works = [work for kernel in answer["launch"]["kernels"] for work in kernel["works"]]
     assert {work["place"]: work["root"] for work in works} == {0: 3, 1: 1}
 
@@ -83,17 +83,17 @@ def test_rings_of_a_node_need_only_what_is_received_in_a_window(windows: str, ta
             "copy engines do AllGather of 1024 bytes, and no kernel is launched; valid: --buffers plain",
         ),
         (("pick", *COPIED, "--json"), "no kernel is launched; valid: --buffers plain"),
-        (("group", "allgather:1M*2", *COPIED[1:5], *COPIED[7:]), "copy engines do the work and launch nothing"),
+        (("pick", "allgather:1M*2", *COPIED[1:5], *COPIED[7:]), "copy engines do the work and launch nothing"),
         (("pick", *ON_WINDOWS, "--buffers", "graph", "--rank", "8"), "rank 8; valid: 0 to 7"),
         (
             ("pick", *CALL, "--nccl", "2.30.7", "--buffers", "graph", "--env", "NCCL_MNNVL_CROSS_CLIQUE=1"),
             "CROSS_CLIQUE: launches in full",
         ),
         (("pick", *RINGS[:-1], "2.32.3", "--env", "NCCL_RUNTIME_CONNECT=0"), "PAT connects several ranks per node"),
-        (("group", "allgather:64M,reducescatter:64M", *GROUP), "PAT connects several ranks per node"),
-        (("group", "reduce@4:1M", *ON, "--launch"), "root 4; valid: 0 to 3"),
-        (("group", "send@1:1M", *ON, "--launch"), "valid without sends and receives"),
-        (("group", "broadcast@1:1M,broadcast@2:1M", *ON[:-1], "2.29.2", "--launch"), "from 2 roots are one call"),
+        (("pick", "allgather:64M,reducescatter:64M", *GROUP), "PAT connects several ranks per node"),
+        (("pick", "reduce@4:1M", *ON, "--launch"), "root 4; valid: 0 to 3"),
+        (("pick", "send@1:1M", *ON, "--launch"), "valid without sends and receives"),
+        (("pick", "broadcast@1:1M,broadcast@2:1M", *ON[:-1], "2.29.2", "--launch"), "from 2 roots are one call"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_line(words: tuple[str, ...], said: str) -> None:

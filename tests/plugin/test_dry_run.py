@@ -246,8 +246,8 @@ def test_a_group_is_bound_by_operation(tmp_path: Path) -> None:
     assert answer["sizes"][0]["table"]["channels"] == 2
     assert answer["groups"] == [{"bytes": 512 << 10, "calls": 4, "nccl": [16], "table": [8]}]
     assert "groups" not in json.loads(run(*command, "--json").stdout)
-    group = ["group", "allreduce:512K*4", *command[4:10], "--json"]
-    assert json.loads(run(*group, "--table", str(path)).stdout)["kernels"][0]["channels"] == 8
+    group = ["pick", "allreduce:512K*4", *command[4:10], "--json"]
+    assert json.loads(run(*group, "--tuner", f"table:{path}").stdout)["kernels"][0]["channels"] == 8
     assert json.loads(run(*group).stdout)["kernels"][0]["channels"] == 16
 
 
@@ -301,9 +301,9 @@ def test_headings_say_that_a_table_is_ignored(of_other_release: Path) -> None:
 
 
 def test_a_group_says_that_its_table_is_ignored(of_other_release: Path) -> None:
-    words = ("group", "allreduce:4M*2", "--machine", "dgx-h100", "--nccl", "2.28.9")
-    ignored = run(*words, "--table", str(of_other_release), "--json")
-    assert "and this is 2.28.9: the plugin ignores the whole table" in ignored.stderr
-    heading = " ".join(run(*words, "--table", str(of_other_release)).stdout.partition("kernel")[0].split())
+    words = ("pick", "allreduce:4M*2", "--machine", "dgx-h100", "--nccl", "2.28.9")
+    given = ("--tuner", f"table:{of_other_release}")
+    heading = " ".join(run(*words, *given).stdout.partition("kernel")[0].split())
     assert "which is IGNORED" in heading
-    assert json.loads(ignored.stdout)["kernels"] == json.loads(run(*words, "--json").stdout)["kernels"]
+    ignored, own = (json.loads(run(*each, "--json").stdout) for each in ((*words, *given), words))
+    assert ignored["kernels"] == own["kernels"]

@@ -171,7 +171,7 @@ SHAPE = ["--machine", "dgx-h100", "--nodes", "2"]
 def test_answers_name_the_constants_they_were_made_with(path: Path) -> None:
     run = CliRunner()
     own = ["--nccl", NCCL]
-    for verb in (["pick", "allreduce", "--bytes", "64M"], ["group", "allreduce:64M*2"], ["table"]):
+    for verb in (["pick", "allreduce", "--bytes", "64M"], ["pick", "allreduce:64M*2"], ["table"]):
         with_constants = run.invoke(cli, [*verb, *SHAPE, "--constants", str(path)], catch_exceptions=False).output
         assert f"constants {path}" in " ".join(with_constants.split()), verb
         made = json.loads(run.invoke(cli, [*verb, *SHAPE, "--constants", str(path), "--json"]).output)
@@ -183,7 +183,12 @@ def test_answers_name_the_constants_they_were_made_with(path: Path) -> None:
 
 
 def test_what_libnccl_answers_takes_no_constants(path: Path) -> None:
-    for verb in (["check", "allreduce"], ["oracle", "table"], ["oracle", "pick", "allreduce"], ["graphs", "--libnccl"]):
+    for verb in (
+        ["check", "allreduce"],
+        ["oracle", "table"],
+        ["pick", "allreduce", "--libnccl"],
+        ["graphs", "--libnccl"],
+    ):
         result = CliRunner().invoke(cli, [*verb, *SHAPE, "--constants", str(path)])
         assert isinstance(result.exception, BadInput), verb
         assert "libnccl computes with its own constants" in str(result.exception)

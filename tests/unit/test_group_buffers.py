@@ -146,7 +146,7 @@ def test_several_kinds_of_buffers_are_refused() -> None:
     ],
 )
 def test_what_is_refused(words: tuple[str, ...], said: str) -> None:
-    done = run("group", "allreduce:1M*2", "--machine", "dgx-h100", *words, code=2)
+    done = run("pick", "allreduce:1M*2", "--machine", "dgx-h100", *words, code=2)
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
@@ -154,7 +154,7 @@ def test_what_is_refused(words: tuple[str, ...], said: str) -> None:
 def beside_a_send(calls: str, *words: str) -> list[tuple[str, int, int]]:
     """Function, collectives and messages of each kernel."""
     words = "--machine", "dgx-h100", "--json", *words
-    kernels = json.loads(run("group", f"{calls},send@1:1M", *words).stdout)["kernels"]
+    kernels = json.loads(run("pick", f"{calls},send@1:1M", *words).stdout)["kernels"]
     return [(kernel["function"], len(kernel["calls"]), len(kernel["transfers"])) for kernel in kernels]
 
 
@@ -163,18 +163,18 @@ def test_messages_join_no_symmetric_kernel() -> None:
     words = "--nccl", "2.30.7", "--buffers", "window"
     assert beside_a_send("allreduce:1M", *words) == [symmetric, ("ncclDevKernel_SendRecv", 0, 1)]
     assert beside_a_send("allreduce:1M,broadcast:1M", *words) == [symmetric, ("ncclDevKernel_Broadcast_RING_LL", 1, 1)]
-    assert "symmetric kernel" in run("group", "allreduce:1M,send@1:1M", "--machine", "dgx-h100", *words).stdout
+    assert "symmetric kernel" in run("pick", "allreduce:1M,send@1:1M", "--machine", "dgx-h100", *words).stdout
 
 
 def test_messages_keep_2_27_from_symmetric_kernels() -> None:
     words = "--nccl", "2.27.7", "--buffers", "window"
-    assert "symmetric" in run("group", "allreduce:1M", "--machine", "dgx-h100", *words).stdout
+    assert "symmetric" in run("pick", "allreduce:1M", "--machine", "dgx-h100", *words).stdout
     assert [kernel[1:] for kernel in beside_a_send("allreduce:1M", *words)] == [(1, 1)]
 
 
 def test_copied_calls_in_a_group_with_sends_are_refused() -> None:
     words = "--machine", "dgx-h100", "--nccl", "2.30.7", "--buffers", "window", "--env", "NCCL_CTA_POLICY=ZERO"
-    done = run("group", "alltoall:1M,send@1:1M", *words, code=2)
+    done = run("pick", "alltoall:1M,send@1:1M", *words, code=2)
     assert "AllToAll in a group where copy engines do it" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
@@ -188,7 +188,7 @@ def test_a_kernel_in_a_graph_holds_all_messages(nccl: str, small: tuple[str, ...
     settings = [word for each in small for word in ("--env", each)]
     words = "--machine", "dgx-h100", "--nodes", "4", "--nccl", nccl, "--json", *settings
     kernels = [
-        len(json.loads(run("group", calls, *words, "--buffers", buffers).stdout)["kernels"])
+        len(json.loads(run("pick", calls, *words, "--buffers", buffers).stdout)["kernels"])
         for buffers in ("plain", "registered", "graph")
     ]
     assert kernels[2] == 1
@@ -196,7 +196,7 @@ def test_a_kernel_in_a_graph_holds_all_messages(nccl: str, small: tuple[str, ...
 
 
 def test_one_buffer_in_a_window() -> None:
-    words = "group", "allgather:64M*2,reducescatter:64M*2", "--machine", "dgx-h100", "--nccl", "2.30.7", "--json"
+    words = "pick", "allgather:64M*2,reducescatter:64M*2", "--machine", "dgx-h100", "--nccl", "2.30.7", "--json"
     sides = {
         side: [kernel.get("bypass_kernel") for kernel in json.loads(run(*words, *windows, side).stdout)["kernels"]]
         for windows in [("--buffers", "window", "--windows")]
@@ -211,13 +211,13 @@ def test_any_window_lets_later_releases_order_gathers_between_nodes(nccl: str, f
     """With GIN: they come back behind the others once NCCL has noted that its GPUs multicast."""
     words = "--machine", "dgx-h100", "--nodes", "2", "--env", "NCCL_GIN_TYPE=3", "--nccl", nccl, "--json"
     calls = "allgather:4K,allgather:4M,reduce:4K"
-    kernels = json.loads(run("group", calls, *words, "--buffers", "window", "--window-flags", "default").stdout)
+    kernels = json.loads(run("pick", calls, *words, "--buffers", "window", "--window-flags", "default").stdout)
     assert kernels["kernels"][0]["calls"][0]["call"] == first
 
 
 def test_the_command() -> None:
     words = (
-        "group",
+        "pick",
         "allreduce:25M*2,broadcast:1M",
         "--machine",
         "dgx-h100",

@@ -91,7 +91,7 @@ def test_a_ring_too_small_for_a_call(name: str) -> None:
 
 
 GROUP = (
-    "group",
+    "pick",
     "allreduce:25M*3,allgather:4M:bfloat16,reduce:64K:int32:max",
     "--machine",
     "dgx-h100",
@@ -125,20 +125,20 @@ def test_the_command_for_people() -> None:
 
 
 @pytest.mark.parametrize(
-    "calls", ["allreduce", "allreduce:1M*0", "nothing:1M", "allreduce:1M:float33", "allreduce:1M*9999999", ""]
+    "calls", ["allreduce:", "allreduce:1M*0", "nothing:1M", "allreduce:1M:float33", "allreduce:1M*9999999", ""]
 )
 def test_calls_that_are_none(calls: str) -> None:
-    done = run("group", calls, "--machine", "dgx-h100", code=2)
+    done = run("pick", calls, "--machine", "dgx-h100", code=2)
     assert "valid" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
 def test_nodes_whose_ranks_make_another_group_are_refused() -> None:
     nodes = ("--node", "dgx-h100:4", "--node", "dgx-b200:4", "--nccl", "2.28.9")
-    done = run("group", "allreduce:25M*4,allreduce:64K", *nodes, code=2)
+    done = run("pick", "allreduce:25M*4,allreduce:64K", *nodes, code=2)
     assert "ranks disagree: those on dgx-b200" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    alike = run("group", "allreduce:25M*4,allreduce:64K", "--node", "dgx-h100:8", "--node", "dgx-h100:4", "--json")
+    alike = run("pick", "allreduce:25M*4,allreduce:64K", "--node", "dgx-h100:8", "--node", "dgx-h100:4", "--json")
     assert len(json.loads(alike.stdout)["kernels"][0]["calls"]) == 5
 
 

@@ -16,12 +16,11 @@ from tuner.cli.command import Group
 
 SECTIONS = {
     "What NCCL picks, and why": {
-        "pick": "algorithm, protocol, channels, threads and time, by size",
+        "pick": "algorithm, protocol, channels and time, by size; of a group of calls",
         "explain": "every number of a pick step by step, and why not another one",
         "edges": "the breakpoints: the exact sizes at which the pick changes",
         "scale": "which picks hold over which numbers of nodes, 1 to 16384",
         "diff": "what a release, a setting, hardware or a node count changes",
-        "group": "what NCCL makes of several calls in one group",
         "order": "in which order ranks are added; whether the bits are the same",
         "table": "NCCL's table of latencies and bandwidths, in its own layout",
     },
@@ -41,7 +40,7 @@ SECTIONS = {
     },
     "Compare with the real NCCL": {
         "check": "the emulator against libnccl, or against what a job ran",
-        "oracle": "the real libnccl on simulated GPUs: picks, programs, learning",
+        "oracle": "the real libnccl on simulated GPUs: programs, learning",
         "fetch-nccl": "fetches a release's libnccl for the commands that ask it",
     },
     "Measure, and change the pick": {
@@ -73,6 +72,7 @@ FORMER = {  # what commands were called in 0.1.0 and before; each answers with a
     "cost fit": "fit alpha-beta --sweep",
     "cost overlap": "cost step",
     "fit sweep": "fit alpha-beta --sweep",
+    "group": "pick",
     "import-log": "log",
     "machines complete": "machines",
     "machines diagnose": "diagnose",
@@ -82,7 +82,8 @@ FORMER = {  # what commands were called in 0.1.0 and before; each answers with a
     "machines show": "machines",
     "measured list": "measured show",
     "oracle graphs": "graphs --libnccl",
-    "oracle group": "group --libnccl",
+    "oracle group": "pick --libnccl",
+    "oracle pick": "pick --libnccl",
     "oracle table": "table --libnccl",
     "plugin metrics": "plugin stats --prometheus",
     "plugin top": "plugin stats",

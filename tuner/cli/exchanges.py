@@ -1,4 +1,4 @@
-"""Sends and receives, and what NCCL makes of them, as ``pick``, ``group`` and ``diff`` print them."""
+"""Sends and receives, and what NCCL makes of them, as ``pick`` and ``diff`` print them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -79,7 +79,7 @@ WORSE = 2.0  # times what the model misses in the middle: sizes that are named
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=FILE)
 @place_options
 @options.out_option(
-    "CONSTANTS", "The file of fitted constants to write, for the --constants of pick, table and group.", required=False
+    "CONSTANTS", "The file of fitted constants to write, for the --constants of pick and table.", required=False
 )
 @library_option
 @options.json_option

@@ -1,4 +1,4 @@
-"""``nccl-tuner group``: what NCCL picks for several collectives in one group."""
+"""Several calls in one group as ``pick`` takes them, and what NCCL makes of them."""
 
 import json
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -17,17 +17,12 @@ from tuner.base.errors import BadInput
 from tuner.base.files import read_bytes
 from tuner.base.names import Collective, DataType, Op, PeerCall
 from tuner.cli import options
-from tuner.cli.command import FILE
 from tuner.cli.options import ROOTED, ROOTED_WORDS
 from tuner.cli.output import human_bytes, plural, print_json, print_table, say
-from tuner.emulator.group import Operation, plan
+from tuner.emulator.group import Operation
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
-
-if TYPE_CHECKING:
-    from tuner.answers.launches import Launches
-
 
 _CALL_WORD = re.compile(
     r"(?P<call>[^:*@]+)(@(?P<peer>[+-]?\d+))?:(?P<bytes>[^:*]+)(:(?P<type>[^:*]+))?(:(?P<op>[^:*]+))?"
@@ -142,76 +137,38 @@ def of_libnccl(calls: Sequence[GivenCall], like: Request) -> list[Operation]:
     return [call.operation(like) for call in calls]
 
 
-@click.command(name="group", cls=options.Command)
-@click.argument("calls", type=AnyCalls())
-@click.option("--rank", type=int, default=0, help="Whose sends and receives, or launch, these are. [default: 0]")
-@click.option(
-    "--table", type=FILE, metavar="TABLE", help="With the tuner plugin and this decision table; NCCL 2.21 and later."
-)
-@options.launch_option
-@options.question(libnccl="What libnccl launches instead: of the five collectives, of root 0.")
-def command(
-    calls: list[GivenCall],
-    rank: int,
-    table: Path | None,
-    in_full: bool,
-    asked: options.CommunicatorQuestion,
+def show_group(
+    calls: list[GivenCall], described: Scenario, asked: options.CommunicatorQuestion, rank: int, in_full: bool
 ) -> None:
-    """What NCCL makes of CALLS in one ncclGroupStart and ncclGroupEnd: picks, channels, threads and kernels.
-
-    CALLS is CALL[@PEER]:BYTES[:TYPE[:OP]][*TIMES], separated by commas. BYTES is NCCL's nBytes; of send and recv those
-    of the message, of alltoall, gather and scatter those of all messages of a rank, or of the root. PEER is a rank, the
-    root of broadcast, reduce, gather and scatter, or plural from --rank, such as +1. Or CALLS is @FILE: a JSON list of
-    objects with the keys call, peer, bytes, type, op, times.
-
-    \b
-    nccl-tuner group allreduce:25M*4,allreduce:64K,allgather:4M:bfloat16 --machine dgx-h100 --nodes 2 --nccl 2.28.9
-    nccl-tuner group send@+1:1M,recv@-1:1M --machine dgx-h100 --nodes 2 --rank 7
-    nccl-tuner group allreduce:4M,alltoall:64M --machine dgx-h100
-    nccl-tuner group allreduce:25M*4,allgather:64M --machine dgx-h100 --nccl 2.30.7 --buffers window
-    nccl-tuner group allgather:64M,allgather:4M --machine dgx-h100 --nccl 2.30.7 --buffers window --windows receive
-    nccl-tuner group reduce@3:4M,allgather:1M --machine dgx-h100 --nodes 2 --launch --rank 8
-    nccl-tuner group allreduce:25M*4,allgather:4M --machine dgx-h100 --nodes 2 --nccl 2.28.9 --libnccl
-    """
-    described, like, as_json = asked.scenario(), asked.call.request(), asked.as_json
+    """Prints what NCCL makes of the calls, or libnccl's answer. Errors: BadInput for what a group has not."""
+    like, as_json = asked.call.request(), asked.as_json
     if asked.libnccl is not None:
         _show_libnccl(described, calls, like, asked.libnccl, as_json)
         return
-    launches = _launches(described, rank) if in_full else None
     exchanged = any(isinstance(call.function, PeerCall) for call in calls)
     if exchanged and in_full:
         raise BadInput("--launch: of collectives; valid without sends and receives")
     if exchanged or (not in_full and any(call.peer is not None for call in calls)):
-        if table is not None:
-            raise BadInput("--table: sends and receives ask no tuner plugin; valid: of collectives without roots alone")
+        options.refuse_with("sends, receives and roots, of which no tuner plugin is asked", ("tuner",))
         _show_mixed(described, calls, like, rank, as_json)
         return
     if rank != 0 and not in_full:
         raise BadInput("--rank: whose sends and receives these are; valid for collectives alone: 0, or with --launch")
     operations = [each.operation(like, each.peer_of(rank, described.ranks)) for each in calls]
-    with_table = "" if table is None else f", with {table}"
-    if table is None:
-        answer = mixed.from_emulator(described, operations)
-        answer = replace(answer, launch=launches.of(operations)) if launches else answer
-    else:
-        from tuner.plugin.asked import opened
+    answer = mixed.from_emulator(described, operations)
+    if in_full:
+        from tuner.answers.launches import Launches  # with the search, which nothing else here needs
 
-        selection = Selection(described.communicator())
-        with opened(table, selection) as tuner:
-            if tuner.ignored is not None:
-                say(f"note: {tuner.ignored}", err=True)
-                with_table += ", which is IGNORED"
-            answer = mixed.described(described, plan(selection, operations, tuner))
-            answer = replace(answer, launch=launches.of(operations, tuner)) if launches else answer
+        answer = replace(answer, launch=Launches(described, rank).of(operations))
     if as_json:
         print_json(answer)
-    else:
-        title = f"A group of {plural(len(calls), 'call')} on {described.title}" + (f", rank {rank}" if rank else "")
-        print_group(title + with_table, answer)
-        if answer.launch is not None:
-            from tuner.cli.launches import print_launch
+        return
+    title = f"A group of {plural(len(calls), 'call')} on {described.title}" + (f", rank {rank}" if rank else "")
+    print_group(title, answer)
+    if answer.launch is not None:
+        from tuner.cli.launches import print_launch
 
-            print_launch(title[0].lower() + title[1:], answer.launch)
+        print_launch(title[0].lower() + title[1:], answer.launch)
 
 
 def _show_mixed(scenario: Scenario, calls: Sequence[GivenCall], like: Request, rank: int, as_json: bool) -> None:
@@ -251,12 +208,6 @@ def _show_libnccl(
         print_json(made)
     else:
         print_group(f"A group of {plural(len(calls), 'call')} on {described.title}: the real libnccl", made)
-
-
-def _launches(scenario: Scenario, rank: int) -> "Launches":
-    from tuner.answers.launches import Launches  # with the search, which nothing else here needs
-
-    return Launches(scenario, rank)
 
 
 BYPASSED = "The calls of a symmetric kernel share its blocks, and are not among what is chosen together."

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tuner.answers.calibrated import TimesWanted
 
 
-TAKING_ANY_CALL = "pick, group, diff, export"
+TAKING_ANY_CALL = "pick, diff, export"
 ROOTED = (Collective.Broadcast, Collective.Reduce)
 ROOTED_WORDS = "broadcast, reduce, gather and scatter"
 
@@ -254,7 +254,6 @@ def _times_wanted(whose: str, calibration: str | None) -> "TimesWanted | None":
 
 
 OUTPUT = "Output"
-any_call_argument = click.argument("collective", type=AnyCall(Collective, "collective"))
 collective_argument = click.argument("collective", type=Named(Collective, "collective"))
 collectives_argument = click.argument(
     "collectives", nargs=-1, type=Named(Collective, "collective"), metavar="[COLLECTIVE]..."
@@ -330,6 +329,12 @@ def refuse(other: str, names: Collection[str]) -> None:
     """Refuses those of these parameters that are given: they have no meaning without ``other``. Raises BadInput."""
     if given := [_spelled(each) for each in _given() if each.name in names]:
         raise BadInput(f"{', '.join(given)}: of {other}; remove {'it' if len(given) == 1 else 'them'}, or add that")
+
+
+def refuse_with(what: str, names: Collection[str]) -> None:
+    """Refuses those of these parameters that are given: they have no meaning with ``what``. Raises BadInput."""
+    if given := [_spelled(each) for each in _given() if each.name in names]:
+        raise BadInput(f"{', '.join(given)}: no meaning with {what}; remove {'it' if len(given) == 1 else 'them'}")
 
 
 def refuse_others(option: str, valid: Collection[str]) -> None:

@@ -1,26 +1,19 @@
 """``nccl-tuner oracle``: the real libnccl on simulated GPUs."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tuner.answers import library
-from tuner.base.names import Collective
 from tuner.cli import options
 from tuner.cli.command import FILE, Group
 from tuner.cli.output import print_json, progress, show
-from tuner.cli.pick import print_answers
 
 if TYPE_CHECKING:
     from tuner.oracle.conformance.learn import Learning
 
-TABLES = ("NCCL_TUNER_TABLE", "NCCL_TUNER_CONFIG_FILE")
-
-
 VERBS = {
-    "pick": "what libnccl picks, as launched, in the form of pick",
     "run": "a program that calls NCCL, as it is, on simulated GPUs",
     "learn": "a libnccl that has no file here: its constants and rules",
 }
@@ -30,47 +23,11 @@ VERBS = {
 def command() -> None:
     """The real libnccl of a release, run without a GPU on simulated devices.
 
-    graphs, group and table ask it with --libnccl, and diff for what only it knows.
+    pick, graphs and table ask it with --libnccl, and diff for what only it knows.
 
     \b
-    nccl-tuner oracle pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB
+    nccl-tuner oracle run --machine dgx-h100 --nccl 2.28.9 -- ./all_reduce_perf -g 8 -c 0
     """
-
-
-@click.command(name="pick", cls=options.Command)
-@options.collective_argument
-@options.bytes_option
-@options.communicator_options(without=["constants"], build=True)
-@options.call_options()
-@options.timeout_option
-@options.json_option
-def pick_command(
-    collective: Collective,
-    sizes: list[int],
-    call: options.CallOptions,
-    timeout_s: float,
-    as_json: bool,
-    communicator: options.CommunicatorOptions,
-) -> None:
-    """What libnccl picks, as launched: the form of `nccl-tuner pick`.
-
-    \b
-    nccl-tuner oracle pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json
-    nccl-tuner oracle pick allreduce --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 2 --nccl 2.32.3
-    """
-    described = communicator.scenario()
-    for name in TABLES:
-        if os.environ.get(name) or any(text.startswith(f"{name}=") for text in communicator["env"]):
-            click.echo(
-                f"note: {name} is set, and no plugin reads it here; `nccl-tuner plugin lint --libnccl` loads a table",
-                err=True,
-            )
-    progress(f"asking the libnccl of {described.title}")
-    answers = library.of_sizes(described, call.request(collective), sizes, timeout_s)
-    if as_json:
-        print_json(answers)
-    else:
-        print_answers(f"{collective.name} on {described.title}: the real libnccl", answers)
 
 
 @click.command(name="run", cls=options.Command, context_settings={"ignore_unknown_options": True})

@@ -1,9 +1,10 @@
-"""``nccl-tuner pick``: what NCCL picks."""
+"""``nccl-tuner pick``: what NCCL picks, or libnccl itself, for a call or for several in a group."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +19,25 @@ from tuner.cli.options import CALL, ROOTED
 from tuner.cli.output import human_bytes, number, print_csv, print_json, print_table, say
 from tuner.emulator.group import Operation
 from tuner.emulator.selection import Pick
+from tuner.scenario import Scenario
+
+if TYPE_CHECKING:
+    from tuner.cli.group import GivenCall
+
+TABLES = ("NCCL_TUNER_TABLE", "NCCL_TUNER_CONFIG_FILE")
+NOT_OF_LIBNCCL = ("rank", "peer", "parts", "in_full", "as_csv", "tuner", "time", "calibration")
+NOT_OF_GROUPS = ("sizes", "peer", "parts", "as_csv", "time", "calibration")
+
+
+class CallOrCalls(options.AnyCall):
+    """One call by its name, or several as :class:`tuner.cli.group.AnyCalls`, which have sizes or are in a file."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and (":" in value or value.startswith("@")):
+            from tuner.cli.group import AnyCalls  # one call does without
+
+            return AnyCalls().convert(value, param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class Parts(options.Sizes):
@@ -31,7 +51,7 @@ class Parts(options.Sizes):
 
 
 @click.command(name="pick", cls=options.Command)
-@options.any_call_argument
+@click.argument("collective", type=CallOrCalls(Collective, "collective"), metavar="COLLECTIVE|CALLS")
 @options.bytes_option
 @options.option(
     "--rank",
@@ -59,9 +79,9 @@ class Parts(options.Sizes):
 )
 @options.launch_option
 @options.csv_option
-@options.question(changes=True, times="nccl")
+@options.question(changes=True, times="nccl", libnccl="What libnccl launches instead: of collectives, of root 0.")
 def command(
-    collective: Collective | PeerCall,
+    collective: "Collective | PeerCall | list[GivenCall]",
     sizes: list[int],
     rank: int | None,
     peer: int | None,
@@ -72,9 +92,16 @@ def command(
 ) -> None:
     """What NCCL picks for COLLECTIVE: algorithm, protocol, channels, threads and its predicted time.
 
+    CALLS are several in one ncclGroupStart and ncclGroupEnd: CALL[@PEER]:BYTES[:TYPE[:OP]][*TIMES], with commas between
+    them. BYTES is NCCL's nBytes; of send and recv those of the message, of alltoall, gather and scatter those of all
+    messages of a rank, or of the root. PEER is a rank, the root of broadcast, reduce, gather and scatter, or counts
+    from --rank, such as +1. Or CALLS is @FILE: a JSON list of objects with the keys call, peer, bytes, type, op, times.
+
     \b
     nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --json
     nccl-tuner pick allreduce --node dgx-h100:8x2 --node dgx-a100:4 --nccl 2.28.9
+    nccl-tuner pick allreduce:25M*4,allreduce:64K,allgather:4M:bfloat16 --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    nccl-tuner pick send@+1:1M,recv@-1:1M --machine dgx-h100 --nodes 2 --rank 7
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.28.9 --buffers window
     nccl-tuner pick allgather --machine dgx-h100 --nccl 2.30.7 --buffers window --windows receive
     nccl-tuner pick allreduce --machine dgx-h100 --nccl 2.30.7 --buffers window --window-flags strict-ordering
@@ -88,12 +115,28 @@ def command(
     nccl-tuner pick allreduce --log nccl.log --comp-cap 8.0
     nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 64M --launch
     nccl-tuner pick reduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 1M --launch --root 3 --rank 8
+    nccl-tuner pick allreduce:4M,alltoall:64M --machine dgx-h100
+    nccl-tuner pick allgather:64M,allgather:4M --machine dgx-h100 --nccl 2.30.7 --buffers window --windows receive
+    nccl-tuner pick reduce@3:4M,allgather:1M --machine dgx-h100 --nodes 2 --launch --rank 8
+    nccl-tuner pick allreduce:25M*4,allgather:4M --machine dgx-h100 --nodes 2 --nccl 2.28.9 --libnccl
+    nccl-tuner pick allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9 --bytes 8,1K,64MiB --libnccl --json
     """
     call, times, as_json = asked.call, asked.times, asked.as_json
+    if asked.libnccl is not None:
+        options.refuse_with("--libnccl", NOT_OF_LIBNCCL)
+    if isinstance(collective, list):
+        from tuner.cli.group import show_group
+
+        options.refuse_with("several calls, which have their own sizes and roots", NOT_OF_GROUPS)
+        show_group(collective, _described(asked), asked, rank or 0, in_full)
+        return
     if as_csv and (in_full or as_json):
         raise BadInput("--csv cannot be combined with --launch or --json")
     if parts is not None and (collective is not PeerCall.AllToAll or times is not None or peer is not None):
         raise BadInput("--parts is of alltoall, which has no time then; remove it, or --time, --calibration and --peer")
+    if asked.libnccl is not None:
+        _show_libnccl(collective, sizes, asked)
+        return
     if isinstance(collective, PeerCall):
         if in_full or as_csv:
             option = "--launch" if in_full else "--csv"
@@ -139,6 +182,30 @@ def command(
     else:
         _print_calibrated(title, answers, times.beside_nccl)
     _print_launches(title if rank is None else f"{title}, rank {rank}", answers)
+
+
+def _described(asked: options.CommunicatorQuestion) -> Scenario:
+    """The communicator, of which no tuner decides where libnccl is asked."""
+    if asked.libnccl is None:
+        return asked.scenario()
+    for name in TABLES:
+        if os.environ.get(name) or any(text.startswith(f"{name}=") for text in asked.communicator["env"]):
+            plugin = "`nccl-tuner plugin lint --libnccl` loads a table"
+            click.echo(f"note: {name} is set, and no plugin reads it here; {plugin}", err=True)
+    return asked.communicator.without("tuner").scenario()
+
+
+def _show_libnccl(function: Collective | PeerCall, sizes: list[int], asked: options.CommunicatorQuestion) -> None:
+    """What libnccl picks, as launched. Errors: BadInput for a call made of sends and receives."""
+    from tuner.answers import library
+
+    collective = options.Named(Collective, "collective").convert(function.name, None, None)
+    described = _described(asked)
+    answers = library.of_sizes(described, asked.call.request(collective), sizes, asked.libnccl or 0)
+    if asked.as_json:
+        print_json(answers)
+    else:
+        print_answers(f"{collective.name} on {described.title}: the real libnccl", answers)
 
 
 def _print_launches(title: str, answers: Sequence[PickAnswer]) -> None:
