@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 MOST_BYTES = 60 << 20
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 PURE = ("click", "rich", "markdown-it-py", "mdurl", "pygments", "platformdirs", "pyelftools", "pycparser")
-PROGRAMS = ("gpu_loop.py", "gpu_stages.py", "gpu_own_choices.py", "gpu_host_time.py")
+PROGRAMS = ("gpu_loop.py", "gpu_stages.py", "gpu_own_choices.py", "gpu_host_time.py", "gpu_job.py")
 NVML = "nvidia-ml-py"  # no part of this environment: the newest
 MANYLINUX = ("2_28", "2_27", "2_17")
 

@@ -1,6 +1,6 @@
 """The whole loop on borrowed GPUs, in stages that each have a time limit: what fails costs seconds, not the session.
 
-    python benchmarks/gpu_loop.py --out FOLDER [--copies FOLDER] [--library libnccl.so.2] [--seconds 540]
+    python benchmarks/gpu_loop.py --out FOLDER [--copies FOLDER] [--library libnccl.so.2] [--seconds 540] [--only job]
 
 1. Self-tests say which layer fails: driver, NVRTC, libnccl, ranks, a call, a call in a graph, forced calls. Where one
    does, the next tries fewer blocks, no CUDA graphs, no P2P, sockets; what works stays set for all that follows.
@@ -9,7 +9,8 @@
 4. Seven sizes (or --bytes) of three collectives, every combination that NCCL offers; 'decide' with its A/B run.
 5. One channel, small sizes: latency by protocol and ranks. Large sizes by channels: the rate of one.
 6. The host's time, with a tuner plugin and without. NCCL's own choices without P2P, and over sockets.
-7. The A/B run of the decided rows once more. Then all sizes until the time is over, 'verify', 'fit' and 'decide' on it.
+7. The plugin inside a job ('gpu_job.py'): what its profiler sees, arms, arms beside other work, cost by event mask.
+8. The A/B run of the decided rows once more. Then all sizes until the time is over, 'verify', 'fit' and 'decide' on it.
 
 On a computer with one GPU several ranks share it, which takes NCCL 2.30.3 or later: 2, then 3, 4 and 8. Stages run in
 processes of their own; each writes to FOLDER, and after each all that is there is packed into results.tar.gz in the
@@ -44,6 +45,7 @@ PYTHON = (sys.executable, "-P")  # not the tuner that may lie in the current fol
 NCCL_TUNER = (*PYTHON, "-c", "from tuner.cli import main; main()")
 GRAPHS_BELOW = "128M"  # where all ranks are in one process the host needs that long to start a call
 NINE_MINUTES_S = 540.0
+JOB_S = 100.0  # in which all calls of the stages inside a job can be made
 ALL_SIZES_S, ANALYSIS_S = 60.0, 60.0
 # A row for sizes that nobody calls: it is looked through, and decides nothing.
 NO_ROW = "allreduce bytes={low}..{high} -> ring/ll\n"
@@ -197,6 +199,27 @@ class Run:
             command = [*PYTHON, str(HERE / "gpu_host_time.py"), *self.words, *words]
             yield Stage(self.name(name), command, 20, variables=self.setup.variables, about_s=4)
 
+    def job(self) -> Iterator[Stage]:
+        """The plugin as profiler and tuner inside a job, its arms, and what NCCL's profiler costs by event mask."""
+
+        share = min(1.0, self.scale * NINE_MINUTES_S / JOB_S)
+
+        def stage(name: str, limit_s: float, about_s: float, *words: str, into: str = "") -> Stage:
+            said = ["--out", str(self.file(into or name, ".jsonl")), *self.words, "--share", f"{share:.3f}"]
+            command = [*PYTHON, str(HERE / "gpu_job.py"), words[0], *said, *words[1:]]
+            return Stage(self.name(name), command, limit_s, variables=self.setup.variables, about_s=about_s)
+
+        yield stage("profile", 40, 12, "profile")
+        if self.ranks_per_gpu > 2:
+            return
+        yield stage("explore", 45, 15, "explore")
+        for name, profiler in (("masks", "idle"), ("no-masks", "none"), ("masks-job", "job")):
+            yield stage(name, 30, 7, "masks", "--profiler", profiler, into="masks")
+        yield stage("overlap", 60, 20, "explore", "--beside")
+        yield stage("captured", 30, 10, "explore", "--capture")
+        for name, profiler in (("no-masks-again", "none"), ("masks-again", "idle")):
+            yield stage(name, 30, 7, "masks", "--profiler", profiler, into="masks")
+
     def analysis(self, command: str, *words: str, needs: str) -> Stage:
         said = [*NCCL_TUNER, *command.split(), str(self.file("run", ".jsonl")), *words, *self.words[2:]]
         return Stage(self.name(command.split()[0]), said, 60, (self.name(needs),), about_s=4)
@@ -218,13 +241,15 @@ def main() -> int:
     parser.add_argument("--library", type=Path, help="a libnccl.so.2 [default: that of the installed wheel]")
     parser.add_argument("--bytes", default=SEVEN, help=f"the sizes of the quick sweep [default: {SEVEN}]")
     parser.add_argument("--seconds", type=float, default=NINE_MINUTES_S, help="for all of it [default: 540]")
+    parser.add_argument("--only", choices=("job",), help="one self-test, and 7 alone")
     given = parser.parse_args()
     try:
         with sigterm_interrupts():
             stages = Stages(given.out, given.seconds, given.copies, lambda line: print(line, flush=True))
             several = (given.ranks_per_gpu,) if given.ranks_per_gpu else climb()
             scale = given.seconds / NINE_MINUTES_S
-            all_of_it(stages, [Run(given.out, given.library, ranks, given.bytes, scale) for ranks in several])
+            runs = [Run(given.out, given.library, ranks, given.bytes, scale) for ranks in several]
+            (job_alone if given.only else all_of_it)(stages, runs)
     except (TunerError, OSError) as error:
         print(f"gpu_loop: {error}", file=sys.stderr)
         return 2
@@ -270,6 +295,24 @@ def all_of_it(stages: Stages, several: Sequence[Run]) -> None:
         stages.run(first.gate("decide", "sweep", limit_s=150))
 
 
+def job_alone(stages: Stages, several: Sequence[Run]) -> None:
+    """Only what the plugin does inside a job, on the first number of ranks that works and on 8."""
+    working = working_runs(stages, several[:1])
+    for first in working:
+        planned = in_job(
+            first, [first, replace(first, ranks_per_gpu=SWEPT[-1])] if first.ranks_per_gpu > 1 else [first]
+        )
+        stages.plan(planned)
+        for stage in planned:
+            stages.run(stage)
+
+
+def in_job(first: Run, several: Sequence[Run]) -> list[Stage]:
+    """The stages inside a job, first those of the most ranks that are few."""
+    own, *rest = first.job()
+    return [own, *chain.from_iterable(each.job() for each in several if each is not first), *rest]
+
+
 def in_order(working: Sequence[Run], swept: Sequence[Run]) -> Iterator[Stage]:
     """What fits into nine minutes, in the order in which it gives way from the end."""
     first = working[0]
@@ -291,6 +334,7 @@ def in_order(working: Sequence[Run], swept: Sequence[Run]) -> Iterator[Stage]:
     yield from first.host_times([*plugins, *((f"{name}-again", rows) for name, rows in reversed(plugins))])
     for each in swept[1:]:
         yield from each.host_times(plugins[:1])
+    yield from in_job(first, swept)
     yield from first.own_choices("no-p2p", NO_P2P)
     yield from first.own_choices("sockets", SOCKETS, str(64 << 20))
     for each in swept:

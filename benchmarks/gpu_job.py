@@ -1,0 +1,401 @@
+"""A job on the GPUs at hand that the plugin measures from inside, as NCCL's tuner and profiler; with arms, or by masks.
+
+    python benchmarks/gpu_job.py profile --out FILE [--library FILE] [--ranks-per-gpu 2]
+    python benchmarks/gpu_job.py explore --out FILE [--beside] [--capture]
+    python benchmarks/gpu_job.py masks   --out FILE [--profiler none|idle|job]
+
+'profile': collectives of several sizes outside CUDA graphs, in graphs and in groups, timed by CUDA events as well.
+Sizes in graphs are 512 B larger, so that each kind of call has its own. 'explore': calls in a drawn order under a table
+with arms, until exploring has ended; --beside: while another stream's kernel works on the same GPU; --capture: some
+calls of each kind are captured in the middle. 'masks': times of calls under event masks of NCCL's profiler, each block
+under the next of a drawn order; 'idle' is this project's profiler without a folder, which takes no event.
+
+The plugin writes to the folder FILE.job, and 'nccl-tuner job read' reads it. What is compared here at once: what ran
+against the emulator's picks, and between the ranks. Exit code 1 where something differs, a result is wrong, or nothing
+was measured.
+"""
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner import plugin
+from tuner.base.errors import BadInput, BadMeasurement, MeasuringFailed, TunerError
+from tuner.base.names import Collective
+from tuner.bench.backend import Options
+from tuner.bench.gpu import opening
+from tuner.bench.gpu.nccl import _offset
+from tuner.bench.gpu.process import within
+from tuner.bench.gpu.rendezvous import ALONE
+from tuner.bench.workflow import topology_beside
+from tuner.jobs.inside.files import JobFile, files_of, read_file
+from tuner.jobs.inside.joined import job_call
+from tuner.times.records import samples
+from tuner.times.records.header import GPU
+from tuner.times.records.samples import Combination, Point, SampleBlock
+from tuner.times.verify import model_of
+
+sys.path.append(str(Path(__file__).parent))  # the program lies beside, also where Python leaves a script's folder out
+
+from gpu_host_time import UnloggedGpu
+
+PROFILED = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter, Collective.Broadcast)
+PROFILED_SIZES = (1 << 10, 1 << 14, 1 << 18, 1 << 20, 8 << 20, 64 << 20, 256 << 20)
+IN_GRAPH, IN_GROUP = 512, 1024  # bytes beyond
+REPEATS, ROUNDS, GROUPS = 5, 2, 20
+AGREE_S = 3.0  # before the first call: ranks read each other's files by the first of their rounds then
+BLOCK, EVERY = 10, 2
+EXPLORED: Mapping[Collective, tuple[int, ...]] = {
+    Collective.AllReduce: (1 << 14, 1 << 20, 8 << 20, 64 << 20),
+    Collective.AllGather: (1 << 20, 8 << 20, 64 << 20),
+    Collective.ReduceScatter: (1 << 20, 8 << 20, 64 << 20),
+}  # as many as the calls of a block
+ARMS = {Collective.AllReduce: "ring/ll | ring/ll128 | ring/simple | tree/ll | tree/simple | nccl"}
+RING_ARMS = "ring/ll | ring/ll128 | ring/simple | nccl"
+ITERATIONS, ENDS_AFTER, WAIT_EACH, CHECK_EACH = 2500, 2000, 4, 250
+CAPTURED_AT, CAPTURING = 900, 1200  # iterations
+MASKED_SIZES = (8, 1 << 10, 1 << 14, 1 << 17, 1 << 20)
+# ncclProfileColl, ncclProfileKernelCh: src/include/plugin/nccl_profiler.h, v2.26.2-1 and later.
+MASKS = {"0": 0, "coll": 2, "coll+kernelCh": 2 | 64, "all": 0xFFF}
+MASK_ROUNDS = 14
+MASK_VARIABLE = "ncclProfilerEventMask"  # src/plugin/profiler.cc
+BUSY = """
+extern "C" __global__ void busy(float4 *data, unsigned long long count, unsigned long long rounds) {
+    unsigned long long stride = (unsigned long long)gridDim.x * blockDim.x * 4;
+    for (unsigned long long round = 0; round < rounds; round++) {
+        for (unsigned long long i = (blockIdx.x * blockDim.x + threadIdx.x) * 4ull; i + 3 < count; i += stride) {
+            float4 a = data[i], b = data[i + 1], c = data[i + 2], d = data[i + 3];
+            a.x = a.x * 1.0001f + 0.5f, b.y = b.y * 1.0001f + 0.5f;
+            c.z = c.z * 1.0001f + 0.5f, d.w = d.w * 1.0001f + 0.5f;
+            data[i] = a, data[i + 1] = b, data[i + 2] = c, data[i + 3] = d;
+        }
+    }
+}
+"""
+BUSY_BYTES, BUSY_ROUNDS, BUSY_THREADS = 128 << 20, 3, 64  # few threads: NCCL's blocks fit beside them
+
+
+class JobGpu(UnloggedGpu):
+    """The GPUs with the variables of a job; calls in a row that nobody times, and calls in groups."""
+
+    @cached_property
+    def _mask(self) -> Any:
+        """Where NCCL has the mask of its profiler's events. BadInput without the symbol."""
+        base = self._nccl.ffi.cast("uintptr_t", self._nccl.ffi.addressof(self._nccl._library, "ncclGetVersion"))
+        offset, known = (_offset(self._nccl.path, name) for name in (MASK_VARIABLE, "ncclGetVersion"))
+        if offset is None or known is None:
+            raise BadInput(f"{self._nccl.path} has no {MASK_VARIABLE}; valid: NCCL 2.26 and later, not stripped")
+        return self._nccl.ffi.cast("int *", int(base) - known + offset)
+
+    def mask_events(self, mask: int) -> None:
+        """Sets which events NCCL's profiler has, for all later calls of the process."""
+        self._mask[0] = mask
+
+    def in_one_group(self, points: Sequence[Point]) -> None:
+        """All of them on all ranks in one group, and waits for it. MeasuringFailed past the limit."""
+        prepared = [self._calls._prepared(point) for point in sorted(points, key=lambda each: -each.bytes)]
+
+        def launch() -> None:
+            self._nccl.start_group()
+            for each in prepared:
+                for once in each:
+                    once()
+            self._nccl.end_group()
+
+        self._wait_for(launch)
+
+    def _wait_for(self, launch: Any, beside: "Beside | None" = None) -> None:
+        def done() -> None:
+            deadline_s = time.monotonic() + self._options.limit_s
+            with self._local[0].lane.current():
+                launch()
+            marks = [(rank, self._calls._marks(rank, 1)[0]) for rank in self._local]
+            for rank, mark in marks:
+                with rank.lane.current():
+                    rank.lane.record(mark)
+            while beside is not None and not all(rank.lane.done(mark) for rank, mark in marks):
+                beside.feed()
+                if time.monotonic() > deadline_s:
+                    break
+            self._calls._wait(marks, deadline_s)
+
+        within(self._options.limit_s + 5, "calls", done)
+
+    def in_a_drawn_order(self, order: Sequence[Point], beside: "Beside | None") -> None:
+        """One after the other on all ranks, and waits for all."""
+        prepared = {point: self._calls._prepared(point) for point in sorted(set(order), key=lambda each: -each.bytes)}
+
+        def launch() -> None:
+            for point in order:
+                self._calls._several(prepared[point], 1)
+                if beside is not None:
+                    beside.feed()
+
+        self._wait_for(launch, beside)
+
+    def beside(self) -> "Beside":
+        """Work on another stream of the first rank's GPU."""
+        return Beside(self._cuda, self._local[0].lane.device)
+
+
+class Beside:
+    """A kernel that reads and writes memory, again and again on a stream of its own: two of it are always queued."""
+
+    def __init__(self, cuda: Any, device: int) -> None:
+        self._lane = cuda.lane(device)
+        self._grid = cuda.multiprocessors(device)
+        with self._lane.current():
+            numbers = (self._lane.buffer("busy", BUSY_BYTES), BUSY_BYTES // 16, BUSY_ROUNDS)
+            self._arguments = tuple(map(cuda.cupy.uint64, numbers))
+            self._kernel = cuda.cupy.RawModule(code=BUSY).get_function("busy")
+            self._queued: list[Any] = []
+            self.launched = 0
+            self.feed()
+            marks = [self._lane.mark() for _ in range(2)]
+            self._lane.record(marks[0])
+            self._launch()
+            self._lane.record(marks[1])
+            while not self._lane.done(marks[1]):
+                time.sleep(1e-3)
+            self.alone_us = self._lane.between_us(*marks)
+
+    def _launch(self) -> None:
+        self._kernel((self._grid,), (BUSY_THREADS,), self._arguments, stream=self._lane._stream)
+        self.launched += 1
+
+    def feed(self) -> None:
+        """Launches more where fewer than two are not done."""
+        with self._lane.current():
+            self._queued = [mark for mark in self._queued if not self._lane.done(mark)]
+            while len(self._queued) < 2:
+                self._launch()
+                self._queued.append(self._lane.mark())
+                self._lane.record(self._queued[-1])
+
+
+def open_gpu(given: argparse.Namespace, variables: Mapping[str, str]) -> JobGpu:
+    """The communicator of a job with these variables of NCCL and the plugin."""
+    JobGpu.plugin = variables
+    options = Options(given.ranks_per_gpu, given.library, topology_beside(given.out), limit_s=20.0)
+    gpu = opening.open_at(ALONE, options, JobGpu)
+    assert isinstance(gpu, JobGpu)
+    return gpu
+
+
+def job_folder(out: Path) -> Path:
+    """What the plugin writes while a file is measured."""
+    return out.with_name(f"{out.name}.job")
+
+
+def job_variables(out: Path) -> dict[str, str]:
+    """The plugin as tuner and profiler, which writes every second."""
+    shared = str(plugin.path())
+    folder = {"NCCL_TUNER_JOB": str(job_folder(out).resolve()), "NCCL_TUNER_JOB_SECONDS": "1"}
+    return {"NCCL_TUNER_PLUGIN": shared, "NCCL_PROFILER_PLUGIN": shared, **folder}
+
+
+def profile(given: argparse.Namespace) -> tuple[str, bool]:
+    """Measures into a file as 'measure' does, NCCL's own choices without what ran; what the profiler says of it."""
+    gpu = open_gpu(given, job_variables(given.out))
+    header, wrong = gpu.describe(), 0
+    with samples.Writer(given.out, header) as writer:
+        for number, beyond in product(range(ROUNDS), (0, IN_GRAPH)):
+            for size, collective in product(PROFILED_SIZES, PROFILED):
+                point = Point(collective, size + beyond, graph=beyond == IN_GRAPH)
+                ran = gpu.run(point, None, REPEATS)
+                wrong += ran.wrong
+                writer.add(SampleBlock(point, None, None, ran.times_us, number, wrong=ran.wrong, host_us=ran.host_us))
+    if header.backend == GPU:  # what stands in for GPUs in tests has a launch for each call
+        for size, _ in product(PROFILED_SIZES[:-1], range(GROUPS)):
+            gpu.in_one_group([Point(collective, size + IN_GROUP) for collective in PROFILED])
+    gpu.close()
+    found = list(compared(given.out))
+    exact = sum(calls for calls, _, same in found if same)
+    differing = [text for _, text, same in found if not same]
+    whole = sum(calls for calls, _, _ in found)
+    said = f"{exact} of {whole} records of calls, of {len(found)} kinds, are the emulator's; {wrong} results are wrong"
+    return "\n".join([*differing, said]), whole > 0 and not differing and not wrong
+
+
+def job_files(out: Path) -> list[JobFile]:
+    """Those of the plugin beside a file; none where it wrote none."""
+    return [read_file(path) for path in files_of(job_folder(out))] if job_folder(out).is_dir() else []
+
+
+def compared(out: Path) -> Iterator[tuple[int, str, bool]]:
+    """Of each kind of call at each rank: how many have a record, what ran and what the emulator picks; of calls in a
+    group the algorithm and the protocol alone, as their channels are shared.
+    """
+    model = model_of(samples.read(out))
+    if model is None:
+        raise BadMeasurement(f"{out}: the header has no communicator, so that nothing can be compared")
+    for file in job_files(out):
+        counts = np.bincount(file.records["kind"], minlength=len(file.kinds))
+        for kind, calls in zip(file.kinds, counts, strict=True):
+            ranks = int(file.communicators[kind["communicator"]]["ranks"])
+            call = job_call(kind, ranks)
+            if call is None or call.executed is None or not calls:
+                continue
+            pick = model.pick(Point(call.collective, call.bytes, call.dtype))
+            grouped = call.bytes - IN_GROUP in PROFILED_SIZES
+            same = pick is not None and (
+                call.executed.algo_proto == pick.algo_proto if grouped else call.executed == pick
+            )
+            yield int(calls), f"{call.collective.name} {call.bytes} B: ran {call.executed}, picked {pick}", same
+
+
+def table_of(ends_after: int) -> str:
+    """Arms for every size."""
+    each = (
+        f"{collective.name.lower()} -> explore {ARMS.get(collective, RING_ARMS)} every={EVERY} block={BLOCK} "
+        f"calls={ends_after}\n"
+        for collective in EXPLORED
+    )
+    return "nccl-tuner-table 1\n" + "".join(each)
+
+
+def explore(given: argparse.Namespace) -> tuple[str, bool]:
+    """Runs until exploring has ended, or a graph has ended it, and some calls more; whether ranks ran the same."""
+    points = [Point(collective, size) for collective, sizes in EXPLORED.items() for size in sizes]
+    iterations, ends_after, captured_at = (
+        max(WAIT_EACH, int(each * given.share) // WAIT_EACH * WAIT_EACH)
+        for each in (CAPTURING if given.capture else ITERATIONS, ENDS_AFTER, CAPTURED_AT)
+    )
+    table = given.out.with_name(f"{given.out.stem}.table")
+    table.write_text(table_of(10**6 if given.capture else ends_after * len(points)))
+    gpu = open_gpu(given, {**job_variables(given.out), "NCCL_TUNER_TABLE": str(table.resolve())})
+    header = gpu.describe()
+    time.sleep(AGREE_S)
+    beside = gpu.beside() if given.beside else None
+    drawn, wrong, waiting = random.Random(1), 0, []
+    called: list[int] = []  # place in points; -1 - place: so many calls in a graph
+    start_s = time.monotonic()
+    for iteration in range(iterations):
+        order = drawn.sample(range(len(points)), len(points))
+        called += order
+        waiting += order
+        if iteration % WAIT_EACH == WAIT_EACH - 1:
+            gpu.in_a_drawn_order([points[place] for place in waiting], beside)
+            waiting = []
+        if iteration % CHECK_EACH == CHECK_EACH - 1 and not waiting:
+            for place, point in enumerate(points):
+                wrong += gpu.run(point, None, 0).wrong
+                called.append(place)
+        if given.capture and iteration == captured_at - 1:
+            for place, point in enumerate(points):
+                ran = gpu.run(Point(point.collective, point.bytes + IN_GRAPH, graph=True), None, REPEATS)
+                wrong += ran.wrong
+                called.append(-1 - place)
+    elapsed_s = time.monotonic() - start_s
+    gpu.close()
+    with samples.Writer(given.out, header):
+        pass
+    said: dict[str, Any] = {
+        "points": [[point.collective.name, point.bytes] for point in points],
+        "called": called,
+        "wrong": wrong,
+        "elapsed_s": elapsed_s,
+        "beside": None if beside is None else {"launched": beside.launched, "alone_us": beside.alone_us},
+    }
+    given.out.with_name(f"{given.out.stem}.called.json").write_text(json.dumps(said))
+    records, arms, parted, frozen = arms_seen(given.out)
+    text = (
+        f"{records} records of calls, {arms} other than the emulator's picks; {parted} calls parted, {frozen} arms in "
+        f"graphs, {wrong} results are wrong; {elapsed_s:.1f} s"
+    )
+    return text, arms > 0 and not (parted or frozen or wrong)
+
+
+def arms_seen(out: Path) -> tuple[int, int, int, int]:
+    """Records of calls, how many of them ran something else than the emulator's pick, how many calls ranks ran
+    otherwise than others, and how many in graphs ran something else than the pick.
+    """
+    model = model_of(samples.read(out))
+    if model is None:
+        raise BadMeasurement(f"{out}: the header has no communicator, so that nothing can be compared")
+    in_graphs = {size + IN_GRAPH for sizes in EXPLORED.values() for size in sizes}
+    count = arms = frozen = 0
+    calls: dict[tuple[int, str, int], set[Combination]] = defaultdict(set)
+    for file in job_files(out):
+        kinds = []
+        for kind in file.kinds:
+            one = file.communicators[kind["communicator"]]
+            call = job_call(kind, int(one["ranks"]))
+            pick = model.pick(Point(call.collective, call.bytes, call.dtype)) if call else None
+            kinds.append((int(one["id"]), call, call is not None and call.executed != pick))
+        for record in file.records:
+            number, call, other = kinds[record["kind"]]
+            if call is not None and call.executed is not None:
+                count += 1
+                arms += other
+                frozen += other and call.bytes in in_graphs
+                calls[number, call.collective.name, int(record["sequence"])].add(call.executed)
+    return count, arms, sum(len(each) > 1 for each in calls.values()), frozen
+
+
+def masks(given: argparse.Namespace) -> tuple[str, bool]:
+    """Adds a line of JSON for each block: its mask, times of a call in us by events and on the host, and CPU time of
+    all threads.
+    """
+    shared, none = str(plugin.path()), {"NCCL_TUNER_PLUGIN": "none", "NCCL_PROFILER_PLUGIN": "none"}
+    variables = {"none": none, "idle": {**none, "NCCL_PROFILER_PLUGIN": shared}, "job": job_variables(given.out)}
+    gpu = open_gpu(given, variables[given.profiler])
+    names: Sequence[str] = list(MASKS) if given.profiler == "idle" else [given.profiler]
+    drawn, blocks = random.Random(), 0
+    todo = [(name, size, graph) for size in MASKED_SIZES for name in names for graph in (False, True)]
+    for size in MASKED_SIZES:
+        gpu.run(Point(Collective.AllReduce, size), None, 1)
+    with given.out.open("a", encoding="utf-8") as file:
+        for _ in range(max(1, int(MASK_ROUNDS * given.share))):
+            for name, size, graph in drawn.sample(todo, len(todo)):
+                if name in MASKS:
+                    gpu.mask_events(MASKS[name])
+                cpu_s = time.process_time()
+                ran = gpu.run(Point(Collective.AllReduce, size, graph=graph), None, REPEATS)
+                cpu_s = time.process_time() - cpu_s
+                if ran.wrong:
+                    raise MeasuringFailed(f"{ran.wrong} results are wrong")
+                said = {"profiler": given.profiler, "mask": name, "ranks": gpu.ranks, "bytes": size, "graph": graph}
+                times = {"events_us": ran.times_us, "host_us": ran.host_us, "cpu_us": cpu_s * 1e6}
+                print(json.dumps({**said, **times}), file=file, flush=True)
+                blocks += 1
+    if given.profiler == "idle":
+        gpu.mask_events(0)
+    gpu.close()
+    return f"{blocks} blocks under {', '.join(names)}", True
+
+
+def main() -> int:
+    """Entry point of ``python -m``; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("profile", "explore", "masks"))
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--library", type=Path, help="a libnccl.so.2 [default: that of the installed wheel]")
+    parser.add_argument("--ranks-per-gpu", type=int, default=1)
+    parser.add_argument("--beside", action="store_true")
+    parser.add_argument("--capture", action="store_true")
+    parser.add_argument("--profiler", choices=("none", "idle", "job"), default="none")
+    parser.add_argument("--share", type=float, default=1.0, help="of the calls that 'explore' and 'masks' make")
+    given = parser.parse_args()
+    run = {"profile": profile, "explore": explore, "masks": masks}[given.what]
+    try:
+        said, good = run(given)
+    except (TunerError, OSError) as error:
+        print(f"gpu_job: {error}", file=sys.stderr)
+        return 2
+    print(said)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
