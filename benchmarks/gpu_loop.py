@@ -212,13 +212,12 @@ class Run:
         yield stage("profile", 40, 12, "profile")
         if self.ranks_per_gpu > 2:
             return
-        yield stage("explore", 45, 15, "explore")
-        for name, profiler in (("masks", "idle"), ("no-masks", "none"), ("masks-job", "job")):
-            yield stage(name, 30, 7, "masks", "--profiler", profiler, into="masks")
-        yield stage("overlap", 60, 20, "explore", "--beside")
-        yield stage("captured", 30, 10, "explore", "--capture")
-        for name, profiler in (("no-masks-again", "none"), ("masks-again", "idle")):
-            yield stage(name, 30, 7, "masks", "--profiler", profiler, into="masks")
+        yield stage("explore", 45, 12, "explore")
+        yield stage("captured", 30, 9, "explore", "--capture")
+        yield stage("overlap", 60, 15, "explore", "--beside")
+        profilers = (("no-masks", "none"), ("masks", "idle"), ("masks-job", "job"))
+        for name, profiler in (*profilers, ("masks-again", "idle"), ("no-masks-again", "none")):
+            yield stage(name, 20, 7, "masks", "--profiler", profiler, into="masks")
 
     def analysis(self, command: str, *words: str, needs: str) -> Stage:
         said = [*NCCL_TUNER, *command.split(), str(self.file("run", ".jsonl")), *words, *self.words[2:]]
