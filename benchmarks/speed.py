@@ -105,6 +105,10 @@ def picks() -> Iterator[Figure]:
     summed = Request(Collective.AllReduce, DataType.float32, Op.sum)
     of_all = selection.pick(summed, sizes)
     yield "a calibrated time with its interval", ns * seconds(lambda: model.of_picks(summed, of_all), 3), "ns", "1000"
+    for size in (1 << 26, 100_000):
+        alone = selection.pick(summed, np.array([size], np.uint64))
+        took = min(seconds(lambda p=alone: [model.of_picks(summed, p) for _ in range(100)]) for _ in range(5))
+        yield f"one calibrated time of one size, {size} B on two nodes", 1e6 / 100 * took, "us", "50"
 
 
 def searches() -> Iterator[Figure]:

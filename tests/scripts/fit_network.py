@@ -109,7 +109,7 @@ def fit(rows: MeasuredCalls, nodes: Mapping[str, float], medians: Array, widths:
 
     def off(vector: Array) -> Array:
         values = {**nodes, **dict(zip(NAMES, np.exp(vector).tolist(), strict=True))}
-        return (log_us - np.log(Form(values).times_us(calls))) / SCATTER
+        return np.asarray((log_us - np.log(Form(values).times_us(calls))) / SCATTER)
 
     def residuals(vector: Array) -> Array:
         return np.concatenate([np.sqrt(weight) * softened(off(vector)), (vector - medians) / widths])

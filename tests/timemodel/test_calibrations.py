@@ -145,6 +145,24 @@ def site(name: str, nodes: int, nccl: str, machine: str) -> TimeModel:
     return of_communicator(tuner.communicator(machine, nodes=nodes, nccl=nccl).selection, machine, name)
 
 
+@pytest.mark.parametrize(
+    ("machine", "nodes", "name"), [("dgx-h100", 1, None), ("dgx-a100", 4, None), ("alps", 8, None)]
+)
+@pytest.mark.parametrize("collective", ["allreduce", "reducescatter"])
+def test_one_call_alone_has_the_time_that_it_has_among_many(
+    machine: str, nodes: int, name: str | None, collective: str
+) -> None:
+    model = of_communicator(tuner.communicator(machine, nodes=nodes).selection, machine, name)
+    sizes = np.array([8, 1 << 12, 100_000, 1 << 20, 7 << 20, 1 << 28, 1 << 36], np.uint64)
+    many = model.of_picks(request(collective), model.selection.pick(request(collective), sizes))
+    for at in range(len(sizes)):
+        one = model.of_picks(request(collective), model.selection.pick(request(collective), sizes[at : at + 1]))
+        for name_of in ("time_us", "low_us", "high_us"):
+            assert getattr(one, name_of)[0] == pytest.approx(getattr(many, name_of)[at], rel=1e-12)
+        assert (one.measured[0], one.why(0)) == (many.measured[at], many.why(at))
+        assert set(one.carried_over) <= set(many.carried_over)
+
+
 def test_a_site_that_nobody_measured_is_said_in_each_row_and_wide() -> None:
     simple = ALGO_PROTOS[5]
     unknown = site("dgx-b200", 4, "2.29.7", "dgx-b200").of_algo_proto(ALLREDUCE, [1 << 31], simple)

@@ -126,7 +126,7 @@ def estimates(model: TimeModel, request: Request, picks: Picks) -> list[Calibrat
     """Estimates of what is launched for each size, [size]."""
     by_place: dict[int, CalibratedEstimate] = {}
     for where, calls in features.by_combination(model.selection, request, picks):
-        by_place |= zip(where.tolist(), _alike(model, request, calls, int(calls.algo_proto[0])), strict=True)
+        by_place |= zip(where.tolist(), _alike(model, request, calls, calls.algo_proto), strict=True)
     return [by_place[at] for at in range(len(picks.bytes))]
 
 
@@ -151,7 +151,7 @@ def _alike(model: TimeModel, request: Request, calls: Features, number: int) -> 
         site_calls = [None] * len(calls)
     # What NCCL believes of a call is no part of what it takes.
     names = [each.name for each in fields(calls) if not each.name.startswith("nccl_")]
-    own = np.column_stack([getattr(calls, name).astype(np.float64) for name in names])
+    own = np.column_stack([calls.of_each(name).astype(np.float64) for name in names])
     combination = model.calibration.name, int(request.collective), number
     for at in range(len(calls)):
         yield CalibratedEstimate(

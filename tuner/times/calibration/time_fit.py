@@ -120,14 +120,15 @@ def _predicted_us(fitted: TimeFit, measured: MeasuredTimes) -> Array:
     """Times in us, [call]; a way of launching that was not fitted starts as the first."""
     missing = max(int(measured.launch.max()) + 1 - len(fitted.start_factors), 0)
     starts = np.concatenate([fitted.start_factors, np.ones(missing)])
-    times: Array = started_us(fitted.parameters, starts, measured)
-    return times * np.exp(fitted.surface.log_factors(measured.calls))
+    times_us = started_us(fitted.parameters, starts, measured)
+    return np.asarray(times_us * np.exp(fitted.surface.log_factors(measured.calls)))
 
 
 def started_us(parameters: Mapping[str, float], start_factors: Array, measured: MeasuredTimes) -> Array:
     """The form's times in us, [call], with the start of each call's way of launching."""
     more = parameters["start_us"] * (start_factors[measured.launch] - 1)
-    return np.maximum(Form(parameters).times_us(measured.calls) + more, 1e-3)
+    times_us: Array = np.maximum(Form(parameters).times_us(measured.calls) + more, 1e-3)
+    return times_us
 
 
 def softened(off: Array) -> Array:

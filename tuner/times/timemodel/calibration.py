@@ -13,7 +13,7 @@ import numpy as np
 
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadCalibration, BadInput, nearest_of
-from tuner.base.names import ALGO_PROTOS, Collective
+from tuner.base.names import ALGO_PROTOS
 from tuner.base.records import to_json
 from tuner.times.timemodel import point_to_point
 from tuner.times.timemodel.form import PARAMETERS, Form, believed
@@ -114,12 +114,10 @@ class Calibration:
         )
         return another, own
 
-    def has_measured(self, collective: Collective, algo_proto: int, *, between: bool = False) -> bool:
-        """Whether any time of such calls was measured, on one node or ``between`` nodes."""
-        if between:
-            kinds = self.between.kinds() if self.between is not None else ()
-            return any(kind[:2] == (collective, algo_proto) for kind in kinds)
-        return any((place.collective, place.algo_proto) == (collective, algo_proto) for place in self.scope)
+    @cached_property
+    def measured_kinds(self) -> frozenset[tuple[int, int]]:
+        """Collectives with their combinations, as numbers, that any time was measured of on one node."""
+        return frozenset((place.collective, place.algo_proto) for place in self.scope)
 
 
 @cache
@@ -205,12 +203,7 @@ def text(calibration: Calibration) -> str:
 
 def _curve_records(surface: Surface, digits: int) -> list[dict[str, Any]]:
     return [
-        {
-            "key": curve.key,
-            "nodes": curve.nodes,
-            "first": curve.first,
-            "values": [round(v, digits) for v in curve.values],
-        }
+        {"key": curve.key, "first": curve.first, "values": [round(v, digits) for v in curve.values]}
         for curve in surface.curves
     ]
 
@@ -218,10 +211,8 @@ def _curve_records(surface: Surface, digits: int) -> list[dict[str, Any]]:
 def _surface(records: Sequence[Mapping[str, Any]]) -> Surface:
     curves = []
     for each in records:
-        one, two, three, four = map(int, each["key"])
-        curves.append(
-            SurfaceCurve((one, two, three, four), int(each["nodes"]), int(each["first"]), np.array(each["values"]))
-        )
+        collective, algo_proto, gpus = map(int, each["key"][:3])
+        curves.append(SurfaceCurve((collective, algo_proto, gpus), int(each["first"]), np.array(each["values"])))
     return Surface(curves)
 
 

@@ -1,9 +1,9 @@
-"""What a call's time depends on, from the emulator: an element a call, so that many communicators go into one fit."""
+"""Features of calls, which their times depend on, from the emulator: many communicators go into one fit."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,13 @@ from tuner.emulator.selection import Picks, Selection
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Numbers: TypeAlias = Any  # an array, or one number: a union would have every sum of two checked for what it cannot be
 Which: TypeAlias = NDArray[np.bool_] | NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)  # without slots, for what a fit asks thousands of times
 class Features:
-    """Arrays of one length, an element a call.
+    """Calls: arrays of one length, an element a call, or one number where all calls are alike, or are one.
 
     ``intra_gbs`` and ``inter_gbs`` are the bandwidth of the algorithm's graph inside and between nodes, all channels
     together; ``heads`` the GPUs of a node that NVLS begins at; ``nccl_latency_us`` and ``nccl_gbs`` NCCL's own numbers,
@@ -29,141 +30,143 @@ class Features:
     ``byte_reduced``: 1 where elements of one byte are reduced, else 0.
     """
 
-    collective: Ints
-    algorithm: Ints
-    protocol: Ints
-    bytes: Array
-    ranks: Array
-    nodes: Array
-    channels: Array
-    threads: Array
-    intra_gbs: Array
-    inter_gbs: Array
-    heads: Array
-    nccl_latency_us: Array
-    nccl_gbs: Array
-    nccl_us: Array
-    byte_reduced: Array
+    collective: Numbers
+    algorithm: Numbers
+    protocol: Numbers
+    bytes: Numbers
+    ranks: Numbers
+    nodes: Numbers
+    channels: Numbers
+    threads: Numbers
+    intra_gbs: Numbers
+    inter_gbs: Numbers
+    heads: Numbers
+    nccl_latency_us: Numbers
+    nccl_gbs: Numbers
+    nccl_us: Numbers
+    byte_reduced: Numbers
 
     def __len__(self) -> int:
         return len(self.bytes)
 
     def __getitem__(self, which: Which) -> "Features":
         """The elements that a mask or indices choose."""
-        return Features(*(getattr(self, field.name)[which] for field in fields(self)))
+        values = (getattr(self, field.name) for field in fields(self))
+        return Features(*(value[which] if isinstance(value, np.ndarray) else value for value in values))
+
+    def of_each(self, name: str) -> Any:
+        """A field as an array, [call]."""
+        value = getattr(self, name)
+        return value if isinstance(value, np.ndarray) else np.full(len(self), value)
 
     @property
-    def algo_proto(self) -> Ints:
+    def algo_proto(self) -> Numbers:
         """Algorithm and protocol as one number, an index into ``ALGO_PROTOS``."""
         return self.algorithm * len(Protocol) + self.protocol
 
-    @property
+    @cached_property
     def by_algo_proto(self) -> "tuple[Part, ...]":
-        """The elements of each algorithm and protocol, with the mask that chooses them, one boolean a call."""
-        if self._parts is not None:
-            return self._parts
-        return ((ALGO_PROTOS[int(self.algo_proto[0])], np.ones(len(self), np.bool_), self),)
-
-    @cached_property
-    def _parts(self) -> "tuple[Part, ...] | None":
-        """None where all are of one algorithm and protocol: nothing is copied then."""
+        """The elements of each algorithm and protocol, with the mask that chooses them; none where all are of one."""
         combinations = self.algo_proto
-        numbers = np.unique(combinations).tolist()
-        if len(numbers) == 1:
-            return None
+        numbers = np.unique(combinations).tolist() if isinstance(combinations, np.ndarray) else []
+        if len(numbers) < 2:
+            return ()
         masks = [combinations == number for number in numbers]
-        return tuple((ALGO_PROTOS[number], which, self[which]) for number, which in zip(numbers, masks, strict=True))
+        return tuple((number, which, self[which]) for number, which in zip(numbers, masks, strict=True))
 
     @cached_property
-    def steps(self) -> Array:
+    def steps(self) -> Numbers:
         """The steps of a ring: a chain through all ranks, and once more to spread what was reduced."""
-        return (self.ranks - 1) * np.where(self.collective == Collective.AllReduce, 2, 1)
+        return (self.ranks - 1) * where(self.collective == Collective.AllReduce, 2, 1)
 
     @cached_property
-    def passes(self) -> Array:
-        """How often a rank sends a rank's part: a broadcast or a reduction sends all parts once."""
+    def passes(self) -> Numbers:
+        """Number of times that a rank sends a rank's part: a broadcast or a reduction sends all parts once."""
         rooted = (self.collective == Collective.Broadcast) | (self.collective == Collective.Reduce)
-        return np.where(rooted, self.ranks, self.steps)
+        return where(rooted, self.ranks, self.steps)
 
     @cached_property
-    def step_bytes(self) -> Array:
+    def step_bytes(self) -> Numbers:
         """The bytes of a ring's step."""
         return self.bytes / self.ranks
 
 
-Part: TypeAlias = tuple[AlgoProto, NDArray[np.bool_], Features]
+Part: TypeAlias = tuple[int, NDArray[np.bool_], Features]  # the first an index into ``ALGO_PROTOS``
+
+
+def where(condition: Numbers, one: Numbers, other: Numbers) -> Numbers:
+    """The one where the condition holds, else the other: of arrays, or of single numbers, at a fiftieth of the cost."""
+    if isinstance(condition, np.ndarray):
+        return np.where(condition, one, other)
+    return one if condition else other
+
+
+def least(one: Numbers, other: Numbers) -> Numbers:
+    """The lesser of two arrays or numbers."""
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return np.minimum(one, other)
+    return one if one < other else other
+
+
+def most(one: Numbers, other: Numbers) -> Numbers:
+    """The greater of two arrays or numbers."""
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return np.maximum(one, other)
+    return one if one > other else other
 
 
 def concatenated(parts: Iterable[Features]) -> Features:
     """The elements of several, in their order."""
     several = list(parts)
-    return Features(*(np.concatenate([getattr(each, field.name) for each in several]) for field in fields(Features)))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Launches:
-    """Sizes in NCCL's nBytes, and what each is launched with."""
-
-    bytes: SizeArray
-    channels: Ints
-    threads: Ints
-    nccl_us: Array
+    return Features(*(np.concatenate([each.of_each(field.name) for each in several]) for field in fields(Features)))
 
 
 def of_algo_proto(selection: Selection, request: Request, sizes: SizeArray, algo_proto: AlgoProto) -> Features:
-    """Of calls that an algorithm and protocol are forced on. ``sizes`` are NCCL's nBytes."""
+    """Features of calls that an algorithm and protocol are forced on. ``sizes`` are NCCL's nBytes."""
     nccl_us = selection.combination_us(request, sizes, algo_proto).astype(np.float64)
-    launches = _Launches(sizes, *selection.launched(request, sizes, algo_proto), nccl_us)
-    return _features(selection, request, algo_proto, launches)
+    channels, threads = selection.launched(request, sizes, algo_proto)
+    return FixedFeatures(selection, request, algo_proto).calls(sizes.astype(np.float64), channels, threads, nccl_us)
 
 
 def of_picks(selection: Selection, request: Request, picks: Picks) -> Features:
-    """Of the calls that NCCL picked for, in their order."""
+    """Features of the calls that NCCL picked for, in their order."""
     places, parts = zip(*by_combination(selection, request, picks), strict=True)
     return concatenated(parts)[np.argsort(np.concatenate(places))]
 
 
 def by_combination(selection: Selection, request: Request, picks: Picks) -> Iterator[tuple[NDArray[np.intp], Features]]:
-    """The same for each algorithm and protocol alone, with the numbers of its calls' places among the picks, [call]."""
+    """Features for each algorithm and protocol alone, with the numbers of its calls' places among the picks, [call]."""
     combinations = picks.combinations
     for number in np.flatnonzero(np.bincount(combinations)).tolist():
-        where = np.flatnonzero(combinations == number)
-        nccl_us = picks.time_us[where]
+        which = np.flatnonzero(combinations == number)
+        nccl_us = picks.time_us[which]
         if selection.communicator.nodes > 1:  # a pick that someone else made may have no time, or another size's
-            nccl_us = selection.combination_us(request, picks.bytes[where], ALGO_PROTOS[number])
-        launches = _Launches(
-            picks.bytes[where], picks.channels[where], picks.threads[where], nccl_us.astype(np.float64)
+            nccl_us = selection.combination_us(request, picks.bytes[which], ALGO_PROTOS[number])
+        kind = FixedFeatures(selection, request, ALGO_PROTOS[number])
+        numbers = picks.bytes[which], picks.channels[which], picks.threads[which], nccl_us
+        yield which, kind.calls(*(each.astype(np.float64) for each in numbers))
+
+
+class FixedFeatures:
+    """Features that all calls of one algorithm and protocol on a communicator have in common."""
+
+    def __init__(self, selection: Selection, request: Request, algo_proto: AlgoProto) -> None:
+        communicator, tables = selection.communicator, selection.tables
+        graph, point = communicator.graphs[algo_proto[0]], (request.collective, *algo_proto)
+        self.algo_proto = algo_proto
+        self._called = int(request.collective), int(algo_proto[0]), int(algo_proto[1])
+        self._ranks = float(communicator.ranks), float(communicator.nodes)
+        self._numbers = (
+            float(graph.bw_intra_gbs * graph.channels),
+            float(graph.bw_inter_gbs * graph.channels),
+            float(communicator.nvls_heads),
+            float(tables.latency_us[point]),
+            float(tables.bandwidth_gbs[point]),
         )
-        yield where, _features(selection, request, ALGO_PROTOS[number], launches)
+        self._byte_reduced = float(not request.moves_only and request.dtype.size_bytes == 1)
 
-
-def _features(selection: Selection, request: Request, algo_proto: AlgoProto, launches: _Launches) -> Features:
-    communicator, tables = selection.communicator, selection.tables
-    graph, point = communicator.graphs[algo_proto[0]], (request.collective, *algo_proto)
-    byte_reduced = not request.moves_only and request.dtype.size_bytes == 1
-    length = len(launches.bytes)
-
-    def integers(number: int) -> Ints:
-        return np.full(length, number, np.int64)
-
-    def numbers(number: float) -> Array:
-        return np.full(length, float(number))
-
-    return Features(
-        collective=integers(request.collective),
-        algorithm=integers(algo_proto[0]),
-        protocol=integers(algo_proto[1]),
-        bytes=launches.bytes.astype(np.float64),
-        ranks=numbers(communicator.ranks),
-        nodes=numbers(communicator.nodes),
+    def calls(self, nbytes: Numbers, channels: Numbers, threads: Numbers, nccl_us: Numbers) -> Features:
+        """Calls of such sizes, launched so; ``nccl_us`` is what NCCL predicts."""
         # A call of less than an element a rank is launched on no channel: timed as the smallest call.
-        channels=np.maximum(launches.channels, 1).astype(np.float64),
-        threads=launches.threads.astype(np.float64),
-        intra_gbs=numbers(graph.bw_intra_gbs * graph.channels),
-        inter_gbs=numbers(graph.bw_inter_gbs * graph.channels),
-        heads=numbers(communicator.nvls_heads),
-        nccl_latency_us=numbers(tables.latency_us[point]),
-        nccl_gbs=numbers(tables.bandwidth_gbs[point]),
-        nccl_us=launches.nccl_us,
-        byte_reduced=numbers(byte_reduced),
-    )
+        launch = most(channels, 1.0), threads
+        return Features(*self._called, nbytes, *self._ranks, *launch, *self._numbers, nccl_us, self._byte_reduced)

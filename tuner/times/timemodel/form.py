@@ -8,13 +8,13 @@ of (CollNet) goes by NCCL's own latency and bandwidth.
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
 from tuner.base.dataclass import dataclass
-from tuner.base.names import Algorithm, Collective, Protocol
-from tuner.times.timemodel.features import Array, Features
+from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, Protocol
+from tuner.times.timemodel.features import Array, Features, Numbers, least, most, where
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,95 +125,80 @@ INLINE_BYTES = 128.0
 # takes the same (tests/live/test_chunks.py), but within a cell of where it changes, where its channels differ.
 NVLS_CHUNKS = ((131072.0, 64, 65536.0), (65536.0, 8, 32768.0), (32768.0, 2, 16384.0))
 NVLS_HEADS = 8.0  # the most that a round's time is shared by: so measured on domains of 8 to 72 GPUs
-_LINK_NORM = 4.0  # how a chain's latency and a busy link join: nearly their maximum
 
 
 class Form:
-    """The form with some parameters: name -> value. Units: us, GB/s (1e9 bytes a second), bytes.
+    """The form with some parameters: name -> value. Units: us, GB/s (1e9 bytes a second), bytes."""
 
-    Values of the network's parameters may be columns, [set of parameters][1]: times are of each set then.
-    """
-
-    def __init__(self, parameters: Mapping[str, Any]) -> None:
-        self.parameters: Mapping[str, float] = parameters
+    def __init__(self, parameters: Mapping[str, float]) -> None:
+        self.parameters = parameters
         self._by_collective: dict[str, Array] = {}
 
-    def times_us(self, calls: Features) -> Array:
-        """The time of each call, [call], or [set][call]."""
-        parts = calls.by_algo_proto
-        times = [self._start_us(one) + self._moving(*algo_proto)(one) for algo_proto, _, one in parts]
-        if len(parts) == 1:
-            return times[0]
-        together = np.empty((*np.broadcast_shapes(*(each.shape[:-1] for each in times)), len(calls)))
-        for (_, where, _), each in zip(parts, times, strict=True):
-            together[..., where] = each
-        return together
+    def times_us(self, calls: Features) -> Numbers:
+        """The time of each call, [call], or of the one call."""
+        if not (parts := calls.by_algo_proto):
+            number = calls.algo_proto
+            number = int(number[0]) if isinstance(number, np.ndarray) else number
+            return self._start_us(calls) + _mover(number)(self, calls)
+        times_us = np.empty(len(calls))
+        for number, which, part in parts:
+            times_us[which] = self._start_us(part) + _mover(number)(self, part)
+        return times_us
 
-    def _moving(self, algorithm: Algorithm, protocol: Protocol) -> Callable[[Features], Array]:
-        if algorithm is Algorithm.Ring:
-            return {Protocol.LL: self._ring_ll, Protocol.LL128: self._ring_ll128}.get(protocol, self._ring_simple)
-        if algorithm is Algorithm.Tree:
-            return {Protocol.LL: self._tree_ll, Protocol.LL128: self._tree_ll128}.get(protocol, self._tree_simple)
-        return {
-            Algorithm.NVLS: self._nvls,
-            Algorithm.NVLSTree: self._nvls_tree,
-            Algorithm.PAT: self._pat,
-        }.get(algorithm, self._by_nccl)
-
-    def _of(self, name: str, calls: Features) -> Array:
+    def _of(self, name: str, calls: Features) -> Numbers:
         """A parameter with each call's factor for its collective."""
         if name not in self._by_collective:
             factors = np.array([self.parameters[factor] for factor in _factors(name)])
             self._by_collective[name] = self.parameters.get(name, 1.0) * factors
         return self._by_collective[name][calls.collective]
 
-    def _start_us(self, calls: Features) -> Array:
+    def _start_us(self, calls: Features) -> Numbers:
         return self.parameters["start_us"] + self.parameters["channels_start_us"] * (1 - 1 / calls.channels)
 
-    def _slowdown(self, calls: Features) -> Array:
+    def _slowdown(self, calls: Features) -> Numbers:
         return (1 + calls.byte_reduced * self.parameters["byte_slowdown"]) * self._of("step_data", calls)
 
-    def _inter_gbs(self, calls: Features) -> Array:
-        p, doublings = self.parameters, np.log2(np.maximum(calls.nodes / 2, 1))
+    def _inter_gbs(self, calls: Features) -> Numbers:
+        p, doublings = self.parameters, np.log2(most(calls.nodes / 2, 1))
         return p["net_share"] * calls.inter_gbs / (1 + p["net_congestion"] * doublings)
 
-    def _ring_ll(self, calls: Features) -> Array:
+    def _ring_ll(self, calls: Features) -> Numbers:
         p, step = self.parameters, calls.step_bytes
         gbs = calls.channels * p["ll_channel_gbs"]
-        gbs = np.where(calls.nodes > 1, np.minimum(gbs, self._inter_gbs(calls) / 2), gbs)
-        passes = np.maximum(np.ceil(step / (8 * calls.channels * calls.threads)) - 1, 0)
+        gbs = where(calls.nodes > 1, least(gbs, self._inter_gbs(calls) / 2), gbs)
+        passes = most(np.ceil(step / (8 * calls.channels * calls.threads)) - 1, 0)
         data_us = step * self._slowdown(calls) / _bytes_per_us(gbs) + p["ll_iteration_us"] * passes
         latency_us = self._low_latency_chain_us(calls, self._of("ll_hop_us", calls), 2 * step / calls.channels)
-        times_us: Array = latency_us + self._steps_of_data(calls, "ll_extra_steps") * data_us
+        times_us: Numbers = latency_us + self._steps_of_data(calls, "ll_extra_steps") * data_us
         return times_us
 
-    def _ring_ll128(self, calls: Features) -> Array:
+    def _ring_ll128(self, calls: Features) -> Numbers:
         step, gbs = calls.step_bytes, calls.channels * self.parameters["ll128_channel_gbs"]
-        gbs = np.where(calls.nodes > 1, np.minimum(gbs, self._inter_gbs(calls) * 120 / 128), gbs)
+        gbs = where(calls.nodes > 1, least(gbs, self._inter_gbs(calls) * 120 / 128), gbs)
         latency_us = self._low_latency_chain_us(calls, self._of("ll128_hop_us", calls), step / calls.channels)
         data_us = step * self._slowdown(calls) / _bytes_per_us(gbs)
         return latency_us + self._steps_of_data(calls, "ll_extra_steps") * data_us
 
-    def _ring_simple(self, calls: Features) -> Array:
+    def _ring_simple(self, calls: Features) -> Numbers:
         p, step = self.parameters, calls.step_bytes
         gbs = p["ring_share"] * calls.intra_gbs
-        gbs = np.where(calls.nodes > 1, np.minimum(gbs, self._inter_gbs(calls)), gbs)
+        gbs = where(calls.nodes > 1, least(gbs, self._inter_gbs(calls)), gbs)
         data_us = self._steps_of_data(calls, "bandwidth_extra_steps") * step
         data_us = data_us * self._slowdown(calls) / _bytes_per_us(gbs)
         hop_us = self._of("simple_hop_us", calls)
         waiting = (calls.steps + self._of("latency_extra_steps", calls)) * hop_us
-        message = np.minimum(step / calls.channels, SIMPLE_MESSAGE_BYTES)
+        message = least(step / calls.channels, SIMPLE_MESSAGE_BYTES)
         link_us = self._simple_hop_us("net_simple", message)
         chain_us = _chain_us(calls, hop_us, link_us, p["net_simple_service_share"])
-        return np.where(
-            calls.nodes > 1, _joined(chain_us, data_us, _LINK_NORM), _joined(waiting, data_us, p["overlap"])
-        )
+        if not isinstance(calls.nodes, np.ndarray):
+            return _on_links(chain_us, data_us) if calls.nodes > 1 else _joined(waiting, data_us, p["overlap"])
+        return where(calls.nodes > 1, _on_links(chain_us, data_us), _joined(waiting, data_us, p["overlap"]))
 
-    def _low_latency_chain_us(self, calls: Features, hop_us: Array, message_bytes: Array) -> Array:
+    def _low_latency_chain_us(self, calls: Features, hop_us: Numbers, message_bytes: Numbers) -> Numbers:
         return _chain_us(calls, hop_us, self._ll_hop_us(message_bytes), self.parameters["net_ll_service_share"])
 
-    def _ll_hop_us(self, message_bytes: Array) -> Array:
-        p, message = self.parameters, np.minimum(message_bytes, LL_MESSAGE_BYTES)
+    def _ll_hop_us(self, message_bytes: Numbers) -> Numbers:
+        p, message = self.parameters, least(message_bytes, LL_MESSAGE_BYTES)
         return (
             p["net_ll_hop_us"]
             + p["net_ll_past_inline_us"] * _from(message, INLINE_BYTES, 6)
@@ -221,65 +206,77 @@ class Form:
             + message / _bytes_per_us(p["net_ll_message_gbs"])
         )
 
-    def _simple_hop_us(self, kind: str, message_bytes: Array) -> Array:
+    def _simple_hop_us(self, kind: str, message_bytes: Numbers) -> Numbers:
         p = self.parameters
         later = p[f"{kind}_rendezvous_us"] * _from(message_bytes, p[f"{kind}_rendezvous_bytes"], 3)
         return p[f"{kind}_hop_us"] + later
 
-    def _tree_ll(self, calls: Features) -> Array:
+    def _tree_ll(self, calls: Features) -> Numbers:
         hops_us = self._of("ll_hop_us", calls), self._ll_hop_us(2 * calls.bytes / calls.channels)
         share = self.parameters["tree_ll_share"]
         return _up_and_down_us(calls, *hops_us) + calls.bytes / _bytes_per_us(self._tree_gbs(calls, share, share))
 
-    def _tree_ll128(self, calls: Features) -> Array:
+    def _tree_ll128(self, calls: Features) -> Numbers:
         hops_us = self._of("ll128_hop_us", calls), self._ll_hop_us(calls.bytes / calls.channels)
         share = self.parameters["tree_ll128_share"]
         return _up_and_down_us(calls, *hops_us) + calls.bytes / _bytes_per_us(self._tree_gbs(calls, share, share))
 
-    def _tree_simple(self, calls: Features) -> Array:
+    def _tree_simple(self, calls: Features) -> Numbers:
         link_us = self._simple_hop_us("tree", calls.bytes / calls.channels)
         latency_us = _up_and_down_us(calls, self._of("simple_hop_us", calls), link_us)
         gbs = self._tree_gbs(calls, self.parameters["tree_share"], self.parameters["tree_two_nodes_share"])
         return _joined(latency_us, calls.bytes / _bytes_per_us(gbs), self.parameters["tree_overlap"])
 
-    def _tree_gbs(self, calls: Features, share: float, two_nodes_share: float) -> Array:
+    def _tree_gbs(self, calls: Features, share: float, two_nodes_share: float) -> Numbers:
         """Between more than two nodes data go up and down the same links; two nodes have one way each."""
-        between = self._inter_gbs(calls) * np.where(calls.nodes > 2, share / 2, two_nodes_share)
-        return np.where(calls.nodes > 1, between, self.parameters["ring_share"] * share / 2 * calls.intra_gbs)
+        between = self._inter_gbs(calls) * where(calls.nodes > 2, share / 2, two_nodes_share)
+        return where(calls.nodes > 1, between, self.parameters["ring_share"] * share / 2 * calls.intra_gbs)
 
-    def _nvls(self, calls: Features) -> Array:
+    def _nvls(self, calls: Features) -> Numbers:
         p, gbs = self.parameters, self._nvls_gbs(calls)
-        gbs = np.where(calls.nodes > 1, np.minimum(gbs, self._inter_gbs(calls)), gbs)
-        domain_us = p["nvls_domain_us"] * np.log2(np.maximum(calls.heads / NVLS_HEADS, 1.0))
+        gbs = where(calls.nodes > 1, least(gbs, self._inter_gbs(calls)), gbs)
+        domain_us = p["nvls_domain_us"] * np.log2(most(calls.heads / NVLS_HEADS, 1.0))
         return p["nvls_start_us"] + domain_us + calls.bytes / _bytes_per_us(gbs) + self._nvls_rounds_us(calls)
 
-    def _nvls_tree(self, calls: Features) -> Array:
+    def _nvls_tree(self, calls: Features) -> Numbers:
         p = self.parameters
-        share = np.where(calls.nodes > 2, p["nvls_tree_share"] / 2, p["nvls_tree_two_nodes_share"])
-        gbs = np.minimum(self._nvls_gbs(calls), self._inter_gbs(calls) * share)
+        share = where(calls.nodes > 2, p["nvls_tree_share"] / 2, p["nvls_tree_two_nodes_share"])
+        gbs = least(self._nvls_gbs(calls), self._inter_gbs(calls) * share)
         levels_us = 2 * np.ceil(np.log2(calls.nodes)) * p["nvls_tree_hop_us"]
         return p["nvls_start_us"] + levels_us + calls.bytes / _bytes_per_us(gbs) + self._nvls_rounds_us(calls)
 
-    def _nvls_rounds_us(self, calls: Features) -> Array:
+    def _nvls_rounds_us(self, calls: Features) -> Numbers:
         """What the rounds of chunks cost: more than eight heads make none of them larger."""
-        chunks = calls.channels * np.minimum(calls.heads, NVLS_HEADS) * nvls_chunk_bytes(calls)
-        times_us: Array = self.parameters["nvls_round_us"] * calls.bytes / chunks
+        chunks = calls.channels * least(calls.heads, NVLS_HEADS) * nvls_chunk_bytes(calls)
+        times_us: Numbers = self.parameters["nvls_round_us"] * calls.bytes / chunks
         return times_us
 
-    def _nvls_gbs(self, calls: Features) -> Array:
+    def _nvls_gbs(self, calls: Features) -> Numbers:
         return self.parameters["nvls_share"] * calls.intra_gbs
 
-    def _pat(self, calls: Features) -> Array:
+    def _pat(self, calls: Features) -> Numbers:
         p = self.parameters
         data_us = calls.steps * calls.step_bytes / _bytes_per_us(self._inter_gbs(calls) * p["pat_share"])
         return _joined(np.ceil(np.log2(calls.ranks)) * p["pat_hop_us"], data_us, 1.0)
 
-    def _by_nccl(self, calls: Features) -> Array:
+    def _by_nccl(self, calls: Features) -> Numbers:
         return calls.nccl_latency_us + calls.bytes / _bytes_per_us(calls.nccl_gbs)
 
-    def _steps_of_data(self, calls: Features, extra: str) -> Array:
+    def _steps_of_data(self, calls: Features, extra: str) -> Numbers:
         """How many steps' data a call waits for: those of the ring, and what copies add."""
         return calls.passes + self._of(extra, calls)
+
+
+@cache
+def _mover(algo_proto: int) -> Callable[[Form, Features], Numbers]:
+    """Formula of what a call takes after its start, us: of a combination by its number."""
+    algorithm, protocol = ALGO_PROTOS[algo_proto]
+    if algorithm is Algorithm.Ring:
+        return {Protocol.LL: Form._ring_ll, Protocol.LL128: Form._ring_ll128}.get(protocol, Form._ring_simple)
+    if algorithm is Algorithm.Tree:
+        return {Protocol.LL: Form._tree_ll, Protocol.LL128: Form._tree_ll128}.get(protocol, Form._tree_simple)
+    movers = {Algorithm.NVLS: Form._nvls, Algorithm.NVLSTree: Form._nvls_tree, Algorithm.PAT: Form._pat}
+    return movers.get(algorithm, Form._by_nccl)
 
 
 @cache
@@ -288,35 +285,48 @@ def _factors(name: str) -> tuple[str, ...]:
     return tuple(f"{name}.{collective.name}" for collective in Collective)
 
 
-def nvls_chunk_bytes(calls: Features) -> Array:
+def nvls_chunk_bytes(calls: Features) -> Numbers:
     """What a channel of NVLS sends at once to one head, [call]."""
-    chunk = np.full(len(calls), NVLS_CHUNKS[0][0])
+    chunk: Numbers = NVLS_CHUNKS[0][0]
     for larger, rounds, smaller in NVLS_CHUNKS:
         few = calls.bytes < rounds * calls.channels * calls.heads * chunk
-        chunk = np.where(few & (chunk >= larger), smaller, chunk)
+        chunk = where(few & (chunk >= larger), smaller, chunk)
     return chunk
 
 
-def _bytes_per_us(gbs: Array | float) -> Array:
-    return np.maximum(gbs, 1e-9) * 1e3
+def _bytes_per_us(gbs: Numbers) -> Numbers:
+    return most(gbs, 1e-9) * 1e3
 
 
-def _chain_us(calls: Features, hop_us: Array, link_us: Array, service_share: float) -> Array:
+def _chain_us(calls: Features, hop_us: Numbers, link_us: Numbers, service_share: float) -> Numbers:
     """The steps of a ring, some of them between nodes; no link faster than it gets done with its messages."""
     steps = calls.steps
-    between = np.where(calls.nodes > 1, steps * calls.nodes / calls.ranks, 0)
+    between = where(calls.nodes > 1, steps * calls.nodes / calls.ranks, 0)
     chain_us = (steps - between) * hop_us + between * link_us
-    return _joined(chain_us, np.where(calls.nodes > 1, steps * service_share * link_us, 0), _LINK_NORM)
+    return _on_links(chain_us, where(calls.nodes > 1, steps * service_share * link_us, 0))
 
 
-def _up_and_down_us(calls: Features, hop_us: Array, link_us: Array) -> Array:
+def _up_and_down_us(calls: Features, hop_us: Numbers, link_us: Numbers) -> Numbers:
     return 2 * ((calls.ranks / calls.nodes - 1) * hop_us + np.log2(calls.nodes) * link_us)
 
 
-def _joined(one_us: Array, other_us: Array, exponent: float) -> Array:
-    return (one_us**exponent + other_us**exponent) ** (1 / exponent)
+def _joined(one_us: Numbers, other_us: Numbers, exponent: float) -> Numbers:
+    return _power(_power(one_us, exponent) + _power(other_us, exponent), 1 / exponent)
 
 
-def _from(message_bytes: Array, threshold_bytes: float, sharpness: int) -> Array:
+def _on_links(one_us: Numbers, other_us: Numbers) -> Numbers:
+    """Norm of exponent four that joins a chain's latency and a busy link: nearly their maximum."""
+    one, other = one_us * one_us, other_us * other_us
+    return np.sqrt(np.sqrt(one * one + other * other))
+
+
+def _power(base: Numbers, exponent: float) -> Numbers:
+    """A power, of a single number the same to its last bit as of one among many: Python's own differ from NumPy's."""
+    return base**exponent if isinstance(base, np.ndarray) else np.power(base, exponent)
+
+
+def _from(message_bytes: Numbers, threshold_bytes: float, sharpness: Literal[3, 6]) -> Numbers:
     """0 for small messages, 1 for large ones, in between at the threshold."""
-    return 1 / (1 + (threshold_bytes / message_bytes) ** sharpness)
+    ratio = threshold_bytes / message_bytes
+    cube = ratio * ratio * ratio
+    return 1 / (1 + (cube * cube if sharpness == 6 else cube))

@@ -11,24 +11,23 @@ was measured of (``BEYOND``) is off by as much whatever the scatter is: there th
 Shapes: logarithms (numbers) are [call], or of a curve [half octave of bytes]; times are in us.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.names import ALGO_PROTOS, Algorithm, Protocol
-from tuner.times.timemodel.features import Array, Features, Ints
+from tuner.times.timemodel.features import Array, Features, Numbers, least, most, where
 
 PER_OCTAVE = 2  # points of a curve
 POINTS = 50 * PER_OCTAVE
-_WIDTH_NODES = 0.6  # of the Gaussian that smooths, in powers of two of the nodes
 _LEAST = 5e-4
 
-Key = tuple[int, int, int, int]  # collective, algorithm and protocol, GPUs per node, 1 where there are several nodes
+Key = tuple[int, int, int]  # collective, algorithm and protocol, GPUs per node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +35,6 @@ class SurfaceCurve:
     """Natural logarithms to add, [half octave of bytes from ``first``], for calls like those of ``key``."""
 
     key: Key
-    nodes: int
     first: int
     values: Array
 
@@ -54,23 +52,26 @@ class Surface:
 
     def __init__(self, curves: Sequence[SurfaceCurve]) -> None:
         self.curves = tuple(curves)
-        by_key: dict[Key, list[SurfaceCurve]] = defaultdict(list)
-        for curve in self.curves:
-            by_key[curve.key].append(curve)
-        self._tables = {
-            key: (np.log2([each.nodes for each in several]), np.stack([each.spread() for each in several]))
-            for key, unsorted in by_key.items()
-            for several in [sorted(unsorted, key=lambda curve: curve.nodes)]
-        }
+        self._tables = {each.key: (row, np.diff(row)) for each in self.curves for row in [each.spread()]}
 
-    def log_factors(self, calls: Features) -> Array:
-        """What to add to the logarithm of each call's time, [call]."""
+    def log_factors(self, calls: Features) -> Numbers:
+        """What to add to the logarithm of each call's time, [call], or of the one call."""
+        places = least(most(np.log2(calls.bytes) * PER_OCTAVE, 0.0), POINTS - 1.0)
+        groups = _groups(calls)
+        if len(groups) == 1:
+            return self._at(next(iter(groups)), places)
         factors = np.zeros(len(calls))
-        places = np.clip(np.log2(calls.bytes) * PER_OCTAVE, 0, POINTS - 1)
-        for key, which in _groups(calls).items():
-            if key in self._tables:
-                factors[which] = _bilinear(*self._tables[key], np.log2(calls.nodes[which]), places[which])
+        for key, which in groups.items():
+            factors[which] = self._at(key, places[which])
         return factors
+
+    def _at(self, key: Key, places: Numbers) -> Numbers:
+        if key not in self._tables:
+            return places * 0.0
+        row, steps = self._tables[key]
+        nearest = least(places, POINTS - 2.0)
+        first = nearest.astype(np.int64) if isinstance(nearest, np.ndarray) else int(nearest)
+        return row[first] + (places - first) * steps[first]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,49 +99,28 @@ def spread(calls: Features, sizes: Array) -> Surface:
 
 def _smoothed(calls: Features, numbers: Array, by: _Smoothing) -> Iterator[SurfaceCurve]:
     for key, which in _groups(calls).items():
-        log_nodes, log_bytes = np.log2(calls.nodes[which]), np.log2(calls.bytes[which])
+        log_bytes = np.log2(calls.bytes[which])
         first = int(np.floor((log_bytes.min() - by.octaves) * PER_OCTAVE))
         last = int(np.ceil((log_bytes.max() + by.octaves) * PER_OCTAVE))
         grid = np.arange(max(first, 0), min(last, POINTS - 1) + 1)
-        away = np.subtract.outer(grid / PER_OCTAVE, log_bytes) / by.octaves
-        for nodes in np.unique(calls.nodes[which]).tolist():
-            weights = np.exp(-(away**2 + ((np.log2(nodes) - log_nodes) / _WIDTH_NODES) ** 2) / 2)
-            values = weights @ numbers[which] + by.prior * by.prior_weight
-            yield SurfaceCurve(key, int(nodes), int(grid[0]), values / (weights.sum(axis=1) + by.prior_weight))
+        weights = np.exp(-((np.subtract.outer(grid / PER_OCTAVE, log_bytes) / by.octaves) ** 2) / 2)
+        values = weights @ numbers[which] + by.prior * by.prior_weight
+        yield SurfaceCurve(key, int(grid[0]), values / (weights.sum(axis=1) + by.prior_weight))
 
 
-def _groups(calls: Features) -> dict[Key, slice | np.ndarray[tuple[int], np.dtype[np.intp]]]:
-    local = np.round(calls.ranks / calls.nodes).astype(np.int64)
-    columns = calls.collective, calls.algo_proto, local, (calls.nodes > 1).astype(np.int64)
-    if len(calls) and all((column == column[0]).all() for column in columns):
-        one, two, three, four = (int(column[0]) for column in columns)
-        return {(one, two, three, four): slice(None)}
+def _groups(calls: Features) -> dict[Key, slice | NDArray[np.intp]]:
+    columns = calls.collective, calls.algo_proto, calls.ranks / calls.nodes
+    if not any(isinstance(column, np.ndarray) for column in columns):
+        return {(int(columns[0]), int(columns[1]), round(columns[2])): slice(None)}
     # One number a key, as numbers are told apart quicker than rows of them.
-    numbers = np.ravel_multi_index(columns, [int(column.max(initial=0)) + 1 for column in columns])
-    groups: dict[Key, slice | np.ndarray[tuple[int], np.dtype[np.intp]]] = {}
+    whole = [np.broadcast_to(np.round(column), len(calls)).astype(np.int64) for column in columns]
+    numbers = np.ravel_multi_index(whole, [int(column.max(initial=0)) + 1 for column in whole])
+    groups: dict[Key, slice | NDArray[np.intp]] = {}
     for number in np.unique(numbers):
         which = np.flatnonzero(numbers == number)
-        collective, algo_proto, gpus, several = (int(column[which[0]]) for column in columns)
-        groups[collective, algo_proto, gpus, several] = which
+        collective, algo_proto, gpus = (int(column[which[0]]) for column in whole)
+        groups[collective, algo_proto, gpus] = which
     return groups
-
-
-def _bilinear(axis: Array, table: Array, log_nodes: Array, places: Array) -> Array:
-    if len(axis) == 1:
-        (row,) = table
-        first = np.minimum(places.astype(np.int64), POINTS - 2)
-        between: Array = row[first] + (places - first) * np.diff(row)[first]
-        return between
-    low = np.clip(np.searchsorted(axis, log_nodes, side="right") - 1, 0, max(len(axis) - 2, 0))
-    high = np.minimum(low + 1, len(axis) - 1)
-    width = np.where(high > low, axis[high] - axis[low], 1.0)
-    share = np.clip((log_nodes - axis[low]) / width, 0, 1)
-    place = np.minimum(places.astype(np.int64), POINTS - 2)
-    rest = places - place
-    lower = table[low, place] * (1 - rest) + table[low, place + 1] * rest
-    upper = table[high, place] * (1 - rest) + table[high, place + 1] * rest
-    smooth: Array = lower * (1 - share) + upper * share
-    return smooth
 
 
 COVERED = 0.9
@@ -215,12 +195,13 @@ class Place:
     nodes: int
 
 
-def regimes(calls: Features) -> Ints:
-    """The regime of each call on one node, [call], numbers that index ``REGIMES``."""
-    simple = calls.protocol == Protocol.Simple
-    nvls = simple & (calls.algorithm == Algorithm.NVLS)
-    on_one = np.where(simple, REGIMES.index(Regime.node_simple), REGIMES.index(Regime.node_low_latency))
-    return np.where(nvls, REGIMES.index(Regime.node_nvls), on_one)
+def regimes(calls: Features) -> Numbers:
+    """The regime of each call on one node, [call], or of the one call: numbers that index ``REGIMES``."""
+    of_simple = where(calls.algorithm == Algorithm.NVLS, _NVLS, _SIMPLE)
+    return where(calls.protocol == Protocol.Simple, of_simple, _LOW_LATENCY)
+
+
+_LOW_LATENCY, _SIMPLE, _NVLS = map(REGIMES.index, (Regime.node_low_latency, Regime.node_simple, Regime.node_nvls))
 
 
 @dataclass(frozen=True, eq=False)  # without slots: what places carry over is kept
@@ -257,45 +238,75 @@ class Certainty:
             carried = [*others, CarriedOver.one_run] if len(others) < len(carried) else carried
         return tuple(carried)
 
-    def half_widths(self, calls: Features, place: Place) -> Array:
+    def half_widths(self, calls: Features, place: Place, octaves_beyond: Numbers) -> Numbers:
         """Half the interval around the logarithm of each call at ``place``, [call]; numbers without a unit."""
-        return self.half_widths_of(calls, (*self.carried_over(place), CarriedOver.sizes_beyond))
+        if place not in self._squares:
+            self._squares[place] = self._squared_factors(self.carried_over(place))
+        scattered, alike = self._squares[place]
+        beyond = self.factors[CarriedOver.sizes_beyond]
+        near = self._scatter_near(calls)
+        return np.sqrt(scattered * (near * near) + alike + beyond * beyond * octaves_beyond)
 
     def half_widths_of(self, calls: Features, carried: Iterable[CarriedOver]) -> Array:
         """The same numbers, [call], where just that is carried over, beside sizes."""
-        square = {kind: self.factors[kind] ** 2 for kind in {CarriedOver.sizes, *carried}}
-        scattered = sum(each for kind, each in square.items() if kind not in BEYOND)
-        sizes_beyond = square.pop(CarriedOver.sizes_beyond, 0.0)
-        alike = sum(each for kind, each in square.items() if kind in BEYOND)
+        kinds = {CarriedOver.sizes, *carried}
+        scattered, alike = self._squared_factors(kinds - {CarriedOver.sizes_beyond})
         half: Array = scattered * self._scatter_near(calls) ** 2 + alike
-        if sizes_beyond:
-            half += sizes_beyond * self.octaves_beyond(calls)
-        return np.sqrt(half)
+        if CarriedOver.sizes_beyond in kinds:
+            half += self.factors[CarriedOver.sizes_beyond] ** 2 * self.octaves_beyond(calls)
+        halves: Array = np.sqrt(half)
+        return halves
+
+    @cached_property
+    def _squares(self) -> dict[Place, tuple[float, float]]:
+        return {}
+
+    def _squared_factors(self, kinds: Iterable[CarriedOver]) -> tuple[float, float]:
+        """What multiplies the square of the scatter, and what is added to it."""
+        square = {kind: self.factors[kind] ** 2 for kind in kinds}
+        scattered = sum(each for kind, each in square.items() if kind not in BEYOND)
+        return scattered, sum(each for kind, each in square.items() if kind in BEYOND)
 
     def unit(self, kind: CarriedOver, calls: Features) -> Array:
         """What the factor of ``kind`` multiplies, [call]; numbers without a unit."""
         if kind is CarriedOver.sizes_beyond:
-            return np.sqrt(self.octaves_beyond(calls))
-        return np.ones(len(calls)) if kind in BEYOND else self._scatter_near(calls)
+            return np.asarray(np.sqrt(self.octaves_beyond(calls)))
+        near: Array = np.broadcast_to(1.0 if kind in BEYOND else self._scatter_near(calls), len(calls))
+        return near
 
-    def octaves_beyond(self, calls: Features) -> Array:
+    def octaves_beyond(self, calls: Features) -> Numbers:
         """How many powers of two each size is beyond the sizes measured of such calls, [call]; 0 where none were."""
-        log_bytes, beyond = np.log2(calls.bytes), np.zeros(len(calls))
-        combinations = calls.algo_proto
-        kinds = np.unique(calls.collective * len(ALGO_PROTOS) + combinations).tolist()
-        for collective, algo_proto in (divmod(kind, len(ALGO_PROTOS)) for kind in kinds):
-            if (collective, algo_proto) in self.sizes:
-                least, most = np.log2(self.sizes[collective, algo_proto])
-                octaves = np.maximum(np.maximum(log_bytes - most, least - log_bytes), 0)
-                # A size between two that were measured is as far from the next as those beside the last are.
-                here = (calls.collective == collective) & (combinations == algo_proto)
-                beyond = np.where(here, np.where(octaves > 1.01, octaves, 0.0), beyond)
+        log_bytes = np.log2(calls.bytes)
+        kinds = calls.collective * len(ALGO_PROTOS) + calls.algo_proto
+        if not isinstance(kinds, np.ndarray):
+            return self._octaves_beyond(kinds, log_bytes)
+        beyond = np.zeros(len(calls))
+        for kind in np.unique(kinds).tolist():
+            beyond = np.where(kinds == kind, self._octaves_beyond(kind, log_bytes), beyond)
         return beyond
 
-    def _scatter_near(self, calls: Features) -> Array:
-        by_regime = np.array([self.scatter[regime] for regime in REGIMES])
-        near: Array = by_regime[regimes(calls)] * np.exp(self.spread.log_factors(calls))
-        return near
+    def _octaves_beyond(self, kind: int, log_bytes: Numbers) -> Numbers:
+        if kind not in self._log_sizes:
+            return log_bytes * 0.0
+        first, last = self._log_sizes[kind]
+        octaves = most(log_bytes - last, first - log_bytes)
+        # A size between two that were measured is as far from the next as those beside the last are.
+        return where(octaves > 1.01, octaves, 0.0)
+
+    @cached_property
+    def _log_sizes(self) -> dict[int, tuple[float, float]]:
+        """Logarithms of the least and the most bytes, by collective and combination as one number."""
+        return {
+            collective * len(ALGO_PROTOS) + algo_proto: (float(np.log2(first)), float(np.log2(last)))
+            for (collective, algo_proto), (first, last) in self.sizes.items()
+        }
+
+    def _scatter_near(self, calls: Features) -> Numbers:
+        return self._by_regime[regimes(calls)] * np.exp(self.spread.log_factors(calls))
+
+    @cached_property
+    def _by_regime(self) -> Array:
+        return np.array([self.scatter[regime] for regime in REGIMES])
 
 
 _GPUS_OF_A_BOX = 8  # the most of a node that is no domain of several

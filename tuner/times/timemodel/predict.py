@@ -9,7 +9,7 @@ from tuner import release
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput
 from tuner.base.frames import Column, Framed
-from tuner.base.names import AlgoProto, Algorithm, Collective
+from tuner.base.names import ALGO_PROTOS, AlgoProto, Algorithm, Collective
 from tuner.base.numerics import SizeArray
 from tuner.emulator.communicator import Comm
 from tuner.emulator.request import Request
@@ -18,7 +18,7 @@ from tuner.machine import catalogue
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel import features, point_to_point
 from tuner.times.timemodel.calibration import Calibration
-from tuner.times.timemodel.features import Array, Features
+from tuner.times.timemodel.features import Array, Features, FixedFeatures, Numbers, most
 from tuner.times.timemodel.intervals import COVERED_SDS, EXTRAPOLATED, CarriedOver, Place
 from tuner.times.timemodel.point_to_point import Exchanges
 
@@ -86,23 +86,27 @@ def times_at(
         return _between_nodes(calibration, calls, place, adapters_gbs, same_machine=same_machine)
     certainty = calibration.certainty(same_machine=same_machine)
     log_us = np.log(calibration.form.times_us(calls)) + calibration.surface.log_factors(calls)
-    half = certainty.half_widths(calls, place)
-    carried = list(certainty.carried_over(place))
-    beyond = certainty.octaves_beyond(calls) > 0
-    if beyond.any():
-        carried.append(CarriedOver.sizes_beyond)
-    always = [kind.value for kind in carried if kind in EXTRAPOLATED and kind is not CarriedOver.sizes_beyond]
+    octaves_beyond = certainty.octaves_beyond(calls)
+    half = certainty.half_widths(calls, place, octaves_beyond)
+    carried = certainty.carried_over(place)
+    measured = (place.collective, place.algo_proto) in calibration.measured_kinds
+    return _times((log_us, log_us - half, log_us + half), carried, octaves_beyond > 0, measured)
+
+
+def _times(
+    logs: tuple[Numbers, Numbers, Numbers], carried: tuple[CarriedOver, ...], beyond: Numbers, measured: bool
+) -> CalibratedTimes:
+    """The answer: ``logs`` of times in us and their bounds, [call]; ``beyond`` is whether sizes are."""
+    always = [kind.value for kind in carried if kind in EXTRAPOLATED]
     texts = ("", ", ".join(always), ", ".join([*always, CarriedOver.sizes_beyond.value]))
-    measured = calibration.has_measured(Collective(place.collective), place.algo_proto)
-    return CalibratedTimes(
-        np.exp(log_us),
-        np.exp(log_us - half),
-        np.exp(log_us + half),
-        np.full(len(calls), measured),
-        tuple(carried),
-        np.where(beyond, 2, 1 if always else 0),
-        texts,
-    )
+    if isinstance(beyond, np.ndarray):
+        number, any_beyond = np.where(beyond, 2, 1 if always else 0), bool(beyond.any())
+        time_us, low_us, high_us = map(np.exp, logs)
+    else:
+        number, any_beyond = np.array([2 if beyond else 1 if always else 0]), bool(beyond)
+        time_us, low_us, high_us = np.exp(logs)[:, None]
+    carried = (*carried, CarriedOver.sizes_beyond) if any_beyond else carried
+    return CalibratedTimes(time_us, low_us, high_us, np.full(len(time_us), measured), carried, number, texts)
 
 
 def _between_nodes(
@@ -110,45 +114,31 @@ def _between_nodes(
 ) -> CalibratedTimes:
     """By the site's rows, or where there are none by what sites have in common; never faster than adapters are."""
     log_us, half = calibration.process.corrected(calls)
-    least = np.full(len(calls), -np.inf)
+    low = log_us - half
     if adapters_gbs:
-        least = np.log(between_bytes(place.collective, calls.bytes, place.nodes) / (adapters_gbs * 1e3))
-    log_us = np.maximum(log_us, least)
-    kind = place.collective, place.algo_proto, place.gpus_per_node, place.nodes
+        link = np.log(between_bytes(place.collective, calls.bytes, place.nodes) / (adapters_gbs * 1e3))
+        log_us, low = most(log_us, link), most(low, link)
+    key = place.collective, place.algo_proto
     carried: list[CarriedOver] = [] if same_machine else [CarriedOver.machine]
-    rows = calibration.between
-    beyond = np.zeros(len(calls), np.bool_)
+    rows, beyond = calibration.between, calls.bytes < 0
     if rows is None:
         carried.append(CarriedOver.site)
-    elif kind[:2] not in {each[:2] for each in rows.kinds()}:
+    elif key not in rows.log2_sizes:
         carried.append(CarriedOver.site_combination)
     else:
-        if kind not in rows.kinds():
+        if (*key, place.gpus_per_node, place.nodes) not in rows.kinds:
             carried.append(CarriedOver.nodes)
-        alike = (rows.collective == place.collective) & (rows.algo_proto == place.algo_proto)
-        first, last = rows.log2_bytes[alike].min() - 1.01, rows.log2_bytes[alike].max() + 1.01
-        beyond = (np.log2(calls.bytes) < first) | (np.log2(calls.bytes) > last)
-        if beyond.any():
-            carried.append(CarriedOver.sizes_beyond)
-    always = [each.value for each in carried if each in EXTRAPOLATED and each is not CarriedOver.sizes_beyond]
-    texts = ("", ", ".join(always), ", ".join([*always, CarriedOver.sizes_beyond.value]))
-    measured = calibration.has_measured(Collective(place.collective), place.algo_proto, between=True)
-    return CalibratedTimes(
-        np.exp(log_us),
-        np.exp(np.maximum(log_us - half, least)),
-        np.exp(log_us + half),
-        np.full(len(calls), measured),
-        tuple(carried),
-        np.where(beyond, 2, 1 if always else 0),
-        texts,
-    )
+        first, last = rows.log2_sizes[key]
+        log2_bytes = np.log2(calls.bytes)
+        beyond = (log2_bytes < first - 1.01) | (log2_bytes > last + 1.01)
+    measured = rows is not None and key in rows.log2_sizes
+    return _times((log_us, low, log_us + half), tuple(carried), beyond, measured)
 
 
-def between_bytes(collective: int, nbytes: Array, nodes: int) -> Array:
+def between_bytes(collective: int, nbytes: Numbers, nodes: int) -> Numbers:
     """Bytes that all adapters of one node together have to send or to receive at least, [call]."""
     parts = collective in (Collective.AllGather, Collective.ReduceScatter)
-    least: Array = nbytes * ((nodes - 1) / nodes if parts else 1.0)
-    return least
+    return nbytes * ((nodes - 1) / nodes if parts else 1.0)
 
 
 class TimeModel:
@@ -168,13 +158,30 @@ class TimeModel:
         self.selection = selection
         self.reason = reason
         self.same_machine = same_machine
+        self._kinds: dict[tuple[Request, int], tuple[FixedFeatures, Place]] = {}
         self._certainty = calibration.certainty(same_machine=same_machine)
 
     def of_picks(self, request: Request, picks: Picks) -> CalibratedTimes:
         """Of the calls that NCCL picks for, [size]."""
+        if len(picks.bytes) == 1:
+            return self._of_one(request, picks)
         by_combination = features.by_combination(self.selection, request, picks)
         parts = [(where, self.times(request, calls)) for where, calls in by_combination]
         return joined_times(parts, len(picks.bytes))
+
+    def _of_one(self, request: Request, picks: Picks) -> CalibratedTimes:
+        """Times of one call: numbers instead of arrays cost a fifth."""
+        number = int(picks.combinations[0])
+        if (request, number) not in self._kinds:
+            _check_buffers(request)
+            kind = FixedFeatures(self.selection, request, ALGO_PROTOS[number])
+            self._kinds[request, number] = kind, self._place(request, number)
+        kind, place = self._kinds[request, number]
+        nccl_us = (
+            picks.time_us if place.nodes == 1 else self.selection.combination_us(request, picks.bytes, kind.algo_proto)
+        )
+        numbers = (float(each[0]) for each in (picks.bytes, picks.channels, picks.threads, nccl_us))
+        return self._times_at(kind.calls(*numbers), place)
 
     def of_algo_proto(self, request: Request, sizes: ArrayLike, algo_proto: AlgoProto) -> CalibratedTimes:
         """Of calls that an algorithm and protocol are forced on. ``sizes`` are NCCL's nBytes, [size]."""
@@ -188,19 +195,18 @@ class TimeModel:
 
     def times(self, request: Request, calls: Features) -> CalibratedTimes:
         """Of calls of one kind on this communicator. BadInput for registered buffers, which were not measured."""
-        if request.buffers:
-            raise BadInput(f"calibrated times: plain buffers only were measured, not {request.buffers.name} ones")
-        parts = []
+        _check_buffers(request)
         combinations = calls.algo_proto
-        numbers = np.unique(combinations).tolist()
-        for number in numbers:
-            place, where = self._place(request, number), np.flatnonzero(combinations == number)
-            alike = calls if len(numbers) == 1 else calls[where]
-            times = times_at(
-                self.calibration, alike, place, same_machine=self.same_machine, adapters_gbs=self.adapters_gbs
-            )
-            parts.append((where, times))
-        return parts[0][1] if len(parts) == 1 else joined_times(parts, len(calls))
+        if not isinstance(combinations, np.ndarray):
+            return self._times_at(calls, self._place(request, combinations))
+        parts = []
+        for number in np.unique(combinations).tolist():
+            where = np.flatnonzero(combinations == number)
+            parts.append((where, self._times_at(calls[where], self._place(request, number))))
+        return joined_times(parts, len(calls))
+
+    def _times_at(self, calls: Features, place: Place) -> CalibratedTimes:
+        return times_at(self.calibration, calls, place, same_machine=self.same_machine, adapters_gbs=self.adapters_gbs)
 
     def half_widths_of(self, calls: Features, carried: Iterable[CarriedOver]) -> Array:
         """Half the interval around the logarithm of each call on one node, [call], where just that is carried over."""
@@ -220,6 +226,11 @@ class TimeModel:
         communicator = self.selection.communicator
         name, local, nodes = communicator.release.name, communicator.local_ranks, communicator.nodes
         return Place(name, request.collective, algo_proto, local, nodes)
+
+
+def _check_buffers(request: Request) -> None:
+    if request.buffers:
+        raise BadInput(f"calibrated times: plain buffers only were measured, not {request.buffers.name} ones")
 
 
 def exchange_times(calibration: Calibration, calls: Exchanges, *, same_machine: bool) -> CalibratedTimes:

@@ -13,7 +13,7 @@ known before: its variances have a factor in common, of which its rows say somet
 Shapes: [call] and [row of the site]; covariances and standard deviations are of natural logarithms of times.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Collective
-from tuner.times.timemodel.features import Array, Features, Ints, Which
+from tuner.times.timemodel.features import Array, Features, Numbers, Which, least, most, where
 from tuner.times.timemodel.form import Form
 from tuner.times.timemodel.intervals import COVERED_SDS
 
@@ -65,22 +65,22 @@ LATENCIES = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)  # without slots: what its rows have in common is kept
 class SiteRows:
-    """Rows measured at one site, as the process takes them, [row]; the medians of rows alike.
+    """Rows measured at one site, as the process takes them, [row]; the medians of rows alike. Also single numbers.
 
     ``log_off``: logarithm of the measured over the base's time, both in us; ``bandwidth`` and ``latency``: the shares
     of the base's time, 0 to 1, that grow with either. ``collective`` and ``algo_proto`` are NCCL's numbers.
     """
 
-    collective: Ints
-    algo_proto: Ints
-    gpus_per_node: Ints
-    nodes: Ints
-    log2_bytes: Array
-    bandwidth: Array
-    latency: Array
-    log_off: Array
+    collective: Numbers
+    algo_proto: Numbers
+    gpus_per_node: Numbers
+    nodes: Numbers
+    log2_bytes: Numbers
+    bandwidth: Numbers
+    latency: Numbers
+    log_off: Numbers
 
     def __len__(self) -> int:
         return len(self.log_off)
@@ -93,62 +93,70 @@ class SiteRows:
         pairs = ((getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
         return SiteRows(*(np.concatenate(pair) for pair in pairs))
 
-    def kinds(self) -> set[tuple[int, int, int, int]]:
+    @cached_property
+    def kinds(self) -> frozenset[tuple[int, int, int, int]]:
         """Collective, combination, GPUs per node and nodes of any of the rows."""
         columns = self.collective, self.algo_proto, self.gpus_per_node, self.nodes
-        return set(zip(*(column.tolist() for column in columns), strict=True))
+        return frozenset(zip(*(column.tolist() for column in columns), strict=True))
+
+    @cached_property
+    def log2_sizes(self) -> Mapping[tuple[int, int], tuple[float, float]]:
+        """Logarithms of the least and the most bytes, by collective and combination."""
+        sizes = {}
+        for collective, algo_proto in {kind[:2] for kind in self.kinds}:
+            alike = self.log2_bytes[(self.collective == collective) & (self.algo_proto == algo_proto)]
+            sizes[collective, algo_proto] = float(alike.min()), float(alike.max())
+        return sizes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Base:
     """The base of calls between nodes: logarithms of us, with the shares that bandwidth and latency have, [call]."""
 
-    log_us: Array
-    bandwidth: Array
-    latency: Array
+    log_us: Numbers
+    bandwidth: Numbers
+    latency: Numbers
 
 
-def base(calls: Features, moved: Form) -> Base:
-    """The base of calls, all between nodes. ``moved`` has the form's parameters in three sets (``_moved``)."""
+def base(calls: Features, moved: Sequence[Form]) -> Base:
+    """The base of calls, all between nodes, by the three forms of ``_moved``."""
     known = is_known(calls.collective, calls.algorithm)
-    times_us = np.broadcast_to(moved.times_us(calls), (3, len(calls)))
-    log_form, less_bandwidth, more_latency = np.log(times_us)
+    log_form, less_bandwidth, more_latency = (np.log(form.times_us(calls)) for form in moved)
     log_nccl = _log_nccl(calls, log_form)
-    nccl_latency = np.minimum(calls.nccl_latency_us / np.exp(log_nccl), 1.0)
-    bandwidth = np.clip((less_bandwidth - log_form) / STEP_SHARE, 0.0, 1.0)
-    latency = np.clip((more_latency - log_form) / STEP_SHARE, 0.0, 1.0)
+    nccl_latency = least(calls.nccl_latency_us / np.exp(log_nccl), 1.0)
+    bandwidth = least(most((less_bandwidth - log_form) / STEP_SHARE, 0.0), 1.0)
+    latency = least(most((more_latency - log_form) / STEP_SHARE, 0.0), 1.0)
     return Base(
         _middle(calls, log_form, log_nccl),
-        np.where(known, (1 - nccl_latency + bandwidth) / 2, 1 - nccl_latency),
-        np.where(known, (nccl_latency + latency) / 2, nccl_latency),
+        where(known, (1 - nccl_latency + bandwidth) / 2, 1 - nccl_latency),
+        where(known, (nccl_latency + latency) / 2, nccl_latency),
     )
 
 
-def _moved(parameters: Mapping[str, float]) -> Form:
-    """Form that shows what times depend on: with the parameters as they are, less bandwidth, and more latency."""
-    less, more = np.exp([[0.0], [-STEP_SHARE], [0.0]]), np.exp([[0.0], [0.0], [STEP_SHARE]])
-    latencies = {name: parameters[name] * more for name in LATENCIES}
-    return Form({**parameters, **latencies, "net_share": parameters["net_share"] * less})
+def _moved(parameters: Mapping[str, float]) -> tuple[Form, Form, Form]:
+    """Forms that show what times depend on: with the parameters as they are, less bandwidth, and more latency."""
+    less, more = np.exp(-STEP_SHARE), np.exp(STEP_SHARE)
+    latencies = {name: float(parameters[name] * more) for name in LATENCIES}
+    less_bandwidth = {**parameters, "net_share": float(parameters["net_share"] * less)}
+    return Form(parameters), Form(less_bandwidth), Form({**parameters, **latencies})
 
 
-def _log_nccl(calls: Features, log_form: Array) -> Array:
+def _log_nccl(calls: Features, log_form: Numbers) -> Numbers:
     """Logarithms of NCCL's own times, us, [call]; the form's where NCCL would not run it."""
-    predicted = calls.nccl_us > 0
-    log_nccl: Array = np.log(calls.nccl_us, out=log_form.copy(), where=predicted)
-    return log_nccl
+    if not isinstance(calls.nccl_us, np.ndarray):
+        return np.log(calls.nccl_us) if calls.nccl_us > 0 else log_form
+    return np.log(calls.nccl_us, out=log_form.copy(), where=calls.nccl_us > 0)
 
 
-def _middle(calls: Features, log_form: Array, log_nccl: Array) -> Array:
+def _middle(calls: Features, log_form: Numbers, log_nccl: Numbers) -> Numbers:
     """The base's logarithms of us, [call]."""
-    off = np.where(is_known(calls.collective, calls.algorithm), (log_form - log_nccl) / 2, 0.0)
-    middle: Array = log_nccl + np.clip(off, -MOST_FROM_NCCL, MOST_FROM_NCCL)
-    return middle
+    off = where(is_known(calls.collective, calls.algorithm), (log_form - log_nccl) / 2, 0.0)
+    return log_nccl + least(most(off, -MOST_FROM_NCCL), MOST_FROM_NCCL)
 
 
-def is_known(collective: Ints, algorithm: Ints) -> NDArray[np.bool_]:
+def is_known(collective: Numbers, algorithm: Numbers) -> Numbers:
     """Whether some site's rows show such calls between nodes: collectives and algorithms as numbers, [call]."""
-    known: NDArray[np.bool_] = _KNOWN[collective, algorithm]
-    return known
+    return _KNOWN[collective, algorithm]
 
 
 def rows_of(calls: Features, times_us: Array, parameters: Mapping[str, float]) -> SiteRows:
@@ -166,17 +174,13 @@ def rows_of(calls: Features, times_us: Array, parameters: Mapping[str, float]) -
     return replace(rows[first], **means)
 
 
-def _rows(calls: Features, of_base: Base, log_off: Array) -> SiteRows:
-    return SiteRows(
-        calls.collective,
-        calls.algo_proto,
-        np.round(calls.ranks / calls.nodes).astype(np.int64),
-        calls.nodes.astype(np.int64),
-        np.log2(calls.bytes),
-        of_base.bandwidth,
-        of_base.latency,
-        log_off,
-    )
+def _rows(calls: Features, of_base: Base, log_off: Numbers = 0.0) -> SiteRows:
+    kind: Sequence[Numbers] = (calls.collective, calls.algo_proto, calls.ranks / calls.nodes, calls.nodes)
+    if isinstance(calls.bytes, np.ndarray):
+        kind = [np.broadcast_to(np.round(each), len(calls)).astype(np.int64) for each in kind]
+        log_off = np.broadcast_to(log_off, len(calls))
+    one, two, three, four = kind
+    return SiteRows(one, two, three, four, np.log2(calls.bytes), of_base.bandwidth, of_base.latency, log_off)
 
 
 class SiteProcess:
@@ -195,32 +199,32 @@ class SiteProcess:
         self.rows = rows if rows is not None and len(rows) else None
         self.widening = widening
 
-    def corrected(self, calls: Features) -> tuple[Array, Array]:
-        """Logarithms of us, and half of their 90 % intervals, of calls between nodes, [call]."""
-        if len(calls) <= TABLE_POINTS:
-            of_base = base(calls, self._form)
-            moved, half = self._posterior(_rows(calls, of_base, np.zeros(len(calls))))
+    def corrected(self, calls: Features) -> tuple[Numbers, Numbers]:
+        """Logarithms of us, and half of their 90 % intervals, of calls between nodes, [call], or of the one call."""
+        if not isinstance(calls.bytes, np.ndarray) or len(calls) <= TABLE_POINTS:
+            of_base = base(calls, self._forms)
+            moved, half = self._posterior(_rows(calls, of_base))
             return of_base.log_us + moved, half
         # What the site adds is smooth over sizes: it is asked at some, and between them interpolated.
-        log_form = np.log(Form(self.parameters).times_us(calls))
+        log_form = np.log(self._forms[0].times_us(calls))
         log_us = _middle(calls, log_form, _log_nccl(calls, log_form))
         halves, log2_bytes = np.empty(len(calls)), np.log2(calls.bytes)
         for which in _kinds_of(calls):
             order = which[np.argsort(log2_bytes[which])]
             points = order[np.unique(np.linspace(0, len(order) - 1, TABLE_POINTS).astype(np.int64))]
             some = calls[points]
-            moved, half = self._posterior(_rows(some, base(some, self._form), np.zeros(len(some))))
+            moved, half = self._posterior(_rows(some, base(some, self._forms)))
             log_us[which] += np.interp(log2_bytes[which], log2_bytes[points], moved)
             halves[which] = np.interp(log2_bytes[which], log2_bytes[points], half)
         return log_us, halves
 
     @cached_property
-    def _form(self) -> Form:
+    def _forms(self) -> tuple[Form, Form, Form]:
         return _moved(self.parameters)
 
     def calls(self, calls: Features) -> list["SiteCall"]:
         """The calls as the process sees each, to compare them with others of the site."""
-        rows = _rows(calls, base(calls, self._form), np.zeros(len(calls)))
+        rows = _rows(calls, base(calls, self._forms))
         return [SiteCall(self, rows[np.array([at])]) for at in range(len(calls))]
 
     def telling(self, calls: Features, count: int) -> list[int]:
@@ -228,7 +232,7 @@ class SiteProcess:
 
         Each is the one that leaves the least standard deviation on the mean, given those before.
         """
-        rows = _rows(calls, base(calls, self._form), np.zeros(len(calls)))
+        rows = _rows(calls, base(calls, self._forms))
         covariances, noise = self._covariances_left(rows), _noise(rows)
         chosen: list[int] = []
         for _ in range(min(count, len(calls))):
@@ -264,17 +268,31 @@ class SiteProcess:
         left: Array = covariances - across @ self._precision @ across.T
         return left
 
-    def _posterior(self, asked: SiteRows) -> tuple[Array, Array]:
+    def _posterior(self, asked: SiteRows) -> tuple[Numbers, Numbers]:
         """Logarithms that the site adds to the base's, and half of the 90 % intervals, [call]."""
         known = is_known(asked.collective, asked.algo_proto // 3)
-        noise, left = _noise(asked) + np.where(known, 0.0, UNKNOWN_SD**2), _variances(asked)
-        moved = np.zeros(len(asked))
+        noise, left = _noise(asked) + where(known, 0.0, UNKNOWN_SD**2), _variances(asked)
+        moved: Numbers = asked.bandwidth * 0.0
         if self.rows is not None:
-            across = _covariances(asked, self.rows)
+            across = _covariances(asked, self.rows, self._kinship(asked))
             moved = across @ self._weights
-            left = np.maximum(left - ((across @ self._precision) * across).sum(axis=1), 0.0)
+            left = most(left - ((across @ self._precision) * across).sum(axis=-1), 0.0)
         # Days differ at a site whose rows are as far off as they may be, and at a calm one.
         return moved, np.hypot(self._widened * np.sqrt(left + noise), COVERED_SDS * np.sqrt(_day(asked)))
+
+    def _kinship(self, asked: SiteRows) -> "_Kinship":
+        """Kinship of the call with the site's rows, by its kind alone: kept for single ones."""
+        assert self.rows is not None
+        if isinstance(asked.bandwidth, np.ndarray):
+            return _Kinship(asked, self.rows)
+        kind = asked.collective, asked.algo_proto, asked.gpus_per_node, asked.nodes
+        if kind not in self._kinships:
+            self._kinships[kind] = _Kinship(asked, self.rows)
+        return self._kinships[kind]
+
+    @cached_property
+    def _kinships(self) -> dict[tuple[float, ...], "_Kinship"]:
+        return {}
 
     @cached_property
     def _covered(self) -> float:
@@ -317,9 +335,10 @@ def _student_t95(freedom: float) -> float:
 
 def _kinds_of(calls: Features) -> list[NDArray[np.intp]]:
     """The numbers of the calls of each collective, combination and communicator."""
-    kinds = np.stack([calls.collective, calls.algo_proto, calls.ranks.astype(np.int64), calls.nodes.astype(np.int64)])
-    if (kinds == kinds[:, :1]).all():
+    columns = calls.collective, calls.algo_proto, calls.ranks, calls.nodes
+    if not any(isinstance(column, np.ndarray) for column in columns):
         return [np.arange(len(calls))]
+    kinds = np.stack([np.broadcast_to(column, len(calls)) for column in columns])
     _, group = np.unique(kinds, axis=1, return_inverse=True)
     return [np.flatnonzero(group.ravel() == at) for at in range(int(group.max()) + 1)]
 
@@ -336,59 +355,77 @@ class SiteCall:
         return self.process.half_of_ratio(self.row, other.row) if self.process.is_of_site(other.process) else None
 
 
-def _covariances(one: SiteRows, other: SiteRows) -> Array:
-    """How alike calls of one site are off, [call of one, call of other]."""
+class _Kinship:
+    """Covariances that calls of one site have by their kinds, whatever their sizes, [call of one, call of other].
 
-    def difference(name: str) -> Array:
-        distance: Array = np.subtract.outer(getattr(one, name), getattr(other, name))
-        return distance
+    ``bandwidth``, ``latency`` and ``curve`` are for what one call has of each, the other's being in them.
+    """
 
-    octaves = difference("log2_bytes") ** 2
-    log_nodes = np.log2(one.nodes), np.log2(other.nodes)
-    near_nodes = np.exp(-(np.subtract.outer(*log_nodes) ** 2) / 2 / NODES_DOUBLINGS**2)
-    bandwidth, latency = np.outer(one.bandwidth, other.bandwidth), np.outer(one.latency, other.latency)
-    same = difference("algo_proto") == 0
-    algorithm = np.equal.outer(one.algo_proto // 3, other.algo_proto // 3)
-    gpus, collective = difference("gpus_per_node") == 0, difference("collective") == 0
-    curve = np.outer(_curve_sd(one), _curve_sd(other)) * (0.5 + 0.5 * near_nodes) * (0.5 + 0.5 * gpus)
-    curve = curve + COLLECTIVE_SD**2 * collective * near_nodes
-    of_bandwidth = BANDWIDTH_SD**2 + ALGORITHM_SD**2 * algorithm + NODES_SD**2 * np.minimum.outer(*log_nodes)
+    def __init__(self, one: SiteRows, other: SiteRows) -> None:
+        def equal(name: str) -> Numbers:
+            return np.equal.outer(getattr(one, name), getattr(other, name))
+
+        log_nodes = np.log2(one.nodes), np.log2(other.nodes)
+        near_nodes = np.exp(-(np.subtract.outer(*log_nodes) ** 2) / 2 / NODES_DOUBLINGS**2)
+        algorithm = np.equal.outer(one.algo_proto // 3, other.algo_proto // 3)
+        same = equal("algo_proto")
+        self.level = LEVEL_SD**2 + COMBINATION_LEVEL_SD**2 * same
+        self.curve = same * _curve_sd(other) * (0.5 + 0.5 * near_nodes) * (0.5 + 0.5 * equal("gpus_per_node"))
+        self.collective = same * COLLECTIVE_SD**2 * equal("collective") * near_nodes
+        bandwidth = BANDWIDTH_SD**2 + ALGORITHM_SD**2 * algorithm + NODES_SD**2 * np.minimum.outer(*log_nodes)
+        self.bandwidth = other.bandwidth * bandwidth
+        self.latency = other.latency * (LATENCY_SD**2 + COMBINATION_LATENCY_SD**2 * same)
+
+
+def _covariances(one: SiteRows, other: SiteRows, kinship: _Kinship | None = None) -> Array:
+    """How alike calls of one site are off, [call of one, call of other]; of a single one, [call of other]."""
+    kinship = kinship or _Kinship(one, other)
+
+    def column(numbers: Numbers) -> Numbers:
+        return numbers[:, None] if isinstance(numbers, np.ndarray) else numbers
+
+    octaves = column(one.log2_bytes) - other.log2_bytes
+    octaves *= octaves
     covariances: Array = (
-        bandwidth * of_bandwidth
-        + latency * (LATENCY_SD**2 + COMBINATION_LATENCY_SD**2 * same)
-        + same * (COMBINATION_LEVEL_SD**2 + np.exp(-octaves / 2 / CURVE_OCTAVES**2) * curve)
-        + LEVEL_SD**2
-        + ALL_SD**2 * np.exp(-octaves / 2 / ALL_OCTAVES**2)
+        kinship.level
+        + column(one.bandwidth) * kinship.bandwidth
+        + column(one.latency) * kinship.latency
+        + np.exp(octaves * _PER_CURVE) * (column(_curve_sd(one)) * kinship.curve + kinship.collective)
+        + ALL_SD**2 * np.exp(octaves * _PER_ALL)
     )
     return covariances
 
 
-def _noise(rows: SiteRows) -> Array:
+_PER_CURVE, _PER_ALL = -0.5 / CURVE_OCTAVES**2, -0.5 / ALL_OCTAVES**2
+
+
+def _noise(rows: SiteRows) -> Numbers:
     """The variance of single rows, [row]."""
-    return np.asarray((NOISE_SD * (1 - (1 - NOISE_LEFT) * rows.bandwidth)) ** 2)
+    sd = NOISE_SD * (1 - (1 - NOISE_LEFT) * rows.bandwidth)
+    return sd * sd
 
 
-def _day(rows: SiteRows) -> Array:
+def _day(rows: SiteRows) -> Numbers:
     """The variance that another day adds, [call]."""
-    doublings = np.log2(np.maximum(rows.nodes / 2, 1.0))
-    return np.asarray((DAY_SD * (1 + DAY_DOUBLING * doublings) * (1 - (1 - NOISE_LEFT) * rows.bandwidth)) ** 2)
+    doublings = np.log2(most(rows.nodes / 2, 1.0))
+    sd = DAY_SD * (1 + DAY_DOUBLING * doublings) * (1 - (1 - NOISE_LEFT) * rows.bandwidth)
+    return sd * sd
 
 
-def _curve_sd(rows: SiteRows) -> Array:
-    sd: Array = CURVE_SD * (1 - (1 - CURVE_LEFT) * rows.bandwidth)
-    return sd
+def _curve_sd(rows: SiteRows) -> Numbers:
+    return CURVE_SD * (1 - (1 - CURVE_LEFT) * rows.bandwidth)
 
 
-def _variances(rows: SiteRows) -> Array:
+def _variances(rows: SiteRows) -> Numbers:
     """The diagonal of the covariances, [call]."""
     of_bandwidth = BANDWIDTH_SD**2 + ALGORITHM_SD**2 + NODES_SD**2 * np.log2(rows.nodes)
-    variances: Array = (
-        rows.bandwidth**2 * of_bandwidth
-        + rows.latency**2 * (LATENCY_SD**2 + COMBINATION_LATENCY_SD**2)
-        + _curve_sd(rows) ** 2
+    curve_sd = _curve_sd(rows)
+    return (
+        rows.bandwidth * rows.bandwidth * of_bandwidth
+        + rows.latency * rows.latency * (LATENCY_SD**2 + COMBINATION_LATENCY_SD**2)
+        + curve_sd * curve_sd
         + COLLECTIVE_SD**2
         + COMBINATION_LEVEL_SD**2
         + LEVEL_SD**2
         + ALL_SD**2
     )
-    return variances

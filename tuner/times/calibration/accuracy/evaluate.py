@@ -167,7 +167,8 @@ BASELINES: Mapping[str, Baseline] = {
 
 def _combinations(calls: MeasuredCalls) -> Ints:
     features = calls.measured.calls
-    return features.collective * 1000 + features.algo_proto
+    combinations: Ints = features.collective * 1000 + features.algo_proto
+    return combinations
 
 
 def _steps_and_bytes(calls: MeasuredCalls) -> Array:
