@@ -45,7 +45,7 @@ def test_forced_pat_has_no_time() -> None:
 
 def test_forced_pat_in_other_commands() -> None:
     assert "not compared" in run("diff", *PAT, "--nodes", "8", "NCCL_ALGO=PAT").stdout
-    assert "never" in run("scale", *PAT, "--env", "NCCL_ALGO=PAT").stdout
+    assert "never" in run("edges", "--over", "nodes", *PAT, "--env", "NCCL_ALGO=PAT").stdout
     row = next(line for line in run("explain", *PAT, "--nodes", "8").stdout.splitlines() if "PAT/Simple" in line)
     assert "never" in row
     assert row.rstrip().endswith("only when told to")

@@ -317,7 +317,18 @@ def test_budget_without_a_calibration_says_why() -> None:
 def test_scale_has_calibrated_times_at_both_ends(calibration: str) -> None:
     words = ("--machine", "dgx-h100", "--nccl", "2.28.9", "--calibration", calibration)
     found = answers(
-        "scale", "allgather", "--bytes", "64K,16M", "--per-rank", "--to-nodes", "40", *words, "--time", "both"
+        "edges",
+        "--over",
+        "nodes",
+        "allgather",
+        "--bytes",
+        "64K,16M",
+        "--per-rank",
+        "--to-nodes",
+        "40",
+        *words,
+        "--time",
+        "both",
     )
     assert len(found["ranges"]) > 2
     for each in found["ranges"]:
@@ -330,20 +341,42 @@ def test_scale_has_calibrated_times_at_both_ends(calibration: str) -> None:
     (used,) = found["calibrations"]
     assert used["carried_over"] == ["sizes", "another site"]
     plain = answers(
-        "scale", "allgather", "--bytes", "64K,16M", "--per-rank", "--to-nodes", "40", *words[:4], "--time", "nccl"
+        "edges",
+        "--over",
+        "nodes",
+        "allgather",
+        "--bytes",
+        "64K,16M",
+        "--per-rank",
+        "--to-nodes",
+        "40",
+        *words[:4],
+        "--time",
+        "nccl",
     )
     del found["calibrations"]
     for each in found["ranges"]:
         del each["calibrated_from"], each["calibrated_to"]
     assert found == plain
-    out = run("scale", "allgather", "--bytes", "1M", "--to-nodes", "8", *words).stdout
+    out = run("edges", "--over", "nodes", "allgather", "--bytes", "1M", "--to-nodes", "8", *words).stdout
     assert "calibrated us" in out
     assert "NCCL us" not in out
 
 
 def test_scale_without_a_calibration_says_why_once() -> None:
     out = run(
-        "scale", "allreduce", "--bytes", "1M", "--machine", "pcie-l40s", "--nccl", "2.28.9", "--to-nodes", "8"
+        "edges",
+        "--over",
+        "nodes",
+        "allreduce",
+        "--bytes",
+        "1M",
+        "--machine",
+        "pcie-l40s",
+        "--nccl",
+        "2.28.9",
+        "--to-nodes",
+        "8",
     ).stdout
     assert out.count("calibrated times: none; no calibrated times where") == 1
     assert "calibrated us" not in out

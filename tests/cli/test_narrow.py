@@ -16,7 +16,7 @@ COMMANDS = {
     "edges": ("edges", *ON),
     "diff at sizes": ("diff", "allreduce", "nodes=4", *ON, "--bytes", "1M"),
     "diff": ("diff", *ON, "2.22.3"),
-    "scale": ("scale", "allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9", "--to-nodes", "16"),
+    "scale": ("edges", "--over", "nodes", "allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9", "--to-nodes", "16"),
 }
 
 

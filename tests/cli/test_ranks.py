@@ -18,7 +18,6 @@ def test_pick_answers_for_some_ranks() -> None:
     "words",
     [
         ("memory",),
-        ("scale", "allreduce"),
         ("report", "-o", "report.html"),
         ("measure", "allreduce", "-o", "run.jsonl"),
         ("accept", "results.txt"),

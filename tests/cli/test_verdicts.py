@@ -22,7 +22,7 @@ VERDICTS = {
     "accept": (("accept", ARMS[0], *ON), 1, "FAIL: 5 of 18 sizes fail"),
     "order": (("order", "allreduce", *ON, "--bytes", "1M", "--change", "nodes=2"), 0, "Same bits: no"),
     "scale over GPUs": (
-        ("scale", "allreduce", *ON, "--over", "gpus-per-node", "--nccl", "2.28.9", "--bytes", "1M"),
+        ("edges", "allreduce", *ON, "--over", "gpus-per-node", "--nccl", "2.28.9", "--bytes", "1M"),
         0,
         "one pick for every number of GPUs per node",
     ),

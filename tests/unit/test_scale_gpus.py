@@ -37,7 +37,7 @@ def test_each_number_of_gpus_has_its_own_pick(nodes: int, first: int) -> None:
 
 def test_the_command_prints_the_ranges() -> None:
     words = (
-        "scale",
+        "edges",
         "allreduce",
         "--over",
         "gpus-per-node",

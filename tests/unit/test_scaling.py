@@ -144,7 +144,7 @@ def test_what_cannot_be_is_refused() -> None:
 
 def test_what_runs_on_some_numbers_of_nodes_is_scaled() -> None:
     arguments = ("--machine", "dgx-h100", "--nccl", "2.28.9", "--env", "NCCL_ALGO=NVLS", "--bytes", "1M", "--json")
-    answer = run("scale", *arguments, "--to-nodes", "4")
+    answer = run("edges", "--over", "nodes", *arguments, "--to-nodes", "4")
     assert "Broadcast: nothing can run it on 1 nodes and on 4 nodes\n" in answer.stderr
     found = [NodeRange(**one) for one in json.loads(answer.stdout)["ranges"]]
     assert {(one.collective, one.from_nodes, one.algorithm) for one in found if one.collective == "AllReduce"} == {
@@ -153,7 +153,20 @@ def test_what_runs_on_some_numbers_of_nodes_is_scaled() -> None:
     }
 
 
-COMMAND = ("scale", "allreduce", "--bytes", "64K,16M", "--machine", "dgx-h100", "--nccl", "2.28.9", "--time", "nccl")
+COMMAND = (
+    "edges",
+    "--over",
+    "nodes",
+    "allreduce",
+    "--bytes",
+    "64K,16M",
+    "--machine",
+    "dgx-h100",
+    "--nccl",
+    "2.28.9",
+    "--time",
+    "nccl",
+)
 
 
 def test_json_is_what_the_library_says() -> None:
@@ -225,7 +238,20 @@ def test_buffers_of_every_kind_get_what_each_count_gives_them(
 
 
 def test_the_command_names_what_takes_calls_on_windows() -> None:
-    words = ("scale", "allreduce", "--machine", "dgx-h100", "--nccl", "2.28.9", "--bytes", "1M", "--to-nodes", "3")
+    words = (
+        "edges",
+        "--over",
+        "nodes",
+        "allreduce",
+        "--machine",
+        "dgx-h100",
+        "--nccl",
+        "2.28.9",
+        "--bytes",
+        "1M",
+        "--to-nodes",
+        "3",
+    )
     (kernel, tree) = json.loads(run(*words, "--buffers", "window", "--json").stdout)["ranges"]
     assert (kernel["algorithm"], kernel["bypass"]) == (None, "symmetric kernel AllReduce_RSxLDMC_AGxSTMC")
     assert "bypass" not in tree

@@ -100,7 +100,7 @@ def test_titles_say_it(file: Path) -> None:
     whole = describe(nccl=NCCL, topology=file, nodes=3, env={"NCCL_NET_DISABLE_INTRA": "1"})
     assert whole.title == f"3 x {file}, 16 GPUs each, NCCL 2.28.9"
     words = ("--topology", str(file), "--nccl", NCCL)
-    scaled = run("scale", "allreduce", *words, "--bytes", "1M", "--to-nodes", "2").stdout
+    scaled = run("edges", "--over", "nodes", "allreduce", *words, "--bytes", "1M", "--to-nodes", "2").stdout
     assert f"AllReduce on nodes of {file}, 16 GPUs each, each taken for 2 nodes, NCCL 2.28.9" in scaled
     changed = run("diff", "allreduce", "nics=1", *words, "--nodes", "2", "--bytes", "1M").stdout
     assert f"before: 2 x {file}, 16 GPUs each, taken for 4 nodes, NCCL 2.28.9" in changed

@@ -18,8 +18,7 @@ SECTIONS = {
     "What NCCL picks, and why": {
         "pick": "algorithm, protocol, channels and time, by size; of a group of calls",
         "explain": "every number of a pick step by step, and why not another one",
-        "edges": "the breakpoints: the exact sizes at which the pick changes",
-        "scale": "which picks hold over which numbers of nodes, 1 to 16384",
+        "edges": "the exact sizes, or the numbers of nodes, at which the pick changes",
         "diff": "what a release, a setting, hardware or a node count changes",
         "order": "in which order ranks are added; whether the bits are the same",
         "table": "NCCL's table of latencies and bandwidths, in its own layout",
@@ -89,6 +88,7 @@ FORMER = {  # what commands were called in 0.1.0 and before; each answers with a
     "plugin top": "plugin stats",
     "plugin try": "plugin lint --libnccl",
     "regressions": "diff --regressions",
+    "scale": "edges --over nodes",
     "schedule": "export --format csv",
     "whatif": "diff --bytes 8,1K,32K,256K,1M,4M,16M,64M,256M,1G",
 }

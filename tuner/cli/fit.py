@@ -345,7 +345,7 @@ def calibration_command(
     out: Path,
     as_json: bool,
 ) -> None:
-    """A calibration from FILEs of measured times, for '--calibration' of pick, budget, scale and others.
+    """A calibration from FILEs of measured times, for '--calibration' of pick, budget, edges and others.
 
     FILEs are what nccl-tests prints or writes as JSON, runs of 'measure', columns, or names of shipped tables. A dozen
     rows do; beliefs from machines of the generation stand for what was not measured, with wide intervals. With --update

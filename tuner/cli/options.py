@@ -212,8 +212,11 @@ def out_option(metavar: str, says: str, former: str | None = None, required: boo
     return option("-o", "--out", "out", required=required, type=kind, metavar=metavar, help=says, former=former)
 
 
-def time_options(default: str) -> Callable[[F], F]:
-    """Options for whose times are shown, as one parameter ``times``: None where they are NCCL's alone."""
+def time_options(default: str, said: str | None = None) -> Callable[[F], F]:
+    """Options for whose times are shown, as one parameter ``times``: None where they are NCCL's alone.
+
+    ``said`` is the default in words, where a command has several.
+    """
 
     def decorated(function: F) -> F:
         @wraps(function)
@@ -234,7 +237,7 @@ def time_options(default: str) -> Callable[[F], F]:
                 type=click.Choice(("nccl", "calibrated", "both")),
                 metavar="WHOSE",
                 help="Times shown: nccl (its own prediction), calibrated (from measurements, with 90 % intervals) or "
-                f"both; picks are NCCL's in any case. [default: {default}]",
+                f"both; picks are NCCL's in any case. [default: {said or default}]",
             ),
         ):
             timed = each(timed)
@@ -251,6 +254,13 @@ def _times_wanted(whose: str, calibration: str | None) -> "TimesWanted | None":
     from tuner.answers.calibrated import TimesWanted  # plain answers do without it
 
     return TimesWanted(whose == "both", calibration)
+
+
+def times_or_both(times: "TimesWanted | None") -> "TimesWanted | None":
+    """The times that were asked for; where nothing was said of them, both NCCL's and calibrated ones."""
+    if any(each.name == "time" for each in _given()):
+        return times
+    return times or _times_wanted("both", None)
 
 
 OUTPUT = "Output"
@@ -405,13 +415,14 @@ def question(
     ranges: bool = False,
     changes: bool = False,
     times: str | None = None,
+    times_said: str | None = None,
     libnccl: str | None = None,
     former: str | None = None,
 ) -> Callable[[F], F]:
     """The options of a :class:`CommunicatorQuestion`, which the command takes as the parameter ``asked``.
 
-    ``times`` is the default of whose are shown, without options for it where it is None; ``libnccl`` says what it adds
-    where it can be asked, with a ``former`` name of the option.
+    ``times`` is the default of whose are shown, ``times_said`` that in words, without options for it where it is None;
+    ``libnccl`` says what it adds where it can be asked, with a ``former`` name of the option.
     """
 
     names = ["communicator", "call", "as_json", *(["low", "high"] if ranges else [])]
@@ -430,7 +441,7 @@ def question(
             *([range_options] if ranges else []),
             communicator_options(changes=changes, tuner=True, build=libnccl is not None),
             call_options(),
-            *([time_options(times)] if times else []),
+            *([time_options(times, times_said)] if times else []),
             *([libnccl_option(libnccl, former)] if libnccl else []),
             json_option,
         )
