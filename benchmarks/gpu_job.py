@@ -240,8 +240,8 @@ def compared(out: Path) -> Iterator[tuple[int, str, bool]]:
     if model is None:
         raise BadMeasurement(f"{out}: the header has no communicator, so that nothing can be compared")
     for file in job_files(out):
-        counts = np.bincount(file.records["kind"], minlength=len(file.kinds))
-        for kind, calls in zip(file.kinds, counts, strict=True):
+        counts = np.bincount(file.records()["kind"], minlength=int(file.places.max(initial=0)) + 1)
+        for kind, calls in zip(file.kinds, counts[file.places], strict=True):
             ranks = int(file.communicators[kind["communicator"]]["ranks"])
             call = job_call(kind, ranks)
             if call is None or call.executed is None or not calls:
@@ -327,13 +327,13 @@ def arms_seen(out: Path) -> tuple[int, int, int, int]:
     count = arms = frozen = 0
     calls: dict[tuple[int, str, int], set[Combination]] = defaultdict(set)
     for file in job_files(out):
-        kinds = []
-        for kind in file.kinds:
+        kinds = {}
+        for place, kind in zip(file.places, file.kinds, strict=True):
             one = file.communicators[kind["communicator"]]
             call = job_call(kind, int(one["ranks"]))
             pick = model.pick(Point(call.collective, call.bytes, call.dtype)) if call else None
-            kinds.append((int(one["id"]), call, call is not None and call.executed != pick))
-        for record in file.records:
+            kinds[place] = int(one["id"]), call, call is not None and call.executed != pick
+        for record in file.records():
             number, call, other = kinds[record["kind"]]
             if call is not None and call.executed is not None:
                 count += 1
