@@ -38,7 +38,7 @@ READERS = (
     ("fit", "calibration", "FILE", *DGX, "-o", "/dev/null"),
     ("fit", "accuracy", "FILE"),
     ("budget", "FILE", *DGX),
-    ("check", "run", "FILE", *DGX),
+    ("check", "FILE", *DGX),
     ("plugin", "stats", "FILE"),
     ("plugin", "lint", "FILE"),
     ("pick", "@FILE", *DGX),

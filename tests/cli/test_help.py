@@ -101,8 +101,15 @@ def test_former_names_of_options_answer_with_a_note(former: tuple[str, ...], now
     assert "".join(rest) == other.stderr
 
 
-def test_check_alone_asks_libnccl() -> None:
-    assert run("check", "nothing", code=2).stderr == run("check", "libnccl", "nothing", code=2).stderr
+def test_check_takes_collectives_or_files() -> None:
+    assert "unknown collective 'nothing'" in run("check", "nothing", code=2).stderr
+    assert "AllReduce beside nothing.json; valid: " in run("check", "allreduce", "nothing.json", code=2).stderr
+    words = ("check", "nothing.json", "--machine", "dgx-h100")
+    assert run(*words, code=2).stderr == "nccl-tuner: nothing.json: No such file or directory\n"
+    said = run(*words, "--bytes", "1M", code=2).stderr
+    assert said == "nccl-tuner: --bytes: no meaning with FILEs, which say what ran; remove it\n"
+    assert "--tuner: no meaning with libnccl" in run("check", *words[2:], "--tuner", "none", code=2).stderr
+    assert "how many ranks, of FILEs" in run("check", *words[2:], "--ranks", "4", code=2).stderr
 
 
 def test_headings_are_bold_where_colour_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ VERDICTS = {
         0,
         "the same as the log: 142 of 142",
     ),
-    "check run": (("check", "run", str(EXAMPLES / "nsight.sqlite"), *ON, "--nodes", "2"), 0, "8 of 8 calls ran as"),
+    "check run": (("check", str(EXAMPLES / "nsight.sqlite"), *ON, "--nodes", "2"), 0, "8 of 8 calls ran as"),
     "diagnose": (("diagnose", str(EXAMPLES / "node.xml")), 0, "nothing is wrong"),
     "diagnose a fault": (("diagnose", str(EXAMPLES / "guest.xml")), 1, "found: 4 wrong"),
     "verify": (("verify", *ARMS, *ON), 0, "regret: mean"),

@@ -27,13 +27,13 @@ def checked(path: Path, scenario: Scenario = TWO) -> CheckedRun:
 
 
 def run(*arguments: str | Path, code: int = 0) -> str:
-    done = CliRunner().invoke(everything, ["check", "run", *map(str, arguments)])
+    done = CliRunner().invoke(everything, ["check", *map(str, arguments)])
     assert done.exit_code == code, (done.output, done.exception)
     return done.output
 
 
 def refused(*arguments: str | Path) -> str:
-    done = CliRunner().invoke(everything, ["check", "run", *map(str, arguments)])
+    done = CliRunner().invoke(everything, ["check", *map(str, arguments)])
     assert isinstance(done.exception, BadInput), (done.output, done.exception)
     return str(done.exception)
 

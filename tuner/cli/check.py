@@ -2,17 +2,17 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tuner.base.errors import BadInput
 from tuner.base.names import Collective, Op
 from tuner.cli import options
-from tuner.cli.command import FILE, Group
+from tuner.cli.communicator_options import LIBNCCL
 from tuner.cli.output import human_bytes, print_json, print_table, progress, say, show, verdict
 from tuner.cli.trace_files import as_they_ran, communicators_options, count_or_part, read_files
 from tuner.jobs.traces.calls import number
@@ -25,32 +25,85 @@ if TYPE_CHECKING:  # with what runs libnccl, or prices a job, which the others d
     from tuner.oracle.conformance.mismatches import MatchReport
 
 
-@click.command(name="libnccl", cls=options.Command)
-@options.collectives_argument
-@options.communicator_options(changes=True, build=True)
+RAN = "What a job ran"
+OF_LIBNCCL = ("changes", "sizes", "timeout_s", "build", "windows", "window_flags", "in_place")
+OF_FILES = ("tuner", "communicators")
+
+
+class CollectiveOrFile(click.ParamType):  # type: ignore[type-arg]
+    """A collective by its name, else a file that is there."""
+
+    name = "collective"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return options.Named(Collective, "collective").convert(value, param, ctx)
+        except BadInput:
+            if not (path := Path(value)).exists() and path.name == value != "-" and not path.suffix:
+                raise
+            return path
+
+
+@click.command(name="check", cls=options.Command)
+@options.under(LIBNCCL, "--timeout")
+@options.under(RAN, "--ranks", "--communicator")
+@click.argument("words", nargs=-1, type=CollectiveOrFile(), metavar="[COLLECTIVE|FILE]...")
+@options.communicator_options(changes=True, build=True, tuner=True)
 @options.call_options()
 @click.option("--bytes", "sizes", type=options.Sizes(), help="Sizes. [default: over 60 from 4 B to 16 GiB]")
 @options.timeout_option
+@communicators_options("Compare")
 @options.json_option
-def libnccl_command(
-    collectives: tuple[Collective, ...],
+def command(
+    words: tuple[Collective | Path, ...],
+    call: options.CallOptions,
+    sizes: list[int] | None,
+    timeout_s: float,
+    ranks: int | tuple[int, ...] | None,
+    communicators: tuple[str, ...],
+    as_json: bool,
+    communicator: options.CommunicatorOptions,
+) -> None:
+    """Compares the emulator, exactly: COLLECTIVES (default: all five) with libnccl, or what FILEs say that a job ran.
+
+    Exit code 1 if anything differs. Without --machine, --topology and --node: every known machine; without --nodes: 1,
+    2 and 4 nodes, and where a node has one GPU, 2 and 4.
+
+    Of FILEs algorithm and protocol are said by NCCL Inspector, NCCL's example profiler plugin and NCCL's logs; channels
+    and threads by the kernels in traces of PyTorch's profiler and Nsight Systems, and by the former where they have
+    them. Compared is what a FILE says; calls that were launched together with others are not. Exit code 2 if nothing
+    can be compared. 'log --check' compares with a log.
+
+    \b
+    nccl-tuner check --nccl 2.28.9
+    nccl-tuner check allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    nccl-tuner check trace.json.gz --log nccl.log --json
+    nccl-tuner check nccl-inspector-node01-pid7.log --machine dgx-h100 --nodes 2 --nccl 2.28.9
+    nccl-tuner check --node dgx-h100 --node dgx-a100:4 --nccl 2.28.9
+    nccl-tuner check --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 2 --nccl 2.32.3
+    """
+    files = [word for word in words if isinstance(word, Path)]
+    collectives = [word for word in words if isinstance(word, Collective)]
+    if files and collectives:
+        raise BadInput(f"{collectives[0].name} beside {files[0]}; valid: COLLECTIVEs, or FILEs, whose calls are theirs")
+    if files:
+        options.refuse_with("FILEs, which say what ran", OF_LIBNCCL)
+        _check_files(files, call, ranks, communicators, as_json, communicator)
+        return
+    options.refuse_with("libnccl; it is of FILEs", OF_FILES)
+    if isinstance(ranks, int):
+        raise BadInput(f"--ranks {ranks}: how many ranks, of FILEs; valid with libnccl: RANGES, such as 0-7:2")
+    _check_libnccl(collectives, call, sizes, timeout_s, as_json, communicator.but(ranks=ranks).without("tuner"))
+
+
+def _check_libnccl(
+    collectives: Sequence[Collective],
     call: options.CallOptions,
     sizes: list[int] | None,
     timeout_s: float,
     as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """Compares COLLECTIVES (default: all five) with libnccl, exactly. Exit code 1 if anything differs.
-
-    Without --machine, --topology and --node: every known machine; without --nodes: 1, 2 and 4 nodes,
-    and where a node has one GPU, 2 and 4.
-
-    \b
-    nccl-tuner check libnccl --nccl 2.28.9
-    nccl-tuner check libnccl allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9
-    nccl-tuner check libnccl --node dgx-h100 --node dgx-a100:4 --nccl 2.28.9
-    nccl-tuner check libnccl --machine dgx-h100 --gpus-per-node 1 --ranks-per-gpu 2 --nccl 2.32.3
-    """
     given = click.get_current_context().get_parameter_source("nodes")
     nodes_given = given is click.core.ParameterSource.COMMANDLINE
     like = call.request()
@@ -145,31 +198,14 @@ def print_log(compared: "LogComparison") -> None:
 MOST_ROWS = 32  # of calls that differ; --json has all
 
 
-@click.command(name="run", cls=options.Command)
-@click.argument("files", nargs=-1, required=True, type=FILE, metavar="FILE...")
-@options.communicator_options(tuner=True)
-@options.call_options(in_place=False, windows=False)
-@communicators_options("Compare")
-@options.json_option
-def run_command(
-    files: tuple[Path, ...],
+def _check_files(
+    files: Sequence[Path],
     call: options.CallOptions,
     ranks: int | tuple[int, ...] | None,
     communicators: tuple[str, ...],
     as_json: bool,
     communicator: options.CommunicatorOptions,
 ) -> None:
-    """Says whether what ran, as FILEs say it, is what the emulator picks for the same calls.
-
-    Algorithm and protocol are said by NCCL Inspector, NCCL's example profiler plugin and NCCL's logs; channels and
-    threads by the kernels in traces of PyTorch's profiler and Nsight Systems, and by the former where they have them.
-    Compared is what a FILE says; calls that were launched together with others are not. Exit code 1 if anything
-    differs, 2 if nothing can be compared.
-
-    \b
-    nccl-tuner check run nccl-inspector-node01-pid7.log --machine dgx-h100 --nodes 2 --nccl 2.28.9
-    nccl-tuner check run trace.json.gz --log nccl.log --json
-    """
     from tuner.jobs.check_run import check as check_run
     from tuner.jobs.workload import job
 
@@ -219,27 +255,3 @@ def _row(one: "CheckedCall") -> tuple[object, ...]:
         picks,
         ", ".join(one.differs),
     )
-
-
-VERBS = {
-    "libnccl": "against the real library: every cell, pick, channel and thread",
-    "run": "against what a job's traces and counters say that ran",
-}
-
-
-@click.group(
-    name="check",
-    cls=Group,
-    verbs=VERBS,
-    modules="check",
-    default="libnccl",
-)
-def command() -> None:
-    """Compares the emulator, exactly. Exit code 1 if anything differs. 'check' alone means 'check libnccl'.
-
-    'log --check' compares it with a log.
-
-    \b
-    nccl-tuner check allreduce --machine dgx-h100 --nodes 2 --nccl 2.28.9
-    nccl-tuner check run trace.json.gz --log nccl.log
-    """

@@ -30,7 +30,7 @@ COMMANDS = {  # by the kind of a file: what says more of it, and whether it want
     "graphs of NCCL": ("", False),
     "preflight records": ("preflight check", False),
     "results of nccl-tests": ("accept", True),
-    "trace or counters of a job": ("check run", True),
+    "trace or counters of a job": ("check", True),
     "decision table": ("plugin lint", False),
     "no kind that is known": ("", False),
 }
