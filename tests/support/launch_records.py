@@ -21,7 +21,8 @@ from tuner.scenario import Scenario
 
 FILE = Path(__file__).parents[1] / "golden" / "launches.json.gz"
 EDGES = FILE.with_name("launches_at_edges.json.gz")
-RELEASES_AT_EDGES = ("2.28.9", "2.32.3")
+OLDEST_AT_EDGES = "2.19.3"
+RELEASES_AT_EDGES = (OLDEST_AT_EDGES, "2.28.9", "2.32.3")
 FEW_CHANNELS = {"NCCL_MAX_CTAS": "3", "NCCL_MAX_NCHANNELS": "3"}
 LARGE, ODD = 200 << 20, 1_000_003
 COLLNET, GATHERING = {"NCCL_COLLNET_ENABLE": "1"}, (Collective.AllGather, Collective.ReduceScatter)
@@ -91,7 +92,13 @@ def edges(nccl: str) -> Iterator[Case]:
         ),
         # 8 local ranks whose adapters are near, the most with smaller chunks below 96 GB/s.
         "NVLSTree of 8 local ranks": Scenario(nccl, 2, machine="dgx-b200", environment=algorithm["NVLSTree"]),
+        # Rings of 45 GB/s, which are not more than init.fast_on_hopper asks for more channels.
+        "Ring of 45 GB/s": Scenario(
+            nccl, 2, machine="dgx-h100", hardware={"nic-gbps": "360", "nics": "6"}, environment={"NCCL_ALGO": "Ring"}
+        ),
     }
+    if nccl == OLDEST_AT_EDGES:  # it has rules of its own for rings alone
+        scenarios = {name: each for name, each in scenarios.items() if name == "Ring of 45 GB/s"}
     kind = Request(Collective.AllReduce, DataType.float32, Op.sum)
     for name, scenario in scenarios.items():
         yield Case(name, scenario, tuple(Operation(kind, nbytes) for nbytes in (1 << 20, LARGE, 1 << 30)))

@@ -269,11 +269,15 @@ def half_more_for_collnet(facts: InitFacts, count: int) -> int:
     return min(facts.max_channels, count + count // 2) if slower else count
 
 
+def fast_on_hopper(facts: InitFacts) -> bool:
+    """Whether rings across nodes have more than 45 GB/s, on Hopper and later: 45 itself, of 360 Gb/s adapters, is slow."""
+    return facts.min_comp_cap >= 90 and facts.nodes > 1 and facts.ring.bw_intra_gbs > 45.0
+
+
 @CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.25.1"))
 def double_on_fast_hopper_rings(facts: InitFacts, count: int) -> int:
     """Four compute channels per searched one on Hopper and later, across nodes, where few fast channels were found."""
-    fast = facts.min_comp_cap >= 90 and facts.nodes > 1 and facts.ring.bw_intra_gbs > 45.0
-    return 2 * count if fast and count < 16 else count
+    return 2 * count if fast_on_hopper(facts) and count < 16 else count
 
 
 @CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.20.5"))
@@ -285,7 +289,7 @@ def double_on_fast_hopper_rings_only(facts: InitFacts, count: int) -> int:
 @CHANNEL_RULES(nccl.TOPO_POSTSET(since="2.18.1"))
 def double_on_fast_hopper_rings_if_they_fit(facts: InitFacts, count: int) -> int:
     """Four compute channels per searched one on Hopper, across nodes, as long as there are enough."""
-    fast = facts.min_comp_cap == 90 and facts.nodes > 1 and facts.ring.bw_intra_gbs > 45.0
+    fast = facts.min_comp_cap == 90 and fast_on_hopper(facts)
     return 2 * count if fast and 2 * count <= facts.max_channels else count
 
 
