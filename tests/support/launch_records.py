@@ -97,8 +97,13 @@ def edges(nccl: str) -> Iterator[Case]:
             nccl, 2, machine="dgx-h100", hardware={"nic-gbps": "360", "nics": "6"}, environment={"NCCL_ALGO": "Ring"}
         ),
     }
-    if nccl == OLDEST_AT_EDGES:  # it has rules of its own for rings alone
-        scenarios = {name: each for name, each in scenarios.items() if name == "Ring of 45 GB/s"}
+    if nccl == OLDEST_AT_EDGES:  # it has rules of its own for these two alone
+        # Chunks that channel_work.ChunksInTurns halves down to 32 KiB.
+        simple = {"NCCL_ALGO": "Tree", "NCCL_PROTO": "Simple"}
+        scenarios = {
+            "Ring of 45 GB/s": scenarios["Ring of 45 GB/s"],
+            "Short chunks of Tree": Scenario(nccl, 2, machine="dgx-h100", environment=simple),
+        }
     kind = Request(Collective.AllReduce, DataType.float32, Op.sum)
     for name, scenario in scenarios.items():
         yield Case(name, scenario, tuple(Operation(kind, nbytes) for nbytes in (1 << 20, LARGE, 1 << 30)))

@@ -270,7 +270,7 @@ def half_more_for_collnet(facts: InitFacts, count: int) -> int:
 
 
 def fast_on_hopper(facts: InitFacts) -> bool:
-    """Whether rings across nodes have more than 45 GB/s, on Hopper and later: 45 itself, of 360 Gb/s adapters, is slow."""
+    """Whether rings across nodes have more than 45 GB/s, on Hopper and later: 45, as of 360 Gb/s adapters, is slow."""
     return facts.min_comp_cap >= 90 and facts.nodes > 1 and facts.ring.bw_intra_gbs > 45.0
 
 
