@@ -1,4 +1,4 @@
-"""What NCCL picks, why, and whether that is best: an exact emulator of NCCL's tuning, proven against libnccl.
+"""Exact emulator of NCCL's tuning: what NCCL picks, why, and whether that is best, proven against libnccl.
 
 :func:`communicator` describes a communicator that can be asked; ``docs/python.md`` shows this and the rest.
 """

@@ -1,4 +1,4 @@
-"""How the command ``nccl-tuner`` and ``python -m tuner`` begin: with Ctrl-C heeded before anything else is loaded."""
+"""Entry of the command ``nccl-tuner`` and of ``python -m tuner``, with Ctrl-C heeded before anything else is loaded."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What Python users import: a communicator described in words, and what NCCL makes of calls on it."""
+"""Interface for Python users: a communicator described in words, and what NCCL makes of calls on it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,7 +79,7 @@ class Communicator:
 
     @property
     def ranks(self) -> int:
-        """Of the whole communicator."""
+        """Number of ranks of the communicator."""
         return self.selection.communicator.ranks
 
     @property
@@ -110,7 +110,7 @@ class Communicator:
     @overload
     def pick(self, collective: Collective | str, sizes: ArrayLike, **kind: Unpack[CallKind]) -> CallPicks: ...
     def pick(self, collective: Any, sizes: ArrayLike, **kind: Any) -> "CallPicks | Rows[ExchangeAnswer]":
-        """What NCCL picks: algorithm, protocol, time in us, channels and threads, an element a size.
+        """NCCL's picks: algorithm, protocol, time in us, channels and threads, an element a size.
 
         AllToAll, Gather, Scatter, Send and Recv, for which NCCL picks no algorithm, give a record a size instead: the
         launch of ``rank``, whose ``root`` is the root or the peer, and measured times where there are any.
@@ -167,7 +167,7 @@ class Communicator:
     def launch(
         self, collective: Collective | str, size: int, rank: int = 0, root: int = 0, **kind: Unpack[CallKind]
     ) -> "LaunchAnswer":
-        """What a call of ``size`` bytes is launched as on a rank: what each block and each proxy is handed.
+        """Launch of a call of ``size`` bytes on a rank: the work of each block and each proxy.
 
         Errors: those of :meth:`pick`; BadInput for a rank or root that there is none, and, where the switch or the
         network takes part, for graphs from a file.
@@ -184,7 +184,7 @@ class Communicator:
         return Launches(self.scenario, rank).of([call])
 
     def group(self, calls: "Sequence[GroupCall]", **kind: Unpack[CallKind]) -> "GroupAnswer":
-        """What NCCL makes of calls in one ncclGroupStart and ncclGroupEnd: kernels with their calls, and the choices.
+        """Answer of NCCL to calls in one ncclGroupStart and ncclGroupEnd: kernels with their calls, and the choices.
 
         A call is a collective and its size in bytes, then its type and its operation where ``kind`` does not say them.
         All have the same buffers. Errors: those of :func:`tuner.emulator.group.plan`.
@@ -206,7 +206,7 @@ class Communicator:
         calibration: Path | str | None = None,
         **kind: Unpack[CallKind],
     ) -> "CalibratedCalls":
-        """What the picks of ``sizes`` take by measurements: times in us with 90 % intervals, an element a size.
+        """Times of the picks of ``sizes`` by measurements, in us with 90 % intervals, an element a size.
 
         ``calibration``: a shipped one by name, or a file of ``nccl-tuner fit calibration``; without, the machine's own,
         else that of another machine with GPUs of its generation. Picks are those of :meth:`pick`.
@@ -244,7 +244,7 @@ class Communicator:
         return CallRanges(answers(self.selection, call, low, high), call, self.scenario)
 
     def explain(self, collective: Collective | str, size: int, **kind: Unpack[CallKind]) -> "Explanation":
-        """Why a call of ``size`` bytes gets its pick: each number step by step, and what the others lack.
+        """Explanation of the pick of a call of ``size`` bytes: each number step by step, and what the others lack.
 
         Errors: those of :meth:`pick`, BadInput also for windows and where NCCL_CTA_POLICY moved the pick.
         """
@@ -289,7 +289,7 @@ def estimate(
     calibration: Path | str | bool | None = None,
     **kind: Unpack[CallKind],
 ) -> float:
-    """How long one call takes, in us: for compilers that order computation and communication.
+    """Time of one call, in us: for compilers that order computation and communication.
 
     ``nbytes`` is NCCL's nBytes, ``group`` the communicator. The time is NCCL's own prediction of its pick, or that of a
     ``calibration``: by name or file, or True for the one that fits the machine.
@@ -320,7 +320,7 @@ def communicator(machine: str | None = None, **description: Unpack[TunedDescript
 
 
 def scenario(machine: str | None = None, **description: Unpack[TunedDescription]) -> Scenario:
-    """The same as a description alone, which nothing is computed of yet: what :mod:`tuner.answers` takes.
+    """Description of a communicator, nothing computed of it yet, for :mod:`tuner.answers`.
 
     Errors: UnknownMachine, UnknownRelease, BadConstants, and BadInput for a value that none can have.
     """
@@ -329,7 +329,7 @@ def scenario(machine: str | None = None, **description: Unpack[TunedDescription]
 
 
 class Compared(TypedDict, total=False):
-    """What a budget compares and shows, each key with what it is without.
+    """Options of a budget, each key with what it is without.
 
     ``settings``: further columns with NCCL's variables, "NCCL_ALGO=Ring", none. ``tables``: further columns with the
     choices of decision tables, none. ``measured``: a file of measured times, which adds what the picks lose, none.
@@ -348,7 +348,7 @@ def budget(
     communicators: Communicator | Sequence[Communicator],
     **compared: Unpack[Compared],
 ) -> "Budget":
-    """What the collectives in a job's ``files`` take by NCCL's model, in each of the ``communicators``.
+    """Time of the collectives in a job's ``files`` by NCCL's model, in each of the ``communicators``.
 
     Files are lists, logs or traces, as ``nccl-tuner budget`` reads them; calls of communicators as large as the first
     count. Each is priced as it is and as the keys of :class:`Compared` say, by NCCL's own prediction and, where a
@@ -377,7 +377,7 @@ def budget(
 
 
 class Measuring(TypedDict, total=False):
-    """How :func:`measure` measures, each key with what it is without.
+    """Options of :func:`measure`, each key with what it is without.
 
     ``sizes``: NCCL's nBytes, powers of two from 8 B to 1 GiB. ``dtype``, ``op``: float32, sum. ``algorithms``,
     ``protocols``: all. ``channels``: numbers of channels besides NCCL's own, none. ``in_place``, also in place, and

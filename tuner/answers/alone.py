@@ -38,7 +38,7 @@ class Alone:
 
     @property
     def ranks(self) -> int:
-        """Of the communicator."""
+        """Number of ranks of the communicator."""
         return sum(map(len, self.across.ranks_of_nodes))
 
     @property

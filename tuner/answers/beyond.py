@@ -1,4 +1,4 @@
-"""What two communicators have differently beside the algorithm and protocol of a call: what an upgrade may change.
+"""Differences of two communicators beside the algorithm and protocol of a call: what an upgrade may change.
 
 Channels, graphs, where LL128 is legal, symmetric kernels and defaults of variables are emulated or from tables;
 buffers, chunks and point-to-point channels are libnccl's own, in :mod:`tuner.answers.beyond`.
@@ -56,7 +56,7 @@ def differences(before: Scenario, after: Scenario) -> list[OtherChange]:
 
 
 def between(topic: str, before: Mapping[str, str], after: Mapping[str, str], source: str) -> Iterator[OtherChange]:
-    """Of facts in words by name those that differ, in their order."""
+    """Facts that differ, in their order; both sides have them in words, by name."""
     for name in dict.fromkeys((*before, *after)):
         if before.get(name) != after.get(name):
             yield OtherChange(topic, name, before.get(name), after.get(name), source)
@@ -153,7 +153,7 @@ ASKED_BYTES = tuple(1 << power for power in range(10, 31, 5))  # 1 KiB to 1 GiB
 def library_differences(
     before: Scenario, after: Scenario, requests: Sequence[Request], timeout_s: float
 ) -> list[OtherChange]:
-    """As :func:`tuner.answers.beyond.differences`, of both libnccl. Errors: those of the oracle."""
+    """Differences beside the choice, as two libnccl have them. Errors: those of the oracle."""
     old, new = (_facts(scenario, requests, timeout_s) for scenario in (before, after))
     return [each for topic in old for each in between(topic, old[topic], new[topic], BY_LIBRARY)]
 

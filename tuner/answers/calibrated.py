@@ -85,7 +85,7 @@ class CalibratedEstimate:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationUsed:
-    """Which calibration answered and why that one, and how its calls were launched; without a name: why none did.
+    """Calibration that answered, why that one, and how its calls were launched; without a name: why none did.
 
     ``carried_over`` is what measured times were carried over to for any of the calls, besides ``not_measured``, the
     combinations among them that were never measured for the collective, so that their times are extrapolated.
@@ -216,7 +216,7 @@ def of_launches(
 
 
 def used(answers: Answering, named_estimates: Iterable[tuple[str, CalibratedEstimate]] = ()) -> CalibrationUsed:
-    """Which calibration answered, with what the estimates carry over, each with the name of its combination."""
+    """Calibration that answered, with what the estimates carry over, each with the name of its combination."""
     if isinstance(answers, NoCalibration):
         return CalibrationUsed(None, answers.reason)
     several = list(named_estimates)
@@ -330,7 +330,7 @@ def _extrapolated(before: CalibratedEstimate, after: CalibratedEstimate) -> str:
 
 
 def difference(pairs: Iterable[tuple[CalibratedEstimate, CalibratedEstimate, float]]) -> CalibratedDifference:
-    """Of calls one after the other: each before and after, and how often it is called."""
+    """Difference of calls one after the other, each before and after and with how often it is called."""
     before_us = before_low_us = before_high_us = us = low_us = high_us = 0.0
     for before, after, calls in pairs:
         old = before.time.times(calls)
@@ -381,7 +381,7 @@ def _share(part: float, whole: float) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CalibratedCalls(Framed):
-    """What NCCL's picks take by a calibration, an element a size: times in us with 90 % intervals, float64.
+    """Times of NCCL's picks by a calibration, an element a size, in us with 90 % intervals, float64.
 
     ``bytes`` are NCCL's nBytes, ``algorithm`` and ``protocol`` the picks, which no calibration changes. ``measured``:
     whether that combination was measured for the collective; where not, the time is an extrapolation. ``calibration``
@@ -419,7 +419,7 @@ class CalibratedCalls(Framed):
 def calls(
     scenario: Scenario, selection: Selection, request: Request, sizes: ArrayLike, calibration: str | None
 ) -> CalibratedCalls:
-    """Of ``sizes`` by a calibration by name or file, or by the one that fits the machine.
+    """Times of the picks of ``sizes`` by a calibration by name or file, or by the one that fits the machine.
 
     Errors: those of :meth:`Selection.pick` and of :func:`tuner.answers.calibrated.answering`.
     """

@@ -218,7 +218,7 @@ class AtSize:
 
 
 def at_sizes(before: "Side", after: "Side", request: Request, sizes: Sequence[int]) -> list[AtSize]:
-    """What ``sizes`` (nBytes) get, as rank 0 sees it. Errors: those of :meth:`Selection.pick`, with the side."""
+    """Picks of both sides at ``sizes`` (nBytes), of rank 0. Errors: those of :meth:`Selection.pick`, with the side."""
     nbytes = np.array(sizes, np.uint64)
     old, new = (side.picks(request, nbytes) for side in (before, after))
     return [

@@ -1,4 +1,4 @@
-"""What NCCL picks over sizes and node counts: the records behind maps of choices."""
+"""NCCL's picks over sizes and node counts: the records behind maps of choices."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -107,7 +107,7 @@ def _picked(selection: Selection, request: Request, sizes: SizeArray, table_us: 
 
 
 def changed(before: Choices, after: Choices) -> NDArray[np.bool_]:
-    """Where algorithm or protocol is another: true or false, numbers [size] as in both."""
+    """Whether algorithm or protocol is another: true or false, numbers [size] as in both."""
     differ: NDArray[np.bool_] = (before.algorithm != after.algorithm) | (before.protocol != after.protocol)
     return differ
 
@@ -138,7 +138,7 @@ class Curves:
 
 
 def curves(scenario: Scenario, request: Request, sizes: SizeArray) -> Curves:
-    """Of the cells that the call may use, ``sizes`` (nBytes, ascending, at least one), as rank 0 sees them.
+    """Times of the cells that the call may use at ``sizes`` (nBytes, ascending, at least one), as rank 0 sees them.
 
     Errors: BadInput for what the emulator refuses, NoAlgorithm where nothing can run at any of the sizes.
     """

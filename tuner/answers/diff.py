@@ -1,4 +1,4 @@
-"""What changes between two communicators: releases, machines, node counts or settings."""
+"""Changes between two communicators: releases, machines, node counts or settings."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -145,7 +145,7 @@ def diff(before: Side, after: Side, request: Request) -> list[PickChange]:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a change loses at the middle of its range: 0.1 where the new pick takes 10 % longer than the old one.
+    """Loss of a change at the middle of its range: 0.1 where the new pick takes 10 % longer than the old one.
 
     ``whose`` time says so: measurements where there is a calibrated time; else the model of before, which ranked both
     picks; where that cannot run the new pick, each side's own model.
@@ -248,7 +248,7 @@ class CalibratedChange:
 
 
 class CalibratedSides:
-    """What answers for both sides. Errors: those of :func:`tuner.answers.calibrated.answering`."""
+    """Calibrations that answer for both sides. Errors: those of :func:`tuner.answers.calibrated.answering`."""
 
     def __init__(self, wanted: TimesWanted, before: "Side", after: "Side", buffers: Buffers = Buffers.plain) -> None:
         self._models = [

@@ -1,4 +1,4 @@
-"""How good measured times are: beside NCCL's prediction, the alpha-beta model, the ideal and what the links carry."""
+"""Efficiency of measured times: beside NCCL's prediction, the alpha-beta model, the ideal and what the links carry."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

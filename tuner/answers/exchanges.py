@@ -1,4 +1,4 @@
-"""What becomes of sends and receives, and of the calls that NCCL makes of them: channels, protocols, chunks, kernels.
+"""Sends and receives in the making, and of the calls that NCCL makes of them: channels, protocols, chunks, kernels.
 
 NCCL has no time model for them: how long AllToAll takes is known by measured times alone.
 """
@@ -60,7 +60,7 @@ class ExchangeKernelAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeLaunch:
-    """What a rank launches; ``p2p_channels`` and ``p2p_channels_per_peer`` are as NCCL's log says.
+    """Launch of a rank; ``p2p_channels`` and ``p2p_channels_per_peer`` are as NCCL's log says.
 
     ``copy_engines``: they move all of it, and no kernel runs.
     """
@@ -190,7 +190,7 @@ def _if_any(answer: ExchangeAnswer, least_bytes: int, dtype: DataType) -> Exchan
 
 
 def all_to_all(scenario: Scenario, sizes: Sequence[int], calibration: str | None = None) -> list[ExchangeAnswer]:
-    """How long AllToAll of ``sizes`` bytes takes on the scenario's communicator, by measured times.
+    """Time that AllToAll of ``sizes`` bytes takes on the scenario's communicator, by measured times.
 
     Errors: BadInput where no calibration with measured times of AllToAll answers, BadCalibration for a file that is
     none.
@@ -276,7 +276,7 @@ def _transfer(transfer: Transfer, number: int | None) -> TransferAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a message reaches a peer: of the same node, or over the network."""
+    """Way of a message to a peer: of the same node, or over the network."""
 
     network: bool
     channels: int
@@ -286,7 +286,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class CallFootprint:
-    """What one call takes of rank 0: kernels, blocks of the largest, and the ways of its messages to other ranks.
+    """Footprint of one call on rank 0: kernels, blocks of the largest, and the ways of its messages to other ranks.
 
     Of a send or receive, one to the nearest rank and one to another node, each a kernel of its own.
     """
@@ -344,7 +344,7 @@ class ExchangeSides:
 
 
 def taken(where: P2pContext, function: PeerCall, size: int) -> CallFootprint:
-    """What one call of so many bytes takes."""
+    """Resources that one call of so many bytes takes."""
     groups = [plan(where, each) for each in _groups(where, function, size)]
     transfers = [each for kernels in groups for kernel in kernels for each, _ in kernel.transfers]
     return CallFootprint(
@@ -386,7 +386,7 @@ class _Sent(typing.Protocol):
 
 
 def ways(transfers: Iterable[_Sent]) -> list[Way]:
-    """How messages go, each way once: up to 2.21 a message is a transfer on each of its channels, later one on all."""
+    """Ways of messages, each once: up to 2.21 a message is a transfer on each of its channels, later one on all."""
     seen: dict[tuple[int, bool], list[_Sent]] = defaultdict(list)
     for each in transfers:
         seen[each.peer, each.sends].append(each)

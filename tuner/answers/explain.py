@@ -1,4 +1,4 @@
-"""Why NCCL picks what it picks for a size: the pick's numbers step by step, what the others lack, how far it holds."""
+"""Explanation of NCCL's pick for a size: the pick's numbers step by step, what the others lack, how far it holds."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -58,7 +58,7 @@ class Holds:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
-    """Why a call of ``bytes`` (NCCL's nBytes) gets its pick.
+    """Reasons for the pick of a call of ``bytes`` (NCCL's nBytes).
 
     ``steps`` lead to the pick's numbers; ``others`` are the slower combinations, the fastest first, then those that
     cannot be used. ``calibrated`` are the times of all that the call may use by a calibration, where such were asked
@@ -112,12 +112,12 @@ class Explanation:
 
     @property
     def slower(self) -> list[Slower]:
-        """What else the call may use, the fastest first."""
+        """Other cells that the call may use, the fastest first."""
         return [other for other in self.others if isinstance(other, Slower)]
 
     @property
     def unavailable(self) -> list[Unavailable]:
-        """What the call may not use."""
+        """Cells that the call may not use."""
         return [other for other in self.others if isinstance(other, Unavailable)]
 
 
@@ -135,7 +135,7 @@ def explain(scenario: Scenario, request: Request, size: int) -> Explanation:
 
 
 def explain_pick(selection: Selection, constants: ConstantsUsed, request: Request, size: int) -> Explanation:
-    """The same of a communicator whose model is there already; the same errors, BadInput among them."""
+    """Explains a pick of a communicator whose model is there. Errors: those of :func:`explain`, BadInput among them."""
     if request.symmetric:
         raise BadInput("explain: buffers window may leave the classic path at any size; valid: plain, registered")
     picks = selection.pick(request, size)
@@ -159,7 +159,7 @@ def explain_pick(selection: Selection, constants: ConstantsUsed, request: Reques
 
 
 def with_times(explanation: Explanation, scenario: Scenario, request: Request, wanted: "TimesWanted") -> Explanation:
-    """The same with calibrated times. Errors: those of :func:`tuner.answers.calibrated.answering`."""
+    """Adds calibrated times. Errors: those of :func:`tuner.answers.calibrated.answering`."""
     from tuner.answers import calibrated
 
     model = calibrated.answering(wanted, scenario, Selection(scenario.communicator()), request.buffers)
@@ -173,7 +173,7 @@ def with_times(explanation: Explanation, scenario: Scenario, request: Request, w
 
 
 def last(steps: list[TraceStep], *quantities: str) -> float:
-    """What the last step of any of the quantities left. ValueError where there is none."""
+    """Value that the last step of any of the quantities left. ValueError where there is none."""
     *_, value = (step.after for step in steps if step.quantity in quantities)
     return value
 

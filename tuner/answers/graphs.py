@@ -38,14 +38,14 @@ class CommunicatorChannels:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """Why a graph is as it is, and how many channels are made of it."""
+    """Reasons why a graph is as it is, and how many channels are made of it."""
 
     explanation: GraphExplanation = field(metadata=json_form(merged=True))
     communicator: CommunicatorChannels | None
 
 
 def of_scenario(scenario: Scenario) -> Mapping[str, OrderedGraph]:
-    """By name; a graph without channels is absent. Errors: BadInput for nodes that differ and unknown variables."""
+    """Graphs by name; one without channels is absent. Errors: BadInput for nodes that differ and unknown variables."""
     return find(_request(scenario), scenario.nccl)
 
 
@@ -67,13 +67,13 @@ def with_across(scenario: Scenario) -> GraphsAcross:
 
 
 def explained(scenario: Scenario, graph: str) -> Explained:
-    """Why one graph is as it is. Errors: as :func:`of_scenario`, BadInput where it is not searched."""
+    """Explains one graph. Errors: as :func:`of_scenario`, BadInput where it is not searched."""
     found = explain(_request(scenario), scenario.nccl, graph)
     return Explained(found, _communicator(scenario) if graph in OF_CHANNELS and found.found.channels else None)
 
 
 def limited(scenario: Scenario, graph: str) -> GraphExplanation:
-    """The same without what would lift its limits, which takes several searches more."""
+    """Explains one graph without what would lift its limits, which takes several searches more."""
     return explain(_request(scenario), scenario.nccl, graph, with_lifts=False)
 
 

@@ -100,7 +100,7 @@ class Launches:
 
 
 def _used(across: Across, launch: Launch) -> Across:
-    """What the works of a launch use."""
+    """Channels that the works of a launch use."""
     works = [work for kernel in launch.kernels for work in kernel.works]
 
     def channels(*algorithms: Algorithm) -> set[int]:

@@ -1,4 +1,4 @@
-"""What the real library answers, in the records of the emulator's answers."""
+"""Answers of the real library, in the records of the emulator's answers."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ from tuner.scenario import Scenario
 
 
 def of_sizes(scenario: Scenario, request: Request, sizes: Sequence[int], timeout_s: float) -> list[PickAnswer]:
-    """As :func:`tuner.answers.picks.from_emulator`: the cells a tuner plugin is handed, the pick as launched."""
+    """Answers for each size, the library's: the cells a tuner plugin is handed, the pick as launched."""
     with Oracle(scenario.resolve().oracle_configuration_to_launch(), timeout_s=timeout_s) as oracle:
         launched = oracle.launch_on_any_path(request, sizes)
     staying = [size for size, real in zip(sizes, launched, strict=True) if isinstance(real, OracleLaunch)]
@@ -54,7 +54,7 @@ def of_sizes(scenario: Scenario, request: Request, sizes: Sequence[int], timeout
 
 
 def of_group(scenario: Scenario, operations: Sequence[Operation], timeout_s: float) -> GroupAnswer:
-    """As :func:`tuner.answers.mixed.from_emulator`, as launched; None stands for what the release does not show.
+    """Answer for a group, as launched; None stands for what the release does not show.
 
     That is always which call it was (``call``, ``choice``) and a choice's ``time_us``, up to 2.23 a call's collective
     and bytes, up to 2.21 a choice's as well.
@@ -123,7 +123,7 @@ def graphs(scenario: Scenario, timeout_s: float) -> Mapping[str, OrderedGraph]:
 
 
 def with_across(scenario: Scenario, timeout_s: float) -> GraphsAcross:
-    """The same, where nodes are alike, and the channels of all ranks across nodes, as libnccl has them in memory."""
+    """Graphs where nodes are alike, and the channels of all ranks across nodes, as libnccl has them in memory."""
     with Oracle(scenario.oracle_configuration(), timeout_s=timeout_s) as oracle:
         found = {} if len(scenario.resolve().nodes) > 1 else search.ordered_graphs(oracle)
         return GraphsAcross(found, summarize(oracle.connected()))

@@ -1,4 +1,4 @@
-"""What becomes of a group with sends and receives, alone or beside collectives."""
+"""Groups with sends and receives, alone or beside collectives."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import field
@@ -76,7 +76,7 @@ class GroupAnswer:
 
 
 def from_emulator(scenario: Scenario, operations: Sequence[Operation]) -> GroupAnswer:
-    """What NCCL makes of the calls.
+    """Answers what NCCL makes of the calls.
 
     Errors: those of :func:`tuner.emulator.group.plan`; BadInput where ranks of nodes that differ make other kernels of
     them than rank 0: NCCL hangs, or gives wrong results.
@@ -184,7 +184,7 @@ def mixed_from_emulator(
     calls: Sequence[ExchangeCall],
     buffers: Buffers = Buffers.plain,
 ) -> MixedAnswer:
-    """What NCCL makes of the calls on such ``buffers``. BadInput as of :func:`tuner.emulator.p2p.mixed.plan`."""
+    """Answers what NCCL makes of calls on such ``buffers``. BadInput as of :func:`tuner.emulator.p2p.mixed.plan`."""
     group = mixed.plan(Selection(p2p_context.communicator), p2p_context, operations, calls, buffers)
     choice_of = {place: number for number, choice in enumerate(group.choices) for place in choice.places}
     choices = (
@@ -222,7 +222,7 @@ def _kernel(kernel: MixedKernel, choice_of: dict[int, int]) -> MixedKernelAnswer
 
 
 def _broadcasts(kernel: BroadcastKernel) -> Iterator[CallInKernel]:
-    """Those that NCCL puts together, in rings and without a choice of their own."""
+    """Broadcasts that NCCL puts together, in rings and without a choice of their own."""
     for place, operation in kernel.operations:
         channels = tuple(channel for channel, parts in kernel.parts.items() if place in {each.place for each in parts})
         known = place, Collective.Broadcast, operation.bytes, DataType.int8

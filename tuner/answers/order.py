@@ -106,7 +106,7 @@ def check_adds(request: Request) -> None:
 
 
 def not_claimed(call: Alone | NonClassicPath, request: Request) -> str | None:
-    """Why no order of a call is claimed; None where one is."""
+    """Reason why no order of a call is claimed; None where one is."""
     if isinstance(call, NonClassicPath):
         return symmetric_not_claimed(call.kernel, request)
     if pat_not_read(call):
@@ -166,7 +166,7 @@ class OrderRange:
 
     @property
     def bits(self) -> tuple[object, ...]:
-        """What decides the bits."""
+        """Everything that decides the bits."""
         return self.order, self.terms, self.why, self.sums_in
 
 

@@ -1,4 +1,4 @@
-"""What a call gets at each size, by the emulator; :mod:`tuner.answers.library` has the real library's."""
+"""Picks of a call at each size, by the emulator; :mod:`tuner.answers.library` has the real library's."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NodesPick:
-    """What the ranks on other ``nodes`` pick."""
+    """Pick of the ranks on other ``nodes``."""
 
     nodes: str
     pick: Pick = field(metadata=json_form(merged=True))
@@ -40,7 +40,7 @@ class NodesPick:
 
 @dataclass(frozen=True, slots=True)
 class PickAnswer:
-    """What a call of ``bytes`` (NCCL's nBytes) gets, and what NCCL's model says each combination takes.
+    """Pick of a call of ``bytes`` (NCCL's nBytes), and what NCCL's model says each combination takes.
 
     ``cost_us`` has the combinations that NCCL does not ignore, by name: ``Ring/LL``; none off the classic path.
     ``disagreeing`` are the picks of ranks on other nodes where they are not rank 0's; NCCL needs them to be.
@@ -62,7 +62,7 @@ class PickAnswer:
 
     @property
     def time_us(self) -> float | None:
-        """What NCCL's model of such calls says the pick takes; None where it says nothing."""
+        """Time of the pick by NCCL's model of such calls; None where it says nothing."""
         return self.pick.time_us
 
     @property
@@ -208,7 +208,7 @@ class RunnersUp:
 
 
 class CallPicks(Picks):
-    """What NCCL picks for ``request``, an element a size: :class:`tuner.emulator.selection.Picks`, and beside them
+    """NCCL's picks for ``request``, an element a size: :class:`tuner.emulator.selection.Picks`, and beside them
     nccl-tests' bandwidths at the predicted time and the runner-up, computed when asked for.
     """
 

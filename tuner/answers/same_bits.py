@@ -25,7 +25,7 @@ BESIDES: tuple[Mapping[str, str], ...] = (  # what may be set with an algorithm
 
 @dataclass(frozen=True, slots=True)
 class SameBitsQuery:
-    """What is asked of a call: sizes in bytes; ``row_bytes`` where rows of any place are compared, not offsets."""
+    """Question about a call: sizes in bytes; ``row_bytes`` where rows of any place are compared, not offsets."""
 
     request: Request
     sizes: tuple[int, ...]
@@ -67,7 +67,7 @@ class SameBits:
 
 
 def ask(question: SameBitsQuery, scenarios: Sequence[Scenario], settings: bool = True) -> SameBits:
-    """Of the calls of all sizes on each of the scenarios. ``settings``: whether to look for those that make it yes.
+    """Compares the calls of all sizes on each scenario. ``settings``: whether to look for those that make it yes.
 
     Errors: BadInput for rows that do not make up a size; those of the orders.
     """
@@ -81,7 +81,7 @@ def ask(question: SameBitsQuery, scenarios: Sequence[Scenario], settings: bool =
 
 
 def of_orders(question: SameBitsQuery, calls: Sequence[CallOrder]) -> SameBits:
-    """The same of calls that are known."""
+    """Compares calls whose orders are known."""
     ranks = list(dict.fromkeys(call.ranks for call in calls))
     if len(ranks) > 1:
         return SameBits(NO, f"{ranks[0]} numbers are added in one and {ranks[1]} in the other")
@@ -114,7 +114,7 @@ def of_orders(question: SameBitsQuery, calls: Sequence[CallOrder]) -> SameBits:
 
 
 def _roundings(calls: Sequence[CallOrder], dtype: DataType) -> str | None:
-    """How sums are rounded in two ways, if they are.
+    """Two ways in which sums are rounded, if there are two.
 
     One addition in float32 that is then rounded is the same as one in a type of up to 11 bits.
     """

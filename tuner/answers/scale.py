@@ -1,4 +1,4 @@
-"""What NCCL picks as the number of nodes grows: ranges of node counts with one answer."""
+"""NCCL's picks as the number of nodes grows: ranges of node counts with one answer."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -85,7 +85,7 @@ class Scale:
 
     @property
     def counts(self) -> int:
-        """How many numbers of nodes were looked at."""
+        """Number of node counts that were looked at."""
         return sum(last - first + 1 for first, last in self.looked_at)
 
 
@@ -126,7 +126,7 @@ class _Calls:
     per_rank: bool
 
     def parts(self, request: Request, ranks: int) -> int:
-        """How many of a size make nBytes."""
+        """Number of a size's parts that make nBytes."""
         return request.parts(ranks) if self.per_rank else 1
 
 
@@ -146,7 +146,7 @@ class _Answers:
         return np.stack([self._of(int(count)).ravel() for count in counts])
 
     def ranges(self, starts: Sequence[int], high: int) -> list[NodeRange]:
-        """Of each request and size the starts at which it changes itself."""
+        """Ranges by the starts at which each request and size changes itself."""
         ranges = []
         for column in range(len(self.each)):
             labels = np.stack([self.labels_of[start][column] for start in starts])

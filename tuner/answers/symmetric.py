@@ -1,4 +1,4 @@
-"""Why a call on symmetric windows runs as it does: the times of NCCL's symmetric kernels beside the classic pick."""
+"""Explanation of a call on symmetric windows: the times of NCCL's symmetric kernels beside the classic pick."""
 
 from collections.abc import Sequence
 from dataclasses import field, replace
@@ -55,7 +55,7 @@ def explain_window(scenario: Scenario, request: Request, size: int) -> WindowExp
 
 
 def explain_windows(scenario: Scenario, like: Request, sizes: Sequence[int]) -> tuple[WindowExplanation, ...]:
-    """Of the collectives that have symmetric kernels, each of these sizes that it can have (nBytes).
+    """Explains the collectives that have symmetric kernels, each of these sizes that it can have (nBytes).
 
     The calls are ``like`` that one in all but the collective. Errors: those of :meth:`Selection.non_classic_paths`;
     NoAlgorithm where nothing can do any of the calls.
@@ -105,7 +105,7 @@ def kernel_times(selection: Selection, request: Request, size: int) -> tuple[Ker
 
 
 def classic_pick(selection: Selection, request: Request, size: int) -> Pick | None:
-    """What a call gets on the classic path, whatever takes it; None where NCCL has nothing for it there."""
+    """Pick of a call on the classic path, whatever takes it; None where NCCL has nothing for it there."""
     try:
         return of_picks(selection.classic_pick(request, size))[0]
     except NoAlgorithm:
@@ -140,12 +140,12 @@ class NonClassicPick:
 
     @property
     def name(self) -> str:
-        """What takes the call."""
+        """Name of the kernel or engine that takes the call."""
         return self.bypass_kernel
 
     @property
     def time_us(self) -> float | None:
-        """By NCCL's model of symmetric kernels."""
+        """Time by NCCL's model of symmetric kernels."""
         return self.symmetric_model_us
 
 
@@ -164,7 +164,7 @@ def picks_of(selection: Selection, request: Request, sizes: SizeArray) -> list[A
 
 
 def times_us(selection: Selection, request: Request, sizes: SizeArray, picks: Sequence[AnyPick]) -> list[float | None]:
-    """How long each pick takes at its size of ``sizes`` (bytes), by this communicator's models, [size].
+    """Time that each pick takes at its size of ``sizes`` (bytes), by this communicator's models, [size].
 
     None where it cannot run, or no model says.
     """

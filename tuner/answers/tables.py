@@ -60,7 +60,7 @@ LARGE_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class CalibratedCell:
-    """What a combination takes: the smallest call in us, and algorithm bandwidth in GB/s at a large one, LARGE_BYTES.
+    """Time of a combination: the smallest call in us, and algorithm bandwidth in GB/s at a large one, LARGE_BYTES.
 
     They are what NCCL's latency and bandwidth stand for. ``measured``: whether the combination was, for the collective.
     """

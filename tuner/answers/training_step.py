@@ -43,7 +43,7 @@ class StepRow:
 
     @property
     def alphabeta_step_us(self) -> float:
-        """The same, us, by the alpha-beta model."""
+        """Time of the step, us, by the alpha-beta model."""
         return self.alphabeta_us * self.traffic.calls
 
     @property
@@ -54,7 +54,7 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class Types:
-    """What is sent: types of activations and parameters, and of gradients."""
+    """Types that are sent: those of activations and parameters, and of gradients."""
 
     dtype: DataType
     gradient_dtype: DataType
@@ -92,7 +92,7 @@ class _Machine:
         self._selections: dict[tuple[int, int], Selection] = {}
 
     def row(self, traffic: Traffic) -> StepRow:
-        """What NCCL picks for the call, and takes."""
+        """Row of the call: NCCL's pick, and its time."""
         plain = StepRow(traffic, float(step.time_us(traffic, self._cluster)))
         if traffic.operation.name not in Collective.__members__:
             return plain
@@ -189,7 +189,7 @@ def report(
     computation: Computation | None = None,
     nccl: str | None = None,
 ) -> StepReport:
-    """Of :func:`tuner.answers.training_step.rows` of this plan; ``nccl`` is the release whose times they are."""
+    """Report of the rows of this plan; ``nccl`` is the release whose times they are."""
     total_us = float(sum(row.step_us for row in rows))
     known = [row.calibrated.times(row.traffic.calls) for row in rows if row.calibrated]
     used = [row.calibration for row in rows if row.calibration]

@@ -25,7 +25,7 @@ ELEMENT_BYTES = 16
 
 
 class RowEffect(StrEnum):
-    """What became of a row. The words are those of the JSON."""
+    """Fate of a row. The words are those of the JSON."""
 
     decides = "decides"
     same = "decides, as NCCL does without it"

@@ -1,1 +1,1 @@
-"""What everything stands on: NCCL's names and numbers, errors, C's arithmetic, files, frames."""
+"""Ground that everything stands on: NCCL's names and numbers, errors, C's arithmetic, files, frames."""

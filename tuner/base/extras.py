@@ -1,4 +1,4 @@
-"""What an installation may have beside its base: the extras of pyproject.toml, and what to say where one is missing."""
+"""Optional parts of an installation: the extras of pyproject.toml, and what to say where one is missing."""
 
 from collections.abc import Mapping
 from importlib import import_module

@@ -1,1 +1,1 @@
-"""What NCCL computes at a communicator's init and at every call, bit for bit: tables, picks, launches, steps."""
+"""Computations of NCCL at a communicator's init and at every call, bit for bit: tables, picks, launches, steps."""

@@ -172,7 +172,7 @@ def changed(nccl: Release, change: Mapping[str, Any]) -> Release:
 
 
 def differences(before: Release, after: Release) -> list[Difference]:
-    """What two releases have at different values, by key; library files are different in each and left out."""
+    """Values that two releases have otherwise, by key; library files are different in each and left out."""
     old, new = map(flat, (before, after))
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     return [Difference(key, old.get(key), new.get(key)) for key in keys]

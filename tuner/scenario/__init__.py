@@ -1,4 +1,4 @@
-"""What a user describes - machine or topology, nodes, release, settings - and what emulator and oracle take of it."""
+"""Descriptions by users - machine or topology, nodes, release, settings - and what emulator and oracle take of it."""
 
 from tuner.scenario.description import MOST_NODES as MOST_NODES
 from tuner.scenario.description import PEER_TO_PEER as PEER_TO_PEER

@@ -1,4 +1,4 @@
-"""What a log of NCCL says of a communicator that is described by it, and what a user says besides.
+"""Communicators described by a log of NCCL and by what a user says besides.
 
 Of a log without graphs, also the machine of the catalogue that is nearest to its nodes.
 """

@@ -1,4 +1,4 @@
-"""What NCCL makes of variables whose values a user hardly meant so, in words."""
+"""Notes in words on what NCCL makes of variables whose values a user hardly meant so."""
 
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches

@@ -113,7 +113,7 @@ def _wanted(node: ExaminedNode) -> tuple[Mapping[ET.Element, Link], Mapping[ET.E
 
 
 def _usual(slots: Sequence[ET.Element]) -> Mapping[Kind, Link | None]:
-    """What more than half of the devices of a kind have."""
+    """Link that more than half of the devices of a kind have."""
     by_kind: dict[Kind, list[Link | None]] = {}
     for pci in slots:
         by_kind.setdefault(_kind(pci), []).append(_whole(link(pci)))

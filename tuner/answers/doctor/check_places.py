@@ -1,4 +1,4 @@
-"""Where devices are: PCI switches that a virtual machine hides, NUMA nodes, devices in the wrong place, processors."""
+"""Places of devices: PCI switches that a virtual machine hides, NUMA nodes, devices in the wrong place, processors."""
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -231,6 +231,6 @@ def _far(node: ExaminedNode) -> Iterator[Finding]:
 
 
 def _nearest_gpu(node: ExaminedNode, net: ET.Element) -> int:
-    """How near the nearest GPU of an adapter is."""
+    """Nearness of an adapter's nearest GPU."""
     path = [each for each in ancestors(node, net) if each.tag in ("pci", "cpu")]
     return min((nearness([pci, *ancestors(node, pci)], path) for pci in node.gpus), default=SYS)

@@ -29,7 +29,7 @@ CHECKS = (check_places.check, check_links.check_links, check_gpus.check, check_l
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What is found in ``file``. ``nearness`` is of the machine it is held against; ``topology`` the repaired text.
+    """Findings in ``file``. ``nearness`` is of the machine it is held against; ``topology`` the repaired text.
 
     ``left`` is found in that, too. ``sizes`` have the picks before and after, empty where one of both cannot be
     answered for, which ``not_priced`` says why; they are of this release and number of nodes.

@@ -1,4 +1,4 @@
-"""Which device of a machine of the catalogue a device of a topology would be, and where it then belongs."""
+"""Match of a topology's devices with those of a machine of the catalogue, and where each then belongs."""
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,7 +73,7 @@ class PlacementPlan:
 
 
 def plan(node: ExaminedNode) -> PlacementPlan:
-    """How the node becomes like the machine; no changes where it is."""
+    """Changes by which the node becomes like the machine; no changes where it is."""
     pairs = counterparts(node)
     made = PlacementPlan([], [], [])
     if node.like_root is None or not pairs:
@@ -135,7 +135,7 @@ def _move(
 
 
 def _ids(pci: ET.Element) -> str:
-    """Its ids as changes call them; nothing where it has none."""
+    """Ids of the device as changes call them; empty where it has none."""
     names = ("vendor", "device", "subsystem_vendor", "subsystem_device")
     numbers = [pci.get(name, "").lower().removeprefix("0x") for name in names]
     return ":".join(numbers if all(numbers) else numbers[:2]) if all(numbers[:2]) else ""
@@ -204,6 +204,6 @@ def link(pci: ET.Element) -> tuple[int | None, int | None]:
 
 
 def pcie_words(pci: ET.Element) -> str | None:
-    """As changes call the link: ``5x16``; None where it is not known."""
+    """Link as changes call it: ``5x16``; None where it is not known."""
     generation, lanes = link(pci)
     return f"{generation}x{lanes}" if generation and lanes else None

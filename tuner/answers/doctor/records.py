@@ -1,4 +1,4 @@
-"""What is found in a topology, and the node as the checks see it."""
+"""Records of findings in a topology, and the node as the checks see it."""
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
@@ -162,7 +162,7 @@ class ExaminedNode:
         return above if above.tag == "pci" else None
 
     def part(self, pci: ET.Element) -> KnownPart | None:
-        """What the device is, as far as its ids are known."""
+        """Part that the device is; None where its ids are not known."""
 
         return of(pci.get("vendor"), pci.get("device"))
 
@@ -173,7 +173,7 @@ def number(element: ET.Element | None, name: str) -> int:
 
 
 def gpu_name(pci: ET.Element) -> str:
-    """As changes call it."""
+    """Name of a GPU as changes call it."""
     return f"gpu:{number(pci.find('gpu'), 'dev')}"
 
 
@@ -185,12 +185,12 @@ def listed(names: Sequence[str], most: int = 4) -> str:
 
 
 def most_common(values: Sequence[int]) -> int | None:
-    """What more than half of them are; None where there is no such value."""
+    """Value that more than half of them have; None where there is no such value."""
     return next((value for value in values if 2 * values.count(value) > len(values)), None)
 
 
 def ancestors(node: ExaminedNode, element: ET.Element) -> Iterator[ET.Element]:
-    """What an element is in, the innermost first, up to its <cpu>."""
+    """Elements that an element is in, the innermost first, up to its <cpu>."""
     while element.tag not in ("cpu", "system"):
         element = node.above[element]
         yield element

@@ -20,7 +20,7 @@ from tuner.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class ExportedChoice:
-    """What NCCL picks for nBytes from one size to another; ``time_us`` is NCCL's prediction at both ends.
+    """NCCL's pick for nBytes from one size to another; ``time_us`` is NCCL's prediction at both ends.
 
     Where ``bypass_kernel`` names what takes the call instead of an algorithm, ``channels`` are its blocks, and times
     are by NCCL's model of symmetric kernels; copy engines have none.
@@ -38,7 +38,7 @@ class ExportedChoice:
 
 @dataclass(frozen=True, slots=True)
 class ExportedChoices:
-    """Of one communicator, by collective; ``times`` says whose times they are."""
+    """Choices of one communicator, by collective; ``times`` says whose times they are."""
 
     communicator: str
     nccl: str

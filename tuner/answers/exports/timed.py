@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Whose times an export has: NCCL's where ``wanted`` is None, else those of a calibration."""
+    """Source of an export's times: NCCL where ``wanted`` is None, else those of a calibration."""
 
     wanted: TimesWanted | None = None
 
@@ -42,12 +42,12 @@ class Times:
 
 
 def head(scenario: Scenario, whose: Iterable[str]) -> str:
-    """What an export says of itself, in a line."""
+    """Line that an export says of itself."""
     return f"{scenario.heading}; times {'; '.join(dict.fromkeys(whose))}"
 
 
 def with_nodes(scenario: Scenario, nodes: int) -> Scenario:
-    """The same machine, so many of it."""
+    """Scenario of so many nodes of the same machine."""
     return replace(scenario, nodes=nodes)
 
 
@@ -64,7 +64,7 @@ OTHERS = ("Multi 16", "Multi 32", "Muiti 64", "Multi (NIC)")  # sic
 
 @dataclass(frozen=True, slots=True)
 class LinkRates:
-    """What links carry in one direction, in GB/s: NVLink's of a GPU, and all adapters of a node together."""
+    """Bandwidth of links in one direction, in GB/s: NVLink's of a GPU, and all adapters of a node together."""
 
     nvlink_gbs: float
     nics_gbs: float
@@ -142,7 +142,7 @@ NEWER = "        iota_collective_device_list {{\n{devices}\n        }}"
 
 @dataclass(frozen=True, slots=True)
 class XlaTable:
-    """Of one communicator, at sizes in bytes. ``newer``: in the field that newer XLA reads the devices from."""
+    """Table of one communicator, at sizes in bytes. ``newer``: in the field that newer XLA reads the devices from."""
 
     scenario: Scenario
     sizes: Sequence[int]
@@ -150,7 +150,7 @@ class XlaTable:
     newer: bool = False
 
     def text(self, collectives: Sequence[Collective]) -> str:
-        """Of the collectives that XLA's table knows. Errors: BadInput for none; those of the picks."""
+        """Text of the table, of the collectives that XLA knows. Errors: BadInput for none; those of the picks."""
         known = [each for each in collectives if each in OPCODES]
         if not known:
             raise BadInput(f"xla: {one_of([each.name for each in OPCODES])}")

@@ -21,31 +21,31 @@ RULES: Registry[BandwidthRule] = Registry()
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"))
 def graph(_: Float, point: ModelPoint) -> Float:
-    """Per channel: up to two nodes the graph's bandwidth inside a node, beyond the one between nodes."""
+    """Bandwidth per channel: up to two nodes the graph's inside a node, beyond the one between nodes."""
     return f32(point.graph.bw_intra_gbs if point.nodes <= 2 else point.graph.bw_inter_gbs)
 
 
 @RULES(nccl.RING_MODEL_INIT(since="2.31.2"))
 def graph_inter_on_two_blackwell_nodes(value: Float, point: ModelPoint) -> Float:
-    """Per channel: on one node (before Blackwell up to two) the graph's bandwidth inside, else the one between."""
+    """Bandwidth per channel: on one node (before Blackwell up to two) the graph's inside, else the one between."""
     return f32(point.graph.bw_inter_gbs) if _blackwell(point) and point.nodes == 2 else graph(value, point)
 
 
 @RULES(nccl.TREE_MODEL_INIT(since="2.31.2"))
 def graph_slower_on_blackwell(value: Float, point: ModelPoint) -> Float:
-    """Per channel: on Blackwell the slower of the two; before, inside a node up to two nodes, else between nodes."""
+    """Bandwidth per channel: on Blackwell the slower; before, inside a node up to two nodes, else between nodes."""
     return graph_slower(value, point) if _blackwell(point) else graph(value, point)
 
 
 @RULES(nccl.PAT_MODEL_INIT(since="2.31.2"))
 def graph_slower(_: Float, point: ModelPoint) -> Float:
-    """Per channel: the slower of the node's inside and the network, for any number of nodes."""
+    """Bandwidth per channel: the slower of the node's inside and the network, for any number of nodes."""
     return min(f32(point.graph.bw_intra_gbs), f32(point.graph.bw_inter_gbs))
 
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.18.1"), nccl.COLLNET_MODEL_INIT(since="2.31.2"))
 def graph_intra(_: Float, point: ModelPoint) -> Float:
-    """Per channel: the graph's bandwidth inside a node."""
+    """Bandwidth per channel: the graph's inside a node."""
     return f32(point.graph.bw_intra_gbs)
 
 
@@ -67,13 +67,13 @@ def nvls_multicast(_: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.19.3"))
 def nvls_slower(_: Float, point: ModelPoint) -> Float:
-    """Per channel: the slower of the node's inside and the network."""
+    """Bandwidth per channel: the slower of the node's inside and the network."""
     return min(f32(point.graph.bw_intra_gbs), f32(point.graph.bw_inter_gbs))
 
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.27.3"))
 def nvls_gathers_slower(value: Float, point: ModelPoint) -> Float:
-    """Per channel: the slower of inside and network; gathers spare a rank's own share, and a tenth of the network."""
+    """Bandwidth per channel: the slower of both; gathers spare a rank's own share, and a tenth of the network."""
     if point.collective is Collective.AllReduce:
         return nvls_slower(value, point)
     intra = f32(point.graph.bw_intra_gbs) * (point.local_ranks - f32(1)) / point.local_ranks
@@ -82,7 +82,7 @@ def nvls_gathers_slower(value: Float, point: ModelPoint) -> Float:
 
 @RULES(nccl.TOPO_TUNE_MODEL(since="2.19.3"))
 def nvls_tree_slower(_: Float, point: ModelPoint) -> Float:
-    """Per channel: the slower of inside and network, which beyond two nodes carries the tree up and down."""
+    """Bandwidth per channel: the slower of inside and network, which beyond two nodes carries the tree up and down."""
     inter = f32(point.graph.bw_inter_gbs)
     return min(f32(point.graph.bw_intra_gbs), inter if point.nodes <= 2 else inter / f32(2))
 

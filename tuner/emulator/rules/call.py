@@ -1,4 +1,4 @@
-"""What the rules of times and launches look at: one kind of call by one algorithm and protocol."""
+"""Facts that the rules of times and launches look at: one kind of call by one algorithm and protocol."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING

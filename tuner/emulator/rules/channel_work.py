@@ -1,4 +1,4 @@
-"""What each channel of a scheduled task is handed: its elements, its chunks, and the steps of its proxy.
+"""Work of each channel of a scheduled task: its elements, its chunks, and the steps of its proxy.
 
 The fewer loops a channel has, the smaller are its chunks, by algorithm.
 """
@@ -115,14 +115,14 @@ class Requested(RequestedForTrees):
 
 @NVLS_RULES.variant(nccl.COMPUTE_COLL_CHUNK_INFO(since="2.21.5"))
 class RequestedUnlessShared(Requested):
-    """As :class:`Requested`, but not set where NVLS is that of the communicator it was split off (sic)."""
+    """Chunks of :class:`Requested`, but not set where NVLS is that of the communicator it was split off (sic)."""
 
     unset_where_shared = True
 
 
 @NVLS_RULES.variant(nccl.NVLS_TUNING(since="2.30.3"))
 class TunedForBlackwell(Requested):
-    """As :class:`Requested`, but Blackwell's between nodes go by their number, their GPUs and the adapters."""
+    """Chunks of :class:`Requested`, but Blackwell's between nodes go by their number, their GPUs and the adapters."""
 
     def __call__(self, communicator: Comm) -> int:
         tuned, _ = self._tuned(communicator)
@@ -468,7 +468,7 @@ class ChunksOfEachRange(ChannelWork):
 
 @RULES.variant(nccl.CALC_COLL_CHUNKING(since="2.24.3"), nccl.CALC_COLL_CHUNKING_MOVED(since="2.31.2"))
 class ChunksOfEachRangeWithLoops(ChunksOfEachRange):
-    """As :class:`ChunksOfEachRange`; proxies are told the bytes of slices, loops and ranges, too."""
+    """Work of :class:`ChunksOfEachRange`; proxies are told the bytes of slices, loops and ranges, too."""
 
     def _with_loops(self, proxy: ProxyOperation, sized: Sized) -> ProxyOperation:
         chunks = loops_of(sized.call, sized.heads)[1]

@@ -188,7 +188,7 @@ def _exists(op: str | None, dtype: DataType, algorithm: Algorithm, protocol: Pro
 
 @RULES.variant(nccl.GENERATE_ALL(since="2.29.2"))
 class SortedByNameWithAllGatherV(SortedByName):
-    """As :class:`SortedByName`, with the functions that broadcast from several roots."""
+    """Numbers of :class:`SortedByName`, with the functions that broadcast from several roots."""
 
     further = ALL_GATHER_V
 
@@ -198,7 +198,7 @@ class SortedByNameWithAllGatherV(SortedByName):
 
 @RULES.variant(nccl.BINARY(".symtab", since="2.31.2"))
 class SortedByNameWithShortKernelNames(SortedByNameWithAllGatherV):
-    """As :class:`SortedByNameWithAllGatherV`; kernels are named by collective, type and algorithm alone."""
+    """Numbers of :class:`SortedByNameWithAllGatherV`; kernels are named by collective, type and algorithm alone."""
 
     def _kernel_name(self, of: Function) -> str:
         return replace(of, op="", protocol="").symbol("ncclDevKernel")

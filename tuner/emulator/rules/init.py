@@ -1,4 +1,4 @@
-"""What NCCL settles at init: channel counts, and which hosts are one node; rules by name, of the release table.
+"""Settlements of NCCL's init: channel counts, and which hosts are one node; rules by name, of the release table.
 
 A NVLink domain is a cluster of GPUs on one NVLink fabric, of one clique, as NVML tells each rank (multi-node NVLink,
 MNNVL).
@@ -228,7 +228,7 @@ def of_own_cpu(cpus: Sequence[Cpu]) -> Cpu:
     nccl.CHECK_MULTI_RANK(since="2.30.3"), nccl.BINARY("NVLS is off where any two ranks share", since="2.31.2")
 )
 def off_where_ranks_share(gpus_of_ranks: Sequence[Sequence[int]]) -> bool:
-    """Where any ranks share a GPU: perhaps on their nodes alone, but the weakest graph of all nodes is the same."""
+    """Off where any ranks share a GPU: perhaps on their nodes alone, but the weakest graph of all nodes is the same."""
     return any(len(set(gpus)) < len(gpus) for gpus in gpus_of_ranks)
 
 
@@ -246,7 +246,7 @@ def of_all_trees(patterns: Sequence[Pattern | None]) -> Pattern | None:
 
 @TREE_PATTERN_RULES(nccl.TOPO_TUNE_MODEL(since="2.18.3"))
 def of_own_tree(patterns: Sequence[Pattern | None]) -> Pattern | None:
-    """That of rank 0's node."""
+    """Pattern of rank 0's node."""
     return patterns[0]
 
 
@@ -493,7 +493,7 @@ def cliques(fabric: DomainHosts) -> Sequence[int]:
 
 @DOMAIN_RULES(nccl.INIT_TRANSPORTS_RANK(since="2.27.3"))
 def cliques_of_peers(fabric: DomainHosts) -> Sequence[int]:
-    """The same, but none where peer-to-peer is off."""
+    """Cliques of hosts, but none where peer-to-peer is off."""
     if fabric.environment.c_int(ENABLE, IF_THERE) != 1 and _no_peer_to_peer(fabric.environment):
         return ()
     return cliques(fabric)

@@ -163,7 +163,7 @@ def few_nvls_channels_by_heads(call: Call, tables: Tables, bound: IntArray) -> I
 
 @RULES(nccl.REGISTER_COLL_BUFFERS(since="2.23.4"), nccl.COLL_REG_REGISTER_BUFFERS(since="2.24.3"))
 def cap_17_to_24_channels_at_16(call: Call, tables: Tables, bound: IntArray) -> IntArray:
-    """Where the GPUs of one node take over each other's buffers, 17 to 24 channels become 16.
+    """Channels 17 to 24 become 16 where the GPUs of one node take over each other's buffers.
 
     BadInput where no topology tells.
     """

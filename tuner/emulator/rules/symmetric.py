@@ -74,7 +74,7 @@ def symmetric_by_cells(
 def symmetric_by_cells_low_latency_if_classic_is_ll(
     communicator: Comm, request: Request, nbytes: int, classic: ClassicProtocol
 ) -> NonClassicPath | None:
-    """As symmetric_by_cells, but a low-latency kernel only where the classic path would take LL, or if it is named.
+    """Like symmetric_by_cells, but a low-latency kernel only where the classic path would take LL, or if it is named.
 
     Nor where a process has several GPUs, unless it is named.
     """

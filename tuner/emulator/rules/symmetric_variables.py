@@ -160,7 +160,7 @@ RULES: Registry[BetweenNodesRule] = Registry()
 
 @RULES(nccl.INIT_TRANSPORTS_RANK(since="2.29.2"))
 def if_gpus_start_transfers_to_every_adapter(communicator: Comm) -> bool:
-    """As over_single_adapters, and where rings may cross from one adapter to another (NCCL_CROSS_NIC)."""
+    """Like over_single_adapters, and where rings may cross from one adapter to another (NCCL_CROSS_NIC)."""
     crosses = communicator.environment.number("NCCL_CROSS_NIC", 2) != 0
     return if_gpus_start_transfers_over_single_adapters(communicator) and crosses
 

@@ -39,7 +39,7 @@ def time_us(latency_us: Value, bandwidth_gbs: Value, call: Call, sizes: MessageS
 
 @found_in(nccl.TOPO_GET_ALGO_TIME(since="2.18.1"), nccl.TUNING_GET_TIME(since="2.31.2"))
 def size_over_bandwidth(bandwidth_gbs: Value, sizes: MessageSizes) -> FloatArray:
-    """What the bytes take at this size's bandwidth."""
+    """Time of the bytes at this size's bandwidth."""
     times: FloatArray = sizes.as_float / (f32(1000) * bandwidth_gbs)
     return times
 

@@ -1,1 +1,1 @@
-"""What ranks do step by step in a launch: who sends which elements to whom, and in which order numbers are added."""
+"""Steps of ranks in a launch: who sends which elements to whom, and in which order numbers are added."""

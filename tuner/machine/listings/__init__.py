@@ -1,4 +1,4 @@
-"""What other tools print of a node, nvidia-smi topo -m and lstopo's XML: made a topology, or found in the catalogue."""
+"""Listings of a node by nvidia-smi topo -m and lstopo's XML: made a topology, or found in the catalogue."""
 
 from tuner.machine.listings.complete import ListingAdditions, completed
 from tuner.machine.listings.read import read

@@ -1,4 +1,4 @@
-"""What ``lstopo --of xml`` writes (hwloc 1.x to 3.x), as NCCL would have found the same devices in sysfs."""
+"""Reader of what ``lstopo --of xml`` writes (hwloc 1.x to 3.x), as NCCL would have found the same devices in sysfs."""
 
 import re
 import xml.etree.ElementTree as ET

@@ -1,1 +1,1 @@
-"""How the collectives of one group are put together, dealt out to channels and split into kernels."""
+"""Schedule of the collectives of one group: put together, dealt out to channels, split into kernels."""

@@ -208,7 +208,7 @@ def by_traffic(_communicator: Comm, tasks: list[CollectiveTask]) -> list[Collect
 
 @ORDER_RULES(nccl.PREPARE_TASKS(since="2.29.2"), nccl.PREPARE_TASKS_MOVED(since="2.31.2"))
 def by_traffic_broadcasts_last(communicator: Comm, tasks: list[CollectiveTask]) -> list[CollectiveTask]:
-    """As :func:`by_traffic`, but broadcasts count as called after all others: they wait in a queue of their own.
+    """Order of :func:`by_traffic`, but broadcasts count as called after all others: they wait in a queue of their own.
 
     All broadcasts have the same root here. They do not wait with NCCL_ALLGATHERV_ENABLE=0.
     """
@@ -262,7 +262,7 @@ class Cells(Scheduler):
 
 @RULES.variant(nccl.SCHEDULE_COLL_TASKS_TO_PLAN_MOVED(since="2.31.2"))
 class CellsWithinCtas(Cells):
-    """As :class:`Cells`; the fewest and the most blocks of a collective hold for every bound."""
+    """Cells of :class:`Cells`; the fewest and the most blocks of a collective hold for every bound."""
 
     def __call__(self, chooser: Chooser, tasks: list[CollectiveTask]) -> Kernels:
         return super().__call__(_WithinCtas(chooser), tasks)
