@@ -4,7 +4,7 @@ Where tables/nccl has no file of the release yet, it is learnt from its libnccl:
 has what was read or found by trial, and the names of its variables go into tables/variables.toml. Then the graphs of
 every machine are searched, here and by libnccl, libnccl answers what the golden tests hold the emulator against, and
 emulator and libnccl are compared. Where they differ, what changed in this release goes into its file by hand; the same
-command again compares. What is there already is kept.
+command again searches and compares. What libnccl answered is kept.
 
     python -m tests.scripts.add_release 2.33.1
     python -m tests.scripts.add_release 2.33.1 --machine dgx-h100      these machines alone
@@ -60,8 +60,7 @@ def main(name: str, machines: Sequence[str]) -> None:
     run(command, "fetch-nccl", name)
     search = sys.executable, "-m", "tests.scripts.search_graphs"
     for machine in machines or catalogue.names():
-        if name not in catalogue.load(machine).graph_table.releases:
-            run(*search, machine, "--nccl", name)
+        run(*search, machine, "--nccl", name)  # again: by what its file says now
         if machine in captured_graphs.names() and name not in captured_graphs.of(machine).libnccl_sha256:
             file = captured_graphs.FOLDER / f"{machine}.toml"
             run(*search, "--libnccl", machine, "--nccl", name, "-o", file)

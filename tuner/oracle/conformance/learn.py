@@ -66,6 +66,7 @@ PROBES: tuple[tuple[str, int, int, *tuple[str, ...]], ...] = (
     ("dgx-a100", 2, 3),
     ("dgx-b200", 1, 8),
     ("dgx-h100", 1, 8),
+    ("dgx-h100", 1, 2),
     ("dgx-b200", 2, 4),
     ("dgx-b200", 3, 2),
     ("dgx-h100", 4, 2),
@@ -179,7 +180,7 @@ def learn(
     known = [each for each in release.names() if each not in hidden]
     progress(f"asking {path.name} ({said}) on {len(PROBES)} communicators")
     probes = _probes(path, _like(said, known), progress)
-    found |= _limits(probes)
+    found |= _limits(probes, found)
     candidates = [_Candidate.over(each, found) for each in known]
     progress(f"comparing with {len(candidates)} releases")
     nearest = _nearest(said)
@@ -203,16 +204,25 @@ def learn(
     reader.forget()
     differing = tuple(_differing(nccl, reports, partial(_reaching, best, known, began + limit_s + REACHING_S)))
     seconds = time.monotonic() - began
-    data = sum(key in best.data for key in best.changes)
+    tables = sum(key in best.data for key in best.changes)
     return Learning(
-        name, str(path), best.parent, best.changes, data, dict(compared), dict(matched), differing, seconds, str(file)
+        name, str(path), best.parent, best.changes, tables, dict(compared), dict(matched), differing, seconds, str(file)
     )
 
 
-def _limits(probes: Sequence[Probe]) -> dict[str, int]:
-    """Number of types, by whether the library took one of eight bits."""
+def _limits(probes: Sequence[Probe], tables: Mapping[str, Any]) -> dict[str, int]:
+    """Number of types, by whether it took one of eight bits; threads that are the same everywhere; a table's length."""
     eight_bits = any(EIGHT_BITS in probe.sizes for probe in probes)
-    return {"limits.data_types": len(DataType) if eight_bits else int(DataType.float8e4m3)}
+    found = {"limits.data_types": len(DataType) if eight_bits else int(DataType.float8e4m3)}
+    threads = [probe.tables.max_threads for probe in probes]
+    for row, algorithm in ALGORITHM_KEYS.items():
+        for column, protocol in PROTOCOL_KEYS.items():
+            most = {int(each[algorithm, protocol]) for each in threads if len(each) > algorithm}
+            if len(most) == 1 and most != {0}:
+                found[f"threads.{row}.{column}.default"] = most.pop()
+    if corrections := tables.get("tree_correction.simple"):
+        found["limits.nvls_tree_corrections"] = len(corrections)
+    return found
 
 
 def _like(said: str, known: Sequence[str]) -> str:
@@ -387,14 +397,14 @@ def _in_full(name: str, progress: Progress) -> Iterator[MatchReport]:
 class _Candidate:
     parent: str
     changes: dict[str, Any]  # by dotted key
-    data: frozenset[str]  # the keys that were read as data
+    data: frozenset[str]  # the keys that were read as data, which nothing else is tried of
 
     @classmethod
     def over(cls, parent: str, found: Mapping[str, Any]) -> "_Candidate":
         """A known release with the tables that a library has."""
         own = _flat_of(parent)
-        changes = {key: value for key, value in found.items() if key in own and not _same(own[key], value)}
-        return cls(parent, changes, frozenset(changes))
+        has = {key: value for key, value in found.items() if _has(own, key, value)}
+        return cls(parent, {key: value for key, value in has.items() if not _same(own.get(key), value)}, frozenset(has))
 
     def with_change(self, key: str, value: Any) -> "_Candidate":
         """The candidate with one more value; the parent's own is none."""
@@ -416,22 +426,36 @@ class _Candidate:
 
     def score(self, probes: Sequence[Probe], parts: Sequence[str] = CHOICES) -> int:
         """Number of answers that differ."""
-        return sum(_differ(self, probe, tuple(parts)) for probe in probes)
+        return sum(_differ(self, probe, tuple(parts))[0] for probe in probes)
+
+    def spoils(self, other: "_Candidate", probes: Sequence[Probe], parts: Sequence[str]) -> bool:
+        """Whether an answer differs that is equal by the other: what is right of a library makes nothing wrong."""
+        compared = tuple(dict.fromkeys((*OF_MODEL.compared, *parts)))
+        return any(_differ(self, probe, compared)[1] - _differ(other, probe, compared)[1] for probe in probes)
 
 
-_scores: dict[tuple[str, str, str, tuple[str, ...]], int] = {}
+def _has(own: Mapping[str, Any], key: str, value: Any) -> bool:
+    """Whether a value that was found is one of a release: a key of it, or what it says of none and others say."""
+    if key == "limits.nvls_tree_corrections":
+        return bool(value > own["limits.tree_corrections"])
+    return key in own or (key.startswith("threads.") and f"{key.rpartition('.')[0]}.env" not in own)
 
 
-def _differ(candidate: _Candidate, probe: Probe, parts: tuple[str, ...]) -> int:
+_scores: dict[tuple[str, str, str, tuple[str, ...]], tuple[int, frozenset[tuple[str, str]]]] = {}
+
+
+def _differ(candidate: _Candidate, probe: Probe, parts: tuple[str, ...]) -> tuple[int, frozenset[tuple[str, str]]]:
+    """Number of answers that differ, and which: kind and place."""
     made = candidate.parent, repr(sorted(candidate.changes.items())), probe.facts.library_sha256 + probe.scenario.name
     key = (*made[:2], f"{made[2]} {probe.scenario.nodes} {probe.scenario.gpus_per_node}", parts)
     if key not in _scores:
         try:
             nccl = candidate.release(f"{candidate.parent}@try{len(_scores)}")
             with np.errstate(all="ignore"):  # of values that no release has together
-                _scores[key] = len(_compare(nccl, probe, parts).mismatches)
+                mismatches = _compare(nccl, probe, parts).mismatches
+            _scores[key] = len(mismatches), frozenset((each.what, each.where) for each in mismatches)
         except (TunerError, WrongValue, KeyError, TypeError, IndexError, ValueError, ArithmeticError, StopIteration):
-            _scores[key] = FAILED
+            _scores[key] = FAILED, frozenset({("all", "failed")})
     return _scores[key]
 
 
@@ -472,9 +496,21 @@ def _searching(
             if key in theirs and key not in best.data:
                 tried = tried.with_change(key, theirs[key])
         if tried.score(differing, ("graphs",)) < best.score(differing, ("graphs",)):
+            best = _without_idle(best, tried, differing, probes)
             progress(f"the search of {other.parent} finds more of its graphs")
-            best = tried
     return best
+
+
+def _without_idle(
+    best: _Candidate, tried: _Candidate, differing: Sequence[Probe], probes: Sequence[Probe]
+) -> _Candidate:
+    """The better candidate without those of its changes that mend nothing."""
+    fewest, fewer = tried.score(differing, ("graphs",)), tried
+    for key in sorted(key for key, value in tried.changes.items() if best.changes.get(key, ...) != value):
+        one_less = fewer.with_change(key, best.changes.get(key, _flat_of(best.parent)[key]))
+        if one_less.score(differing, ("graphs",)) <= fewest:
+            fewer = one_less
+    return fewer if fewer.score(probes, ("graphs",)) <= tried.score(probes, ("graphs",)) else tried
 
 
 # Values and rules, one by one.
@@ -518,6 +554,7 @@ def _descend(
             tried = (trial for _, trial in _trials(best, known, probe, part))
             trials = sorted(tried, key=lambda each: each.score([probe], parts))[:MOST_KEPT]
             better = [each for each in trials if each.score([probe], parts) < best.score([probe], parts)]
+            better = [each for each in better if not each.spoils(best, probes, parts)]
             chosen = min(better, key=lambda each: each.score(probes, parts), default=None)
             if chosen is not None and (left := chosen.score(probes, parts)) < least:
                 break
@@ -537,7 +574,9 @@ def _trials(best: _Candidate, known: Sequence[str], probe: Probe, part: _Part) -
     seen = set[str]()
     for name in known:
         for key, value in _flat_of(name).items():
-            if not key.startswith(part.keys) or key.startswith(NOT_COMPARED) or _same(now.get(key), value):
+            if not key.startswith(part.keys) or key.startswith(NOT_COMPARED) or key in best.data:
+                continue
+            if _same(now.get(key), value):
                 continue
             if (said := f"{key}={value!r}") not in seen:
                 seen.add(said)
