@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.available_releases import HERE
 from tests.support.draws import Draws
-from tests.support.planned_communicators import LEAST_OF_DOMAINS, plan
+from tests.support.planned_communicators import LEAST_OF_DOMAINS, of_machines, plan
 from tests.support.recorded import Recorder
 from tuner.base.errors import TunerError
 from tuner.emulator.selection import Selection
@@ -77,6 +77,12 @@ def test_settings_of_a_release(name: str, settings: dict[str, str]) -> None:
     report = check(scenario, requests)
     assert report.mismatches == ()
     assert report.compared["picks"] >= 60
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_planned_machines_have_a_choice(name: str) -> None:
+    """A machine of the catalogue may have one GPU."""
+    assert min(scenario.ranks for scenario in of_machines(name)) == 2
 
 
 @pytest.mark.slow

@@ -110,7 +110,8 @@ def of_machines(name: str) -> Iterator[Scenario]:
     here = hosts(name)
     connected = [machine for machine in here if catalogue.load(machine).topology.nets]
     for machine in here:
-        yield Scenario(nccl=name, machine=machine, nodes=1)
+        if catalogue.load(machine).gpus_per_node > 1:  # one rank has nothing to choose
+            yield Scenario(nccl=name, machine=machine, nodes=1)
         if machine in connected:
             yield Scenario(nccl=name, machine=machine, nodes=2)
     start = release.names().index(name)  # other machines for these in every release
