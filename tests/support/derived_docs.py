@@ -25,7 +25,6 @@ from tuner.oracle.conformance.check import KINDS
 from tuner.times.timemodel.intervals import CarriedOver
 
 ROOT = Path(__file__).parents[2]
-NAMED_MACHINES = 3  # on which a release finds other graphs; more are counted
 _COVERED = (0.85, 0.95)  # what 90 % intervals should hold of each split
 
 
@@ -119,38 +118,25 @@ def share(matched: int, compared: int) -> str:
 
 
 def changes() -> str:
-    """Each release's changes since the one before, newest first: rules by name, counted values, and graphs."""
+    """How much each release changed since the one before, newest first: kinds of rules, and machines' graphs."""
     names = release.names()
     found = {after: _changed(before, after) for before, after in reversed(list(itertools.pairwise(names)))}
-    alike = [name for name, changed in found.items() if changed == ("", "")]
+    alike = [name for name, (rules, graphs, _) in found.items() if not rules and not graphs]
     lines = [
-        f"| {name} | {rules or '-'} | {graphs or '-'} |" for name, (rules, graphs) in found.items() if rules or graphs
+        f"| {name} | {rules} | {graphs} of {known} |"
+        for name, (rules, graphs, known) in found.items()
+        if rules or graphs
     ]
-    return (
-        "\n".join(
-            [
-                "| NCCL | rules | other graphs on |",
-                "|---|---|---|",
-                *lines,
-                "",
-                f"No rule and no graph changed in: {', '.join(alike)}.",
-            ]
-        )
-        + "\n"
-    )
+    head = ["| NCCL | kinds of rules | machines with other graphs |", "|---|--:|--:|"]
+    return "\n".join([*head, *lines, "", f"No rule and no graph changed in: {', '.join(alike)}."]) + "\n"
 
 
-def _changed(before: str, after: str) -> tuple[str, str]:
-    """The kinds of rules that differ, and the machines with other graphs."""
+def _changed(before: str, after: str) -> tuple[int, int, int]:
+    """Numbers of kinds of rules that differ, of machines with other graphs, and of machines that both releases know."""
     found = [each.key for each in release.differences(release.load(before), release.load(after))]
-    rules = dict.fromkeys(key.split(".")[1] for key in found if key.startswith("rules."))
-    return ", ".join(rules), _graphs(before, after)
-
-
-def _graphs(before: str, after: str) -> str:
     known = [name for name in catalogue.names() if {before, after} <= set(catalogue.load(name).releases)]
     different = [name for name in known if _found_differently(catalogue.load(name), before, after)]
-    return ", ".join(different) if len(different) <= NAMED_MACHINES else f"{len(different)} of {len(known)} machines"
+    return len({key.split(".")[1] for key in found if key.startswith("rules.")}), len(different), len(known)
 
 
 def _found_differently(machine: catalogue.Machine, before: str, after: str) -> bool:
