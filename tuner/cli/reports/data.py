@@ -208,7 +208,7 @@ def _times(
     by = model.calibration.name, model.same_machine, model.adapters_gbs, communicator.nodes, communicator.local_ranks
     release = communicator.release.name if communicator.nodes == 1 else ""  # between nodes it does not matter
     for where, calls in features.by_combination(model.selection, request, picked):
-        key = *by, release, *(getattr(calls, each.name).tobytes() for each in fields(calls))
+        key = *by, release, *(np.asarray(getattr(calls, each.name)).tobytes() for each in fields(calls))
         if key not in known:
             known[key] = model.times(request, calls)
         parts.append((where, known[key]))
