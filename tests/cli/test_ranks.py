@@ -18,7 +18,7 @@ def test_pick_answers_for_some_ranks() -> None:
     "words",
     [
         ("memory",),
-        ("report", "-o", "report.html"),
+        ("plot", "page", "-o", "report.html"),
         ("measure", "allreduce", "-o", "run.jsonl"),
         ("accept", "results.txt"),
         ("plot", "map", "allreduce", "-o", "map.png"),

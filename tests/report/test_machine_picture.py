@@ -126,7 +126,7 @@ def test_it_is_written_as_a_file_and_into_a_report(tmp_path: Path) -> None:
     text = (tmp_path / "ring.svg").read_text()
     assert "ring of 1 x ws-2x-a6000, 2 GPUs each, NCCL 2.28.9" in text
     pytest.importorskip("bokeh")
-    run("report", *words, "--out", str(tmp_path / "page.html"))
+    run("plot", "page", *words, "--out", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
     (inside,) = re.findall(r'<section id="machine">.*?</section>', page, re.DOTALL)
     assert text.strip() in inside

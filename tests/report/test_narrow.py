@@ -18,7 +18,9 @@ return ["figures", "machine"].map((id) => document.getElementById(id)).concat(do
 @pytest.mark.slow
 def test_no_part_scrolls_sideways(tmp_path: Path) -> None:
     file = tmp_path / "page.html"
-    done = CliRunner().invoke(everything, ["report", "--machine", "dgx-h100", "--nccl", "2.28.9", "--out", str(file)])
+    done = CliRunner().invoke(
+        everything, ["plot", "page", "--machine", "dgx-h100", "--nccl", "2.28.9", "--out", str(file)]
+    )
     assert done.exit_code == 0, done.output
     with web.chromium(tmp_path / "profile") as browser:
         viewport = {"width": WIDTH, "height": 900, "deviceScaleFactor": 1, "mobile": False}

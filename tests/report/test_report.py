@@ -251,7 +251,7 @@ def test_a_report_is_of_nodes_that_are_alike() -> None:
 
 
 def run(*words: str) -> Any:
-    return CliRunner().invoke(everything, ["report", "--machine", "ws-2x-a6000", "--nccl", "2.28.9", *words])
+    return CliRunner().invoke(everything, ["plot", "page", "--machine", "ws-2x-a6000", "--nccl", "2.28.9", *words])
 
 
 @pytest.mark.slow
@@ -386,7 +386,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(monkeypatch: 
         raise AssertionError("computed before the place was looked at")
 
     monkeypatch.setattr("tuner.cli.reports.data.collect", computed)
-    result = CliRunner().invoke(everything, ["report", "--machine", "dgx-h100", "-o", "/nowhere/page.html"])
+    result = CliRunner().invoke(everything, ["plot", "page", "--machine", "dgx-h100", "-o", "/nowhere/page.html"])
     assert isinstance(result.exception, BadInput)
     assert "/nowhere/page.html: No such file" in str(result.exception)
 

@@ -51,7 +51,7 @@ def test_all_has_every_extra_and_the_base_none() -> None:
     [
         ("scipy", ("fit", "alpha-beta", "--sweep", "docs/examples/all_reduce.log"), "fit"),
         ("elftools", ("fetch-nccl", "2.28.9"), "oracle"),
-        ("bokeh", ("report", "--machine", "dgx-h100", "--out", "{table}"), "report"),
+        ("bokeh", ("plot", "page", "--machine", "dgx-h100", "--out", "{table}"), "report"),
         ("_cffi_backend", ("plugin", "dry-run", "{table}", "allreduce", "--machine", "dgx-h100"), "plugin"),
     ],
 )

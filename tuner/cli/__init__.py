@@ -51,8 +51,7 @@ SECTIONS = {
         "job": "collectives measured in a running job: transfer, waiting, arms",
     },
     "Pictures, pages and files": {
-        "plot": "pictures: maps of picks, curves, changes, measured times",
-        "report": "one HTML page of a machine: map, curves, tables and reasons",
+        "plot": "pictures: maps of picks, curves, changes, measured times; a HTML page",
         "export": "picks, times and schedules in other programs' files",
     },
     "This installation": {
@@ -90,6 +89,7 @@ FORMER = {  # what commands were called in 0.1.0 and before; each answers with a
     "plugin top": "plugin stats",
     "plugin try": "plugin lint --libnccl",
     "regressions": "diff --regressions",
+    "report": "plot page",
     "scale": "edges --over nodes",
     "schedule": "export --format csv",
     "whatif": "diff --bytes 8,1K,32K,256K,1M,4M,16M,64M,256M,1G",

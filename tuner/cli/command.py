@@ -300,12 +300,11 @@ class Group(Help, click.Group):
         for count in (2, 1):
             if (now := self.former.get(" ".join(args[:count]))) is not None:
                 note(" ".join(args[:count]), now)
-                names = now.partition(" -")[0].split()
-                command: click.Command | None = self
-                for name in names:
-                    assert isinstance(command, Group), now
-                    command = command.get_command(ctx, name)
-                return " ".join(names), command, [*now.split()[len(names) :], *args[count:]]
+                name, *words = now.split()
+                command = self.get_command(ctx, name)
+                while words and isinstance(command, Group):
+                    name, command = f"{name} {words[0]}", command.get_command(ctx, words.pop(0))
+                return name, command, [*words, *args[count:]]
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             valid = self.list_commands(ctx)
             raise click.UsageError(f"no command {args[0]!r}{did_you_mean(args[0], valid)}; {one_of(valid)}", ctx)

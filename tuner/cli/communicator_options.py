@@ -198,7 +198,7 @@ class CommunicatorOptions:
 
 
 def communicator_options(
-    several_releases: bool = False,
+    several_releases: str | None = None,
     changes: bool = False,
     build: bool = False,
     without: Sequence[str] = (),
@@ -206,7 +206,8 @@ def communicator_options(
 ) -> Callable[[F], F]:
     """The options that describe a communicator, as the parameter ``communicator``.
 
-    ``several_releases``: one for each. ``changes``: with --change, of nodes. ``build``: with --build, of libnccl.
+    ``several_releases``: what help says of releases, of which there may be several. ``changes``: with --change, of
+    nodes. ``build``: with --build, of libnccl.
     ``without``: parameters whose options help does not show, as the command always refuses them. ``tuner``: with
     --tuner; else none decides, as for libnccl. A command's own option keeps its parameter.
     """
@@ -244,7 +245,7 @@ def _own(*declarations: Any, **attributes: Any) -> Callable[[F], F]:
     return click.option(*declarations, cls=_Own, **attributes)
 
 
-def _options(several_releases: bool, tuner: bool) -> Iterable[Callable[[Any], Any]]:
+def _options(several_releases: str | None, tuner: bool) -> Iterable[Callable[[Any], Any]]:
     yield _own(
         "--machine",
         metavar="NAME",
@@ -260,10 +261,8 @@ def _options(several_releases: bool, tuner: bool) -> Iterable[Callable[[Any], An
         "--nccl",
         type=ReleaseName(),
         metavar="RELEASE",
-        multiple=several_releases,
-        help="A NCCL release; repeatable. [default: all that run on the machine]"
-        if several_releases
-        else "NCCL release. [default: the newest that runs on the machine]",
+        multiple=several_releases is not None,
+        help=several_releases or "NCCL release. [default: the newest that runs on the machine]",
     )
     yield _own(
         "--env",

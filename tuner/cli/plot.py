@@ -33,6 +33,7 @@ from tuner.times.verify import Comparison, EmulatedModel, Series, series
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from tuner.answers.calibrated import TimesWanted
     from tuner.answers.charts.figures import RegretMark
 
 
@@ -481,11 +482,13 @@ def _pictured(scenario: Scenario, kind: Point, drawn: list[Series]) -> PicturedM
 SIZES = ("from_bytes", "to_bytes", "points")
 NODES = ("to_nodes", "nodes_list")
 CALL = ("dtype", "op", "buffers")
+PAGE = ("tuner", "time", "calibration")
 MEANINGLESS = {  # parameters of other kinds of pictures
-    "map": ("assignments", "labelled", "of_collective"),
-    "curves": ("assignments", "labelled", "of_collective", "measured", *NODES),
-    "diff": ("labelled", "of_collective", "measured"),
-    "measured": ("assignments", "measured", *SIZES, *NODES, *CALL),
+    "map": ("assignments", "labelled", "of_collective", *PAGE),
+    "curves": ("assignments", "labelled", "of_collective", "measured", *NODES, *PAGE),
+    "diff": ("labelled", "of_collective", "measured", *PAGE),
+    "measured": ("assignments", "measured", *SIZES, *NODES, *CALL, *PAGE),
+    "page": ("assignments", "labelled", "of_collective", "measured", "buffers", *SIZES, *NODES),
 }
 
 
@@ -493,6 +496,7 @@ MEANINGLESS = {  # parameters of other kinds of pictures
 @options.under("Maps: map and diff", "--to-nodes", "--nodes-list", "--measured", "--change")
 @options.under("Sizes of map, curves and diff", "--from", "--to", "--points")
 @options.under("Measured times", "--collective", "--arm")
+@options.under("The page", "--time")
 @click.argument("kind", type=click.Choice(tuple(MEANINGLESS)), metavar="KIND")
 @click.argument("words", nargs=-1, metavar="COLLECTIVE|FILE...")
 @click.option(
@@ -542,9 +546,13 @@ MEANINGLESS = {  # parameters of other kinds of pictures
 )
 @arm_option
 @of_all_ranks
-@options.communicator_options()
+@options.communicator_options(
+    several_releases="NCCL release. [default: the newest that runs on the machine; page: all, or these; repeatable]",
+    tuner=True,
+)
 @options.call_options(in_place=False, windows=False)
-@options.out_option("FILE", "The picture to write: .png, .svg or .pdf.", required=False)
+@options.time_options("nccl", "page: both")
+@options.out_option("FILE", "The picture to write: .png, .svg or .pdf; of page .html.", required=False)
 @options.json_option
 def command(
     kind: str,
@@ -553,6 +561,8 @@ def command(
     assignments: tuple[str, ...],
     of_collective: Collective | None,
     labelled: tuple[tuple[str, Path], ...],
+    communicator: options.CommunicatorOptions,
+    times: "TimesWanted | None",
     out: Path | None,
     as_json: bool,
     **given: Any,
@@ -562,7 +572,8 @@ def command(
     KIND is map: what NCCL picks for COLLECTIVE over sizes and node counts, algorithm as colour, protocol as hatch.
     curves: predicted time and bus bandwidth of every combination that COLLECTIVE may use, and NCCL's pick. diff: where
     another release or setting (--change) changes the pick, over sizes and node counts. measured: times in FILEs, of
-    'nccl-tuner measure' or nccl-tests, against what NCCL's model predicts, and their ratio.
+    'nccl-tuner measure' or nccl-tests, against what NCCL's model predicts, and their ratio. page: one HTML page of a
+    machine, with its picks by size, nodes, collective and release, and why; it opens with --nodes.
 
     A file of nccl-tests does not say where it was measured: --machine, --topology or --log, --nodes and --nccl do.
     Several FILEs, and those of --arm, are runs of one communicator; each says by NCCL_ALGO and NCCL_PROTO, or by NAME,
@@ -573,16 +584,28 @@ def command(
     nccl-tuner plot map allgather --machine dgx-h100 --nodes-list 1,2,4,8,16 --from 1K --to 1G --points 100 --json
     nccl-tuner plot map allreduce --machine dgx-b200 --measured b200-8x-64n__2.29.7__together --out map.png
     nccl-tuner plot curves allreduce --machine dgx-h100 --nodes 4 --nccl 2.28.9 --out curves.svg
+    nccl-tuner plot page --machine dgx-h100 --nodes 2 --nccl 2.22.3 --nccl 2.25.1 --out upgrade.html
     nccl-tuner plot diff allreduce --machine dgx-h100 --nccl 2.18.1 --change nccl=2.28.9 --out diff.png
     nccl-tuner plot diff allreduce --machine dgx-h100 --nccl 2.28.9 --change NCCL_ALGO=Ring --to-nodes 16 --json
     nccl-tuner plot measured run.jsonl --collective allreduce --out measured.png
     nccl-tuner plot measured all_reduce_perf.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --out measured.svg
     nccl-tuner plot measured plain.log --arm Ring=ring.log --machine dgx-h100 --nodes 2 --nccl 2.28.9 --out arms.svg
     """
-    options.refuse(f"another picture than {kind}", MEANINGLESS[kind])
-    if kind == "measured":
-        _measured(tuple(map(Path, words)), labelled, of_collective, out, as_json, given["communicator"])
+    options.refuse_with(kind, MEANINGLESS[kind])
+    if kind == "page":
+        if words:
+            raise BadInput(f"{words[0]}: page is of every collective; remove it")
+        from tuner.cli.report import write_page
+
+        write_page(communicator, given["call"], options.times_or_both(times), out, as_json)
         return
+    if len(communicator["nccl"]) > 1:
+        raise BadInput(f"--nccl: several, of page; valid for {kind}: one")
+    communicator = communicator.but(nccl=next(iter(communicator["nccl"]), None)).without("tuner")
+    if kind == "measured":
+        _measured(tuple(map(Path, words)), labelled, of_collective, out, as_json, communicator)
+        return
+    given["communicator"] = communicator
     if len(words) != 1:
         raise BadInput(f"{kind}: of which collective? valid: one of {', '.join(each.name for each in Collective)}")
     given["collective"] = options.Named(Collective, "collective").convert(words[0], None, None)

@@ -1,47 +1,38 @@
-"""``nccl-tuner report``: a machine's choices as one HTML page."""
+"""``nccl-tuner plot page``: a machine's choices as one HTML page."""
 
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tuner import release
-from tuner.answers.calibrated import TimesWanted
 from tuner.base import extras
+from tuner.base.errors import BadInput
 from tuner.base.files import check_writable, write_text
 from tuner.base.names import Collective
 from tuner.cli import options
-from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.output import print_json, say
 from tuner.cli.reports import data
 from tuner.cli.reports.page import page
 from tuner.machine.graphs import release_key
 
+if TYPE_CHECKING:
+    from tuner.answers.calibrated import TimesWanted
 
-@click.command(name="report", cls=options.Command)
-@of_all_ranks
-@options.communicator_options(several_releases=True, tuner=True)
-@options.call_options(buffers=False, in_place=False, windows=False)
-@options.time_options("both")
-@options.out_option("FILE.html", "The page.")
-@options.json_option
-def command(
-    call: options.CallOptions,
-    times: TimesWanted | None,
-    out: Path,
-    as_json: bool,
+
+def write_page(
     communicator: options.CommunicatorOptions,
+    call: options.CallOptions,
+    times: "TimesWanted | None",
+    out: Path | None,
+    as_json: bool,
 ) -> None:
-    """A page to open in a browser: what NCCL picks on a machine, by size, nodes, collective and release, and why.
-
-    The page is one file that needs no network. It opens with --nodes.
-
-    \b
-    nccl-tuner report --machine dgx-h100 --out dgx-h100.html
-    nccl-tuner report --machine dgx-h100 --nodes 2 --nccl 2.22.3 --nccl 2.25.1 --out upgrade.html
-    """
+    """Writes the page of a machine, and prints what is in it. Errors: BadInput for no file; MissingExtra."""
+    if out is None:
+        raise BadInput("page: into which file? valid: --out FILE.html")
     extras.require("bokeh", "report")  # both before what takes a minute
     check_writable(out)
     names = sorted({release.load(name).name for name in communicator["nccl"]}, key=release_key)
