@@ -94,12 +94,12 @@ static size_t keep_arguments(const struct sim_launch *launch) {
 }
 
 int sim_record_kernel(const struct sim_launch *launch) {
-    if (nobody_reads) {
+    if (nobody_reads && planted_error == 0) {
         return 0;
     }
     pthread_mutex_lock(&lock);
     int error = planted_error != 0 && launches_before_error-- <= 0 ? planted_error : 0;
-    if (error == 0) {
+    if (error == 0 && !nobody_reads) {
         kernels = grown(kernels, n_kernels, sizeof *kernels);
         kernels[n_kernels++] = (struct sim_kernel){launch->function, launch->grid_x, launch->block_x,
                                                    sim_device(),     launch->stream, keep_arguments(launch)};

@@ -229,6 +229,51 @@ def test_a_communicator_that_was_aborted_and_made_anew_explores_again(tmp_path: 
         assert arms_of(calls) == [(n, arm) for n in range(FIRST, len(calls)) if (arm := scheduled(n)) is not None]
 
 
+MORE = f"allreduce {LARGE} 650"
+FIRST_600 = f"allreduce {LARGE} 600"
+# Of ranks 0 and 2, of rank 1, and how many calls each communicator has that not all ranks leave in the middle.
+CHANGES = {
+    "nothing blocks, shrinks and grows": (
+        ["nonblocking", "again", AGREE, FIRST_600, "shrink 1", AGREE, MORE, "grow", AGREE, f"allreduce {LARGE} 700"],
+        ["nonblocking", "again", AGREE, FIRST_600, "shrink 1", "grow", AGREE, f"allreduce {LARGE} 700"],
+        [600, 650, 700],
+    ),
+    "nothing blocks, splits in the middle": (
+        two := ["nonblocking", "again", AGREE, FIRST_600, "split 2", AGREE, MORE, "world", f"allreduce {LARGE} 60"],
+        two,
+        [650, 660],  # and of rank 1 alone, which launches nothing
+    ),
+    "nothing blocks, fails on one rank": (
+        anew := ["nonblocking", "again", AGREE, FIRST_600, f"failing {LARGE}", "abort", "again", AGREE, MORE],
+        anew,
+        [600, 650],
+    ),
+    "fails on one rank, which is left out": (
+        [FIRST_600, f"failing {LARGE}", "shrink 1 1", AGREE, MORE, "sleep 1.5", "leave"],
+        [FIRST_600, f"failing {LARGE}", "sleep 1.5", "leave"],
+        [600, 650],
+    ),
+    "is revoked, and shrinks": (
+        [FIRST_600, "revoke", "shrink 1", AGREE, MORE, "sleep 1.5", "leave"],
+        [FIRST_600, "revoke", "sleep 1.5", "leave"],
+        [600, 650],
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_communicators_that_change_explore_by_their_own_counts(change: str, tmp_path: Path) -> None:
+    others, second, counts = CHANGES[change]
+    done = explored(tmp_path, {0: others, 1: second, 2: others}, timeout_s=90)
+    assert done.codes == [0] * 3, done.outputs
+    least: dict[int, int] = {}
+    for (communicator, _), calls in ran(tmp_path).items():
+        assert [number for number, _, _ in calls] == list(range(len(calls)))
+        assert arms_of(calls) == [(n, arm) for n in range(FIRST, len(calls)) if (arm := scheduled(n)) is not None]
+        least[communicator] = min(least.get(communicator, len(calls)), len(calls))
+    assert sorted(least.values()) == counts
+
+
 def test_an_abort_while_ranks_agree_holds_nobody(tmp_path: Path) -> None:
     """Rank 1 is bound and knows nothing yet: its files cannot be read."""
     script = ["sleep 0.6", "abort", "again", f"allreduce {LARGE} 50", "sleep 0.2"]

@@ -9,6 +9,11 @@ rank: it makes the calls that its script names, one a line:
     capture ELEMENTS              inside a CUDA graph
     split COLOUR_OF_RANK_MODULO   a communicator of some ranks, which calls are of from here on
     world                         calls are of all ranks again
+    shrink RANK [FLAGS]           a communicator of all but one rank, for calls of the others from here on
+    grow                          the last one again with the rank that was left out
+    nonblocking                   communicators that are made from here on do not block, nor do calls on them
+    revoke                        the communicator's work is stopped, and another one can be made of it
+    failing ELEMENTS [RANK]       CUDA refuses that rank to launch this call: it sees the error, all others none
     abort                         this rank aborts its communicator, and makes calls of all ranks again
     again [MODULO]                another communicator, of all ranks or of those alike by it, for calls from here on
     sleep SECONDS
@@ -38,6 +43,7 @@ from tuner.oracle.preloaded import preloaded
 from tuner.scenario.describe import describe
 
 FLOAT32, SUM = 7, 0
+IN_PROGRESS = 7
 MOST_WAITED_S = 30.0  # for the other ranks of a call
 
 
@@ -154,6 +160,12 @@ class _Config(Structure):
     _fields_ = (("size", c_size_t), ("magic", c_uint), ("version", c_uint), ("time", c_float))
 
 
+class _CommConfig(Structure):
+    """ncclConfig_t as NCCL 2.14 has it, which all later ones take."""
+
+    _fields_ = (("size", c_size_t), ("magic", c_uint), ("version", c_uint), ("blocking", c_int))
+
+
 def _check(result: int) -> None:
     if result:
         sys.exit(f"result {result}")
@@ -188,6 +200,8 @@ class _Rank:
         self.graphs: list[c_void_p] = []
         self.world, self.buffer, self.stream = c_void_p(), c_void_p(), c_void_p()
         self.made: dict[int, int] = {}
+        self.blocking, self.left_out = True, -1
+        self.made_of: dict[str, int] = {}
         _check(self.here.cudaSetDevice(rank % per_node))
         _check(self.here.cudaMalloc(byref(self.buffer), c_size_t(1 << 30)))
         _check(self.here.cudaStreamCreate(byref(self.stream)))
@@ -206,16 +220,48 @@ class _Rank:
         while not file.exists():
             time.sleep(0.01)
         memmove(byref(identity), file.read_bytes(), 128)
-        self.comm = c_void_p()
-        _check(self.here.ncclCommInitRank(byref(self.comm), len(members), identity, self.rank // modulo))
+        self.comm, own = c_void_p(), self.rank // modulo
+        if self.blocking:
+            _check(self.here.ncclCommInitRank(byref(self.comm), len(members), identity, own))
+        else:
+            config = _CommConfig(24, 0xCAFEBEEF, 21400, 0)
+            result = self.here.ncclCommInitRankConfig(byref(self.comm), len(members), identity, own, byref(config))
+            self.done(result, self.comm)
         self.calls = _Calls(self.meeting / f"calls-{file.name}", self.ranks, members)
         if modulo == 1:
             self.world, self.calls_of_world = self.comm, self.calls
 
-    def call(self, elements: int) -> None:
-        _check(
+    def settled(self, result: int, comm: c_void_p) -> int:
+        """Result of what was begun on a communicator, when it is over."""
+        error = c_int(result)
+        while error.value == IN_PROGRESS:
+            time.sleep(0.0002)
+            _check(self.here.ncclCommGetAsyncError(comm, byref(error)))
+        return error.value
+
+    def done(self, result: int, comm: c_void_p) -> None:
+        _check(self.settled(result, comm))
+
+    def made_from(self, parent: c_void_p, result: int, made: c_void_p) -> None:
+        """The communicator that was made of another one is that of calls from here on."""
+        self.done(result, parent)
+        while not made.value:  # it is written last, where nothing blocks
+            time.sleep(0.001)
+        self.done(IN_PROGRESS, made)
+        self.comm = made
+
+    def launch(self, elements: int) -> int:
+        return int(
             self.here.ncclAllReduce(self.buffer, self.buffer, c_size_t(elements), FLOAT32, SUM, self.comm, self.stream)
         )
+
+    def call(self, elements: int) -> None:
+        self.done(self.launch(elements), self.comm)
+
+    def of_members(self, name: str, members: Sequence[int]) -> None:
+        """Calls of these ranks are counted from here on."""
+        self.made_of[name] = self.made_of.get(name, 0) + 1
+        self.calls = _Calls(self.meeting / f"calls-{name}.{self.made_of[name]}", self.ranks, members)
 
     def do(self, line: str) -> None:
         word, *numbers = line.split()
@@ -231,8 +277,9 @@ class _Rank:
     def do_group(self, count: int, elements: int) -> None:
         _check(self.here.ncclGroupStart())
         for _ in range(count):
-            self.call(elements)
-        _check(self.here.ncclGroupEnd())
+            if (result := self.launch(elements)) != IN_PROGRESS:
+                _check(result)
+        self.done(self.here.ncclGroupEnd(), self.comm)
         self.calls.launched(self.rank, count)
 
     def do_simulate(self, elements: int) -> None:
@@ -249,13 +296,51 @@ class _Rank:
         self.graphs.append(graph)
 
     def do_split(self, modulo: int) -> None:
-        made = c_void_p()
-        _check(self.here.ncclCommSplit(self.world, c_int(self.rank % modulo), self.rank, byref(made), None))
-        self.comm = made
-        self.made[-modulo] = self.made.get(-modulo, 0) + 1
-        members = range(self.rank % modulo, self.ranks, modulo)
-        name = f"calls-split{modulo}.{members.start}.{self.made[-modulo]}"
-        self.calls = _Calls(self.meeting / name, self.ranks, members)
+        made, colour = c_void_p(), self.rank % modulo
+        result = self.here.ncclCommSplit(self.world, c_int(colour), self.rank, byref(made), None)
+        self.made_from(self.world, result, made)
+        self.of_members(f"split{modulo}.{colour}", range(colour, self.ranks, modulo))
+
+    def do_shrink(self, without: int, flags: int = 0) -> None:
+        self.left_out = without
+        if self.rank == without:
+            return
+        made, left_out = c_void_p(), (c_int * 1)(without)
+        result = self.here.ncclCommShrink(self.world, left_out, 1, byref(made), None, c_int(flags))
+        self.made_from(self.world, result, made)
+        self.of_members("shrunk", [each for each in range(self.ranks) if each != without])
+
+    def do_grow(self) -> None:
+        identity, made = _Id(), c_void_p()
+        file, is_new, root = self.meeting / "grown", self.rank == self.left_out, int(self.left_out == 0)
+        if self.rank == root:
+            _check(self.here.ncclCommGetUniqueId(self.comm, byref(identity)))
+            (self.meeting / "growing").write_bytes(bytes(identity))
+            (self.meeting / "growing").rename(file)
+        while is_new and not file.exists():
+            time.sleep(0.01)
+        if is_new:
+            memmove(byref(identity), file.read_bytes(), 128)
+        given = byref(identity) if is_new or self.rank == root else None
+        old, number = (None, self.ranks - 1) if is_new else (self.comm, -1)
+        result = self.here.ncclCommGrow(old, self.ranks, given, number, byref(made), None)
+        self.made_from(made if is_new else self.comm, result, made)
+        self.of_members("grown", range(self.ranks))
+
+    def do_nonblocking(self) -> None:
+        self.blocking = False
+
+    def do_revoke(self) -> None:
+        self.done(self.here.ncclCommRevoke(self.comm, 0), self.comm)
+
+    def do_failing(self, elements: int, rank: int = 1) -> None:
+        if self.rank == rank:
+            self.here.sim_plant_launch_error(2, 0)
+        result = self.settled(self.launch(elements), self.comm)
+        if self.rank == rank:
+            self.here.sim_plant_launch_error(0, 0)
+        if (result != 0) != (self.rank == rank):
+            sys.exit(f"result {result} of a call that fails on rank {rank}")
 
     def do_world(self) -> None:
         self.comm, self.calls = self.world, self.calls_of_world
@@ -283,7 +368,8 @@ def _main(ranks: str, per_node: str, meeting: str, *script: str) -> None:
     time.sleep(0.3)  # kernels end, and NCCL sees it
     for graph in rank.graphs:
         _check(rank.here.cudaGraphDestroy(graph))
-    _check(rank.here.ncclCommDestroy(rank.world))
+    if rank.world:
+        _check(rank.here.ncclCommDestroy(rank.world))
     print("done")
 
 
