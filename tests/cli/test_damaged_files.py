@@ -34,7 +34,7 @@ READERS = (
     ("verify", "FILE", *DGX),
     ("accept", "FILE", *DGX),
     ("fit", "constants", "FILE"),
-    ("measured", "check", "FILE"),
+    ("measured", "FILE"),
     ("fit", "calibration", "FILE", *DGX, "-o", "/dev/null"),
     ("fit", "accuracy", "FILE"),
     ("budget", "FILE", *DGX),
@@ -79,16 +79,16 @@ def test_numbers_that_nccl_tests_never_prints_are_none(was: str, is_now: str, co
     text = (EXAMPLES / "all_reduce.log").read_text()
     assert was in text
     (file := tmp_path / "all_reduce.log").write_text(text.replace(was, is_now, 1))
-    assert run("measured", "check", str(file), code=code).stdout
+    assert run("measured", str(file), code=code).stdout
 
 
 def test_a_count_of_wrong_results_without_end_is_wrong(tmp_path: Path) -> None:
     text = (EXAMPLES / "all_reduce.log").read_text()
     (file := tmp_path / "all_reduce.log").write_text(text.replace("2.57      0", "2.57    inf", 1))
-    assert run("measured", "check", str(file)).stdout == (
+    assert run("measured", str(file)).stdout == (
         f"nothing is wrong with the rows that can be read\n{file}: left out: 1 results that were wrong\n"
     )
-    (said,) = json.loads(run("measured", "check", str(file), "--json").stdout)
+    (said,) = json.loads(run("measured", str(file), "--json").stdout)
     assert said["text"] == "1 results that were wrong"
 
 

@@ -214,7 +214,7 @@ IMPORT = ("--machine", "dgx-h100", "--source", "our cluster")
 
 def test_import_command(tmp_path: Path) -> None:
     file, out = nccl_tests_text.write(tmp_path / "run.log", TIMES), tmp_path / "out.csv"
-    done = run("measured", "import", str(file), *IMPORT, "-o", str(out), "--env", "NCCL_ALGO=Ring", "--json")
+    done = run("measured", str(file), *IMPORT, "-o", str(out), "--env", "NCCL_ALGO=Ring", "--json")
     said = json.loads(done.stdout)
     assert (said["rows"], said["nccl"], said["machine"], said["problems"]) == (6, "2.28.9", "dgx-h100", [])
     table = measured.read(out)
@@ -226,7 +226,7 @@ def test_import_command(tmp_path: Path) -> None:
 def test_import_refuses_what_the_links_cannot_carry(tmp_path: Path) -> None:
     fast = tuple((size << 10, us / 10) for size, us in TIMES)
     file = nccl_tests_text.write(tmp_path / "run.log", fast)
-    done = run("measured", "import", str(file), *IMPORT, "-o", str(tmp_path / "out.csv"), code=2)
+    done = run("measured", str(file), *IMPORT, "-o", str(tmp_path / "out.csv"), code=2)
     assert "above the links" in done.stderr
     assert "run.log:" in done.stderr
     assert not (tmp_path / "out.csv").exists()
@@ -234,27 +234,27 @@ def test_import_refuses_what_the_links_cannot_carry(tmp_path: Path) -> None:
 
 def test_check_command_says_what_is_wrong_and_exits_with_1(tmp_path: Path) -> None:
     file = nccl_tests_text.write(tmp_path / "run.log", [(size, us / 1000) for size, us in TIMES])
-    (said,) = json.loads(run("measured", "check", str(file), "--json", code=1).stdout)
+    (said,) = json.loads(run("measured", str(file), "--json", code=1).stdout)
     assert (said["kind"], said["refused"], len(said["lines"])) == ("times too short", True, 6)
     nccl_tests_text.write(tmp_path / "run.log", TIMES)
-    assert run("measured", "check", str(file), "--machine", "dgx-h100").stdout == "nothing is wrong\n"
+    assert run("measured", str(file), "--machine", "dgx-h100").stdout == "nothing is wrong\n"
 
 
 def test_list_and_show() -> None:
-    listed = json.loads(run("measured", "show", "--json").stdout)
+    listed = json.loads(run("measured", "--json").stdout)
     assert [each["name"] for each in listed] == list(measured.names())
     assert all(each["source"]["licence"] for each in listed)
-    ours = json.loads(run("measured", "show", "--machine", "dgx-b200", "--json").stdout)
+    ours = json.loads(run("measured", "--machine", "dgx-b200", "--json").stdout)
     assert {each["machine"] for each in ours} == {"dgx-b200"}
-    shown = run("measured", "show", "l40s-8x__2.27.3__aiconfigurator").stdout
+    shown = run("measured", "l40s-8x__2.27.3__aiconfigurator").stdout
     assert "topology of the box is not known" in shown
-    whole = json.loads(run("measured", "show", "v100-8x__2.27.5__dgx1", "--json").stdout)
+    whole = json.loads(run("measured", "v100-8x__2.27.5__dgx1", "--json").stdout)
     assert len(whole["rows"]) == 8
     assert whole["header"]["cuda_graph"] is True
 
 
 def test_show_of_an_unknown_table_names_the_nearest() -> None:
-    said = run("measured", "show", "b200-8x-64n__together", code=2).stderr
+    said = run("measured", "b200-8x-64n__together", code=2).stderr
     assert "no measured table 'b200-8x-64n__together'; valid: b200-8x-64n__2.29.7__together, " in said
 
 

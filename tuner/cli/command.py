@@ -289,7 +289,7 @@ class Group(Help, click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses arguments as click does, after the default command has been put before them where none is named."""
         own = {*self.verbs, *ctx.help_option_names, "--help-all"}
-        if self.default is not None and (args or not self.no_args_is_help) and not own.intersection(args[:1]):
+        if self.default is not None and args and args[0] not in own:
             args = [self.default, *args]
         return super().parse_args(ctx, args)
 

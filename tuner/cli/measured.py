@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
 from tuner.base.errors import BadInput
 from tuner.base.records import to_json
 from tuner.cli import options
-from tuner.cli.command import FILE, Group
+from tuner.cli.command import FILE
 from tuner.cli.communicator_options import release_option
 from tuner.cli.output import plural, print_json, print_table, span, verdict
 from tuner.machine import catalogue, skeleton
@@ -21,43 +22,80 @@ from tuner.times.readers import measured_table
 from tuner.times.readers.measured_table import Given
 
 LAUNCHES = {launch.name.replace("_", "-"): launch for launch in MeasuredLaunch}
+HEAD = "Where the times are from"
+OF_A_TABLE = ("machine_note", "source", "commit", "path_in_source", "licence", "title", "how", "launch", "network")
+OF_A_TABLE += ("env", "traps")  # parameters with -o alone
 
 
-VERBS = {
-    "show": "the tables that are shipped; of one its source, licence and traps",
-    "import": "one table of files of nccl-tests, runs of measure, or columns",
-    "check": "what is wrong with measured times: units, labels, curves, faulty runs",
-}
+@click.command(name="measured", cls=options.Command)
+@options.under(HEAD, "--machine-note", "--commit", "--path", "--licence", "--title", "--how", "--launch", "--network")
+@options.under(HEAD, "--env", "--trap")
+@click.argument("files", metavar="[NAME|FILE]...", nargs=-1, type=FILE)
+@click.option(
+    "--machine",
+    metavar="NAME",
+    help="The machine, whose links bound what can be true; without FILE, whose tables.",
+)
+@click.option("--machine-note", metavar="TEXT", help="How sure that is; needed with -o where there is no --machine.")
+@click.option("--topology", type=FILE, metavar="FILE.xml", help="The same of a machine without name.")
+@release_option("Release of NCCL; what FILE says has to agree.", only_known=False, default="")
+@click.option("--source", metavar="TEXT", help="Where the numbers are from: a repository, a document; needed with -o.")
+@click.option("--commit", metavar="TEXT", default="not stated", help="The state of the source.")
+@click.option("--path", "path_in_source", metavar="TEXT", help="The path in the source. [default: the files' names]")
+@click.option("--licence", metavar="TEXT", default="not stated", help="The licence of the numbers.")
+@click.option("--title", metavar="TEXT", default="", help="What it is, in a line.")
+@click.option("--how", metavar="TEXT", default="", help="How it was measured. [default: what FILE says]")
+@click.option("--launch", type=click.Choice(list(LAUNCHES)), default="unknown", help="How ranks were started.")
+@click.option("--network", metavar="TEXT", default="", help="What went between nodes: InfiniBand, sockets, a plugin.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable that was set; repeatable.")
+@click.option(
+    "--trap", "traps", multiple=True, metavar="TEXT", help="What a user of the numbers must know; repeatable."
+)
+@click.option("--nodes", type=int, help="Number of nodes, where FILE does not name its ranks.")
+@click.option("--gpus-per-node", type=int, help="GPUs of each node, likewise.")
+@click.option("--collective", metavar="NAME", default="", help="What was run, where FILE does not name its program.")
+@options.out_option("OUT.csv", "Write one table of FILEs.", former="--output", required=False)
+@options.json_option
+def command(
+    files: tuple[Path, ...],
+    machine: str | None,
+    topology: Path | None,
+    nccl: str,
+    nodes: int | None,
+    gpus_per_node: int | None,
+    collective: str,
+    out: Path | None,
+    as_json: bool,
+    **head: Any,
+) -> None:
+    """The tables of measured times that are shipped; of NAME all that is known; of FILEs what is wrong with them.
 
-
-@click.group(name="measured", cls=Group, verbs=VERBS, modules="measured", default="show", no_args_is_help=False)
-def command() -> None:
-    """Measured times as tables: the public ones that are shipped, which 'measured' alone lists, and one's own.
+    FILEs are text or JSON of nccl-tests, aiconfigurator's parquet, runs of 'measure', or columns. What is wrong is said
+    with the lines: units, labels, repeated rows, curves, faulty runs; exit code 1 where rows cannot be used. With -o
+    they become one table, and numbers that cannot be true are refused. --json of NAME has its rows.
 
     \b
     nccl-tuner measured
-    nccl-tuner measured import all_reduce.log --machine dgx-h100 --nccl 2.28.9 --source "our cluster" -o h100.csv
+    nccl-tuner measured b200-8x-64n__2.29.7__together
+    nccl-tuner measured run.log --machine dgx-h100
+    nccl-tuner measured all_reduce.log --machine dgx-h100 --source "our cluster, 2026-11-20" -o h100.csv
+    nccl-tuner measured nccl_perf.parquet --machine dgx-a100 --nccl 2.27.3 --source aiconfigurator -o a100.csv
     """
-
-
-@click.command(name="show", cls=options.Command)
-@click.argument("name", required=False, metavar="[NAME]")
-@click.option("--machine", metavar="NAME", help="Of this machine only, without NAME.")
-@options.json_option
-def show_command(name: str | None, machine: str | None, as_json: bool) -> None:
-    """The tables that are shipped: machine, release, nodes, rows and source of each; of NAME all that is known.
-
-    That is source, licence, how it was measured, variables, traps; --json has its rows.
-
-    \b
-    nccl-tuner measured show --machine dgx-b200 --json
-    nccl-tuner measured show b200-8x-64n__2.29.7__together
-    """
-    if name is None:
+    if not files:
+        options.refuse_others("no FILE", ("machine", "as_json"))
         _print_tables(machine, as_json)
-        return
-    if machine is not None:
-        raise BadInput("NAME and --machine; valid: one of both")
+    elif out is not None:
+        given = Given(nccl, nodes, gpus_per_node, collective)
+        _write_table(files, out, machine, topology, given, as_json, **head)
+    elif len(files) == 1 and str(files[0]) in measured.names():
+        options.refuse_others("NAME of a shipped table", ("files", "as_json"))
+        _print_table(str(files[0]), as_json)
+    else:
+        options.refuse_with("FILEs without -o", OF_A_TABLE)
+        _check(files, machine, topology, Given(nccl, nodes, gpus_per_node, collective), as_json)
+
+
+def _print_table(name: str, as_json: bool) -> None:
     table = measured.load(name)
     if as_json:
         print_json(table)
@@ -92,21 +130,9 @@ def _print_tables(machine: str | None, as_json: bool) -> None:
     )
 
 
-@click.command(name="check", cls=options.Command)
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILE)
-@click.option("--machine", metavar="NAME", help="The machine, whose links bound what can be true.")
-@click.option("--topology", type=FILE, metavar="FILE.xml", help="The same as a topology.")
-@options.json_option
-def check_command(files: tuple[Path, ...], machine: str | None, topology: Path | None, as_json: bool) -> None:
-    """What is wrong with the measured times in FILE, with the lines: units, labels, repeated rows, curves, faulty runs.
-
-    Exit code 1 where rows cannot be used.
-
-    \b
-    nccl-tuner measured check run.log --machine dgx-h100
-    """
+def _check(files: tuple[Path, ...], machine: str | None, topology: Path | None, given: Given, as_json: bool) -> None:
     nodes = _topology(machine, topology)
-    tables = [(path, measured_table.read(measured.file_of(path))) for path in files]
+    tables = [(path, measured_table.read(measured.file_of(path), given)) for path in files]
     trays = catalogue.load(machine).trays if machine else None
     problems = [(path, each) for path, table in tables for each in plausible.judge(table, nodes, trays).problems]
     left = [(path, f"{count} {why}") for path, table in tables for why, count in table.header.left_out.items() if count]
@@ -125,49 +151,16 @@ def check_command(files: tuple[Path, ...], machine: str | None, topology: Path |
         click.get_current_context().exit(1)
 
 
-@click.command(name="import", cls=options.Command)
-@options.under(
-    "Where the times are from",
-    "--machine-note",
-    "--commit",
-    "--path",
-    "--licence",
-    "--title",
-    "--how",
-    "--launch",
-    "--network",
-    "--env",
-    "--trap",
-)
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=FILE)
-@click.option("--machine", metavar="NAME", help="The machine by name (see: nccl-tuner machines).")
-@click.option("--machine-note", metavar="TEXT", help="How sure that is; needed where there is no --machine.")
-@click.option("--topology", type=FILE, metavar="FILE.xml", help="Bounds of a machine without name.")
-@release_option("Release of NCCL; what FILE says has to agree.", only_known=False, default="")
-@click.option("--source", metavar="TEXT", required=True, help="Where the numbers are from: a repository or a document.")
-@click.option("--commit", metavar="TEXT", default="not stated", help="The state of the source.")
-@click.option("--path", "path_in_source", metavar="TEXT", help="The path in the source. [default: the files' names]")
-@click.option("--licence", metavar="TEXT", default="not stated", help="The licence of the numbers.")
-@click.option("--title", metavar="TEXT", default="", help="What it is, in a line.")
-@click.option("--how", metavar="TEXT", default="", help="How it was measured. [default: what FILE says]")
-@click.option("--launch", type=click.Choice(list(LAUNCHES)), default="unknown", help="How ranks were started.")
-@click.option("--network", metavar="TEXT", default="", help="What went between nodes: InfiniBand, sockets, a plugin.")
-@click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable that was set; repeatable.")
-@click.option(
-    "--trap", "traps", multiple=True, metavar="TEXT", help="What a user of the numbers must know; repeatable."
-)
-@click.option("--nodes", type=int, help="Number of nodes, where FILE does not name its ranks.")
-@click.option("--gpus-per-node", type=int, help="GPUs of each node, likewise.")
-@click.option("--collective", metavar="NAME", default="", help="What was run, where FILE does not name its program.")
-@options.out_option("OUT.csv", "The table.", former="--output")
-@options.json_option
-def import_command(
+def _write_table(
     files: tuple[Path, ...],
+    out: Path,
     machine: str | None,
-    machine_note: str | None,
     topology: Path | None,
-    nccl: str,
-    source: str,
+    given: Given,
+    as_json: bool,
+    *,
+    machine_note: str | None,
+    source: str | None,
     commit: str,
     path_in_source: str | None,
     licence: str,
@@ -177,22 +170,12 @@ def import_command(
     network: str,
     env: tuple[str, ...],
     traps: tuple[str, ...],
-    nodes: int | None,
-    gpus_per_node: int | None,
-    collective: str,
-    out: Path,
-    as_json: bool,
 ) -> None:
-    """Makes one table of FILE: text or JSON of nccl-tests, aiconfigurator's parquet, runs of `measure`, columns.
-
-    Numbers that cannot be true are refused with their lines, others that look wrong are said.
-
-    \b
-    nccl-tuner measured import all_reduce.log --machine dgx-h100 --source "our cluster, 2026-11-20" -o h100.csv
-    nccl-tuner measured import nccl_perf.parquet --machine dgx-a100 --nccl 2.27.3 --source aiconfigurator -o a100.csv
-    """
-    if machine is None and not machine_note:
-        raise BadInput("which machine? valid: --machine NAME, or --machine-note TEXT")
+    wanted = [] if machine or machine_note else ["which machine: --machine NAME, or --machine-note TEXT"]
+    wanted += [] if source else ["where the numbers are from: --source TEXT"]
+    if wanted:
+        raise BadInput(f"{out}: a table says {'; and '.join(wanted)}")
+    assert source is not None
     name = "" if machine is None else catalogue.load(machine).name
     facts = MeasuredHeader(
         title=title,
@@ -205,7 +188,6 @@ def import_command(
         environment=parse_assignments(env),
         traps=traps,
     )
-    given = Given(nccl, nodes, gpus_per_node, collective)
     table, problems = calibrate.table_of(files, facts, given, _topology(machine, topology))
     measured.write(out, table)
     if as_json:
