@@ -203,7 +203,7 @@ def _usage(command: click.Command, context: click.Context) -> str:
 def _page_about(verb: str) -> str:
     """The page whose line in docs/README.md names the verb."""
     for line in (ROOT / "docs" / "README.md").read_text("utf-8").splitlines():
-        if f"`{verb}`" in line and (page := re.match(r"\| \[[^\]]+\]\(([^)]+)\)", line)):
+        if f"`{verb}`" in line and (page := re.match(r"[|*] \[[^\]]+\]\(([^)]+)\)", line)):
             return page[1]
     raise SystemExit(f"docs/README.md: no page says that it is about `{verb}`")
 

@@ -23,8 +23,10 @@ from tuner.times.readers.measured_table import Given
 
 LAUNCHES = {launch.name.replace("_", "-"): launch for launch in MeasuredLaunch}
 HEAD = "Where the times are from"
-OF_A_TABLE = ("machine_note", "source", "commit", "path_in_source", "licence", "title", "how", "launch", "network")
-OF_A_TABLE += ("env", "traps")  # parameters with -o alone
+OF_A_TABLE = (  # parameters with -o alone
+    *("machine_note", "source", "commit", "path_in_source", "licence", "title", "how", "launch", "network"),
+    *("env", "traps"),
+)
 
 
 @click.command(name="measured", cls=options.Command)
