@@ -327,12 +327,14 @@ def _pick(arguments: tuple[str, ...]) -> str:
 
 
 def test_the_projection_prints_the_tables(run: Run) -> None:
-    found = json.loads(run("projection", "--profile", "tables", "--json"))
+    found = json.loads(run("ideal", "--fabric", "aurora", "--profile", "tables", "--json"))
     assert [len(one["rows"]) for one in found] == [4, 9, 4, 9, 3]
     assert found[0]["rows"][0]["time_us"] == pytest.approx(108_695.65, abs=0.01)
     one = json.loads(
         run(
-            "projection",
+            "ideal",
+            "--fabric",
+            "aurora",
             "--bytes",
             "2GB",
             "--nodes",
@@ -347,15 +349,31 @@ def test_the_projection_prints_the_tables(run: Run) -> None:
         )
     )
     assert one["efficiency"] == pytest.approx(0.23301, abs=1e-5)
-    assert "NIC 13.6, PCIe 15.9" in run("projection", "--bytes", "2GB", "--ranks-per-node", "12", "--path", "pcie")
+    assert "NIC 13.6, PCIe 15.9" in run(
+        "ideal", "--fabric", "aurora", "--bytes", "2GB", "--ranks-per-node", "12", "--path", "pcie"
+    )
 
 
 def test_measuring_says_what_is_usual(run: Run) -> None:
-    assert "all_reduce_perf -b 4 -e 4 -n 10000" in run("measuring")
-    found = json.loads(run("measuring", "beta_inter_gbs", "--elapsed-us", "1489361,1500000", "--ranks", "8", "--json"))
+    assert "all_reduce_perf -b 4 -e 4 -n 10000" in run("fit", "alpha-beta", "--experiment")
+    found = json.loads(
+        run(
+            "fit",
+            "alpha-beta",
+            "--experiment",
+            "beta_inter_gbs",
+            "--elapsed-us",
+            "1489361,1500000",
+            "--ranks",
+            "8",
+            "--json",
+        )
+    )
     assert found["mean"] == pytest.approx((1.75 * 4e9 * 10 / 1489361 + 1.75 * 4e9 * 10 / 1500000) / 2000)
     assert found["usual"] is True
-    assert "not as usual: 1 to 5" in run("measuring", "alpha_intra_us", "--elapsed-us", "1e6", "--ranks", "8")
+    assert "not as usual: 1 to 5" in run(
+        "fit", "alpha-beta", "--experiment", "alpha_intra_us", "--elapsed-us", "1e6", "--ranks", "8"
+    )
 
 
 # From measurements
@@ -583,17 +601,29 @@ BAD = {
     "no computation": (f"{STEP_TEXT} --compute-us 0", "--compute-us: 0; valid: above 0"),
     "overlap with nothing": (f"{STEP_TEXT} --overlap 0.5", "--overlap without the computation"),
     "a release for nothing": (f"{STEP_TEXT} --nccl 2.28.9", "--nccl without --machine"),
-    "no iterations": ("measuring alpha_intra_us --elapsed-us 1 --ranks 2 --iterations 0", "iterations: 0; valid: 1"),
-    "measured for nothing": ("measuring --elapsed-us 1 --ranks 2", "without PARAMETER; valid: alpha_intra_us"),
-    "more ranks than tiles": ("projection --bytes 2GB --ranks-per-node 13", "ranks_per_node: 13; valid: 1 to 12"),
-    "more ranks than GPUs": ("projection --bytes 2GB --ranks-per-node 7 --one-tile-per-gpu", "valid: 1 to 6"),
+    "no iterations": (
+        "fit alpha-beta --experiment alpha_intra_us --elapsed-us 1 --ranks 2 --iterations 0",
+        "iterations: 0; valid: 1",
+    ),
+    "measured for nothing": (
+        "fit alpha-beta --experiment --elapsed-us 1 --ranks 2",
+        "without PARAMETER; valid: alpha_intra_us",
+    ),
+    "more ranks than tiles": (
+        "ideal --fabric aurora --bytes 2GB --ranks-per-node 13",
+        "ranks_per_node: 13; valid: 1 to 12",
+    ),
+    "more ranks than GPUs": (
+        "ideal --fabric aurora --bytes 2GB --ranks-per-node 7 --one-tile-per-gpu",
+        "valid: 1 to 6",
+    ),
     "stages": (f"{STEP_TEXT} --pp 7", "pp 7 does not divide layers 80"),
     "nccl of nothing": (f"{STEP_TEXT} --model nccl", "--model nccl and --machine belong together"),
     "machine of another size": (f"{STEP_TEXT} --gpus-per-node 8 --model nccl --machine dgx-2", "gpus_per_node: 8, but"),
-    "fabric": ("projection --fabric x", "no fabric 'x'; valid: aurora"),
-    "profile": ("projection --profile x", "no profile 'x'; valid: nominal, measured, tables"),
-    "projection of one rank": ("projection --bytes 2GB --nodes 1", "ranks in all: 1; valid: 2 or more"),
-    "no measurement": ("measuring alpha_intra_us --ranks 8", "--elapsed-us and --ranks"),
+    "fabric": ("ideal --fabric x", "no fabric 'x'; valid: aurora"),
+    "profile": ("ideal --fabric aurora --profile x", "no profile 'x'; valid: nominal, measured, tables"),
+    "described nodes of one rank": ("ideal --fabric aurora --bytes 2GB --nodes 1", "ranks in all: 1; valid: 2 or more"),
+    "no measurement": ("fit alpha-beta --experiment alpha_intra_us --ranks 8", "--elapsed-us and --ranks"),
     "no file": ("fit alpha-beta --sweep /nowhere/x.txt", "/nowhere/x.txt: No such file"),
     "no report": ("report /nowhere/x.txt --machine dgx-h100", "/nowhere/x.txt: No such file"),
     "beta of a report": ("report x.txt --machine dgx-h100 --beta-gbs 0", "--beta-gbs: 0; valid: above 0"),
@@ -624,9 +654,9 @@ NUMBERS = ("0", "-1", "nan", "inf", "-inf", "1e400", "1e300", "1e-300", "abc", "
         f"{' '.join(STEP)} --expert-parameters 1e9 --expert-layers 16 --ep 2 --buckets 4 --micro-batch-sequences 1 "
         f"--gradient-bytes 17GB --activation-bytes 64MB {LEVEL_TEXT} --compute-us 1500000 --overlap 0.5",
         "step --compute-us 2000 --communication-us 600 --overlap 0.5",
-        "projection --bytes 2GB --nodes 2 --ranks-per-node 12 --mdfi-gbs 180 --nic-gbs 23 --nics-per-node 8 "
+        "ideal --fabric aurora --bytes 2GB --nodes 2 --ranks-per-node 12 --mdfi-gbs 180 --nic-gbs 23 --nics-per-node 8 "
         "--measured-ms 9",
-        "measuring beta_intra_gbs --elapsed-us 1000 --ranks 8 --iterations 10 --bytes 4",
+        "fit alpha-beta --experiment beta_intra_gbs --elapsed-us 1000 --ranks 8 --iterations 10 --bytes 4",
     ],
     ids=lambda text: text.split()[0],
 )

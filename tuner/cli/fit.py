@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from tuner.base.errors import TunerError
+from tuner.base.errors import BadInput, TunerError
 from tuner.base.files import write_text
 from tuner.base.names import Collective
 from tuner.cli import options
 from tuner.cli.command import FILE, Group
+from tuner.cli.cost import values
 from tuner.cli.measure import library_option
 from tuner.cli.measured_options import (
     MeasuredSite,
@@ -185,7 +186,8 @@ ONLY_SWEPT = ("collective", "ranks", "algorithm")
 
 @click.command(name="alpha-beta", cls=options.Command)
 @options.under("A sweep over sizes", "--sweep", "--collective", "--ranks", "--algorithm")
-@click.argument("files", metavar="[FILE]...", nargs=-1, type=FILE)
+@options.under("One experiment for each parameter", "--experiment", "--elapsed-us", "--iterations", "--bytes")
+@click.argument("files", metavar="[FILE|PARAMETER]...", nargs=-1, type=FILE)
 @place_options
 @click.option(
     "--cost-table",
@@ -214,6 +216,20 @@ ONLY_SWEPT = ("collective", "ranks", "algorithm")
     help=f"Whose steps and bytes the times are taken for: {', '.join(_ALGORITHMS)}. "
     "[default: ring; of Broadcast and Reduce tree]",
 )
+@click.option(
+    "--experiment",
+    is_flag=True,
+    help="The ring AllReduce that measures each parameter of two levels; of PARAMETER, instead of FILE, what it gave. "
+    "Repeat each five times for a mean and a deviation.",
+)
+@click.option(
+    "--elapsed-us",
+    type=values.POSITIVES,
+    metavar="US[,US...]",
+    help="Elapsed times of all iterations, one for each repetition.",
+)
+@click.option("--iterations", type=int, help="Of each repetition. [default: the experiment's]")
+@click.option("--bytes", "size", type=options.Sizes(), help="Its size. [default: the experiment's]")
 @options.json_option
 def alpha_beta_command(
     files: tuple[Path, ...],
@@ -222,6 +238,10 @@ def alpha_beta_command(
     collective: Collective | None,
     ranks: int | None,
     algorithm: str | None,
+    experiment: bool,
+    elapsed_us: list[float] | None,
+    iterations: int | None,
+    size: list[int] | None,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -232,7 +252,18 @@ def alpha_beta_command(
     \b
     nccl-tuner fit alpha-beta two-nodes.jsonl --cost-table pod.table
     nccl-tuner fit alpha-beta --sweep run1.txt run2.txt run3.txt
+    nccl-tuner fit alpha-beta --experiment
+    nccl-tuner fit alpha-beta --experiment alpha_intra_us --elapsed-us 322000,320000,325000 --ranks 8
     """
+    if experiment:
+        options.refuse_others("--experiment", ("experiment", "elapsed_us", "ranks", "iterations", "size", "as_json"))
+        if len(files) > 1:
+            raise BadInput(f"{files[1]}: --experiment takes one PARAMETER; remove it")
+        from tuner.cli.cost.bandwidths import show_experiment
+
+        show_experiment(str(files[0]) if files else None, elapsed_us, ranks, iterations, size, as_json)
+        return
+    options.refuse("--experiment", ("elapsed_us", "iterations", "size"))
     if swept:
         options.refuse_others("--sweep", ("swept", *ONLY_SWEPT, "as_json"))
         if not files:

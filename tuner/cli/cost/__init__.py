@@ -6,16 +6,14 @@ from tuner.cli.command import Group
 
 VERBS = {
     "operation": "a time by alpha and beta, bandwidths of a time, crossovers of algorithms",
-    "ideal": "the ideal bus bandwidth of nodes, and how much of it was reached",
-    "measuring": "how to measure alpha and beta inside nodes and between them",
+    "ideal": "what the links of nodes allow, and how much of it was reached",
     "step": "what a training step communicates, how long it takes, and what hides it",
-    "projection": "scale-up and scale-out of nodes with tiled GPUs",
     "report": "measured times against NCCL, alpha-beta, the ideal and the links",
 }
 MODULES = {
     "operation": "cost.collective",
-    **dict.fromkeys(("ideal", "measuring"), "cost.bandwidths"),
-    **dict.fromkeys(("step", "projection"), "cost.training"),
+    "ideal": "cost.bandwidths",
+    "step": "cost.training",
     "report": "cost.report",
 }
 

@@ -1,6 +1,8 @@
-"""``nccl-tuner cost ideal``, ``measuring``: bandwidths of links, and how to measure them."""
+"""``nccl-tuner cost ideal``: what links allow, and how ``fit alpha-beta`` has their bandwidths measured."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import click
@@ -10,7 +12,8 @@ from tuner.base.records import json_form
 from tuner.cli import options
 from tuner.cli.cost import values
 from tuner.cli.output import print_json, print_table
-from tuner.times.costmodels import line, wires
+from tuner.times.costmodels import fabric, line, wires
+from tuner.times.costmodels.fabric import PATHS, Fabric
 from tuner.times.costmodels.line import EXPERIMENTS, Experiment, Repeated, repeated
 
 
@@ -29,7 +32,17 @@ class _Answer:
     efficiency: float | None = field(metadata=json_form(optional=True))
 
 
+OF_LEVELS = ("intra_gbs", "inter_gbs", "gpus_per_node", "busbw_gbs")
+OF_FABRICS = (
+    *("profile", "sizes", "ranks_per_node", "path", "one_tile_per_gpu", "measured_ms"),
+    *("mdfi_gbs", "xe_gbs", "nic_gbs", "pcie_gbs", "nics_per_node"),
+)
+TILED = "Nodes with tiled GPUs"
+
+
 @click.command(name="ideal", cls=options.Command)
+@options.under(TILED, "--profile", "--bytes", "--ranks-per-node", "--path", "--one-tile-per-gpu", "--measured-ms")
+@options.under(TILED, "--mdfi-gbs", "--xe-gbs", "--nic-gbs", "--pcie-gbs", "--nics-per-node")
 @click.option(
     "--intra-gbs",
     type=values.POSITIVE,
@@ -39,26 +52,84 @@ class _Answer:
 @click.option(
     "--inter-gbs", type=values.POSITIVE, metavar="GBS", help="A node's bandwidth to other nodes, all adapters together."
 )
-@click.option("--gpus-per-node", type=values.WHOLES, required=True, help="GPUs of each node; several with commas.")
-@click.option("--nodes", type=values.WHOLES, default="1", show_default=True, help="Nodes; several with commas.")
+@click.option("--gpus-per-node", type=values.WHOLES, help="GPUs of each node; several with commas.")
+@click.option("--nodes", type=values.WHOLES, help="Nodes; several with commas. [default: 1, with --fabric 2]")
 @click.option("--busbw-gbs", type=values.POSITIVE, metavar="GBS", help="A measured busbw, for its efficiency.")
+@click.option(
+    "--fabric",
+    "name",
+    metavar="NAME|FILE.toml",
+    help="Nodes with tiled GPUs that are described, such as aurora; instead of --intra-gbs and --inter-gbs.",
+)
+@click.option("--profile", default="measured", show_default=True, help="Whose values: nominal, measured, tables.")
+@click.option(
+    "--bytes",
+    "sizes",
+    type=options.Sizes(),
+    help="Sizes of an AllReduce; 2GB is 2e9 bytes. [default: the tables of the fabric's file]",
+)
+@click.option(
+    "--ranks-per-node",
+    type=values.WHOLES,
+    default="1",
+    show_default=True,
+    help="Several with commas.",
+)
+@click.option(
+    "--path",
+    type=click.Choice(PATHS),
+    default="direct",
+    show_default=True,
+    help="direct: equations 4, 5 and 10; pcie: with copies to the host, 6; host: all through it, 1 and 7.",
+)
+@click.option("--one-tile-per-gpu", is_flag=True, help="Ranks on one tile of each GPU. [default: on both]")
+@click.option(
+    "--mdfi-gbs",
+    type=values.POSITIVE,
+    metavar="GBS",
+    help="Inside a GPU, not the profile's; as the next ones.",
+)
+@click.option(
+    "--xe-gbs",
+    type=values.POSITIVE,
+    metavar="GBS",
+    help="Of the links between GPUs.",
+)
+@click.option("--nic-gbs", type=values.POSITIVE, metavar="GBS", help="Of an adapter.")
+@click.option("--pcie-gbs", type=values.POSITIVE, metavar="GBS", help="Of PCIe.")
+@click.option("--nics-per-node", type=int, help="Adapters of a node.")
+@click.option("--measured-ms", type=values.POSITIVE, metavar="MS", help="A measured time, for its efficiency.")
 @options.json_option
 def ideal_command(
     intra_gbs: float | None,
     inter_gbs: float | None,
-    gpus_per_node: list[int],
-    nodes: list[int],
+    gpus_per_node: list[int] | None,
+    nodes: list[int] | None,
     busbw_gbs: float | None,
+    name: str | None,
     as_json: bool,
+    **projected: Any,
 ) -> None:
     """The bus bandwidth of links that carry the least there is to carry, and do nothing else.
 
-    It is the same for every collective, and knows no reduction in the network.
+    It is the same for every collective, and knows no reduction in the network. With --fabric the time of an AllReduce
+    by the links it passes.
 
     \b
     nccl-tuner cost ideal --intra-gbs 450 --inter-gbs 100 --gpus-per-node 8 --nodes 2
+    nccl-tuner cost ideal --fabric aurora --bytes 2GB --nodes 2,4,8,16 --ranks-per-node 12
+    nccl-tuner cost ideal --fabric aurora --profile tables
     """
-    answers = [_answer(intra_gbs, inter_gbs, gpus, count, busbw_gbs) for gpus in gpus_per_node for count in nodes]
+    if name is not None:
+        options.refuse_with("--fabric", OF_LEVELS)
+        _show_fabric(name, nodes or [2], as_json, **projected)
+        return
+    options.refuse("--fabric", OF_FABRICS)
+    if not gpus_per_node:
+        raise BadInput("--gpus-per-node: the GPUs of each node; or nodes that are described: --fabric NAME")
+    answers = [
+        _answer(intra_gbs, inter_gbs, gpus, count, busbw_gbs) for gpus in gpus_per_node for count in nodes or [1]
+    ]
     if as_json:
         values.print_records(answers)
         return
@@ -138,19 +209,7 @@ class _Measured:
 _BY_NAME = {each.parameter: each for each in EXPERIMENTS}
 
 
-@click.command(name="measuring", cls=options.Command)
-@click.argument("parameter", required=False, type=click.Choice(list(_BY_NAME)))
-@click.option(
-    "--elapsed-us",
-    type=values.POSITIVES,
-    metavar="US[,US...]",
-    help="Elapsed times of all iterations, one for each repetition.",
-)
-@click.option("--ranks", type=int, help="Ranks of the AllReduce.")
-@click.option("--iterations", type=int, help="Of each repetition. [default: the experiment's]")
-@click.option("--bytes", "size", type=options.Sizes(), help="Size. [default: the experiment's]")
-@options.json_option
-def measuring_command(
+def show_experiment(
     parameter: str | None,
     elapsed_us: list[float] | None,
     ranks: int | None,
@@ -158,19 +217,14 @@ def measuring_command(
     size: list[int] | None,
     as_json: bool,
 ) -> None:
-    """The four parameters of two levels, and the ring AllReduce that measures each; with PARAMETER, what one gave.
-
-    Repeat each experiment five times for a mean and a deviation; 'fit alpha-beta --sweep' takes sweeps over sizes.
-
-    \b
-    nccl-tuner cost measuring
-    nccl-tuner cost measuring alpha_intra_us --elapsed-us 322000,320000,325000 --ranks 8
-    """
+    """Prints how the four parameters of two levels are measured; of one what its times gave. Errors: BadInput."""
     if parameter is None:
         if (elapsed_us, ranks, iterations, size) != (None, None, None, None):
             raise BadInput(f"measurements without PARAMETER; {one_of(_BY_NAME)}")
         _print_protocol(as_json)
         return
+    if parameter not in _BY_NAME:
+        raise BadInput(f"--experiment: no parameter {parameter!r}; {one_of(_BY_NAME)}")
     if not elapsed_us or ranks is None:
         raise BadInput(f"{parameter}: --elapsed-us and --ranks of what was measured; valid: both")
     experiment = _BY_NAME[parameter]
@@ -225,3 +279,122 @@ def _print_protocol(as_json: bool) -> None:
         f"{values.named_bytes(line.SWEEP_BYTES[1])} for 'fit alpha-beta --sweep'; inside a node usually "
         f"{line.USUAL_RATIO:g} times the bandwidth between nodes"
     )
+
+
+def _show_fabric(
+    name: str,
+    nodes: list[int],
+    as_json: bool,
+    *,
+    profile: str,
+    sizes: list[int] | None,
+    ranks_per_node: list[int],
+    path: str,
+    one_tile_per_gpu: bool,
+    measured_ms: float | None,
+    **other: float | None,
+) -> None:
+    table = fabric.read(name)
+    described = fabric.fabric(table, profile, **other)
+    if sizes is None:
+        _tables(described, table, as_json)
+        return
+    records = [
+        _projected(described, _Job(size, count, ranks, path, one_tile_per_gpu), measured_ms)
+        for size, count, ranks in product(sizes, nodes, ranks_per_node)
+    ]
+    if as_json:
+        values.print_records(records)
+    else:
+        _print_projections(f"AllReduce on {table.get('title', name)}, {profile}", records)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    bytes: int
+    nodes: int
+    ranks_per_node: int
+    path: str
+    one_tile_per_gpu: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """A measured time, how much of it the model explains, and the bandwidth of an adapter that it speaks for."""
+
+    measured_us: float
+    efficiency: float
+    effective_nic_gbs: float | None = field(metadata=json_form(optional=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """The time of an AllReduce by the links it passes, and the parts of it."""
+
+    bytes: int
+    nodes: int
+    ranks_per_node: int
+    path: str
+    time_us: float
+    parts_us: Mapping[str, float]
+    measured: MeasuredStep | None = field(metadata=json_form(merged=True, optional=True))
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectedTable:
+    """A table of the fabric's file."""
+
+    title: str
+    rows: tuple[Projected, ...]
+
+
+def _projected(described: Fabric, job: _Job, measured_ms: float | None) -> Projected:
+    run = job.bytes, job.nodes, job.ranks_per_node
+    parts_us = values.floats(described.parts_us(*run, job.path, job.one_tile_per_gpu))
+    time_us = float(described.time_us(*run, job.path, job.one_tile_per_gpu))
+    measured = None
+    if measured_ms is not None:
+        measured_us = 1000 * measured_ms
+        nic_gbs = float(described.effective_nic_gbs(measured_us, *run)) if job.nodes > 1 else None
+        measured = MeasuredStep(measured_us, time_us / measured_us, nic_gbs)
+    return Projected(*run, job.path, time_us, {name: us for name, us in parts_us.items() if us}, measured)
+
+
+def _tables(described: Fabric, table: Mapping[str, Any], as_json: bool) -> None:
+    made = [
+        ProjectedTable(
+            one.title,
+            tuple(
+                _projected(described, _Job(one.nbytes, nodes, ranks, one.path, ranks in one.one_tile_per_gpu), ms)
+                for nodes, ranks, ms in one.rows
+            ),
+        )
+        for one in fabric.measured(table)
+    ]
+    if as_json:
+        print_json(made)
+        return
+    for each in made:
+        _print_projections(each.title, each.rows)
+
+
+def _print_projections(title: str, records: Sequence[Projected]) -> None:
+    rows = [
+        (
+            values.named_bytes(record.bytes),
+            record.nodes,
+            record.ranks_per_node,
+            f"{record.time_us / 1000:.1f}",
+            *(_measured(record.measured)),
+            ", ".join(f"{name} {us / 1000:.1f}" for name, us in record.parts_us.items()),
+        )
+        for record in records
+    ]
+    columns = ("size", "nodes", "ranks per node", "model ms", "measured ms", "efficiency", "made of, ms")
+    print_table(title, columns, rows)
+
+
+def _measured(measured: MeasuredStep | None) -> tuple[str, str]:
+    if measured is None:
+        return "-", "-"
+    return f"{measured.measured_us / 1000:g}", f"{100 * measured.efficiency:.1f} %"
