@@ -81,12 +81,18 @@ class Host:
         return self.ranks or catalogue.load(self.machine).gpus_per_node
 
 
+def written(folder: Path, record: Mapping[str, Any], rank: int | None, ranks: int | None = None) -> str:
+    """Writes a host's record as that of a rank of a job; its path."""
+    whole: Any = {**record, "rank": rank, "ranks": ranks, **({} if rank is not None else {"local_ranks": None})}
+    return collect.written(str(folder), whole)
+
+
 def write(folder: Path, *hosts: Host) -> Path:
     """The records of all ranks of a job on these hosts, in the order of ranks; the folder."""
     ranks, rank = sum(host.count for host in hosts), 0
     for host in hosts:
         for local_rank in range(host.count):
-            collect.written(str(folder), {**host.record(local_rank), "rank": rank, "ranks": ranks})
+            written(folder, host.record(local_rank), rank, ranks)
             rank += 1
     return folder
 

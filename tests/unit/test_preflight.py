@@ -16,7 +16,7 @@ import pytest
 
 import tuner
 from tests.support.command_line import run
-from tests.support.preflight_records import AMD, INTEL, Host, as_json, with_processor, write
+from tests.support.preflight_records import AMD, INTEL, Host, as_json, with_processor, write, written
 from tests.support.two_ports import with_two_ports
 from tuner import plugin
 from tuner.base.errors import TunerError
@@ -204,6 +204,7 @@ def test_the_topology_on_record_is_the_hosts(tmp_path: Path) -> None:
     hosts = [Host(name, "hgx-h800", env={"NCCL_TOPO_DUMP_FILE": str(xml)}) for name in "ab"]
     named = collect.topology(collect.CollectedHost({}), hosts[0].env)
     assert named is not None
+    assert named["sha256"] is not None
     hosts = [replace(host, more={"topology": dict(named), "gpus": []}) for host in hosts]
     report = checked(tmp_path / "records", hosts[0], hosts[1].with_env(NCCL_ALGO="Ring"))
     assert report.verdict is RanksVerdict.part
@@ -233,7 +234,7 @@ def with_plugin(name: str, variables: dict[str, str], plugin_path: Path | str | 
 def deployed(folder: Path, *hosts: Host) -> Path:
     """Records of a rank of each host."""
     for host in hosts:
-        collect.written(str(folder), host.record(0) | {"rank": None, "ranks": None, "local_ranks": None})
+        written(folder, host.record(0), None)
     return folder
 
 
@@ -298,7 +299,7 @@ def test_another_decision_table_on_one_host(tmp_path: Path) -> None:
         hosts.append(with_plugin(name, {"NCCL_TUNER_TABLE": str(table)}))
     folder = tmp_path / "records"
     for host in hosts:  # a record of each
-        collect.written(str(folder), host.record(0) | {"rank": None, "ranks": None, "local_ranks": None})
+        written(folder, host.record(0), None)
     report = check(folder, PreflightQuery((ALLREDUCE,), SizeBounds(None, 1 << 30)))
     assert reaches(report) == {"decision table": Reach.parts}
     assert (report.partings[0].from_bytes, report.partings[-1].to_bytes) == ((1 << 20) + 1, 2 << 20)
@@ -369,7 +370,7 @@ def test_records_with_wrong_values(wrong: Any, tmp_path: Path) -> None:
     whole["configuration_files"] = [{"place": "home", "path": "x", "variables": {"NCCL_PROTO": "LL"}}]
     whole["topology"] = {"variable": "NCCL_TOPO_FILE", "path": "x", "sha256": "0" * 64}
     whole["container"] = {"kind": "docker", "image": None}
-    collect.written(str(tmp_path), Host("a").record(0) | {"rank": 0, "ranks": 2, "local_ranks": 1})
+    written(tmp_path, Host("a").record(0) | {"local_ranks": 1}, 0, 2)
     other = tmp_path / "rank-000001.b.json"
     for *path, last in leaves_of(whole):
         made = copy.deepcopy(whole)
@@ -537,7 +538,7 @@ def test_the_order_of_nccls_files(nccl: str, algorithm: str, tmp_path: Path) -> 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
-        collect.written(str(tmp_path / "file"), Host("a").record(0) | {"rank": 0})
+        written(tmp_path / "file", Host("a").record(0), 0)
     assert "no DIR" in run("preflight", "collect", code=2).stderr
 
 
@@ -591,6 +592,8 @@ def test_the_network_plugin_is_found_as_nccl_finds_it(tmp_path: Path) -> None:
         assert found is not None
         assert (found["path"], found["release"]) == ("/opt/lib/libnccl-net.so", "aws-ofi-nccl 1.19.0")
     (tmp_path / "opt/lib/libnccl-net-x.so").write_bytes(b"\x7fELF")
-    assert (collect.network_plugin(host, "x") or {})["release"] is None
+    unknown = collect.network_plugin(host, "x")
+    assert unknown is not None
+    assert unknown["release"] is None
     assert collect.network_plugin(host, "none") is None
     assert collect.network_plugin(collect.CollectedHost({}, str(tmp_path / "etc")), None) is None

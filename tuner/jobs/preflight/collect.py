@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 FORMAT = "nccl-tuner preflight"
 VERSION = 1
@@ -59,6 +59,98 @@ CONTAINERS = {
     "kubernetes": ("variable", "KUBERNETES_SERVICE_HOST"),
 }
 IMAGES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "NVIDIA_PYTORCH_VERSION", "NVIDIA_BUILD_ID")
+
+
+if TYPE_CHECKING:  # Python 3.7 has no TypedDict, and these say of JSON's objects only what is in them
+    from typing import TypedDict
+
+    class ConfigurationFile(TypedDict):
+        place: str  # named, home, system
+        path: str
+        variables: dict[str, str]
+
+    class RankNumbers(TypedDict):
+        launcher: str | None
+        rank: int | None
+        ranks: int | None
+        local_rank: int | None
+        local_ranks: int | None
+
+    class SaidRelease(TypedDict):
+        release: str | None
+        cuda: str | None
+
+    class FoundLibrary(SaidRelease):
+        found_by: str
+        path: str
+        bytes: int
+
+    class FirstProcessor(TypedDict):
+        architecture: str
+        vendor: str | None
+        family: int | None
+        model: int | None
+        name: str | None
+
+    class PciGpu(TypedDict):
+        bus_id: str
+        device: str
+
+    class AdapterPort(TypedDict):
+        name: str
+        port: str
+        gbps: float | None
+        link: str | None
+        active: bool
+        opens: bool | None
+
+    class Interface(TypedDict):
+        name: str
+        gbps: float | None
+
+    class FileBySha256(TypedDict):
+        path: str
+        sha256: str | None  # None: there is no such file
+
+    class VariablesFile(FileBySha256, total=False):
+        variable: str
+        content: bytes  # taken out and written beside the record
+
+    class TunerPluginFile(FileBySha256):
+        library: bool
+        build: str | None
+
+    class NetworkPluginFile(FileBySha256):
+        release: str | None
+
+    class Plugins(TypedDict):
+        tuner: TunerPluginFile | None
+        network: NetworkPluginFile | None
+
+    class Container(TypedDict):
+        kind: str
+        image: str | None
+
+    class RankRecord(RankNumbers):
+        format: str
+        version: int
+        host: str
+        collected: str  # UTC
+        job: str | None
+        libraries: list[FoundLibrary]
+        variables: dict[str, str]
+        configuration_files: list[ConfigurationFile]
+        cpu: FirstProcessor
+        gpus: list[PciGpu]
+        visible_gpus: str | None
+        driver: str | None
+        adapters: list[AdapterPort]
+        interfaces: list[Interface]
+        topology: VariablesFile | None
+        plugins: Plugins
+        product: str | None
+        table: VariablesFile | None
+        container: Container | None
 
 
 class CollectedHost:
@@ -104,7 +196,7 @@ class CollectedHost:
         return self.environment.get(name) or None
 
 
-def record(host: CollectedHost, library: str | None = None) -> dict[str, Any]:
+def record(host: CollectedHost, library: str | None = None) -> RankRecord:
     """Everything about this rank, as JSON has it. ``library``: the libnccl that the job loads, where it is known."""
     configuration = configuration_files(host)
     variables = nccl_variables(host)
@@ -141,7 +233,7 @@ def nccl_variables(host: CollectedHost) -> dict[str, str]:
     return {name: value for name, value in sorted(host.environment.items()) if name.startswith("NCCL_")}
 
 
-def configuration_files(host: CollectedHost) -> list[dict[str, Any]]:
+def configuration_files(host: CollectedHost) -> list[ConfigurationFile]:
     """NCCL's files of variables that are there, those that count first in front.
 
     The first to set a variable wins, and the process's own environment before all. NCCL_CONF_FILE is read instead of
@@ -149,10 +241,10 @@ def configuration_files(host: CollectedHost) -> list[dict[str, Any]]:
     """
     named = host.variable("NCCL_CONF_FILE")
     places = {"named": named, "home": os.path.join(home(), ".nccl.conf"), "system": "/etc/nccl.conf"}
-    texts = {place: host.text(path) for place, path in places.items() if path is not None}
+    texts = [(place, path, host.text(path)) for place, path in places.items() if path is not None]
     return [
-        {"place": place, "path": places[place], "variables": assignments(text)}
-        for place, text in texts.items()
+        {"place": place, "path": path, "variables": assignments(text)}
+        for place, path, text in texts
         if text is not None
     ]
 
@@ -177,7 +269,7 @@ def assignments(text: str) -> dict[str, str]:
     return values
 
 
-def settled_variables(variables: Mapping[str, str], files: list[dict[str, Any]]) -> dict[str, str]:
+def settled_variables(variables: Mapping[str, str], files: list[ConfigurationFile]) -> dict[str, str]:
     """What counts, as far as it names files to be read here; the check settles it again, by release."""
     merged: dict[str, str] = {}
     named = any(file["place"] == "named" for file in files)
@@ -187,14 +279,12 @@ def settled_variables(variables: Mapping[str, str], files: list[dict[str, Any]])
     return {**merged, **variables}
 
 
-def ranks(host: CollectedHost) -> dict[str, Any]:
+def ranks(host: CollectedHost) -> RankNumbers:
     """This rank and how many there are, by the first launcher whose variable of the rank is set."""
     launcher = next((name for name, variables in LAUNCHERS.items() if number(host, variables[0]) is not None), None)
-    keys = ("rank", "ranks", "local_rank", "local_ranks")
-    if launcher is None:
-        return {"launcher": None, **dict.fromkeys(keys)}
-    numbers = [number(host, variable) for variable in LAUNCHERS[launcher]]
-    return {"launcher": launcher, **dict(zip(keys, numbers))}  # noqa: B905  (strict= is newer than Python 3.7)
+    variables = () if launcher is None else LAUNCHERS[launcher]
+    rank, ranks, local_rank, local_ranks = [number(host, variable) for variable in variables] or [None] * 4
+    return {"launcher": launcher, "rank": rank, "ranks": ranks, "local_rank": local_rank, "local_ranks": local_ranks}
 
 
 def number(host: CollectedHost, variable: str) -> int | None:
@@ -203,7 +293,7 @@ def number(host: CollectedHost, variable: str) -> int | None:
     return int(text) if text is not None and text.isdigit() else None
 
 
-def libraries(host: CollectedHost, given: str | None = None) -> Iterator[dict[str, Any]]:
+def libraries(host: CollectedHost, given: str | None = None) -> Iterator[FoundLibrary]:
     """Every libnccl.so.2 that a process here may load, the likeliest first, each file once."""
     seen = set()
     for found_by, path in library_paths(host, given):
@@ -237,7 +327,7 @@ def library_paths(host: CollectedHost, given: str | None) -> Iterator[tuple[str,
         yield "system folder", os.path.join(folder, LIBRARY)
 
 
-def release_of(path: str) -> dict[str, str | None]:
+def release_of(path: str) -> SaidRelease:
     """The release that a libnccl says it is, and the CUDA it is for, read from the file."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -247,7 +337,7 @@ def release_of(path: str) -> dict[str, str | None]:
         return {"release": None, "cuda": None}
 
 
-def processor(host: CollectedHost) -> dict[str, Any]:
+def processor(host: CollectedHost) -> FirstProcessor:
     """The first processor: architecture, and on x86 vendor, family and model as Linux counts them."""
     facts: dict[str, str] = {}
     for line in (host.text("/proc/cpuinfo") or "").split("\n\n")[0].splitlines():
@@ -263,9 +353,9 @@ def processor(host: CollectedHost) -> dict[str, Any]:
     }
 
 
-def gpus(host: CollectedHost) -> list[dict[str, Any]]:
+def gpus(host: CollectedHost) -> list[PciGpu]:
     """NVIDIA's GPUs on the PCI bus, all of the host's, in the order of their addresses."""
-    folder, found = "/sys/bus/pci/devices", []
+    folder, found = "/sys/bus/pci/devices", []  # type: str, list[PciGpu]
     for address in host.names(folder):
         vendor, device, kind = (host.word(f"{folder}/{address}/{name}") for name in ("vendor", "device", "class"))
         if vendor == NVIDIA and kind.startswith("0x03"):
@@ -273,9 +363,9 @@ def gpus(host: CollectedHost) -> list[dict[str, Any]]:
     return found
 
 
-def adapters(host: CollectedHost) -> list[dict[str, Any]]:
+def adapters(host: CollectedHost) -> list[AdapterPort]:
     """Ports of RDMA adapters: 1e9 bits per second, state, link, and whether a process here may open the adapter."""
-    folder, found = "/sys/class/infiniband", []
+    folder, found = "/sys/class/infiniband", []  # type: str, list[AdapterPort]
     for name in host.names(folder):
         verbs = host.names(f"{folder}/{name}/device/infiniband_verbs")
         opens = opened(host.path(f"/dev/infiniband/{verbs[0]}")) if verbs else None
@@ -284,8 +374,16 @@ def adapters(host: CollectedHost) -> list[dict[str, Any]]:
                 host.word(f"{folder}/{name}/ports/{port}/{of}") for of in ("rate", "state", "link_layer")
             )
             gbps = re.match(r"\d+(\.\d+)?", rate)
-            made = {"name": name, "port": port, "gbps": float(gbps[0]) if gbps else None, "link": link or None}
-            found.append({**made, "active": "ACTIVE" in state, "opens": opens})
+            found.append(
+                {
+                    "name": name,
+                    "port": port,
+                    "gbps": float(gbps[0]) if gbps else None,
+                    "link": link or None,
+                    "active": "ACTIVE" in state,
+                    "opens": opens,
+                }
+            )
     return found
 
 
@@ -298,9 +396,9 @@ def opened(path: str) -> bool:
     return True
 
 
-def interfaces(host: CollectedHost) -> list[dict[str, Any]]:
+def interfaces(host: CollectedHost) -> list[Interface]:
     """Network interfaces of devices that are up: name and 1e9 bits per second, where the system knows it."""
-    folder, found = "/sys/class/net", []
+    folder, found = "/sys/class/net", []  # type: str, list[Interface]
     for name in host.names(folder):
         up = host.word(f"{folder}/{name}/operstate") == "up"
         if up and os.path.exists(host.path(f"{folder}/{name}/device")):
@@ -309,7 +407,7 @@ def interfaces(host: CollectedHost) -> list[dict[str, Any]]:
     return found
 
 
-def topology(host: CollectedHost, variables: Mapping[str, str]) -> dict[str, Any] | None:
+def topology(host: CollectedHost, variables: Mapping[str, str]) -> VariablesFile | None:
     """The topology that a variable names, if the file is there: NCCL's dump before what NCCL is given."""
     for name in TOPOLOGIES:
         found = named_file(host, variables.get(name), attached=True)
@@ -318,7 +416,7 @@ def topology(host: CollectedHost, variables: Mapping[str, str]) -> dict[str, Any
     return None
 
 
-def decision_table(host: CollectedHost, variables: Mapping[str, str]) -> dict[str, Any] | None:
+def decision_table(host: CollectedHost, variables: Mapping[str, str]) -> VariablesFile | None:
     """The decision table of a tuner plugin."""
     for name in TABLES:
         path = variables.get(name)
@@ -330,7 +428,7 @@ def decision_table(host: CollectedHost, variables: Mapping[str, str]) -> dict[st
     return None
 
 
-def tuner_plugin(host: CollectedHost, name: str | None) -> dict[str, Any] | None:
+def tuner_plugin(host: CollectedHost, name: str | None) -> TunerPluginFile | None:
     """The file that NCCL would open for a tuner plugin, whether it is a shared object, and the build of this project's.
 
     No sha256 where no such file is found; None where NCCL is told to load none.
@@ -345,7 +443,7 @@ def tuner_plugin(host: CollectedHost, name: str | None) -> dict[str, Any] | None
     return {**known, "library": library, "build": build and build[1].decode("latin-1")}
 
 
-def network_plugin(host: CollectedHost, name: str | None) -> dict[str, Any] | None:
+def network_plugin(host: CollectedHost, name: str | None) -> NetworkPluginFile | None:
     """The file that NCCL would open for a network plugin, named or not, and the release of AWS's, whose tuner decides.
 
     No sha256 where no such file is found; None where NCCL is told to load none, or finds none unasked.
@@ -359,7 +457,7 @@ def network_plugin(host: CollectedHost, name: str | None) -> dict[str, Any] | No
     return {**known, "release": said and said[1].decode("latin-1")}
 
 
-def plugin_file(host: CollectedHost, name: str, prefix: str) -> tuple[dict[str, Any], bytes]:
+def plugin_file(host: CollectedHost, name: str, prefix: str) -> tuple[FileBySha256, bytes]:
     """The library that a variable names, as :func:`named_file` says it, and its bytes; none where it is not found."""
     found = next((path for path in plugin_paths(host, name, prefix) if os.path.isfile(host.path(path))), name)
     content = host.content(found)
@@ -387,7 +485,7 @@ def configured_folders(host: CollectedHost) -> Iterator[str]:
         yield from (line.strip() for line in lines if line.startswith("/"))
 
 
-def named_file(host: CollectedHost, path: str | None, attached: bool = False) -> dict[str, Any] | None:
+def named_file(host: CollectedHost, path: str | None, attached: bool = False) -> VariablesFile | None:
     """A file by what a variable says, with its sha256; no sha256 where there is no such file.
 
     ``attached``: with its text, which is written beside the records.
@@ -395,7 +493,7 @@ def named_file(host: CollectedHost, path: str | None, attached: bool = False) ->
     if not path:
         return None
     content = host.content(path)
-    known: dict[str, Any] = {"path": path, "sha256": _sha256(content)}
+    known: VariablesFile = {"path": path, "sha256": _sha256(content)}
     if attached and content is not None and len(content) <= LARGEST_ATTACHMENT_BYTES:
         known["content"] = content
     return known
@@ -405,7 +503,7 @@ def _sha256(content: bytes | None) -> str | None:
     return None if content is None else hashlib.sha256(content).hexdigest()
 
 
-def container(host: CollectedHost) -> dict[str, Any] | None:
+def container(host: CollectedHost) -> Container | None:
     """Which kind of container this is in, and what names its image; None where nothing marks one."""
     for kind, (what, name) in CONTAINERS.items():
         if os.path.exists(host.path(name)) if what == "file" else host.variable(name):
@@ -413,13 +511,13 @@ def container(host: CollectedHost) -> dict[str, Any] | None:
     return None
 
 
-def written(folder: str, made: dict[str, Any]) -> str:
+def written(folder: str, made: RankRecord) -> str:
     """Writes a record, and the files it attaches by their sha256, each whole or not at all; the record's path."""
     os.makedirs(folder, exist_ok=True)
-    for name in ("topology", "table"):
-        content = (made[name] or {}).pop("content", None)
-        if content is not None:
-            replace(os.path.join(folder, attachment(name, made[name]["sha256"])), content)
+    for name, file in (("topology", made["topology"]), ("table", made["table"])):
+        content = file.pop("content", None) if file else None
+        if file and file["sha256"] is not None and content is not None:
+            replace(os.path.join(folder, attachment(name, file["sha256"])), content)
     rank, host = made["rank"], re.sub(r"[^\w.-]", "_", made["host"])
     path = os.path.join(folder, f"host-{host}.json" if rank is None else f"rank-{rank:06}.{host}.json")
     replace(path, (json.dumps(made, indent=1, sort_keys=True) + "\n").encode())
