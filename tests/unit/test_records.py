@@ -1,5 +1,7 @@
 """Records as JSON."""
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from pathlib import Path
@@ -8,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tuner.base.records import json_form, to_json
+from tuner.base.records import from_json, json_form, to_json
 
 
 class Word(IntEnum):
@@ -58,3 +60,25 @@ def test_values_stay_what_they_are() -> None:
 def test_what_has_no_form_is_an_error() -> None:
     with pytest.raises(TypeError, match="object has no form in JSON"):
         to_json([object()])
+
+
+@dataclass(frozen=True)
+class Kept:
+    by_number: Mapping[int, tuple[Inner, ...]]
+    pair: tuple[int, str]
+    texts: Sequence[Text]
+    inner: Inner = field(metadata=json_form(merged=True))
+    more: list[int] | None = None
+
+
+def test_records_come_back_by_their_types() -> None:
+    inner = Inner(Word.one, 2.5)
+    for kept in (
+        Kept({7: (inner,), 8: ()}, (1, "a"), (Text.two,), inner),
+        Kept({}, (1, "a"), (), Inner(Word.one, None), [3, 4]),
+    ):
+        written = json.loads(json.dumps(to_json(kept)))
+        assert from_json(Kept, written) == kept
+        del written["word"]
+        with pytest.raises(KeyError):
+            from_json(Kept, written)

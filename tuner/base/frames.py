@@ -118,8 +118,8 @@ def _html_cell(value: object) -> str:
     return f'<td style="text-align: {"right" if isinstance(value, int) else "left"}">{escape(str(value))}</td>'
 
 
-def _flat(record: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _flat(record: Mapping[str, object], before: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
     for name, value in record.items():
         flat |= _flat(value, f"{before}{name}_") if isinstance(value, Mapping) else {f"{before}{name}": value}
     return flat

@@ -1,4 +1,4 @@
-"""Records as JSON: one function, which every ``--json`` goes through; the day and the files that records were made of.
+"""Records as JSON, and back: one function, which every ``--json`` goes through; days and files that records are of.
 
 A record's keys are its fields' names, in their order. Where the form of the JSON is older than the record, the field
 says so with :func:`json_form`.
@@ -12,7 +12,8 @@ from enum import Enum
 from functools import cache
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
+from types import NoneType
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -78,8 +79,8 @@ def to_json(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no form in JSON: {value!r}")
 
 
-def _record(record: Any) -> dict[str, Any]:
-    converted: dict[str, Any] = {}
+def _record(record: Any) -> dict[str, object]:
+    converted: dict[str, object] = {}
     kind: Any = type(record)
     for name, form in _forms(kind):
         value = getattr(record, name)
@@ -105,6 +106,36 @@ def _forms(kind: Any) -> tuple[tuple[str, _Form], ...]:
 
 def _key(key: object) -> str:
     return key.name if isinstance(key, Enum) else str(key)
+
+
+def from_json(kind: Any, value: Any) -> Any:
+    """Value of a type that :func:`to_json` was given: of records that convert and leave out nothing.
+
+    Numbers and texts are taken as they are. KeyError, TypeError or ValueError where something else was written.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if NoneType in arguments:
+        return None if value is None else from_json(arguments[0], value)
+    if origin is tuple and arguments[-1] is not ...:
+        return tuple(from_json(each, item) for each, item in zip(arguments, value, strict=True))
+    if origin is not None and issubclass(origin, Mapping):
+        key, of_values = arguments
+        return {int(name) if key is int else name: from_json(of_values, item) for name, item in value.items()}
+    if origin is not None:
+        return (list if origin is list else tuple)(from_json(arguments[0], item) for item in value)
+    if is_dataclass(kind) and isinstance(kind, type):
+        hints, forms = _hints(kind), _forms(kind)
+        return kind(
+            **{name: from_json(hints[name], value if form.merged else value[form.key or name]) for name, form in forms}
+        )
+    if issubclass(kind, Enum):
+        return kind(value) if issubclass(kind, str) else kind[value]
+    return value
+
+
+@cache
+def _hints(kind: Any) -> Mapping[str, Any]:
+    return get_type_hints(kind)
 
 
 Files: TypeAlias = str | PathLike[str] | Iterable[str | PathLike[str]]

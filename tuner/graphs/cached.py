@@ -17,8 +17,7 @@ from tuner import release
 from tuner.base.errors import BadInput, BadTopology
 from tuner.base.extras import NotBuilt, shared_object
 from tuner.base.files import cache_folder, recall_own, remember
-from tuner.base.names import Pattern
-from tuner.base.records import to_json
+from tuner.base.records import from_json, to_json
 from tuner.graphs.request import SearchRequest, SearchResult, request_of
 from tuner.machine.catalogue import Machine
 from tuner.machine.graphs import COLLNET_GRAPHS, WITH_COLLNET, Graph, GraphTable, OrderedGraph, Shape
@@ -36,7 +35,8 @@ def find(request: SearchRequest, nccl: str) -> Mapping[str, OrderedGraph]:
 @cache
 def _searched(key: str, request: str, nccl: str) -> SearchResult:
     try:
-        return _result(kept(key))
+        result: SearchResult = from_json(SearchResult, kept(key))
+        return result
     except (OSError, ValueError, KeyError, TypeError):
         from tuner.graphs.graphs import search  # not where the answer is there
 
@@ -56,15 +56,18 @@ def key_of(*asked: str) -> str:
     return _sha256("\n".join([*asked, _code()]))
 
 
-def kept(key: str) -> dict[str, Any]:
-    """An answer that this user kept: users share a cache, and none may answer for another.
+def kept(key: str) -> Any:
+    """An answer that this user kept, as JSON has it: users share a cache, and none may answer for another.
 
     KeyError where there is none; ValueError, KeyError or TypeError where it is not as it was kept.
     """
     text = recall_own(folder() / f"{key}.json")
     if text is None:
         raise KeyError(key)
-    return _intact(text)
+    kept = json.loads(text)
+    if kept["sha256"] != _sha256(kept["answer"]):
+        raise ValueError("changed since it was written")
+    return json.loads(kept["answer"])
 
 
 def keep(key: str, answer: object) -> None:
@@ -100,28 +103,6 @@ def _code() -> str:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _intact(text: str) -> dict[str, Any]:
-    """ValueError or KeyError where the file is not as it was written."""
-    kept = json.loads(text)
-    if kept["sha256"] != _sha256(kept["answer"]):
-        raise ValueError("changed since it was written")
-    answer: dict[str, Any] = json.loads(kept["answer"])
-    return answer
-
-
-def _result(table: Mapping[str, Any]) -> SearchResult:
-    graphs = {name: _ordered(found) for name, found in table["graphs"].items()}
-    relays = tuple((rank, net, over) for rank, net, over in table["relays"])
-    return SearchResult(graphs, table["net_gbs"], tuple(table["part_of_rank"]), relays)
-
-
-def _ordered(table: Mapping[str, Any]) -> OrderedGraph:
-    row = {field.name: table[field.name] for field in fields(Graph)}
-    heads = None if row["heads"] is None else tuple(row["heads"])
-    graph = Graph(**{**row, "pattern": Pattern[row["pattern"]], "heads": heads})
-    return OrderedGraph(graph, tuple(tuple(order) for order in table["orders"]))
 
 
 Found = tuple[dict[str, Graph], float]

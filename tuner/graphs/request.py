@@ -3,9 +3,9 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any
 
 from tuner.base.dataclass import dataclass
+from tuner.base.records import from_json
 from tuner.machine.graphs import OrderedGraph
 
 
@@ -76,5 +76,5 @@ class SearchResult:
 
 def request_of(text: str) -> SearchRequest:
     """A request that was written as JSON."""
-    table: dict[str, Any] = json.loads(text)
-    return SearchRequest(**{**table, "others": [Hosts(**hosts) for hosts in table["others"]]})
+    request: SearchRequest = from_json(SearchRequest, json.loads(text))
+    return request

@@ -283,7 +283,7 @@ def net_gbs(table: Mapping[str, Any]) -> dict[Shape, float]:
     }
 
 
-def rows(by_shape: Mapping[Shape, Mapping[str, Graph | float]]) -> dict[str, list[dict[str, Any]]]:
+def rows(by_shape: Mapping[Shape, Mapping[str, Graph | float]]) -> dict[str, list[dict[str, object]]]:
     """Rows of what was found, by name; one node first, fewest GPUs first. Absent values are left out."""
     return {
         kind: [_row(entry) for entry in entries]
@@ -347,18 +347,18 @@ def _gather(pairs: Iterable[tuple[K, V]]) -> dict[K, tuple[V, ...]]:
     return gathered
 
 
-def _row(entry: Entry) -> dict[str, Any]:
+def _row(entry: Entry) -> dict[str, object]:
     (_, graph), releases, gpus_per_node, nodes = entry
     values = asdict(graph) if isinstance(graph, Graph) else {"gbs": graph}
     known = {name: value for name, value in values.items() if value is not None}
     return {"nodes": nodes, "gpus_per_node": gpus_per_node} | known | {"releases": releases}
 
 
-def _list(name: str, some: Iterable[Mapping[str, Any]]) -> str:
+def _list(name: str, some: Iterable[Mapping[str, object]]) -> str:
     return f'  "{name}": [\n' + ",\n".join(f"   {_json(row)}" for row in some) + "\n  ]"
 
 
-def _json(row: Mapping[str, Any]) -> str:
+def _json(row: Mapping[str, object]) -> str:
     return "{" + ", ".join(f'"{name}": {_json_value(value)}' for name, value in row.items()) + "}"
 
 

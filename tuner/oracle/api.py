@@ -90,7 +90,7 @@ class Oracle:
         self.tables = facts.tables(started.comm, symbols.comm)
         self.last_rank_facts = facts.facts(started.last_comm, version, nccl.sha256)
         self.last_rank_tables = facts.tables(started.last_comm, symbols.comm)
-        self.memory: dict[str, Any] = started.comm  # every scalar of struct ncclComm by NCCL's own name
+        self.memory = started.comm
 
     def _check_log(self) -> None:
         if warnings := serious_warnings(self._child.log_lines()):

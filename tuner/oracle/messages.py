@@ -5,7 +5,7 @@ goes into ``struct sim_call`` and ``struct sim_operation_layout``, have the name
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from tuner.base.dataclass import dataclass
 
@@ -19,6 +19,10 @@ class Member:
     offset: int  # bytes from the start of the struct
     type: str  # "int32", "uint64", "float32", "bool", "pointer" ...
     dims: tuple[int, ...]  # () for a scalar
+
+
+# Every scalar of a struct by NCCL's own path: numbers, or lists of them where the layout has an array.
+Scalars: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,9 +423,9 @@ class Started:
     operation: Struct
     question: Struct
     buffer_bytes: tuple[int, ...]  # the most of one buffer, by kind
-    comm: dict[str, Any]  # every scalar of struct ncclComm of rank 0
-    last_comm: dict[str, Any]  # of the last rank
-    graphs: tuple[dict[str, Any], ...]  # struct ncclTopoGraph, by algorithm
+    comm: Scalars  # of struct ncclComm of rank 0
+    last_comm: Scalars  # of the last rank
+    graphs: tuple[Scalars, ...]  # struct ncclTopoGraph, by algorithm
     plugin_used: bool
 
 
@@ -546,7 +550,7 @@ class ReadChannels:
 class RankMemory:
     """What one rank has in its ``struct ncclComm``."""
 
-    channels: tuple[dict[str, Any], ...]  # those of rings and of NVLS, whichever are more
+    channels: tuple[Scalars, ...]  # those of rings and of NVLS, whichever are more
     adapters: Mapping[str, tuple[tuple[int, int] | None, ...]]  # network device and relay, by graph and channel
     pat_channels: tuple[tuple[int, int], ...]  # by peer: bits of the channels to send in, and to receive in
 
@@ -557,7 +561,7 @@ class ChannelsMessage:
 
     node_of_rank: tuple[int, ...]  # as rank 0 has it
     ranks: tuple[RankMemory, ...]
-    comms: tuple[dict[str, Any], ...]
+    comms: tuple[Scalars, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ import json
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from elftools.elf.sections import SymbolTableSection
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import OracleUnavailable
 from tuner.base.files import recall_own, remember
+from tuner.base.records import from_json, to_json
 from tuner.oracle.messages import Member, PeerOffsets, StructLayout, StructNumber, WorkLayout, WorkStructs
 
 STRUCTS = frozenset(
@@ -67,18 +67,6 @@ def enumeration(die: DIE) -> dict[str, int]:
     return {
         child.attributes["DW_AT_name"].value.decode(): int(child.attributes["DW_AT_const_value"].value)
         for child in die.iter_children()
-    }
-
-
-def from_json(data: dict[str, Any]) -> dict[str, WorkLayout]:
-    """What ``dataclasses.asdict`` made of them."""
-    return {
-        name: WorkLayout(
-            each["size_bytes"],
-            {path: StructNumber(**number) for path, number in each["numbers"].items()},
-            dict(each["structs"]),
-        )
-        for name, each in data.items()
     }
 
 
@@ -162,7 +150,7 @@ def load(library: Path, sha256: str, cache: Path) -> Symbols:
         with contextlib.suppress(ValueError, KeyError, TypeError):  # half written by another program
             return _stored(text)
     symbols = read(library)
-    remember(stored, json.dumps(_to_json(symbols)))
+    remember(stored, json.dumps(to_json(symbols)))
     with contextlib.suppress(OSError):  # a folder that may not be looked into, a file that may not go
         for old in stored.parent.glob(f"{sha256[:32]}.*.json"):
             if old != stored:
@@ -172,7 +160,8 @@ def load(library: Path, sha256: str, cache: Path) -> Symbols:
 
 @lru_cache(8)  # of the libraries that one process asks again and again
 def _stored(text: str) -> Symbols:
-    return _from_json(json.loads(text))
+    symbols: Symbols = from_json(Symbols, json.loads(text))
+    return symbols
 
 
 # What pyelftools raises on files that lie about themselves
@@ -375,32 +364,6 @@ def _name(die: DIE) -> str:
 
 def _value(die: DIE, attribute: str) -> int:
     return int(die.attributes[attribute].value)
-
-
-def _to_json(symbols: Symbols) -> dict[str, Any]:
-    return {**asdict(symbols), "kernels": {str(address): name for address, name in symbols.kernels.items()}}
-
-
-def _from_json(data: dict[str, Any]) -> Symbols:
-    return Symbols(
-        functions={name: [(copy[0], copy[1]) for copy in copies] for name, copies in data["functions"].items()},
-        kernels={int(address): name for address, name in data["kernels"].items()},
-        anchor=(data["anchor"][0], data["anchor"][1]),
-        patterns=data["patterns"],
-        works=from_json(data["works"]),
-        enumerations=data["enumerations"],
-        objects=data["objects"],
-        **{field: _layout_from_json(data[field]) for field in _STRUCTS},
-    )
-
-
-def _layout_from_json(data: dict[str, Any]) -> StructLayout:
-    return StructLayout(
-        bytes=data["bytes"],
-        members={path: Member(m["offset"], m["type"], tuple(m["dims"])) for path, m in data["members"].items()},
-        arrays={path: (offset, tuple(dims)) for path, (offset, dims) in data["arrays"].items()},
-        structs={path: (offset, size) for path, (offset, size) in data["structs"].items()},
-    )
 
 
 # Where a libnccl has the structures of work and the functions of its transports.

@@ -178,7 +178,7 @@ def differences(before: Release, after: Release) -> list[Difference]:
     return [Difference(key, old.get(key), new.get(key)) for key in keys]
 
 
-def flat(nccl: Release) -> dict[str, Any]:
+def flat(nccl: Release) -> dict[str, object]:
     """Everything that a release's file and its parents' say, by dotted key; library files are left out."""
     return dict(_flat(_merged(nccl.files)))
 
@@ -224,8 +224,8 @@ def _file(folder: Path, name: str) -> ReleaseFile:
     return ReleaseFile(str(path), table)
 
 
-def _merged(chain: tuple[ReleaseFile, ...]) -> dict[str, Any]:
-    merged: dict[str, Any] = {}
+def _merged(chain: tuple[ReleaseFile, ...]) -> dict[str, object]:
+    merged: dict[str, object] = {}
     for file in reversed(chain):
         lost = {*file.table.get("without", []), *file.table.keys() & {"library"}}  # none of a parent's builds
         kept = {key: value for key, value in merged.items() if key not in lost}
@@ -233,7 +233,7 @@ def _merged(chain: tuple[ReleaseFile, ...]) -> dict[str, Any]:
     return merged
 
 
-def _merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(base: Mapping[str, object], change: Mapping[str, object]) -> dict[str, object]:
     """``base`` with the tables of ``change`` laid over it; lists and values are replaced whole."""
     merged = dict(base)
     for key, value in change.items():

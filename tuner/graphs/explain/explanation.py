@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
-from typing import Any
 
 from tuner import release
 from tuner.base.names import Pattern
@@ -358,8 +357,7 @@ class RelaxedSearch:
 
 def _of_disk(key: str) -> dict[str, Found]:
     try:
-        rows: dict[str, Any] = cached.kept(key)
-        return {graph: Found(**row) for graph, row in rows.items()}
+        return {graph: Found(**row) for graph, row in cached.kept(key).items()}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 

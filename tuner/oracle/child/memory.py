@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from tuner._native._sim import ffi
-from tuner.oracle.messages import Member
+from tuner.oracle.messages import Member, Scalars
 
 _FORMATS = {
     "bool": "?",
@@ -24,7 +24,7 @@ _FORMATS = {
 }
 
 
-def scalars(start: int, members: Mapping[str, Member]) -> dict[str, Any]:
+def scalars(start: int, members: Mapping[str, Member]) -> Scalars:
     """The scalars of the struct at an address, by path; arrays as lists."""
     return {path: scalar(start, member) for path, member in members.items()}
 

@@ -9,7 +9,7 @@ from typing import Any
 from tuner._native._sim import ffi, lib
 from tuner.oracle.child.memory import scalar, scalars
 from tuner.oracle.child.works import RING_POINTERS
-from tuner.oracle.messages import Copies, Intercepted, PartOffsets, SimulatedMachine, Start, Started, compiled
+from tuner.oracle.messages import Copies, Intercepted, PartOffsets, Scalars, SimulatedMachine, Start, Started, compiled
 
 SOCKET_BYTES = 4096  # more than any of NCCL's own records of a socket has
 ADDRESS_BYTES = 64
@@ -249,7 +249,7 @@ class World(Loaded):
             plugin_used=self.plugin_used(),
         )
 
-    def graphs(self) -> list[dict[str, Any]]:
+    def graphs(self) -> list[Scalars]:
         """Graphs by algorithm; an algorithm that borrows another's graph may have an empty one of its own."""
         start, count = self.graphs_of(0)
         graph = self.start.graph

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -396,17 +395,17 @@ def _in_full(name: str, progress: Progress) -> Iterator[MatchReport]:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Candidate:
     parent: str
-    changes: dict[str, Any]  # by dotted key
+    changes: dict[str, object]  # by dotted key, as a release's file has them
     data: frozenset[str]  # the keys that were read as data, which nothing else is tried of
 
     @classmethod
-    def over(cls, parent: str, found: Mapping[str, Any]) -> "_Candidate":
+    def over(cls, parent: str, found: Mapping[str, object]) -> "_Candidate":
         """A known release with the tables that a library has."""
         own = _flat_of(parent)
         has = {key: value for key, value in found.items() if _has(own, key, value)}
         return cls(parent, {key: value for key, value in has.items() if not _same(own.get(key), value)}, frozenset(has))
 
-    def with_change(self, key: str, value: Any) -> "_Candidate":
+    def with_change(self, key: str, value: object) -> "_Candidate":
         """The candidate with one more value; the parent's own is none."""
         changes = {each: old for each, old in self.changes.items() if each != key}
         if not _same(_flat_of(self.parent).get(key), value):
@@ -459,16 +458,16 @@ def _differ(candidate: _Candidate, probe: Probe, parts: tuple[str, ...]) -> tupl
     return _scores[key]
 
 
-def _flat_of(name: str) -> dict[str, Any]:
+def _flat_of(name: str) -> dict[str, object]:
     if name not in _flats:
         _flats[name] = reader.flat(release.load(name))
     return _flats[name]
 
 
-_flats: dict[str, dict[str, Any]] = {}
+_flats: dict[str, dict[str, object]] = {}
 
 
-def _same(ours: Any, theirs: Any) -> bool:
+def _same(ours: object, theirs: object) -> bool:
     if isinstance(ours, list | tuple) and isinstance(theirs, list | tuple):
         return len(ours) == len(theirs) and all(map(_same, ours, theirs))
     return bool(ours == theirs) and isinstance(ours, bool) == isinstance(theirs, bool)
@@ -706,12 +705,11 @@ def _of_cell(nccl: Release, probe: Probe, each: Mismatch) -> dict[str, tuple[str
     shared = {quantity: value for quantity, value in real.items() if quantity in last}
     off = [quantity for quantity, value in shared.items() if np.float32(last[quantity].after) != value] or ["time"]
     row = next(key for key, value in ALGORITHM_KEYS.items() if value is cell[0])
-    of_algorithm = {
-        key.partition(".")[2]: names for key, names in reader.flat(nccl).items() if key.startswith("rules.")
-    }
-    rules = [of_algorithm.get(f"{quantity}.{row}", of_algorithm.get(quantity, ())) for quantity in off]
+    named = reader.flat(nccl)
+    found = [named.get(f"rules.{each}.{row}", named.get(f"rules.{each}", [])) for each in off]
+    rules = tuple(str(name) for names in found for name in (names if isinstance(names, list) else [names]))
     sources = dict.fromkeys(str(step.source) for step in steps if step.quantity in off)
-    return {"rules": tuple(chain.from_iterable(rules)), "steps": tuple(lines), "sources": tuple(sources)}
+    return {"rules": rules, "steps": tuple(lines), "sources": tuple(sources)}
 
 
 # Tables that stand in the library as data.
@@ -728,9 +726,9 @@ SPEEDS = {"speedArray": "any", "sm90SpeedArray": "hopper", "sm100SpeedArray": "b
 DEFAULTS = "ncclTunerConstantsDefaults"
 
 
-def data_tables(path: Path) -> dict[str, Any]:
+def data_tables(path: Path) -> dict[str, float | list[float]]:
     """Values by dotted key that a libnccl has as data: what its tuners are handed, corrections, bandwidths searched."""
-    found: dict[str, Any] = {}
+    found: dict[str, float | list[float]] = {}
     data = _objects(path)
     if DEFAULTS in data:
         numbers = list(struct.unpack(f"<{len(data[DEFAULTS]) // 8}d", data[DEFAULTS]))
