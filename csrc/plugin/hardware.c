@@ -62,15 +62,20 @@ bool gpu_read_name(struct gpu_name *name) {
     return read;
 }
 
+/* The object that an address lies in, if it is loaded; NULL where that cannot be said. */
+static void *object_of(const void *address, int flags) {
+    Dl_info where = {0};
+    return libdl_is_there() && address && dladdr(address, &where) && where.dli_fname
+               ? dlopen(where.dli_fname, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD | flags)
+               : NULL;
+}
+
 int nccl_version(nccl_logger logger) {
     int (*get)(int *version) = NULL;
     int version = 0;
     void *address, *symbol;
-    Dl_info where = {0};
     memcpy(&address, &logger, sizeof address); /* C has no way from a function to an object but through memory */
-    void *handle = libdl_is_there() && logger && dladdr(address, &where) && where.dli_fname
-                       ? dlopen(where.dli_fname, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD)
-                       : NULL;
+    void *handle = object_of(address, 0);
     if (handle) {
         symbol = dlsym(handle, "ncclGetVersion");
         memcpy(&get, &symbol, sizeof get);
@@ -80,4 +85,11 @@ int nccl_version(nccl_logger logger) {
         dlclose(handle);
     }
     return version;
+}
+
+void nccl_keep(const void *address) {
+    void *handle = object_of(address, RTLD_NODELETE);
+    if (handle) {
+        dlclose(handle);
+    }
 }

@@ -543,10 +543,12 @@ static uint32_t seconds(void) {
     return number >= 1 && number <= FILE_SECONDS ? (uint32_t)number : SECONDS;
 }
 
-/* There is one writer for the process, whose folder is that of its first communicator. */
-static bool start_writer(const char *folder, nccl_logger logger) {
+/* There is one writer for the process, whose folder is that of its first communicator. It reads the words of kinds, and
+ * logs, when NCCL may be closed: `nccl`, an address in it, keeps it. */
+static bool start_writer(const char *folder, nccl_logger logger, const void *nccl) {
     uint32_t none = FREE;
     if (atomic_compare_exchange_strong(&job.writer, &none, TAKEN)) {
+        nccl_keep(nccl);
         jobfile_open(&job.file, folder, seconds(), nccl_version(logger), logger);
         clock_gettime(CLOCK_MONOTONIC, &job.wrote);
         job.process = getpid();
@@ -590,11 +592,11 @@ static struct context *take_context(const struct identity *is, nccl_logger logge
     return NULL;
 }
 
-static int open_context(void **given, int *mask, const struct identity *is, nccl_logger logger) {
+static int open_context(void **given, int *mask, const struct identity *is, nccl_logger logger, const void *nccl) {
     const char *folder = getenv(JOB_VARIABLE);
     *mask = 0;
     *given = NULL;
-    if (!folder || !folder[0] || !start_writer(folder, logger)) {
+    if (!folder || !folder[0] || !start_writer(folder, logger, nccl)) {
         return RESULT_SUCCESS;
     }
     *mask = EVENT_COLLECTIVE | EVENT_KERNEL_CHANNEL; /* of the whole process */
@@ -613,19 +615,19 @@ static int open_context(void **given, int *mask, const struct identity *is, nccl
 
 static int init_v3(void **context, int *mask) {
     struct identity is = {.version = 3, .rank = -1};
-    return open_context(context, mask, &is, NULL);
+    return open_context(context, mask, &is, NULL, __builtin_return_address(0));
 }
 
 static int init_v4(void **context, int *mask, const char *name, uint64_t communicator, int nodes, int ranks, int rank,
                    nccl_logger logger) {
     struct identity is = {4, (uint32_t)ranks, (uint32_t)nodes, rank, communicator, name};
-    return open_context(context, mask, &is, logger);
+    return open_context(context, mask, &is, logger, __builtin_return_address(0));
 }
 
 static int init_v5(void **context, uint64_t communicator, int *mask, const char *name, int nodes, int ranks, int rank,
                    nccl_logger logger) {
     struct identity is = {5, (uint32_t)ranks, (uint32_t)nodes, rank, communicator, name};
-    return open_context(context, mask, &is, logger);
+    return open_context(context, mask, &is, logger, __builtin_return_address(0));
 }
 
 static int finalize(void *given) {
