@@ -39,7 +39,7 @@ from tuner.times.calibration.accuracy.splits import Split
 from tuner.times.calibration.calibrate import MeasuredPlace, Widths
 from tuner.times.calibration.measured_calls import one_way_runs, splits_file
 from tuner.times.measured import MeasuredRow, MeasuredTable
-from tuner.times.readers.measured_table import Given
+from tuner.times.measured.formats import Given
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel import predict
 from tuner.times.timemodel.features import Array

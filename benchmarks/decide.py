@@ -8,7 +8,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.support.simulated_runs import NOTHING, best_found, idle, measured
-from tuner.times.records.samples import Point
+from tuner.times.measured.samples import Point
 
 SEEDS = 200
 

@@ -22,7 +22,7 @@ from tuner.bench.gpu import opening
 from tuner.bench.gpu.backend import GpuBackend
 from tuner.bench.gpu.process import within
 from tuner.bench.gpu.rendezvous import ALONE
-from tuner.times.records.samples import Point
+from tuner.times.measured.samples import Point
 
 SIZES = (8, 1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
 CALLS = 20  # in a row, as nccl-tests does without options

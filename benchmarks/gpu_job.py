@@ -40,9 +40,9 @@ from tuner.bench.gpu.rendezvous import ALONE
 from tuner.bench.workflow import topology_beside
 from tuner.jobs.inside.files import JobFile, files_of, read_file
 from tuner.jobs.inside.joined import job_call
-from tuner.times.records import samples
-from tuner.times.records.header import GPU
-from tuner.times.records.samples import Combination, Point, SampleBlock
+from tuner.times.measured import samples
+from tuner.times.measured.header import GPU
+from tuner.times.measured.samples import Combination, Point, SampleBlock
 from tuner.times.verify import model_of
 
 sys.path.append(str(Path(__file__).parent))  # the program lies beside, also where Python leaves a script's folder out

@@ -16,7 +16,7 @@ from tuner.base.names import Collective
 from tuner.bench.backend import Options
 from tuner.bench.loop import SIZES, Settings, Wanted
 from tuner.bench.workflow import Plan, gpus, measure
-from tuner.times.records import samples
+from tuner.times.measured import samples
 from tuner.times.verify import model_of
 
 COLLECTIVES = (

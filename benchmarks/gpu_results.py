@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from tuner.base.names import Collective, Protocol
 from tuner.plugin.table.parse import size_text
 from tuner.times.costmodels.operations import algorithm_gbs, bus_factor
-from tuner.times.records import samples
-from tuner.times.records.samples import Combination, SampleBlock
+from tuner.times.measured import samples
+from tuner.times.measured.samples import Combination, SampleBlock
 
 Blocks = Mapping[tuple[int, Combination | None], list[SampleBlock]]  # by nBytes and what was requested
 

@@ -14,7 +14,7 @@ from tuner.times.acceptance.accept import AcceptOptions, accept
 from tuner.times.acceptance.curves import Curve, CurveKind, Shape
 from tuner.times.acceptance.expected import Expectation
 from tuner.times.acceptance.faults import Fault, Resource
-from tuner.times.readers.measured_table import Given
+from tuner.times.measured.formats import Given
 
 SIZES = np.array([1 << power for power in range(13, 34)], np.uint64)
 REQUESTS = [

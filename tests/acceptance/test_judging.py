@@ -19,7 +19,7 @@ from tuner.times.acceptance.expected import NCCL_ERROR, Expectation, Whose
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import JudgedCurve, Verdict
 from tuner.times.calibration import calibrate, measured_calls
-from tuner.times.readers.measured_table import Given, MeasurementFile
+from tuner.times.measured.formats import Given, MeasurementFile
 from tuner.times.timemodel.features import Array
 
 SIZES = np.array([1 << power for power in range(13, 33)], np.uint64)

@@ -14,7 +14,7 @@ from tests.support.training_job import Planted, Ran
 from tuner.base.names import Algorithm, Protocol
 from tuner.jobs.inside import joined
 from tuner.jobs.inside.decide import decide
-from tuner.times.records.samples import Combination
+from tuner.times.measured.samples import Combination
 
 COUNTING = [name for name in HERE if tuple(map(int, name.split(".")[:2])) >= (2, 28)]
 BEFORE = [name for name in HERE if (2, 24) <= tuple(map(int, name.split(".")[:2])) <= (2, 27)]

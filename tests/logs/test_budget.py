@@ -29,8 +29,8 @@ from tuner.jobs.workload.priced import buckets
 from tuner.oracle.api import Oracle
 from tuner.oracle.process import Child
 from tuner.scenario import Scenario
-from tuner.times.records.header import Header
-from tuner.times.records.samples import Combination, Point, SampleBlock, Writer
+from tuner.times.measured.header import Header
+from tuner.times.measured.samples import Combination, Point, SampleBlock, Writer
 
 DOCS = Path(__file__).parents[2] / "docs"
 CASES = Path(__file__).parents[3] / "shared" / "cases"

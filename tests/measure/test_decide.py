@@ -24,7 +24,7 @@ from tuner.cli.fit import constants_command as fit_command
 from tuner.cli.plugin.tables import lint_command
 from tuner.plugin.table.parse import read as read_table
 from tuner.scenario import Scenario
-from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock, read
+from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock, read
 
 A, B = Combination(Algorithm.Ring, Protocol.LL), Combination(Algorithm.Tree, Protocol.LL)
 SEEDS = range(10)  # benchmarks/decide.py has 200

@@ -17,8 +17,8 @@ from tuner.base.errors import BadInput, BadTable
 from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Protocol
 from tuner.bench.backend import Options
 from tuner.scenario import Scenario
-from tuner.times.records.header import from_record, scenario_of, to_record
-from tuner.times.records.samples import Combination, Point
+from tuner.times.measured.header import from_record, scenario_of, to_record
+from tuner.times.measured.samples import Combination, Point
 
 AR, AG, RS = Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter
 FIVE = (Collective.Broadcast, Collective.Reduce, AG, RS, AR)

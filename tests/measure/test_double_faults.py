@@ -15,8 +15,8 @@ from tuner.base.errors import BadInput, BadMeasurement, MeasuringFailed
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.bench.backend import Options
 from tuner.scenario import Scenario
-from tuner.times.records.header import Header
-from tuner.times.records.samples import Combination, Point
+from tuner.times.measured.header import Header
+from tuner.times.measured.samples import Combination, Point
 
 NCCL = "2.28.9"
 POINT = Point(Collective.AllReduce, 64 << 10)

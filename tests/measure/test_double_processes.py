@@ -18,7 +18,7 @@ from tuner.base.errors import MeasuringFailed
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.bench.backend import Options
 from tuner.scenario import Scenario
-from tuner.times.records.samples import Combination, Point
+from tuner.times.measured.samples import Combination, Point
 
 NCCL = "2.28.9"
 BINARIES = Path(sys.executable).parent

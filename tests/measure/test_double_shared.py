@@ -14,8 +14,8 @@ from tuner.base.errors import BadInput, MeasuringFailed
 from tuner.base.names import Algorithm, Collective, Protocol
 from tuner.bench.backend import Options
 from tuner.scenario import Scenario
-from tuner.times.records.header import scenario_of
-from tuner.times.records.samples import Combination, Point
+from tuner.times.measured.header import scenario_of
+from tuner.times.measured.samples import Combination, Point
 
 NCCL = next(name for name in HERE if release.load(name).environment.shares_gpus is not None)
 POINT = Point(Collective.AllReduce, 8 << 20)

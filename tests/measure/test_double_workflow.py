@@ -18,7 +18,7 @@ from tests.support.double import nccl_tuner
 from tests.support.double.machine import Planted
 from tests.support.double.settings import DoubleSettings
 from tuner.scenario import Scenario
-from tuner.times.records.samples import read
+from tuner.times.measured.samples import read
 
 GPUS = ("--machine", "dgx-h100", "--gpus-per-node", "2", "--nccl", "2.28.9")
 MEASURE = ("measure", "allreduce", "--backend", "double", *GPUS, "--rounds", "3", "--repeats", "3")

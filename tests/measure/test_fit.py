@@ -30,8 +30,8 @@ from tuner.times.calibration.fit import AT_LEAST, IDENTIFIED, KEPT_ALIKE, KEPT_W
 from tuner.times.calibration.forward import constants, tables
 from tuner.times.calibration.workflow import held_out
 from tuner.times.costmodels.line import deviations
-from tuner.times.records.header import Header
-from tuner.times.records.samples import Combination, Point, SampleBlock, Writer
+from tuner.times.measured.header import Header
+from tuner.times.measured.samples import Combination, Point, SampleBlock, Writer
 
 SIZES = tuple(1 << power for power in range(3, 31))
 ALL = tuple(Collective)

@@ -31,10 +31,10 @@ from tuner.cli import measure
 from tuner.oracle import library
 from tuner.plugin import forcing_path
 from tuner.plugin.forcing import SeenByPlugin
-from tuner.times.readers.nccl_tests import Log
-from tuner.times.records import samples
-from tuner.times.records.header import Header, Noted, from_record, to_record
-from tuner.times.records.samples import Combination, Point, SampleBlock
+from tuner.times.measured import samples
+from tuner.times.measured.header import Header, Noted, from_record, to_record
+from tuner.times.measured.nccl_tests import Log
+from tuner.times.measured.samples import Combination, Point, SampleBlock
 from tuner.times.results import record, results
 
 AR, AG, RS = Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter

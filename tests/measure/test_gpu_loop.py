@@ -25,7 +25,7 @@ from tuner.bench.backend import Options, Run
 from tuner.bench.gpu import selftest
 from tuner.bench.gpu.selftest import RANKS, TOOK_TOO_LONG, SelfTest, named_in, passes
 from tuner.scenario import Scenario
-from tuner.times.records.samples import Combination
+from tuner.times.measured.samples import Combination
 
 ROOT = Path(__file__).parents[2]
 RELEASE = "2.28.9"

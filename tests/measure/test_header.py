@@ -10,8 +10,8 @@ from tests.support.available_releases import HERE
 from tuner.base.errors import BadMeasurement
 from tuner.machine import catalogue
 from tuner.scenario import Scenario
-from tuner.times.records.header import GPU, Header, as_written, scenario_from, scenario_of, scenario_record
-from tuner.times.records.samples import Measurements, check_same
+from tuner.times.measured.header import GPU, Header, as_written, scenario_from, scenario_of, scenario_record
+from tuner.times.measured.samples import Measurements, check_same
 
 XML = catalogue.load("dgx-h100").topology_xml
 

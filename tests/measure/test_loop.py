@@ -31,9 +31,9 @@ from tuner.emulator.selection import Selection
 from tuner.plugin.dry_run import PluginRefused
 from tuner.release import ALGORITHM_KEYS, PROTOCOL_KEYS
 from tuner.scenario import Scenario
-from tuner.times.records import samples
-from tuner.times.records.header import Header, Noted, from_record, scenario_of, scenario_record, to_record
-from tuner.times.records.samples import Combination, Point, SampleBlock, Task, Writer
+from tuner.times.measured import samples
+from tuner.times.measured.header import Header, Noted, from_record, scenario_of, scenario_record, to_record
+from tuner.times.measured.samples import Combination, Point, SampleBlock, Task, Writer
 from tuner.times.results import results
 from tuner.times.statistics import estimate
 

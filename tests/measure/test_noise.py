@@ -30,8 +30,8 @@ from tuner.bench.decision.gate import APART_BLOCKS, GateSettings, RowVerdict, ga
 from tuner.bench.decision.rows import DecisionRow, Proposal, regrets
 from tuner.bench.loop import LEAST_ROUNDS, Loop, Settings, Wanted, tasks
 from tuner.times.evidence import collect
-from tuner.times.records import samples
-from tuner.times.records.samples import Point, SampleBlock, lateness
+from tuner.times.measured import samples
+from tuner.times.measured.samples import Point, SampleBlock, lateness
 from tuner.times.results import late_ranks, results
 from tuner.times.statistics import LEAST_PROCESSES, RunNoise, correlation, of_blocks, timer_steps_us
 

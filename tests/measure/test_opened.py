@@ -11,8 +11,8 @@ from tuner.base.errors import BadMeasurement
 from tuner.bench import opened
 from tuner.bench.backend import Options
 from tuner.scenario import Scenario
-from tuner.times.records.header import Header, Noted
-from tuner.times.records.samples import Measurements
+from tuner.times.measured.header import Header, Noted
+from tuner.times.measured.samples import Measurements
 
 HEADER = Header(
     backend="gpu",

@@ -17,7 +17,7 @@ from tuner.bench.exchange import OwnProcess, serve
 from tuner.bench.loop import Loop, Settings, Wanted, tasks
 from tuner.bench.simulated import Simulated
 from tuner.scenario import Scenario
-from tuner.times.records.samples import Combination, Point, SampleBlock
+from tuner.times.measured.samples import Combination, Point, SampleBlock
 
 CASE = Scenario(nccl="2.28.9", machine="dgx-h100", nodes=2)
 POINT = Point(Collective.AllReduce, 1 << 20)

@@ -17,7 +17,7 @@ from tuner.bench.gpu import process
 from tuner.bench.gpu.cuda import Lane
 from tuner.bench.gpu.process import within
 from tuner.oracle import library
-from tuner.times.readers.nccl_tests import Log
+from tuner.times.measured.nccl_tests import Log
 
 HERE, ELSEWHERE = Path("/a/libnccl.so.2"), Path("/b/libnccl.so.2")
 

@@ -10,9 +10,9 @@ import pytest
 
 from tuner.base.errors import BadMeasurement
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
-from tuner.times.readers.measured_table import read_any
-from tuner.times.records.header import Header
-from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock, Writer
+from tuner.times.measured.formats import read_any
+from tuner.times.measured.header import Header
+from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock, Writer
 
 CASES = Path(__file__).resolve().parents[3] / "shared" / "cases"
 A100 = CASES / "2xA100-pcie-nvlink-nccl2.27.7"

@@ -13,8 +13,8 @@ from tests.support.simulated_runs import NOTHING, best_found, measured
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import AlgoProto, Algorithm, Collective, Protocol
 from tuner.cli.verify import command
-from tuner.times.records.header import Header
-from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock
+from tuner.times.measured.header import Header
+from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock
 from tuner.times.verify import Comparison, EmulatedModel, compare, fewest_segments, read_histogram
 
 LL, SIMPLE = Combination(Algorithm.Ring, Protocol.LL), Combination(Algorithm.Ring, Protocol.Simple)

@@ -19,7 +19,7 @@ from tuner.cli import everything as cli
 from tuner.emulator import fitted_constants
 from tuner.plugin.table.parse import read as read_table
 from tuner.times.calibration.workflow import fit, fit_alpha_beta
-from tuner.times.records.samples import Writer
+from tuner.times.measured.samples import Writer
 from tuner.times.verify import verify
 
 

@@ -13,11 +13,10 @@ from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.times import measured
 from tuner.times.calibration import calibrate
-from tuner.times.measured import MeasuredHeader, MeasuredLaunch
-from tuner.times.readers import measured_table
-from tuner.times.readers.measured_table import Given
-from tuner.times.records.header import Header
-from tuner.times.records.samples import Combination, Point, SampleBlock, Writer
+from tuner.times.measured import MeasuredHeader, MeasuredLaunch, formats
+from tuner.times.measured.formats import Given
+from tuner.times.measured.header import Header
+from tuner.times.measured.samples import Combination, Point, SampleBlock, Writer
 
 TIMES = ((1024, 20.0), (2048, 21.5), (1 << 20, 80.25))
 FACTS = MeasuredHeader(title="ours", machine="dgx-h100")
@@ -28,7 +27,7 @@ def plain(table: measured.MeasuredTable) -> list[tuple[object, ...]]:
 
 
 def test_text_of_nccl_tests(tmp_path: Path) -> None:
-    table = measured_table.read(nccl_tests_text.write(tmp_path / "run.log", TIMES, nodes=2))
+    table = formats.read(nccl_tests_text.write(tmp_path / "run.log", TIMES, nodes=2))
     expected = [
         ("allreduce", 2, 8, size, us * (1 + place), bool(place)) for size, us in TIMES for place in (False, True)
     ]
@@ -41,7 +40,7 @@ def test_text_of_nccl_tests(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("program", ["alltoall_perf", "sendrecv_perf", "gather_perf"])
 def test_text_of_sends_and_receives(tmp_path: Path, program: str) -> None:
-    table = measured_table.read(nccl_tests_text.write(tmp_path / "run.log", TIMES, program=program))
+    table = formats.read(nccl_tests_text.write(tmp_path / "run.log", TIMES, program=program))
     assert {row.collective for row in table.rows} == {program.removesuffix("_perf")}
     assert all(row.is_point_to_point and row.tuned_collective is None for row in table.rows)
 
@@ -49,15 +48,15 @@ def test_text_of_sends_and_receives(tmp_path: Path, program: str) -> None:
 def test_one_thread_is_told_from_a_process_a_gpu(tmp_path: Path) -> None:
     file = nccl_tests_text.write(tmp_path / "run.log", TIMES)
     file.write_text(file.read_text().replace("nThread 1 nGpus 1", "nThread 1 nGpus 8"))
-    assert measured_table.read(file).header.launch is MeasuredLaunch.one_thread
+    assert formats.read(file).header.launch is MeasuredLaunch.one_thread
     file.write_text(file.read_text().replace("nThread 1 nGpus 8", "nThread 8 nGpus 1"))
-    assert measured_table.read(file).header.launch is MeasuredLaunch.thread_per_gpu
+    assert formats.read(file).header.launch is MeasuredLaunch.thread_per_gpu
 
 
 def test_wrong_results_are_left_out_and_counted(tmp_path: Path) -> None:
     file = nccl_tests_text.write(tmp_path / "run.log", TIMES)
     file.write_text(file.read_text().replace("20 1.00 1.00 0", "20 1.00 1.00 7"))
-    table = measured_table.read(file)
+    table = formats.read(file)
     assert len(table.rows) == 5
     assert table.header.left_out == {"results that were wrong": 1}
 
@@ -80,7 +79,7 @@ def record(program: str = "./alltoall_perf", size: int = 4096) -> dict[str, obje
 def test_json_of_nccl_tests(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     file.write_text(json.dumps(record()))
-    table = measured_table.read(file)
+    table = formats.read(file)
     assert plain(table) == [("alltoall", 1, 8, 4096, 10.5, False), ("alltoall", 1, 8, 4096, 12.5, True)]
     assert table.header.launch is MeasuredLaunch.one_thread
 
@@ -89,7 +88,7 @@ def test_json_with_an_impossible_size_is_refused_with_its_result(tmp_path: Path)
     file = tmp_path / "run.json"
     file.write_text(json.dumps(record(size=4100)))
     with pytest.raises(BadMeasurement, match=r"run\.json:1: 4100 bytes: alltoall .* for each of 8 ranks"):
-        measured_table.read(file)
+        formats.read(file)
 
 
 def test_our_own_runs_are_medians_by_what_was_requested(tmp_path: Path) -> None:
@@ -101,7 +100,7 @@ def test_our_own_runs_are_medians_by_what_was_requested(tmp_path: Path) -> None:
         writer.add(SampleBlock(point, ring, ring, (8.0,)))
         writer.add(SampleBlock(point, ring, Combination(Algorithm.Tree, Protocol.LL), (1.0,)))
         writer.add(SampleBlock(point, ring, ring, (1.0,), wrong=3))
-    table = measured_table.read(tmp_path / "own.jsonl")
+    table = formats.read(tmp_path / "own.jsonl")
     default, forced = table.rows
     assert (default.time_us, default.algorithm, default.run) == (11.0, None, "own")
     assert (forced.time_us, forced.algorithm, forced.protocol, forced.channels) == (9.0, *ring.algo_proto, 4)
@@ -127,7 +126,7 @@ def aiconfigurator(path: Path, **columns: object) -> Path:
 
 
 def test_parquet_has_elements_and_milliseconds(tmp_path: Path) -> None:
-    table = measured_table.read(aiconfigurator(tmp_path / "nccl_perf.parquet"), Given(nccl="2.28.9"))
+    table = formats.read(aiconfigurator(tmp_path / "nccl_perf.parquet"), Given(nccl="2.28.9"))
     assert plain(table) == [("allgather", 1, 8, 8192, 11.25, False), ("alltoall", 1, 8, 4096, 11.25, False)]
     assert table.header.left_out == {"rows of another release than 2.28.9": 1}
     assert table.header.gpu == "H100 80GB HBM3"
@@ -146,7 +145,7 @@ def test_parquet_has_elements_and_milliseconds(tmp_path: Path) -> None:
 )
 def test_bad_parquet(tmp_path: Path, columns: dict[str, object], nccl: str, says: str) -> None:
     with pytest.raises(BadMeasurement) as error:
-        measured_table.read(aiconfigurator(tmp_path / "nccl_perf.parquet", **columns), Given(nccl=nccl))
+        formats.read(aiconfigurator(tmp_path / "nccl_perf.parquet", **columns), Given(nccl=nccl))
     assert says in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -154,16 +153,16 @@ def test_bad_parquet(tmp_path: Path, columns: dict[str, object], nccl: str, says
 def test_parquet_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "cut.parquet").write_bytes(b"PAR1 and then nothing")
     with pytest.raises(BadMeasurement, match=r"cut\.parquet: "):
-        measured_table.read(tmp_path / "cut.parquet")
+        formats.read(tmp_path / "cut.parquet")
     polars.DataFrame({"a": [1]}).write_parquet(tmp_path / "a.parquet")
     with pytest.raises(BadMeasurement, match="no column 'version'"):
-        measured_table.read(tmp_path / "a.parquet")
+        formats.read(tmp_path / "a.parquet")
 
 
 def test_parquet_without_its_reader_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "polars", None)
     with pytest.raises(BadInput, match=r"pip install 'nccl-tuner\[parquet\]'"):
-        measured_table.read(aiconfigurator_file(tmp_path))
+        formats.read(aiconfigurator_file(tmp_path))
 
 
 def aiconfigurator_file(tmp_path: Path) -> Path:
@@ -204,8 +203,8 @@ def test_ranks_that_are_not_named_have_to_be_given(tmp_path: Path) -> None:
     lines = [line for line in file.read_text().splitlines() if "Rank" not in line]
     file.write_text("\n".join(lines) + "\n")
     with pytest.raises(BadMeasurement, match="does not name its ranks; valid: `nodes` N `gpus_per_node` N"):
-        measured_table.read(file)
-    table = measured_table.read(file, Given(nodes=2, gpus_per_node=4))
+        formats.read(file)
+    table = formats.read(file, Given(nodes=2, gpus_per_node=4))
     assert {(row.nodes, row.gpus_per_node) for row in table.rows} == {(2, 4)}
 
 

@@ -14,8 +14,8 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Collective, DataType, Protocol
 from tuner.plugin.table import parse
 from tuner.times import measured
+from tuner.times.measured.samples import Combination
 from tuner.times.placement import Site
-from tuner.times.records.samples import Combination
 from tuner.times.regret import arms, judged, workflow
 from tuner.times.regret.arms import Arm, ArmCall, MeasuredArms, MeasuredCall
 from tuner.times.regret.judged import NoiseSource, PickVerdict

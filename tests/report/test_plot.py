@@ -20,9 +20,9 @@ from tuner.cli import everything
 from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
-from tuner.times.readers.measured_table import read_any
-from tuner.times.records.header import Header
-from tuner.times.records.samples import Point, SampleBlock, Writer
+from tuner.times.measured.formats import read_any
+from tuner.times.measured.header import Header
+from tuner.times.measured.samples import Point, SampleBlock, Writer
 from tuner.times.verify import Comparison, EmulatedModel
 
 pytest.importorskip("matplotlib")

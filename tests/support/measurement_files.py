@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tuner.times.records.samples import Measurements, Writer
+from tuner.times.measured.samples import Measurements, Writer
 
 
 def write(path: Path, found: Measurements) -> Path:

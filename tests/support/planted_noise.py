@@ -19,8 +19,8 @@ from tuner.bench.decision.rows import DecisionRow, Proposal
 from tuner.bench.loop import Loop, Settings, Wanted, tasks
 from tuner.plugin.table.parse import from_text
 from tuner.plugin.table.records import Decision
-from tuner.times.records.header import SIMULATED, Header
-from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock
+from tuner.times.measured.header import SIMULATED, Header
+from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock
 from tuner.times.results import results
 from tuner.times.verify import Comparison
 

@@ -13,7 +13,7 @@ from tuner.bench.loop import Loop, Settings, Wanted, points, tasks
 from tuner.bench.simulated import Simulated
 from tuner.emulator.selection import Selection
 from tuner.scenario import Scenario
-from tuner.times.records.samples import Measurements, Point, SampleBlock
+from tuner.times.measured.samples import Measurements, Point, SampleBlock
 from tuner.times.verify import Comparison, EmulatedModel
 
 COLLECTIVES = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)

@@ -16,7 +16,7 @@ from tuner.jobs.inside.plan import plan
 from tuner.jobs.inside.steps import JobSteps, read_steps
 from tuner.plugin.table.parse import from_text, to_text
 from tuner.scenario.describe import describe
-from tuner.times.records.samples import Combination
+from tuner.times.measured.samples import Combination
 
 USUAL = Combination(Algorithm.Ring, Protocol.Simple, 24)
 ARMS = [Combination(Algorithm.Tree, Protocol.Simple, 8), Combination(Algorithm.Ring, Protocol.LL128, 16)]

@@ -7,8 +7,8 @@ from typing import Protocol
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadMeasurement
 from tuner.oracle.library import given
-from tuner.times.records.header import Header
-from tuner.times.records.samples import Combination, Point
+from tuner.times.measured.header import Header
+from tuner.times.measured.samples import Combination, Point
 
 
 @dataclass(frozen=True, slots=True)

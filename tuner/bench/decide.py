@@ -22,8 +22,8 @@ from tuner.plugin.lint import GAPS
 from tuner.plugin.table.parse import size_text, write
 from tuner.plugin.table.records import Table
 from tuner.plugin.table.values import GPUS
-from tuner.times.records.header import noting, scenario_of
-from tuner.times.records.samples import Combination, SampleBlock, Writer, check_same, existing, sha256s
+from tuner.times.measured.header import noting, scenario_of
+from tuner.times.measured.samples import Combination, SampleBlock, Writer, check_same, existing, sha256s
 from tuner.times.regret import workflow
 from tuner.times.regret.judged import JudgedPick
 from tuner.times.regret.workflow import MeasuredRegret, RecommendedRow, RunsQuery, recommended

@@ -23,8 +23,8 @@ from typing import Any
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import MeasuringFailed, TunerError
 from tuner.bench.backend import Backend, Run
-from tuner.times.records.header import Header
-from tuner.times.records.samples import Combination, Point
+from tuner.times.measured.header import Header
+from tuner.times.measured.samples import Combination, Point
 
 LAST = ("close", "make_way")  # questions that nothing comes after
 

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.ticker import NullLocator
 
 from tuner.answers.charts.parts import Look, NotebookFigure, grid, heading, legend, size_axis, style
-from tuner.times.records.samples import Point
+from tuner.times.measured.samples import Point
 from tuner.times.verify import Comparison, Series, VerifiedSize, series
 
 MEASURED_PICK: Look = {

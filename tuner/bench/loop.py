@@ -14,7 +14,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, one_of
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.bench.backend import Backend
-from tuner.times.records.samples import Combination, Point, SampleBlock, Task
+from tuner.times.measured.samples import Combination, Point, SampleBlock, Task
 from tuner.times.results import noises
 from tuner.times.statistics import BlocksSummary, Estimate, RunNoise, estimate
 

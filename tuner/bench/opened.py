@@ -11,8 +11,8 @@ from tuner.bench.exchange import OwnProcess, serve
 from tuner.bench.gpu import backend as gpu
 from tuner.bench.gpu import opening
 from tuner.bench.gpu.rendezvous import RankAddress, own_address
-from tuner.times.records.header import DOUBLE, Header
-from tuner.times.records.samples import Measurements, check_same
+from tuner.times.measured.header import DOUBLE, Header
+from tuner.times.measured.samples import Measurements, check_same
 
 _PATIENCE = 4.0  # limits of a step: ranks meet, NCCL's init, a block, and what comes before
 

@@ -30,8 +30,8 @@ from tuner.plugin.dry_run import DryRun, TunerCall
 from tuner.release import Release
 from tuner.release.convert import plain
 from tuner.scenario import Scenario
-from tuner.times.records.header import SIMULATED, Header, as_written, scenario_of
-from tuner.times.records.samples import Combination, Point
+from tuner.times.measured.header import SIMULATED, Header, as_written, scenario_of
+from tuner.times.measured.samples import Combination, Point
 
 # The bandwidth's part of the time grows by this power of own over used channels: half of them, 1.62 times.
 CHANNELS_POWER = 0.7

@@ -12,8 +12,8 @@ from tuner.base.records import json_form
 from tuner.bench.backend import Backend, Options
 from tuner.bench.loop import PLAIN_CALLS, How, Loop, Settings, Wanted, points, tasks
 from tuner.scenario import Scenario
-from tuner.times.records import samples
-from tuner.times.records.header import noting, scenario_of
+from tuner.times.measured import samples
+from tuner.times.measured.header import noting, scenario_of
 from tuner.times.results import LateRank, MeasuredResult, Result, late_ranks, record, results
 
 DEFAULT = (Collective.AllReduce, Collective.AllGather, Collective.ReduceScatter)

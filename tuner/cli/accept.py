@@ -20,7 +20,7 @@ from tuner.times.acceptance import accept as acceptance
 from tuner.times.acceptance.accept import Acceptance, AcceptOptions, JudgedSize
 from tuner.times.acceptance.expected import Expectation, Whose
 from tuner.times.acceptance.judge import WIDEST, Verdict
-from tuner.times.readers.measured_table import Given
+from tuner.times.measured.formats import Given
 
 COLUMNS = ("size", "pick", "us", "expected us", "from", "to", "busbw GB/s", "floor GB/s", "verdict")
 SPARE = ("floor GB/s", "busbw GB/s")  # where little room is

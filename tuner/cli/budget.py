@@ -46,7 +46,7 @@ from tuner.jobs.workload.priced import (
 )
 from tuner.jobs.workload.regret import NotMeasured
 from tuner.scenario import Scenario
-from tuner.times.readers.measured_table import MeasurementFile
+from tuner.times.measured.formats import MeasurementFile
 
 MOST_ROWS = 32  # of sizes one by one
 TOP = 10  # rows of what makes up a difference or a regret

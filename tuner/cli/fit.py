@@ -37,7 +37,7 @@ from tuner.times.costmodels import algorithms
 from tuner.times.costmodels.alphabeta import FORMULAS
 from tuner.times.costmodels.line import Repeated
 from tuner.times.costmodels.operations import CostOperation
-from tuner.times.records.samples import NEAR, Measurements
+from tuner.times.measured.samples import NEAR, Measurements
 from tuner.times.regret import arms, workflow
 from tuner.times.timemodel import calibration
 

@@ -17,7 +17,7 @@ from tuner.jobs.inside.steps import read_steps
 from tuner.plugin.table.parse import from_text, to_text, write
 from tuner.scenario import Scenario
 from tuner.scenario.describe import describe
-from tuner.times.records.samples import Writer
+from tuner.times.measured.samples import Writer
 
 MOST_SHOWN = 20  # kinds of calls, and stragglers
 MOST_ARMS = 30

@@ -25,8 +25,8 @@ from tuner.cli.communicator_options import of_all_ranks
 from tuner.cli.output import print_json, say
 from tuner.plugin.table.records import MAX_CHANNELS
 from tuner.times.costmodels.operations import algorithm_gbs, bus_factor
-from tuner.times.records.header import DOUBLE
-from tuner.times.records.samples import Combination, Point
+from tuner.times.measured.header import DOUBLE
+from tuner.times.measured.samples import Combination, Point
 from tuner.times.results import Result
 
 

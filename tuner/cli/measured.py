@@ -17,9 +17,8 @@ from tuner.machine.topology import Topology
 from tuner.release.environment import parse_assignments
 from tuner.times import measured
 from tuner.times.calibration import calibrate, plausible
-from tuner.times.measured import MeasuredHeader, MeasuredLaunch, MeasuredSource, MeasuredTable, Problem
-from tuner.times.readers import measured_table
-from tuner.times.readers.measured_table import Given
+from tuner.times.measured import MeasuredHeader, MeasuredLaunch, MeasuredSource, MeasuredTable, Problem, formats
+from tuner.times.measured.formats import Given
 
 LAUNCHES = {launch.name.replace("_", "-"): launch for launch in MeasuredLaunch}
 HEAD = "Where the times are from"
@@ -134,7 +133,7 @@ def _print_tables(machine: str | None, as_json: bool) -> None:
 
 def _check(files: tuple[Path, ...], machine: str | None, topology: Path | None, given: Given, as_json: bool) -> None:
     nodes = _topology(machine, topology)
-    tables = [(path, measured_table.read(measured.file_of(path), given)) for path in files]
+    tables = [(path, formats.read(measured.file_of(path), given)) for path in files]
     trays = catalogue.load(machine).trays if machine else None
     problems = [(path, each) for path, table in tables for each in plausible.judge(table, nodes, trays).problems]
     left = [(path, f"{count} {why}") for path, table in tables for why, count in table.header.left_out.items() if count]

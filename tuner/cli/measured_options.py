@@ -14,7 +14,7 @@ from tuner.cli.command import FILE, F, stacked
 from tuner.cli.communicator_options import TOPOLOGY, described_by_log, release_option, say_log
 from tuner.scenario import MOST_NODES, Scenario
 from tuner.scenario.describe import describe
-from tuner.times.readers.measured_table import NCCL_TESTS, Given, MeasurementFile
+from tuner.times.measured.formats import NCCL_TESTS, Given, MeasurementFile
 
 if TYPE_CHECKING:
     from tuner.times.regret.arms import MeasuredArms

@@ -24,9 +24,9 @@ from tuner.emulator.request import Request
 from tuner.emulator.selection import Selection
 from tuner.scenario import MOST_NODES, Scenario
 from tuner.scenario.description import ConstantsUsed
-from tuner.times.readers.measured_table import MeasurementFile, read_any
-from tuner.times.records import header
-from tuner.times.records.samples import Measurements, Point
+from tuner.times.measured import header
+from tuner.times.measured.formats import MeasurementFile, read_any
+from tuner.times.measured.samples import Measurements, Point
 from tuner.times.regret.arms import of_communicator
 from tuner.times.verify import Comparison, EmulatedModel, Series, series
 

@@ -42,7 +42,7 @@ from tuner.times.acceptance import accept as acceptance
 from tuner.times.acceptance.faults import Resource
 from tuner.times.acceptance.judge import Verdict
 from tuner.times.measured import Kind
-from tuner.times.readers.measured_table import NCCL_TESTS, Given, MeasurementFile
+from tuner.times.measured.formats import NCCL_TESTS, Given, MeasurementFile
 
 UNKNOWN_MACHINE = "the machine is not known; valid: `machine` NAME, or the topology of one with a name beside it"
 NVLINK = "NVL"  # NCCL's word for paths over it

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Collective
-from tuner.times.records.samples import Combination, Point, SampleBlock
+from tuner.times.measured.samples import Combination, Point, SampleBlock
 from tuner.times.statistics import (
     LEAST_PROCESSES,
     MEDIAN_VARIANCE,

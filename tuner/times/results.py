@@ -8,7 +8,7 @@ from tuner.base.dataclass import dataclass
 from tuner.base.names import Collective, DataType, Op
 from tuner.base.records import json_form
 from tuner.times.costmodels.operations import algorithm_gbs, bus_factor
-from tuner.times.records.samples import Combination, Point, SampleBlock, Task
+from tuner.times.measured.samples import Combination, Point, SampleBlock, Task
 from tuner.times.statistics import (
     Estimate,
     RunNoise,

@@ -19,9 +19,9 @@ from tuner.base.records import Files, json_form, paths
 from tuner.base.sizes import size_bytes
 from tuner.emulator.selection import Selection
 from tuner.times.evidence import LEVEL, Evidence, collect
-from tuner.times.readers.measured_table import read_any
-from tuner.times.records.header import scenario_of
-from tuner.times.records.samples import Combination, Measurements, Point
+from tuner.times.measured.formats import read_any
+from tuner.times.measured.header import scenario_of
+from tuner.times.measured.samples import Combination, Measurements, Point
 
 WORD = 4  # bytes; sizes are whole numbers of these
 

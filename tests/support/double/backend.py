@@ -18,8 +18,8 @@ from tuner.base.errors import BadMeasurement, MeasuringFailed
 from tuner.bench.backend import Options, Run, options_of
 from tuner.bench.exchange import Question, WorkerAnswer, WorkerProcesses
 from tuner.bench.gpu.rendezvous import RankAddress
-from tuner.times.records.header import DOUBLE, Header
-from tuner.times.records.samples import Combination, Point
+from tuner.times.measured.header import DOUBLE, Header
+from tuner.times.measured.samples import Combination, Point
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from tests.support.double.settings import Fault, FaultKind
 from tuner.base.dataclass import dataclass
 from tuner.base.names import Algorithm, Collective, DataType, Op, Protocol
 from tuner.oracle.answers import PATTERNS
-from tuner.times.records.samples import Combination, Point
+from tuner.times.measured.samples import Combination, Point
 
 _REDUCING = (Collective.Reduce, Collective.ReduceScatter, Collective.AllReduce)
 _SPREAD = (Collective.AllGather, Collective.ReduceScatter)

@@ -20,8 +20,8 @@ from tuner.oracle.child.world import Loaded
 from tuner.oracle.messages import Start
 from tuner.oracle.preloaded import RANK_VARIABLES
 from tuner.scenario import Scenario
-from tuner.times.records.header import usable
-from tuner.times.records.samples import Combination, Point
+from tuner.times.measured.header import usable
+from tuner.times.measured.samples import Combination, Point
 
 _C: Any = None
 

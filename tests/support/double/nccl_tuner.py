@@ -20,8 +20,8 @@ from tuner.bench.backend import Backend
 from tuner.bench.workflow import Opener, topology_beside
 from tuner.cli import measure
 from tuner.cli.measure import BackendQuery
-from tuner.times.records.header import DOUBLE
-from tuner.times.records.samples import Measurements, check_same
+from tuner.times.measured.header import DOUBLE
+from tuner.times.measured.samples import Measurements, check_same
 
 _FAULTS, _PROCESSES = f"{__name__}.faults", f"{__name__}.processes"
 

@@ -20,7 +20,7 @@ from tuner.oracle import start
 from tuner.oracle.preloaded import Places
 from tuner.oracle.process import ROOT, SIM, SIM_NAMES, check_platform
 from tuner.scenario import Scenario
-from tuner.times.records.header import scenario_from, scenario_record
+from tuner.times.measured.header import scenario_from, scenario_record
 
 _COMBINATIONS = tuple(f"{algorithm.name}/{protocol.name}".lower() for algorithm in Algorithm for protocol in Protocol)
 

@@ -19,7 +19,7 @@ from tuner.bench.backend import Backend
 from tuner.bench.decision.rows import LEAST_GAIN, DecisionRow, Proposal, table
 from tuner.plugin.table.parse import size_text, to_text
 from tuner.times.evidence import LEVEL, gain_of
-from tuner.times.records.samples import Combination, Point, SampleBlock
+from tuner.times.measured.samples import Combination, Point, SampleBlock
 from tuner.times.statistics import LEAST_PROCESSES, ROUNDING_VARIANCE, timer_steps_us
 from tuner.times.verify import middle
 

@@ -17,8 +17,8 @@ from tuner.plugin.compile import CommunicatorShape, between
 from tuner.plugin.table.parse import choice_text, read, size_text, write
 from tuner.plugin.table.records import Choice, Decision, Interval, Table
 from tuner.times.evidence import LEVEL, Evidence, by_size
-from tuner.times.records.header import scenario_of
-from tuner.times.records.samples import Combination, Point
+from tuner.times.measured.header import scenario_of
+from tuner.times.measured.samples import Combination, Point
 from tuner.times.verify import Comparison, EmulatedModel, columns_of, compare, is_same, middle
 
 TOLERANCE = 0.001  # of the mean regret, for fewer rows

@@ -28,9 +28,9 @@ from tuner.plugin import loading
 from tuner.plugin.forcing import forced
 from tuner.release.variables import NOT_NCCLS
 from tuner.scenario import Scenario
-from tuner.times.readers.nccl_tests import Log
-from tuner.times.records.header import GPU, Header, as_written
-from tuner.times.records.samples import Combination, Point, lateness
+from tuner.times.measured.header import GPU, Header, as_written
+from tuner.times.measured.nccl_tests import Log
+from tuner.times.measured.samples import Combination, Point, lateness
 
 Message: TypeAlias = Mapping[str, Any]  # JSON on its way between processes
 CLOSE: Message = {"do": "close"}

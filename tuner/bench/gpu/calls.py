@@ -13,7 +13,7 @@ from tuner.bench.backend import Options
 from tuner.bench.gpu import kernels
 from tuner.bench.gpu.nccl import Nccl
 from tuner.bench.gpu.rendezvous import Rendezvous
-from tuner.times.records.samples import Point
+from tuner.times.measured.samples import Point
 
 CALLS = ((1 << 20, 20), (64 << 20, 5))  # calls in a row, of which one time is the mean: below so many bytes; else one
 

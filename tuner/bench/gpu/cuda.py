@@ -9,7 +9,7 @@ from typing import Any
 from tuner.base.errors import BadInput, MeasuringFailed
 from tuner.bench.gpu import kernels
 from tuner.bench.gpu.kernels import Check, Values
-from tuner.times.records.header import Noted
+from tuner.times.measured.header import Noted
 
 _BLOCKS, _THREADS = 1024, 256
 _NOT_READY = 600  # cudaErrorNotReady

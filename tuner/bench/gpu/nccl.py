@@ -15,7 +15,7 @@ from tuner.base.errors import MeasuringFailed, OracleUnavailable
 from tuner.base.names import Collective
 from tuner.bench.gpu import process
 from tuner.release import of_code
-from tuner.times.records.samples import Point
+from tuner.times.measured.samples import Point
 
 # src/nccl.h.in: the same in every release from 2.18.1 on; enums are passed as ints
 _DECLARATIONS = """

@@ -27,7 +27,7 @@ from tuner.bench.gpu.backend import GpuBackend
 from tuner.bench.gpu.cuda import Cuda
 from tuner.bench.gpu.kernels import Check, Values, runs_on
 from tuner.plugin.forcing import Forcing
-from tuner.times.records.samples import Combination, Point
+from tuner.times.measured.samples import Combination, Point
 
 NEEDED = ("numpy", "scipy", "cffi", "click", "rich", "platformdirs", "elftools", "cupy")
 _NAMED = ("nccl-tuner", "numpy", "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-ml-py")

@@ -18,7 +18,7 @@ from tuner.jobs.inside.joined import JoinedCalls
 from tuner.jobs.inside.steps import JobSteps
 from tuner.plugin.table.records import ANY_COUNT, Choice, Decision, Interval, Table
 from tuner.times.evidence import gain_of
-from tuner.times.records.samples import Combination, Point
+from tuner.times.measured.samples import Combination, Point
 from tuner.times.statistics import correlation
 
 LEAST_GAIN = 0.02

@@ -22,7 +22,7 @@ from tuner.jobs.inside.files import HOST_CLOCK, MOST_US, JobFile, files_of, read
 from tuner.jobs.traces.calls import nbytes
 from tuner.plugin.table.records import MAX_CHANNELS
 from tuner.scenario.logs import choice
-from tuner.times.records.samples import Combination
+from tuner.times.measured.samples import Combination
 
 AT_ONCE = 500_000  # records of calls that no rank had before
 _RANK_BITS = 20

@@ -17,7 +17,7 @@ from tuner.emulator.selection import Selection
 from tuner.jobs.inside.joined import JoinedCalls
 from tuner.plugin.table.records import Arms, Choice, Decision, Interval, Table
 from tuner.scenario import Scenario
-from tuner.times.records.samples import Combination, Point
+from tuner.times.measured.samples import Combination, Point
 from tuner.times.timemodel.predict import of_communicator
 
 MOST_ROWS = 8

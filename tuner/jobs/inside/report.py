@@ -13,8 +13,8 @@ from tuner.base.errors import BadInput
 from tuner.jobs.inside.files import INSPECTOR
 from tuner.jobs.inside.joined import JobCall, JobFolder, JoinedCalls
 from tuner.scenario import Scenario
-from tuner.times.records.header import Header
-from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock
+from tuner.times.measured.header import Header
+from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock
 
 BACKEND = "job"  # of measurements that were made inside a job
 STRETCH_S = 60.0  # calls of a kind within it are one sample block

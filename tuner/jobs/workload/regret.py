@@ -12,9 +12,9 @@ from tuner.jobs.workload.count import Entry
 from tuner.jobs.workload.price import Price
 from tuner.scenario import Scenario
 from tuner.times.evidence import Evidence, by_size, collect
-from tuner.times.readers.measured_table import read_any
-from tuner.times.records.header import check
-from tuner.times.records.samples import Combination, Measurements
+from tuner.times.measured.formats import read_any
+from tuner.times.measured.header import check
+from tuner.times.measured.samples import Combination, Measurements
 from tuner.times.verify import between
 
 

@@ -28,7 +28,7 @@ from tuner.times.acceptance.judge import JudgedCurve, Verdict
 from tuner.times.calibration import plausible
 from tuner.times.measured import Kind, MeasuredRow, MeasuredTable, Problem
 from tuner.times.measured.checks import named
-from tuner.times.readers.measured_table import WRONG, FileFormat, Given, MeasurementFile
+from tuner.times.measured.formats import WRONG, FileFormat, Given, MeasurementFile
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.features import Array
 

@@ -18,10 +18,17 @@ from tuner.times import measured as measured_tables
 from tuner.times.calibration import plausible, time_fit
 from tuner.times.calibration.measured_calls import MeasuredCalls, joined, of_table, table_of_one_way
 from tuner.times.calibration.time_fit import softened
-from tuner.times.measured import MeasuredHeader, MeasuredLaunch, MeasuredRow, MeasuredRun, MeasuredTable, Problem
+from tuner.times.measured import (
+    MeasuredHeader,
+    MeasuredLaunch,
+    MeasuredRow,
+    MeasuredRun,
+    MeasuredTable,
+    Problem,
+    formats,
+)
+from tuner.times.measured.formats import Given
 from tuner.times.placement import Site, nearest_release
-from tuner.times.readers import measured_table
-from tuner.times.readers.measured_table import Given
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel import point_to_point
 from tuner.times.timemodel.calibration import Calibration, ExchangeCalibration, MeasuredFile
@@ -277,7 +284,7 @@ def read_table(path: Path, given: Given) -> MeasuredTable:
     return (
         measured_tables.load(str(path))
         if str(path) in measured_tables.names()
-        else measured_table.read(measured_tables.file_of(path), given)
+        else formats.read(measured_tables.file_of(path), given)
     )
 
 
@@ -371,7 +378,7 @@ def table_of(
     tables = []
     problems: list[tuple[Path, Problem]] = []
     for path in files:
-        table = measured_table.read(path, given)
+        table = formats.read(path, given)
         trays = catalogue.load(facts.machine).trays if facts.machine else None
         judged = plausible.refuse(table, topology, str(path), trays)
         problems += [(path, problem) for problem in judged.problems]

@@ -20,9 +20,9 @@ from tuner.emulator.rules.call import Call
 from tuner.emulator.selection import Selection
 from tuner.release import Release
 from tuner.scenario import Scenario
-from tuner.times.records import samples
-from tuner.times.records.header import Header, scenario_of
-from tuner.times.records.samples import NEAR, Measurements, Point, SampleBlock
+from tuner.times.measured import samples
+from tuner.times.measured.header import Header, scenario_of
+from tuner.times.measured.samples import NEAR, Measurements, Point, SampleBlock
 from tuner.times.statistics import Estimate, of_runs_or_blocks
 
 SAME = 0.03  # of a time: what differs by less is the same

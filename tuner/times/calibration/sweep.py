@@ -14,7 +14,7 @@ from tuner.times.costmodels import alphabeta, line
 from tuner.times.costmodels.alphabeta import Level, Terms
 from tuner.times.costmodels.line import LineFit, Repeated
 from tuner.times.costmodels.operations import Array, CostOperation, whole
-from tuner.times.readers.measured_table import read_any
+from tuner.times.measured.formats import read_any
 from tuner.times.results import Result, results
 
 

@@ -25,7 +25,7 @@ from tuner.times.calibration import observations
 from tuner.times.calibration.fit import AT_LEAST, KEPT_ALIKE, Fit, Fitted
 from tuner.times.calibration.observations import HostFloor, ObservationGroup, Observations
 from tuner.times.costmodels import line
-from tuner.times.records.samples import Measurements
+from tuner.times.measured.samples import Measurements
 
 LARGEST_DEVIATION = 0.25  # of a value, for it to be known
 

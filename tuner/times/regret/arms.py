@@ -13,10 +13,10 @@ from tuner.base.names import ALGO_PROTOS, Algorithm, Collective, DataType, Op, P
 from tuner.base.records import json_form
 from tuner.scenario import Scenario
 from tuner.times.measured import MeasuredRow, MeasuredTable
+from tuner.times.measured.formats import BY_MEASURE, SIMULATED_TRAP
+from tuner.times.measured.header import SIMULATED, Header
+from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock
 from tuner.times.placement import Placement, Site
-from tuner.times.readers.measured_table import BY_MEASURE, SIMULATED_TRAP
-from tuner.times.records.header import SIMULATED, Header
-from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock
 
 DEFAULT = "default"
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tuner.base.dataclass import dataclass
 from tuner.base.records import json_form
-from tuner.times.records.samples import Combination
+from tuner.times.measured.samples import Combination
 from tuner.times.regret.arms import Arm, ArmCall, MeasuredArms, MeasuredCall
 from tuner.times.verify import is_same
 

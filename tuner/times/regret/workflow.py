@@ -22,11 +22,10 @@ from tuner.plugin.table.records import Choice, Decision, Interval
 from tuner.scenario.describe import describe
 from tuner.times import measured
 from tuner.times.calibration import plausible
-from tuner.times.measured import MeasuredTable
+from tuner.times.measured import MeasuredTable, formats
+from tuner.times.measured.formats import Given
+from tuner.times.measured.samples import Combination
 from tuner.times.placement import Site, read_by_model
-from tuner.times.readers import measured_table
-from tuner.times.readers.measured_table import Given
-from tuner.times.records.samples import Combination
 from tuner.times.regret import arms, judged
 from tuner.times.regret.arms import MeasuredArms, MeasuredCall, TableSource
 from tuner.times.regret.judged import JudgedPick, PickVerdict, SplitGain, judge, split_gains
@@ -211,8 +210,8 @@ def read(asked: RunsQuery) -> MeasuredArms:
     """
     given = Given(asked.nccl, asked.nodes, asked.gpus_per_node, by_round=True)
     sources = [
-        *(TableSource(measured_table.read(path, given), path, arms.by_label(label)) for label, path in asked.labelled),
-        *(TableSource(measured_table.read(path, given), path) for path in asked.files),
+        *(TableSource(formats.read(path, given), path, arms.by_label(label)) for label, path in asked.labelled),
+        *(TableSource(formats.read(path, given), path) for path in asked.files),
         *(TableSource(_of_nodes(_table(name), asked.nodes)) for name in asked.tables),
     ]
     if not sources:

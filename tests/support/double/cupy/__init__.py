@@ -9,7 +9,7 @@ import numpy as np
 from numpy import uint64
 
 from tests.support.double.computer import computer
-from tuner.times.records.header import DOUBLE
+from tuner.times.measured.header import DOUBLE
 
 from . import cuda
 from ._kernels import RawModule

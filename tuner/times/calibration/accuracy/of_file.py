@@ -16,8 +16,8 @@ from tuner.times.calibration.accuracy.evaluate import mean_absolute_error, predi
 from tuner.times.calibration.calibrate import MeasuredExchanges
 from tuner.times.calibration.measured_calls import MeasuredCalls, of_table
 from tuner.times.measured import Kind, MeasuredRow, MeasuredTable, Problem
+from tuner.times.measured.formats import Given
 from tuner.times.placement import Site, nearest_release, point_to_point_reason
-from tuner.times.readers.measured_table import Given
 from tuner.times.timemodel import calibration as calibrations
 from tuner.times.timemodel.point_to_point import MODELLED
 from tuner.times.timemodel.predict import CalibratedTimes, CalibrationChoice, choose, exchange_times

@@ -18,8 +18,8 @@ from tuner.base.sizes import ranks_on_nodes
 from tuner.release import of_code
 from tuner.scenario.logs import choice, imported, importer, reader
 from tuner.scenario.logs.imported import Imported, LogAdditions
-from tuner.times.records.header import Header
-from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock
+from tuner.times.measured.header import Header
+from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock
 
 
 def from_log(path: Path) -> Measurements:

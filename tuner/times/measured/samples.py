@@ -24,7 +24,7 @@ from tuner.base.names import AlgoProto, Algorithm, Collective, DataType, Op, Pro
 from tuner.base.records import json_form, to_json
 from tuner.base.sizes import LARGEST_BYTES
 from tuner.emulator.request import Request
-from tuner.times.records.header import SIMULATED, Header, from_record, to_record
+from tuner.times.measured.header import SIMULATED, Header, from_record, to_record
 
 FORMAT = "nccl-tuner-measurements"
 VERSION = 1

@@ -10,10 +10,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from tuner.base import extras
 from tuner.base.dataclass import dataclass
 from tuner.base.errors import BadInput, BadMeasurement
 from tuner.base.files import read_bytes
-from tuner.base.names import Collective
+from tuner.base.names import Collective, DataType, by_name
 from tuner.base.sizes import plural
 from tuner.times.measured import (
     MeasuredHeader,
@@ -21,16 +22,15 @@ from tuner.times.measured import (
     MeasuredRow,
     MeasuredRun,
     MeasuredTable,
-    parquet,
+    nccl_tests,
     reader,
     records,
+    samples,
 )
+from tuner.times.measured.header import Header
+from tuner.times.measured.nccl_tests import PROGRAMS, NcclTestsRun
 from tuner.times.measured.reader import check_row
-from tuner.times.readers import nccl_tests
-from tuner.times.readers.nccl_tests import PROGRAMS, NcclTestsRun
-from tuner.times.records import samples
-from tuner.times.records.header import Header
-from tuner.times.records.samples import Combination, Measurements, Point, SampleBlock
+from tuner.times.measured.samples import Combination, Measurements, Point, SampleBlock
 from tuner.times.statistics import LEAST_PROCESSES
 
 WRONG = "results that were wrong"
@@ -87,7 +87,7 @@ class MeasurementFile:
         return self.content.decode(errors="replace")
 
     def _recognized(self) -> FileFormat | None:
-        if self.content.startswith(parquet.MAGIC):
+        if self.content.startswith(b"PAR1"):
             return FileFormat.parquet
         if samples.FORMAT.encode() in self.content.split(b"\n", 1)[0]:
             return FileFormat.measure
@@ -127,7 +127,7 @@ class MeasurementFile:
     def table(self, given: Given) -> MeasuredTable:
         """The file as a table, as :func:`read` says. Errors: as of :func:`read`."""
         if self.format is FileFormat.parquet:
-            table = parquet.read(self.path, given.nccl)
+            table = _of_parquet(self.path, given.nccl)
         elif self.format is FileFormat.columns:
             table = reader.read(self.path)
         elif self.format in NCCL_TESTS:
@@ -303,3 +303,61 @@ def _launch(threads: int, gpus: int) -> MeasuredLaunch:
     if gpus > 1:
         return MeasuredLaunch.one_thread if threads == 1 else MeasuredLaunch.unknown
     return MeasuredLaunch.thread_per_gpu if threads > 1 else MeasuredLaunch.process_per_gpu
+
+
+_PARQUET = ("version", "device", "op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
+
+
+def _of_parquet(path: Path, nccl: str = "") -> MeasuredTable:
+    """Rows of aiconfigurator's ``nccl_perf.parquet`` of the release ``nccl``, or of the one that all have.
+
+    Columns, by collector/network/collect_nccl.py there: ``op_name``, ``nccl_dtype``, ``num_gpus`` of one node,
+    ``message_size`` in elements, ``latency`` in ms, and ``version``, the release, and ``device``, the GPU, of each row.
+    One process with a thread a GPU, out of place. The rows of other releases are counted as left out.
+    BadMeasurement names the row, counted from 1, of what is wrong; MissingExtra where polars is not installed.
+    """
+    extras.require("polars", f"{path}: parquet")
+    import polars
+
+    try:
+        there = polars.read_parquet(path).to_dicts()
+    except (OSError, polars.exceptions.PolarsError) as error:
+        raise BadMeasurement(f"{path}: {str(error).splitlines()[0]}") from None
+    if missing := [column for column in _PARQUET if there and column not in there[0]]:
+        raise BadMeasurement(f"{path}: no column {missing[0]!r}; needed: {', '.join(_PARQUET)}")
+    wanted = [(line, record) for line, record in enumerate(there, 1) if not nccl or record["version"] == nccl]
+    if not wanted:
+        releases = ", ".join(sorted({str(record["version"]) for record in there})) or "none"
+        raise BadMeasurement(f"{path}: no row of NCCL {nccl}; releases in it: {releases}")
+    for column, what in (("version", "releases"), ("device", "GPUs")):
+        if len(values := sorted({str(record[column]) for _, record in wanted})) > 1:
+            raise BadMeasurement(f"{path}: several {what} in one file ({', '.join(values)}); valid: a file for each")
+    rows = tuple(_parquet_row(f"{path}:{line}", line, record) for line, record in wanted)
+    left_out = len(there) - len(rows)
+    header = MeasuredHeader(
+        gpu=str(wanted[0][1]["device"]).removeprefix("NVIDIA "),
+        nccl=str(wanted[0][1]["version"]),
+        nccl_note="As the column 'version' says.",
+        how_measured="nccl-tests, 40 warm-up calls, 100 calls (60 above 16 MiB), results not checked, out of place.",
+        launch=MeasuredLaunch.thread_per_gpu,
+        left_out={f"rows of another release than {nccl}": left_out} if left_out else {},
+    )
+    return MeasuredTable(path.stem, header, rows)
+
+
+def _parquet_row(where: str, line: int, record: Mapping[str, Any]) -> MeasuredRow:
+    try:
+        dtype = by_name(DataType, str(record["nccl_dtype"]), "type")
+        row = MeasuredRow(
+            line=line,
+            collective=records.collective(str(record["op_name"])),
+            dtype=dtype,
+            nodes=1,
+            gpus_per_node=int(record["num_gpus"]),
+            bytes=int(record["message_size"]) * dtype.size_bytes,
+            time_us=round(float(record["latency"]) * 1000, 9),
+        )
+        check_row(row)
+    except (BadInput, TypeError, ValueError) as error:
+        raise BadMeasurement(f"{where}: {error}") from None
+    return row

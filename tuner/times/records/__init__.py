@@ -1,1 +1,0 @@
-"""Measurements as records and as files."""
