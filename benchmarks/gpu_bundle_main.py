@@ -11,6 +11,7 @@ import hashlib
 import json
 import lzma
 import os
+import shutil
 import sys
 import zipfile
 from pathlib import Path
@@ -25,8 +26,11 @@ def main() -> None:
     with zipfile.ZipFile(bundle) as packed:
         manifest = json.loads(packed.read(MANIFEST))
         home = folder(bundle, manifest["thinned_sha256"])
-        if not (home / DONE).is_file():
+        content = repr([(each.filename, each.CRC) for each in packed.infolist()])
+        if not (home / DONE).is_file() or (home / DONE).read_text("utf-8") != content:
+            shutil.rmtree(home, ignore_errors=True)  # of an earlier bundle of this name
             unpack(packed, manifest, home)
+            (home / DONE).write_text(content, "utf-8")
     paths = [str(home / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
     # The current folder stays out: a checkout's root has this project, too, without what is built.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
@@ -62,7 +66,6 @@ def unpack(packed: zipfile.ZipFile, manifest: dict, home: Path) -> None:  # type
         sha256 = write_sparse(file, home / "libnccl.so.2")
     if sha256 != manifest["thinned_sha256"]:
         sys.exit(f"{home / 'libnccl.so.2'}: sha256 {sha256}, expected {manifest['thinned_sha256']}")
-    (home / DONE).touch()
 
 
 def write_sparse(file, path: Path) -> str:  # type: ignore[no-untyped-def]

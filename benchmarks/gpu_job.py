@@ -21,7 +21,7 @@ import random
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -103,7 +103,7 @@ class JobGpu(UnloggedGpu):
 
     def in_one_group(self, points: Sequence[Point]) -> None:
         """All of them on all ranks in one group, and waits for it. MeasuringFailed past the limit."""
-        prepared = [self._calls._prepared(point) for point in sorted(points, key=lambda each: -each.bytes)]
+        prepared = self._all_prepared(points).values()
 
         def launch() -> None:
             self._nccl.start_group()
@@ -113,6 +113,12 @@ class JobGpu(UnloggedGpu):
             self._nccl.end_group()
 
         self._wait_for(launch)
+
+    def _all_prepared(self, points: Sequence[Point]) -> dict[Point, list[Callable[[], None]]]:
+        """Each call on all ranks; prepared twice, for a buffer that grows moves, which the calls before don't know."""
+        for point in points:
+            self._calls._prepared(point)
+        return {point: self._calls._prepared(point) for point in points}
 
     def _wait_for(self, launch: Any, beside: "Beside | None" = None) -> None:
         def done() -> None:
@@ -133,7 +139,7 @@ class JobGpu(UnloggedGpu):
 
     def in_a_drawn_order(self, order: Sequence[Point], beside: "Beside | None") -> None:
         """One after the other on all ranks, and waits for all."""
-        prepared = {point: self._calls._prepared(point) for point in sorted(set(order), key=lambda each: -each.bytes)}
+        prepared = self._all_prepared(order)
 
         def launch() -> None:
             for point in order:
