@@ -43,7 +43,7 @@ def test_launches_at_the_edges_of_rules_are_those_of_libnccl(nccl: str) -> None:
     assert [case.name for case in cases] == list(golden["launches"])
     differing, algorithms = compared(cases, golden)
     assert not differing, "\n".join(differing[:10])
-    others = {Algorithm.Tree} if nccl == launch_records.OLDEST_AT_EDGES else {Algorithm.NVLS, Algorithm.NVLSTree}
+    others = {Algorithm.Tree} if nccl in launch_records.OLD_AT_EDGES else {Algorithm.NVLS, Algorithm.NVLSTree}
     assert algorithms == {Algorithm.Ring} | others
 
 

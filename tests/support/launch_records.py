@@ -21,8 +21,8 @@ from tuner.scenario import Scenario
 
 FILE = Path(__file__).parents[1] / "golden" / "launches.json.gz"
 EDGES = FILE.with_name("launches_at_edges.json.gz")
-OLDEST_AT_EDGES = "2.19.3"
-RELEASES_AT_EDGES = (OLDEST_AT_EDGES, "2.28.9", "2.32.3")
+OLD_AT_EDGES = ("2.19.3", "2.22.3")  # which have rules of their own for some of the cases alone
+RELEASES_AT_EDGES = (*OLD_AT_EDGES, "2.28.9", "2.32.3")
 FEW_CHANNELS = {"NCCL_MAX_CTAS": "3", "NCCL_MAX_NCHANNELS": "3"}
 LARGE, ODD = 200 << 20, 1_000_003
 COLLNET, GATHERING = {"NCCL_COLLNET_ENABLE": "1"}, (Collective.AllGather, Collective.ReduceScatter)
@@ -97,11 +97,15 @@ def edges(nccl: str) -> Iterator[Case]:
             nccl, 2, machine="dgx-h100", hardware={"nic-gbps": "360", "nics": "6"}, environment={"NCCL_ALGO": "Ring"}
         ),
     }
-    if nccl == OLDEST_AT_EDGES:  # it has rules of its own for these two alone
+    if nccl in OLD_AT_EDGES:
         # Chunks that channel_work.ChunksInTurns halves down to 32 KiB.
         simple = {"NCCL_ALGO": "Tree", "NCCL_PROTO": "Simple"}
         scenarios = {
             "Ring of 45 GB/s": scenarios["Ring of 45 GB/s"],
+            # More than that, and Hopper, so twice the 12 channels: init.double_on_fast_hopper_rings_only.
+            "Ring of 48 GB/s": Scenario(
+                nccl, 2, machine="dgx-h100", hardware={"nics": "6"}, environment={"NCCL_ALGO": "Ring"}
+            ),
             "Short chunks of Tree": Scenario(nccl, 2, machine="dgx-h100", environment=simple),
         }
     kind = Request(Collective.AllReduce, DataType.float32, Op.sum)
