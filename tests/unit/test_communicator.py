@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tuner import release
@@ -10,7 +11,7 @@ from tuner.base.errors import BadInput
 from tuner.base.names import Algorithm, Pattern
 from tuner.emulator.build import build
 from tuner.emulator.communicator import Comm, Node
-from tuner.emulator.rules import init
+from tuner.emulator.rules import init, time
 from tuner.machine.graphs import Graph
 from tuner.release.environment import Environment
 
@@ -147,3 +148,10 @@ def test_gpus_with_bandwidths_that_the_table_does_not_have_are_refused(capabilit
 @pytest.mark.parametrize("capability", [106, 110, 120, 121])
 def test_gpus_beside_those_are_answered(capability: int) -> None:
     assert built(replace(ONE, comp_caps=(capability,) * 8), nccl="2.32.3").min_comp_cap == capability
+
+
+@pytest.mark.parametrize(("rule", "pick"), [(time.first_fastest, 1), (time.last_fastest, 3)])
+def test_of_equal_times_a_release_picks_the_first_or_the_last(rule: time.PickRule, pick: int) -> None:
+    times = np.array([[3], [2], [4], [2], [2.5]], np.float32)  # us, of each cell at one size
+    picks, time_us = rule(iter(times), built(ONE, ONE))
+    assert (picks.tolist(), time_us.tolist()) == ([pick], [2])
